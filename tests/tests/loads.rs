@@ -1,6 +1,6 @@
 //! Loads, clients and kinds of requests from the outside: their results in `vcr run`.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use vcr_tests::Folder;
 
 /// A scenario of one run of `workloads` on one engine of constant steps.
@@ -249,5 +249,89 @@ fn sessions_above_the_limit_may_wait() {
     assert!(
         refused(r#"[constant(#{ rate: 1, count: 1, prompt_tokens: 1, output_tokens: 1, when_full: "queue" })]"#)
             .contains("`when_full` needs `max_in_flight`")
+    );
+}
+
+/// The measured workload starts when the last request of the warm-up has ended, and is all that is measured.
+#[test]
+fn a_workload_may_warm_up_and_is_in_no_number() {
+    let warm = r#"burst(#{ name: "w", count: 4, over: "1s", prompt_tokens: 64, output_tokens: 10, warm_up: true })"#;
+    let measured = r#"constant(#{ name: "m", rate: 10, count: 5, start: "2s", prompt_tokens: 64, output_tokens: 3 })"#;
+    let (_, alone) = run(&format!("[{}]", warm.replace("true", "false")));
+    let end_ms = |requests: &[Value]| {
+        requests.iter().map(|request| request["end_ms"].as_f64().expect("it ends")).fold(0.0, f64::max)
+    };
+    let (report, requests) = run(&format!("[{measured}, {warm}]"));
+    assert!(requests.len() == 5 && requests.iter().all(|request| request["workload"] == "m"), "{requests:?}");
+    assert_eq!((counter(&report, "completed"), counter(&report, "output_tokens")), (5, 15));
+    let first_ms = requests[0]["arrival_ms"].as_f64().expect("a time");
+    assert!((first_ms - end_ms(&alone) - 2000.0).abs() < 1e-6, "{first_ms}");
+    let measured_ms = report["duration_ms"].as_f64().expect("a time");
+    assert!((measured_ms - (end_ms(&requests) - end_ms(&alone))).abs() < 1e-6, "{measured_ms}");
+    assert!(refused(&format!("[{warm}]")).contains("needs a workload that is measured after the warm-up"));
+    // A run that ends during the warm-up has measured nothing.
+    let cut = Folder::with(
+        &on_one_engine(&format!("[{measured}, {warm}]")).replace("#{ cluster", "#{ max_time: \"500ms\", cluster"),
+    );
+    let report = cut.run(&["--json"]).ended(0).json()["runs"][0].clone();
+    assert_eq!(counter(&report, "requests"), 0, "{report}");
+}
+
+/// Branches start after a turn; a later turn waits for them and repeats their last answer.
+#[test]
+fn files_of_guidellm_and_aiperf_are_workloads() {
+    let of_file = |load: &Value| {
+        let folder = Folder::with(&on_one_engine(r#"workload_file("load.json")"#));
+        folder.write("load.json", load.to_string());
+        folder
+    };
+    let rows = |load: &Value| {
+        let folder = of_file(load);
+        let report = folder.run(&["--json", "--requests", "requests.jsonl"]).ended(0).json()["runs"][0].clone();
+        let text = std::fs::read_to_string(folder.path().join("requests.jsonl")).expect("it was written");
+        let rows: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect("a line is JSON")).collect();
+        (report, rows)
+    };
+    let branches = json!([
+        {"at_turn": 0, "turns": 2, "agent_id": "worker", "merge_after": 2, "first_output_tokens": 7},
+        {"at_turn": 1, "turns": 1},
+        {"at_turn": 0, "turns": 3, "first_prompt_tokens": 40},
+    ]);
+    let (_, requests) = rows(&json!({"metadata": {"name": "x"}, "spec": {
+        "profile": {"kind": "concurrent", "streams": 1},
+        "data": [{"kind": "synthetic_text", "prompt_tokens": 100, "output_tokens": 10, "turns": 4,
+            "first_prompt_tokens": 500, "branches": branches}],
+        "constraints": [{"kind": "max_requests", "count": 10}],
+    }}));
+    let mut lengths: Vec<_> =
+        requests.iter().map(|row| (row["prompt_tokens"].as_u64(), row["output_tokens"].as_u64())).collect();
+    lengths.sort_unstable();
+    // What guidellm 0.8.1 itself makes of this: its generator, and the history of each node of its graph.
+    let expected =
+        [(40, 10), (150, 10), (260, 10), (500, 7), (500, 10), (500, 10), (607, 10), (720, 10), (1450, 10), (1560, 10)];
+    assert_eq!(lengths, expected.map(|(prompt, output)| (Some(prompt), Some(output))));
+    let time = |row: &Value, name: &str| row[name].as_f64().expect("a time");
+    let of = |prompt: u64| requests.iter().find(|row| row["prompt_tokens"] == prompt).expect("it is there");
+    assert_eq!(time(of(720), "arrival_ms"), time(of(260), "end_ms"), "it waits for the branch");
+    assert_eq!(time(of(40), "arrival_ms"), time(&requests[0], "end_ms"));
+    let phase = |kind: &str, requests: u64| json!({"type": kind, "requests": requests, "rate": 5, "concurrency": 2});
+    let (report, requests) = rows(&json!({"schemaVersion": "2.0", "benchmark": {
+        "dataset": {"type": "synthetic", "isl": {"mean": 60, "stddev": 5}, "osl": 4, "turnDelayRatio": 1.0},
+        "warmup": phase("concurrency", 8), "profiling": phase("poisson", 20),
+    }}));
+    assert_eq!((counter(&report, "completed"), requests.len()), (20, 20));
+    assert!(requests.iter().all(|row| row["workload"] == "profiling"));
+    let refused = |load: &Value, needle: &str| {
+        of_file(load).run(&[]).failed(2, &[needle]);
+    };
+    refused(
+        &json!({"schemaVersion": "2.0", "benchmark": {"dataset": {"isl": 1, "osl": 1},
+        "profiling": {"type": "user_centric", "requests": 1}}}),
+        "benchmark.profiling.type: `user_centric` is not supported",
+    );
+    refused(
+        &json!({"spec": {"profile": {"kind": "poisson", "rate": 1}, "data": [{"prompt_tokens": 1, "output_tokens": 1,
+        "turns": 2}]}}),
+        "rate_type: expected concurrent, synchronous or throughput with several turns",
     );
 }

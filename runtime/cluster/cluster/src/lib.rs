@@ -69,6 +69,6 @@ pub use target::{
     AdapterNames, FrontendTarget, HttpTarget, Prompts, ServeTarget, SessionNames, SessionToken, Target, TargetDriver,
     TargetError,
 };
-pub use traffic::{AgentsInput, Attempt, Patience, StructuredOutputs};
+pub use traffic::{AgentsInput, Attempt, Branch, BranchedInput, Patience, StructuredOutputs};
 pub use vcr_core::route::{Choice, EndedRequest, RouteError, RoutePhase, RouteRequest, Router, WorkerLoad};
 pub use vcr_policy::target_load::{TargetMetric, TargetPolicy};

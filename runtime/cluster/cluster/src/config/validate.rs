@@ -216,6 +216,9 @@ impl RunConfig {
         if self.workloads.len() > 1 && self.workloads.iter().any(warms) {
             problem("run".to_owned(), "a warm-up is not measured, so a run with one has no other workload");
         }
+        if self.workloads.iter().all(|workload| workload.is_warm_up) && !self.workloads.is_empty() {
+            problem("run".to_owned(), "needs a workload that is measured after the warm-up");
+        }
         for (index, fault) in self.faults.iter().enumerate() {
             let place = format!("fault {}", index + 1);
             match self.topology.pool(fault.pool) {

@@ -74,8 +74,10 @@ pub enum WorkloadSource {
 pub struct WorkloadConfig {
     /// Name in reports and assertions.
     pub name: String,
-    /// Virtual time of its start.
+    /// Virtual time of its start; after a warm-up by another workload the time since that.
     pub start_ns: u64,
+    /// Whether it warms up: the other workloads start when all its requests have ended, and only they are measured.
+    pub is_warm_up: bool,
     /// Scheduling priority of its requests (a trace's own are added to it).
     pub priority: i32,
     /// Tenant of its requests, for policies that ask; 0 for none.
@@ -95,7 +97,17 @@ impl WorkloadConfig {
     #[must_use]
     pub fn new(name: impl Into<String>, source: WorkloadSource) -> Self {
         let client = ClientConfig::default();
-        Self { name: name.into(), start_ns: 0, priority: 0, tenant: 0, slo: None, structured: None, client, source }
+        Self {
+            name: name.into(),
+            start_ns: 0,
+            is_warm_up: false,
+            priority: 0,
+            tenant: 0,
+            slo: None,
+            structured: None,
+            client,
+            source,
+        }
     }
 
     /// Latency objectives of the requests of a class, as policies see them.
@@ -132,6 +144,9 @@ impl WorkloadConfig {
 
     /// Whether the end of a request can cause the arrival of another one.
     pub(crate) fn is_chained(&self) -> bool {
+        if self.is_warm_up {
+            return true;
+        }
         match &self.source {
             WorkloadSource::Synthetic { arrivals: Arrivals::ClosedLoop { .. } | Arrivals::Users { .. }, .. } => true,
             WorkloadSource::Synthetic { classes, .. } => classes.iter().any(|class| class.mix.has_turns()),

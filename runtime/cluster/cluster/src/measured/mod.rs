@@ -108,6 +108,10 @@ impl MeasuredRun {
             let problem = "lanes of plays are simulated only in virtual time; give a concurrency".to_owned();
             return Err(SimError::Config(vec![RunConfigError { place: workload.name.clone(), problem }]));
         }
+        if let Some(workload) = config.workloads.iter().find(|workload| workload.is_warm_up) {
+            let problem = "`warm_up` is simulated only in virtual time".to_owned();
+            return Err(SimError::Config(vec![RunConfigError { place: workload.name.clone(), problem }]));
+        }
         let engines: Vec<_> = config.topology.pools().iter().map(|pool| pool.engine.clone()).collect();
         let mut events = EventQueue::new(config.topology.pools().len());
         let mut traffic = Traffic::new(&config, engines[0].hashed_blocks(), true);

@@ -38,14 +38,15 @@ pub(crate) struct RunEnd<'a> {
     pub(crate) ledger: Ledger,
     pub(crate) fleet: Fleet,
     pub(crate) handoffs: &'a KvHandoffs,
+    /// When the measurement began: with the run, or after a warm-up.
+    pub(crate) measured_from_ns: u64,
     /// Counts of its profile, if it has one.
     pub(crate) profile: Option<ProfileCounts>,
 }
 
 /// Sums up a run.
 pub(crate) fn build(end: RunEnd<'_>) -> Result<Report, SimError> {
-    let RunEnd { config, stopped_at_ns, expects_requests, workload_names, mut ledger, mut fleet, handoffs, profile } =
-        end;
+    let RunEnd { config, stopped_at_ns, expects_requests, workload_names, mut ledger, mut fleet, handoffs, .. } = end;
     let last_end_ns = ledger.last_end_ns();
     let (arrived, ended) = (ledger.arrived(), ledger.ended());
     let duration_ns = match stopped_at_ns {
@@ -54,9 +55,8 @@ pub(crate) fn build(end: RunEnd<'_>) -> Result<Report, SimError> {
         None => config.max_time_ns.filter(|_| ended < arrived).unwrap_or(last_end_ns),
     };
     let kv_peak = fleet.workers().iter().map(kv_peak_usage).fold(0.0, f64::max);
-    // Without a warm-up the measurement begins with the run.
     let unmeasured = ledger.unmeasured();
-    let measured_ns = duration_ns - profile.map_or(0, |profile| profile.began_ns.min(duration_ns));
+    let measured_ns = duration_ns - end.measured_from_ns.min(duration_ns);
     let seconds = measured_ns as f64 / 1e9;
     if arrived > unmeasured
         && ledger.total(Counter::Rejected) == arrived - unmeasured
@@ -114,7 +114,7 @@ pub(crate) fn build(end: RunEnd<'_>) -> Result<Report, SimError> {
         engine_names,
         step_digests: kept_digests,
         kept,
-        profile: profile.map(ProfileReport::of),
+        profile: end.profile.map(ProfileReport::of),
         overload: None,
         first_request: unmeasured,
         ..empty

@@ -217,6 +217,11 @@ impl<O: Observer> Simulation<'_, O> {
                 break;
             }
             self.end_instant()?;
+            if self.traffic.is_warming() && self.ledger.ended() == self.ledger.arrived() && !self.events.has_requests()
+            {
+                self.traffic.end_warm_up(self.clock.now_ns(), &mut self.events);
+                self.begin_measuring();
+            }
             if until_ns.is_none() && self.facts.scales && self.only_ticks_are_left() {
                 break;
             }
@@ -342,6 +347,11 @@ impl<O: Observer> Simulation<'_, O> {
 
     fn into_report(mut self) -> Result<Report, SimError> {
         self.dissolve_all_steady_decode();
+        if self.traffic.is_warming() {
+            // Nothing was measured.
+            self.traffic.end_warm_up(self.clock.now_ns(), &mut self.events);
+            self.begin_measuring();
+        }
         let gap_course = self.ledger.take_gap_course();
         let mut report = crate::report::build(RunEnd {
             config: &self.facts.config,
@@ -351,6 +361,7 @@ impl<O: Observer> Simulation<'_, O> {
             ledger: self.ledger,
             fleet: self.fleet,
             handoffs: &self.handoffs,
+            measured_from_ns: self.traffic.measured_from_ns(),
             profile: self.traffic.profile_counts(),
         })?;
         (report.series, report.overload) = self.observation.into_report();

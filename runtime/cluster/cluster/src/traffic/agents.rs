@@ -1,4 +1,5 @@
-//! Agents: sessions whose requests call tools and further agents, and wait for them.
+//! Agents: sessions whose requests call tools and further agents, and wait for them; and conversations of a fixed form
+//! with branches.
 //!
 //! They form a [`Trace`] whose requests wait for each other, so a tree of agents is played like a
 //! recorded one. An agent works in rounds. In each it asks the model, whose answer calls tools in
@@ -60,7 +61,7 @@ impl AgentsInput {
             Some(concurrency) => TracePacing::ClosedLoop { concurrency, speedup: 1.0 },
             None => TracePacing::Recorded { speedup: 1.0 },
         };
-        let trace = Arc::new(Planner::new(self).plan()?);
+        let trace = Arc::new(self.plan()?);
         Ok(WorkloadSource::Trace { trace, pacing, copies: 1, stagger_ns: 0, answers: Answers::Simulated })
     }
 
@@ -84,11 +85,139 @@ impl AgentsInput {
     }
 }
 
+/// Conversations of one form. From some of their turns branches start, whose answers later turns wait for and repeat.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BranchedInput {
+    /// Number of conversations.
+    pub count: u32,
+    /// Conversations in flight.
+    pub concurrency: u64,
+    /// Turns of a conversation, without its branches.
+    pub turns: u32,
+    /// New prompt tokens of each turn.
+    pub prompt_tokens: Lengths,
+    /// Tokens of each answer.
+    pub output_tokens: Lengths,
+    /// New prompt tokens of the first turn.
+    pub first_prompt_tokens: Lengths,
+    /// Tokens of the first answer.
+    pub first_output_tokens: Lengths,
+    /// Tokens in front of a conversation, which conversations share.
+    pub prefix_tokens: u32,
+    /// Number of different prefixes.
+    pub prefix_groups: u32,
+    /// The branches, in the order in which answers of several are repeated.
+    pub branches: Vec<Branch>,
+    /// The seed of all draws.
+    pub seed: u64,
+}
+
+/// A conversation that starts with a context of its own.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Branch {
+    /// The turn after which it starts, from 0.
+    pub at_turn: u32,
+    /// The turn that waits for it and repeats its last question and answer.
+    pub merge_turn: u32,
+    /// Its turns.
+    pub turns: u32,
+    /// New prompt tokens of its first turn.
+    pub first_prompt_tokens: Lengths,
+    /// Tokens of its first answer.
+    pub first_output_tokens: Lengths,
+}
+
+impl BranchedInput {
+    /// The source of a workload of such conversations.
+    pub fn source(&self) -> Result<WorkloadSource, String> {
+        let is_wrong = |branch: &Branch| branch.turns == 0 || branch.at_turn >= branch.merge_turn;
+        if self.count == 0 || self.turns == 0 || self.prefix_groups == 0 || self.branches.iter().any(is_wrong) {
+            return Err(
+                "invalid conversations: expected at least one with a turn, and branches that end later".to_owned()
+            );
+        }
+        if let Some(branch) = self.branches.iter().find(|branch| branch.merge_turn >= self.turns) {
+            return Err(format!(
+                "invalid branch: expected it to end at turn {} at most, got {}",
+                self.turns - 1,
+                branch.merge_turn
+            ));
+        }
+        let trace = Arc::new(self.plan()?);
+        let pacing = TracePacing::ClosedLoop { concurrency: self.concurrency, speedup: 1.0 };
+        Ok(WorkloadSource::Trace { trace, pacing, copies: 1, stagger_ns: 0, answers: Answers::Simulated })
+    }
+
+    fn plan(&self) -> Result<Trace, String> {
+        let mut planner =
+            Planner::new(self.count, self.prefix_groups.saturating_mul(self.prefix_tokens / BLOCK_TOKENS));
+        for session in 0..self.count {
+            let tree = seed::derive(self.seed, "tree", u64::from(session));
+            (planner.session, planner.turn, planner.rng) = (session, 0, Stream::new(tree, "draws"));
+            self.conversation(&mut planner)?;
+        }
+        Ok(planner.trace)
+    }
+
+    fn conversation(&self, planner: &mut Planner) -> Result<(), String> {
+        let group = (planner.rng.unit() * f64::from(self.prefix_groups)) as u32;
+        let mut context = Context::new(self.prefix_tokens);
+        context.ids.iter_mut().for_each(|id| *id += group * (self.prefix_tokens / BLOCK_TOKENS));
+        let mut arrival_ns = Some(0);
+        let mut waits = Waits::new();
+        // The end of each branch that has started: its last request, and the tokens of the question and the answer.
+        let mut ends: Vec<(&Branch, u32, u32)> = Vec::new();
+        for turn in 0..self.turns {
+            for (_, last, tokens) in ends.iter().filter(|(branch, ..)| branch.merge_turn == turn) {
+                waits.push(ended(*last, 0));
+                context.grow(*tokens, &mut planner.trace.distinct_hash_ids);
+            }
+            let (prompt, output) = match turn {
+                0 => (&self.first_prompt_tokens, &self.first_output_tokens),
+                _ => (&self.prompt_tokens, &self.output_tokens),
+            };
+            context.grow(prompt.draw(&mut planner.rng), &mut planner.trace.distinct_hash_ids);
+            let output_tokens = output.draw(&mut planner.rng);
+            let asked = planner.request(&context, output_tokens, std::mem::take(&mut waits), arrival_ns.take())?;
+            context.grow(output_tokens, &mut planner.trace.distinct_hash_ids);
+            waits.push(ended(asked, 0));
+            for branch in self.branches.iter().filter(|branch| branch.at_turn == turn) {
+                let (last, tokens) = self.branch(branch, asked, planner)?;
+                ends.push((branch, last, tokens));
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds a branch that starts after a request; returns its last request, and the tokens of its question and answer.
+    fn branch(&self, branch: &Branch, start: u32, planner: &mut Planner) -> Result<(u32, u32), String> {
+        let mut context = Context::new(0);
+        let (mut last, mut tokens) = (start, 0);
+        for turn in 0..branch.turns {
+            let (prompt, output) = match turn {
+                0 => (&branch.first_prompt_tokens, &branch.first_output_tokens),
+                _ => (&self.prompt_tokens, &self.output_tokens),
+            };
+            let prompt_tokens = prompt.draw(&mut planner.rng);
+            let output_tokens = output.draw(&mut planner.rng);
+            context.grow(prompt_tokens, &mut planner.trace.distinct_hash_ids);
+            last = planner.request(&context, output_tokens, vec![ended(last, 0)], None)?;
+            context.grow(output_tokens, &mut planner.trace.distinct_hash_ids);
+            tokens = prompt_tokens.saturating_add(output_tokens);
+        }
+        Ok((last, tokens))
+    }
+}
+
 /// Dependencies of a request, or of the next one of its agent.
 type Waits = Vec<Dependency>;
 
-struct Planner<'a> {
-    input: &'a AgentsInput,
+/// A wait for the end of a request.
+fn ended(request: u32, delay_ns: u64) -> Dependency {
+    Dependency { request, trigger: Trigger::Completion, delay_ns }
+}
+
+struct Planner {
     trace: Trace,
     /// Blocks of all prompts so far.
     blocks: usize,
@@ -97,70 +226,78 @@ struct Planner<'a> {
     rng: Stream,
 }
 
-impl<'a> Planner<'a> {
-    fn new(input: &'a AgentsInput) -> Self {
-        let trace = Trace {
-            // The instructions are the first blocks.
-            distinct_hash_ids: input.system_tokens / BLOCK_TOKENS,
-            block_size_tokens: BLOCK_TOKENS,
-            sessions: input.count,
-            has_free_turns: true,
-            ..Trace::default()
-        };
-        Self { input, trace, blocks: 0, session: 0, turn: 0, rng: Stream::new(input.seed, "agents") }
-    }
-
-    fn plan(mut self) -> Result<Trace, String> {
-        let mut gaps = Stream::new(self.input.seed, "arrivals");
+impl AgentsInput {
+    fn plan(&self) -> Result<Trace, String> {
+        let mut planner = Planner::new(self.count, self.system_tokens / BLOCK_TOKENS);
+        let mut gaps = Stream::new(self.seed, "arrivals");
         let mut arrival_ns = 0;
-        for session in 0..self.input.count {
-            if let Some(rate_per_s) = self.input.rate_per_s.filter(|_| session > 0) {
+        for session in 0..self.count {
+            if let Some(rate_per_s) = self.rate_per_s.filter(|_| session > 0) {
                 arrival_ns += (gaps.exponential() * 1e9 / rate_per_s).round() as u64;
             }
-            let tree = seed::derive(self.input.seed, "tree", u64::from(session));
-            (self.session, self.turn, self.rng) = (session, 0, Stream::new(tree, "draws"));
-            self.agent(1, Vec::new(), Some(arrival_ns))?;
+            let tree = seed::derive(self.seed, "tree", u64::from(session));
+            (planner.session, planner.turn, planner.rng) = (session, 0, Stream::new(tree, "draws"));
+            self.agent(&mut planner, 1, Vec::new(), Some(arrival_ns))?;
         }
-        Ok(self.trace)
+        Ok(planner.trace)
     }
 
     /// Adds an agent that starts after `waits`; returns its last request.
-    fn agent(&mut self, level: u32, mut waits: Waits, mut arrival_ns: Option<u64>) -> Result<u32, String> {
-        let rounds = self.input.rounds.draw(&mut self.rng).clamp(1.0, MOST).round() as u32;
-        let mut context = Context::new(self.input.system_tokens);
-        let task_tokens = self.input.task_tokens.draw(&mut self.rng);
-        context.grow(task_tokens, &mut self.trace.distinct_hash_ids);
+    fn agent(
+        &self,
+        planner: &mut Planner,
+        level: u32,
+        mut waits: Waits,
+        mut arrival_ns: Option<u64>,
+    ) -> Result<u32, String> {
+        let rounds = self.rounds.draw(&mut planner.rng).clamp(1.0, MOST).round() as u32;
+        let mut context = Context::new(self.system_tokens);
+        let task_tokens = self.task_tokens.draw(&mut planner.rng);
+        context.grow(task_tokens, &mut planner.trace.distinct_hash_ids);
         let mut last = 0;
         for round in 1..=rounds {
-            let output_tokens = self.input.output_tokens.draw(&mut self.rng);
-            last = self.request(&context, output_tokens, std::mem::take(&mut waits), arrival_ns.take())?;
+            let output_tokens = self.output_tokens.draw(&mut planner.rng);
+            last = planner.request(&context, output_tokens, std::mem::take(&mut waits), arrival_ns.take())?;
             if round < rounds {
-                context.grow(output_tokens, &mut self.trace.distinct_hash_ids);
-                waits = self.tools(level, last, &mut context)?;
+                context.grow(output_tokens, &mut planner.trace.distinct_hash_ids);
+                waits = self.tools(planner, level, last, &mut context)?;
             }
         }
         Ok(last)
     }
 
     /// Adds the tools that an answer calls; returns the waits of the next round.
-    fn tools(&mut self, level: u32, caller: u32, context: &mut Context) -> Result<Waits, String> {
-        let ended = |request, delay_ns| Dependency { request, trigger: Trigger::Completion, delay_ns };
-        let tools = self.input.tools.draw(&mut self.rng).clamp(0.0, MOST).round() as u32;
+    fn tools(&self, planner: &mut Planner, level: u32, caller: u32, context: &mut Context) -> Result<Waits, String> {
+        let tools = self.tools.draw(&mut planner.rng).clamp(0.0, MOST).round() as u32;
         let mut waits = vec![ended(caller, 0)];
         for _ in 0..tools {
-            let takes_ns = (self.input.tool_time_ms.draw(&mut self.rng) * 1e6).round() as u64;
-            let is_agent = self.rng.unit() < self.input.agent_share && level < self.input.depth;
-            let result_tokens = self.input.result_tokens.draw(&mut self.rng);
+            let takes_ns = (self.tool_time_ms.draw(&mut planner.rng) * 1e6).round() as u64;
+            let is_agent = planner.rng.unit() < self.agent_share && level < self.depth;
+            let result_tokens = self.result_tokens.draw(&mut planner.rng);
             if is_agent {
-                let last = self.agent(level + 1, vec![ended(caller, takes_ns)], None)?;
+                let last = self.agent(planner, level + 1, vec![ended(caller, takes_ns)], None)?;
                 waits.push(ended(last, 0));
             } else {
                 // The slowest of the tools that are called together counts.
                 waits[0].delay_ns = waits[0].delay_ns.max(takes_ns);
             }
-            context.grow(result_tokens, &mut self.trace.distinct_hash_ids);
+            context.grow(result_tokens, &mut planner.trace.distinct_hash_ids);
         }
         Ok(waits)
+    }
+}
+
+impl Planner {
+    /// A planner whose prompts may begin with shared blocks.
+    fn new(sessions: u32, shared_blocks: u32) -> Self {
+        let trace = Trace {
+            distinct_hash_ids: shared_blocks,
+            block_size_tokens: BLOCK_TOKENS,
+            sessions,
+            has_free_turns: true,
+            ..Trace::default()
+        };
+        Self { trace, blocks: 0, session: 0, turn: 0, rng: Stream::new(0, "agents") }
     }
 
     fn request(
@@ -254,7 +391,7 @@ mod tests {
 
     #[test]
     fn an_agent_waits_for_all_that_it_has_called() {
-        let trace = Planner::new(&input()).plan().unwrap();
+        let trace = input().plan().unwrap();
         // A root, three agents of two rounds each, and the root again.
         assert_eq!(trace.requests.len(), 2 * 8);
         let waits = |row: usize| {
@@ -271,7 +408,7 @@ mod tests {
 
     #[test]
     fn prompts_grow_by_answers_and_results_and_share_what_is_before() {
-        let trace = Planner::new(&AgentsInput { depth: 1, ..input() }).plan().unwrap();
+        let trace = AgentsInput { depth: 1, ..input() }.plan().unwrap();
         let [first, second, other, _] = &trace.requests[..] else { panic!("two trees of two requests") };
         assert_eq!((first.input_tokens, second.input_tokens), (70, 70 + 10 + 3 * 20));
         let ids = |request| trace.hash_ids(request).to_vec();
@@ -281,6 +418,47 @@ mod tests {
         assert_eq!((ids(first)[..2].to_vec(), ids(other)[..2].to_vec()), (vec![0, 1], vec![0, 1]));
         assert!(ids(other)[2..].iter().all(|id| !ids(second).contains(id)));
         assert_eq!(ids(second).len(), 140_usize.div_ceil(16));
+    }
+
+    #[test]
+    fn turns_wait_for_branches_and_repeat_their_last_answer() {
+        let constant = |value| Lengths::from(Distribution::Constant { value });
+        let branch = |at_turn, merge_turn, turns| Branch {
+            at_turn,
+            merge_turn,
+            turns,
+            first_prompt_tokens: constant(7.0),
+            first_output_tokens: constant(8.0),
+        };
+        let input = BranchedInput {
+            count: 2,
+            concurrency: 1,
+            turns: 3,
+            prompt_tokens: constant(100.0),
+            output_tokens: constant(10.0),
+            first_prompt_tokens: constant(50.0),
+            first_output_tokens: constant(5.0),
+            prefix_tokens: 32,
+            prefix_groups: 1,
+            branches: vec![branch(0, 1, 2), branch(0, 2, 1)],
+            seed: 1,
+        };
+        let trace = input.plan().unwrap();
+        let waits =
+            |row: usize| trace.dependencies(&trace.requests[row]).iter().map(|wait| wait.request).collect::<Vec<_>>();
+        // A turn, the two turns of a branch, the other branch, and two more turns.
+        assert_eq!([0, 1, 2, 3, 4, 5].map(waits), [vec![], vec![0], vec![1], vec![0], vec![0, 2], vec![4, 3]]);
+        let lengths: Vec<u32> = trace.requests.iter().map(|request| request.input_tokens).collect();
+        let first = 32 + 50;
+        let second = first + 5 + (100 + 10) + 100;
+        let third = second + 10 + (7 + 8) + 100;
+        assert_eq!(lengths[..6], [first, 7, 7 + 8 + 100, 7, second, third]);
+        let ids = |row: usize| trace.hash_ids(&trace.requests[row]).to_vec();
+        assert_eq!((ids(0)[..2].to_vec(), ids(6)[..2].to_vec()), (vec![0, 1], vec![0, 1]), "the prefix is shared");
+        assert_eq!(ids(4)[..5], ids(5)[..5], "turns share what is before");
+        assert!(!ids(1).iter().any(|id| ids(0).contains(id)), "branches start anew");
+        let late = BranchedInput { branches: vec![branch(1, 3, 1)], ..input };
+        assert_eq!(late.source().err().unwrap(), "invalid branch: expected it to end at turn 2 at most, got 3");
     }
 
     #[test]

@@ -23,7 +23,7 @@ use crate::config::{ClientConfig, RunConfig, TracePacing, WhenFull, WorkloadConf
 use crate::event::{Event, EventQueue};
 use crate::ledger::record::{Outcome, RequestRecord};
 use crate::window::Window;
-pub use agents::AgentsInput;
+pub use agents::{AgentsInput, Branch, BranchedInput};
 pub use client::{Attempt, Patience};
 
 use workload::Workload;
@@ -40,6 +40,14 @@ struct Thinking {
     tag: u64,
     output_seed: u64,
     output_tokens: u32,
+}
+
+/// Workloads that start after the warm-up, as they were before it.
+struct Later {
+    /// By index, with the index of the first workload that plays the same trace.
+    workloads: Vec<(u32, WorkloadConfig, usize)>,
+    blocks: HashedBlocks,
+    keeps_tokens: bool,
 }
 
 /// Result of starting a session.
@@ -65,15 +73,29 @@ pub(crate) struct Traffic {
     attempts: BTreeMap<u64, (u32, Turn)>,
     /// Chosen outputs of requests whose session continues.
     answers: BTreeMap<u64, Vec<u32>>,
+    /// While the caches are warmed.
+    later: Option<Later>,
+    /// When the warm-up ended; 0 without one.
+    warmed_ns: u64,
 }
 
 impl Traffic {
     /// With `keeps_tokens`, prompts have tokens in addition to hashes of blocks.
     pub(crate) fn new(run: &RunConfig, blocks: HashedBlocks, keeps_tokens: bool) -> Self {
-        let workload = |index| workload(run, index, blocks, keeps_tokens);
+        let first = |index| first_of_trace(run, index);
+        let workload =
+            |index: usize| Workload::new(run.workloads[index].clone(), run.seed, blocks, first(index), keeps_tokens);
+        let measured = || (0..).zip(&run.workloads).filter(|(_, config)| !config.is_warm_up);
+        let later = run.workloads.iter().any(|config| config.is_warm_up).then(|| Later {
+            workloads: measured().map(|(index, config)| (index, config.clone(), first(index as usize))).collect(),
+            blocks,
+            keeps_tokens,
+        });
         Self {
             run_seed: run.seed,
             workloads: (0..run.workloads.len()).map(workload).collect(),
+            later,
+            warmed_ns: 0,
             output_seeds: Window::default(),
             thinking: Vec::new(),
             vacant: Vec::new(),
@@ -87,6 +109,8 @@ impl Traffic {
         Self {
             run_seed: run.seed,
             workloads: run.workloads.iter().map(|config| Workload::from_outside(config.clone(), run.seed)).collect(),
+            later: None,
+            warmed_ns: 0,
             output_seeds: Window::default(),
             thinking: Vec::new(),
             vacant: Vec::new(),
@@ -105,24 +129,35 @@ impl Traffic {
         self.workloads.iter().map(Workload::sessions_known).sum()
     }
 
-    /// Schedules the first event of each workload.
+    /// Schedules the first event of each workload, or of each that warms the caches.
     pub(crate) fn begin(&mut self, events: &mut EventQueue) {
-        for (index, workload) in (0..).zip(&mut self.workloads) {
-            let arrival = Event::Arrival { workload: index };
-            let start_ns = workload.start_ns();
-            if let Some(profile) = workload.profile_mut() {
-                profile.begin(start_ns);
-                push_released(workload, index, events);
-            } else if let Some(concurrency) = workload.closed_loop() {
-                if let Some(at_ns) = workload.next_rise_ns() {
-                    events.push(at_ns, Event::UserComes { workload: index });
-                }
-                (0..concurrency).for_each(|_| events.push(workload.start_ns(), arrival));
-            } else if let Some(at_ns) = workload.next_start_ns() {
-                let ready = |node| Event::Ready { workload: index, node };
-                events.push(at_ns, workload.next_node().map_or(arrival, ready));
-            }
+        let starts_later =
+            |index: u32| self.later.as_ref().is_some_and(|later| later.workloads.iter().any(|(own, ..)| *own == index));
+        for (index, workload) in (0..).zip(&mut self.workloads).filter(|(index, _)| !starts_later(*index)) {
+            begin(workload, index, events);
         }
+    }
+
+    /// Whether the caches are warmed: workloads have yet to start.
+    pub(crate) fn is_warming(&self) -> bool {
+        self.later.is_some()
+    }
+
+    /// Ends the warm-up: the other workloads start.
+    pub(crate) fn end_warm_up(&mut self, now_ns: u64, events: &mut EventQueue) {
+        let Some(Later { workloads, blocks, keeps_tokens }) = self.later.take() else { return };
+        self.warmed_ns = now_ns;
+        for (index, mut config, first_of_trace) in workloads {
+            config.start_ns = config.start_ns.saturating_add(now_ns);
+            let mut workload = Workload::new(config, self.run_seed, blocks, first_of_trace, keeps_tokens);
+            begin(&mut workload, index, events);
+            self.workloads[index as usize] = workload;
+        }
+    }
+
+    /// When the measurement began.
+    pub(crate) fn measured_from_ns(&self) -> u64 {
+        self.profile_counts().map_or(0, |counts| counts.began_ns).max(self.warmed_ns)
     }
 
     pub(crate) fn names(&self) -> Vec<String> {
@@ -328,14 +363,32 @@ fn push_released(workload: &mut Workload, index: u32, events: &mut EventQueue) {
     }
 }
 
-fn workload(run: &RunConfig, index: usize, blocks: HashedBlocks, keeps_tokens: bool) -> Workload {
+/// Schedules the first event of a workload.
+fn begin(workload: &mut Workload, index: u32, events: &mut EventQueue) {
+    let arrival = Event::Arrival { workload: index };
+    let start_ns = workload.start_ns();
+    if let Some(profile) = workload.profile_mut() {
+        profile.begin(start_ns);
+        push_released(workload, index, events);
+    } else if let Some(concurrency) = workload.closed_loop() {
+        if let Some(at_ns) = workload.next_rise_ns() {
+            events.push(at_ns, Event::UserComes { workload: index });
+        }
+        (0..concurrency).for_each(|_| events.push(workload.start_ns(), arrival));
+    } else if let Some(at_ns) = workload.next_start_ns() {
+        let ready = |node| Event::Ready { workload: index, node };
+        events.push(at_ns, workload.next_node().map_or(arrival, ready));
+    }
+}
+
+/// The first workload that plays the same trace as this one, or this one.
+fn first_of_trace(run: &RunConfig, index: usize) -> usize {
     let own = &run.workloads[index];
     let same_trace = |other: &WorkloadConfig| match (&own.source, &other.source) {
         (WorkloadSource::Trace { trace: a, .. }, WorkloadSource::Trace { trace: b, .. }) => Arc::ptr_eq(a, b),
         _ => false,
     };
-    let first_of_trace = run.workloads.iter().position(same_trace).unwrap_or(index);
-    Workload::new(own.clone(), run.seed, blocks, first_of_trace, keeps_tokens)
+    run.workloads.iter().position(same_trace).unwrap_or(index)
 }
 
 /// A recorded answer of a workload.

@@ -15,6 +15,7 @@ const MAX_BACKOFF_NS: u64 = 60_000_000_000;
 /// Options that all workloads have.
 pub(super) struct CommonOptions {
     pub(super) name: String,
+    is_warm_up: bool,
     priority: i32,
     tenant: u64,
     slo: Option<Slo>,
@@ -24,14 +25,15 @@ pub(super) struct CommonOptions {
 
 impl CommonOptions {
     pub(super) fn workload(self, start_ns: u64, source: WorkloadSource) -> WorkloadConfig {
-        let Self { name, priority, tenant, slo, structured, client } = self;
-        WorkloadConfig { name, start_ns, priority, tenant, slo, structured, client, source }
+        let Self { name, is_warm_up, priority, tenant, slo, structured, client } = self;
+        WorkloadConfig { name, start_ns, is_warm_up, priority, tenant, slo, structured, client, source }
     }
 }
 
 pub(super) fn common(kind: &str, options: &mut Options<'_>) -> CommonOptions {
     let name = options.name("name").unwrap_or_else(|| kind.to_owned());
     CommonOptions {
+        is_warm_up: options.boolean("warm_up").unwrap_or(false),
         priority: options.i32("priority").unwrap_or(0),
         tenant: options.u64("tenant").unwrap_or(0),
         slo: slo(&name, options),

@@ -3,6 +3,7 @@
 //! A warning names settings of a file that a run cannot follow; settings that would change the
 //! workload are errors.
 
+mod aiperf;
 mod blis;
 mod fields;
 mod guidellm;
@@ -53,15 +54,18 @@ fn parse(text: &str) -> Result<(Vec<WorkloadConfig>, Vec<String>), String> {
     // JSON is YAML, too.
     let value: Value = yaml_serde::from_str(text).map_err(|error| error.to_string())?;
     let has = |key: &str| value.get(key).is_some();
-    let reader = if has("clients") || has("cohorts") || has("aggregate_rate") {
+    let reader = if aiperf::is_config(&value) {
+        aiperf::workloads
+    } else if has("clients") || has("cohorts") || has("aggregate_rate") {
         blis::workloads
     } else if has("load") && has("data") {
         inference_perf::workloads
-    } else if has("rate_type") || has("profile") {
+    } else if has("rate_type") || has("profile") || has("spec") {
         guidellm::workloads
     } else {
         return Err("unknown kind of file: expected a WorkloadSpec of BLIS (`clients`), a configuration of \
-                    inference-perf (`load`, `data`) or a scenario of guidellm (`rate_type`), or a folder of ServeGen"
+                    aiperf (`benchmark`) or inference-perf (`load`, `data`), a scenario of guidellm (`spec`, \
+                    `rate_type`), or a folder of ServeGen"
             .to_owned());
     };
     let mut ignored = Vec::new();
@@ -103,6 +107,8 @@ fn normal(mean: f64, std: f64, min: Option<f64>, max: Option<f64>) -> Result<Len
 
 #[cfg(test)]
 mod tests {
+    use vcr_cluster::TracePacing;
+
     use super::*;
 
     #[test]
@@ -173,6 +179,111 @@ mod tests {
         let limit = Limit { count: Some(100), duration_ns: None };
         let WorkloadSource::Synthetic { arrivals, .. } = &closed[0].source else { panic!("drawn") };
         assert_eq!(*arrivals, Arrivals::ClosedLoop { concurrency: 8, limit });
+    }
+
+    #[test]
+    fn conversations_of_guidellm_have_branches() {
+        let file = |data: &str| {
+            format!(
+                r#"{{"metadata": {{"name": "x"}}, "spec": {{"backend": {{"kind": "openai_http"}},
+                "profile": {{"kind": "concurrent", "streams": 2}}, "data": [{{"kind": "synthetic_text",
+                "prompt_tokens": 100, "output_tokens": 10{data}}}],
+                "constraints": [{{"kind": "max_requests", "count": 30}}, {{"kind": "max_errors", "count": 1}}]}}}}"#
+            )
+        };
+        let branches = r#", "turns": 4, "first_prompt_tokens": 500, "branches": [
+            {"at_turn": 0, "turns": 2, "agent_id": "worker", "merge_after": 2, "first_output_tokens": 7},
+            {"at_turn": 1, "turns": 1}, {"at_turn": 0, "turns": 3, "first_prompt_tokens": 40}]"#;
+        let (workloads, ignored) = parse(&file(branches)).unwrap();
+        assert_eq!(ignored, ["spec.constraints[1].kind", "spec.backend"]);
+        let WorkloadSource::Trace { trace, pacing, .. } = &workloads[0].source else { panic!("planned") };
+        assert_eq!(*pacing, TracePacing::ClosedLoop { concurrency: 2, speedup: 1.0 });
+        assert_eq!((trace.requests.len(), trace.sessions), (30, 3));
+        // What guidellm 0.8.1 itself makes of this: its generator, and the history of each node of its graph.
+        let row = |index: usize| {
+            let request = &trace.requests[index];
+            let waits = trace.dependencies(request).iter().map(|wait| wait.request).collect::<Vec<_>>();
+            (request.input_tokens, request.output_tokens, waits)
+        };
+        let main = [0, 6, 8, 9].map(row);
+        let expected = [(500, vec![]), (720, vec![0, 5]), (1450, vec![6, 2, 7]), (1560, vec![8])];
+        assert_eq!(main, expected.map(|(prompt, waits)| (prompt, 10, waits)));
+        assert_eq!([row(1), row(2)], [(500, 7, vec![0]), (607, 10, vec![1])]);
+        assert_eq!([row(3), row(4), row(5)], [(40, 10, vec![0]), (150, 10, vec![3]), (260, 10, vec![4])]);
+        assert_eq!(row(7), (500, 10, vec![6]));
+        let (workloads, _) =
+            parse(&file(r#", "turns": 3, "delay": 2, "prefix_tokens": 64, "prefix_count": 4"#)).unwrap();
+        let WorkloadSource::Synthetic { arrivals, classes } = &workloads[0].source else { panic!("drawn") };
+        let limit = Limit { count: Some(10), duration_ns: None };
+        assert_eq!(*arrivals, Arrivals::ClosedLoop { concurrency: 2, limit });
+        let mix = &classes[0].mix;
+        assert_eq!((&mix.turns, mix.prefix_groups), (&Distribution::Constant { value: 3.0 }, 4));
+        assert_eq!(mix.think_time_ms, Distribution::Constant { value: 2000.0 });
+        let error = |data: &str| parse(&file(data)).map(|_| ()).unwrap_err();
+        assert_eq!(
+            error(r#", "turns": 3, "delay": 2, "first_prompt_tokens": 5"#),
+            "data.delay: expected none with branches"
+        );
+        assert_eq!(
+            error(r#", "turns": 2, "branches": [{"at_turn": 1, "turns": 1}]"#),
+            "data: invalid branch: expected it to end at turn 1 at most, got 2"
+        );
+        assert_eq!(error(r#", "branches": [{"turns": 1}]"#), "data.branches[0].at_turn: is missing");
+        assert_eq!(error(r#", "tool_call_turns": 1"#), "data.tool_call_turns: is not supported");
+    }
+
+    #[test]
+    fn phases_of_aiperf_begin_with_a_warm_up() {
+        let file = |phases: &str| {
+            format!(
+                "schemaVersion: '2.0'\nrandomSeed: 42\nbenchmark:\n  model: m\n  endpoint: {{url: http://x}}\n  \
+                 dataset: {{type: synthetic, entries: 10, isl: {{mean: 550, stddev: 50}}, osl: 150}}\n{phases}"
+            )
+        };
+        let phases = "  warmup: {type: concurrency, requests: 100, concurrency: 8}\n  profiling: {type: gamma, \
+                      duration: 5m, rate: 50.0, concurrency: 64, smoothness: 1.5, rateRamp: 30s, gracePeriod: 60s}\n";
+        let (workloads, ignored) = parse(&file(phases)).unwrap();
+        assert_eq!(
+            ignored,
+            [
+                "benchmark.dataset.entries",
+                "benchmark.profiling.grace_period",
+                "benchmark.endpoint",
+                "benchmark.model",
+                "randomSeed",
+                "schemaVersion"
+            ]
+        );
+        let [warm, measured] = &workloads[..] else { panic!("two phases") };
+        assert_eq!(
+            (&*warm.name, warm.is_warm_up, &*measured.name, measured.is_warm_up),
+            ("warmup", true, "profiling", false)
+        );
+        let WorkloadSource::Synthetic { arrivals, .. } = &warm.source else { panic!("drawn") };
+        let limit = Limit { count: Some(100), duration_ns: None };
+        assert_eq!(*arrivals, Arrivals::ClosedLoop { concurrency: 8, limit });
+        let WorkloadSource::Synthetic { arrivals: Arrivals::Varying { rate, gaps, .. }, .. } = &measured.source else {
+            panic!("drawn")
+        };
+        assert_eq!(*gaps, Gaps::Gamma { shape: 1.5 });
+        assert_eq!([0, 15, 30, 299, 301].map(|s| rate.level_at(s * 1_000_000_000)), [0.0, 25.0, 50.0, 50.0, 0.0]);
+        assert_eq!(measured.client.max_in_flight, Some(64));
+        let error = |phases: &str| parse(&file(phases)).map(|_| ()).unwrap_err();
+        assert_eq!(
+            error(
+                "  phases:\n  - {name: a, kind: profiling, type: constant, rate: 1, requests: 5}\n  - {name: b, kind: \
+                   profiling, type: constant, rate: 1, requests: 5, seamless: true}\n"
+            ),
+            "benchmark.phases[1].seamless: expected a `duration` of the phase before"
+        );
+        assert_eq!(
+            error("  profiling: {type: constant, rate: 1}\n"),
+            "benchmark.profiling.requests: is missing, as are `sessions` and `duration`"
+        );
+        assert_eq!(
+            error("  phases: [{name: x, requests: 1}]\n"),
+            "benchmark.phases[0].kind: expected warmup or profiling"
+        );
     }
 
     #[test]

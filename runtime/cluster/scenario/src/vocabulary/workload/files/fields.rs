@@ -35,6 +35,31 @@ impl Fields {
         self.map.remove(key).filter(|value| !value.is_null())
     }
 
+    pub(super) fn set(&mut self, key: &str, value: Value) {
+        self.map.insert(key.to_owned(), value);
+    }
+
+    pub(super) fn is_map(&self, key: &str) -> bool {
+        self.map.get(key).is_some_and(Value::is_object)
+    }
+
+    /// A number, or one spread around a mean: the mean, the standard deviation, and the ends.
+    pub(super) fn spread(&mut self, key: &str) -> Result<Option<(f64, f64, [Option<f64>; 2])>, String> {
+        if !self.is_map(key) {
+            return Ok(self.number(key)?.map(|value| (value, 0.0, [None, None])));
+        }
+        let Some(mut fields) = self.fields(key)? else { return Ok(None) };
+        let mean = fields.needed_number("mean")?;
+        let std = fields.number("stddev")?.unwrap_or(0.0);
+        let ends = [fields.number("min")?, fields.number("max")?];
+        let mut left = Vec::new();
+        fields.finish(&mut left);
+        match left.first() {
+            Some(unknown) => Err(format!("{unknown}: is not supported: expected mean, stddev, min and max")),
+            None => Ok(Some((mean, std, ends))),
+        }
+    }
+
     pub(super) fn number(&mut self, key: &str) -> Result<Option<f64>, String> {
         let Some(value) = self.take(key) else { return Ok(None) };
         let number = value.as_f64().filter(|number| number.is_finite() && *number >= 0.0);

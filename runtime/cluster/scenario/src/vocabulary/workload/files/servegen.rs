@@ -11,7 +11,7 @@ use vcr_cluster::{Arrivals, Curve, Gaps, Histogram, Lengths, Limit, Piece, Reque
 
 use super::synthetic;
 
-/// Duration of a row of a trace.
+/// Duration of the last row of a trace; others end where the next one begins.
 const WINDOW_S: f64 = 600.0;
 
 /// Variations that gaps can be drawn with.
@@ -20,6 +20,7 @@ const VARIATIONS: std::ops::RangeInclusive<f64> = 0.01..=10.4;
 /// A row of a trace.
 struct Window {
     start_s: f64,
+    duration_s: f64,
     rate_per_s: f64,
     gaps: Gaps,
 }
@@ -64,8 +65,8 @@ pub(super) fn workloads(folder: &Path) -> Result<Vec<WorkloadConfig>, String> {
 
 fn workload(number: u64, window: &Window, lengths: &LengthsFrom, begin_s: f64) -> WorkloadConfig {
     let ns = |seconds: f64| (seconds * 1e9).round() as u64;
-    let rate = Curve::once(vec![Piece::level(ns(WINDOW_S), window.rate_per_s)]);
-    let limit = Limit { count: None, duration_ns: Some(ns(WINDOW_S)) };
+    let rate = Curve::once(vec![Piece::level(ns(window.duration_s), window.rate_per_s)]);
+    let limit = Limit { count: None, duration_ns: Some(ns(window.duration_s)) };
     let [prompt_tokens, output_tokens] =
         [&lengths.prompt_tokens, &lengths.output_tokens].map(|known| Lengths::Counted(Arc::clone(known)));
     let name = format!("chunk-{number} {}s", window.start_s);
@@ -99,7 +100,18 @@ fn read(path: &Path) -> Result<String, String> {
 /// of their distribution, and its parameters, which follow from rate and variation.
 fn windows(text: &str) -> Result<Vec<Window>, String> {
     let rows = text.lines().zip(1..).filter(|(row, _)| !row.trim().is_empty());
-    rows.map(|(row, line)| window(row).map_err(|problem| format!("line {line}: {problem}"))).collect()
+    let mut windows: Vec<Window> = Vec::new();
+    for (row, line) in rows {
+        let window = window(row).map_err(|problem| format!("line {line}: {problem}"))?;
+        if let Some(before) = windows.last_mut() {
+            before.duration_s = window.start_s - before.start_s;
+            if before.duration_s <= 0.0 {
+                return Err(format!("line {line}: invalid start {}: expected a later one than before", window.start_s));
+            }
+        }
+        windows.push(window);
+    }
+    Ok(windows)
 }
 
 fn window(row: &str) -> Result<Window, String> {
@@ -114,7 +126,7 @@ fn window(row: &str) -> Result<Window, String> {
     let (start_s, rate_per_s) = (number("start", start)?, number("rate", rate)?);
     // Rows without requests have no gaps.
     if rate_per_s == 0.0 {
-        return Ok(Window { start_s, rate_per_s, gaps: Gaps::Even });
+        return Ok(Window { start_s, duration_s: WINDOW_S, rate_per_s, gaps: Gaps::Even });
     }
     let variation = number("variation", variation)?;
     let is_drawn = matches!(family.to_lowercase().as_str(), "gamma" | "weibull");
@@ -128,7 +140,7 @@ fn window(row: &str) -> Result<Window, String> {
         "" | "poisson" | "exponential" | "expon" => Gaps::Exponential,
         _ => return Err(format!("invalid distribution `{family}`: expected Gamma, Weibull, Exponential or none")),
     };
-    Ok(Window { start_s, rate_per_s, gaps })
+    Ok(Window { start_s, duration_s: WINDOW_S, rate_per_s, gaps })
 }
 
 /// The lengths of a data set, in order of time; times without requests have none.
@@ -174,7 +186,8 @@ mod tests {
 
     #[test]
     fn rates_gaps_and_lengths_are_those_of_the_time() {
-        let rows = windows("600,2.5,2,Gamma,0.25,1.6\n1200,0,,,,\n1800.0,1,1.5,Weibull,0.7,1\n2400,3,1,,,\n").unwrap();
+        let rows = windows("600,2.5,2,Gamma,0.25,1.6\n900,0,,,,\n1800.0,1,1.5,Weibull,0.7,1\n2400,3,1,,,\n").unwrap();
+        assert_eq!(rows.iter().map(|row| row.duration_s).collect::<Vec<_>>(), [300.0, 900.0, 600.0, 600.0]);
         let gaps: Vec<Gaps> = rows.iter().map(|row| row.gaps).collect();
         let weibull = Gaps::Weibull { shape: weibull_shape(1.5) };
         assert_eq!(gaps, [Gaps::Gamma { shape: 0.25 }, Gaps::Even, weibull, Gaps::Exponential]);
@@ -188,6 +201,8 @@ mod tests {
     #[test]
     fn what_cannot_be_used_is_named() {
         let problem = |row: &str| window(row).map(|_| ()).unwrap_err();
+        let unordered = windows("600,1,1,,,\n0,1,1,,,\n").map(|_| ()).unwrap_err();
+        assert_eq!(unordered, "line 2: invalid start 0: expected a later one than before");
         assert_eq!(problem("0,1"), "has 2 columns: expected start, rate, variation and distribution");
         assert_eq!(problem("0,-1,1,Gamma"), "invalid rate `-1`: expected a number of at least 0");
         assert_eq!(problem("0,1,170,Weibull"), "invalid variation 170: expected 0.01 to 10.4");
