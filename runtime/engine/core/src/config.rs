@@ -347,8 +347,12 @@ impl EngineConfig {
 
     /// Whether each step samples exactly one token per request, without drafts or rollbacks.
     pub(crate) fn decodes_plainly(&self) -> bool {
-        !self.input.async_scheduling
-            && self.input.num_speculative_tokens == 0
+        !self.input.async_scheduling && self.decodes_by_single_tokens()
+    }
+
+    /// Whether each step of a request that decodes brings one token, sure to be computed before the next but one.
+    pub(crate) fn decodes_by_single_tokens(&self) -> bool {
+        self.input.num_speculative_tokens == 0
             && self.input.max_extra_tokens_per_step == 0
             && self.input.pipeline_parallel_size == 1
     }

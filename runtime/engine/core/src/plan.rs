@@ -240,6 +240,16 @@ impl StepPlan {
         self.shape = StepShape::default();
     }
 
+    /// A request of this group that is scheduled is counted, not listed.
+    pub(crate) fn count_member(&mut self, group: u32) {
+        let group = group as usize;
+        if self.steady_decode_groups.len() <= group {
+            self.steady_decode_groups.resize(group + 1, 0);
+        }
+        self.steady_decode_groups[group] += 1;
+        self.steady_decode_requests += 1;
+    }
+
     /// Whether nothing can run.
     #[must_use]
     pub fn is_empty(&self) -> bool {

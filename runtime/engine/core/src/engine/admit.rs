@@ -31,12 +31,31 @@ enum Admission {
 impl Engine {
     /// Admits requests; returns the reason why it stopped.
     pub(super) fn schedule_waiting(&mut self, plan: &mut StepPlan, scan: &mut Scan) -> AdmissionStop {
-        if self.config.max_loras() > 0 {
-            self.note_running_loras(plan, scan);
+        if self.config.max_loras() == 0 {
+            let stop = self.admit_waiting(plan, scan);
+            self.queues.return_stepped_over(&mut self.requests);
+            return stop;
         }
+        // The adapters of the running requests are those of the step that stepped over all others.
+        if self.queues.all_wait_for_adapters()
+            && self.pause_state == PauseState::Unpaused
+            && scan.budget() > 0
+            && self.running.len() < self.config.max_running()
+            && self.schedules_all(plan)
+        {
+            return AdmissionStop::Drained;
+        }
+        self.note_running_loras(plan, scan);
         let stop = self.admit_waiting(plan, scan);
         self.queues.return_stepped_over(&mut self.requests);
+        let is_repeated = stop == AdmissionStop::Drained && self.schedules_all(plan);
+        self.queues.note_adapter_waits(if is_repeated { scan.num_without_adapter } else { 0 });
         stop
+    }
+
+    /// Whether all running requests are part of a step.
+    fn schedules_all(&self, plan: &StepPlan) -> bool {
+        plan.scheduled.len() + plan.steady_decode_requests as usize == self.running.len()
     }
 
     fn admit_waiting(&mut self, plan: &mut StepPlan, scan: &mut Scan) -> AdmissionStop {
@@ -139,9 +158,10 @@ impl Engine {
                 .is_some_and(|id| self.requests[id].status == RequestStatus::Preempted)
     }
 
-    fn note_running_loras(&self, plan: &StepPlan, scan: &mut Scan) {
+    fn note_running_loras(&mut self, plan: &StepPlan, scan: &mut Scan) {
+        self.note_member_adapters(&mut scan.loras);
         if self.config.rules().counts_adapters_of_all_running() {
-            for &id in self.running.iter() {
+            for &id in &self.running[self.num_steady_requests()..] {
                 note_lora(&mut scan.loras, self.requests[id].lora);
             }
         } else {
@@ -173,6 +193,7 @@ impl Engine {
             && scan.loras.len() >= self.config.max_loras() as usize
             && !scan.loras.contains(&lora)
         {
+            scan.num_without_adapter += 1;
             return Admission::SteppedOver;
         }
         let ready = self.holds_loaded_kv(id);

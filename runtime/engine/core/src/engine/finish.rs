@@ -34,6 +34,7 @@ impl Engine {
         }
         self.close_session(id);
         self.queues.set_deferred(id, false, &mut self.requests);
+        self.queues.forget_adapter_waits();
         self.prefills.subtract(self.requests[id].outstanding_prefill_tokens());
         if self.requests[id].status != RequestStatus::HoldingKv {
             self.note_ended(id);
@@ -75,6 +76,7 @@ impl Engine {
     pub(super) fn finish(&mut self, id: RequestId) {
         self.close_session(id);
         self.queues.set_deferred(id, false, &mut self.requests);
+        self.queues.forget_adapter_waits();
         self.note_ended(id);
         self.turns.note_finished();
         self.encoder_inputs.forget(id);

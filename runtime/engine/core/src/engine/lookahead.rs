@@ -19,7 +19,7 @@ impl Engine {
     /// without all of them, or without free blocks.
     pub fn predict_decode_steps(&self, most: usize, steps: &mut DecodeSteps) {
         // Some may have arrived since that step was decided.
-        steps.restart(&self.plan().shape, self.num_waiting() as u64);
+        steps.restart(&self.oldest_plan().shape, self.num_waiting() as u64);
         if !self.repeats_itself() {
             return;
         }
@@ -29,7 +29,11 @@ impl Engine {
         } else {
             self.single_steps(most, &mut changes)
         };
-        steps.push_while_room(&changes[..most], self.pool().num_free());
+        let (changes, free_blocks) = (&changes[..most], self.pool().num_free());
+        match self.steps.count() {
+            1 => steps.push_while_room(changes, free_blocks),
+            _ => steps.push_after_scheduled(self.plan().shape.kv_active_blocks, changes, free_blocks),
+        }
     }
 
     /// Number of steps that can be predicted, of `most`; `changes` gets the blocks that each
@@ -49,14 +53,19 @@ impl Engine {
 
     /// Whether the step after the one in flight is the same with one more token of context.
     pub(super) fn repeats_itself(&self) -> bool {
-        self.config.decodes_plainly() && self.decodes_all() && !self.kv_loads.has_pending_stores()
+        self.config.decodes_by_single_tokens()
+            && (!self.config.async_scheduling() || self.is_all_steady_decode())
+            // The time for adapters is not part of a shape.
+            && self.config.adapter_costs().is_none()
+            && self.decodes_all()
+            && !self.kv_loads.has_pending_stores()
     }
 
-    /// Whether the step in flight decodes every request, and none can be admitted after it.
+    /// Whether the latest step in flight decodes every request, and none can be admitted after it.
     pub(super) fn decodes_all(&self) -> bool {
         let plan = self.plan();
         let decoding = plan.scheduled.len() + plan.steady_decode_requests as usize;
-        self.steps.count() == 1
+        self.steps.count() == 1 + usize::from(self.config.async_scheduling())
             && !self.turns.are_paced()
             && !self.has_policy_events()
             && self.pause_state != PauseState::PausedAll
@@ -94,7 +103,7 @@ impl Engine {
         } else if self.running.len() >= self.config.max_running() {
             Some(AdmissionStop::RunningSlots)
         } else {
-            None
+            self.queues.all_wait_for_adapters().then_some(AdmissionStop::Drained)
         }
     }
 

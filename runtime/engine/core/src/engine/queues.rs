@@ -39,6 +39,9 @@ pub(super) struct WaitingQueues {
     num_loading: usize,
     /// Requests that are [`Request::deferred`](crate::request::Request::deferred).
     num_deferred: usize,
+    /// Whether the latest step stepped over all of them because of their adapters, and the next one
+    /// would again.
+    all_wait_for_adapters: bool,
     /// Scratch for requests stepped over while admitting, with the queue each
     /// was taken from.
     stepped_over: Vec<(QueueKind, RequestId)>,
@@ -60,6 +63,7 @@ impl WaitingQueues {
             rules: config.rules(),
             num_loading: 0,
             num_deferred: 0,
+            all_wait_for_adapters: false,
             stepped_over: Vec::new(),
         }
     }
@@ -111,6 +115,24 @@ impl WaitingQueues {
         }
     }
 
+    /// Whether a step with the adapters of the latest one steps over all requests again.
+    pub(super) fn all_wait_for_adapters(&self) -> bool {
+        self.all_wait_for_adapters
+    }
+
+    /// A step that scheduled all running requests has stepped over this number of requests because
+    /// of their adapters.
+    pub(super) fn note_adapter_waits(&mut self, requests: usize) {
+        let waiting = self.waiting.len() + self.skipped.len();
+        self.all_wait_for_adapters =
+            requests > 0 && requests == waiting && self.kv_ready.len() + self.destinations.len() == 0;
+    }
+
+    /// A request has left the running ones, and another one may have its adapter's place.
+    pub(super) fn forget_adapter_waits(&mut self) {
+        self.all_wait_for_adapters = false;
+    }
+
     /// Whether requests skipped because of a transfer sleep until a transfer ends.
     pub(super) fn sleep_until_transfers(&self) -> bool {
         self.sleep_until_transfers
@@ -130,6 +152,7 @@ impl WaitingQueues {
 
     /// Notes that a transfer has ended: requests waiting for one may be retried.
     pub(super) fn wake(&mut self, requests: &mut RequestTable) {
+        self.forget_adapter_waits();
         for id in self.asleep.drain(..) {
             self.skipped.push_in_order(id, requests);
         }
@@ -175,11 +198,13 @@ impl WaitingQueues {
 
     /// Queues a request before all others, or by its rank.
     pub(super) fn push_front(&mut self, kind: QueueKind, id: RequestId, requests: &mut RequestTable) {
+        self.forget_adapter_waits();
         self.queue_mut(kind).push_front(id, requests);
     }
 
     /// A request has arrived.
     pub(super) fn enter(&mut self, id: RequestId, requests: &mut RequestTable) {
+        self.forget_adapter_waits();
         let queue = if self.is_destination(id, requests) {
             &mut self.destinations
         } else if self.is_skipped(id, requests) {
@@ -192,18 +217,21 @@ impl WaitingQueues {
 
     /// The outputs to a part of a resumable request have ended: it waits with its KV, if it has any left.
     pub(super) fn enter_again(&mut self, id: RequestId, requests: &mut RequestTable) {
+        self.forget_adapter_waits();
         let queue = if requests[id].num_computed_tokens > 0 { &mut self.kv_ready } else { &mut self.waiting };
         queue.push_back(id, requests);
     }
 
     /// Queues a request without KV before the others without KV.
     pub(super) fn enter_first(&mut self, id: RequestId, requests: &mut RequestTable) {
+        self.forget_adapter_waits();
         let queue = if self.is_skipped(id, requests) { &mut self.skipped } else { &mut self.waiting };
         queue.push_front(id, requests);
     }
 
     /// Takes a request out of the queue that it waits in.
     pub(super) fn leave(&mut self, id: RequestId, requests: &mut RequestTable) {
+        self.forget_adapter_waits();
         if let Some(place) = self.asleep.iter().position(|&other| other == id) {
             self.asleep.remove(place);
         } else if let Some(queue) = self.queue_of(id, requests) {
@@ -213,6 +241,7 @@ impl WaitingQueues {
 
     /// Moves a request to the place of its rank, if it waits in a queue.
     pub(super) fn reorder(&mut self, id: RequestId, requests: &mut RequestTable) {
+        self.forget_adapter_waits();
         if self.asleep.contains(&id) {
             return;
         }
@@ -254,6 +283,7 @@ impl WaitingQueues {
 
     /// Queues a request whose KV has arrived, in the order of arrivals or of load starts.
     pub(super) fn push_kv_ready(&mut self, id: RequestId, by_arrival: bool, requests: &mut RequestTable) {
+        self.forget_adapter_waits();
         if by_arrival {
             self.kv_ready.push_back(id, requests);
         } else {

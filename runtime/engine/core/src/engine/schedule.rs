@@ -25,6 +25,8 @@ pub(super) struct Scan {
     pub(super) encoder_budget: u32,
     /// Distinct adapters that count against the cap; unused while adapters are off.
     pub(super) loras: Vec<u32>,
+    /// Waiting requests that this step has stepped over because of that cap.
+    pub(super) num_without_adapter: usize,
     /// Whether a request went on with its prompt in this step.
     pub(super) prefill_running: bool,
     /// Requests preempted by this step.
@@ -83,6 +85,7 @@ impl Engine {
             per_request_cap: self.per_request_cap(),
             encoder_budget: self.encoder_inputs.budget_embeds(),
             loras: self.running.take_loras(),
+            num_without_adapter: 0,
             prefill_running: false,
             num_preempted: 0,
             defers_prefills: self.defers_prefills(),
@@ -146,6 +149,7 @@ impl Engine {
     #[cold]
     fn note_adapters(&mut self, plan: &mut StepPlan, loras: &mut Vec<u32>) {
         loras.clear();
+        plan.shape.adapter_tokens = self.note_member_adapters(loras).into();
         for entry in &plan.scheduled {
             let lora = self.requests[entry.request].lora;
             note_lora(loras, lora);

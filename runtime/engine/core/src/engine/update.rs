@@ -21,6 +21,7 @@ impl Engine {
     /// When no step is in flight: a driver bug.
     pub fn update<S: TokenSource + ?Sized>(&mut self, source: &mut S) -> &StepOutputs {
         self.kv_cache.free_deferred(self.steps.applied() + 1);
+        self.end_last_steady_decode_step();
         let plan = self.steps.take_oldest();
         let (report, failed) = self.begin_report(Some(&plan));
         let mut out = std::mem::take(&mut self.outputs);

@@ -66,6 +66,12 @@ impl StepsInFlight {
         if self.count > 0 { self.plan_at(self.oldest) } else { self.newest() }
     }
 
+    /// The oldest plan in flight, to be changed; the latest if none is.
+    pub(crate) fn oldest_mut(&mut self) -> &mut StepPlan {
+        let place = if self.count > 0 { self.oldest } else { self.newest };
+        self.plans[place].as_deref_mut().expect("a plan is in its place")
+    }
+
     /// Takes the latest plan, to be put back by [`Self::put_newest`].
     pub(crate) fn take_newest(&mut self) -> Box<StepPlan> {
         self.take_at(self.newest)

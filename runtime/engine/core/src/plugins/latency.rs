@@ -71,6 +71,17 @@ impl DecodeSteps {
         }
     }
 
+    /// The same where a step with this number of active blocks is scheduled already, which is
+    /// added first: each step is added if the one after it is sure to come.
+    pub(crate) fn push_after_scheduled(&mut self, mut active_blocks: u64, changes: &[BlockChange], free_blocks: u32) {
+        let before = std::mem::replace(&mut self.before.kv_active_blocks, active_blocks);
+        self.push_while_room(changes, free_blocks);
+        self.before.kv_active_blocks = before;
+        for after in &mut self.kv_active_blocks {
+            std::mem::swap(after, &mut active_blocks);
+        }
+    }
+
     /// Number of steps.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -7,8 +7,8 @@ use proptest::prelude::*;
 use vcr_core::latency::DecodeSteps;
 use vcr_core::plan::StepOutputs;
 use vcr_core::{
-    DrawnOutputs, Engine, EngineConfig, EngineConfigInput, FinishReason, HostRules, KvTier, KvTiers, KvTiersConfig,
-    PauseState, TokenSource, seed,
+    AdapterCosts, DrawnOutputs, Engine, EngineConfig, EngineConfigInput, FinishReason, HostRules, KvTier, KvTiers,
+    KvTiersConfig, NamedValue, PauseState, Policy, SchedulerRules, TokenSource, seed,
 };
 
 /// The tokens of a request by its tag alone.
@@ -73,12 +73,18 @@ fn arb_slow_tiers() -> impl Strategy<Value = Option<KvTiersConfig>> {
     })
 }
 
+fn arb_adapter_costs() -> impl Strategy<Value = AdapterCosts> {
+    (0..4u32).prop_map(|host_slots| AdapterCosts { host_slots, load_ns: 1000, copy_ns: 100, step_ns: 10, token_ns: 1 })
+}
+
 /// An engine and its driver's state.
 struct Driven {
     engine: Engine,
     /// Only called if a policy ranks the engine's requests.
     policy: Whims,
     in_steady_decode: bool,
+    /// Whether it leaves room for further steps in flight.
+    schedules_once: bool,
     reported_tokens: BTreeMap<u64, u32>,
     ended: Vec<(u64, u32, FinishReason)>,
     tokens_by_group: [u64; 3],
@@ -97,6 +103,7 @@ impl Driven {
             engine,
             policy: Whims::new(7),
             in_steady_decode,
+            schedules_once: false,
             reported_tokens: BTreeMap::new(),
             ended: Vec::new(),
             tokens_by_group: [0; 3],
@@ -134,11 +141,26 @@ impl Driven {
     }
 
     fn schedule(&mut self) {
-        if self.engine.may_schedule() {
+        while self.engine.may_schedule() {
             self.engine.apply_policy(&mut self.policy, 0).expect("it says what it may");
-            self.engine.schedule();
+            let is_empty = self.engine.schedule().is_empty();
             self.now_ns += self.engine.flush_for_newest(self.now_ns);
             self.take_unreported();
+            if is_empty || self.schedules_once {
+                break;
+            }
+        }
+    }
+
+    /// Has the engine look at all waiting requests in its next step.
+    fn stir(&mut self) {
+        let config = self.engine.config();
+        if config.policy() != Policy::Fcfs || config.kv_tiers().is_some() {
+            return;
+        }
+        let spec = request(config, 1_000_003, 1, false, 1);
+        if let Ok(id) = self.engine.submit(spec) {
+            self.engine.abort(id);
         }
     }
 
@@ -187,7 +209,10 @@ impl Driven {
             self.engine.pool().events().expect("recording").iter_by_group().map(|event| format!("{event:?}")).collect();
         let free: Vec<u32> = self.engine.pool().free_blocks().collect();
         let running: Vec<u64> = self.engine.running_tags().collect();
-        let plan = (plan.shape, plan.preempted.clone(), plan.admission_stop, plan.total_num_scheduled_tokens);
+        let oldest_shape = self.engine.oldest_plan().shape;
+        let preempted = plan.preempted.clone();
+        let tokens = plan.total_num_scheduled_tokens;
+        let plan = (plan.shape, oldest_shape, preempted, plan.admission_stop, tokens, plan.adapter_ns);
         let stats = format!("{:?}", self.engine.stats());
         let tiers = self.engine.kv_tiers().map(|tiers| {
             let evictable = [KvTier::Host, KvTier::Disk].map(|tier| tiers.evictable(tier).collect::<Vec<_>>());
@@ -222,12 +247,15 @@ fn compare(config: &EngineConfig, acts: &[Act], tag_of: impl Fn(u64) -> u64) -> 
             }
             Act::Pause(state) => pair.iter_mut().for_each(|driven| driven.engine.set_pause_state(state)),
             Act::Steps { steps, ahead } => {
+                pair.iter_mut().for_each(|driven| driven.schedules_once = steps % 3 == 0);
                 for step in 0..steps {
+                    pair[0].stir();
                     pair.iter_mut().for_each(Driven::schedule);
                     prop_assert_eq!(pair[0].seen(), pair[1].seen());
                     let skipped = if ahead { pair[1].skip(1 + usize::from(step)) } else { 0 };
                     for _ in 0..skipped {
                         pair[0].update();
+                        pair[0].stir();
                         pair[0].schedule();
                     }
                     prop_assert_eq!(pair[0].seen(), pair[1].seen());
@@ -268,6 +296,9 @@ proptest! {
         block_size in prop::sample::select(&[8, 16, 64][..]),
         max_num_batched_tokens in 4..200u32,
         enable_prefix_caching in any::<bool>(),
+        (max_loras, adapter_costs) in (0..4u32, prop::option::weighted(0.2, arb_adapter_costs())),
+        async_scheduling in any::<bool>(),
+        rules in prop::sample::select(SchedulerRules::NAMES),
         acts in prop::collection::vec(arb_act(), 1..60),
     ) {
         let input = EngineConfigInput {
@@ -276,6 +307,10 @@ proptest! {
             max_num_batched_tokens,
             max_num_seqs: max_num_batched_tokens.min(12),
             enable_prefix_caching,
+            max_loras,
+            adapter_costs: adapter_costs.filter(|_| max_loras > 0),
+            async_scheduling,
+            rules: rules.1,
             ..EngineConfigInput::default()
         };
         // Prompts of even tags keep their tokens.
@@ -354,4 +389,54 @@ fn a_step_lists_only_what_happens_in_it() {
     driven.update();
     assert_eq!(driven.ended, [(1, 10, FinishReason::Length)]);
     assert_eq!(driven.tokens_by_group, [20, 10, 20]);
+}
+
+#[test]
+fn under_async_scheduling_members_leave_and_end_a_step_apart() {
+    let input = EngineConfigInput { async_scheduling: true, ..EngineConfigInput::default() };
+    let mut driven = Driven::new(&EngineConfig::new(input).expect("valid"), true);
+    for (tag, max_tokens) in [1, 3, 5].into_iter().zip(10..) {
+        driven.submit(tag, 30, false, max_tokens);
+    }
+    driven.schedule();
+    // The prompts, and the second tokens, which follow without the first.
+    driven.update();
+    let listed = |driven: &Driven| {
+        let plans = [driven.engine.oldest_plan(), driven.engine.plan()];
+        plans.map(|plan| (plan.scheduled.len(), plan.steady_decode_requests))
+    };
+    driven.schedule();
+    assert_eq!(listed(&driven), [(0, 3); 2]);
+    // Two tokens of each are in flight. The tenth of the first one is the last of eight that follow.
+    assert_eq!(driven.skip(64), 7);
+    assert_eq!(listed(&driven), [(1, 2); 2]);
+    assert_eq!(driven.reported_tokens[&1], 8);
+    driven.update();
+    driven.schedule();
+    assert_eq!(listed(&driven), [(2, 1), (1, 1)]);
+    driven.update();
+    assert_eq!(driven.ended, [(1, 10, FinishReason::Length)]);
+}
+
+#[test]
+fn steps_are_predicted_while_all_others_wait_for_an_adapter() {
+    let input = EngineConfigInput { max_loras: 1, ..EngineConfigInput::default() };
+    let mut driven = Driven::new(&EngineConfig::new(input).expect("valid"), true);
+    // Their adapters are 1, 1 and 3.
+    for tag in [1, 5, 7] {
+        driven.submit(tag, 30, false, 20);
+    }
+    driven.schedule();
+    driven.update();
+    driven.schedule();
+    let plan = driven.engine.plan();
+    assert_eq!((plan.steady_decode_requests, plan.shape.waiting_requests), (2, 1));
+    assert_eq!((plan.shape.adapter_count, plan.shape.adapter_tokens), (1, 2));
+    assert_eq!(driven.skip(5), 5);
+    // Another one with the adapter that is there is admitted.
+    driven.submit(13, 30, false, 20);
+    assert_eq!(driven.skip(64), 0);
+    driven.update();
+    driven.schedule();
+    assert_eq!(driven.engine.running_tags().collect::<Vec<_>>(), [1, 5, 13]);
 }

@@ -9,7 +9,7 @@ pub(super) mod steady_decode;
 use crate::engine::Engine;
 use crate::kv::event::KvEventLog;
 use crate::kv::pool::BlockId;
-use crate::plan::{RequestOutput, ScheduledKind, StepPlan};
+use crate::plan::{AdmissionStop, RequestOutput, ScheduledKind, StepPlan};
 use crate::plugins::TokenSource;
 use crate::request::RequestId;
 
@@ -49,9 +49,9 @@ struct Due {
 }
 
 impl Engine {
-    /// Has the effect of `steps` calls of [`Engine::update`], each followed by one of [`Engine::schedule`].
-    /// [`Engine::predict_decode_steps`] must have predicted `steps` steps; the last of them is in flight
-    /// afterwards.
+    /// Does what `steps` calls of [`Engine::update`], each followed by one of [`Engine::schedule`],
+    /// would do. [`Engine::predict_decode_steps`] must have predicted `steps` steps; the last of
+    /// them is the oldest in flight afterwards.
     ///
     /// Each request in [`Engine::outputs`] has one token for each step applied.
     ///
@@ -66,7 +66,7 @@ impl Engine {
         self.fast_forward.begin(steps);
         self.outputs.clear();
         if self.is_all_steady_decode() {
-            self.skip_steady_decode_steps(steps);
+            self.skip_steady_decode_steps(steps, stop);
         } else {
             assert_eq!(self.steps_until_first_end(steps as usize), steps as usize, "a request ends in a fast-forward");
             self.decode_tokens(steps, source);
@@ -84,13 +84,26 @@ impl Engine {
         &self.fast_forward
     }
 
-    /// Applies all steps of members of the steady decode.
-    fn skip_steady_decode_steps(&mut self, steps: u32) {
+    /// All steps of members of the steady decode.
+    fn skip_steady_decode_steps(&mut self, steps: u32, stop: AdmissionStop) {
         let mut plan = self.steps.take_newest();
         let mut fast_forward = std::mem::take(&mut self.fast_forward);
         self.outputs.steady_decode_groups.extend_from_slice(&plan.steady_decode_groups);
+        let mut left = steps;
+        if self.steps.count() > 1 {
+            // The oldest step in flight will be the last but one.
+            if steps > 1 {
+                let before = plan.shape;
+                plan.clear();
+                self.advance_steady_decode_by(&mut plan, steps - 1, &mut fast_forward);
+                plan.shape = before.decode_step(u64::from(steps - 1), u64::from(self.pool().num_active()));
+                plan.admission_stop = stop;
+            }
+            std::mem::swap(self.steps.oldest_mut(), &mut *plan);
+            left = 1;
+        }
         plan.clear();
-        self.advance_steady_decode_by(&mut plan, steps, &mut fast_forward);
+        self.advance_steady_decode_by(&mut plan, left, &mut fast_forward);
         self.steps.put_newest(plan);
         self.fast_forward = fast_forward;
         self.kv_loads.forget_taken_blocks();

@@ -5,6 +5,10 @@
 //! names only those that need a block, fill one or end in it. So the cost of a step depends on its
 //! events, not on the number of running requests.
 //!
+//! Under async scheduling a step is scheduled while the one before it is in flight, which brings a
+//! token that members do not know yet. Each plan in flight counts exactly the present members: those
+//! that join are taken off the lists of these plans, and those that leave are entered.
+//!
 //! Owns the membership and the output tokens that are not reported yet. Guarantees the
 //! results of single steps: the same blocks in the same order, the same KV events, the same
 //! shapes. Code that reads the members themselves, or may take KV from them, dissolves the
@@ -12,11 +16,14 @@
 
 mod calendar;
 
+use std::iter::Peekable;
+use std::vec::IntoIter;
+
 use self::calendar::Calendar;
 use crate::config::{EngineConfig, Policy};
 use crate::engine::Engine;
 use crate::engine::fast_forward::FastForward;
-use crate::engine::schedule::Scan;
+use crate::engine::schedule::{Scan, note_lora};
 use crate::kv::groups::Chunk;
 use crate::plan::{ScheduledKind, ScheduledRequest, StepPlan};
 use crate::plugins::latency::{BlockChange, StepShape};
@@ -36,7 +43,8 @@ const MAX_BLOCK_TOKENS: u32 = 4096;
 struct Place {
     drawn: Option<DrawnOutputs>,
     is_member: bool,
-    /// Order of joining, which equals the order of the running list.
+    /// Order of joining, which equals the order of the running list; 0 for requests that are no
+    /// members and did not leave with a step in flight.
     handle: u64,
     /// The step, on the steady decode's clock, up to which the request itself is up to date.
     known_at: u64,
@@ -44,18 +52,46 @@ struct Place {
     reported_tokens: u32,
 }
 
-/// The members of an engine's steady decode, with the due step of each.
+/// The adapters of the requests at the head of the running list.
+#[derive(Debug, Default)]
+struct MemberAdapters {
+    /// Each once, in the order of the requests.
+    distinct: Vec<u32>,
+    /// Whether some of them may have no request any more, or another place.
+    outdated: bool,
+    /// Members with an adapter.
+    members: u32,
+}
+
+impl MemberAdapters {
+    fn join(&mut self, lora: Option<u32>) {
+        self.members += u32::from(lora.is_some());
+        note_lora(&mut self.distinct, lora);
+    }
+
+    fn clear(&mut self) {
+        self.distinct.clear();
+        self.outdated = false;
+    }
+}
+
+/// The members of an engine's steady decode, and when each one is due next.
 #[derive(Debug)]
 pub(in crate::engine) struct SteadyDecode {
     /// Whether the engine's settings allow any.
     enabled: bool,
     places: Vec<Place>,
     /// Requests at the head of the running list that are members, or were until
-    /// the step in flight.
+    /// a step in flight.
     head: usize,
     members: u32,
+    /// Requests that were members until the latest step, which is their last.
+    left: u32,
+    /// Steps in flight that members are up to date with: those from before the next schedule.
+    lag: usize,
     /// Members by group.
     groups: Vec<u32>,
+    adapters: MemberAdapters,
     /// Steps scheduled with members.
     clock: u64,
     next_handle: u64,
@@ -76,9 +112,12 @@ impl SteadyDecode {
             places: Vec::new(),
             head: 0,
             members: 0,
+            left: 0,
+            lag: 0,
             groups: Vec::new(),
+            adapters: MemberAdapters::default(),
             clock: 0,
-            next_handle: 0,
+            next_handle: 1,
             context_tokens: 0,
             calendar: Calendar::default(),
             unreported: Vec::new(),
@@ -91,11 +130,12 @@ impl SteadyDecode {
         // Members cannot be preemption victims before others.
         config.policy() == Policy::Fcfs
             && !config.quirks().preempts_oldest()
-            && config.max_loras() == 0
             && config.kv_connector().is_none()
             // Members store nothing.
             && !config.offloads_outputs()
-            && config.decodes_plainly()
+            && config.decodes_by_single_tokens()
+            // Frees, stores and states also depend on steps in flight.
+            && (!config.async_scheduling() || !config.has_kv_cache_groups() && config.kv_tiers().is_none())
             && (LEAST_BLOCK_TOKENS..=MAX_BLOCK_TOKENS).contains(&config.block_size())
     }
 
@@ -146,12 +186,19 @@ impl SteadyDecode {
         self.context_tokens += u64::from(steps) * u64::from(self.members);
     }
 
+    /// Members that left with the latest step are not part of the next one.
+    fn forget_left(&mut self) {
+        self.adapters.outdated |= self.left > 0;
+        self.left = 0;
+    }
+
     fn remove(&mut self, id: RequestId, request: &Request) {
         let place = &mut self.places[id.index()];
         place.is_member = false;
         let drawn = place.drawn.expect("a member's outputs are drawn");
         self.members -= 1;
         self.groups[drawn.group as usize] -= 1;
+        self.adapters.members -= u32::from(request.lora.is_some());
         self.context_tokens -= u64::from(request.num_computed_tokens);
         self.unreported.push((request.tag, request.num_output_tokens() - place.reported_tokens));
     }
@@ -166,10 +213,10 @@ fn steps_until_growth(request: &Request) -> u32 {
 /// Steps until it has filled a block.
 fn steps_until_store(request: &Request) -> u32 {
     // With groups of layers, any step may have something to offer.
-    request.next_store_tokens.saturating_sub(request.num_computed_tokens).max(1)
+    request.next_store_tokens.saturating_sub(request.num_tokens) + 1
 }
 
-/// Steps until it ends, the last one included.
+/// Steps until its last one, that one included.
 fn steps_until_end(request: &Request) -> u32 {
     request.end_tokens - request.num_computed_tokens - 1
 }
@@ -180,27 +227,28 @@ impl Engine {
         if !self.steady_decode.enabled {
             return;
         }
-        while let Some(&id) = self.running.get(self.steady_decode.head) {
-            let request = &self.requests[id];
-            let Some(drawn) = self.steady_decode.drawn_of(id) else { return };
-            let decodes = request.num_tokens == request.num_computed_tokens + 1
-                && request.num_computed_tokens >= request.prefill_target_tokens
-                && request.num_output_tokens() > 0
-                && request.num_in_flight_tokens == 0
-                && request.num_stale_tokens == 0
-                && !request.flags.has(Flags::HAS_STOPS)
-                && !request.flags.has(Flags::KEEPS_ANY)
-                && !self.kv_loads.may_store(request);
-            // A request that ends with its next token would leave before it has arrived.
-            if !decodes || steps_until_end(request) < 2 {
-                return;
+        if self.steady_decode.members == 0 {
+            self.steady_decode.lag = self.steps.count();
+        }
+        // In a plan in flight they come after requests that have left.
+        let first = self.steady_decode.left as usize;
+        let mut listed = first..first;
+        while let Some(&id) = self.running.get(self.steady_decode.head)
+            && let Some(drawn) = self.steady_decode.drawn_of(id)
+            && self.may_join_steady_decode(id, listed.end)
+        {
+            if self.steady_decode.lag > 0 {
+                self.steps.oldest_mut().count_member(drawn.group);
+                listed.end += 1;
             }
+            let request = &self.requests[id];
             let steady_decode = &mut self.steady_decode;
             let group = drawn.group as usize;
             if steady_decode.groups.len() <= group {
                 steady_decode.groups.resize(group + 1, 0);
             }
             steady_decode.groups[group] += 1;
+            steady_decode.adapters.join(request.lora);
             steady_decode.members += 1;
             steady_decode.head += 1;
             steady_decode.context_tokens += u64::from(request.num_computed_tokens);
@@ -218,6 +266,29 @@ impl Engine {
                 self.outputs.joined.push(request.tag);
             }
         }
+        if !listed.is_empty() {
+            self.steps.oldest_mut().scheduled.drain(listed);
+        }
+    }
+
+    /// Whether a request decodes like the members. A plan in flight has it at `place`, if at all.
+    fn may_join_steady_decode(&self, id: RequestId, place: usize) -> bool {
+        let request = &self.requests[id];
+        let lag = self.steady_decode.lag as u32;
+        let placeholders = if self.config.async_scheduling() { lag } else { 0 };
+        let is_decode = |entry: &ScheduledRequest| entry.request == id && !entry.is_prefill;
+        request.num_tokens + lag == request.num_computed_tokens + 1
+            && request.num_computed_tokens >= request.prefill_target_tokens
+            && request.num_output_tokens() > 0
+            && request.num_in_flight_tokens == lag
+            && u32::from(request.num_output_placeholders) == placeholders
+            && request.num_stale_tokens == 0
+            && !request.flags.has(Flags::IS_NOT_PLAIN)
+            && !request.flags.has(Flags::KEEPS_ANY)
+            && !self.kv_loads.may_store(request)
+            && (lag == 0 || self.oldest_plan().scheduled.get(place).is_some_and(is_decode))
+            // One that ends with its next token would leave before it has arrived.
+            && steps_until_end(request) >= 2
     }
 
     /// Schedules one token for each member. Returns how many requests at the head of the running
@@ -225,10 +296,14 @@ impl Engine {
     /// have to be preempted or wait.
     pub(in crate::engine) fn schedule_steady_decode(&mut self, plan: &mut StepPlan, scan: &mut Scan) -> usize {
         let members = self.steady_decode.members;
+        self.steady_decode.forget_left();
         if members == 0 {
             return 0;
         }
-        if scan.budget() < members || self.blocks_due(self.steady_decode.clock + 1) > self.pool().num_free() {
+        if self.steps.count() != self.steady_decode.lag
+            || scan.budget() < members
+            || self.blocks_due(self.steady_decode.clock + 1) > self.pool().num_free()
+        {
             self.dissolve_steady_decode();
             return 0;
         }
@@ -238,12 +313,20 @@ impl Engine {
         self.steady_decode.head
     }
 
-    /// Whether the step in flight consists of one token for each running request, and all of them are members.
+    /// Whether each step in flight is nothing but a token for each running request,
+    /// all of them members.
     pub(in crate::engine) fn is_all_steady_decode(&self) -> bool {
-        let plan = self.plan();
-        plan.steady_decode_requests > 0
-            && plan.scheduled.is_empty()
-            && plan.steady_decode_requests as usize == self.running.len()
+        let (oldest, newest) = (self.oldest_plan(), self.plan());
+        let is_all = |plan: &StepPlan| {
+            plan.steady_decode_requests > 0
+                && plan.scheduled.is_empty()
+                && plan.steady_decode_requests as usize == self.running.len()
+        };
+        let follows = || {
+            let before = StepShape { waiting_requests: self.num_waiting() as u64, ..oldest.shape };
+            is_all(oldest) && before.decode_step(1, newest.shape.kv_active_blocks) == newest.shape
+        };
+        is_all(newest) && (self.steps.count() < 2 || follows())
     }
 
     /// Upper bound of the blocks that members take in the step at `clock`: blocks that leave
@@ -334,6 +417,9 @@ impl Engine {
             }
             self.store_full_blocks(id, end);
             if ends {
+                self.list_in_older_step(id);
+                self.steady_decode.left += 1;
+                self.steady_decode.places[id.index()].known_at = before + 1;
                 self.steady_decode.remove(id, &self.requests[id]);
                 if grows && !self.kv_cache.has_groups() {
                     plan.block_ids.extend(self.requests[id].block_table.last());
@@ -359,9 +445,68 @@ impl Engine {
         request.push_drawn_outputs(drawn.seed, steps, caching, block_size);
     }
 
-    /// Members that have left ended with the step that was applied.
+    /// A member that leaves with the step being scheduled is a single request in the step before,
+    /// too, if that is in flight.
+    fn list_in_older_step(&mut self, id: RequestId) {
+        if self.steady_decode.lag == 0 {
+            return;
+        }
+        let request = &self.requests[id];
+        let entry = decode_of_member(request, id, request.num_computed_tokens - 1);
+        let places = &self.steady_decode.places;
+        let order = |id: RequestId| match places.get(id.index()).map_or(0, |place| place.handle) {
+            0 => u64::MAX,
+            handle => handle,
+        };
+        let drawn = places[id.index()].drawn.expect("a member's outputs are drawn");
+        let plan = self.steps.oldest_mut();
+        plan.steady_decode_requests -= 1;
+        plan.steady_decode_groups[drawn.group as usize] -= 1;
+        let place = plan.scheduled.partition_point(|other| order(other.request) < order(id));
+        plan.scheduled.insert(place, entry);
+    }
+
+    /// A step is to be applied: members that wait for no further step are single requests in it.
+    pub(in crate::engine) fn end_last_steady_decode_step(&mut self) {
+        if self.steps.count() == self.steady_decode.lag {
+            self.dissolve_steady_decode();
+        }
+    }
+
+    /// A step has been applied, and with it the last step of members that left before the latest
+    /// one in flight.
     pub(in crate::engine) fn close_steady_decode_step(&mut self) {
-        self.steady_decode.head = self.steady_decode.members as usize;
+        let steady_decode = &mut self.steady_decode;
+        if self.steps.count() == 0 {
+            steady_decode.forget_left();
+        }
+        steady_decode.head = (steady_decode.members + steady_decode.left) as usize;
+    }
+
+    /// Adds the adapters of the requests that the step being scheduled has from the steady decode.
+    /// Returns how many of the members have one.
+    pub(in crate::engine) fn note_member_adapters(&mut self, loras: &mut Vec<u32>) -> u32 {
+        let steady_decode = &mut self.steady_decode;
+        let adapters = &mut steady_decode.adapters;
+        if std::mem::take(&mut adapters.outdated) {
+            adapters.distinct.clear();
+            let (places, clock) = (&steady_decode.places, steady_decode.clock);
+            for &id in &self.running[..steady_decode.head] {
+                let place = &places[id.index()];
+                if place.is_member || steady_decode.left > 0 && place.known_at == clock {
+                    note_lora(&mut adapters.distinct, self.requests[id].lora);
+                }
+            }
+        }
+        loras.extend_from_slice(&adapters.distinct);
+        adapters.members
+    }
+
+    /// Requests at the head of the running list that the step being scheduled has from the steady
+    /// decode; none if there are others among them.
+    pub(in crate::engine) fn num_steady_requests(&self) -> usize {
+        let SteadyDecode { head, members, left, .. } = self.steady_decode;
+        if head == (members + left) as usize { head } else { 0 }
     }
 
     /// Number of steps that can be predicted, of `most`, given that the step in flight
@@ -392,51 +537,48 @@ impl Engine {
         most
     }
 
-    /// Makes all members single requests again, the step in flight included.
+    /// Makes all members single requests again, the steps in flight included.
     ///
     /// [`Engine::take_unreported`] returns their output tokens since they joined.
     pub fn dissolve_steady_decode(&mut self) {
         if self.steady_decode.head == 0 {
             return;
         }
-        if self.steps.count() > 0 {
-            self.list_members();
-        } else {
-            self.part_members(0, |_, _| {});
-        }
-        self.steady_decode.head = 0;
-        self.steady_decode.context_tokens = 0;
-        self.steady_decode.calendar.clear();
-    }
-
-    /// Enters the members into the plan in flight one by one, and removes them.
-    fn list_members(&mut self) {
-        let mut plan = self.steps.take_newest();
-        let single: Vec<ScheduledRequest> = std::mem::take(&mut plan.scheduled);
-        let mut single = single.into_iter();
-        self.part_members(1, |id, member| match member {
-            Some(request) => plan.scheduled.push(begin_decode(request, id)),
-            None => plan.scheduled.extend(single.next()),
-        });
-        plan.scheduled.extend(single);
-        plan.steady_decode_requests = 0;
-        plan.steady_decode_groups.clear();
-        self.steps.put_newest(plan);
-    }
-
-    /// Removes all members, with `steps_in_flight` steps not applied yet. Calls `visit` for each
-    /// request at the head of the running list, with its state if it was a member.
-    fn part_members(&mut self, steps_in_flight: u64, mut visit: impl FnMut(RequestId, Option<&mut Request>)) {
+        let lag = self.steady_decode.lag;
+        let mut older = (lag > 0).then(|| Relisted::of(self.steps.oldest_mut()));
+        let mut newest = (self.steps.count() > lag).then(|| Relisted::of(self.steps.newest_mut()));
+        let known_at = self.steady_decode.clock - u64::from(newest.is_some());
         for position in 0..self.steady_decode.head {
             let id = self.running[position];
-            if !self.steady_decode.places[id.index()].is_member {
-                visit(id, None);
-                continue;
+            let is_member = self.steady_decode.places[id.index()].is_member;
+            if is_member {
+                self.catch_up(id, known_at);
+                self.steady_decode.remove(id, &self.requests[id]);
             }
-            self.catch_up(id, self.steady_decode.clock - steps_in_flight);
-            self.steady_decode.remove(id, &self.requests[id]);
-            visit(id, Some(&mut self.requests[id]));
+            self.steady_decode.places[id.index()].handle = 0;
+            let computed = self.requests[id].num_computed_tokens;
+            for (list, computed) in [(&mut older, computed.saturating_sub(1)), (&mut newest, computed)] {
+                let Some(list) = list else { continue };
+                list.visit(id, is_member.then(|| decode_of_member(&self.requests[id], id, computed)));
+            }
+            if is_member && newest.is_some() {
+                let request = &mut self.requests[id];
+                request.num_computed_tokens += 1;
+                request.num_in_flight_tokens += 1;
+                request.num_output_placeholders += u16::from(self.config.async_scheduling());
+            }
         }
+        if let Some(older) = older {
+            older.end(self.steps.oldest_mut());
+        }
+        if let Some(newest) = newest {
+            newest.end(self.steps.newest_mut());
+        }
+        self.steady_decode.head = 0;
+        self.steady_decode.left = 0;
+        self.steady_decode.context_tokens = 0;
+        self.steady_decode.adapters.clear();
+        self.steady_decode.calendar.clear();
     }
 
     /// Returns the tags of requests that have left the steady decode with their output tokens
@@ -446,17 +588,41 @@ impl Engine {
     }
 }
 
-/// Enters a decode of one token that has been scheduled already.
-fn begin_decode(request: &mut Request, id: RequestId) -> ScheduledRequest {
+/// The requests of a plan in flight, listed again together with its members.
+struct Relisted {
+    single: Peekable<IntoIter<ScheduledRequest>>,
+    listed: Vec<ScheduledRequest>,
+}
+
+impl Relisted {
+    fn of(plan: &mut StepPlan) -> Self {
+        let single = std::mem::take(&mut plan.scheduled).into_iter().peekable();
+        Self { single, listed: Vec::new() }
+    }
+
+    /// The next request at the head of the running list: with the entry of a member, or its own if it
+    /// is part of the step.
+    fn visit(&mut self, id: RequestId, member: Option<ScheduledRequest>) {
+        let entry = member.or_else(|| self.single.next_if(|entry| entry.request == id));
+        self.listed.extend(entry);
+    }
+
+    fn end(mut self, plan: &mut StepPlan) {
+        self.listed.extend(self.single);
+        plan.scheduled = self.listed;
+        plan.steady_decode_requests = 0;
+        plan.steady_decode_groups.clear();
+    }
+}
+
+/// A step's token of a member that has `computed` tokens before it.
+fn decode_of_member(request: &Request, id: RequestId, computed: u32) -> ScheduledRequest {
     debug_assert_eq!(request.status, RequestStatus::Running);
-    let num_computed_tokens = request.num_computed_tokens;
-    request.num_computed_tokens += 1;
-    request.num_in_flight_tokens += 1;
     ScheduledRequest {
         request: id,
         tag: request.tag,
         num_scheduled_tokens: 1,
-        num_computed_tokens,
+        num_computed_tokens: computed,
         kind: ScheduledKind::Running,
         is_prefill: false,
         samples: true,
