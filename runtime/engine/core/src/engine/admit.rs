@@ -36,19 +36,11 @@ impl Engine {
             self.queues.return_stepped_over(&mut self.requests);
             return stop;
         }
-        // The adapters of the running requests are those of the step that stepped over all others.
-        if self.queues.all_wait_for_adapters()
-            && self.pause_state == PauseState::Unpaused
-            && scan.budget() > 0
-            && self.running.len() < self.config.max_running()
-            && self.schedules_all(plan)
-        {
-            return AdmissionStop::Drained;
-        }
         self.note_running_loras(plan, scan);
         let stop = self.admit_waiting(plan, scan);
         self.queues.return_stepped_over(&mut self.requests);
-        let is_repeated = stop == AdmissionStop::Drained && self.schedules_all(plan);
+        let is_repeated =
+            stop == AdmissionStop::Drained && self.schedules_all(plan) && self.config.decodes_by_single_tokens();
         self.queues.note_adapter_waits(if is_repeated { scan.num_without_adapter } else { 0 });
         stop
     }
