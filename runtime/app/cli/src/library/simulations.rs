@@ -1,7 +1,7 @@
 //! Simulations of a plan that another machine searches.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use vcr_latency::tables::DATA_VARIABLE;
@@ -37,7 +37,7 @@ impl Simulations {
         pack.complete(&mut options);
         options.keeps_step_digests = false;
         // Without tables of the plan none are used, even if this machine has some.
-        options.files_by_name.entry(DATA_VARIABLE.to_owned()).or_insert_with(PathBuf::new);
+        options.files_by_name.entry(DATA_VARIABLE.to_owned()).or_default();
         let folders = options.files_by_name.iter().filter(|(_, path)| path.join("config.json").is_file());
         let models = folders.map(|(name, path)| (name.clone(), path.display().to_string())).collect();
         Ok(Self { _pack: pack, options, objectives, base: Scenario::compile(&place(), String::new())?, models })

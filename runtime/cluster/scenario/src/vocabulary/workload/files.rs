@@ -20,7 +20,7 @@ use vcr_cluster::{Arrivals, Curve, Gaps, Histogram, Lengths, Limit, RequestMix, 
 
 use crate::script::context::Context;
 use crate::script::error::{Scripted, Thrown};
-use fields::Fields;
+use fields::{Fields, Spread};
 
 /// The widest range of lengths that is kept length by length.
 const MAX_LENGTHS: u32 = 1 << 20;

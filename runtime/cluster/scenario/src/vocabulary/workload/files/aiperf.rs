@@ -5,7 +5,7 @@ use vcr_base::random::Distribution;
 use vcr_base::units::duration_ns;
 use vcr_cluster::{Arrivals, Curve, Gaps, Lengths, Limit, RequestMix, WhenFull, WorkloadConfig};
 
-use super::{Fields, normal, open_loop, synthetic};
+use super::{Fields, Spread, normal, open_loop, synthetic};
 
 /// Longer than any run.
 const FOREVER_NS: u64 = u64::MAX / 4;
@@ -156,7 +156,7 @@ fn data(benchmark: &mut Fields, ignored: &mut Vec<String>) -> Result<RequestMix,
             (None, Some(prompts)) => prompts.spread(key)?,
             (spread, _) => spread,
         };
-        let (mean, std, [min, max]) = data.needed(key, spread)?;
+        let Spread { mean, std, min, max } = data.needed(key, spread)?;
         normal(mean, std, min, max)
     };
     let (prompt_tokens, output_tokens) = (lengths("isl")?, lengths("osl")?);
@@ -164,8 +164,8 @@ fn data(benchmark: &mut Fields, ignored: &mut Vec<String>) -> Result<RequestMix,
     let mut drawn = |key: &str, without: f64, factor: f64| -> Result<Distribution, String> {
         Ok(match data.spread(key)? {
             None => Distribution::Constant { value: without },
-            Some((mean, 0.0, _)) => Distribution::Constant { value: mean * factor },
-            Some((mean, std, _)) => Distribution::Normal { mean: mean * factor, std: std * factor },
+            Some(Spread { mean, std: 0.0, .. }) => Distribution::Constant { value: mean * factor },
+            Some(Spread { mean, std, .. }) => Distribution::Normal { mean: mean * factor, std: std * factor },
         })
     };
     let (turns, think_time_ms) = (drawn("turns", 1.0, 1.0)?, drawn("turn_delay", 0.0, ratio)?);

@@ -2,6 +2,15 @@
 
 use serde_json::{Map, Value};
 
+/// A number, or numbers around a mean.
+pub(super) struct Spread {
+    pub(super) mean: f64,
+    /// Their standard deviation; 0 for one number.
+    pub(super) std: f64,
+    pub(super) min: Option<f64>,
+    pub(super) max: Option<f64>,
+}
+
 /// The fields of a map. Fields that are not taken have no effect.
 pub(super) struct Fields {
     path: String,
@@ -43,20 +52,19 @@ impl Fields {
         self.map.get(key).is_some_and(Value::is_object)
     }
 
-    /// A number, or one spread around a mean: the mean, the standard deviation, and the ends.
-    pub(super) fn spread(&mut self, key: &str) -> Result<Option<(f64, f64, [Option<f64>; 2])>, String> {
+    pub(super) fn spread(&mut self, key: &str) -> Result<Option<Spread>, String> {
         if !self.is_map(key) {
-            return Ok(self.number(key)?.map(|value| (value, 0.0, [None, None])));
+            return Ok(self.number(key)?.map(|mean| Spread { mean, std: 0.0, min: None, max: None }));
         }
         let Some(mut fields) = self.fields(key)? else { return Ok(None) };
         let mean = fields.needed_number("mean")?;
         let std = fields.number("stddev")?.unwrap_or(0.0);
-        let ends = [fields.number("min")?, fields.number("max")?];
+        let (min, max) = (fields.number("min")?, fields.number("max")?);
         let mut left = Vec::new();
         fields.finish(&mut left);
         match left.first() {
             Some(unknown) => Err(format!("{unknown}: is not supported: expected mean, stddev, min and max")),
-            None => Ok(Some((mean, std, ends))),
+            None => Ok(Some(Spread { mean, std, min, max })),
         }
     }
 

@@ -208,7 +208,7 @@ fn data(file: &mut Fields, ignored: &mut Vec<String>) -> Result<Data, String> {
         return Err(format!("data.kind: `{kind}` is not supported: expected synthetic_text"));
     }
     for changed in ["tool_call_turns", "server_tool_call_turns"] {
-        if data.take(changed).is_some_and(|turns| turns != Value::from(0) && turns != Value::Array(Vec::new())) {
+        if data.take(changed).is_some_and(|turns| turns != 0 && turns != Value::Array(Vec::new())) {
             return Err(format!("data.{changed}: is not supported"));
         }
     }
