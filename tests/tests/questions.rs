@@ -264,6 +264,29 @@ fn sweeps_are_the_same_with_any_number_of_threads() {
     );
 }
 
+/// Each row of a sweep has the verdict of its own run.
+#[test]
+fn rows_of_a_sweep_have_the_assertions_of_their_run() {
+    let folder = scenario(
+        r#"let rate = param("rate", 4.0);
+expect(load.call(rate), "ttft", "p99 < 50ms");
+expect(load.call(rate / 2), "ttft", "p99 < 50ms");
+"#,
+    );
+    let said = folder.run(&["--sweep", "rate=8,16,32", "--sweep-out", "grid.json"]).ended(0).stdout;
+    let verdicts: Vec<bool> =
+        said.lines().filter(|line| line.contains("run")).skip(1).map(|line| line.contains("broken: ttft")).collect();
+    assert_eq!(verdicts, [false, false, true, false, true, true], "{said}");
+    let text = fs::read(folder.path().join("grid.json")).expect("a table");
+    let rows: Value = serde_json::from_slice(&text).expect("JSON");
+    let passed: Vec<&Value> = rows.as_array().expect("rows").iter().map(|row| &row["passed"]).collect();
+    assert_eq!(passed, [1, 1, 0, 1, 0, 0]);
+    _ = folder.run(&["--sweep", "rate=16", "--out", "out"]).ended(0);
+    let page = fs::read_to_string(folder.path().join("out/points.html")).expect("a page");
+    let cells = |word: &str| page.matches(&format!("<td class=\"{word}\">")).count();
+    assert_eq!((cells("passed"), cells("failed")), (1, 1));
+}
+
 #[test]
 fn repetitions_give_intervals_and_shares() {
     let folder = Folder::with(

@@ -76,13 +76,6 @@ impl Cell {
         self.repetitions.iter().find_map(|one| one.infeasible.as_deref())
     }
 
-    /// Assertions that the first execution breaks.
-    pub(crate) fn failed(&self) -> Option<String> {
-        let failed = self.repetitions.first()?.assertions.iter().filter(|made| !made.passed);
-        let texts: Vec<String> = failed.map(|made| AssertionKey::of(made).column()).collect();
-        (!texts.is_empty()).then(|| texts.join(", "))
-    }
-
     /// The runs by name, in the order of the first execution that has any. If none has, the combination
     /// is infeasible and has one row without a run.
     pub(crate) fn rows(&self) -> Vec<Row<'_>> {
@@ -132,6 +125,19 @@ impl Cell {
 }
 
 impl Row<'_> {
+    /// Executions that keep all assertions on this run, and those on no run.
+    pub(crate) fn kept(&self) -> usize {
+        let repetitions = self.cell.repetitions.iter();
+        repetitions.filter(|one| one.infeasible.is_none() && one.failed(self.run).next().is_none()).count()
+    }
+
+    /// Assertions on this run, or on no run, that the first execution breaks.
+    pub(crate) fn failed(&self) -> Option<String> {
+        let failed = self.cell.repetitions.first()?.failed(self.run);
+        let texts: Vec<String> = failed.map(|made| AssertionKey::of(made).column()).collect();
+        (!texts.is_empty()).then(|| texts.join(", "))
+    }
+
     /// A metric over the executions.
     pub(crate) fn mean(&self, metric: &str) -> Option<Mean> {
         let samples: Vec<f64> = self.runs.iter().filter_map(|run| run.metrics.get(metric).copied()).collect();
@@ -166,12 +172,9 @@ impl Grid {
         if self.is_repeated {
             columns.push(Column { name: "seeds".to_owned(), cells: counts(|row| row.runs.len()) });
         }
-        let kept = |row: &Row<'_>| Some(row.cell.kept() as f64 / row.cell.repetitions.len() as f64);
-        let cells = if self.is_repeated {
-            Cells::Numbers(rows.iter().map(kept).collect())
-        } else {
-            counts(|row| row.cell.kept())
-        };
+        let kept = |row: &Row<'_>| Some(row.kept() as f64 / row.cell.repetitions.len() as f64);
+        let cells =
+            if self.is_repeated { Cells::Numbers(rows.iter().map(kept).collect()) } else { counts(|row| row.kept()) };
         columns.push(Column { name: "passed".to_owned(), cells });
         if self.cells.iter().any(|cell| cell.infeasible().is_some()) {
             let cells = texts(|row| row.cell.infeasible().unwrap_or_default().to_owned());

@@ -52,6 +52,11 @@ impl Measured {
 }
 
 impl Measured {
+    /// Broken assertions on a run, and on no run.
+    pub(crate) fn failed(&self, run: &str) -> impl Iterator<Item = &AssertionResult> {
+        self.assertions.iter().filter(move |made| !made.passed && made.run.as_deref().is_none_or(|of| of == run))
+    }
+
     /// An execution, called `label`, that an error of the script or of its inputs has ended.
     pub(crate) fn infeasible(error: ScenarioError, label: &str) -> Self {
         Self {

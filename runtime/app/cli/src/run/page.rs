@@ -378,10 +378,7 @@ fn write_points(out: &mut dyn Write, names: &[&str], shown: &[Shown<'_>]) -> io:
     }
     writeln!(out, "<th scope=\"col\">Broken</th></tr></thead><tbody>")?;
     for one in shown.iter().take(MAX_ROWS) {
-        let Measured { passed, assertions, infeasible, runs, .. } = one.measured;
-        let (class, words) = if *passed { ("passed", "✓ kept") } else { ("failed", "✗ broken") };
-        let broken: Vec<String> = assertions.iter().filter(|made| !made.passed).map(AssertionResult::text).collect();
-        let broken = infeasible.clone().unwrap_or_else(|| broken.join("; "));
+        let Measured { infeasible, runs, .. } = one.measured;
         let (label, link) = (one.label(names), one.link(names));
         let seed = if one.repetition > 0 { format!(" (seed {})", one.repetition + 1) } else { String::new() };
         let point = match infeasible {
@@ -390,6 +387,9 @@ fn write_points(out: &mut dyn Write, names: &[&str], shown: &[Shown<'_>]) -> io:
         };
         for run in runs.iter().map(Some).chain(runs.is_empty().then_some(None)) {
             let name = run.map(|run| run.name.as_str()).unwrap_or_default();
+            let broken: Vec<String> = one.measured.failed(name).map(AssertionResult::text).collect();
+            let broken = infeasible.clone().unwrap_or_else(|| broken.join("; "));
+            let (class, words) = if broken.is_empty() { ("passed", "✓ kept") } else { ("failed", "✗ broken") };
             write!(out, "<tr><td class=\"{class}\">{words}</td><td>{point}</td><td>{}</td>", Escaped(name))?;
             for (_, metric, is_time) in METRICS {
                 let value = run.and_then(|run| run.metrics.get(metric)).map(|value| match is_time {

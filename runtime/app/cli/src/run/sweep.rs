@@ -113,7 +113,7 @@ fn write_page(folder: OutputFolder, args: &RunArgs, grid: &Grid) -> Result<(), R
     let kept = grid.cells.iter().filter(|cell| cell.kept() == cell.repetitions.len()).count();
     let names: Vec<&str> = grid.axes.iter().map(|axis| axis.name.as_str()).collect();
     let rows = grid.rows();
-    let is_kept = |row: &&Row<'_>| row.cell.kept() == row.cell.repetitions.len();
+    let is_kept = |row: &&Row<'_>| row.kept() == row.cell.repetitions.len();
     // The row with the largest metric, or with -1 the smallest, among rows that keep all
     // assertions.
     let best = |metric: &str, sign: f64| {
@@ -262,13 +262,13 @@ fn write_grid(out: &mut dyn Write, grid: &Grid, layout: Layout) -> io::Result<()
         cells.extend(SHOWN.map(|(_, metric, digits)| {
             row.mean(metric).map(|known| format!("{:.digits$}", known.mean)).unwrap_or_default()
         }));
-        let (kept, of) = (row.cell.kept(), row.cell.repetitions.len());
+        let (kept, of) = (row.kept(), row.cell.repetitions.len());
         cells.push(if row.cell.infeasible().is_some() {
             "infeasible".to_owned()
         } else if grid.is_repeated {
             format!("{kept} of {of} seeds")
         } else {
-            row.cell.failed().map_or_else(|| "kept".to_owned(), |failed| format!("broken: {}", printable(&failed)))
+            row.failed().map_or_else(|| "kept".to_owned(), |failed| format!("broken: {}", printable(&failed)))
         });
         table.add_row(cells);
         is_kept.push(kept == of);
