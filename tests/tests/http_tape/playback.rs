@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use vcr_tests::{Call, Folder, Serve, free_port, root};
+use vcr_tests::{Call, Folder, Serve, capture, free_port, root};
 
 use crate::{CHATS, Recording, chat, of_kind, post, streamed, url};
 
@@ -78,8 +78,14 @@ fn misses_are_simulated_or_recorded() {
     let mut recorder = Serve::start(&options);
     assert_eq!(post(recorder.address(), CHATS, &[], &streamed("one")).text(), answers[0]);
     let new = post(recorder.address(), CHATS, &[], &streamed("four")).text();
+    // Paths of vcr itself stay here, also those that need another option.
+    let kept = recorder.get("/_vcr/requests");
+    assert_eq!(kept.status, 404);
+    assert!(kept.body["error"]["message"].as_str().expect("a text").contains("--keep-requests"), "{}", kept.body);
+    assert_eq!(recorder.get("/_vcr/unknown").status, 404);
     recorder.terminate();
     assert!(recorder.wait().success());
+    assert!(!Value::from(capture(&out)).to_string().contains("/_vcr/"), "they are not recorded");
     drop(upstream);
     let tape = Serve::start(&["--playback", path]);
     assert_eq!(post(tape.address(), CHATS, &[], &streamed("four")).text(), new, "it is on the tape now");

@@ -18,7 +18,7 @@ mod watch;
 pub use engines::EngineWatch;
 pub use guard::{Audience, Peer};
 pub use observer::WatchedEngines;
-pub(crate) use served::watched;
+pub(crate) use served::{PREFIX, watched};
 pub use served::{Page, PageOf, PageRequest};
 pub use steps::StepRing;
 pub(crate) use view::{headers, pairs};

@@ -22,7 +22,7 @@ use super::guard::{Audience, Peer, refused, vouch};
 use super::view::{capture, detail, summary};
 use super::watch::{UNSEEN_PER_SECOND, Watch};
 
-const PREFIX: &str = "/_vcr/";
+pub(crate) const PREFIX: &str = "/_vcr/";
 const STYLE: &str = include_str!("../../assets/page.css");
 const SCRIPT: &str = concat!(
     include_str!("../../assets/parse.js"),

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::faults::error_response;
 use crate::http::{Before, Next};
-use crate::page::pairs;
+use crate::page::{PREFIX, pairs};
 use axum::body::{Body, to_bytes};
 use axum::extract::Request;
 use axum::http::request::Parts;
@@ -77,8 +77,8 @@ impl Before for Player {
     fn see(&self, request: Request) -> Pin<Box<dyn Future<Output = Request> + Send + '_>> {
         Box::pin(async move {
             let path = request.uri().path();
-            let Some(journal) = self.journal.as_ref().filter(|_| path != REQUESTS_PATH && !OPERATIONS.contains(&path))
-            else {
+            let is_own = path.starts_with(PREFIX) || OPERATIONS.contains(&path);
+            let Some(journal) = self.journal.as_ref().filter(|_| !is_own) else {
                 return request;
             };
             let (mut parts, body) = request.into_parts();
@@ -98,7 +98,10 @@ impl Before for Player {
             let path = request.uri().path();
             match &self.journal {
                 Some(journal) if path == REQUESTS_PATH => served(journal, request.method()),
-                _ if OPERATIONS.contains(&path) => next.run(request).await,
+                None if path == REQUESTS_PATH => {
+                    error_response(path, 404, Some("no requests are kept: expected --keep-requests N"), None, None)
+                }
+                _ if path.starts_with(PREFIX) || OPERATIONS.contains(&path) => next.run(request).await,
                 _ => self.played(request, next).await,
             }
         })

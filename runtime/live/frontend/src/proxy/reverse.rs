@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicU32;
 
 use crate::faults::{FaultLayer, error_response};
 use crate::http::{Client, Service};
-use crate::page::{Page, PageRequest, Peer, pairs, watched};
+use crate::page::{PREFIX, Page, PageRequest, Peer, pairs, watched};
 use axum::body::Body;
 use axum::extract::Request;
 use axum::http::{HeaderMap, Method, header};
@@ -116,6 +116,10 @@ impl Service for Proxy {
                     PageRequest::Answered(response) => return response,
                     PageRequest::Other(request) | PageRequest::Server(request) => request,
                 };
+            }
+            let path = request.uri().path();
+            if path.starts_with(PREFIX) {
+                return error_response(path, 404, None, None, None);
             }
             let pass_on = async |request| match &self.faults {
                 None => self.forward(request).await,
