@@ -235,6 +235,20 @@ mod tests {
         command.get_subcommands().for_each(|below| add_wrapped(below, found));
     }
 
+    /// Options under a heading that precede another group's would take its options in.
+    #[test]
+    #[cfg(feature = "serve")]
+    fn the_page_has_its_own_options_only() {
+        let mut command = crate::args::command();
+        command.build();
+        for name in ["serve", "play", "record"] {
+            let command = command.find_subcommand(name).expect("a command");
+            let is_of_page = |arg: &&clap::Arg| arg.get_help_heading() == Some("Page at /_vcr/");
+            let of_page: Vec<_> = command.get_arguments().filter(is_of_page).filter_map(clap::Arg::get_long).collect();
+            assert_eq!(of_page, ["ui-address", "no-ui"], "{name}");
+        }
+    }
+
     /// A wrapped example cannot be copied: its quoted JSON has a line break inside.
     #[test]
     fn examples_and_notes_fit_the_lines_of_the_help() {

@@ -80,10 +80,6 @@ pub(crate) struct RecordArgs {
     #[arg(long, value_name = "BYTES", default_value = "64MiB", value_parser = bytes, help_heading = "Files")]
     pub(crate) queue_size: u64,
 
-    #[cfg(feature = "serve")]
-    #[command(flatten)]
-    pub(crate) http: super::http_args::UpstreamArgs,
-
     /// Print the summary as JSON.
     #[arg(long)]
     pub(crate) json: bool,
@@ -91,4 +87,8 @@ pub(crate) struct RecordArgs {
     /// Log errors only, and print no summary; RUST_LOG selects more precisely.
     #[arg(short, long)]
     pub(crate) quiet: bool,
+
+    #[cfg(feature = "serve")]
+    #[command(flatten)]
+    pub(crate) http: super::http_args::UpstreamArgs,
 }

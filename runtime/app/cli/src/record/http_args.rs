@@ -61,9 +61,6 @@ pub(crate) struct UpstreamArgs {
     #[arg(long, value_name = "BYTES", default_value = "16MiB", value_parser = bytes, requires = "upstream")]
     pub(crate) max_body_size: u64,
 
-    #[command(flatten)]
-    pub(crate) page: crate::page::PageArgs,
-
     /// Folder of a tokenizer that counts tokens where answers have no usage.
     #[arg(long, value_name = "FOLDER", requires = "upstream")]
     #[arg(value_parser = crate::values::InputPath)]
@@ -72,4 +69,7 @@ pub(crate) struct UpstreamArgs {
     /// Inject a fault for clients, such as `stall:for=2s,call=3` (repeatable).
     #[arg(long, value_name = "FAULT", requires = "upstream")]
     pub(crate) client_fault: Vec<ClientFault>,
+
+    #[command(flatten)]
+    pub(crate) page: crate::page::PageArgs,
 }

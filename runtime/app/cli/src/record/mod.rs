@@ -201,16 +201,16 @@ fn print_summary(summary: &RecordSummary, args: &RecordArgs) -> std::io::Result<
         writeln!(out, "unfinished: {}; given up: {broken}", counted(*open, "request"))?;
     }
     let missing = [
-        (summary.refused_inits, "answers of the frontend to engines were not handed on"),
-        (summary.lost_messages, "messages were not recorded"),
-        (summary.left_out, "exchanges have bodies beyond --max-body-size, of which only the start was recorded"),
-        (summary.without_lengths, "generations without usage have no lengths: give --tokenizer"),
-        (summary.keys, "strings look like keys: read the capture before you share it"),
-        (summary.undecodable, "messages could not be read"),
-        (summary.breaks, "breaks in the traffic"),
+        (summary.refused_inits, "INIT message", "refused"),
+        (summary.lost_messages, "message", "not recorded"),
+        (summary.left_out, "exchange", "recorded only up to --max-body-size"),
+        (summary.without_lengths, "generation", "without lengths, because the answer has no usage: give --tokenizer"),
+        (summary.keys, "possible key", "in strings: read the capture before you share it"),
+        (summary.undecodable, "message", "undecodable"),
+        (summary.breaks, "break", "in the traffic"),
     ];
-    for (count, what) in missing.into_iter().filter(|(count, _)| *count > 0) {
-        writeln!(out, "{count} {what}")?;
+    for (count, thing, what) in missing.into_iter().filter(|(count, ..)| *count > 0) {
+        writeln!(out, "{} {what}", counted(count, thing))?;
     }
     Ok(())
 }
