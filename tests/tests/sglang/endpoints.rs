@@ -139,6 +139,12 @@ fn what_sglangs_engine_does_not_have_is_refused_by_name() {
             &["--page-size", "16", "--chunked-prefill-size", "40"],
             "invalid `chunked_prefill_size` (40): expected a multiple",
         ),
+        (&["--enable-lora"], "--enable-lora: not with --backend sglang"),
+        (
+            &["--max-num-seqs", "1", "--max-running-requests=4"],
+            "the argument '--max-num-seqs' cannot be used with '--max-running-requests'",
+        ),
+        (&["--max-num-seqs", "1", "--max-num-seqs", "4"], "cannot be used multiple times"),
         (&["--kv-transfer", "tcp"], "--kv-transfer: expected none with --backend sglang"),
     ] {
         folder.vcr(&[&["serve", "--port", "0", "--backend", "sglang"], args].concat()).failed(2, &[needle]);

@@ -54,27 +54,64 @@ pub(crate) fn parsed(words: Vec<OsString>) -> Result<Cli, clap::Error> {
     Ok(cli)
 }
 
-/// The error with the command that an unknown one is closest to. Clap's own measure finds none for
-/// short words with swapped letters.
-fn with_suggestion(mut error: clap::Error, words: &[OsString]) -> clap::Error {
+/// The error with the command that an unknown one is closest to, or that reads the named file. Clap's
+/// own measure finds none for short words with swapped letters.
+fn with_suggestion(error: clap::Error, words: &[OsString]) -> clap::Error {
+    let mut error = with_forms(error, words);
     let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidSubcommand) else { return error };
     if error.get(ContextKind::SuggestedSubcommand).is_some() {
         return error;
     }
-    // The commands at the level of the unknown one.
-    let mut command = args::command();
-    let before = words.iter().skip(1).take_while(|word| *word != unknown.as_str());
-    for word in before.filter_map(|word| word.to_str()) {
-        if let Some(found) = command.find_subcommand(word) {
-            command = found.clone();
-        }
-    }
+    let command = command_of(words.iter().take_while(|word| *word != unknown.as_str()));
     let names: Vec<&str> = command.get_subcommands().map(clap::Command::get_name).collect();
     if let Some(found) = nearest(unknown, names) {
         let found = ContextValue::Strings(vec![found.to_owned()]);
         error.insert(ContextKind::SuggestedSubcommand, found);
+    } else if command.get_name() == "inspect" && unknown.contains(['.', '/']) {
+        let summarize = format!("a file needs a command, such as `vcr inspect summarize {unknown}`");
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![summarize.into()]));
     }
     error
+}
+
+/// An error about an option that was given by two of its names, with both names.
+fn with_forms(mut error: clap::Error, words: &[OsString]) -> clap::Error {
+    let (Some(ContextValue::String(option)), Some(prior)) =
+        (error.get(ContextKind::InvalidArg), error.get(ContextKind::PriorArg))
+    else {
+        return error;
+    };
+    if *prior != ContextValue::String(option.clone()) {
+        return error;
+    }
+    let command = command_of(words.iter());
+    let Some(argument) = command.get_arguments().find(|argument| argument.to_string() == *option) else { return error };
+    let names = argument.get_long_and_visible_aliases().into_iter().flatten();
+    let names: Vec<&str> = names.chain(argument.get_all_aliases().into_iter().flatten()).collect();
+    let mut given: Vec<&str> = Vec::new();
+    for word in words.iter().filter_map(|word| word.to_str()?.strip_prefix("--")) {
+        let word = word.split_once('=').map_or(word, |(name, _)| name);
+        if names.contains(&word) && !given.contains(&word) {
+            given.push(word);
+        }
+    }
+    if let [first, second, ..] = given[..] {
+        error.insert(ContextKind::InvalidArg, ContextValue::String(format!("--{first}")));
+        error.insert(ContextKind::PriorArg, ContextValue::String(format!("--{second}")));
+    }
+    error
+}
+
+/// The command that words begin with, with its options.
+fn command_of<'a>(words: impl Iterator<Item = &'a OsString>) -> clap::Command {
+    let mut command = args::command();
+    for word in words.skip(1).filter_map(|word| word.to_str()) {
+        if let Some(found) = command.find_subcommand(word) {
+            command = found.clone();
+        }
+    }
+    command.build();
+    command
 }
 
 #[cfg(test)]
@@ -111,5 +148,7 @@ mod tests {
             assert!(text.contains("tip: ") && text.contains(&format!("'{found}'")), "{words:?}: {text}");
         }
         assert!(!said(&["xylophone"]).contains("tip: a similar"));
+        let text = said(&["inspect", "day.jsonl.zst"]);
+        assert!(text.contains("such as `vcr inspect summarize day.jsonl.zst`"), "{text}");
     }
 }

@@ -36,7 +36,8 @@ impl SglangArgs {
         }
         let others = [
             ("--frontend rust", matches!(args.server.frontend, FrontendArg::Rust)),
-            ("--lora-modules", !args.server.lora_modules.is_empty() || args.vllm.enables_adapters()),
+            ("--lora-modules", !args.server.lora_modules.is_empty()),
+            ("--enable-lora", args.vllm.enables_adapters()),
             ("--mm-encoder-only", args.media.mm_encoder_only),
             ("--fake-metrics", args.clients.fake_metrics.is_some()),
             (words.first().map_or("", String::as_str), !words.is_empty()),
