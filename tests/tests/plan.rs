@@ -345,10 +345,15 @@ fn the_documented_file_is_a_question() {
 #[test]
 fn what_cannot_be_kept_is_said_with_numbers() {
     let folder = Folder::new();
-    let said = plan(&folder, &[&SMALL[..10], &["--slo", "ttft.p95 < 20us"]].concat()).ended(1);
-    for words in ["no deployment can keep", "ttft.p95 < 20us", "times beyond", "broken by one request alone"] {
+    let impossible = [&["plan"], &MODEL[..], &LATENCY, &SMALL[..10], &["--slo", "ttft.p95 < 20us"]].concat();
+    let said = folder.vcr(&impossible).ended(1);
+    for words in ["no deployment can keep", "ttft.p95 < 20us", "broken by one request alone"] {
         assert!(said.stdout.contains(words), "{words}: {}", said.stdout);
     }
+    // The same distance in the sentence and in the table.
+    let distance = said.stdout.split_once(" % beyond").and_then(|(before, _)| before.rsplit(' ').next());
+    let distance = format!("{} % beyond", distance.expect("a number"));
+    assert_eq!(said.stdout.matches(&distance).count(), 2, "{}", said.stdout);
     // More replicas cost more: the nearest is the smallest.
     let dear = [&SMALL[..], &["--slo", "cost_per_hour.value < $2", "--json"]].concat();
     let cheapest = plan(&folder, &dear).ended(1).json();
@@ -434,7 +439,7 @@ fn plans_move_with_their_trace() {
 fn answers_fit_a_terminal_and_say_what_they_assume() {
     let folder = Folder::new();
     let load = ["--rate", "20", "--requests", "300", "--prompt-tokens", "800", "--output-tokens", "100"];
-    let asked = ["plan", "--quiet", "--model", "meta-llama/Llama-3.1-70B-Instruct-FP8", "--gpu", "h100", "--slo"];
+    let asked = ["plan", "--model", "meta-llama/Llama-3.1-70B-Instruct-FP8", "--gpu", "h100", "--slo"];
     let space = ["ttft.p95 < 2s", "--latency", "roofline", "--space", "{tensor_parallel: [2, 4], max_num_seqs: 64}"];
     let said = folder.vcr(&[&asked[..], &space, &load].concat()).ended(0).stdout;
     let table: Vec<&str> =
@@ -453,6 +458,11 @@ fn answers_fit_a_terminal_and_say_what_they_assume() {
     }
     let whole = folder.vcr(&[&asked[..], &space, &load, &["--full"]].concat()).ended(0).stdout;
     assert!(whole.contains("KV peak"), "{whole}");
+    let answer = folder.vcr(&[&asked[..], &space, &load, &["--quiet"]].concat()).ended(0).stdout;
+    assert!(answer.contains("row 1: vllm serve "), "{answer}");
+    for heading in ["assumed: ", "LOAD", "OTHERS", "simulations"] {
+        assert!(said.contains(heading) && !answer.contains(heading), "{heading}: {answer}");
+    }
 }
 
 #[test]

@@ -68,12 +68,8 @@ fn value(text: &str) -> Option<f64> {
 /// A headroom for people: `43 % left`, or `25 % beyond` the limit.
 #[must_use]
 pub fn headroom_text(headroom: f64) -> String {
-    let (share, words) = (headroom.abs(), if headroom < 0.0 { "beyond" } else { "left" });
-    // A large excess is clearer as a multiple than as a percentage.
-    match share >= 10.0 {
-        true => format!("{:.0}x {words}", share + 1.0),
-        false => format!("{:.0} % {words}", share * 100.0),
-    }
+    let words = if headroom < 0.0 { "beyond" } else { "left" };
+    format!("{:.0} % {words}", headroom.abs() * 100.0)
 }
 
 #[cfg(test)]
@@ -109,6 +105,7 @@ mod tests {
         assert_eq!(of("rate >= 10/s", 15.0), Some(0.5));
         assert_eq!(of("value == 100%", 1.0), None);
         assert_eq!(of("count > 0", 18.0), None);
-        assert_eq!([0.434, -0.25, 41.2].map(headroom_text), ["43 % left", "25 % beyond", "42x left"]);
+        let texts = [0.434, -0.25, -13.88, 41.2].map(headroom_text);
+        assert_eq!(texts, ["43 % left", "25 % beyond", "1388 % beyond", "4120 % left"], "all count in one way");
     }
 }

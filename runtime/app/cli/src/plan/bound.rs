@@ -13,6 +13,7 @@ use crate::plan::script::Case;
 use crate::plan::search::Family;
 use crate::plan::simulate::Simulator;
 use crate::plan::space::{LeftOut, Mode, Shape};
+use crate::terminal::text::counted;
 
 /// Output of a request alone: enough gaps for their mean.
 const OUTPUT_TOKENS: u64 = 9;
@@ -63,8 +64,9 @@ pub(crate) fn bound(simulator: &Simulator<'_>, facts: &Facts, families: Vec<Fami
             Err(reason) => leave(reason),
             Ok((alone, Some(Broken { objective, value_ms, prompt_tokens, headroom }))) => {
                 leave(format!(
-                    "`{objective}` is broken by one request alone: {} with a prompt of {prompt_tokens} tokens",
-                    vcr_base::units::format_ns(value_ms * 1e6)
+                    "`{objective}` is broken by one request alone: {} with a prompt of {}",
+                    vcr_base::units::format_ns(value_ms * 1e6),
+                    counted(prompt_tokens, "token")
                 ));
                 if nearest.as_ref().is_none_or(|(known, _)| headroom > *known) {
                     nearest = Some((headroom, (family, alone)));

@@ -177,7 +177,7 @@ fn binding(row: &Row) -> String {
     let tightest = row.tightest().map(|kept| {
         let observed = kept.observed_text.as_deref().unwrap_or("nothing");
         let headroom = vcr_report::headroom_text(kept.headroom);
-        format!("the tightest objective is {}, at {observed} with {headroom}", kept.objective)
+        format!("the tightest objective is {}, at {observed}, {headroom}", kept.objective)
     });
     format!(
         "{limited}; {}; engines are busy {:.0} % of the time",

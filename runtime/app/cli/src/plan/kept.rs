@@ -1,6 +1,7 @@
 //! Objectives with the observed values.
 
 use serde::{Deserialize, Serialize};
+use vcr_report::headroom_text;
 
 use crate::plan::objective::headroom;
 use crate::plan::simulate::Simulated;
@@ -34,10 +35,7 @@ pub(crate) fn kept(one: &Simulated) -> Vec<Kept> {
 /// An objective that is not kept.
 pub(crate) fn broken_text(kept: &Kept) -> String {
     match &kept.observed_text {
-        Some(observed) if kept.headroom > -10.0 => {
-            format!("{} is {observed}, {:.0} % beyond", kept.objective, -kept.headroom * 100.0)
-        }
-        Some(observed) => format!("{} is {observed}, {:.0} times beyond", kept.objective, -kept.headroom),
+        Some(observed) => format!("{} is {observed}, {}", kept.objective, headroom_text(kept.headroom)),
         None => format!("{} has no samples", kept.objective),
     }
 }

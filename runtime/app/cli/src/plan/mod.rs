@@ -142,7 +142,7 @@ fn answer(mut inputs: Inputs, args: &SearchArgs) -> Result<Exit, Refusal> {
     let written = if args.json {
         files::write_json(&mut out, &plan)
     } else {
-        show::write(&mut out, &plan, Layout::of_stdout(args.full))
+        show::write(&mut out, &plan, Layout::of_stdout(args.full), quiet)
     };
     let exit = match crate::stop::cause() {
         Some(cause) if plan.cut_by.is_some() => cause.exit(),

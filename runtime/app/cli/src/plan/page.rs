@@ -211,7 +211,7 @@ fn write_growth(out: &mut dyn Write, plan: &Plan) -> io::Result<()> {
         return Ok(());
     }
     writeln!(out, "<section><h2>Other loads</h2>\n<table><thead><tr>")?;
-    for title in ["Load", "Replicas of row 1", "GPUs", "$/h"] {
+    for title in ["Load", "Deployment", "Replicas", "GPUs", "$/h"] {
         write!(out, "<th scope=\"col\">{title}</th>")?;
     }
     writeln!(out, "</tr></thead><tbody>")?;
@@ -219,8 +219,13 @@ fn write_growth(out: &mut dyn Write, plan: &Plan) -> io::Result<()> {
         let number = |value: Option<u32>| value.map_or("–".to_owned(), |value| value.to_string());
         writeln!(
             out,
-            "<tr><td>x{}</td><td class=\"number\">{}</td><td class=\"number\">{}</td><td class=\"number\">{}</td></tr>",
+            "<tr><td>x{}</td><td>{}</td><td class=\"number\">{}</td><td class=\"number\">{}</td><td class=\"number\">{}</td></tr>",
             one.factor,
+            Escaped(one.deployment.as_ref().map_or(String::new(), |shape| format!(
+                "{} {}",
+                shape.family_text(),
+                shape.flags
+            ))),
             number(one.replicas),
             number(one.gpus),
             one.price_per_hour_usd.map_or("not enough".to_owned(), |price| format!("{price:.2}")),

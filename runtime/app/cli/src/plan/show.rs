@@ -14,7 +14,7 @@ use crate::terminal::style::{BOLD, DIM, GREEN, RED, YELLOW, align_right, bare_ta
 use crate::terminal::text::{counted, printable};
 
 /// Columns that are left out where the table does not fit, first to last.
-const LEFT_OUT: [&str; 7] = ["KV peak", "busy", "flags", "limited by", "$/M tokens", "tightest", "model"];
+const LEFT_OUT: [&str; 6] = ["KV peak", "busy", "limited by", "$/M tokens", "tightest", "model"];
 /// The width of a table in a file or a pipe.
 const WIDTH: usize = 80;
 
@@ -119,8 +119,8 @@ impl Plan {
     }
 }
 
-/// Prints a plan.
-pub(crate) fn write(out: &mut dyn Write, plan: &Plan, layout: Layout) -> io::Result<()> {
+/// Prints a plan; if `quiet`, the answer without assumptions and other deployments.
+pub(crate) fn write(out: &mut dyn Write, plan: &Plan, layout: Layout, quiet: bool) -> io::Result<()> {
     let (mark, style) = if plan.feasible { ("✓", GREEN) } else { ("✗", RED) };
     write_wrapped(
         out,
@@ -128,14 +128,16 @@ pub(crate) fn write(out: &mut dyn Write, plan: &Plan, layout: Layout) -> io::Res
         &format!("{style}{mark}{style:#} {BOLD}{}{BOLD:#}", printable(&plan.verdict())),
         layout.width,
     )?;
-    let priced = match plan.latency_model.as_str() {
-        "" => String::new(),
-        model => format!("; priced by {model}"),
-    };
-    let load = format!("{}{priced}", plan.load.text());
-    write_wrapped(out, "  ", &format!("{DIM}{}{DIM:#}", printable(&load)), layout.width)?;
-    for text in &plan.question.assumptions {
-        write_wrapped(out, "  ", &format!("{DIM}assumed: {}{DIM:#}", printable(text)), layout.width)?;
+    if !quiet {
+        let priced = match plan.latency_model.as_str() {
+            "" => String::new(),
+            model => format!("; priced by {model}"),
+        };
+        let load = format!("{}{priced}", plan.load.text());
+        write_wrapped(out, "  ", &format!("{DIM}{}{DIM:#}", printable(&load)), layout.width)?;
+        for text in &plan.question.assumptions {
+            write_wrapped(out, "  ", &format!("{DIM}assumed: {}{DIM:#}", printable(text)), layout.width)?;
+        }
     }
     if let Some(cut) = plan.cut() {
         write_wrapped(out, "  ", &format!("{YELLOW}{cut}{YELLOW:#}"), layout.width)?;
@@ -148,11 +150,14 @@ pub(crate) fn write(out: &mut dyn Write, plan: &Plan, layout: Layout) -> io::Res
         write_wrapped(out, "  ", &format!("{style}{}{style:#}", printable(&trust)), layout.width)?;
         writeln!(out)?;
     }
+    if quiet {
+        return Ok(());
+    }
     if let Some(text) = &plan.host_memory {
         write_wrapped(out, "  ", &printable(text), layout.width)?;
         writeln!(out)?;
     }
-    write_growth(out, plan)?;
+    write_growth(out, plan, layout)?;
     write_others(out, plan, layout)?;
     writeln!(
         out,
@@ -167,7 +172,6 @@ fn write_rows(out: &mut dyn Write, plan: &Plan, layout: Layout) -> io::Result<()
         "  #",
         "model",
         "engines",
-        "flags",
         "GPUs",
         "$/h",
         "$/M tokens",
@@ -186,7 +190,6 @@ fn write_rows(out: &mut dyn Write, plan: &Plan, layout: Layout) -> io::Result<()
             format!("{front}{safe} {}", row.number),
             printable(&row.deployment.model).into_owned(),
             row.short(),
-            printable(&row.deployment.flags).into_owned(),
             row.gpus.to_string(),
             format!("{:.2}", row.price_per_hour_usd),
             row.price_per_million_output_tokens_usd.map_or("-".to_owned(), |price| format!("{price:.2}")),
@@ -205,7 +208,7 @@ fn write_rows(out: &mut dyn Write, plan: &Plan, layout: Layout) -> io::Result<()
         return Ok(());
     }
     align_right(&mut table);
-    for text in [1, 2, 3, 8, 11] {
+    for text in [1, 2, 7, 10] {
         if let Some(column) = table.column_mut(text) {
             column.set_cell_alignment(comfy_table::CellAlignment::Left);
         }
@@ -214,9 +217,17 @@ fn write_rows(out: &mut dyn Write, plan: &Plan, layout: Layout) -> io::Result<()
     if let Some(model) = table.column_mut(1).filter(|_| one_model) {
         model.set_constraint(comfy_table::ColumnConstraint::Hidden);
     }
-    let width = if layout.width == usize::MAX { WIDTH } else { layout.width };
+    let width = table_width(layout);
     let is_narrowed = Layout { width, ..layout }.fit(&mut table, &LEFT_OUT);
-    write_table(out, &table)?;
+    let settings = Shape::different_settings(&rows.iter().map(|row| &row.deployment).collect::<Vec<_>>());
+    // The first line is the header.
+    let below = std::iter::once("").chain(settings.iter().map(String::as_str));
+    for (line, settings) in table.lines().zip(below) {
+        writeln!(out, "{}", line.trim_end())?;
+        if !settings.is_empty() {
+            write_wrapped(out, "       ", &format!("{DIM}{}{DIM:#}", printable(settings)), width)?;
+        }
+    }
     let is_apart = rows.iter().any(|row| row.deployment.mode != Mode::Aggregated);
     let apart = if is_apart { "; P prefill, D decode" } else { "" };
     let narrowed = if is_narrowed { "; --full shows all columns" } else { "" };
@@ -227,13 +238,22 @@ fn write_rows(out: &mut dyn Write, plan: &Plan, layout: Layout) -> io::Result<()
     writeln!(out)
 }
 
-fn write_growth(out: &mut dyn Write, plan: &Plan) -> io::Result<()> {
+/// The width of a table.
+fn table_width(layout: Layout) -> usize {
+    if layout.width == usize::MAX { WIDTH } else { layout.width }
+}
+
+fn write_growth(out: &mut dyn Write, plan: &Plan, layout: Layout) -> io::Result<()> {
     if plan.growth.is_empty() {
         return Ok(());
     }
     writeln!(out, "{BOLD}LOAD{BOLD:#}  the cheapest deployments for other loads")?;
     let mut table = bare_table();
-    table.set_header(["  load", "GPUs", "$/h", "engines"]);
+    table.set_header(["  load", "GPUs", "$/h", "engines", "settings"]);
+    let shapes: Vec<&Shape> = plan.growth.iter().filter_map(|one| one.deployment.as_ref()).collect();
+    let settings = Shape::different_settings(&shapes);
+    let are_alike = settings.iter().all(String::is_empty);
+    let mut settings = settings.into_iter();
     for one in &plan.growth {
         let deployed = one.deployment.as_ref().zip(one.replicas);
         table.add_row([
@@ -241,12 +261,19 @@ fn write_growth(out: &mut dyn Write, plan: &Plan) -> io::Result<()> {
             one.gpus.map_or("-".to_owned(), |gpus| gpus.to_string()),
             one.price_per_hour_usd.map_or("not enough".to_owned(), |price| format!("{price:.2}")),
             deployed.map_or(String::new(), |(shape, replicas)| engines(shape, replicas)),
+            one.deployment.as_ref().and_then(|_| settings.next()).unwrap_or_default(),
         ]);
     }
     align_right(&mut table);
-    if let Some(column) = table.column_mut(3) {
-        column.set_cell_alignment(comfy_table::CellAlignment::Left);
+    for text in [3, 4] {
+        if let Some(column) = table.column_mut(text) {
+            column.set_cell_alignment(comfy_table::CellAlignment::Left);
+        }
     }
+    if let Some(column) = table.column_mut(4).filter(|_| are_alike) {
+        column.set_constraint(comfy_table::ColumnConstraint::Hidden);
+    }
+    Layout { width: table_width(layout), ..layout }.wrap_last(&mut table);
     write_table(out, &table)?;
     writeln!(out)
 }

@@ -161,6 +161,28 @@ impl Shape {
         without(&self.command, &[HOST_GIB])
     }
 
+    /// Settings that may differ within its family: flags of `vllm serve` with their values, and the router.
+    fn settings(&self) -> Vec<String> {
+        let mut settings: Vec<String> = Vec::new();
+        for word in self.flags.split_whitespace() {
+            match settings.last_mut().filter(|_| !word.starts_with('-')) {
+                Some(flag) => *flag = format!("{flag} {word}"),
+                None => settings.push(word.to_owned()),
+            }
+        }
+        settings.push(format!("router {}", self.router));
+        settings
+    }
+
+    /// The settings of each shape that not all of them have.
+    pub(crate) fn different_settings(shapes: &[&Self]) -> Vec<String> {
+        let all: Vec<Vec<String>> = shapes.iter().map(|shape| shape.settings()).collect();
+        let differs = |setting: &&String| !all.iter().all(|settings| settings.contains(setting));
+        all.iter()
+            .map(|settings| settings.iter().filter(differs).map(String::as_str).collect::<Vec<_>>().join(" "))
+            .collect()
+    }
+
     /// The model, GPUs and mode, which are the same for all shapes of a family.
     pub(crate) fn family_text(&self) -> String {
         let mode = match self.mode {
@@ -484,4 +506,31 @@ pub(crate) fn without(arguments: &str, names: &[&str]) -> String {
         }
     }
     kept.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_told_apart_by_settings_that_not_all_have() {
+        let shape = |flags: &str, router: &str| Shape {
+            model: "m".to_owned(),
+            gpu: "g".to_owned(),
+            price_per_gpu_hour: 1.0,
+            mode: Mode::Aggregated,
+            tensor_parallel: 1,
+            gpus_per_engine: 1,
+            router: router.to_owned(),
+            link: String::new(),
+            flags: flags.to_owned(),
+            host_gib_per_gpu: 0,
+            command: String::new(),
+        };
+        let two = [shape("--a 1 --b 2", "x"), shape("--a 1 --b 3 --no-c", "x")];
+        let different = |shapes: &[Shape]| Shape::different_settings(&shapes.iter().collect::<Vec<_>>());
+        assert_eq!(different(&two), ["--b 2", "--b 3 --no-c"]);
+        assert_eq!(different(&[shape("--a 1", "x"), shape("--a 1", "y")]), ["router x", "router y"]);
+        assert_eq!(different(&two[..1]), [""]);
+    }
 }
