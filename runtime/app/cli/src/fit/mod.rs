@@ -218,14 +218,16 @@ fn write_base(out: &mut dyn Write, base: Option<&Base>) -> io::Result<()> {
 fn write_inferred(out: &mut dyn Write, inferred: &[(String, Inferred)]) -> io::Result<()> {
     for (name, found) in inferred {
         let Inferred { setting, found, given, given_error, found_error, range } = found;
-        let given_error = if given_error.is_finite() {
-            format!("{:.1} % with {given} as given", given_error * 100.0)
+        let why = if found == given {
+            ", as given".to_owned()
+        } else if given_error.is_finite() {
+            format!("; the given {given} is contradicted: {:.1} %", given_error * 100.0)
         } else {
-            format!("{given}, as given, is impossible")
+            format!("; the given {given} is impossible")
         };
         writeln!(
             out,
-            "{}: {BOLD}{setting} {found}{BOLD:#} ({} to {} explain it as well): mean error {:.1} %; {given_error}",
+            "{}: {BOLD}{setting} {found}{BOLD:#} ({} to {} explain it as well): mean error {:.1} %{why}",
             printable(name),
             range.0,
             range.1,

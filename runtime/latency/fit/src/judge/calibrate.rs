@@ -207,7 +207,7 @@ impl Verdict {
     /// The value for people.
     #[must_use]
     pub fn value_text(&self) -> String {
-        self.value.map_or_else(|| "not measured".to_owned(), |value| format!("{:.2} %", value * 100.0))
+        self.value.map_or_else(|| "not measured".to_owned(), |value| self.gate.value_text(value))
     }
 }
 

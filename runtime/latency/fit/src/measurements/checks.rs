@@ -20,13 +20,17 @@ pub(crate) fn rows(name: &str, rows: &[&Measured], unused: &[&str]) -> Result<Ve
     }
     let whole: Vec<&Measured> = rows.iter().copied().filter(|row| row.is_whole).collect();
     if whole.len() < MIN_REQUESTS {
-        let what = format!(
-            "{} of {} requests were answered whole and have a first-token time: expected at least {MIN_REQUESTS}; \
-             name columns with `--map ttft_ms=COLUMN`{}",
+        let mut what = format!(
+            "{} of {} requests were answered whole and have a first-token time: expected at least {MIN_REQUESTS}",
             whole.len(),
-            rows.len(),
-            if unused.is_empty() { String::new() } else { format!("; not used are {}", unused.join(", ")) }
+            rows.len()
         );
+        if rows.iter().all(|row| row.ttft_ns.is_none()) {
+            what.push_str("; name columns with `--map ttft_ms=COLUMN`");
+            if !unused.is_empty() {
+                what.push_str(&format!("; not used are {}", unused.join(", ")));
+            }
+        }
         return Err(FitError::data(name, what));
     }
     let refuse = |count: usize, what: &str| match count {

@@ -29,7 +29,7 @@ pub struct Inferred {
     pub setting: Setting,
     /// The value in `--engine`.
     pub given: u32,
-    /// The value that explains the measurements best.
+    /// The value in `--engine` if it explains the measurements, else the value that explains them best.
     pub found: u32,
     /// Mean error of percentiles with the value in `--engine`.
     pub given_error: f64,
@@ -136,12 +136,14 @@ pub fn infer(
         }
     }
     let of = |value: u32| tried.iter().find(|(known, _)| *known == value).map_or(f64::INFINITY, |(_, error)| *error);
-    let (found, found_error) = best;
-    if !found_error.is_finite() {
+    if !best.1.is_finite() {
         return Err(FitError::Engine(format!("no `{setting}` near {given} can serve the measurements")));
     }
-    let close = || tried.iter().filter(|(_, error)| *error <= found_error + TOLERANCE).map(|(value, _)| *value);
-    let range = (close().min().unwrap_or(found), close().max().unwrap_or(found));
+    let close = || tried.iter().filter(|(_, error)| *error <= best.1 + TOLERANCE).map(|(value, _)| *value);
+    let range = (close().min().unwrap_or(best.0), close().max().unwrap_or(best.0));
+    // Only measurements that contradict a given value replace it.
+    let found = if close().any(|value| value == given) { given } else { best.0 };
+    let found_error = of(found);
     let changed = with(found).ok_or_else(|| FitError::Engine(format!("`{setting}: {found}` is not possible")))?;
     Ok((changed, Inferred { setting, given, found, given_error: of(given), found_error, range }))
 }
