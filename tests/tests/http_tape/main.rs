@@ -190,10 +190,12 @@ fn recordings_are_read_as_other_captures() {
         let text = format!("Question {number}{}", " and more".repeat(number));
         assert_eq!(recording.ask(CHATS, &streamed(&text)).status, 200);
     }
+    assert_eq!(recording.ask("/_vcr/requests", &json!({})).status, 404);
     recording.end();
     let summary = folder.vcr(&["inspect", "summarize", "day.jsonl", "--json"]).ended(0).json();
     assert_eq!((&summary["requests"], &summary["http"]), (&json!(24), &json!(24)));
-    _ = folder.run(&[]).ended(0);
+    let said = folder.run(&[]).ended(0);
+    assert!(said.stdout.contains("times: recorded in the traces\n"), "{}", said.stdout);
     _ = folder.vcr(&["compare", "day.jsonl", "day.jsonl"]).ended(0);
     // Whether these times of a busy machine are fitted well is not the question.
     let engine = ["--engine", "num_gpu_blocks: 27_000", "--force"];

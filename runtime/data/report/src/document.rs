@@ -174,6 +174,9 @@ pub struct Run {
     /// Pools whose steps are priced by the peak performance of GPUs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub peaks: Vec<Peak>,
+    /// Workloads whose answers come at their recorded times.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub recorded_workloads: Vec<String>,
     /// GPUs of its pools.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub deployments: Vec<PoolDeployment>,
@@ -253,6 +256,19 @@ impl Run {
     /// How the times were priced and how far that can be trusted, and the tone in which to show it.
     #[must_use]
     pub fn pricing(&self) -> (String, Tone) {
+        let recorded: Vec<&str> = self.recorded_workloads.iter().map(String::as_str).collect();
+        match recorded.len() {
+            0 => self.pricing_of_steps(),
+            count if count >= self.workloads.len() => ("recorded in the traces".to_owned(), Tone::Neutral),
+            _ => {
+                let (text, tone) = self.pricing_of_steps();
+                (format!("{text}; recorded for {}", recorded.join(", ")), tone)
+            }
+        }
+    }
+
+    /// How the times of its steps were priced.
+    fn pricing_of_steps(&self) -> (String, Tone) {
         /// A larger share of extrapolated time is shown as a warning.
         const MUCH: f64 = 0.05;
         let percent = |share: f64| share * 100.0;
@@ -271,8 +287,8 @@ impl Run {
         }
         if let Some(outside) = self.outside_fitted_range {
             let text = format!(
-                "fitted model, {:.1} % of the step time outside its fitted range; its errors are in \
-                 docs/appendix/fitted-models.md",
+                "measured or fitted prices, {:.1} % of the step time outside their range; docs/appendix/fitted-models.md \
+                 has errors of fitted models",
                 percent(outside)
             );
             return (text, if outside > MUCH { Tone::Warned } else { Tone::Neutral });

@@ -93,6 +93,12 @@ pub struct WorkloadConfig {
 }
 
 impl WorkloadConfig {
+    /// Whether its answers come at the times of a trace.
+    #[must_use]
+    pub fn has_recorded_answers(&self) -> bool {
+        matches!(self.source, WorkloadSource::Trace { answers: Answers::Recorded, .. })
+    }
+
     /// A workload from the beginning of the run on, with clients that wait forever.
     #[must_use]
     pub fn new(name: impl Into<String>, source: WorkloadSource) -> Self {

@@ -128,6 +128,8 @@ pub(crate) fn build(end: RunEnd<'_>) -> Result<Report, SimError> {
     report.outside_fitted_range = fitted.map(|used| share(used.outside_ns, used.priced_ns));
     report.table_coverage = range_use.and_then(|used| TableCoverage::of(&used.tables));
     report.peaks = PoolPeak::of(&config.topology.pools());
+    let recorded = config.workloads.iter().filter(|workload| workload.has_recorded_answers());
+    report.recorded_workloads = recorded.map(|workload| workload.name.clone()).collect();
     report.add_deployments(config, &engine_ns, measured_ns);
     Ok(report)
 }

@@ -263,6 +263,9 @@ pub struct Report {
     /// Peaks of GPUs that prices rest on, by pool; only there if any latency model knows one.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub peaks: Vec<PoolPeak>,
+    /// Workloads whose answers come at their recorded times.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub recorded_workloads: Vec<String>,
     /// GPUs of the pools and their cost; only there if any pool states its GPUs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub deployments: Vec<PoolDeployment>,
@@ -367,6 +370,7 @@ impl Report {
             outside_fitted_range: None,
             table_coverage: None,
             peaks: Vec::new(),
+            recorded_workloads: Vec::new(),
             deployments: Vec::new(),
             absent: BTreeMap::new(),
             uncertainty: None,
