@@ -158,6 +158,15 @@ fn the_help_of_every_command_has_examples_and_exit_codes() {
 }
 
 #[test]
+fn the_summary_counts_what_clients_do() {
+    let patience = r#"output_tokens: 10, first_token_timeout: "5ms", retry: #{ max_attempts: 3, backoff: "1ms" }"#;
+    let (script, _) = SCENARIO.split_once("expect(").expect("it has assertions");
+    let folder = Folder::with(&script.replace("output_tokens: 10", patience));
+    let said = folder.run(&[]).ended(0).stdout;
+    assert!(said.contains("60 arrived, 0 completed, 60 timeouts; 0 retries, 40 repeated client attempts"), "{said}");
+}
+
+#[test]
 fn bad_usage_is_bad_input() {
     let folder = Folder::new();
     folder.vcr(&["run"]).failed(2, &["<FILE>"]);

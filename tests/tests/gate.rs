@@ -48,8 +48,13 @@ fn the_exit_code_is_the_decision() {
         }
     });
     let said = gate(&different, &[]).ended(20).stdout;
-    for part in ["rollback: output_mismatch of all: 0.33 %", "r7", "token_ids differ from 2 on:", "- 7 1 2", "+ 7 1 3"]
-    {
+    for part in [
+        "rollback: output_mismatch of all: 0.33 %",
+        "r7",
+        "first difference of token_ids: token 2",
+        "- 7 1 2",
+        "+ 7 1 3",
+    ] {
         assert!(said.contains(part), "`{part}` is not in:\n{said}");
     }
 }

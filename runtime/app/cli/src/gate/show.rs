@@ -94,7 +94,12 @@ fn write_example(out: &mut dyn Write, example: &Example) -> io::Result<()> {
         writeln!(out, "      {name}  {latency}{ttft}{error}")?;
     }
     if let Some(difference) = &example.difference {
-        writeln!(out, "      {} differ from {} on:", difference.of, difference.at)?;
+        let unit = match difference.of {
+            "token_ids" => "token",
+            "vector" => "number",
+            _ => "character",
+        };
+        writeln!(out, "      first difference of {}: {unit} {}", difference.of, difference.at)?;
         writeln!(out, "      {RED}-{RED:#} {}", printable(&difference.baseline))?;
         writeln!(out, "      {GREEN}+{GREEN:#} {}", printable(&difference.candidate))?;
     }

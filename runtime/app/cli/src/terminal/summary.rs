@@ -352,7 +352,7 @@ fn write_totals(out: &mut dyn Write, run: &Report, width: usize) -> io::Result<(
     let count = |counter| metrics.count(counter);
     let rate = |counter| metrics.rate_per_s(counter);
     let mut text = format!("requests: {} arrived, {} completed", count(Counter::Requests), count(Counter::Completed));
-    for counter in [Counter::Rejected, Counter::Shed, Counter::Failed] {
+    for counter in [Counter::Rejected, Counter::Shed, Counter::Failed, Counter::Timeouts, Counter::Cancelled] {
         let amount = count(counter);
         if amount > 0 {
             text += &format!(", {amount} {}", counter.info().name);
@@ -363,6 +363,12 @@ fn write_totals(out: &mut dyn Write, run: &Report, width: usize) -> io::Result<(
     }
     let retries = count(Counter::Retries);
     text += &format!("; {retries} {}", if retries == 1 { "retry" } else { "retries" });
+    for (counter, thing) in [(Counter::ClientRetries, "repeated client attempt"), (Counter::Dropped, "dropped session")]
+    {
+        if count(counter) > 0 {
+            text += &format!(", {}", counted(count(counter), thing));
+        }
+    }
     if is_known(run, Metric::Counter(Counter::Preemptions)) {
         text += &format!(", {}", counted(count(Counter::Preemptions), "preemption"));
     }

@@ -6,6 +6,7 @@ use rhai::{Dynamic, EvalAltResult, LexError, ParseError, ParseErrorType, Positio
 use vcr_base::output::OutputError;
 use vcr_base::suggestion::{did_you_mean, nearest};
 use vcr_cluster::SimError;
+use vcr_core::RejectReason;
 
 use crate::script::functions::FUNCTIONS;
 use crate::script::limits::{
@@ -29,6 +30,9 @@ impl Blame {
         match error {
             SimError::Config(_) | SimError::TimeStandsStill { .. } => (Self::Input, None),
             SimError::Limit { .. } => (Self::Input, Some(MEMORY_HINT)),
+            SimError::NothingFits { reason: RejectReason::ExceedsPrefillBudget, .. } => {
+                (Self::Input, Some("raise `prefill_tokens_per_tick`, or shorten the prompts"))
+            }
             SimError::NothingFits { .. } => {
                 (Self::Input, Some("raise `num_gpu_blocks` or `max_model_len`, or shorten the requests"))
             }
@@ -233,6 +237,14 @@ fn text_without_position(error: &EvalAltResult) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn hints_name_options_that_the_engine_has() {
+        let hint = |reason| Blame::of(&SimError::NothingFits { requests: 1, reason }).1.expect("a hint");
+        assert!(hint(RejectReason::ExceedsKvPool).contains("`num_gpu_blocks`"));
+        let of_ticks = hint(RejectReason::ExceedsPrefillBudget);
+        assert!(of_ticks.contains("`prefill_tokens_per_tick`") && !of_ticks.contains("`num_gpu_blocks`"));
+    }
 
     #[test]
     fn a_brace_where_a_value_is_expected_is_taken_for_a_map() {
