@@ -141,11 +141,15 @@ pub fn infer(
     }
     let close = || tried.iter().filter(|(_, error)| *error <= best.1 + TOLERANCE).map(|(value, _)| *value);
     let range = (close().min().unwrap_or(best.0), close().max().unwrap_or(best.0));
-    // Only measurements that contradict a given value replace it.
-    let found = if close().any(|value| value == given) { given } else { best.0 };
+    let found = chosen(given, of(given), best);
     let found_error = of(found);
     let changed = with(found).ok_or_else(|| FitError::Engine(format!("`{setting}: {found}` is not possible")))?;
     Ok((changed, Inferred { setting, given, found, given_error: of(given), found_error, range }))
+}
+
+/// The given value, unless the measurements contradict it: then the best one.
+fn chosen(given: u32, given_error: f64, (best, best_error): (u32, f64)) -> u32 {
+    if given_error <= best_error + TOLERANCE { given } else { best }
 }
 
 /// An engine's settings, in any form of `--engine`, with another value of the setting `name`. None if they
@@ -186,6 +190,13 @@ fn set(engine: &str, name: &str, value: u32) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_given_value_stays_unless_it_is_contradicted() {
+        assert_eq!(chosen(128, 0.0242, (34, 0.024)), 128);
+        assert_eq!(chosen(128, 0.09, (34, 0.024)), 34);
+        assert_eq!(chosen(128, f64::INFINITY, (34, 0.024)), 34);
+    }
 
     #[test]
     fn settings_are_replaced_in_every_form() {
