@@ -1,6 +1,6 @@
 """The recorder of HTTP and the playback of its captures: what they cost, and how well they keep times.
 
-    python3 benches/http_tape.py [--vcr target/release/vcr] [--streams 64] [--rate 100] [--tokens 200]
+    python3 benches/http_tape.py [--vcr target/release/vcr] [--streams 64] [--rate 100] [--tokens 200] [--ranks 1]
 
 Streams go through two recorders, one behind the other: the second sees each chunk later than the first, by what one of
 them adds. Then `vcr serve --playback` answers the same requests through a recorder, whose capture has the times of the
@@ -100,11 +100,14 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=64)
     parser.add_argument("--rate", type=float, default=100.0, help="tokens of a stream in a second")
     parser.add_argument("--tokens", type=int, default=200)
+    parser.add_argument("--ranks", type=int, default=1,
+                        help="engines of the server; the streams of one engine get their tokens at the same time")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         inner, outer, played = (Path(folder) / f"{name}.jsonl" for name in ("inner", "outer", "played"))
         gap = f"{1000 / args.rate}ms"
-        serve = Process(args.vcr, "serve", "--port", "0", "--quiet", "--inter-token-latency", gap)
+        serve = Process(args.vcr, "serve", "--port", "0", "--quiet", "--inter-token-latency", gap,
+                        "--data-parallel-size", str(args.ranks))
         first = Process(args.vcr, "record", "--port", "0", "--quiet", "--upstream", serve.url, "--out", str(inner))
         second = Process(args.vcr, "record", "--port", "0", "--quiet", "--upstream", first.url, "--out", str(outer))
         before, begun = second.cpu_s(), time.monotonic()
@@ -117,7 +120,7 @@ def main() -> None:
         asyncio.run(load(record.url, args.streams, args.tokens))
         for process in (record, serve):
             process.end()
-        print(f"{args.streams} streams of {args.rate:g} tokens/s; the recorder takes {share:.2f} of a core")
+        print(f"{args.streams} streams of {args.rate:g} tokens/s from {args.ranks} engines; the recorder takes {share:.2f} of a core")
         print(f"{'ms':44} {'p50':>8} {'p99':>8} {'max':>8}")
         show("a chunk is later by", [late - at for one in pairs(inner, outer) for at, late in one])
         replayed = pairs(inner, played)
