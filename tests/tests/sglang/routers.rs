@@ -119,7 +119,7 @@ fn prefill_and_decode_meet_by_the_routers_rooms() {
     let body = json!({"model": "sim", "prompt": [text(4, 60), text(5, 60)], "max_tokens": 8, "ignore_eos": true});
     let (status, answer) = ask(port, "/v1/completions", &body);
     assert!(status == 200 && answer.contains("\"completion_tokens\":16"), "{answer}");
-    wait_until("all have met", || metric(&of_decode, "vcr_kv_rooms_total") == rooms + 2.0);
+    wait_until("all have met", || metric(&of_decode, "vcr_kv_rooms_total") >= rooms + 2.0);
     assert_eq!(metric(&of_decode, "vcr_kv_rooms_missed_total"), 0.0);
     wait_until("the prefill engine has done its part", || {
         metric(prefill.address(), "sglang:num_requests_total") >= before + 5.0

@@ -17,7 +17,10 @@ const nameOf = (one) => (isEngineOnly ? one.text : `${one.method} ${one.path}`);
 const list = { all: new Map(), revision: 0, text: "", state: "all", path: "", pinned: new Set(), skipped: 0 };
 
 async function pollRequests() {
-  const { revision, oldest, requests, skipped } = await ask("GET", `requests?after=${list.revision}`);
+  const after = list.revision;
+  const { revision, oldest, requests, skipped } = await ask("GET", `requests?after=${after}`);
+  // Two may be under way, and the answer of the first may come last.
+  if (list.revision !== after) return [];
   if (revision < list.revision) list.all.clear();
   list.revision = revision;
   list.skipped = skipped;

@@ -172,7 +172,7 @@ async fn start(app: &Arc<App>, headers: &HeaderMap, mut request: Box<CompletionR
     for (index, prompt) in form.prompts.iter_mut().enumerate() {
         let tokens = if is_shown { prompt.tokens.clone() } else { std::mem::take(&mut prompt.tokens) };
         let mut own = sampling.clone();
-        own.kv_transfer_params = transfer_of(transfer.as_ref(), index, num_prompts)?;
+        own.kv_transfer_params = transfer_of(transfer.as_ref(), index, num_prompts, app.options.sglang.is_some())?;
         let mut asked = own.into_engine_request(&app.model, tokens, place.clone())?;
         if streams.is_empty() {
             check_submission(app, &mut asked).await?;

@@ -450,11 +450,12 @@ pub(super) fn with_bootstrap(
 }
 
 /// The parameters of the `index`th prompt's KV transfer: its own values of lists, and its own room as SGLang counts
-/// them, from the one of the call.
+/// them, from the one of the call. A server of SGLang checks the values; to one of vLLM, unusable ones are a miss.
 pub(super) fn transfer_of(
     params: Option<&serde_json::Map<String, serde_json::Value>>,
     index: usize,
     num_prompts: usize,
+    is_sglang: bool,
 ) -> Result<Option<serde_json::Map<String, serde_json::Value>>, ApiError> {
     use serde_json::Value;
     let own = |(key, value): (&String, &Value)| {
@@ -475,7 +476,7 @@ pub(super) fn transfer_of(
             None => value.clone(),
         };
         let is_valid = match key.as_str() {
-            _ if value.is_null() => true,
+            _ if value.is_null() || !is_sglang => true,
             "bootstrap_host" => value.is_string(),
             "bootstrap_port" => value.as_u64().is_some_and(|port| u16::try_from(port).is_ok()),
             _ => value.is_u64(),

@@ -350,7 +350,7 @@ impl GenerateRequest {
                 first_shown: 0,
             };
             let mut sampling = self.sampling(index, &mut shown, &prompt)?;
-            sampling.kv_transfer_params = transfer_of(transfer.as_ref(), index, num_prompts)?;
+            sampling.kv_transfer_params = transfer_of(transfer.as_ref(), index, num_prompts, true)?;
             let n = sampling.n.unwrap_or(1);
             if !(1..=MAX_N).contains(&n) {
                 return Err(ApiError::invalid(format!("invalid n {n}: expected 1 to {MAX_N}")));
