@@ -16,7 +16,7 @@ if [ $# -eq 0 ]; then
   set -- "${targets[@]}"
 fi
 coverage=(
-  --cfg fuzzing -Cpasses=sancov-module -Cdebug-assertions=on
+  --cfg fuzzing -Cpasses=sancov-module -Cdebug-assertions=on -Ccodegen-units=1
   -Cllvm-args=-sanitizer-coverage-level=4
   -Cllvm-args=-sanitizer-coverage-inline-8bit-counters
   -Cllvm-args=-sanitizer-coverage-pc-table
