@@ -29,9 +29,10 @@ impl Simulations {
     /// # Errors
     /// It is no pack, or they are no objectives.
     pub fn open(pack: &Path, objectives: &str) -> Result<Self, Refusal> {
-        let objectives = serde_json::from_str(objectives)
-            .map_err(|error| Refusal::input(format!("invalid objectives: expected those of a plan: {error}")))?;
-        let not_a_pack = || Refusal::input(format!("invalid pack `{}`: expected that of a plan", pack.display()));
+        let objectives = serde_json::from_str(objectives).map_err(|error| {
+            Refusal::input(format!("invalid objectives: expected objectives of `vcr plan`: {error}"))
+        })?;
+        let not_a_pack = || Refusal::input(format!("invalid pack `{}`: expected the pack of a plan", pack.display()));
         let mut pack = OpenedPack::open(pack)?.ok_or_else(not_a_pack)?;
         let mut options = options();
         pack.complete(&mut options);

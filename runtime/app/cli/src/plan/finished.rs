@@ -25,7 +25,7 @@ use crate::terminal::text::counted;
 /// Suffix behind the name of the folder.
 const SUFFIX: &str = ".simulations";
 
-/// The first line of the file: everything besides its script on which a simulation depends.
+/// The first line of the file: all inputs of a simulation except its script.
 #[derive(PartialEq, Serialize, Deserialize)]
 struct Header {
     vcr_version: String,

@@ -161,7 +161,7 @@ fn without_publisher(name: &str) -> &str {
     name.rsplit('/').next().unwrap_or(name)
 }
 
-/// The prices of GPUs: stated ones, otherwise those of the table.
+/// The prices of GPUs: as stated, otherwise from the table of list prices.
 fn prices(gpus: &[String], stated: &[String]) -> Result<Vec<Price>, Refusal> {
     let known = |text: &str| {
         Gpu::named(text).ok_or_else(|| {

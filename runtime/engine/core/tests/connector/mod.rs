@@ -5,34 +5,10 @@ use vcr_core::kv_pool::BlockId;
 use vcr_core::plan::ScheduledKind;
 use vcr_core::{
     Drafter, Engine, EngineConfig, EngineConfigInput, ExternalHit, FinishReason, KvCacheGroup, KvConnector, KvRole,
-    KvTransferReport, LoadFailures, Policy, Prompt, RequestId, RequestSpec, TokenSource,
+    KvTransferReport, LoadFailures, Policy, RequestId, RequestSpec,
 };
 
-struct Ones;
-
-impl TokenSource for Ones {
-    fn token(&mut self, _tag: u64, _output_index: u32) -> u32 {
-        1
-    }
-}
-
-/// Tag, kind, depth and tokens of each scheduled request.
-fn step(engine: &mut Engine) -> Vec<(u64, ScheduledKind, u32, u32)> {
-    let rows = engine.schedule().scheduled.iter();
-    let rows = rows.map(|entry| (entry.tag, entry.kind, entry.num_computed_tokens, entry.num_scheduled_tokens));
-    let rows = rows.collect();
-    if engine.step_in_flight() {
-        engine.update(&mut Ones);
-    }
-    rows
-}
-
-/// A request with a prompt of `prompt_tokens` tokens that depends only on `content`.
-fn request(tag: u64, content: u64, prompt_tokens: u32, max_tokens: u32) -> RequestSpec {
-    let mut prompt = Prompt::new(16, 0);
-    prompt.push_run(content, 0, prompt_tokens);
-    RequestSpec::new(tag, prompt, max_tokens)
-}
+use crate::plain::{Ones, request, step};
 
 fn engine(connector: KvConnector, input: EngineConfigInput) -> Engine {
     let input = EngineConfigInput { kv_connector: Some(connector), ..input };
