@@ -85,7 +85,7 @@ pub struct RecordedCall {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HttpEnd {
-    /// The complete answer was forwarded.
+    /// The complete answer was forwarded; of a stream, at least its last event.
     #[default]
     Whole,
     /// The client disconnected.

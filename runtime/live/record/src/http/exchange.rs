@@ -130,6 +130,10 @@ impl HttpRules {
         let parts = decoded.as_ref().unwrap_or(&exchange.chunks);
         let is_stream = http.header("content-type").is_some_and(|kind| kind.starts_with("text/event-stream"));
         let answer = if is_plain { Generation::of(parts, is_stream) } else { Generation::default() };
+        if http.end == HttpEnd::ClientGone && answer.has_last_event {
+            // Some clients disconnect at the last event, before the end of the body (Codex 0.171).
+            http.end = HttpEnd::Whole;
+        }
         let asked = serde_json::from_slice(&exchange.request_body).unwrap_or(Value::Null);
         let request = self.request(exchange, &http, &answer, &asked);
         let keys = self.redact(&mut http, exchange.request_body.clone(), parts.clone(), is_stream);
@@ -172,7 +176,7 @@ impl HttpRules {
         answer: &Generation,
         asked: &Value,
     ) -> Option<RequestRecord> {
-        let has_failed = http.status.is_none_or(|status| status >= 400) || exchange.end == HttpEnd::ServerLost;
+        let has_failed = http.status.is_none_or(|status| status >= 400) || http.end == HttpEnd::ServerLost;
         let params = params_of(asked);
         if exchange.method != "POST" || !(answer.is_found || has_failed && !params.is_empty()) {
             return None;
@@ -193,7 +197,7 @@ impl HttpRules {
         let gaps = outputs.windows(2).map(|pair| pair[1].0.saturating_sub(pair[0].0));
         let gap_tokens: Vec<u32> = outputs.iter().skip(1).map(|(_, tokens)| *tokens).collect();
         let error = answer.error.clone().or_else(|| exchange.error.clone());
-        let finish_reason = match exchange.end {
+        let finish_reason = match http.end {
             HttpEnd::ClientGone => "abort",
             _ if has_failed || answer.error.is_some() => "error",
             _ => answer.finish_reason.unwrap_or("stop"),
@@ -260,6 +264,29 @@ mod tests {
         assert!(!text.contains("abcdefgh-secret"), "{text}");
         let times: Vec<u64> = lines.http.chunks.iter().map(|(at_ns, _)| *at_ns).collect();
         assert_eq!((times, lines.is_generation), (vec![10, 25, 26], true));
+    }
+
+    #[test]
+    fn an_answer_is_whole_if_its_client_left_at_the_last_event() {
+        let text = "data: {\"choices\":[{\"delta\":{\"content\":\"a\"},\"finish_reason\":\"stop\"}]}\n\n";
+        let usage = "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":1}}\n\n";
+        let response = "data: {\"type\":\"response.completed\",\"response\":{\"status\":\"completed\",\
+            \"usage\":{\"input_tokens\":9,\"output_tokens\":1}}}\n\n";
+        let message = "data: {\"type\":\"message_stop\"}\n\n";
+        let cases = [
+            (vec![text, usage], HttpEnd::ClientGone, "abort"),
+            (vec![text, usage, "data: [DONE]\n\n"], HttpEnd::Whole, "stop"),
+            (vec![text, response], HttpEnd::Whole, "stop"),
+            (vec![text, usage, message], HttpEnd::Whole, "stop"),
+            (vec![text, usage, message, text], HttpEnd::ClientGone, "abort"),
+        ];
+        for (events, end, reason) in cases {
+            let parts: Vec<(u64, &str)> = (1..).zip(events.iter().copied()).collect();
+            let exchange = Exchange { end: HttpEnd::ClientGone, ..exchange("{}", "text/event-stream", &parts) };
+            let lines = HttpRules::default().lines(&exchange, 0, 0);
+            let request = lines.request.expect("it has usage");
+            assert_eq!((lines.http.end, request.finish_reason.as_deref()), (end, Some(reason)), "{events:?}");
+        }
     }
 
     #[test]

@@ -10,6 +10,9 @@ use super::events::events;
 pub(super) struct Generation {
     /// Whether it is one: it has usage, or text.
     pub(super) is_found: bool,
+    /// Whether the last event of a stream is the one that ends an answer: `[DONE]`, `message_stop`, or the whole
+    /// response.
+    pub(super) has_last_event: bool,
     pub(super) prompt_tokens: Option<u64>,
     pub(super) cached_tokens: u64,
     pub(super) output_tokens: Option<u64>,
@@ -31,7 +34,10 @@ impl Generation {
         let mut found = Self::default();
         if is_stream {
             for event in events(parts) {
-                if let Ok(value) = serde_json::from_str::<Value>(&event.data()) {
+                let data = event.data();
+                found.has_last_event = data == "[DONE]";
+                if let Ok(value) = serde_json::from_str::<Value>(&data) {
+                    found.has_last_event = is_last(&value);
                     found.take(&value, Some(event.at_ns));
                 }
             }
@@ -196,6 +202,12 @@ impl Generation {
 /// Whether an event is itself an error: one of the Responses API, or of servers before vLLM 0.10.
 fn is_error(value: &Value) -> bool {
     ["type", "object"].iter().any(|field| value.get(field).and_then(Value::as_str) == Some("error"))
+}
+
+/// Whether an event is the last of an answer in Anthropic's or the Responses API.
+fn is_last(value: &Value) -> bool {
+    let kind = value.get("type").and_then(Value::as_str);
+    matches!(kind, Some("message_stop" | "response.completed" | "response.incomplete" | "response.failed"))
 }
 
 fn list<'a>(value: &'a Value, field: &str) -> impl Iterator<Item = &'a Value> {
