@@ -3,7 +3,8 @@
     python3 benches/http_tape.py [--vcr target/release/vcr] [--streams 64] [--rate 100] [--tokens 200] [--ranks 1]
 
 Streams go through two recorders, one behind the other: the second sees each chunk later than the first, by what one of
-them adds. Then `vcr serve --playback` answers the same requests through a recorder, whose capture has the times of the
+them adds. Where HAProxy is installed, the same streams go through it as well, between the two recorders: the difference
+is what HAProxy adds on this machine. Then `vcr serve --playback` answers the same requests through a recorder, whose capture has the times of the
 playback as a client on this machine sees them. Needs two cores without other work.
 """
 
@@ -14,11 +15,56 @@ import asyncio
 import bisect
 import json
 import os
+import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
+
+
+HAPROXY = """
+global
+  nbthread 1
+defaults
+  mode http
+  option http-no-delay
+  timeout connect 5s
+  timeout client 60s
+  timeout server 60s
+frontend clients
+  bind 127.0.0.1:{port}
+  default_backend servers
+backend servers
+  server one 127.0.0.1:{upstream}
+"""
+
+
+def cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+class HaProxy:
+    """HAProxy in front of a server, with one thread, as the recorder has."""
+
+    def __init__(self, upstream: str, folder: Path) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        config = folder / "haproxy.cfg"
+        config.write_text(HAPROXY.format(port=port, upstream=upstream.rsplit(":", 1)[1]))
+        self.url = f"http://127.0.0.1:{port}"
+        self.process = subprocess.Popen(["haproxy", "-q", "-f", str(config)])
+        time.sleep(1)
+
+    def cpu_s(self) -> float:
+        return cpu_s(self.process.pid)
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
 
 
 class Process:
@@ -33,8 +79,7 @@ class Process:
         self.url = line.split()[-1]
 
     def cpu_s(self) -> float:
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(") ", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return cpu_s(self.process.pid)
 
     def end(self) -> None:
         self.process.send_signal(signal.SIGTERM)
@@ -94,6 +139,25 @@ def show(name: str, values_ns: list[int]) -> None:
     print(f"{name:44} {at[0.5]:8.3f} {at[0.99]:8.3f} {at[1.0]:8.3f}  of {len(values)}")
 
 
+def through(args: argparse.Namespace, inner: Path, outer: Path, between: Callable[[str], HaProxy] | None) -> list[int]:
+    """Sends the streams through two recorders: by how many ns each chunk comes later at the second. Prints the cores
+    that the second takes, or what stands between them."""
+    serve = Process(args.vcr, "serve", "--port", "0", "--quiet", "--inter-token-latency", f"{1000 / args.rate}ms",
+                    "--data-parallel-size", str(args.ranks))
+    first = Process(args.vcr, "record", "--port", "0", "--quiet", "--upstream", serve.url, "--out", str(inner))
+    proxy = between(first.url) if between else None
+    upstream = proxy.url if proxy else first.url
+    second = Process(args.vcr, "record", "--port", "0", "--quiet", "--upstream", upstream, "--out", str(outer))
+    measured = proxy or second
+    before, begun = measured.cpu_s(), time.monotonic()
+    asyncio.run(load(second.url, args.streams, args.tokens))
+    share = (measured.cpu_s() - before) / (time.monotonic() - begun)
+    for process in filter(None, (second, proxy, first, serve)):
+        process.end()
+    print(f"{'HAProxy' if proxy else 'the recorder'} takes {share:.2f} of a core")
+    return [late - at for one in pairs(inner, outer) for at, late in one]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--vcr", default="target/release/vcr")
@@ -105,24 +169,19 @@ def main() -> None:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         inner, outer, played = (Path(folder) / f"{name}.jsonl" for name in ("inner", "outer", "played"))
-        gap = f"{1000 / args.rate}ms"
-        serve = Process(args.vcr, "serve", "--port", "0", "--quiet", "--inter-token-latency", gap,
-                        "--data-parallel-size", str(args.ranks))
-        first = Process(args.vcr, "record", "--port", "0", "--quiet", "--upstream", serve.url, "--out", str(inner))
-        second = Process(args.vcr, "record", "--port", "0", "--quiet", "--upstream", first.url, "--out", str(outer))
-        before, begun = second.cpu_s(), time.monotonic()
-        asyncio.run(load(second.url, args.streams, args.tokens))
-        share = (second.cpu_s() - before) / (time.monotonic() - begun)
-        for process in (second, first, serve):
-            process.end()
+        print(f"{args.streams} streams of {args.rate:g} tokens/s from {args.ranks} engines")
+        print(f"{'ms':44} {'p50':>8} {'p99':>8} {'max':>8}")
+        if shutil.which("haproxy"):
+            late = through(args, inner, outer, lambda url: HaProxy(url, Path(folder)))
+            show("a chunk is later by, with HAProxy between", late)
+            inner.unlink()
+            outer.unlink()
+        show("a chunk is later by", through(args, inner, outer, None))
         serve = Process(args.vcr, "serve", "--port", "0", "--quiet", "--playback", str(inner), "--strict")
         record = Process(args.vcr, "record", "--port", "0", "--quiet", "--upstream", serve.url, "--out", str(played))
         asyncio.run(load(record.url, args.streams, args.tokens))
         for process in (record, serve):
             process.end()
-        print(f"{args.streams} streams of {args.rate:g} tokens/s from {args.ranks} engines; the recorder takes {share:.2f} of a core")
-        print(f"{'ms':44} {'p50':>8} {'p99':>8} {'max':>8}")
-        show("a chunk is later by", [late - at for one in pairs(inner, outer) for at, late in one])
         replayed = pairs(inner, played)
         show("a played chunk comes late by", [late - at for one in replayed for at, late in one])
         gaps = [abs(b[1] - a[1] - (b[0] - a[0])) for one in replayed for a, b in zip(one, one[1:])]
