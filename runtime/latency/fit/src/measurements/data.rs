@@ -18,7 +18,7 @@ use crate::error::FitError;
 use crate::measurements::aggregates::{self, MadeUp, Point};
 use crate::measurements::checks;
 use crate::measurements::digest::digest;
-use crate::measurements::emitted::{self, Emitter};
+use crate::measurements::emitted::{self, Emitter, MessageTime};
 use crate::measurements::measured::Measured;
 use crate::measurements::recorded::{self, RecordedSteps};
 use crate::measurements::row::{Row, emitter};
@@ -156,7 +156,7 @@ impl Measurements {
             ..ImportOptions::default()
         };
         let mut rows = Vec::new();
-        let mut emitters = Some(Vec::new());
+        let (mut emitters, mut messages) = (Some(Vec::new()), Vec::new());
         let mut is_recorded = false;
         let (mut block_size_tokens, mut vllm_version, mut gpu, mut most_at_once) = (None, None, None, None);
         let imported = vcr_trace::import::import(path, &import, &mut |line| {
@@ -170,6 +170,11 @@ impl Measurements {
                     is_recorded |= meta.source.as_deref() == Some(RECORDER);
                 }
                 CaptureLine::Engine(engine) => vllm_version = vllm_version.take().or(engine.vllm_version),
+                CaptureLine::Step(step) => messages.push(MessageTime {
+                    rank: step.rank,
+                    at_ns: step.at_ns,
+                    engine_ns: step.engine_ns.unwrap_or(step.at_ns),
+                }),
                 CaptureLine::Request(record) if rows.len() <= checks::MAX_REQUESTS => {
                     // Steps are only known if all their requests are.
                     emitters = emitters.take().and_then(|mut emitters| {
@@ -200,7 +205,8 @@ impl Measurements {
         }
         let trace = Arc::new(workload(&rows, block_size_tokens, options.sessions));
         let requests = rows.into_iter().map(|row| row.measured).collect();
-        let emitters = Arc::new(emitters.filter(|_| is_recorded).unwrap_or_default());
+        let emitters = emitters.filter(|_| is_recorded);
+        let emitters = Arc::new(emitters.and_then(|all| emitted::at_messages(all, &messages)).unwrap_or_default());
         let inputs = vec![input];
         Ok(Self {
             name,

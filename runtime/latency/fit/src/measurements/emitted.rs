@@ -26,6 +26,16 @@ pub(crate) struct Emitter {
     pub(crate) was_preempted: bool,
 }
 
+/// When a message left the engine, and when it reached the recorder.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MessageTime {
+    pub(crate) rank: u32,
+    /// By the recorder's clock.
+    pub(crate) at_ns: u64,
+    /// By the engine's clock.
+    pub(crate) engine_ns: u64,
+}
+
 /// A message's tokens.
 #[derive(Default)]
 struct Message {
@@ -34,6 +44,28 @@ struct Message {
     follows: bool,
     /// Whether work is unknown, or does not belong to this step.
     is_partial: bool,
+}
+
+/// Gives tokens of one message the same time; None if the message of a request's first token is unknown.
+///
+/// A recorder takes the time to the first token from its own clock and the gaps from the engine's, so that tokens of one
+/// message differ by what each request's first message took to arrive. Here all times are the engine's, moved to the
+/// recorder's clock by the shortest time that a message took.
+pub(crate) fn at_messages(mut emitters: Vec<Emitter>, messages: &[MessageTime]) -> Option<Vec<Emitter>> {
+    let mut engines: BTreeMap<u32, (i128, BTreeMap<u64, i128>)> = BTreeMap::new();
+    for message in messages {
+        let late_ns = i128::from(message.at_ns) - i128::from(message.engine_ns);
+        let (least_ns, late) = engines.entry(message.rank).or_insert((late_ns, BTreeMap::new()));
+        *least_ns = late_ns.min(*least_ns);
+        late.insert(message.at_ns, late_ns);
+    }
+    for emitter in &mut emitters {
+        let Some(first_ns) = emitter.token_ns.first() else { continue };
+        let (least_ns, late) = engines.get(&emitter.rank)?;
+        let earlier_ns = u64::try_from(late.get(first_ns)? - least_ns).ok()?;
+        emitter.token_ns.iter_mut().for_each(|ns| *ns = ns.saturating_sub(earlier_ns));
+    }
+    Some(emitters)
 }
 
 /// The steps of all engines.
@@ -154,6 +186,20 @@ mod tests {
         let mixed = steps[2].work;
         assert_eq!((mixed.prefill_tokens, mixed.decode_tokens, mixed.decode_context_tokens), (30, 1, 101));
         assert_eq!(steps[3].work.decode_context_tokens, 102 + 30);
+    }
+
+    #[test]
+    fn tokens_of_one_message_have_one_time() {
+        // The engine sends at 1000, 1010 and 1020; the messages take 5, 9 and 7 ns.
+        let message = |at_ns, engine_ns| MessageTime { rank: 0, at_ns, engine_ns };
+        let messages = [message(105, 1000), message(119, 1010), message(127, 1020)];
+        let emitters = vec![emitter(100, 80, &[105, 115, 125]), emitter(30, 104, &[119, 129])];
+        let aligned = at_messages(emitters.clone(), &messages).expect("both messages are known");
+        let times: Vec<_> = aligned.iter().map(|one| one.token_ns.as_slice()).collect();
+        assert_eq!(times, [[105, 115, 125].as_slice(), &[115, 125]]);
+        assert_eq!(steps(&aligned, 2048, false)[0].len(), 3);
+        assert!(at_messages(emitters.clone(), &messages[..1]).is_none());
+        assert!(at_messages(emitters, &[]).is_none(), "as in a capture of HTTP");
     }
 
     #[test]
