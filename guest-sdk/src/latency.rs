@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use serde::de::DeserializeOwned;
 use vcr_policy::latency::{EngineInfo, KvGroupShape, StepShape};
 
-/// The longest duration that a step may have, in nanoseconds: about 32 years.
+/// The longest valid duration of a step, in nanoseconds: about 32 years.
 pub const DURATION_NS_MAX: f64 = 1e18;
 
 /// Prices the steps of one engine.
@@ -16,49 +16,44 @@ pub const DURATION_NS_MAX: f64 = 1e18;
 /// One value serves one engine and may keep state between steps. Equally configured values must
 /// give equal answers to equal calls.
 pub trait LatencyGuest: Sized + 'static {
-    /// The model's config, read from the user's JSON. Give it
-    /// `#[serde(deny_unknown_fields)]`, so that a misspelt key is an error that
-    /// names the key, and `#[serde(default)]` where fields may be left out.
+    /// The model's config, read from the user's JSON. Use `#[serde(deny_unknown_fields)]`, so that an error names a
+    /// misspelt key, and `#[serde(default)]` for optional fields.
     type Config: DeserializeOwned;
 
     /// Makes the model of one engine.
     ///
     /// # Errors
-    /// When the config is invalid; the text is shown to the user and should name the field, its
-    /// value and what to write instead.
+    /// When the config is invalid. The user sees the text: name the field, its value and what is allowed.
     fn configure(config: Self::Config, seed: u64) -> Result<Self, String>;
 
-    /// The engine whose steps are priced. Called once, before all steps.
+    /// Receives the properties of the engine. Called once, before the first step.
     ///
     /// # Errors
-    /// When the model cannot price steps of such an engine; shown to the user like an error of
-    /// [`configure`](Self::configure).
+    /// When the model cannot price steps of this engine. The user sees the text.
     fn engine(&mut self, _engine: &EngineInfo) -> Result<(), String> {
         Ok(())
     }
 
-    /// The duration in nanoseconds of `step`, which starts at `start_ns`: finite, from 0 to
-    /// [`DURATION_NS_MAX`]. The host rounds it to a whole number. Any other value ends the run
-    /// with a report that shows it. Between the end of the last step and this one the engine was
-    /// idle.
+    /// Returns the duration in nanoseconds of `step`, which starts at `start_ns`. The duration must be finite, from 0
+    /// to [`DURATION_NS_MAX`]; the host rounds it to a whole number. Any other value ends the run with an error that
+    /// shows the value. The engine was idle between the end of the previous step and `start_ns`.
     fn price(&mut self, start_ns: u64, step: &StepShape) -> f64;
 
-    /// Appends the duration of each step of `batch`, stopping at its horizon.
-    /// Single steps come through here too, as batches of one.
+    /// Appends the duration of each step of `batch`, up to its horizon. Single steps also come here, as batches of
+    /// one.
     ///
-    /// Override it to share work between the steps of a batch or to report
-    /// trouble in words. [`Batch::price_each`] is the loop to build on, and
-    /// [`Batch::price_apart`] a faster one for models without state.
+    /// Override it to share work between the steps of a batch or to return an error. Build it on
+    /// [`Batch::price_each`], or, if the model has no state, on [`Batch::price_apart`], which is faster.
     ///
     /// # Errors
-    /// Ends the run; the text is shown to the user.
+    /// Ends the run. The user sees the text.
     fn price_batch(&mut self, batch: &Batch<'_>, durations_ns: &mut Vec<f64>) -> Result<(), String> {
         batch.price_each(durations_ns, |start_ns, step| Ok(self.price(start_ns, step)))
     }
 }
 
-/// Consecutive steps, to be priced in one call: one of any kind, or several that only decode, with
-/// every context a token longer than in the step before.
+/// Consecutive steps to price in one call: a single step of any kind, or several decode-only steps. In the latter
+/// each context grows by one token a step.
 #[derive(Clone, Copy, Debug)]
 pub struct Batch<'a> {
     start_ns: u64,
@@ -68,8 +63,8 @@ pub struct Batch<'a> {
 }
 
 impl<'a> Batch<'a> {
-    /// A row of steps that only decode: `first`, and as many in all as there are numbers of blocks.
-    /// None if there are none.
+    /// A batch of decode-only steps: `first` and its successors, one step for each entry of `kv_active_blocks`. None
+    /// if that is empty.
     #[must_use]
     pub fn of_decodes(
         start_ns: u64,
@@ -88,7 +83,6 @@ impl<'a> Batch<'a> {
         Self { start_ns, horizon_ns: start_ns, first: step, kv_active_blocks }
     }
 
-    /// The steps in order.
     fn steps(&self) -> impl ExactSizeIterator<Item = StepShape> + 'a {
         let (first, mut index) = (self.first, 0);
         self.kv_active_blocks.iter().map(move |blocks| {
@@ -104,25 +98,23 @@ impl<'a> Batch<'a> {
         self.start_ns
     }
 
-    /// Virtual time from which a step may not happen any more. It bounds the number of steps to
-    /// price and must not change a step's duration: the first one is priced even if it starts
-    /// later.
+    /// Virtual time at which the batch stops: a later step is not priced. The first step is always priced, even if it
+    /// starts later. The horizon must not change the duration of a step.
     #[must_use]
     pub fn horizon_ns(&self) -> u64 {
         self.horizon_ns
     }
 
-    /// Steps in the batch, at least one.
+    /// Number of steps in the batch, at least one.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "a batch is never empty")]
     pub fn len(&self) -> usize {
         self.kv_active_blocks.len()
     }
 
-    /// Prices step after step until the batch or its horizon ends.
+    /// Prices the steps in order until the batch or its horizon ends.
     ///
-    /// A duration that no step can have is appended too and ends the walk: the
-    /// host refuses it by name.
+    /// An invalid duration is appended and ends the loop; the host then refuses it with an error.
     ///
     /// # Errors
     /// The first error of `price_one`.
@@ -147,13 +139,12 @@ impl<'a> Batch<'a> {
         Ok(())
     }
 
-    /// Prices each step alone and drops those past the horizon: for a model that keeps no state and
-    /// never reads the start of a step.
+    /// Prices each step independently and drops the steps past the horizon. For models that keep no state and do not
+    /// read the start of a step.
     ///
-    /// A third faster than [`price_each`](Self::price_each), because no step
-    /// waits for the end of the one before.
+    /// A third faster than [`price_each`](Self::price_each), because no step waits for the end of the previous one.
     ///
-    /// A duration that no step can have is passed on like any other: the host
+    /// An invalid duration is passed on; the host refuses the first one with an error.
     /// refuses the first by name.
     #[inline]
     pub fn price_apart(&self, durations_ns: &mut Vec<f64>, mut price_one: impl FnMut(&StepShape) -> f64) {
@@ -172,13 +163,12 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Whether the last step starts before the horizon for certain, where none
-    /// that takes any time takes longer than `longest_ns`.
+    /// Whether the last step certainly starts before the horizon, if no step takes longer than `longest_ns`.
     fn ends_before_horizon(&self, longest_ns: f64) -> bool {
         if self.kv_active_blocks.len() == 1 {
             return true;
         }
-        // Up to this, the sum below cannot come near the end of time.
+        // A batch with longer steps is compared step by step.
         if longest_ns > SURE_NS_MAX {
             return false;
         }
@@ -186,8 +176,8 @@ impl<'a> Batch<'a> {
         self.start_ns.saturating_add(most_ns) < self.horizon_ns
     }
 
-    /// Number of the steps with `durations_ns` that start before the horizon: at least one, and all
-    /// from the first invalid duration on.
+    /// Number of steps that start before the horizon: at least one. From the first invalid duration on, all steps
+    /// count.
     fn steps_before_horizon(&self, durations_ns: &[f64]) -> usize {
         let mut now_ns = self.start_ns;
         for (index, &duration_ns) in durations_ns.iter().enumerate() {
@@ -203,28 +193,28 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// Up to here, about 13 days, whole batches are compared with their horizon at
-/// once.
+/// Longest step, about 13 days, for which a whole batch is compared with its horizon at once.
 const SURE_NS_MAX: f64 = (1u64 << 50) as f64;
 
-/// Whether a step can take `duration_ns`.
+/// Whether `duration_ns` is a valid duration of a step.
 #[must_use]
 pub fn is_valid_duration(duration_ns: f64) -> bool {
-    // False for NaN, which is in no range.
+    // False for NaN.
     (0.0..=DURATION_NS_MAX).contains(&duration_ns)
 }
 
-/// The nearest whole number of a valid duration, halves rounded up, as the host rounds it.
-/// `f64::round` is not available without std.
+/// Rounds a valid duration to the nearest whole number, halves up, as the host does. `f64::round` is not available
+/// without std.
 fn round_ns(duration_ns: f64) -> u64 {
-    // At most 1e18, so it fits; signed conversions are the cheap ones.
+    // A valid duration is at most 1e18, so it fits `i64`. Signed conversions are the cheap ones in wasm.
     let whole = duration_ns as i64;
     let rounded = if duration_ns - whole as f64 >= 0.5 { whole + 1 } else { whole };
     rounded.unsigned_abs()
 }
 
-/// The parts of the step that is priced which differ between the engine's `kv_groups`, in their order; none for an
-/// engine without groups, and natively. A guest with this call prices steps of engines with groups one at a time.
+/// The parts of the current step that differ between the engine's `kv_groups`, in the order of the groups. Empty for
+/// an engine without groups, and in native builds. A guest that imports this function gets the steps of engines with
+/// groups one at a time.
 #[must_use]
 pub fn kv_group_shapes() -> Vec<KvGroupShape> {
     #[cfg(not(target_arch = "wasm32"))]
@@ -244,7 +234,7 @@ pub fn kv_group_shapes() -> Vec<KvGroupShape> {
 /// Reads a model's config from the user's JSON.
 ///
 /// # Errors
-/// When it is not JSON, or not of the shape that `C` wants; names the key.
+/// When the text is not JSON or does not match `C`; the error names the key.
 pub fn parse_config<C: DeserializeOwned>(json: &str) -> Result<C, String> {
     serde_json::from_str(json).map_err(|error| format!("the config cannot be read: {error}"))
 }
@@ -317,7 +307,7 @@ mod tests {
                 assert_eq!(answers[1].to_bits(), bad.to_bits());
             }
         }
-        // A step past the horizon does not count, whatever its duration.
+        // A step past the horizon is not priced, even if its duration is invalid.
         assert_eq!(priced_apart(0, 10, &[10.0, f64::NAN]), [10.0]);
         assert_eq!(priced_apart(0, 7, &[10.0, f64::NAN, 1.0]), [10.0]);
     }
@@ -350,13 +340,13 @@ mod tests {
     }
 
     proptest! {
-        /// Guest and host must agree where each step starts.
+        /// Guest and host must compute the same start of each step.
         #[test]
         fn rounding_is_that_of_std(duration_ns in 0.0f64..=DURATION_NS_MAX) {
             prop_assert_eq!(round_ns(duration_ns), duration_ns.round() as u64);
         }
 
-        /// Pricing steps apart must not change which of them are priced.
+        /// `price_apart` must price the same steps as `price_each`.
         #[test]
         fn steps_priced_apart_end_at_the_same_horizon(
             start_ns in prop_oneof![0u64..100, any::<u64>()],

@@ -1,7 +1,7 @@
 //! The SDK of vcr guests.
 //!
-//! A guest is of one world of `wit/`. It implements the trait of that world for a
-//! type of its own and names it in the world's macro:
+//! A guest implements one world of `wit/`: it implements the world's trait for one of its types and passes that type
+//! to the world's macro:
 //!
 //! | world | trait | macro |
 //! |---|---|---|
@@ -12,9 +12,9 @@
 //! | `failure-injector` | [`FaultGuest`] | [`export_failure_injector!`] |
 //! | `scheduler-policy` | [`PolicyGuest`] | [`export_scheduler_policy!`] |
 //!
-//! The SDK reads the JSON config, turns the records of the interface into the types that the
-//! simulator itself uses ([`vcr_policy`]), keeps book where the interface asks for it and brings
-//! the allocator and panic handler that a `no_std` component needs.
+//! The SDK parses the JSON config, converts the records of the interface into the simulator's own types
+//! ([`vcr_policy`]), keeps state between calls where the interface needs it, and brings the allocator and panic
+//! handler of a `no_std` component.
 //!
 //! ```
 //! use vcr_guest_sdk::{LatencyGuest, StepShape, export_latency_model, serde};
@@ -45,12 +45,10 @@
 //! A guest crate is a `cdylib` and begins with
 //! `#![cfg_attr(target_arch = "wasm32", no_std)]`; on any other target it is an
 //! ordinary library whose tests run with `cargo test`.
-//!
-//! Guests have no clock, no randomness but the seed (see [`Rng`]) and no files.
-//! Telemetry goes through [`observe`]. A panic fails the run; the error shows its message and place. For
-//! mistakes of the user return an error from `configure`, `price_batch`, `next_token`,
-//! `decide`, `route` or `desired`. An error of a token source's `start` refuses one
-//! request instead.
+//! Guests have no clock, no files and no randomness except the seed (see [`Rng`]). Telemetry goes through
+//! [`observe`]. A panic fails the run; the error shows its message and location. For mistakes of the user return an
+//! error from `configure`, `price_batch`, `next_token`, `decide`, `route` or `desired`. An error of a token source's
+//! `start` refuses only that request.
 
 #![warn(missing_docs)]
 #![no_std]
@@ -106,8 +104,8 @@ pub use vcr_policy::tokens::TokenRequest;
 
 /// Exports a [`LatencyGuest`] as the component's latency model.
 ///
-/// Write it once, in the root of the guest crate. Off wasm32 it only checks the
-/// trait, so that the crate builds and tests natively.
+/// Write it once, in the root of the guest crate. On targets other than wasm32 it only checks the trait, so that the
+/// crate builds and tests natively.
 #[macro_export]
 macro_rules! export_latency_model {
     ($guest:ty) => {
@@ -160,8 +158,8 @@ macro_rules! export_autoscaler {
     };
 }
 
-/// Exports a guest that implements `$trait` through the bindings `$world`; `$kept` is the state of
-/// an instance.
+/// Exports a guest that implements `$trait` through the bindings `$world`. `$kept` is the state that an instance
+/// keeps.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __export {

@@ -1,15 +1,13 @@
-//! Telemetry of a guest: counters, gauges, marks in the trace
-//! and lines of a log.
+//! Telemetry of a guest: counters, gauges, trace marks and log lines.
 //!
-//! None of it changes the simulation. It appears in the report of a run, in its Perfetto trace and
-//! in the metrics of a live engine. It is limited; beyond the limits it is dropped and counted, but
-//! more than 1,024 calls of these functions in one call of the guest fail the run. In native
-//! builds, such as the guest's own tests, it is dropped.
+//! Telemetry does not change the simulation. It appears in the report of a run, in its Perfetto trace and in the
+//! metrics of a live engine. Telemetry beyond the limits is dropped and counted. More than 1,024 of these calls
+//! within one call of the guest fail the run. Native builds, such as the guest's own tests, drop all telemetry.
 
 #[cfg(target_arch = "wasm32")]
 use crate::bindings::shared::vcr::guest::observe as host;
 
-/// The same functions where there is no host.
+/// Stand-ins for native builds.
 #[cfg(not(target_arch = "wasm32"))]
 mod host {
     pub(super) fn count(_name: &str, _by: u64) {}
@@ -18,14 +16,14 @@ mod host {
     pub(super) fn log(_text: &str) {}
 }
 
-/// Adds `by` to the counter `name`: 1 to 64 lower-case letters, digits and
-/// underscores, a letter first; by convention it ends with its unit.
+/// Adds `by` to the counter `name`: 1 to 64 lower-case letters, digits and underscores, beginning with a letter. By
+/// convention the name ends with the unit.
 pub fn count(name: &str, by: u64) {
     host::count(name, by);
 }
 
-/// Sets the gauge `name` to the finite `value` from `at_ns` on, which must not be before its
-/// previous time. The trace shows its course, so only report visible changes.
+/// Sets the gauge `name` to the finite `value` from `at_ns` on. `at_ns` must not decrease. The trace has every value,
+/// so report only visible changes.
 pub fn gauge(name: &str, at_ns: u64, value: f64) {
     host::gauge(name, at_ns, value);
 }
@@ -35,7 +33,7 @@ pub fn annotate(at_ns: u64, text: &str) {
     host::annotate(at_ns, text);
 }
 
-/// Writes a line to the log of guests.
+/// Writes a line to the log.
 pub fn log(text: &str) {
     host::log(text);
 }

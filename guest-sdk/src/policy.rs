@@ -55,28 +55,25 @@ use vcr_policy::scheduling::{EngineView, Preference};
 /// # Ok::<(), String>(())
 /// ```
 pub trait PolicyGuest: Sized + 'static {
-    /// The policy's config, read from the user's JSON. Give it
-    /// `#[serde(deny_unknown_fields)]`, so that a misspelt key is an error that
-    /// names the key, and `#[serde(default)]` where fields may be left out.
+    /// The policy's config, read from the user's JSON. Use `#[serde(deny_unknown_fields)]`, so that an error names a
+    /// misspelt key, and `#[serde(default)]` for optional fields.
     type Config: DeserializeOwned;
 
     /// Makes the policy of one engine.
     ///
     /// # Errors
-    /// When the config is invalid; the text is shown to the user and should name the field, its
-    /// value and what to write instead.
+    /// When the config is invalid. The user sees the text: name the field, its value and what is allowed.
     fn configure(config: Self::Config, seed: u64) -> Result<Self, String>;
 
-    /// Appends the preferences that change, of each request and kind one at
-    /// most, of requests that have arrived and not ended.
+    /// Appends the preferences that change: at most one of each kind for each request. Only requests that have
+    /// arrived and not ended may have preferences.
     ///
     /// # Errors
-    /// Ends the run; the text is shown to the user.
+    /// Ends the run. The user sees the text.
     fn decide(&mut self, engine: &EngineView<'_>, preferences: &mut Vec<Preference>) -> Result<(), String>;
 }
 
-/// A policy with the list of its preferences, kept so that most calls allocate nothing but their
-/// answer.
+/// A policy and its buffer of preferences; the buffer is reused, so that most calls allocate only their answer.
 #[cfg(any(target_arch = "wasm32", test))]
 pub struct Policy<G> {
     guest: G,
@@ -85,16 +82,16 @@ pub struct Policy<G> {
 
 #[cfg(any(target_arch = "wasm32", test))]
 impl<G: PolicyGuest> Policy<G> {
-    /// A policy before its first call.
+    /// Makes the policy; it has no preferences yet.
     #[must_use]
     pub fn new(guest: G) -> Self {
         Self { guest, preferences: Vec::new() }
     }
 
-    /// Has the guest decide.
+    /// Asks the guest for the preferences that change.
     ///
     /// # Errors
-    /// What the guest says.
+    /// The guest's error.
     pub fn decide(&mut self, engine: &EngineView<'_>) -> Result<&[Preference], String> {
         self.preferences.clear();
         self.guest.decide(engine, &mut self.preferences)?;

@@ -1,6 +1,6 @@
 use alloc::alloc::{Layout, alloc, realloc};
 
-/// Memory for a list of a call's arguments, as the host asks for it, in guests that link std.
+/// Allocates the lists in a call's arguments at the host's request, in guests that link std.
 #[expect(unsafe_code, reason = "the canonical ABI names the function")]
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cabi_realloc(place: *mut u8, old_size: usize, align: usize, size: usize) -> *mut u8 {
@@ -10,7 +10,7 @@ unsafe extern "C" fn cabi_realloc(place: *mut u8, old_size: usize, align: usize,
     let Ok(layout) = Layout::from_size_align(if old_size == 0 { size } else { old_size }, align) else {
         core::arch::wasm32::unreachable()
     };
-    // SAFETY: the layout has a size, and an old place is one that was given for it.
+    // SAFETY: the layout is not empty, and `place` was allocated by this function with this alignment.
     let given = unsafe { if old_size == 0 { alloc(layout) } else { realloc(place, layout, size) } };
     if given.is_null() { core::arch::wasm32::unreachable() } else { given }
 }

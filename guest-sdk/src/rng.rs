@@ -1,9 +1,8 @@
-/// A small random stream: PCG-XSH-RR 64/32 (O'Neill, "PCG: a family of simple
-/// fast space-efficient statistically good algorithms for random number
-/// generation", 2014).
+/// A small random number generator: PCG-XSH-RR 64/32 (O'Neill, "PCG: a family of simple fast space-efficient
+/// statistically good algorithms for random number generation", 2014).
 ///
-/// It is written out here rather than taken from a crate because a guest's answers depend on its
-/// numbers: no update may change them.
+/// It is implemented here, because the answers of guests depend on its numbers and no dependency's update may change
+/// them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rng {
     state: u64,
@@ -13,8 +12,7 @@ pub struct Rng {
 const MULTIPLIER: u64 = 6_364_136_223_846_793_005;
 
 impl Rng {
-    /// Stream `stream` of `seed`. Streams of one seed are independent, so that
-    /// each use of randomness in a guest can have its own.
+    /// Stream `stream` of `seed`. Streams of one seed are independent: give each use of randomness its own stream.
     #[must_use]
     pub fn new(seed: u64, stream: u64) -> Self {
         let mut rng = Self { state: 0, increment: (stream << 1) | 1 };
@@ -56,7 +54,7 @@ mod tests {
 
     #[test]
     fn the_stream_is_the_published_one() {
-        // From the output of pcg32-demo of the reference implementation.
+        // The output of the reference implementation's pcg32-demo.
         let mut rng = Rng::new(42, 54);
         let expected = [0xa15c_02b7, 0x7b47_f409, 0xba1d_3330, 0x83d2_f293, 0xbfa4_784b, 0xcbed_606e];
         for value in expected {

@@ -41,36 +41,35 @@ use vcr_policy::routing::{Choice, EndedRequest, RouteRequest, WorkerLoad};
 /// export_router!(Shortest);
 /// ```
 pub trait RouterGuest: Sized + 'static {
-    /// The router's config, read from the user's JSON. Give it
-    /// `#[serde(deny_unknown_fields)]`, so that a misspelt key is an error that
-    /// names the key, and `#[serde(default)]` where fields may be left out.
+    /// The router's config, read from the user's JSON. Use `#[serde(deny_unknown_fields)]`, so that an error names a
+    /// misspelt key, and `#[serde(default)]` for optional fields.
     type Config: DeserializeOwned;
 
     /// Makes the router of one pool.
     ///
     /// # Errors
-    /// When the config is invalid; the text is shown to the user and should name the field, its
-    /// value and what to write instead.
+    /// When the config is invalid. The user sees the text: name the field, its value and what is allowed.
     fn configure(config: Self::Config, seed: u64) -> Result<Self, String>;
 
-    /// Chooses one of `workers` by its index, its `worker`, or refuses the request where it may be.
+    /// Returns the index of an engine, the field `worker` of one of `workers`, or refuses the request if `may_refuse`
+    /// is set.
     ///
     /// # Errors
-    /// Ends the run; the text is shown to the user.
+    /// Ends the run. The user sees the text.
     fn route(&mut self, request: &RouteRequest<'_>, workers: WorkerLoads<'_>) -> Result<Choice, String>;
 
-    /// A request that this router has routed has ended. Called before the next request is routed.
+    /// Reports that a request routed by this router has ended. Called before the next request is routed.
     fn ended(&mut self, _request: &EndedRequest) {}
 }
 
-/// The running engines, at least one, by ascending index. Their fields are columns, as received: a
-/// router that reads few of them pays for few.
+/// The running engines, at least one, by ascending index. The fields are columns, as received: unread columns cost
+/// nothing.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WorkerLoads<'a> {
     columns: Columns<&'a [u32], &'a [u64]>,
 }
 
-/// Engines with columns of their own, for tests.
+/// Owned columns of engines, for tests.
 #[derive(Clone, Debug, Default)]
 pub struct WorkerColumns(Columns<Vec<u32>, Vec<u64>>);
 
@@ -95,7 +94,7 @@ pub struct Columns<A, B> {
 }
 
 impl<'a> WorkerLoads<'a> {
-    /// The engines of these columns; none if one has more entries than another.
+    /// Makes the view; none if the columns differ in length.
     #[doc(hidden)]
     #[must_use]
     pub fn of_columns(columns: Columns<&'a [u32], &'a [u64]>) -> Option<Self> {
@@ -111,19 +110,19 @@ impl<'a> WorkerLoads<'a> {
         let is_even = lists.iter().all(|list| list.len() == length);
         let lists = [columns.outstanding_prefill_tokens, columns.last_step_ns, columns.preemption_count];
         let is_even = is_even && lists.iter().all(|list| list.len() == length);
-        // None where all are 0.
+        // The host sends these columns empty if all values are 0.
         let lists = [columns.host_prompt_blocks, columns.disk_prompt_blocks, columns.loading_requests];
         let is_even = is_even && lists.iter().all(|list| list.is_empty() || list.len() == length);
         is_even.then_some(Self { columns })
     }
 
-    /// Their number.
+    /// Number of engines.
     #[must_use]
     pub fn len(&self) -> usize {
         self.columns.worker.len()
     }
 
-    /// Whether there are none, which the host never sends.
+    /// Whether there are no engines, which the host never sends.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.columns.worker.is_empty()
@@ -135,11 +134,11 @@ impl<'a> WorkerLoads<'a> {
         self.iter().nth(position)
     }
 
-    /// All of them, in order.
+    /// All engines, in order.
     #[inline]
     pub fn iter(&self) -> impl ExactSizeIterator<Item = WorkerLoad> + Clone + 'a {
         let columns = self.columns;
-        // A column without entries has zeros.
+        // An empty column stands for zeros.
         let at = |column: &[u32], index: usize| column.get(index).copied().unwrap_or(0);
         let wide_at = |column: &[u64], index: usize| column.get(index).copied().unwrap_or(0);
         columns.worker.iter().enumerate().map(move |(index, worker)| WorkerLoad {
@@ -183,7 +182,6 @@ impl FromIterator<WorkerLoad> for WorkerColumns {
 }
 
 impl WorkerColumns {
-    /// The engines.
     #[must_use]
     pub fn view(&self) -> WorkerLoads<'_> {
         let Self(columns) = self;

@@ -8,14 +8,14 @@ use core::sync::atomic::{AtomicBool, Ordering};
 #[global_allocator]
 static ALLOCATOR: Allocator = Allocator { arena: UnsafeCell::new(Arena::new()) };
 
-/// Logs the message and ends the guest by a trap. The host joins the last line of the log to its error.
+/// Logs the message and traps. The host appends the last log line to its error.
 #[panic_handler]
 fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
     static IN_PANIC: AtomicBool = AtomicBool::new(false);
-    // The message itself can panic while it is formatted.
+    // Formatting the message can itself panic.
     if !IN_PANIC.swap(true, Ordering::Relaxed) {
         let mut line = Line { bytes: [0; LINE_BYTES], length: 0 };
-        // An error means that the line is full: its beginning suffices.
+        // An error means that the line is full: its beginning is enough.
         let _ = match info.location() {
             Some(place) => write!(line, "panic at {place}: {}", info.message()),
             None => write!(line, "panic: {}", info.message()),
@@ -27,7 +27,7 @@ fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
 
 const LINE_BYTES: usize = 512;
 
-/// A line of text on the stack: there may be no memory left.
+/// A line of text on the stack: the heap may be exhausted.
 struct Line {
     bytes: [u8; LINE_BYTES],
     length: usize,
@@ -52,21 +52,21 @@ impl fmt::Write for Line {
     }
 }
 
-/// dlmalloc, preceded by an arena for the arguments of calls: the host allocates each list by a
-/// separate call, and all of them are freed at the end of the call.
+/// dlmalloc, preceded by an arena for the arguments of calls. The host allocates each list with a separate call, and
+/// all lists are freed at the end of the call.
 struct Allocator {
     arena: UnsafeCell<Arena>,
 }
 
 const ARENA_BYTES: usize = 16 << 10;
 
-/// The bytes come first, so that they are aligned as the arena is.
+/// The bytes come first, so that they have the alignment of the arena.
 #[repr(C, align(16))]
 struct Arena {
     bytes: [u8; ARENA_BYTES],
-    /// Bytes that are taken, from the beginning.
+    /// Number of bytes in use, from the beginning.
     used: usize,
-    /// Allocations that are not freed. At 0 all bytes are free again.
+    /// Number of allocations that are not freed. At 0 all bytes are free again.
     live: usize,
 }
 
@@ -98,13 +98,12 @@ impl Arena {
     }
 }
 
-// SAFETY: without atomics a module of wasm32 has no threads, so nothing is ever shared between any.
+// SAFETY: wasm32 without atomics has no threads, so nothing is shared between threads.
 #[cfg(not(target_feature = "atomics"))]
 #[expect(unsafe_code, reason = "a static must be `Sync`, even where there is one thread")]
 unsafe impl Sync for Allocator {}
 
-// SAFETY: the arena returns disjoint parts of its bytes, and only takes those back; everything else
-// is dlmalloc's.
+// SAFETY: the arena returns disjoint parts of its bytes and takes only those back; dlmalloc serves everything else.
 #[expect(unsafe_code, reason = "an allocator is unsafe by its nature")]
 unsafe impl GlobalAlloc for Allocator {
     #[inline]
@@ -138,7 +137,7 @@ unsafe impl GlobalAlloc for Allocator {
     }
 }
 
-/// Memory for a list of a call's arguments, as the host asks for it.
+/// Allocates the lists in a call's arguments at the host's request.
 #[expect(unsafe_code, reason = "the canonical ABI names the function")]
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cabi_realloc(place: *mut u8, old_size: usize, align: usize, size: usize) -> *mut u8 {
@@ -147,11 +146,11 @@ unsafe extern "C" fn cabi_realloc(place: *mut u8, old_size: usize, align: usize,
     }
     let Ok(layout) = Layout::from_size_align(size.max(old_size), align) else { core::arch::wasm32::unreachable() };
     let given = if old_size == 0 {
-        // SAFETY: there are no threads, and nothing of the arena is borrowed.
+        // SAFETY: there are no threads, and no reference into the arena is alive.
         let taken = unsafe { (*ALLOCATOR.arena.get()).take(layout) };
         taken.unwrap_or_else(|| unsafe { ALLOCATOR.alloc(layout) })
     } else {
-        // The host asks for larger texts while it recodes them, which ours are not.
+        // The host reallocates only while it recodes text; texts in UTF-8 are not recoded.
         let old = Layout::from_size_align(old_size, align).unwrap_or(layout);
         unsafe { ALLOCATOR.realloc(place, old, size) }
     };

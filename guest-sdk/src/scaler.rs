@@ -40,22 +40,20 @@ use vcr_policy::scaling::PoolView;
 /// export_autoscaler!(OnlyUp);
 /// ```
 pub trait ScalerGuest: Sized + 'static {
-    /// The autoscaler's config, read from the user's JSON. Give it
-    /// `#[serde(deny_unknown_fields)]`, so that a misspelt key is an error that
-    /// names the key, and `#[serde(default)]` where fields may be left out.
+    /// The autoscaler's config, read from the user's JSON. Use `#[serde(deny_unknown_fields)]`, so that an error
+    /// names a misspelt key, and `#[serde(default)]` for optional fields.
     type Config: DeserializeOwned;
 
     /// Makes the autoscaler of one pool.
     ///
     /// # Errors
-    /// When the config is invalid; the text is shown to the user and should name the field, its
-    /// value and what to write instead.
+    /// When the config is invalid. The user sees the text: name the field, its value and what is allowed.
     fn configure(config: Self::Config, seed: u64) -> Result<Self, String>;
 
-    /// The wanted number of running and starting engines, at most a million. The host applies the
-    /// pool's limits to the answer.
+    /// Returns the desired number of running and starting engines, at most a million. The host applies the pool's
+    /// limits to it.
     ///
     /// # Errors
-    /// Ends the run; the text is shown to the user.
+    /// Ends the run. The user sees the text.
     fn desired(&mut self, pool: &PoolView) -> Result<u32, String>;
 }

@@ -1,14 +1,13 @@
 use alloc::string::String;
 use core::cell::RefCell;
 
-/// The place of an instance's one guest, and of the state that its calls keep.
+/// Holds the one guest of an instance and the state that the guest keeps between calls.
 ///
-/// It is a static of the guest, because the functions of the interfaces take no
-/// `self`: passing a handle would cost more than pricing a step does.
+/// It is a static, because the interface's functions take no `self`: passing a handle would cost more than pricing a
+/// step.
 pub struct Slot<T>(RefCell<Option<T>>);
 
-// SAFETY: without atomics a module of wasm32 has no threads, so nothing is ever
-// shared between any.
+// SAFETY: wasm32 without atomics has no threads, so nothing is shared between threads.
 #[cfg(all(target_arch = "wasm32", not(target_feature = "atomics")))]
 #[expect(unsafe_code, reason = "a static must be `Sync`, even where there is one thread")]
 unsafe impl<T> Sync for Slot<T> {}
@@ -24,7 +23,7 @@ impl<T> Slot<T> {
     /// Fills the slot.
     ///
     /// # Errors
-    /// That of `make`, or that the slot is full.
+    /// The error of `make`, or that the slot is full.
     pub fn configure(&self, make: impl FnOnce() -> Result<T, String>) -> Result<(), String> {
         let mut kept = self.0.borrow_mut();
         if kept.is_some() {
@@ -34,10 +33,10 @@ impl<T> Slot<T> {
         Ok(())
     }
 
-    /// Makes a call.
+    /// Calls `call` with the state.
     ///
     /// # Errors
-    /// That of `call`, or that the slot is empty.
+    /// The error of `call`, or that the slot is empty.
     #[inline]
     pub fn with<R>(&self, call: impl FnOnce(&mut T) -> Result<R, String>) -> Result<R, String> {
         match &mut *self.0.borrow_mut() {

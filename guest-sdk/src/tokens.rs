@@ -8,8 +8,8 @@ use vcr_policy::tokens::TokenRequest;
 
 /// Chooses the output tokens of one engine's requests.
 ///
-/// One value serves one engine. The state of a running request is a value of its own,
-/// [`Request`](Self::Request). Equally configured values must give equal answers to equal calls.
+/// One value serves one engine. Each running request has its own state, a [`Request`](Self::Request). Equally
+/// configured values must give equal answers to equal calls.
 ///
 /// ```
 /// use vcr_guest_sdk::{TokenGuest, TokenRequest, export_token_source, serde};
@@ -48,46 +48,42 @@ use vcr_policy::tokens::TokenRequest;
 /// # Ok::<(), String>(())
 /// ```
 pub trait TokenGuest: Sized + 'static {
-    /// The source's config, read from the user's JSON. Give it
-    /// `#[serde(deny_unknown_fields)]`, so that a misspelt key is an error that
-    /// names the key, and `#[serde(default)]` where fields may be left out.
+    /// The source's config, read from the user's JSON. Use `#[serde(deny_unknown_fields)]`, so that an error names a
+    /// misspelt key, and `#[serde(default)]` for optional fields.
     type Config: DeserializeOwned;
 
-    /// State of a request from its start to its end.
+    /// State of a running request.
     type Request;
 
-    /// Makes the source of one engine. Most sources draw from the seeds of the
-    /// requests instead of `seed`, so that a request gets the same output on
-    /// every engine.
+    /// Makes the source of one engine. Most sources draw from the seeds of the requests instead of `seed`, so that a
+    /// request gets the same output on every engine.
     ///
     /// # Errors
-    /// When the config is invalid; the text is shown to the user and should name the field, its
-    /// value and what to write instead.
+    /// When the config is invalid. The user sees the text: name the field, its value and what is allowed.
     fn configure(config: Self::Config, seed: u64) -> Result<Self, String>;
 
-    /// A request starts, whose tokens will be wanted.
+    /// Starts a request.
     ///
     /// # Errors
-    /// Refuses this request, and no other: it ends with an error and gets no
-    /// tokens. The text is logged and, where the frontend can, sent to its user:
-    /// it should say what of the request cannot be followed. A run in virtual
-    /// time, where no user could be notified, ends with it.
+    /// Refuses this request only: it ends with an error and gets no tokens. The text is logged and, if the frontend
+    /// can do so, sent to the user: say which parameter of the request is unsupported. A run in virtual time has no
+    /// user to notify, so it ends with the error.
     fn start(&mut self, request: &TokenRequest<'_>) -> Result<Self::Request, String>;
 
-    /// Output token `index` of a request; indices rise from 0 one by one.
+    /// Returns output token `index` of a request. `index` counts up from 0.
     ///
-    /// To end the output, answer the request's end token or one of its stop tokens. A few more may
-    /// be wanted after it; those are discarded.
+    /// To end the output, return the request's end token or one of its stop tokens. The host may ask for a few tokens
+    /// after that one and discards them.
     ///
     /// # Errors
-    /// Ends the run; the text is shown to the user.
+    /// Ends the run. The user sees the text.
     fn next_token(&mut self, request: &mut Self::Request, index: u32) -> Result<u32, String>;
 
-    /// How many drafts of a request are accepted in each step that verifies some: the first ones,
-    /// or all if the step verifies fewer. Called after the request's tokens of a step; the answer
-    /// applies from this step on, and `None` changes nothing.
+    /// Returns how many of a request's draft tokens are accepted in each step that verifies drafts: the first ones,
+    /// or all if the step verifies fewer. Called after each step of the request. The answer applies from this step
+    /// on; `None` changes nothing.
     ///
-    /// A request without any `Some` has the engine's acceptance rates.
+    /// Until the first `Some`, the engine's acceptance rates apply.
     fn accepted_drafts(&mut self, request: &mut Self::Request) -> Option<u32> {
         let _ = request;
         None

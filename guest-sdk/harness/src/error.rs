@@ -4,30 +4,30 @@ use std::path::PathBuf;
 /// Why a guest could not be built or checked.
 #[derive(Debug)]
 pub enum HarnessError {
-    /// The host's program does not start.
+    /// The program `vcr` cannot be started.
     NoHost {
-        /// The program.
+        /// Path of the program.
         program: PathBuf,
-        /// Why not.
+        /// The operating system's error.
         source: std::io::Error,
     },
-    /// A command of the host failed.
+    /// A `vcr guest` command failed.
     Failed {
         /// `build` or `check`.
         command: &'static str,
-        /// Its exit code; none if it was killed.
+        /// Exit code of the command; none if a signal killed it.
         code: Option<i32>,
         /// Output of the command.
         message: String,
     },
-    /// The folder holds several guests, or none.
+    /// The folder has not exactly one guest.
     SeveralGuests {
         /// The folder.
         folder: PathBuf,
-        /// Guests in it.
+        /// Number of guests in the folder.
         guests: usize,
     },
-    /// The host answers something else than this harness was made for.
+    /// The output of the command is not the JSON that this harness expects.
     BadAnswer {
         /// `build` or `check`.
         command: &'static str,

@@ -1,8 +1,7 @@
 //! Runs a guest in the real host from the guest's own `cargo test`.
 //!
-//! The host is the program `vcr`, named by the variable `VCR` or found on the `PATH`. If there is
-//! none the test is skipped with a message; if the variable `CI` is `true` nothing may be skipped,
-//! and it fails.
+//! The host is the program `vcr`. The variable `VCR` names it; otherwise it is searched on the `PATH`. If there is no
+//! `vcr`, [`Host::find`] prints a message so that the test can skip. With `CI=true` it panics instead.
 //!
 //! ```no_run
 //! use vcr_guest_harness::Host;
@@ -25,7 +24,6 @@ use std::process::{Command, Output};
 pub use error::HarnessError;
 pub use report::{CallCost, Check, Report, Used};
 
-/// The variable that names the program.
 const PROGRAM_VARIABLE: &str = "VCR";
 
 /// The program that builds and runs guests.
@@ -35,11 +33,10 @@ pub struct Host {
 }
 
 impl Host {
-    /// The host of this machine. If there is none, prints that on standard error and returns none,
-    /// so that the test can return.
+    /// Finds `vcr` on this machine. If there is none, prints a message to standard error and returns none.
     ///
     /// # Panics
-    /// When there is none and the variable `CI` is `true`.
+    /// When there is no `vcr` and the variable `CI` is `true`.
     #[must_use]
     #[track_caller]
     pub fn find() -> Option<Self> {
@@ -53,16 +50,16 @@ impl Host {
         program.map(|program| Self { program })
     }
 
-    /// A host whose program is known.
+    /// Uses the host program at this path.
     #[must_use]
     pub fn of_program(program: impl Into<PathBuf>) -> Self {
         Self { program: program.into() }
     }
 
-    /// Builds the guest in a folder, into its `dist`.
+    /// Builds the guest in a folder, into its folder `dist`.
     ///
     /// # Errors
-    /// When it does not build; the error has the compiler's words.
+    /// When the guest does not build; the error has the compiler's output.
     pub fn build(&self, folder: impl AsRef<Path>) -> Result<Guest, HarnessError> {
         let arguments = ["guest".as_ref(), "build".as_ref(), "--quiet".as_ref(), "--json".as_ref()];
         let output = self.run(&[&arguments[..], &[folder.as_ref().as_os_str()]].concat())?;
@@ -76,7 +73,7 @@ impl Host {
         Ok(self.guest(&built.component))
     }
 
-    /// A guest that is built already.
+    /// Uses a component that is already built.
     #[must_use]
     pub fn guest(&self, component: impl Into<PathBuf>) -> Guest {
         Guest { host: self.clone(), component: component.into() }
@@ -102,17 +99,16 @@ impl Guest {
         &self.component
     }
 
-    /// Puts the guest through `vcr guest check`. Checks that fail are in the
-    /// report.
+    /// Runs `vcr guest check` on the guest. The report lists failed checks.
     ///
     /// # Errors
-    /// When the guest cannot be loaded, refuses the config or fails while it
-    /// configures itself; the error has the host's words.
+    /// When the guest cannot be loaded, refuses the config or fails while it configures itself. The error has the
+    /// output of `vcr`.
     pub fn check(&self, config_json: &str, seed: u64) -> Result<Report, HarnessError> {
         let seed = seed.to_string();
         let arguments = ["guest", "check", "--json", "--config", config_json, "--seed", &seed].map(OsStr::new);
         let output = self.host.run(&[&arguments[..], &[self.component.as_os_str()]].concat())?;
-        // Whatever the exit code is: an existing report contains everything.
+        // A failed check sets the exit code too, and its report is complete.
         if output.stdout.is_empty() {
             return Err(failed("check", &output));
         }

@@ -9,19 +9,19 @@ use serde::Deserialize;
 pub struct Report {
     /// Name of the guest.
     pub guest: String,
-    /// Its world, such as `latency-model`.
+    /// World of the guest, such as `latency-model`.
     pub world: String,
-    /// The version of the guest API that it was made for.
+    /// Version of the guest API that the guest was built for.
     pub api_version: String,
     /// SHA-256 of the component.
     pub sha256: String,
     /// Whether every check passed.
     pub passed: bool,
-    /// Every check that was made.
+    /// All checks.
     pub checks: Vec<Check>,
-    /// Fuel that instantiating and configuring took.
+    /// Fuel used to instantiate and configure the guest.
     pub configure_fuel: Used,
-    /// Bytes of the largest memory that an instance had.
+    /// Largest memory of an instance, in bytes.
     pub memory_bytes: Used,
     /// Cost of each function.
     pub calls: Vec<CallCost>,
@@ -31,24 +31,24 @@ pub struct Report {
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Check {
-    /// Its short name, such as `answers`.
+    /// Short name, such as `answers`.
     pub name: String,
     /// The property that was checked.
     pub claim: String,
     /// `passed`, `broken` or `guest failed`.
     pub outcome: String,
-    /// The reason of a failure; none if it passed.
+    /// Reason of the failure; none if the check passed.
     pub reason: Option<String>,
 }
 
 /// Use of a limit.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq)]
 pub struct Used {
-    /// So much was.
+    /// Amount used.
     pub used: u64,
-    /// So much might have been.
+    /// Largest amount allowed.
     pub limit: u64,
-    /// The one over the other.
+    /// `used` divided by `limit`.
     pub share: f64,
 }
 
@@ -56,30 +56,29 @@ pub struct Used {
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[non_exhaustive]
 pub struct CallCost {
-    /// The function as `wit/` names it, such as `price-step`.
+    /// Name of the function in `wit/`, such as `price-step`.
     pub function: String,
     /// Number of calls.
     pub calls: u64,
-    /// Things that these calls were about: steps, tokens, events, requests.
+    /// Number of steps, tokens, events or requests in all calls.
     pub items: u64,
-    /// Fuel of the call that came nearest to its limit.
+    /// Fuel of the call that used the largest share of its limit.
     pub fuel_most: Used,
-    /// Fuel of a call on average.
+    /// Mean fuel of a call.
     pub fuel_mean: f64,
-    /// Bytes of the answer that came nearest to its limit.
+    /// Size in bytes of the answer that used the largest share of its limit.
     pub answer_bytes_most: Used,
-    /// Time of a call, the median in nanoseconds of this machine.
+    /// Median time of a call on this machine, in nanoseconds.
     pub median_ns: u64,
 }
 
-/// One guest in the output of `vcr guest build --json`.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Built {
     pub(crate) component: PathBuf,
 }
 
 impl Report {
-    /// Cost of a function, by its name in `wit/`; none if it was not called.
+    /// Cost of a function, by its name in `wit/`; none if the function was not called.
     #[must_use]
     pub fn call(&self, function: &str) -> Option<&CallCost> {
         self.calls.iter().find(|cost| cost.function == function)
@@ -88,7 +87,7 @@ impl Report {
     /// Asserts that every check passed.
     ///
     /// # Panics
-    /// With every check that did not, and why.
+    /// When a check failed. The message lists the failed checks with their reasons.
     #[track_caller]
     pub fn assert_passed(&self) {
         assert!(self.passed, "{self}");

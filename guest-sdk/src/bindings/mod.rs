@@ -1,5 +1,5 @@
-//! The component interfaces, generated from `wit/`, and their adapters to the traits of guests: a
-//! module for each world, and one for the common imports.
+//! Bindings that are generated from `wit/`, and their adapters to the guest traits. Each world has a module; `shared`
+//! has the imports of all worlds.
 
 pub mod faults;
 pub mod latency;
@@ -11,9 +11,9 @@ pub mod tokens;
 
 use crate::slot::Slot;
 
-/// A guest with a place for itself.
+/// A guest type whose static slot holds the guest.
 pub trait Exported: Sized {
-    /// The guest and the state that its calls keep.
+    /// The guest together with the state that it keeps between calls.
     type Kept: 'static;
 
     fn slot() -> &'static Slot<Self::Kept>;

@@ -81,7 +81,7 @@ fn event(event: &wit::PolicyEvent) -> PolicyEvent {
     }
 }
 
-/// Columns of exactly as many entries as there are, so that the answer is laid out in place.
+/// Copies the preferences into columns of exact capacity, so that the answer is not reallocated.
 fn columns_of(preferences: &[Preference]) -> Preferences {
     let (mut admissions, mut evictions, mut caps, mut lifted) = (0, 0, 0, 0);
     for preference in preferences {

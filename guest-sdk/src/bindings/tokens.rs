@@ -62,7 +62,6 @@ fn seen(request: &wit::TokenRequest) -> TokenRequest<'_> {
     }
 }
 
-/// Passes remarks on to the host.
 struct ToHost;
 
 impl Remarks for ToHost {

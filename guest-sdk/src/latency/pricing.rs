@@ -6,37 +6,36 @@ use vcr_policy::latency::{EngineInfo, StepShape};
 
 use crate::{Batch, LatencyGuest};
 
-/// A model as the interface calls it.
+/// A model together with the properties of its engine.
 pub struct Pricing<G> {
     model: G,
     kv_total_blocks: u64,
     block_size_tokens: u64,
-    /// Buffer for the price of a single step; kept, so that pricing allocates once.
+    /// Buffer for the price of a single step; reused, so that pricing allocates once.
     durations_ns: Vec<f64>,
 }
 
 impl<G: LatencyGuest> Pricing<G> {
-    /// A model of an engine that has priced nothing.
+    /// Makes the pricing of an engine.
     ///
     /// # Errors
-    /// When the model does not take the engine.
+    /// When the model refuses the engine.
     pub fn new(mut model: G, engine: EngineInfo) -> Result<Self, String> {
         model.engine(&engine)?;
         let EngineInfo { kv_total_blocks, block_size_tokens, .. } = engine;
         Ok(Self { model, kv_total_blocks, block_size_tokens, durations_ns: Vec::new() })
     }
 
-    /// The step, with the values that are the same for every step.
+    /// Fills in the fields that are the same for every step of the engine.
     #[inline]
     fn of_engine(&self, step: StepShape) -> StepShape {
         StepShape { kv_total_blocks: self.kv_total_blocks, block_size_tokens: self.block_size_tokens, ..step }
     }
 
-    /// Prices one step through the guest's `price_batch`: a guest need not know which call the host
-    /// made.
+    /// Prices one step through the guest's `price_batch`, so that guests need to implement only that.
     ///
     /// # Errors
-    /// What the guest says, or that it did not answer one duration.
+    /// The guest's error, or that it did not return exactly one duration.
     #[inline]
     pub fn price_step(&mut self, start_ns: u64, step: StepShape) -> Result<f64, String> {
         let step = self.of_engine(step);
@@ -48,10 +47,10 @@ impl<G: LatencyGuest> Pricing<G> {
         }
     }
 
-    /// Prices a row of decodes.
+    /// Prices consecutive decode-only steps.
     ///
     /// # Errors
-    /// What the guest says, or that the host sent no step.
+    /// The guest's error, or that the host sent no step.
     pub fn price_decodes(
         &mut self,
         start_ns: u64,
@@ -71,7 +70,7 @@ impl<G: LatencyGuest> Pricing<G> {
 mod tests {
     use super::*;
 
-    /// Counts its steps in its prices, and has trouble with the third.
+    /// Adds the number of its calls to its prices, and fails at the third step.
     struct Counting {
         factor: f64,
         steps: u32,

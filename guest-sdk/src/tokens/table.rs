@@ -6,45 +6,45 @@ use vcr_policy::tokens::{TokenRequest, TokenWant};
 
 use crate::TokenGuest;
 
-/// A source as the interface calls it, and its requests by slot.
+/// A token source and its requests by slot.
 pub struct TokenTable<G: TokenGuest> {
     guest: G,
     requests: Vec<Option<Request<G::Request>>>,
 }
 
-/// The host, as a source remarks on requests to it.
+/// Callbacks from a token source to the host.
 pub trait Remarks {
-    /// The request in `slot` cannot be served.
+    /// Reports that the request in `slot` cannot be served.
     fn refuse(&mut self, slot: u32, reason: &str);
 
-    /// From this step on, `count` drafts of the request in `slot` are accepted.
+    /// Reports that from this step on `count` drafts of the request in `slot` are accepted.
     fn accept(&mut self, slot: u32, count: u32);
 }
 
 enum Request<R> {
     Running {
         kept: R,
-        /// Tokens given so far.
+        /// Number of tokens returned so far.
         given: u32,
-        /// The number of accepted drafts that the host knows.
+        /// Number of accepted drafts last reported to the host.
         accepted: Option<u32>,
     },
-    /// Until the host ends it, it may still want tokens, which it throws away.
+    /// The host may still ask for tokens until it ends the request; it discards them.
     Refused,
 }
 
 impl<G: TokenGuest> TokenTable<G> {
-    /// A source without requests.
+    /// Makes a table without requests.
     #[must_use]
     pub fn new(guest: G) -> Self {
         Self { guest, requests: Vec::new() }
     }
 
-    /// Returns the tokens of one step. `host` is notified of each request that the guest cannot
-    /// start, and of changes of the accepted drafts.
+    /// Returns the tokens of one step. Reports to `host` each request that the guest cannot start, and changes of the
+    /// accepted drafts.
     ///
     /// # Errors
-    /// An error of `next_token`, or a host that does not keep to the interface.
+    /// An error of `next_token`, or that the host violates the interface.
     pub fn step<'a>(
         &mut self,
         started: impl IntoIterator<Item = TokenRequest<'a>>,
@@ -106,7 +106,7 @@ impl<G: TokenGuest> TokenTable<G> {
             *given += 1;
         }
         if let Some(count) = self.guest.accepted_drafts(kept) {
-            // The host keeps the number, so only a change is worth a call.
+            // The host remembers the number, so only changes are reported.
             if accepted.replace(count) != Some(count) {
                 host.accept(slot, count);
             }
@@ -122,11 +122,10 @@ mod tests {
 
     use super::*;
 
-    /// The seed of requests that are refused.
+    /// The test source refuses requests with this seed.
     const REFUSED_SEED: u64 = 13;
 
-    /// Answers the length of the prompt, of the text and of the stop tokens,
-    /// then its index, added up.
+    /// Returns the sum of the lengths of the prompt, the text and the stop tokens, and the index.
     struct Sums;
 
     impl TokenGuest for Sums {
@@ -150,7 +149,7 @@ mod tests {
         }
     }
 
-    /// Keeps remarks as a host would.
+    /// Records the reports.
     #[derive(Default)]
     struct Heard {
         refused: Vec<(u32, String)>,
@@ -235,7 +234,7 @@ mod tests {
         assert_eq!(heard.refused, [(1, "the seed is 13".to_owned())]);
     }
 
-    /// Accepts drafts by the number of tokens so far: unset, 2, 2, 1, unset.
+    /// Accepted drafts by number of tokens so far: none, 2, 2, 1, none.
     struct Accepting;
 
     impl TokenGuest for Accepting {

@@ -1,8 +1,7 @@
-//! Things that go wrong by a script, as a guest.
+//! A guest that injects faults by a script.
 //!
-//! The config is a [`Script`] of rules, each with a trigger and a fault. For example, every third
-//! request whose name contains `burst` fails after ten tokens, and half a minute into the run the
-//! engine fails for two seconds:
+//! The config is a [`Script`] of rules, each with a trigger and a fault. In this example every third request whose
+//! name contains `burst` fails after ten tokens, and 30 s into the run the engine crashes for two seconds:
 //!
 //! ```json
 //! {"rules": [
@@ -27,7 +26,7 @@ use vcr_guest_sdk::{FaultAction, FaultBatch, FaultEvent, FaultGuest, export_fail
 use crate::rule::Rule;
 pub use crate::script::{ActionScript, MatchScript, RuleScript, Script};
 
-/// An engine's rules, and its requests.
+/// The rules and requests of one engine.
 pub struct Chaos {
     rules: Vec<Rule>,
     /// The rules that may still apply to each request, by slot.
@@ -55,7 +54,7 @@ impl FaultGuest for Chaos {
                 FaultEvent::Emitted { slot, output_tokens } => self.progress(now_ns, slot, output_tokens, actions),
                 FaultEvent::Ended { slot } => {
                     self.open.remove(&slot);
-                    // It ended in the same batch, before it could be failed.
+                    // The request ended in the same batch, before the fault could be applied.
                     actions.retain(|action| *action != FaultAction::FailRequest { slot });
                 }
                 FaultEvent::Utility { method } => {
@@ -68,8 +67,7 @@ impl FaultGuest for Chaos {
 }
 
 impl Chaos {
-    /// A request has this number of output tokens: whatever rule that was waiting for
-    /// it happens, once for the request.
+    /// Applies the rules that wait for this number of output tokens, each once for the request.
     fn progress(&mut self, now_ns: u64, slot: u32, output_tokens: u32, actions: &mut Vec<FaultAction>) {
         let Some(open) = self.open.get_mut(&slot) else { return };
         let mut failed = false;

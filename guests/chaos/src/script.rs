@@ -6,50 +6,46 @@ use vcr_guest_sdk::Rng;
 
 use crate::rule::{Action, Rule, Trigger};
 
-/// The longest time that an action may have, in milliseconds.
+/// The longest time in a script, in milliseconds.
 const MS_MAX: f64 = 1e12;
 
 /// Faults to inject into an engine.
 #[derive(Clone, Debug, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Script {
-    /// Each by itself; where several happen at once, in this order.
+    /// The rules are independent. If several apply at once, they apply in this order.
     rules: Vec<RuleScript>,
 }
 
 /// A trigger and its fault.
 ///
-/// A rule with `match` or `after_tokens` is about requests and happens once to
-/// each that fits. One with `utility` is about utility calls. One with neither
-/// happens once, at `at_ms`. With `until_ms` it happens within a window: a burst
-/// of errors, for example.
+/// A rule with `match` or `after_tokens` is about requests and applies once to each that matches. A rule with
+/// `utility` is about utility calls. A rule with neither applies once, at `at_ms`. `until_ms` makes it apply within a
+/// window, for example a burst of errors.
 #[derive(Clone, Debug, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RuleScript {
-    /// The requests it is about; all of them where it is empty.
+    /// Selects the requests; empty selects all.
     #[serde(default, rename = "match")]
     matches: Option<MatchScript>,
-    /// It happens when a request has this number of output tokens; when it arrives
-    /// where this is left out.
+    /// Number of output tokens at which the rule applies to a request; by default at its arrival.
     #[serde(default)]
     after_tokens: Option<u32>,
-    /// It happens when a utility call is answered whose method's name contains
-    /// this text.
+    /// The rule applies to utility calls whose method name contains this text.
     #[serde(default)]
     utility: Option<String>,
-    /// It does not happen before this time.
+    /// The rule does not apply before this time.
     #[serde(default)]
     at_ms: Option<f64>,
-    /// It does not happen at this time or later.
+    /// The rule does not apply at this time or later.
     #[serde(default)]
     until_ms: Option<f64>,
-    /// It happens to every so-manieth request or call that it could happen to.
+    /// The rule applies to every n-th request or call that matches.
     #[serde(default = "one")]
     every: u32,
-    /// It happens then with this probability.
+    /// The probability that the rule applies when it is due.
     #[serde(default = "certain")]
     probability: f64,
-    /// Effect of the rule.
     action: ActionScript,
 }
 
@@ -57,9 +53,9 @@ pub struct RuleScript {
 #[derive(Clone, Debug, Default, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct MatchScript {
-    /// A text that its name contains.
+    /// Text that the request's name must contain.
     request_id: String,
-    /// The least and the most tokens that its prompt has.
+    /// Minimum and maximum number of prompt tokens.
     prompt_tokens: Option<[u32; 2]>,
 }
 
@@ -68,30 +64,30 @@ pub struct MatchScript {
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum ActionScript {
     FailRequest,
-    /// The engine does nothing for a time.
+    /// Stalls the engine.
     Stall {
         ms: f64,
     },
-    /// The engine dies.
+    /// Crashes the engine.
     Crash {
-        /// Time until it comes back, if it does.
+        /// Time until the engine restarts; without it the engine stays down.
         #[serde(default)]
         restart_after_ms: Option<f64>,
     },
-    /// The next output message is lost.
+    /// Drops the next output message.
     DropMessage,
-    /// The next output message is sent twice.
+    /// Sends the next output message twice.
     DuplicateMessage,
-    /// The next output message cannot be read.
+    /// Makes the next output message unreadable.
     CorruptMessage,
-    /// The next output message is late.
+    /// Delays the next output message.
     DelayMessage {
-        /// By how much.
+        /// The delay.
         ms: f64,
     },
-    /// The next batch of KV events is lost.
+    /// Drops the next batch of KV events.
     LoseKvEvents,
-    /// The utility call fails.
+    /// Fails the utility call.
     FailUtility,
 }
 
@@ -104,7 +100,7 @@ fn certain() -> f64 {
 }
 
 impl Script {
-    /// The rules, each with randomness of its own.
+    /// Makes the rules, each with its own random stream.
     pub(crate) fn rules(self, seed: u64) -> Result<Vec<Rule>, String> {
         let rules = self.rules.into_iter().enumerate();
         rules
@@ -188,7 +184,7 @@ impl ActionScript {
     }
 }
 
-/// Whole nanoseconds of a time in milliseconds.
+/// Converts milliseconds to whole nanoseconds.
 fn nanoseconds(field: &str, ms: f64) -> Result<u64, String> {
     if !(0.0..=MS_MAX).contains(&ms) {
         return Err(format!("invalid `{field}`: expected 0 to 1e12, got {ms}"));

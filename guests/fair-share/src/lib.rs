@@ -1,4 +1,4 @@
-//! Fair shares of tokens for tenants as a guest.
+//! A guest that gives tenants fair shares of tokens.
 //!
 //! The config is a `vcr_policy::FairShareConfig`, for example
 //! `{"weights": {"3": 2.0}, "max_chunk_tokens": 2048}`.

@@ -1,7 +1,7 @@
-//! Fitted step prices as a guest.
+//! A guest with fitted step prices.
 //!
-//! The model is in the component: `model.json` next to the manifest, written by `vcr fit
-//! --emit-wasm`. A config may replace it, or leave out its noise: `{"noise": "none"}`.
+//! The component contains the model: `model.json` next to the manifest, written by `vcr fit --emit-wasm`. A config
+//! may replace the model, or disable its noise: `{"noise": "none"}`.
 
 #![cfg_attr(target_arch = "wasm32", no_std)]
 
@@ -15,13 +15,13 @@ use serde::Deserialize;
 use vcr_fitted::{NoiseStream, StepPrice, StepWork};
 use vcr_guest_sdk::{Batch, LatencyGuest, StepShape, export_latency_model};
 
-/// The model inside.
+/// The built-in model.
 const MODEL: &str = include_str!("../model.json");
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Config {
-    /// Takes the place of the model inside.
+    /// Replaces the built-in model.
     #[serde(default)]
     step: Option<StepPrice>,
     #[serde(default)]
@@ -31,7 +31,7 @@ struct Config {
 #[derive(Clone, Copy, Default, Deserialize, PartialEq)]
 #[serde(rename_all = "snake_case")]
 enum NoiseChoice {
-    /// The model's own value.
+    /// The noise of the model.
     #[default]
     Fitted,
     None,
@@ -65,7 +65,7 @@ impl LatencyGuest for FittedGuest {
 
     fn price_batch(&mut self, batch: &Batch<'_>, durations_ns: &mut Vec<f64>) -> Result<(), String> {
         if self.price.noise().is_some() {
-            // No share is drawn for a step that does not happen.
+            // Steps past the horizon must not draw from the random stream.
             return batch.price_each(durations_ns, |start_ns, step| Ok(self.price(start_ns, step)));
         }
         batch.price_apart(durations_ns, |step| self.price(batch.start_ns(), step));

@@ -1,4 +1,4 @@
-//! Structured outputs of a model as a guest: `vcr-structured`, which the simulator also has natively.
+//! A guest that produces structured output. `vcr-structured` does the work; the simulator also has it natively.
 
 #![cfg_attr(target_arch = "wasm32", no_std)]
 
@@ -9,7 +9,7 @@ use alloc::string::String;
 use vcr_guest_sdk::{TokenGuest, TokenRequest, export_token_source};
 use vcr_structured::{Config, JsonTokens, Output};
 
-/// The exporting macro wants a type of this crate.
+/// The export macro needs a type of this crate.
 struct Guest(JsonTokens);
 
 impl TokenGuest for Guest {

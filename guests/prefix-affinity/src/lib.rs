@@ -1,4 +1,4 @@
-//! Routing by prefix affinity as a guest.
+//! A guest that routes by prefix affinity.
 //!
 //! The config is a `vcr_policy::prefix_affinity::AffinityConfig`, for example
 //! `{"load_factor": 1.5, "max_waiting": 32}`.

@@ -1,4 +1,4 @@
-//! The roofline model as a guest.
+//! A guest with the roofline latency model.
 //!
 //! The config is a `vcr_roofline::RooflineConfig`, for example
 //! `{"model": "llama-3.1-8b", "gpu": "h100-sxm", "tensor_parallel": 2}`.

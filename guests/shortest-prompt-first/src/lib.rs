@@ -1,4 +1,4 @@
-//! Shortest prompt first as a guest.
+//! A guest that admits the shortest prompt first.
 //!
 //! The config is a `vcr_policy::ShortestPromptFirstConfig`, for example
 //! `{"aging_tokens_per_s": 200, "max_chunk_tokens": 2048}`.

@@ -1,4 +1,4 @@
-//! Autoscaling by a target of work per engine as a guest.
+//! A guest that scales a pool to a target load per engine.
 //!
 //! The config is a `vcr_policy::target_load::TargetPolicy`, for example
 //! `{"metric": "requests", "target": 8, "scale_down_delay_ticks": 3}`.

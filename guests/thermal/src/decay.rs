@@ -1,11 +1,11 @@
-/// `exp(-x)` for `x >= 0`, from `+ - * /` alone.
+/// `exp(-x)` for `x >= 0`, computed with `+ - * /` only.
 ///
-/// The `exp` of a platform's library may differ from another's in the last bit; this one gives the
-/// same bits everywhere. The argument is halved until it is small, a Padé approximant of order (3,
-/// 3) is evaluated there, and the result is squared back. The relative error stays below 1e-11.
+/// `exp` in platform libraries may differ in the last bit; this function returns the same bits everywhere. It halves
+/// the argument until it is small, evaluates a Padé approximant of order (3, 3), and squares the result back. The
+/// relative error stays below 1e-11.
 #[must_use]
 pub fn decay(x: f64) -> f64 {
-    // Below this the result is smaller than 1e-17 of where it started from.
+    // From here on the result is below 1e-17.
     if x >= 40.0 {
         return 0.0;
     }

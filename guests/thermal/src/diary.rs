@@ -2,10 +2,10 @@ use vcr_guest_sdk::observe;
 
 use crate::Thermal;
 
-/// A change of temperature that is worth a point in the trace, in degrees.
+/// Smallest change of temperature that is reported, in degrees.
 const NOTABLE_CELSIUS: f64 = 0.25;
 
-/// Tells how warm the GPU is and when it throttles, where that has changed.
+/// Reports the temperature and the start and end of throttling to the trace.
 #[derive(Clone, Debug, Default)]
 pub struct Diary {
     reported_celsius: Option<f64>,
@@ -13,7 +13,7 @@ pub struct Diary {
 }
 
 impl Diary {
-    /// Tells of a step that ended at `end_ns` and has left the GPU like this.
+    /// Reports the state of the GPU after a step that ended at `end_ns`.
     pub fn step(&mut self, gpu: &Thermal, end_ns: u64) {
         if gpu.is_throttling() {
             observe::count("throttled_steps", 1);
@@ -29,7 +29,7 @@ impl Diary {
     }
 
     fn is_notable(&self, celsius: f64) -> bool {
-        // No `abs` without std.
+        // `abs` needs std.
         self.reported_celsius
             .is_none_or(|reported| celsius >= reported + NOTABLE_CELSIUS || celsius <= reported - NOTABLE_CELSIUS)
     }

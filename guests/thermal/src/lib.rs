@@ -1,8 +1,8 @@
-//! A GPU that gets hot, as a guest: a latency model with state.
+//! A guest that models a GPU that heats up: a latency model with state.
 //!
-//! Each step is priced by a roofline and stretched by a factor that depends on the GPU's
-//! temperature; see [`Thermal`]. The config is `{"roofline": {…}, …}` with the fields of
-//! [`ThermalConfig`]. It reports its temperature and its throttling; see [`Diary`].
+//! A roofline prices each step, and a factor that depends on the GPU's temperature stretches it; see [`Thermal`]. The
+//! config is `{"roofline": {…}, …}` with the fields of [`ThermalConfig`]. The guest reports temperature and
+//! throttling; see [`Diary`].
 
 #![cfg_attr(target_arch = "wasm32", no_std)]
 
@@ -21,13 +21,12 @@ pub use crate::decay::decay;
 pub use crate::diary::Diary;
 pub use crate::thermal::{Thermal, ThermalConfig};
 
-/// The config of the guest.
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Config {
-    /// The GPU when it is cool, as for the guest `roofline`.
+    /// The cool GPU, configured as in the guest `roofline`.
     roofline: RooflineConfig,
-    /// How it heats, cools and throttles.
+    /// Heating, cooling and throttling.
     #[serde(default)]
     thermal: ThermalConfig,
 }

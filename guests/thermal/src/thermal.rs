@@ -5,31 +5,30 @@ use vcr_guest_sdk::Rng;
 
 use crate::decay;
 
-/// How a GPU heats, cools and throttles. Temperatures are the die's.
+/// How a GPU heats, cools and throttles. All temperatures are those of the die.
 #[derive(Clone, Debug, PartialEq, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ThermalConfig {
     /// Steady temperature of an idle GPU, in degrees Celsius.
     pub idle_celsius: f64,
-    /// Steady temperature of a GPU that is busy all the time and not throttled.
+    /// Steady temperature of a GPU that is always busy and not throttled.
     pub busy_celsius: f64,
-    /// Seconds to cover 63 % of the way to its steady temperature.
+    /// Seconds in which the temperature covers 63 % of the way to its steady value.
     pub time_constant_s: f64,
-    /// Temperature above which the clocks fall.
+    /// Temperature above which the clocks slow down.
     pub throttle_celsius: f64,
-    /// Share by which a step gets longer for each degree above that.
+    /// Fraction by which a step gets longer for each degree above `throttle_celsius`.
     pub slowdown_per_celsius: f64,
-    /// The most that a step gets longer: a factor, at least 1.
+    /// Largest slowdown: a factor, at least 1.
     pub slowdown_max: f64,
-    /// GPUs differ: each engine's `throttle_celsius` is moved by a uniform draw
-    /// from its seed, up to this much either way.
+    /// GPUs differ: each engine's `throttle_celsius` is shifted by a uniform draw from its seed, at most this much up
+    /// or down.
     pub throttle_spread_celsius: f64,
 }
 
 impl Default for ThermalConfig {
-    /// An air-cooled GPU in a warm rack. The throttle point is near the
-    /// "GPU Slowdown Temp" that `nvidia-smi -q -d TEMPERATURE` prints for
-    /// data-centre GPUs; the other numbers are illustrative.
+    /// An air-cooled GPU in a warm rack. `throttle_celsius` is near the "GPU Slowdown Temp" that `nvidia-smi -q -d
+    /// TEMPERATURE` prints for data-centre GPUs; the other numbers are illustrative.
     fn default() -> Self {
         Self {
             idle_celsius: 35.0,
@@ -51,8 +50,8 @@ impl Default for ThermalConfig {
 /// linearly with temperature; slower clocks draw less power, so a throttled GPU settles instead of
 /// running away.
 ///
-/// The factor of a step follows from the temperature at its start: steps take milliseconds, the
-/// time constant is many seconds.
+/// The slowdown of a step follows from the temperature at its start, because steps take milliseconds and the time
+/// constant is many seconds.
 #[derive(Clone, Debug)]
 pub struct Thermal {
     idle_celsius: f64,
@@ -62,15 +61,15 @@ pub struct Thermal {
     slowdown_per_celsius: f64,
     slowdown_max: f64,
     celsius: f64,
-    /// End of the last step, the time of `celsius`.
+    /// End of the last step: `celsius` is the temperature at this time.
     known_until_ns: u64,
 }
 
 impl Thermal {
-    /// A GPU that has been idle for long.
+    /// A GPU that has been idle long enough to be at its idle temperature.
     ///
     /// # Errors
-    /// When a number is out of range; names the field.
+    /// When a number is out of range; the error names the field.
     pub fn new(config: &ThermalConfig, rng: &mut Rng) -> Result<Self, String> {
         for (field, value, low, high) in [
             ("idle_celsius", config.idle_celsius, -100.0, 200.0),
@@ -100,7 +99,7 @@ impl Thermal {
 
     /// Runs a step that would take `cool_ns` on a cool GPU and returns its duration in nanoseconds.
     pub fn run(&mut self, start_ns: u64, cool_ns: f64) -> f64 {
-        // Before the first step the GPU was idle too, and already settled.
+        // Before the first step the GPU is idle and settled.
         let idle_ns = start_ns.saturating_sub(self.known_until_ns);
         self.approach(self.idle_celsius, idle_ns as f64);
 
@@ -117,7 +116,7 @@ impl Thermal {
         self.celsius
     }
 
-    /// Whether it is so hot that the clocks fall.
+    /// Whether the GPU is so hot that the clocks slow down.
     #[must_use]
     pub fn is_throttling(&self) -> bool {
         self.celsius > self.throttle_celsius
@@ -160,7 +159,7 @@ mod tests {
         assert_eq!(gpu.run(0, STEP_NS), STEP_NS, "a cool GPU runs at full speed");
 
         let (now_ns, hot_ns) = busy(&mut gpu, 10_000_000, 600);
-        // Where 35 + 60 / s = T and s = 1 + 0.04 (T - 85) meet.
+        // The equilibrium: where 35 + 60 / s = T and s = 1 + 0.04 (T - 85) meet.
         assert!((88.0..91.0).contains(&gpu.celsius()), "{}", gpu.celsius());
         assert!(hot_ns > 1.1 * STEP_NS, "{hot_ns}");
 

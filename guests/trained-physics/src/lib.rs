@@ -1,8 +1,7 @@
-//! Trained physics as a guest.
+//! A guest with the trained-physics latency model.
 //!
-//! The config is a `vcr_roofline::PhysicsConfig`, for example
-//! `{"coefficients": {...}, "model": "llama-3.1-8b", "gpu": "h100-sxm"}`, with the
-//! coefficients as a file of them has them.
+//! The config is a `vcr_roofline::PhysicsConfig`, for example `{"coefficients": {...}, "model": "llama-3.1-8b",
+//! "gpu": "h100-sxm"}`. The coefficients have the form of a coefficients file.
 
 #![cfg_attr(target_arch = "wasm32", no_std)]
 
