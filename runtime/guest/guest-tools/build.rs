@@ -1,11 +1,11 @@
-//! Lists the files of every project: the SDK and the interface, as in this repository.
+//! Embeds the files that every new project needs: the SDK and the interface, as in this repository.
 
 use std::env;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Embedded folders: a name for the table, a folder, and its name in a project.
+/// Embedded folders: the table's name, the folder, and its path in a project.
 const TABLES: &[(&str, &[(&str, &str)])] = &[
     ("SDK", &[("guest-sdk/src", "guest-sdk/src"), ("runtime/engine/policy/src", "runtime/engine/policy/src")]),
     ("HARNESS", &[("guest-sdk/harness/src", "guest-sdk/harness/src")]),
@@ -23,7 +23,7 @@ fn main() {
         let mut rows = String::new();
         for (from, to) in *folders {
             let folder = root.join(from);
-            // A new or removed file changes the table.
+            // A new or removed file in the folder changes the table.
             println!("cargo::rerun-if-changed={}", folder.display());
             for file in files(&folder) {
                 let inside = file.strip_prefix(&folder).expect("it was found there");
@@ -38,7 +38,7 @@ fn main() {
     fs::write(out, code).expect("the output folder is writable");
 }
 
-/// Every file in a folder, sorted, except leftovers of tools.
+/// Every file in a folder, sorted, except files left behind by tools.
 fn files(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.expect("it can be listed").path()).collect();

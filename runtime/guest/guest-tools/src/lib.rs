@@ -1,4 +1,4 @@
-//! Building, creating and distributing guests.
+//! Builds, creates and distributes guests.
 
 pub mod build;
 pub mod registry;

@@ -1,4 +1,4 @@
-//! Builds real guests, and directories that are none.
+//! Builds real guests, and directories that are not guests.
 
 use std::fs;
 use std::path::Path;
@@ -15,7 +15,7 @@ fn the_guests_of_this_repository_build() {
     let options = Options::from_env().expect("the environment is sane");
     let built = match build_workspace(&guests_dir(), out.path(), &options, &mut |_| {}) {
         Ok(built) => built,
-        // A machine without any compiler for wasm32 is not a fault of this crate.
+        // A machine without a compiler for wasm32 is not an error of this crate.
         Err(error @ BuildError::NoToolchain { .. }) => return vcr_skips::skip(&error.to_string()),
         Err(error) => panic!("{error}"),
     };
@@ -36,7 +36,7 @@ fn the_guests_of_this_repository_build() {
     for guest in &built {
         let bytes = fs::read(&guest.component).expect("the component was written");
         assert_eq!(bytes.len() as u64, guest.size_bytes);
-        // Version 13 of layer 1: a component, not a core module.
+        // Version 0x0d of layer 1 marks a component, not a core module.
         assert_eq!(bytes[..8], *b"\0asm\x0d\0\x01\0");
         let root = guests_dir().canonicalize().expect("it exists");
         let root = root.parent().expect("a parent").to_string_lossy().into_owned();

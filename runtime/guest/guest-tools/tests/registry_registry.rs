@@ -1,5 +1,4 @@
-//! Pushing and pulling against a registry in this process, which can be made to
-//! lie, and can be shut.
+//! Pushes to and pulls from a registry in this process, which can send false content or stop answering.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 #[path = "registry_server/mod.rs"]
@@ -11,14 +10,12 @@ use server::Server;
 use tempfile::TempDir;
 use vcr_guest_tools::registry::{DockerConfig, OciReference, RegistryError, Store};
 
-/// A store in a folder of its own.
 struct Fixture {
     folder: TempDir,
     store: Store,
     server: Server,
 }
 
-/// An empty component.
 const COMPONENT: &[u8] = b"\0asm\x0d\0\x01\0";
 
 impl Fixture {
@@ -43,7 +40,6 @@ impl Fixture {
         path
     }
 
-    /// Pushes the component and returns the reference with its digest.
     fn pushed(&self) -> OciReference {
         self.store.push(&self.file(), &self.reference(":1")).expect("it is taken")
     }

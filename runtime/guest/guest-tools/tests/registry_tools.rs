@@ -1,5 +1,4 @@
-//! Guests in a registry between this crate and the tools of others: `wkg`, and `oras` (the program or the
-//! Python package).
+//! Exchanges guests with other tools through a registry: `wkg`, and `oras` (the program or the Python package).
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 #[path = "registry_server/mod.rs"]
@@ -14,7 +13,6 @@ use server::Server;
 use tempfile::TempDir;
 use vcr_guest_tools::registry::{DockerConfig, OciReference, Store};
 
-/// A component that exports nothing.
 const COMPONENT: &[u8] = b"\0asm\x0d\0\x01\0";
 
 /// A registry, a store and a folder with `one.wasm`.
@@ -54,7 +52,6 @@ impl Fixture {
         assert_eq!(fs::read(found.path).expect("it is kept"), COMPONENT, "{tag}");
     }
 
-    /// Runs a tool in the folder.
     fn run(&self, program: &str, arguments: &[&str]) {
         let said = Command::new(program).args(arguments).current_dir(self.folder.path()).output();
         let said = said.expect("it was found before");
@@ -67,7 +64,7 @@ impl Fixture {
     }
 }
 
-/// The program that a variable names, or the one of this name, if it runs with `arguments`.
+/// The program that the variable names, by default `name`, if it runs with `arguments`.
 fn tool(variable: &str, name: &str, arguments: &[&str]) -> Option<String> {
     let program = std::env::var(variable).unwrap_or_else(|_| name.to_owned());
     let mut command = Command::new(&program);

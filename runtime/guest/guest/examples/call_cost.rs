@@ -1,5 +1,5 @@
-//! Measures the cost of calls to shipped guests: `roofline`, compared with the native one,
-//! `shortest-prompt-first` and `prefix-affinity`.
+//! Measures the cost of calls of shipped guests: `roofline` (and its native twin), `shortest-prompt-first` and
+//! `prefix-affinity`.
 //!
 //! `cargo run --release -p vcr-guest --example call_cost -- guests/dist`
 //!
@@ -14,7 +14,7 @@ use vcr_core::route::{EndedRequest, RoutePhase, RouteRequest, WorkerLoad};
 use vcr_guest::{GuestModule, Limits};
 use vcr_roofline::RooflineConfig;
 
-/// The best of several rounds: the least disturbed one.
+/// Number of rounds; the fastest one counts, because it was disturbed least.
 const ROUNDS: usize = 300;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -60,7 +60,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// A decision with 256 running requests: one ended, one was admitted, one arrived.
+/// Measures a decision with 256 running requests: one ended, one was admitted and one arrived.
 fn scheduling(dist: &str) -> Result<(), Box<dyn std::error::Error>> {
     let module = GuestModule::load(format!("{dist}/shortest-prompt-first.wasm"), Limits::default())?;
     let mut policy = module.scheduler_policy(r#"{"aging_tokens_per_s": 100}"#, 1)?;
@@ -101,7 +101,8 @@ fn scheduling(dist: &str) -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// A request of 512 blocks for one of 64 engines; every second call reports an end.
+/// Measures the routing of a request with 512 blocks to one of 64 engines. Every second call also reports an ended
+/// request.
 fn routing(dist: &str) -> Result<(), Box<dyn std::error::Error>> {
     let module = GuestModule::load(format!("{dist}/prefix-affinity.wasm"), Limits::default())?;
     let mut router = module.router("{}", 1)?;

@@ -1,43 +1,41 @@
 //! The address space that an instance reserves.
 //!
-//! Where address space is free, each linear memory reserves all 4 GiB that its
-//! addresses can reach, and a guard behind them: no access needs a check then, and
-//! memory never moves. Under a limit of address space (`ulimit -v`) a handful of such
-//! reservations would use it up, so there a memory reserves little more than it has
-//! and moves when it grows beyond that; accesses are checked by instructions.
+//! Without a limit of address space, each linear memory reserves all 4 GiB that its addresses can reach, and a guard
+//! region. Then accesses need no checks, and memory never moves. Under a limit (`ulimit -v`) a few such reservations
+//! would exhaust it. There a memory reserves little more than its size and moves when it outgrows that; instructions
+//! check the accesses.
 
 use std::fs;
 
 use wasmtime::Config;
 
-/// The kernel's file of a process's limits.
+/// The kernel's file with the limits of this process.
 const LIMITS_FILE: &str = "/proc/self/limits";
 
-/// The name of the limit there.
 const LIMIT_NAME: &str = "Max address space";
 
-/// Bytes that a small memory reserves beyond its size, each time it moves. Most guests never use as much.
+/// Bytes that a memory reserves beyond its size under a limit. Few guests outgrow them.
 const HEADROOM_BYTES: u64 = 4 << 20;
 
-/// The guard at both ends of a small memory.
+/// Size of the guard regions at both ends of a memory under a limit.
 const GUARD_BYTES: u64 = 64 << 10;
 
-/// Whether address space is free for this process.
+/// Whether the address space of this process is limited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AddressSpace {
-    /// There is no limit: accesses go unchecked, guarded by reservations.
+    /// No limit: accesses are unchecked, and guard regions catch errors.
     Free,
-    /// There is one: little is reserved.
+    /// Limited: memories reserve little.
     Limited,
 }
 
 impl AddressSpace {
-    /// The limit of this process; none if the system has no such file.
+    /// Reads the limit of this process; without the kernel's file there is no limit.
     pub(crate) fn of_process() -> Self {
         fs::read_to_string(LIMITS_FILE).map_or(Self::Free, |text| Self::from_table(&text))
     }
 
-    /// Reads the kernel's table of limits: name, soft limit, hard limit, unit.
+    /// Parses the kernel's table of limits: name, soft limit, hard limit, unit.
     fn from_table(table: &str) -> Self {
         let row = table.lines().find_map(|line| line.strip_prefix(LIMIT_NAME));
         let soft = row.and_then(|row| row.split_whitespace().next());
@@ -47,7 +45,6 @@ impl AddressSpace {
         }
     }
 
-    /// Applies it to the memory settings.
     pub(crate) fn apply(self, config: &mut Config) {
         if self == Self::Limited {
             config
@@ -80,8 +77,8 @@ mod tests {
         assert_eq!(AddressSpace::from_table("nonsense"), AddressSpace::Free);
     }
 
-    /// Answers and use of a guest with a memory, by the size of its address space: accesses in
-    /// bounds, growth beyond the reservation, and an access out of bounds.
+    /// Runs a guest that accesses its memory in bounds, grows it beyond the reservation, and accesses it out of
+    /// bounds. Returns the answers, the fuel used and the error.
     fn tried(address_space: AddressSpace) -> (Vec<i32>, u64, String) {
         let engine = Engine::new(&sandbox::config(address_space)).expect("the settings can be used");
         let text = r#"(module (memory (export "memory") 1)

@@ -1,4 +1,4 @@
-//! Calls of a guest by hand: an instance, arguments and answers as JSON with the names of `wit/`.
+//! Single calls of a guest by a user: an instance, with arguments and answers as JSON with the names of `wit/`.
 
 mod answers;
 mod values;
@@ -16,10 +16,10 @@ use crate::module::GuestModule;
 use crate::sandbox::{self, HostState, InstanceInputs};
 use crate::versions;
 
-/// Why a call by hand gave no answer.
+/// Why a call by hand failed.
 #[derive(Debug, thiserror::Error)]
 pub enum HandCallError {
-    /// The guest failed, in this call or while it configured itself.
+    /// The guest failed in this call or in `configure`.
     #[error(transparent)]
     Guest(#[from] GuestError),
     #[error("unknown function `{given}`: expected one of {}", known.join(", "))]
@@ -36,12 +36,12 @@ pub enum HandCallError {
     },
 }
 
-/// One instance of a guest, called by hand. Its state lasts from call to call.
+/// One instance of a guest for calls by hand. It keeps its state between calls.
 pub struct HandInstance<'m> {
     module: &'m GuestModule,
     config_json: &'m str,
     seed: u64,
-    /// The name of the world's interface among the component's exports.
+    /// Name of the world's interface among the component's exports.
     export: String,
     known: Vec<String>,
     store: Store<HostState>,
@@ -51,7 +51,7 @@ pub struct HandInstance<'m> {
 }
 
 impl<'m> HandInstance<'m> {
-    /// A fresh instance. It is configured before its first call, unless that is `configure`.
+    /// Makes a fresh instance. The first call configures it, unless that call is `configure`.
     pub fn new(module: &'m GuestModule, config_json: &'m str, seed: u64) -> Result<Self, HandCallError> {
         let component = module.component();
         let export = format!("{}@{}", module.world().interface(), module.api_version());
@@ -68,9 +68,8 @@ impl<'m> HandInstance<'m> {
         Ok(Self { module, config_json, seed, export, known, store, instance, is_configured: false, answers })
     }
 
-    /// Calls `function` and checks its answer as a run does. `input` is an object with the
-    /// function's parameters; missing columns are as long as the others, and other missing fields
-    /// are 0, empty or none.
+    /// Calls `function` and checks the answer as a run does. `input` is an object with the function's parameters.
+    /// Missing columns get the length of the others; other missing fields are 0, empty or none.
     ///
     /// # Errors
     /// When there is no such function, the input does not fit, the guest fails or its answer is invalid.
@@ -104,7 +103,7 @@ impl<'m> HandInstance<'m> {
         Ok(answer)
     }
 
-    /// An input of `function` with all of its fields, which a call takes.
+    /// Returns a valid input of `function` with all fields.
     pub fn example(&mut self, function: &str) -> Result<Value, HandCallError> {
         self.must_know(function)?;
         let called = self.exported(function);
@@ -126,7 +125,7 @@ impl<'m> HandInstance<'m> {
         instance.get_func(&mut *store, index).expect("it is a function")
     }
 
-    /// Makes a call and returns its answer, unless that is a failure.
+    /// Makes a call and returns the answer, or the guest's failure as a fault.
     fn answered(&mut self, function: Func, arguments: &[Val], budget: Budget) -> Result<Value, CallFault> {
         let store = &mut self.store;
         let mut results = vec![Val::Bool(false); function.ty(&*store).results().len()];
@@ -146,13 +145,12 @@ fn failed(module: &GuestModule, call: &str, fault: CallFault) -> HandCallError {
     GuestError::of_call(module.name(), shown(call), fault, module.example_config()).into()
 }
 
-/// The name of a call as errors show it.
+/// The name of the call in errors.
 fn shown(function: &str) -> &'static str {
     const KNOWN: [&str; 7] = ["instantiate", "configure", "price-step", "price-decodes", "decide", "route", "step"];
     KNOWN.into_iter().find(|known| *known == function).unwrap_or("call")
 }
 
-/// The functions of an exported interface.
 fn functions(component: &Component, export: &str) -> Vec<String> {
     let engine = component.engine();
     let ty = component.component_type();
@@ -163,7 +161,7 @@ fn functions(component: &Component, export: &str) -> Vec<String> {
     functions.map(|(name, _)| name.to_owned()).collect()
 }
 
-/// The words of a failure: its message, and its traceback below.
+/// The text of a failure: its message, then its traceback.
 fn reason(failure: Option<Box<Val>>) -> String {
     let failure = failure.map_or(Value::Null, |failure| as_json(*failure));
     match (&failure["message"], &failure["traceback"]) {
@@ -173,7 +171,7 @@ fn reason(failure: Option<Box<Val>>) -> String {
     }
 }
 
-/// Entries of the longest list in the input, as the size of the call.
+/// Length of the longest list in the input, which determines the budget of the call.
 fn items(input: &Value) -> usize {
     match input {
         Value::Array(entries) => entries.len().max(entries.iter().map(items).max().unwrap_or(0)),

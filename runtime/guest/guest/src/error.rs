@@ -1,4 +1,4 @@
-//! Errors of guests, from their files to their answers.
+//! Errors of guests, from loading to answers.
 
 mod call;
 mod load;
@@ -8,26 +8,26 @@ use std::path::PathBuf;
 pub use call::{ActionProblem, CallFault};
 pub use load::LoadProblem;
 
-/// An error of a guest; [`GuestError::hint`] is the next step.
+/// An error of a guest; see [`GuestError::hint`] for the next step.
 #[derive(Debug, thiserror::Error)]
 pub enum GuestError {
     #[error("cannot read guest `{}`: {source}", path.display())]
     Read {
-        /// The path as given.
+        /// Path as given.
         path: PathBuf,
         source: std::io::Error,
     },
     #[error("cannot load guest `{guest}`: {problem}")]
     Load {
-        /// The path or name of the guest.
+        /// Path or name of the guest.
         guest: String,
         problem: LoadProblem,
     },
     #[error("guest `{guest}` failed in `{call}`: {fault}")]
     Call {
-        /// The name of the guest.
+        /// Name of the guest.
         guest: String,
-        /// The call as `wit/` names it.
+        /// Name of the call in `wit/`.
         call: &'static str,
         fault: CallFault,
         /// The component's example config, if it has one.
@@ -35,7 +35,7 @@ pub enum GuestError {
     },
     #[error("this machine cannot run guest `{guest}`: {reason}; {HOST_HINT}")]
     Host {
-        /// The name of the guest.
+        /// Name of the guest.
         guest: String,
         reason: String,
     },
@@ -55,13 +55,12 @@ impl GuestError {
             Self::Load { problem, .. } => problem.hint(),
             Self::Call { fault: CallFault::Rejected { .. }, example: Some(example), .. } => Some(example_hint(example)),
             Self::Call { fault, .. } => fault.hint(),
-            // Its message contains the hint, since other errors quote it.
+            // The message already has the hint, because other errors quote it.
             Self::Host { .. } => None,
             Self::Sandbox { .. } => Some(HOST_HINT.into()),
         }
     }
 
-    /// The error of a call that failed.
     pub(crate) fn of_call(guest: &str, call: &'static str, fault: CallFault, example: Option<&str>) -> Self {
         let (guest, example) = (guest.to_owned(), example.map(str::to_owned));
         match fault {
@@ -71,14 +70,14 @@ impl GuestError {
     }
 }
 
-/// The hint where the machine has too few resources.
+/// The hint for errors caused by too few resources of the machine.
 const HOST_HINT: &str = "raise the limits of the process (`ulimit -v` for address space, `ulimit -u` for threads) or of its \
                          container, or run fewer engines at once";
 
-/// Longer examples are not printed into a hint.
+/// Longer examples are not shown in hints.
 const EXAMPLE_CHARS_MAX: usize = 400;
 
-/// A valid config of the guest, for a user whose own was rejected.
+/// A hint with a valid config, for a user whose config was refused.
 fn example_hint(example: &str) -> String {
     if example.chars().count() <= EXAMPLE_CHARS_MAX {
         format!("the guest's example config is {example}")

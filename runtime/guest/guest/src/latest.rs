@@ -1,5 +1,5 @@
-//! A guest for the rest of this crate, whatever version of `wit/` it was made for. No name of a
-//! binding generator appears here.
+//! The types of a guest that the rest of the crate uses, independent of the guest's API version. Generated bindings
+//! stay in `versions`.
 
 use std::sync::Arc;
 
@@ -15,7 +15,6 @@ use crate::limits::{Budget, Limits};
 use crate::observe::NoteSink;
 use crate::remarks::Remarks;
 
-/// A compiled guest of any world.
 pub(crate) enum OpenGuest {
     Latency(Box<dyn Maker<dyn LatencyInstance>>),
     Tokens(Box<dyn Maker<dyn TokenInstance>>),
@@ -25,48 +24,48 @@ pub(crate) enum OpenGuest {
     Scaler(Box<dyn Maker<dyn ScalerInstance>>),
 }
 
-/// A compiled guest that can make instances `I`.
+/// Makes instances `I` of a compiled guest.
 pub(crate) trait Maker<I: ?Sized>: Send + Sync {
-    /// Makes a fresh instance and configures it.
+    /// Makes and configures a fresh instance.
     fn configure(&self, setup: Setup<'_>) -> Result<Box<I>, CallFault>;
 }
 
-/// The parts of an instance other than its code.
+/// Everything an instance needs except its code.
 pub(crate) struct Setup<'a> {
     pub(crate) limits: &'a Limits,
     pub(crate) config_json: &'a str,
     pub(crate) seed: u64,
-    /// The engine of a latency model.
+    /// Properties of the engine, for latency models.
     pub(crate) engine: &'a EngineInfo,
-    /// The receiver of its telemetry.
+    /// Receives the instance's telemetry.
     pub(crate) sink: Option<Arc<dyn NoteSink>>,
 }
 
 /// The cost of the last call of an instance.
 pub(crate) trait Metered {
-    /// Fuel of its budget that it has not used.
+    /// Unused fuel of its budget.
     fn fuel_left(&self) -> u64;
 
-    /// Bytes of the largest of the instance's memories, which never shrink.
+    /// Size in bytes of the instance's largest memory. Memories never shrink.
     fn memory_bytes(&self) -> usize;
 }
 
-/// One instance that is one latency model. The caller interprets and checks its answers, as for all
-/// instances; and none may be called again after an error.
+/// A latency model's instance. For all kinds of instances, the caller checks the answers and makes no call after an
+/// error.
 pub(crate) trait LatencyInstance: Metered + Send {
-    /// The place for the shapes of the next step's groups, if the guest reads them.
+    /// The buffer for the KV group shapes of the next step, if the guest reads them.
     fn kv_group_shapes(&mut self) -> Option<&mut Vec<KvGroupShape>> {
         None
     }
 
-    /// Prices one step.
     fn price_step(&mut self, start_ns: u64, step: &StepShape, budget: Budget) -> Result<f64, CallFault>;
 
-    /// Prices a row of decode steps: `first`, and as many in all as there are numbers of blocks.
+    /// Prices consecutive decode-only steps.
     fn price_decodes(&mut self, run: DecodeRun<'_>, budget: Budget) -> Result<Vec<f64>, CallFault>;
 }
 
-/// A row of steps that only decode, to be priced in one call.
+/// Consecutive decode-only steps to price in one call: `first` and its successors, one step for each entry of
+/// `kv_active_blocks`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DecodeRun<'a> {
     pub(crate) start_ns: u64,
@@ -76,7 +75,6 @@ pub(crate) struct DecodeRun<'a> {
     pub(crate) kv_active_blocks: &'a [u64],
 }
 
-/// The arguments of a call for tokens.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TokenCall<'a> {
     pub(crate) started: &'a [TokenRequest<'a>],
@@ -84,19 +82,15 @@ pub(crate) struct TokenCall<'a> {
     pub(crate) wants: &'a [TokenWant],
 }
 
-/// One instance that is one token source.
 pub(crate) trait TokenInstance: Metered + Send {
-    /// Returns the tokens of one step, and appends the remarks on its requests.
+    /// Returns the tokens of one step and appends the guest's remarks on its requests.
     fn step(&mut self, call: TokenCall<'_>, remarks: &mut Remarks, budget: Budget) -> Result<Vec<u32>, CallFault>;
 }
 
-/// One instance that is one failure injector.
 pub(crate) trait FaultInstance: Metered + Send {
-    /// Returns the failures to inject.
     fn decide(&mut self, batch: &FaultBatch<'_>, budget: Budget) -> Result<Vec<FaultAction>, CallFault>;
 }
 
-/// One instance that is one scheduler policy.
 pub(crate) trait PolicyInstance: Metered + Send {
     /// Appends the preferences that change.
     fn decide(
@@ -107,7 +101,6 @@ pub(crate) trait PolicyInstance: Metered + Send {
     ) -> Result<(), CallFault>;
 }
 
-/// The arguments of a router.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RouteCall<'a> {
     pub(crate) ended: &'a [EndedRequest],
@@ -115,7 +108,7 @@ pub(crate) struct RouteCall<'a> {
     pub(crate) workers: &'a [WorkerLoad],
 }
 
-/// A router's decision: the index of an engine in the pool, not in the request's list.
+/// A router's decision. The index is that of the engine in the pool, not in the request's list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Chosen {
     Worker(u32),
@@ -123,12 +116,10 @@ pub(crate) enum Chosen {
 }
 
 pub(crate) trait RouterInstance: Metered + Send {
-    /// Chooses an engine, or refuses the request.
     fn route(&mut self, call: RouteCall<'_>, budget: Budget) -> Result<Chosen, CallFault>;
 }
 
-/// One instance that is one autoscaler.
 pub(crate) trait ScalerInstance: Metered + Send {
-    /// Returns the wanted number of engines.
+    /// Returns the desired number of engines.
     fn decide(&mut self, view: &PoolView, budget: Budget) -> Result<u32, CallFault>;
 }

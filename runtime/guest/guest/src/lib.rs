@@ -1,12 +1,11 @@
-//! Loads WebAssembly guests, meters them and adapts them to the traits of the
-//! engine core. The only crate that knows wasmtime.
+//! Loads WebAssembly guests, meters them and adapts them to the traits of the engine core. This is the only crate
+//! that uses wasmtime.
 //!
-//! A guest is a component of a world in `wit/`. Everything it knows comes through its calls: it may
-//! import write-only interfaces ([`NoteSink`]), and the WASI interfaces that a user grants, in
-//! forms that are the same in every run ([`WasiGrants`]). It runs under fuel and memory limits,
-//! live ones under a time limit too. Any misbehaviour (loop, trap, exhausted limit, invalid answer)
-//! ends as an error that names the guest and the call. Its instance is then dropped: a guest
-//! breaks only its own run.
+//! A guest is a component of a world in `wit/`. It gets information only through its calls. It may import write-only
+//! interfaces ([`NoteSink`]) and the WASI interfaces that a user grants; these behave identically in every run
+//! ([`WasiGrants`]). Limits of fuel and memory apply to every guest, and a time limit to guests of live engines. Any
+//! misbehaviour (loop, trap, exhausted limit, invalid answer) becomes an error that names the guest and the call. The
+//! instance is then dropped, so a guest breaks only its own run.
 //!
 //! ```no_run
 //! use vcr_guest::{GuestModule, Limits};
@@ -17,13 +16,11 @@
 //! # Ok::<(), vcr_guest::GuestError>(())
 //! ```
 //!
-//! A guest loaded from a file is compiled once: the machine code is kept in the
-//! user's cache folder, or in a subfolder of the one that `VCR_GUEST_CACHE` names,
-//! or not at all where that is set but empty.
+//! A guest loaded from a file is compiled once: the machine code is cached in the user's cache folder, or in a
+//! subfolder of `VCR_GUEST_CACHE`. An empty `VCR_GUEST_CACHE` disables the cache.
 //!
-//! The same component, config, seed and calls give the same answers on every
-//! machine: NaNs are canonical, threads are off, relaxed SIMD is deterministic,
-//! and the limits of runs in virtual time count instructions and bytes.
+//! The same component, config, seed and calls give the same answers on every machine: NaNs are canonical, threads are
+//! off, relaxed SIMD is deterministic, and the limits of runs in virtual time count instructions and bytes.
 
 mod adapters;
 mod address_space;

@@ -2,62 +2,55 @@ use std::time::Duration;
 
 use crate::wasi::WasiGrants;
 
-/// The limits of a guest. Every limit except that of live engines counts something that is the same
-/// on every machine, so a run that passes on one passes on all.
+/// The limits of a guest. All limits except that of live engines count machine-independent quantities, so a run that
+/// passes on one machine passes on all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Fuel to instantiate and configure one instance. One unit is about one
-    /// WebAssembly instruction; 500 million take around a second.
+    /// Fuel to instantiate and configure one instance. A unit is about one WebAssembly instruction; 500 million take
+    /// about a second.
     pub fuel_per_configure: u64,
-    /// Fuel that each byte of the config adds: to read JSON takes about half of it.
+    /// Additional fuel for each byte of the config. Parsing JSON takes about half of it.
     pub fuel_per_config_byte: u64,
-    /// Fuel of one call, however little it is about.
+    /// Base fuel of one call.
     pub fuel_per_call: u64,
-    /// Fuel that each thing adds that a call is about: a step to be priced, a
-    /// request that starts or ends, a token wanted, an event. A roofline uses
-    /// some hundred units a step.
+    /// Additional fuel for each item of a call: a step to price, a request that starts or ends, a wanted token, or an
+    /// event. A roofline uses some hundred units a step.
     pub fuel_per_item: u64,
-    /// Steps of one pricing call; a longer batch is split over several calls. Bounds the list that
-    /// the guest must take into its memory.
+    /// Maximum number of steps in one pricing call. A longer batch is split, to bound the list in the guest's memory.
     pub steps_per_call: usize,
-    /// Prompts, stop tokens and structured outputs of the requests that start in
-    /// one call for tokens, in bytes; more requests are spread over several
-    /// calls. A longer request has a call to itself.
+    /// Maximum bytes of prompts, stop tokens and structured outputs of the requests that start in one token call.
+    /// More requests are split over several calls. A larger request has a call to itself.
     pub request_bytes_per_call: usize,
-    /// Linear memory of one instance, in bytes. An instance serves one engine.
+    /// Maximum linear memory of one instance, in bytes. An instance serves one engine.
     pub memory_bytes: usize,
-    /// Elements of the tables of one instance.
+    /// Maximum table elements of one instance.
     pub table_elements: usize,
-    /// Core instances, memories and tables, each, inside one component.
+    /// Maximum number, each, of core instances, memories and tables in one component.
     pub core_items: usize,
-    /// Bytes that the host may copy for one answer: results and error texts. Grows with the size of
-    /// a call that has no limit of its own.
+    /// Maximum bytes that the host copies for one answer: results and error texts. Items with answers of their own
+    /// add to this.
     pub answer_bytes: usize,
-    /// Size of a component file, in bytes, checked before it is compiled.
+    /// Maximum size of a component file in bytes, checked before compilation.
     pub component_bytes: u64,
-    /// Calls of the functions of `observe` that an instance may make in one of
-    /// its own calls.
+    /// Maximum number of `observe` calls that an instance may make within one call.
     pub observe_calls_per_call: u32,
-    /// Names of counters and gauges of one instance.
+    /// Maximum number of counter and gauge names of one instance.
     pub observe_names: usize,
-    /// Bytes of telemetry of one instance over its life: texts, and 16 for each
-    /// annotation, line and value of a gauge. As many again may be written to
-    /// the standard outputs of WASI.
+    /// Maximum telemetry of one instance over its life, in bytes: texts, and 16 for each annotation, line and gauge
+    /// value. The standard outputs of WASI have a separate limit of the same size.
     pub observe_bytes: u64,
-    /// Requests that a token source may refuse in one call; 1 KiB of each reason
-    /// is kept.
+    /// Maximum number of requests that a token source may refuse in one call; 1 KiB of each reason is kept.
     pub refusals_per_call: usize,
-    /// Number of times that a token source may set a request's accepted drafts in one call.
+    /// Maximum number of times that a token source may set accepted drafts in one call.
     pub acceptances_per_call: usize,
-    /// Real time of one call, for live engines, which share it with a frontend
-    /// that waits; to instantiate and configure an instance may take ten times
-    /// as long. `None`: the clock of the machine decides nothing.
+    /// Maximum real time of one call, for live engines, whose frontend waits for the guest. Instantiating and
+    /// configuring may take ten times as long. `None`: no limit depends on the clock.
     pub wall_time_per_call: Option<Duration>,
-    /// The parts of WASI that a guest may import.
+    /// The WASI interfaces that a guest may import.
     pub wasi: WasiGrants,
 }
 
-/// The real time of configuring, in calls: a large config takes long to read.
+/// Factor of the time limit for configuring: a large config takes long to parse.
 const CONFIGURE_CALLS: u32 = 10;
 
 impl Default for Limits {
@@ -86,7 +79,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// For instantiating, and configuring with a config of this many bytes.
+    /// The budget to instantiate and to configure with a config of this many bytes.
     pub(crate) fn configure_budget(&self, config_bytes: usize) -> Budget {
         let reading = self.fuel_per_config_byte.saturating_mul(config_bytes as u64);
         Budget {
@@ -96,8 +89,7 @@ impl Limits {
         }
     }
 
-    /// For a call about `items` things whose honest answer may have
-    /// `expected_bytes`.
+    /// The budget of a call with `items` items whose valid answer may have `expected_bytes`.
     pub(crate) fn budget(&self, items: usize, expected_bytes: usize) -> Budget {
         Budget {
             fuel: self.fuel_per_call.saturating_add(self.fuel_per_item.saturating_mul(items as u64)),
@@ -112,6 +104,6 @@ impl Limits {
 pub(crate) struct Budget {
     pub(crate) fuel: u64,
     pub(crate) answer_bytes: usize,
-    /// Limit of real time, if there is one.
+    /// Real-time limit, if any.
     pub(crate) wall_time: Option<Duration>,
 }

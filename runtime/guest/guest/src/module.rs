@@ -30,21 +30,20 @@ use crate::{sandbox, versions};
 pub use role::GuestRole;
 use role::sealed::Sealed;
 
-/// A guest of one world, compiled once. Cloning shares the compiled code, and
-/// every thread may make models, sources or injectors from it; each has an
-/// instance to itself.
+/// A guest, compiled once. Clones share the compiled code. Every thread may make plugins from it; each plugin has its
+/// own instance.
 #[derive(Clone)]
 pub struct GuestModule {
     shared: Arc<Shared>,
-    /// The receiver of the telemetry of instances made from this handle.
+    /// Receives the telemetry of instances made from this handle.
     sink: Option<Arc<dyn NoteSink>>,
-    /// The engine of latency models made from this handle.
+    /// Properties of the engine, for latency models made from this handle.
     engine: EngineInfo,
 }
 
 struct Shared {
     name: String,
-    /// The name of the file in errors.
+    /// The file's name in errors.
     shown: String,
     digest: String,
     world: World,
@@ -57,8 +56,7 @@ struct Shared {
 }
 
 impl GuestModule {
-    /// Reads, checks and compiles the component at `path`. The guest is known
-    /// by the file name without its extension.
+    /// Reads, checks and compiles the component at `path`. The guest's name is the file name without extension.
     ///
     /// # Errors
     /// When the file cannot be read or is not a guest that this build can run.
@@ -69,7 +67,7 @@ impl GuestModule {
         Self::load_as(&name, path, limits)
     }
 
-    /// Reads, checks and compiles the component at `path`, and calls the guest `name` instead of its file name.
+    /// Like [`load`](Self::load), but the guest's name is `name`.
     ///
     /// # Errors
     /// When the file cannot be read or is not a guest that this build can run.
@@ -84,8 +82,8 @@ impl GuestModule {
         Self::open(name.to_owned(), &path.display().to_string(), &bytes, limits, Cache::from_env())
     }
 
-    /// Checks and compiles a component that is already in memory, known as
-    /// `name`. It may be made to be thrown away, so it leaves nothing on disk.
+    /// Checks and compiles a component in memory, as the guest `name`. The result is not cached on disk, because the
+    /// component may be temporary.
     ///
     /// # Errors
     /// When the bytes are not a guest that this build can run.
@@ -106,7 +104,7 @@ impl GuestModule {
         let schema = declared.config_schema.map(ConfigSchema::new).transpose();
         let schema = schema.map_err(|reason| refused(LoadProblem::BadSchema { reason }))?;
         let (world, api_version) = (declared.world, declared.api_version);
-        // Only now: most files that are not guests never need an engine.
+        // Made late, because most files that are not guests are refused before.
         let engine = match limits.wall_time_per_call {
             Some(_) => sandbox::watched_engine(),
             None => sandbox::engine(),
@@ -149,14 +147,13 @@ impl GuestModule {
         Ok(Self { shared, sink: None, engine: EngineInfo::default() })
     }
 
-    /// This guest with `sink` as the receiver of its telemetry; without one, telemetry is dropped.
+    /// This guest with `sink` as the receiver of telemetry. Without a sink, telemetry is dropped.
     #[must_use]
     pub fn observed_by(&self, sink: Arc<dyn NoteSink>) -> Self {
         Self { sink: Some(sink), ..self.clone() }
     }
 
-    /// This guest as the latency model of an engine. Without an engine, guests are told the default one, as
-    /// in checks.
+    /// This guest as the latency model of `engine`. Without an engine, it gets the default properties, as in checks.
     #[must_use]
     pub fn serving(mut self, engine: Option<&EngineInfo>) -> Self {
         if let Some(engine) = engine {
@@ -165,7 +162,7 @@ impl GuestModule {
         self
     }
 
-    /// The name that errors and reports use.
+    /// The guest's name in errors and reports.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.shared.name
@@ -177,48 +174,47 @@ impl GuestModule {
         &self.shared.digest
     }
 
-    /// The world of the guest, which decides which of the functions below it answers.
+    /// The guest's world, which determines the roles that [`make`](Self::make) can return.
     #[must_use]
     pub fn world(&self) -> World {
         self.shared.world
     }
 
-    /// The version of the guest API that the component was made for.
+    /// Version of the guest API that the component was built for.
     #[must_use]
     pub fn api_version(&self) -> ApiVersion {
         self.shared.api_version
     }
 
-    /// A config to try it with, as JSON, where the component brings one.
+    /// A valid config as JSON, if the component has one.
     #[must_use]
     pub fn example_config(&self) -> Option<&str> {
         self.shared.example_config.as_deref()
     }
 
-    /// The JSON schema of its configs, where the component brings one.
+    /// The JSON schema of the config, if the component has one.
     #[must_use]
     pub fn config_schema(&self) -> Option<&str> {
         self.shared.schema.as_ref().map(ConfigSchema::text)
     }
 
-    /// The problems of a config by the schema, each with the path of its value.
+    /// The problems that the schema finds in a config, each with the path of its value.
     pub(crate) fn schema_problems(&self, config_json: &str) -> Option<String> {
         self.shared.schema.as_ref()?.problems(config_json)
     }
 
-    /// The limits that its instances run under.
+    /// Limits of the guest's instances.
     #[must_use]
     pub fn limits(&self) -> &Limits {
         &self.shared.limits
     }
 
-    /// Configures an instance and throws it away, to see whether it takes the
-    /// config.
+    /// Configures an instance and drops it, to check the config.
     pub fn try_config(&self, config_json: &str) -> Result<(), GuestError> {
         self.try_config_with(config_json, 0)
     }
 
-    /// As [`try_config`](Self::try_config), with a seed.
+    /// Like [`try_config`](Self::try_config), with a seed.
     pub(crate) fn try_config_with(&self, config_json: &str, seed: u64) -> Result<(), GuestError> {
         match &self.shared.guest {
             OpenGuest::Latency(maker) => self.configure(maker.as_ref(), config_json, seed).map(drop),
@@ -230,27 +226,24 @@ impl GuestModule {
         }
     }
 
-    /// The compiled component, for calls by hand.
     pub(crate) fn component(&self) -> &Component {
         &self.shared.component
     }
 
-    /// The compiled guest, for callers that make their own instances.
     pub(crate) fn open_guest(&self) -> &OpenGuest {
         &self.shared.guest
     }
 
-    /// Makes the guest's object in a fresh instance. `config_json` is one JSON document, whose
-    /// content the guest defines.
+    /// Makes the guest's role in a fresh instance. `config_json` is a JSON document defined by the guest.
     ///
     /// # Errors
-    /// When the guest is of another world, rejects the config or fails while it
+    /// When the guest is of another world, rejects the config or fails while it configures itself.
     /// configures itself.
     pub fn make<R: GuestRole + ?Sized>(&self, config_json: &str, seed: u64) -> Result<Box<R>, GuestError> {
         R::make(self, config_json, seed)
     }
 
-    /// As [`make`](Self::make), with the error type of the engine core.
+    /// Like [`make`](Self::make), with the error type of the engine core.
     pub fn plug_in<R>(&self, config_json: &str, seed: u64) -> Result<Box<R>, R::Error>
     where
         R: GuestRole + Sealed<CallError = <R as GuestRole>::Error> + ?Sized,
@@ -297,7 +290,7 @@ impl GuestModule {
         let setup =
             Setup { limits: &self.shared.limits, config_json, seed, engine: &self.engine, sink: self.sink.clone() };
         let configured = match (maker.configure(setup), self.schema_problems(config_json)) {
-            // The guest knows more of its config than the schema, but not the path.
+            // The guest's error knows more about the config, the schema knows the path.
             (Err(CallFault::Rejected { reason }), Some(problems)) => {
                 Err(CallFault::Rejected { reason: format!("{reason}\n{problems}") })
             }
@@ -324,15 +317,14 @@ impl fmt::Debug for GuestModule {
     }
 }
 
-/// Reads a file, but not much more than `limit_bytes` of it: enough to see that
-/// it is too large.
+/// Reads a file, but at most slightly more than `limit_bytes`: enough to see that the file is too large.
 pub(crate) fn read_up_to(path: &Path, limit_bytes: u64) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     vcr_base::input::open(path)?.take(limit_bytes.saturating_add(1)).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
-/// The size of a file that has one; devices and pipes have none.
+/// The size of a regular file; none for devices and pipes.
 pub(crate) fn size_of_file(path: &Path) -> Option<u64> {
     std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file).map(|about| about.len())
 }

@@ -1,8 +1,7 @@
 //! Telemetry of guests, and its limits.
 //!
-//! An instance reports counts, gauges, annotations and lines of a log. Here they are checked and
-//! bounded; a [`NoteSink`] keeps the rest. None of them reaches a decision, so a run with a sink
-//! decides like one without.
+//! An instance reports counts, gauges, annotations and log lines. They are checked and limited here, and passed on to
+//! a [`NoteSink`]. They never influence decisions, so a run with a sink decides like a run without.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,13 +9,13 @@ use std::sync::Arc;
 use crate::error::CallFault;
 use crate::limits::Limits;
 
-/// The longest name of a counter or a gauge, in bytes, as `wit/` specifies.
+/// The longest name of a counter or gauge in bytes, as `wit/` specifies.
 const NAME_BYTES_MAX: usize = 64;
 
-/// Fixed bytes that an item counts over an instance's life, in addition to its text.
+/// Bytes charged for each item in addition to its text.
 const NOTE_BYTES: u64 = 16;
 
-/// Bytes of the last line that the error of a panic shows.
+/// Longest last line, in bytes, that the error of a panic shows.
 const LAST_LINE_BYTES_MAX: usize = 1024;
 
 /// An item of a guest's telemetry.
@@ -28,19 +27,19 @@ pub enum Note<'a> {
         /// Increment of the counter.
         by: u64,
     },
-    /// A gauge has a value.
+    /// A gauge changed.
     Gauge {
         name: &'a str,
         /// Time of the change, in nanoseconds.
         at_ns: u64,
-        /// The value, finite.
+        /// The value; it is finite.
         value: f64,
-        /// Whether the value may be kept in a time series; `false` if the instance has sent too much.
+        /// Whether the time series should include the value; `false` once the instance has sent too much.
         in_course: bool,
     },
-    /// An instant is marked.
+    /// A mark at an instant.
     Annotation {
-        /// The instant in nanoseconds.
+        /// The instant, in nanoseconds.
         at_ns: u64,
         /// The text of the mark.
         text: &'a str,
@@ -50,34 +49,34 @@ pub enum Note<'a> {
         /// The line.
         text: &'a str,
     },
-    /// An item was dropped by a limit or a rule.
+    /// An item was dropped because it was invalid or over a limit.
     Dropped,
 }
 
-/// Keeps the telemetry of a guest's instances.
+/// Receives the telemetry of a guest's instances.
 pub trait NoteSink: Send + Sync {
-    /// Takes one note. The notes of one instance arrive in the order in which it sent them.
+    /// Receives one note. Notes of one instance arrive in the order sent.
     fn note(&self, note: Note<'_>);
 }
 
-/// A gauge, summed up.
+/// Statistics of a gauge.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GaugeSummary {
     /// The latest value.
     pub last: f64,
-    /// The least value.
+    /// The smallest value.
     pub min: f64,
-    /// The greatest value.
+    /// The largest value.
     pub max: f64,
 }
 
-/// Counters and gauges by name, and the number of dropped notes: the bounded part of the telemetry.
+/// Counters and gauges by name, and the number of dropped notes. Their size is bounded.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct GuestStats {
-    /// Totals of counters.
+    /// Totals of the counters.
     pub counters: BTreeMap<String, u64>,
     pub gauges: BTreeMap<String, GaugeSummary>,
-    /// Notes that were dropped.
+    /// Number of dropped notes.
     pub dropped: u64,
 }
 
@@ -106,8 +105,7 @@ impl GuestStats {
     }
 }
 
-/// The value of `name`, made if it is missing. Names are few and used often, so a known one is not
-/// copied.
+/// The value of `name`, inserted if missing. Names are few and used often, so the name is copied only on insertion.
 fn entry<'m, V>(map: &'m mut BTreeMap<String, V>, name: &str, make: impl FnOnce() -> V) -> &'m mut V {
     if !map.contains_key(name) {
         map.insert(name.to_owned(), make());
@@ -115,23 +113,22 @@ fn entry<'m, V>(map: &'m mut BTreeMap<String, V>, name: &str, make: impl FnOnce(
     map.get_mut(name).expect("it was inserted where it was not there")
 }
 
-/// Telemetry of one instance so far, as its limits count it.
+/// Telemetry of one instance so far, as counted by its limits.
 pub(crate) struct TelemetryMeter {
     sink: Option<Arc<dyn NoteSink>>,
     names: BTreeMap<String, Kind>,
     names_max: usize,
-    /// Calls of the functions of `observe` that are left in this call.
+    /// Remaining `observe` calls of the current call.
     calls_left: u32,
     calls_per_call: u32,
     bytes_left: u64,
-    /// The last line that was logged in this call, cut; empty for none.
+    /// The last line logged in the current call, truncated; empty for none.
     last_line: String,
 }
 
-/// The kind of a name.
 enum Kind {
     Counter,
-    /// A gauge, and its latest time.
+    /// A gauge, and the time of its latest value.
     Gauge(u64),
 }
 
@@ -148,13 +145,11 @@ impl TelemetryMeter {
         }
     }
 
-    /// Another call of the instance begins.
     pub(crate) fn begin_call(&mut self) {
         self.calls_left = self.calls_per_call;
         self.last_line.clear();
     }
 
-    /// The last line that was logged in this call.
     pub(crate) fn last_line(&self) -> Option<&str> {
         Some(self.last_line.as_str()).filter(|line| !line.is_empty())
     }
@@ -209,7 +204,7 @@ impl TelemetryMeter {
         Ok(())
     }
 
-    /// The kind of `name`, if it is valid.
+    /// The kind of `name`; none if the name is invalid or over the limit of names.
     fn kind(&mut self, name: &str, new: impl FnOnce() -> Kind) -> Option<&mut Kind> {
         if !self.names.contains_key(name) {
             if self.names.len() >= self.names_max || !is_name(name) {
@@ -220,7 +215,7 @@ impl TelemetryMeter {
         self.names.get_mut(name)
     }
 
-    /// Charges a note with this much text to the remaining bytes, if it fits.
+    /// Charges a note with this much text. Returns whether the limit allows it.
     fn spend(&mut self, text_bytes: usize) -> bool {
         match self.bytes_left.checked_sub(NOTE_BYTES + text_bytes as u64) {
             Some(left) => {
@@ -238,7 +233,7 @@ impl TelemetryMeter {
     }
 }
 
-/// Whether `text` may be the name of a counter or a gauge.
+/// Whether `text` is a valid name of a counter or gauge.
 fn is_name(text: &str) -> bool {
     let is_inner = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'_';
     text.len() <= NAME_BYTES_MAX

@@ -1,22 +1,21 @@
-//! Remarks of a token source about its requests: the calls of `refuse` and `accept`
-//! that it makes during a step, bounded in number and bytes.
+//! Remarks of a token source on its requests: the calls of `refuse` and `accept` within a step, limited in number and
+//! bytes.
 
 use vcr_core::tokens::AcceptedDrafts;
 
 use crate::error::CallFault;
 use crate::limits::Limits;
 
-/// Bytes of a reason that are kept, as in `wit/`.
+/// Bytes of a reason that are kept, as specified in `wit/`.
 const REASON_BYTES_MAX: usize = 1024;
 
-/// A request that the guest refused in a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RefusedRequest {
     pub(crate) slot: u32,
     pub(crate) reason: String,
 }
 
-/// The remarks of one or several calls, each kind in the order of its calls.
+/// The remarks of one or more calls, in order.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Remarks {
     pub(crate) refused: Vec<RefusedRequest>,
@@ -30,7 +29,7 @@ impl Remarks {
     }
 }
 
-/// The remarks of an instance's current call.
+/// The remarks of the current call.
 pub(crate) struct RemarksOfCall {
     is_allowed: bool,
     made: Remarks,
@@ -44,12 +43,12 @@ impl RemarksOfCall {
         Self { is_allowed: false, made: Remarks::default(), refused_max, accepted_max }
     }
 
-    /// The call that begins may remark on requests.
+    /// Begins a call that may make remarks.
     pub(crate) fn allow(&mut self) {
         self.is_allowed = true;
     }
 
-    /// Moves the remarks of the call that ended to `remarks`.
+    /// Ends the call and moves its remarks to `remarks`.
     pub(crate) fn take(&mut self, remarks: &mut Remarks) {
         self.is_allowed = false;
         remarks.refused.append(&mut self.made.refused);
@@ -81,7 +80,7 @@ impl RemarksOfCall {
     }
 }
 
-/// The requests of a source: only running ones get remarks, and each is refused once.
+/// The state of each slot: only running requests may get remarks, and a request is refused at most once.
 #[derive(Debug, Default)]
 pub(crate) struct RunningSlots(Vec<SlotState>);
 
@@ -108,8 +107,8 @@ impl RunningSlots {
         }
     }
 
-    /// Checks the remarks of one call, after the first `refused` and `accepted` ones, and drops
-    /// repeated refusals.
+    /// Checks the remarks of one call, which follow the first `refused` and `accepted` entries, and drops repeated
+    /// refusals.
     pub(crate) fn check(&mut self, remarks: &mut Remarks, refused: usize, accepted: usize) -> Result<(), CallFault> {
         for one in &remarks.accepted[accepted..] {
             if self.0.get(one.slot as usize).is_none_or(|state| *state == SlotState::Vacant) {
@@ -127,7 +126,7 @@ impl RunningSlots {
         Ok(())
     }
 
-    /// Whether the refusal of `slot` is its first.
+    /// Returns whether this refusal of `slot` is the first.
     fn refuse(&mut self, slot: u32) -> Result<bool, CallFault> {
         let state = self.0.get_mut(slot as usize).filter(|state| **state != SlotState::Vacant);
         let state = state.ok_or(CallFault::RefusedNoRequest { slot })?;

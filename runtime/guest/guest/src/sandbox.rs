@@ -1,4 +1,4 @@
-//! The deterministic engine, and the store that every instance lives in.
+//! The deterministic wasmtime engine, and the store of each instance.
 
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
@@ -14,17 +14,16 @@ use crate::remarks::RemarksOfCall;
 use crate::wasi::{self, WasiState};
 use crate::watchdog;
 
-/// Stack of a guest's calls. Part of the engine, so not a limit of one guest.
+/// Stack limit of a guest's calls. It belongs to the engine, so it is not a limit of one guest.
 const WASM_STACK_BYTES: usize = 512 << 10;
 
-/// The engine that compiles and runs every guest.
 pub(crate) fn engine() -> Result<&'static Engine, String> {
     static ENGINE: OnceLock<Result<Engine, String>> = OnceLock::new();
     let make = || Engine::new(&config(AddressSpace::of_process())).map_err(|error| format!("{error:#}"));
     ENGINE.get_or_init(make).as_ref().map_err(Clone::clone)
 }
 
-/// The engine, with a running clock for limits of real time.
+/// The engine, with its epoch counter running for real-time limits.
 pub(crate) fn watched_engine() -> Result<&'static Engine, String> {
     static WATCHED: Mutex<bool> = Mutex::new(false);
     let engine = engine()?;
@@ -32,63 +31,62 @@ pub(crate) fn watched_engine() -> Result<&'static Engine, String> {
     Ok(engine)
 }
 
-/// The settings of the engine. `address_space` changes how memory accesses are checked, never a
-/// guest's answers or fuel; the machine code differs, and with it its name in the cache.
+/// Settings of the engine. `address_space` changes how memory accesses are checked, but not a guest's answers or
+/// fuel. It changes the machine code and so the entry's name in the cache.
 pub(crate) fn config(address_space: AddressSpace) -> Config {
     let mut config = Config::new();
     address_space.apply(&mut config);
     config
         .wasm_component_model(true)
-        // Takes a third longer to compile than no optimisation, which the cache
-        // makes up for, and prices a step a few nanoseconds sooner.
+        // Compilation takes a third longer than without optimisation, but is cached. Pricing a step is a few
+        // nanoseconds faster.
         .cranelift_opt_level(OptLevel::Speed)
-        // The payload of a NaN is the one thing that arithmetic may choose. The
-        // price is about a quarter of a roofline step inside the guest.
+        // NaN payloads are the only nondeterministic result of arithmetic. This costs about a quarter of the time of
+        // a roofline step.
         .cranelift_nan_canonicalization(true)
         .relaxed_simd_deterministic(true)
-        // Fuel bounds a call by work, so that a limit is hit on every machine
-        // or on none.
+        // Fuel limits a call by work, so that a limit is hit on every machine or on none.
         .consume_fuel(true)
-        // Live engines bound a call by real time too. The test costs a few
-        // nanoseconds a call, and one engine serves both kinds.
+        // Live engines also limit real time. The check costs a few nanoseconds a call, and lets one engine serve both
+        // modes.
         .epoch_interruption(true)
-        // Only the kind of a trap is reported, so its stack is not walked.
+        // Only the kind of a trap is reported, so a backtrace is unnecessary.
         .wasm_backtrace_max_frames(None)
         .max_wasm_stack(WASM_STACK_BYTES);
     config
 }
 
-/// The host's state of an instance: the limits on its growth, its size, and its telemetry.
+/// The host's state of an instance: limits, memory size and telemetry.
 pub(crate) struct HostState {
     limits: Limits,
     memory_bytes: usize,
     pub(crate) telemetry: TelemetryMeter,
     pub(crate) remarks: RemarksOfCall,
-    /// The shapes of the step that a latency model prices, if it reads them.
+    /// KV group shapes of the step being priced, if the latency model reads them.
     pub(crate) kv_groups: Option<Vec<KvGroupShape>>,
     pub(crate) wasi: Option<Box<WasiState>>,
 }
 
 impl HostState {
-    /// Bytes of the largest linear memory.
+    /// Size in bytes of the largest linear memory.
     pub(crate) fn memory_bytes(&self) -> usize {
         self.memory_bytes
     }
 }
 
-/// The parts of a fresh instance other than its limits.
+/// Inputs of a fresh instance other than its limits.
 pub(crate) struct InstanceInputs {
-    /// Source of the randomness that is granted.
+    /// Seed of `wasi:random`.
     pub(crate) seed: u64,
-    /// The receiver of its telemetry.
+    /// Receives the instance's telemetry.
     pub(crate) sink: Option<Arc<dyn NoteSink>>,
 }
 
-/// A store with the limits in force and nothing allotted to a call yet.
+/// Makes a store with the limits set, and no budget for a call yet.
 pub(crate) fn store(engine: &Engine, limits: &Limits, inputs: InstanceInputs) -> Store<HostState> {
     let InstanceInputs { seed, sink } = inputs;
     let wasi = WasiState::new(limits.wasi, seed, limits.observe_bytes, sink.clone());
-    // The interfaces of `wit/` have no resources.
+    // The interfaces of `wit/` have no resources, so only WASI needs handles.
     let handles = if wasi.is_some() { wasi::HANDLES_MAX } else { 0 };
     let (telemetry, remarks) = (TelemetryMeter::new(limits, sink), RemarksOfCall::new(limits));
     let state = HostState { limits: *limits, memory_bytes: 0, telemetry, remarks, kv_groups: None, wasi };
@@ -99,7 +97,6 @@ pub(crate) fn store(engine: &Engine, limits: &Limits, inputs: InstanceInputs) ->
     store
 }
 
-/// Sets the budget of the next call.
 pub(crate) fn allot(store: &mut Store<HostState>, budget: Budget) -> wasmtime::Result<()> {
     store.set_hostcall_fuel(budget.answer_bytes);
     store.data_mut().telemetry.begin_call();
@@ -109,14 +106,12 @@ pub(crate) fn allot(store: &mut Store<HostState>, budget: Budget) -> wasmtime::R
     store.set_fuel(budget.fuel)
 }
 
-/// Why the host refused something: travels through wasmtime as the error of the
-/// trap.
+/// Why the host refused something. wasmtime carries it as the error of the trap.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct Refused(pub(crate) CallFault);
 
-/// Refuses by a trap rather than by the -1 of `memory.grow`, because a guest
-/// makes an anonymous abort of that.
+/// Refuses growth with a trap instead of the -1 of `memory.grow`, which guests turn into an abort without a message.
 impl ResourceLimiter for HostState {
     fn memory_growing(&mut self, _current: usize, desired: usize, _maximum: Option<usize>) -> wasmtime::Result<bool> {
         let limit_bytes = self.limits.memory_bytes;
@@ -157,7 +152,7 @@ impl ResourceLimiter for HostState {
     }
 }
 
-/// The fault of a call in `store`, with the end of its log if it panicked.
+/// The fault of a failed call in `store`, with the last log line if the guest panicked.
 #[cold]
 pub(crate) fn fault_in(store: &Store<HostState>, error: &wasmtime::Error, budget: Budget) -> CallFault {
     match fault(error, budget) {
@@ -168,7 +163,7 @@ pub(crate) fn fault_in(store: &Store<HostState>, error: &wasmtime::Error, budget
     }
 }
 
-/// Describes the guest's fault, given wasmtime's error.
+/// Converts wasmtime's error to the guest's fault.
 #[cold]
 pub(crate) fn fault(error: &wasmtime::Error, budget: Budget) -> CallFault {
     if let Some(Refused(fault)) = error.downcast_ref::<Refused>() {
@@ -197,8 +192,8 @@ pub(crate) fn fault(error: &wasmtime::Error, budget: Budget) -> CallFault {
     CallFault::Trapped { reason }
 }
 
-/// Error of the operating system, if that is the cause of a failure: guests make no system calls,
-/// so its errors are never theirs.
+/// The operating system's error, if that caused the failure. Guests make no system calls, so such an error is never
+/// their fault.
 #[cold]
 pub(crate) fn host_failure(error: &wasmtime::Error) -> Option<String> {
     let is_of_system = error

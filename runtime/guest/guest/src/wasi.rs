@@ -1,5 +1,5 @@
-//! WASI, as far as a user grants it: each part of it in a form that is the same
-//! in every run. Files and sockets are never granted.
+//! The WASI interfaces that a user can grant. Each behaves identically in every run. Files and sockets are never
+//! granted.
 
 #[cfg(not(feature = "wasi"))]
 mod absent;
@@ -11,24 +11,24 @@ pub(crate) use absent::{WasiState, link};
 #[cfg(feature = "wasi")]
 pub(crate) use host::{WasiState, link};
 
-/// Handles that an instance may hold at once: streams and pollables.
+/// Maximum number of handles of an instance: streams and pollables.
 pub(crate) const HANDLES_MAX: usize = 1024;
 
-/// The parts of WASI 0.2 that a guest is granted; none by default.
+/// The WASI 0.2 interfaces that a guest is granted; none by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WasiGrants {
-    /// `wasi:clocks`: both clocks show the time of the call, and stand still in
-    /// it. Before the first call, and for token sources always, it is 0.
+    /// `wasi:clocks`: both clocks show the time of the current call and do not advance within it. They show 0 before
+    /// the first call, and always for token sources.
     pub clocks: bool,
     /// `wasi:random`, drawn from the instance's seed.
     pub random: bool,
-    /// The standard streams: no input, and output that goes to the log.
+    /// The standard streams: empty input, and output to the log.
     pub stdio: bool,
     /// `wasi:cli/environment`, which is empty, and `wasi:cli/exit`.
     pub environment: bool,
 }
 
-/// The grants by name, each with its interfaces.
+/// The grants by name, with their interfaces.
 const GRANTS: [(&str, &[&str]); 4] = [
     ("clocks", &["wasi:clocks/wall-clock", "wasi:clocks/monotonic-clock", POLL]),
     ("random", &["wasi:random/random", "wasi:random/insecure", "wasi:random/insecure-seed"]),
@@ -60,13 +60,13 @@ impl WasiGrants {
         GRANTS.map(|(name, _)| name)
     }
 
-    /// All that can be granted.
+    /// All grants.
     #[must_use]
     pub fn all() -> Self {
         Self { clocks: true, random: true, stdio: true, environment: true }
     }
 
-    /// Adds the grant called `name`; returns `false` if there is none.
+    /// Adds the grant called `name`; returns `false` if the name is unknown.
     pub fn grant(&mut self, name: &str) -> bool {
         match name {
             "clocks" => self.clocks = true,
@@ -91,14 +91,13 @@ impl WasiGrants {
         self == Self::default()
     }
 
-    /// Whether an instance may import `import`, such as
-    /// `wasi:clocks/wall-clock@0.2.6`.
+    /// Whether an instance may import `import`, such as `wasi:clocks/wall-clock@0.2.6`.
     pub(crate) fn allows(self, import: &str) -> bool {
         granting(import).any(|name| self.has(name))
     }
 }
 
-/// The grants that give `import`, by name.
+/// The names of the grants that include `import`.
 pub(crate) fn granting(import: &str) -> impl Iterator<Item = &'static str> {
     let interface = import.split_once('@').filter(|(_, version)| version.starts_with("0.2."));
     let interface = interface.map(|(interface, _)| interface.to_owned());

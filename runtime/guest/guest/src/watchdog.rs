@@ -1,28 +1,28 @@
-//! Ends calls that take too long by the clock.
+//! Ends calls that take too long in real time.
 //!
-//! Only live engines need that: their guests share the real time with a frontend that waits. A run
-//! in virtual time is bounded only by fuel, since a time limit would be hit on one machine and not
-//! on another.
+//! Only live engines need this, because their frontends wait for the guest. Runs in virtual time are limited only by
+//! fuel: a time limit would be hit on some machines and not on others.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use wasmtime::Engine;
 
-/// The resolution of time limits.
+/// Resolution of time limits.
 const TICK: Duration = Duration::from_millis(5);
 
 /// A deadline that is never reached, in ticks from now.
 pub(crate) const NEVER_TICKS: u64 = u64::MAX / 2;
 
-/// Number of ticks after which a call has certainly run for `limit`. One tick is added, as the first may
-/// follow at once.
+/// Number of ticks after which a call has run for at least `limit`. One tick is added, because the first one may come
+/// immediately.
 pub(crate) fn ticks(limit: Duration) -> u64 {
     let whole = limit.as_nanos().div_ceil(TICK.as_nanos());
     u64::try_from(whole).unwrap_or(NEVER_TICKS).saturating_add(1).min(NEVER_TICKS)
 }
 
-/// Starts the thread that counts ticks for the deadlines of all instances of `engine`, until the process ends.
+/// Starts the thread that counts ticks for the deadlines of all instances of `engine`. It runs until the process
+/// ends.
 pub(crate) fn watch(engine: &'static Engine, watched: &Mutex<bool>) -> std::io::Result<()> {
     let tick = move || {
         loop {
@@ -30,7 +30,7 @@ pub(crate) fn watch(engine: &'static Engine, watched: &Mutex<bool>) -> std::io::
             engine.increment_epoch();
         }
     };
-    // There must be only one such thread: with two, deadlines would be reached too soon.
+    // With two such threads, deadlines would be reached too soon.
     let mut is_watched = watched.lock().unwrap_or_else(PoisonError::into_inner);
     if !*is_watched {
         std::thread::Builder::new().name("vcr-guest-watchdog".to_owned()).spawn(tick)?;

@@ -1,13 +1,13 @@
 use std::fmt;
 
-/// The kind of a guest: the world in `wit/` that it belongs to.
+/// The world in `wit/` that a guest implements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum World {
     /// Returns how long engine steps take.
     LatencyModel,
     /// Chooses output tokens.
     TokenSource,
-    /// Injects failures.
+    /// Injects faults.
     FailureInjector,
     /// Orders admission and preemption, and limits chunks.
     SchedulerPolicy,
@@ -28,7 +28,7 @@ impl World {
         Self::TokenSource,
     ];
 
-    /// Its name in `wit/`.
+    /// Name of the world in `wit/`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -41,7 +41,7 @@ impl World {
         }
     }
 
-    /// The one interface that its components export, without the version.
+    /// The interface that components of the world export, without the version.
     pub(crate) fn interface(self) -> &'static str {
         match self {
             Self::LatencyModel => "vcr:guest/latency",
@@ -53,7 +53,7 @@ impl World {
         }
     }
 
-    /// The macro of the SDK that exports it.
+    /// The SDK's macro that exports the world.
     pub(crate) fn sdk_macro(self) -> &'static str {
         match self {
             Self::LatencyModel => "export_latency_model!",
@@ -67,7 +67,7 @@ impl World {
 }
 
 impl fmt::Display for World {
-    /// In words, to come after an article: "a latency model".
+    /// The name in prose without an article, such as "latency model".
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::LatencyModel => "latency model",

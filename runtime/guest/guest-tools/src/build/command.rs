@@ -1,5 +1,3 @@
-//! Running other programs.
-
 use std::ffi::OsStr;
 use std::io::{BufRead as _, BufReader, ErrorKind};
 use std::path::Path;
@@ -9,17 +7,17 @@ use std::time::{Duration, Instant};
 
 use crate::build::error::BuildError;
 
-/// Lines of a failed program's output that go into the error.
+/// Number of output lines of a failed program that the error shows.
 const MESSAGE_LINES: usize = 30;
 
-/// A command that runs in `dir` and reads nothing.
+/// A command that runs in `dir` with an empty stdin.
 pub(crate) fn program(name: impl AsRef<OsStr>, dir: &Path) -> Command {
     let mut command = Command::new(name);
     command.current_dir(dir).stdin(Stdio::null());
     command
 }
 
-/// Runs a command to its end and returns its stdout.
+/// Runs a command and returns its stdout.
 pub(crate) fn output(command: &mut Command) -> Result<String, BuildError> {
     let output = command.output().map_err(|source| cannot_start(command, source))?;
     if !output.status.success() {
@@ -29,8 +27,7 @@ pub(crate) fn output(command: &mut Command) -> Result<String, BuildError> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// As [`output`], but stops after `limit`: for programs that may wait for a network that never
-/// answers.
+/// Like [`output`], but stops after `limit`, for programs that may wait for a network forever.
 pub(crate) fn output_within(command: &mut Command, limit: Duration) -> Result<String, BuildError> {
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(|source| cannot_start(command, source))?;
@@ -52,8 +49,8 @@ pub(crate) fn output_within(command: &mut Command, limit: Duration) -> Result<St
     Ok(stdout.join().unwrap_or_default())
 }
 
-/// Runs a command to its end, passes each line of its stderr to `on_line` as it comes, and returns
-/// its stdout. The error carries the last lines.
+/// Runs a command and returns its stdout. Passes each line of its stderr to `on_line` immediately. The error has the
+/// last lines.
 pub(crate) fn stream(command: &mut Command, mut on_line: impl FnMut(&str)) -> Result<String, BuildError> {
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(|source| cannot_start(command, source))?;
@@ -75,13 +72,12 @@ pub(crate) fn stream(command: &mut Command, mut on_line: impl FnMut(&str)) -> Re
     Ok(stdout.join().unwrap_or_default())
 }
 
-/// Reads a pipe to its end on a thread of its own, so that the program never
-/// waits for it to drain.
+/// Reads a pipe to its end on its own thread, so that the program never blocks on a full pipe.
 fn read_all(pipe: Option<impl std::io::Read + Send + 'static>) -> thread::JoinHandle<String> {
     thread::spawn(move || {
         let mut bytes = Vec::new();
         if let Some(mut pipe) = pipe {
-            // Output before an error is still worth showing.
+            // Keep the output before a read error.
             let _ = pipe.by_ref().read_to_end(&mut bytes);
         }
         String::from_utf8_lossy(&bytes).into_owned()
@@ -89,7 +85,7 @@ fn read_all(pipe: Option<impl std::io::Read + Send + 'static>) -> thread::JoinHa
 }
 
 fn abandon(command: &Command, child: &mut Child, limit: Duration) -> BuildError {
-    // It may have ended by itself in the meantime, which is as good.
+    // The error that the child has already exited does not matter.
     let _ = child.kill();
     let _ = child.wait();
     BuildError::ProgramFailed {

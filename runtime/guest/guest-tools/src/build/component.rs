@@ -1,4 +1,4 @@
-//! From core module to component file.
+//! Makes component files from core modules.
 
 use std::fs;
 use std::io::Read as _;
@@ -9,8 +9,7 @@ use wit_component::ComponentEncoder;
 
 use crate::build::error::BuildError;
 
-/// Wraps a core module into a component. The world comes from the section that
-/// the SDK's macro left in the module.
+/// Wraps a core module into a component. The SDK's macro has stored the world in a section of the module.
 pub(crate) fn encode(package: &str, module: &[u8]) -> Result<Vec<u8>, BuildError> {
     ComponentEncoder::default()
         .validate(true)
@@ -19,16 +18,15 @@ pub(crate) fn encode(package: &str, module: &[u8]) -> Result<Vec<u8>, BuildError
         .map_err(|error| BuildError::Component { package: package.into(), reason: format!("{error:#}") })
 }
 
-/// Files in a guest's folder about its config, each with the custom section that it goes into: a config
-/// to try it with, and the JSON schema of its configs.
+/// Files in a guest's folder about its config, with their custom sections: an example config, and the JSON schema of
+/// the config.
 const CONFIG_FILES: [(&str, &str); 2] =
     [("config.json", "vcr:example-config"), ("config.schema.json", "vcr:config-schema")];
 
-/// The most bytes of such a file.
+/// Maximum size of such a file.
 const CONFIG_FILE_BYTES_MAX: u64 = 256 << 10;
 
-/// Puts the files of `dir` about the guest's config, as far as there are any, into a component: custom
-/// sections, which guests do not read.
+/// Adds the existing files of [`CONFIG_FILES`] in `dir` to a component as custom sections, which guests do not read.
 pub(crate) fn add_config_files(component: &mut Vec<u8>, dir: &Path) -> Result<(), BuildError> {
     CONFIG_FILES.into_iter().try_for_each(|(file, section)| add_file(component, &dir.join(file), section))
 }
@@ -51,10 +49,9 @@ fn add_file(component: &mut Vec<u8>, path: &Path, section: &str) -> Result<(), B
     Ok(())
 }
 
-/// The id of custom sections.
 const CUSTOM_SECTION: u8 = 0;
 
-/// Appends a number as WebAssembly writes it: seven bits a byte, the lowest first.
+/// Appends a number in unsigned LEB128.
 fn put_number(bytes: &mut Vec<u8>, mut number: usize) {
     loop {
         let low = (number & 0x7f) as u8;
@@ -67,7 +64,7 @@ fn put_number(bytes: &mut Vec<u8>, mut number: usize) {
     }
 }
 
-/// Refuses to overwrite an existing file that is not WebAssembly.
+/// Fails if `path` is an existing file that is not WebAssembly.
 pub(crate) fn check_place(path: &Path) -> Result<(), BuildError> {
     let mut start = [0; 4];
     let is_foreign = match fs::File::open(path) {
@@ -77,8 +74,8 @@ pub(crate) fn check_place(path: &Path) -> Result<(), BuildError> {
     if is_foreign { Err(BuildError::Foreign { path: path.into() }) } else { Ok(()) }
 }
 
-/// Writes the file in one step, so that a simulator loading it meanwhile sees the old or the new
-/// one. Leaves an unchanged file alone.
+/// Writes the file atomically, so that a simulator sees either the old or the new file. An unchanged file is not
+/// written.
 pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<(), BuildError> {
     if fs::read(path).is_ok_and(|present| present == bytes) {
         return Ok(());
@@ -91,7 +88,6 @@ pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<(), BuildError> {
     })
 }
 
-/// SHA-256 in lower-case hexadecimal digits.
 pub(crate) fn digest(bytes: &[u8]) -> String {
     hex::encode(Sha256::digest(bytes))
 }

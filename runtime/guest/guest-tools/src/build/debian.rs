@@ -1,9 +1,8 @@
 //! Debian's compiler, unpacked into the cache directory.
 //!
-//! Rustup's server is not reachable everywhere that a package mirror is. Debian
-//! packages a recent compiler together with the source of its library, which
-//! must match to the version; rustup's cargo and linker work with it. Nothing
-//! is installed: the packages are unpacked, and the compiler runs from there.
+//! Some machines reach a package mirror but not rustup's server. Debian packages a recent compiler and the source of
+//! its library in the same version; rustup's cargo and linker work with them. Nothing is installed: the packages are
+//! unpacked, and the compiler runs from there.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,13 +14,13 @@ use crate::build::progress::Progress;
 use crate::build::route::Route;
 use crate::build::toolchain::{Toolchain, build_std_args, no_way, sysroot, unstable};
 
-/// Written last, so that a prefix that has it is whole.
+/// Written last: a prefix with this file is complete.
 const MARKER: &str = "complete";
 
-/// The oldest compiler that knows edition 2024, as (major, minor).
+/// The oldest compiler that supports edition 2024, as (major, minor).
 const OLDEST: (u32, u32) = (1, 85);
 
-/// The cached toolchain; a missing one is downloaded if that is allowed.
+/// The cached toolchain, downloaded first if it is missing and downloads are allowed.
 pub(crate) fn toolchain(
     dir: &Path,
     options: &Options,
@@ -55,8 +54,8 @@ fn rustc(prefix: &Path) -> PathBuf {
     prefix.join("usr/bin/rustc")
 }
 
-/// Directory of the compiler's shared libraries in the packages: the one directory
-/// that is named after the machine.
+/// Directory of the compiler's shared libraries in the packages. It is the only directory named after the machine's
+/// architecture.
 fn lib_dir(prefix: &Path) -> PathBuf {
     let lib = prefix.join("usr/lib");
     subdirs(&lib).into_iter().find(|dir| dir.to_string_lossy().contains("-linux-")).unwrap_or(lib)
@@ -69,7 +68,7 @@ fn library_source(prefix: &Path) -> Result<PathBuf, BuildError> {
         .ok_or_else(|| no_way(Route::Debian, "the unpacked packages hold no library source"))
 }
 
-/// Directories directly in `dir`, sorted; none if it cannot be read.
+/// Direct subdirectories of `dir`, sorted; none if it cannot be read.
 fn subdirs(dir: &Path) -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> =
         fs::read_dir(dir).map(|entries| entries.flatten().map(|entry| entry.path()).collect()).unwrap_or_default();
@@ -82,8 +81,7 @@ fn cached(cache: &Path) -> Option<PathBuf> {
     subdirs(cache).into_iter().rev().find(|prefix| prefix.join(MARKER).exists())
 }
 
-/// The linker of the current toolchain: Debian packages one apart from its
-/// compiler, and rustup always has one.
+/// The linker of the current toolchain. Debian has the linker in another package, and rustup always has one.
 fn linker(dir: &Path) -> Result<PathBuf, BuildError> {
     let version = output(program("rustc", dir).arg("-vV"))?;
     let host = version.lines().find_map(|line| line.strip_prefix("host: ")).unwrap_or_default();
@@ -113,29 +111,29 @@ fn fetch(cache: &Path, progress: &mut dyn FnMut(Progress<'_>)) -> Result<PathBuf
     progress(Progress::Fetching { what: "Debian's Rust compiler (about 140 MB)" });
     let fetched = unpack(&work, &prefix, &version).and_then(|()| prune(&prefix));
     let done = fetched.and_then(|()| {
-        // A missing shared library shows here rather than in a cargo error.
+        // Reports a missing shared library here rather than in a cargo error.
         output(program(rustc(&prefix), &work).arg("-vV").env("LD_LIBRARY_PATH", lib_dir(&prefix)))?;
         let marker = prefix.join(MARKER);
         fs::write(&marker, &version).map_err(io("write", &marker))?;
         let place = cache.join(format!("debian-{}", file_name(&version)));
         match fs::rename(&prefix, &place) {
-            // Someone else fetched the same meanwhile.
+            // Another process fetched the same version in the meantime.
             Err(_) if place.join(MARKER).exists() => Ok(place),
             Err(source) => Err(BuildError::Io { action: "create", path: place, source }),
             Ok(()) => Ok(place),
         }
     });
-    // Leftovers cost space and nothing else.
+    // A failure only leaves files behind.
     let _ = fs::remove_dir_all(&work);
     done
 }
 
-/// A version as part of a file name.
+/// The version with only characters that are safe in a file name.
 fn file_name(version: &str) -> String {
     version.replace(|c: char| !c.is_ascii_alphanumeric() && c != '.' && c != '-', "_")
 }
 
-/// The version of the compiler that the package lists offer.
+/// The version of the compiler in the package lists.
 fn candidate(dir: &Path, progress: &mut dyn FnMut(Progress<'_>)) -> Result<String, BuildError> {
     let ask = || -> Result<Option<String>, BuildError> {
         let policy = output(program("apt-cache", dir).args(["policy", "rustc-web"]))?;
@@ -144,7 +142,7 @@ fn candidate(dir: &Path, progress: &mut dyn FnMut(Progress<'_>)) -> Result<Strin
     if let Some(version) = ask()? {
         return Ok(version);
     }
-    // A fresh machine or image has no package lists, or old ones.
+    // A fresh machine or image has no package lists, or outdated ones.
     progress(Progress::Fetching { what: "Debian's package lists" });
     output(program("apt-get", dir).args(["update", "--quiet"]))?;
     ask()?.ok_or_else(|| {
@@ -161,7 +159,7 @@ fn candidate_in(policy: &str) -> Option<String> {
         .map(str::to_owned)
 }
 
-/// Major and minor version of the compiler in a package of `version`.
+/// Major and minor version of the compiler in a package version.
 fn compiler_version(version: &str) -> Option<(u32, u32)> {
     let mut parts = version.split('.');
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
@@ -205,7 +203,7 @@ fn llvm_package(depends: &str) -> Option<String> {
         .map(str::to_owned)
 }
 
-/// Removes the compiler's own source, two thirds of the whole.
+/// Removes the compiler's own source, which is two thirds of the size.
 fn prune(prefix: &Path) -> Result<(), BuildError> {
     let source = library_source(prefix)?;
     for dir in subdirs(&source) {

@@ -2,7 +2,7 @@ use std::path::PathBuf;
 
 use crate::build::route::Route;
 
-/// An error of a build; [`BuildError::hint`] is the next step.
+/// An error of a build; see [`BuildError::hint`] for the next step.
 #[derive(Debug, thiserror::Error)]
 pub enum BuildError {
     #[error("cannot {action} `{}`: {source}", path.display())]
@@ -20,7 +20,7 @@ pub enum BuildError {
     ProgramFailed {
         command: String,
         status: String,
-        /// The last lines of its output.
+        /// Last lines of the program's output.
         message: String,
     },
     #[error("invalid answer of `{command}`: {reason}")]
@@ -31,19 +31,19 @@ pub enum BuildError {
     NotAGuest { package: String },
     #[error("no package in `{}` is a guest", dir.display())]
     NoGuests {
-        /// The directory of the workspace.
+        /// Directory of the workspace.
         dir: PathBuf,
     },
     #[error("invalid `VCR_GUEST_TOOLCHAIN` \"{value}\": expected {}", Route::names())]
     UnknownRoute { value: String },
     #[error("no compiler for {} was found{}", crate::build::TARGET, listed(.attempts))]
     NoToolchain {
-        /// Each way that was tried and why it does not work.
+        /// The methods that were tried, with the reason why each failed.
         attempts: Vec<(Route, String)>,
     },
     #[error("the guest does not compile:\n{messages}")]
     Compile {
-        /// The last lines of cargo's output.
+        /// Last lines of cargo's output.
         messages: String,
     },
     #[error("`{}` is not a guest in {language}: {problem}", path.display())]
@@ -52,9 +52,9 @@ pub enum BuildError {
     OldProgram {
         language: &'static str,
         program: &'static str,
-        /// The version that was found.
+        /// Version found.
         found: String,
-        /// The oldest that will do.
+        /// Oldest supported version.
         needed: String,
     },
     #[error("{tool} cannot be installed: {reason}")]
@@ -67,7 +67,7 @@ pub enum BuildError {
     BadExample { path: PathBuf, reason: String },
 }
 
-/// A problem of a project in Python or JavaScript.
+/// A problem of a Python or JavaScript project.
 #[derive(Debug, thiserror::Error)]
 pub enum ProjectProblem {
     #[error("it cannot be read: {reason}")]
@@ -78,7 +78,7 @@ pub enum ProjectProblem {
     BadName { name: String },
     #[error("it has no `{table}`, which names its `world` and the folder of the interface (`wit`)")]
     NoSettings {
-        /// The settings of a guest.
+        /// The table or object with the guest's settings.
         table: &'static str,
     },
     #[error("its module `{}` is missing", module.display())]

@@ -1,4 +1,4 @@
-//! Finds, or fetches, a compiler for wasm32.
+//! Finds or downloads a compiler for wasm32.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,10 +12,10 @@ use crate::build::route::Route;
 use crate::build::toolchain::{Toolchain, build_std_args, no_way, sysroot, unstable};
 use crate::build::{TARGET, debian};
 
-/// The time limit of `rustup` to reach its server.
+/// Time limit of `rustup`, in case its server does not answer.
 const RUSTUP_LIMIT: Duration = Duration::from_secs(120);
 
-/// Chooses the first way that works in `dir` (rustup's overrides depend on it).
+/// Uses the first method that works in `dir`; rustup's overrides depend on the directory.
 pub(crate) fn toolchain(
     dir: &Path,
     options: &Options,
@@ -35,7 +35,7 @@ pub(crate) fn toolchain(
                 progress(Progress::Toolchain { route });
                 return Ok(toolchain);
             }
-            // Without rustc or cargo no method can work.
+            // Every method needs rustc and cargo.
             Err(error @ BuildError::ProgramMissing { .. }) if is_rust_missing(&error) => {
                 return Err(error);
             }
@@ -49,7 +49,7 @@ fn is_rust_missing(error: &BuildError) -> bool {
     matches!(error, BuildError::ProgramMissing { program } if program == "rustc" || program == "cargo")
 }
 
-/// An attempt that failed, in one line.
+/// A one-line reason of a failed attempt.
 fn reason(error: &BuildError) -> String {
     match error {
         BuildError::NoToolchain { attempts } => attempts.iter().map(|(_, reason)| reason.as_str()).collect(),

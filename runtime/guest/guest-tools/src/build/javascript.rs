@@ -1,8 +1,8 @@
-//! Guests in JavaScript and TypeScript, with componentize-js.
+//! Guests in JavaScript and TypeScript, built with componentize-js.
 //!
-//! The tool puts a JavaScript engine, the project's modules and the SDK into one component. It is
-//! installed from npm into the cache directory in a fixed version, which decides the component's
-//! bytes. The engine's WASI imports are replaced by traps, because guests get none.
+//! The tool puts a JavaScript engine, the project's modules and the SDK into one component. A fixed version is
+//! installed from npm into the cache directory, because the version determines the component's bytes. The engine's
+//! WASI imports become traps, because guests have no WASI.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,22 +17,22 @@ use crate::build::progress::{BuiltGuest, Progress};
 use crate::build::project::{PROJECT_FILE_MAX, Project, compile_error};
 use crate::build::tool::{Tool, io, version_in};
 
-/// The version of componentize-js that guests are built with.
+/// The version of componentize-js.
 const COMPONENTIZE_JS: &str = "0.23.0";
 
-/// The version of jco, which componentize-js takes parts of.
+/// The version of jco. componentize-js uses parts of it.
 const JCO: &str = "1.35.0";
 
-/// The oldest Node.js that the tool runs with.
+/// The oldest supported Node.js.
 const OLDEST_NODE: (u32, u32) = (20, 0);
 
-/// The time limit of npm to install both.
+/// Time limit for npm to install both.
 const NPM_LIMIT: std::time::Duration = std::time::Duration::from_secs(900);
 
-/// The program that drives the tool; the tool is installed in the same folder.
+/// The script that runs the tool. It is in the folder of the installed tool.
 const DRIVER: (&str, &str) = ("javascript.mjs", include_str!("javascript.mjs"));
 
-/// The part of `package.json` about guests.
+/// The fields of `package.json` that are used.
 #[derive(Debug, Deserialize)]
 struct Manifest {
     name: Option<String>,
@@ -43,11 +43,11 @@ struct Manifest {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Settings {
-    /// The world of the guest.
+    /// World of the guest.
     world: String,
-    /// The folder of the interface.
+    /// Folder of the interface.
     wit: PathBuf,
-    /// The module that exports the guest.
+    /// Module that exports the guest.
     #[serde(default = "app")]
     module: PathBuf,
 }
@@ -56,17 +56,16 @@ fn app() -> PathBuf {
     "app.js".into()
 }
 
-/// Whether `dir` holds a guest in JavaScript or TypeScript.
+/// Whether `dir` has a JavaScript or TypeScript guest.
 pub(crate) fn is_javascript(dir: &Path) -> bool {
     dir.join("package.json").is_file() && !dir.join("Cargo.toml").exists()
 }
 
-/// Builds the guest in JavaScript in `dir` into `out_dir/NAME.wasm`. Two builds of one source
-/// differ in their bytes: the engine's state before the first call is part of them.
+/// Builds the JavaScript guest in `dir` into `out_dir/NAME.wasm`. Two builds of the same source differ in bytes,
+/// because the component contains the initial state of the JavaScript engine.
 ///
 /// # Errors
-/// When `dir` is not such a project, Node.js or componentize-js is not available, or the project
-/// makes no component.
+/// When `dir` is not such a project, Node.js or componentize-js is not available, or the build fails.
 pub(crate) fn build_javascript(
     dir: &Path,
     out_dir: &Path,
@@ -74,7 +73,7 @@ pub(crate) fn build_javascript(
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<BuiltGuest, BuildError> {
     let project = read(&dir.canonicalize().map_err(io("read", dir))?)?;
-    // Before the tool is installed, which takes time.
+    // Checked before the tool is installed, which takes long.
     project.component(out_dir)?;
     let tool = environment(&project.dir, options, progress)?;
     project.build(out_dir, format!("componentize-js {COMPONENTIZE_JS}"), progress, |work, progress| {
@@ -83,7 +82,7 @@ pub(crate) fn build_javascript(
             "dir": project.dir, "module": project.module, "wit": project.wit, "world": project.world,
             "work": work, "out": component,
         });
-        // Another `vcr` may have installed the tool.
+        // Another version of `vcr` may have installed the tool with an older script.
         let driver = tool.join(DRIVER.0);
         fs::write(&driver, DRIVER.1).map_err(io("write", &driver))?;
         let mut node = program("node", &tool);
@@ -111,7 +110,7 @@ fn read(dir: &Path) -> Result<Project, BuildError> {
     project.check().map_err(wrong)
 }
 
-/// The folder of the tool, which is installed first if it is missing.
+/// The folder of the tool, installed first if it is missing.
 fn environment(dir: &Path, options: &Options, progress: &mut dyn FnMut(Progress<'_>)) -> Result<PathBuf, BuildError> {
     let version = output(program("node", dir).arg("--version"))?;
     if version_in(&version).is_none_or(|found| found < OLDEST_NODE) {
@@ -123,7 +122,7 @@ fn environment(dir: &Path, options: &Options, progress: &mut dyn FnMut(Progress<
     tool.place(options, |place| install(place, progress))
 }
 
-/// Installs the tool from the registry that the user's npm is set to.
+/// Installs the tool from the registry in the user's npm settings.
 fn install(place: &Path, progress: &mut dyn FnMut(Progress<'_>)) -> Result<(), BuildError> {
     progress(Progress::Fetching { what: "componentize-js from the npm registry (390 MB unpacked)" });
     fs::create_dir_all(place).map_err(io("create", place))?;

@@ -1,10 +1,8 @@
-//! Builds a guest crate into a WebAssembly component.
+//! Builds guests into WebAssembly components.
 //!
-//! A guest is compiled for `wasm32-unknown-unknown` and its core module wrapped
-//! into a component by `wit-component`. The standard library for that target is
-//! one `rustup target add` away on most machines; where it cannot be had, the
-//! library is compiled from source instead (see [`Route`]), so that guests build
-//! wherever Rust does.
+//! A Rust guest is compiled for `wasm32-unknown-unknown`, and `wit-component` wraps its core module into a component.
+//! On most machines `rustup target add` installs the standard library for that target. Where it cannot, the library
+//! is compiled from source (see [`Route`]), so that guests build wherever Rust does.
 //!
 //! ```no_run
 //! use std::path::Path;
@@ -19,8 +17,8 @@
 //! # Ok::<(), vcr_guest_tools::build::BuildError>(())
 //! ```
 //!
-//! Guests in Python and JavaScript are put into components by componentize-py and componentize-js
-//! instead, which are installed into the cache directory.
+//! Python and JavaScript guests are built with componentize-py and componentize-js, which are installed into the
+//! cache directory.
 //!
 //! Nothing is installed outside rustup's own toolchain and the cache directory.
 

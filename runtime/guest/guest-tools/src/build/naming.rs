@@ -1,10 +1,9 @@
-//! Names of crates that do not depend on where they lie.
+//! Names crates independently of their folders.
 //!
-//! Cargo passes the compiler a name for each crate that depends on the absolute path of every
-//! package outside the workspace, which includes the SDK for the shipped guests. The compiler
-//! derives function names from it and sorts functions by name: the same source would have other
-//! bytes in another folder. So a script between cargo and the compiler gives each crate the name
-//! and the version of its package instead.
+//! For packages outside the workspace, such as the SDK, cargo passes the compiler a crate name that depends on the
+//! package's absolute path. The compiler derives function names from it and sorts functions by name, so the same
+//! source in another folder would compile to other bytes. A script between cargo and the compiler replaces the name
+//! with the package's name and version.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -13,7 +12,6 @@ use std::process::Command;
 
 use crate::build::error::BuildError;
 
-/// The program that cargo calls instead of the compiler.
 const SCRIPT: &str = r#"#!/bin/sh
 # Written by `vcr guest build`: names crates by their packages, wherever they lie.
 left=$#
@@ -29,17 +27,17 @@ done
 exec $VCR_RUSTC_WRAPPER "$@"
 "#;
 
-/// The user's own wrapper, which the script calls.
+/// The user's own wrapper; the script calls it.
 const NEXT_VARIABLE: &str = "VCR_RUSTC_WRAPPER";
 
-/// Lets `cargo` name crates by their packages. The script goes into `target`, once: a
-/// newer file would make cargo compile everything again.
+/// Makes `cargo` name crates by package. The script in `target` is written only once, because cargo recompiles
+/// everything if its time changes.
 pub(crate) fn by_package(cargo: &mut Command, target: &Path) -> Result<(), BuildError> {
     let script = target.join("vcr-rustc-by-package.sh");
     if !fs::read(&script).is_ok_and(|present| present == SCRIPT.as_bytes()) {
         let io = |action, path: PathBuf| move |source| BuildError::Io { action, path, source };
         fs::create_dir_all(target).map_err(io("create", target.into()))?;
-        // Others see it whole or not at all.
+        // Written to a temporary file first, so that other processes never see a partial script.
         let partial = target.join(format!("vcr-rustc-by-package.{}.partial", std::process::id()));
         fs::write(&partial, SCRIPT)
             .and_then(|()| fs::set_permissions(&partial, fs::Permissions::from_mode(0o755)))

@@ -7,13 +7,11 @@ use crate::build::route::Route;
 /// Options of a build.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// The only method to find a compiler; `None` tries each in order.
+    /// The only method to use; `None` tries each in order.
     pub route: Option<Route>,
-    /// Whether Debian's packages may be downloaded. Once they are, they serve
-    /// without it.
+    /// Whether Debian's packages may be downloaded. Packages already downloaded are used in any case.
     pub bootstrap: bool,
-    /// The folder of fetched compilers. `None` means `$XDG_CACHE_HOME/vcr` or
-    /// `~/.cache/vcr`.
+    /// Folder of downloaded compilers. `None` means `$XDG_CACHE_HOME/vcr` or `~/.cache/vcr`.
     pub cache_dir: Option<PathBuf>,
 }
 
@@ -25,12 +23,11 @@ impl Options {
             Ok(value) => parse_route(&value)?,
             Err(_) => None,
         };
-        // Who names that route wants it.
+        // Naming this route permits its download.
         let bootstrap = route == Some(Route::Debian);
         Ok(Self { route, bootstrap, cache_dir: env::var_os("VCR_CACHE_DIR").map(PathBuf::from) })
     }
 
-    /// The cache directory, if any is available.
     pub(crate) fn cache_dir(&self) -> Option<PathBuf> {
         let set = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         self.cache_dir

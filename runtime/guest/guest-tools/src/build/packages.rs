@@ -1,5 +1,3 @@
-//! The packages of a directory, and the guests among them.
-
 use std::path::{Path, PathBuf};
 
 use cargo_metadata::{CrateType, Message, Metadata, MetadataCommand, Package};
@@ -7,12 +5,12 @@ use cargo_metadata::{CrateType, Message, Metadata, MetadataCommand, Package};
 use crate::build::command::{output, program, shown};
 use crate::build::error::BuildError;
 
-/// Whether `package` has a library of the type for components.
+/// Whether `package` has a `cdylib`, the crate type of components.
 pub(crate) fn is_guest(package: &Package) -> bool {
     package.targets.iter().any(|target| target.crate_types.contains(&CrateType::CDyLib))
 }
 
-/// The workspace that `dir` is in, or is the root of.
+/// The workspace that contains `dir`.
 pub(crate) fn workspace(dir: &Path) -> Result<Metadata, BuildError> {
     if !dir.join("Cargo.toml").exists() {
         return Err(BuildError::NotACrate { dir: dir.into() });
@@ -24,8 +22,7 @@ pub(crate) fn workspace(dir: &Path) -> Result<Metadata, BuildError> {
         .map_err(|error| BuildError::BadAnswer { command: shown(&command), reason: error.to_string() })
 }
 
-/// The core module that `cargo build` made from the package of `manifest`, according to its
-/// messages.
+/// The core module of the package with this manifest, from the messages of `cargo build`.
 pub(crate) fn module(messages: &str, manifest: &Path) -> Option<PathBuf> {
     let artifacts = Message::parse_stream(messages.as_bytes()).filter_map(|message| match message {
         Ok(Message::CompilerArtifact(artifact)) => Some(artifact),

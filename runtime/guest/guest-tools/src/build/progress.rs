@@ -1,4 +1,4 @@
-//! The progress of a build, and its result.
+//! Progress and result of a build.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -12,22 +12,22 @@ use crate::build::route::Route;
 pub enum Progress<'a> {
     /// Something is being downloaded.
     Fetching {
-        /// The activity, in words.
+        /// What is being downloaded, as text.
         what: &'a str,
     },
     /// A compiler was found.
     Toolchain {
-        /// The way it was found.
+        /// The method that found the compiler.
         route: Route,
     },
     /// Compiling begins.
     Compiling {
-        /// The packages, separated by commas.
+        /// Package names, separated by commas.
         packages: &'a str,
     },
-    /// A line of the compiler's own output.
+    /// A line of cargo's output.
     Cargo { line: &'a str },
-    /// A component lies ready.
+    /// A component was built.
     Built {
         /// The component.
         guest: &'a BuiltGuest,
@@ -48,18 +48,17 @@ impl fmt::Display for Progress<'_> {
     }
 }
 
-/// A component that was built.
+/// A built component.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BuiltGuest {
-    /// Name of the package, and of the file without `.wasm`.
+    /// Name of the package; the file is `NAME.wasm`.
     pub name: String,
-    /// The component's file.
+    /// Path of the component.
     pub component: PathBuf,
-    /// Size of that file in bytes.
+    /// Size of the component in bytes.
     pub size_bytes: u64,
-    /// SHA-256 of that file, in lower-case hexadecimal digits.
+    /// SHA-256 of the component, in lower-case hexadecimal digits.
     pub digest: String,
-    /// The toolchain and its origin: the name of a [`Route`], or a tool and its version. The bytes
-    /// depend on it.
+    /// The toolchain, which determines the bytes: the name of a [`Route`], or a tool and its version.
     pub toolchain: String,
 }

@@ -1,4 +1,4 @@
-//! The common parts of guest projects in languages with their own tool.
+//! Shared by the languages whose guests are built with their own tool.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,25 +8,25 @@ use crate::build::error::{BuildError, ProjectProblem};
 use crate::build::progress::{BuiltGuest, Progress};
 use crate::build::tool::io;
 
-/// Size of a file of a project, at most.
+/// Maximum size of a project file.
 pub(crate) const PROJECT_FILE_MAX: u64 = 4 << 20;
 
-/// A guest in Python or JavaScript, as the file in its folder describes it.
+/// A Python or JavaScript guest, as described by the file in its folder.
 pub(crate) struct Project {
-    /// The folder.
+    /// Folder of the project.
     pub(crate) dir: PathBuf,
-    /// The name of the guest, and of its file without `.wasm`.
+    /// Name of the guest; the component's file is `NAME.wasm`.
     pub(crate) name: String,
-    /// The world of the guest.
+    /// World of the guest.
     pub(crate) world: String,
-    /// The folder of the interface.
+    /// Folder of the interface.
     pub(crate) wit: PathBuf,
-    /// The file of the guest's module.
+    /// File of the guest's module.
     pub(crate) module: PathBuf,
 }
 
 impl Project {
-    /// A project whose files exist and whose name is one of a file.
+    /// Checks that the project's files exist and that its name is a valid file name.
     pub(crate) fn check(self) -> Result<Self, ProjectProblem> {
         let Self { name, world, module, .. } = &self;
         let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
@@ -43,8 +43,8 @@ impl Project {
         Ok(self)
     }
 
-    /// Builds the project into `out_dir/NAME.wasm`. `make` returns the bytes of the component, and
-    /// may leave files in its folder.
+    /// Builds the project into `out_dir/NAME.wasm`. `make` returns the bytes of the component and may leave files in
+    /// the folder it gets.
     pub(crate) fn build(
         &self,
         out_dir: &Path,
@@ -67,14 +67,14 @@ impl Project {
                 toolchain,
             })
         });
-        // Leftovers cost space and nothing else.
+        // A failure only leaves files behind.
         let _ = fs::remove_dir_all(&work);
         let built = built?;
         progress(Progress::Built { guest: &built });
         Ok(built)
     }
 
-    /// The file of the component, in a folder that exists afterwards.
+    /// Path of the component, whose folder is created.
     pub(crate) fn component(&self, out_dir: &Path) -> Result<PathBuf, BuildError> {
         fs::create_dir_all(out_dir).map_err(io("create", out_dir))?;
         let path = out_dir.join(format!("{}.wasm", self.name));
@@ -83,7 +83,7 @@ impl Project {
     }
 }
 
-/// A failed tool's output, as the error of a guest that does not compile.
+/// Converts the failure of a tool to the error of a guest that does not compile.
 pub(crate) fn compile_error(error: BuildError) -> BuildError {
     match error {
         BuildError::ProgramFailed { message, .. } => BuildError::Compile { messages: message },

@@ -1,9 +1,8 @@
-//! Guests in Python, with componentize-py.
+//! Guests in Python, built with componentize-py.
 //!
-//! The tool puts a Python interpreter, the project and its modules into one component. It is
-//! installed into a virtual environment in the cache directory in a fixed version, which decides
-//! the component's bytes. The interpreter's WASI imports are replaced by traps, because guests get
-//! none.
+//! The tool puts a Python interpreter and the project's modules into one component. A fixed version is installed into
+//! a virtual environment in the cache directory, because the version determines the component's bytes. The
+//! interpreter's WASI imports become traps, because guests have no WASI.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,20 +18,20 @@ use crate::build::progress::{BuiltGuest, Progress};
 use crate::build::project::{PROJECT_FILE_MAX, Project, compile_error};
 use crate::build::tool::{Tool, io, version_in};
 
-/// The version of componentize-py that guests are built with.
+/// The version of componentize-py.
 const COMPONENTIZE_PY: &str = "0.25.1";
 
-/// The oldest Python that it runs with, as (major, minor).
+/// The oldest supported Python, as (major, minor).
 const OLDEST_PYTHON: (u32, u32) = (3, 10);
 
-/// Runs the tool whose entry is a function and no module. The scripts of an
-/// environment name its first place; the interpreter finds it wherever it is.
+/// Runs the tool, which has an entry function but no module to run. The environment's scripts do not work after it is
+/// moved; its interpreter does.
 const RUN_TOOL: &str = "import sys; from componentize_py import script; sys.exit(script())";
 
-/// The line of a world that lets a guest report telemetry.
+/// The line of a world that imports telemetry.
 const TELLING: &str = "import observe;";
 
-/// The part of `pyproject.toml` about guests.
+/// The tables of `pyproject.toml` that are used.
 #[derive(Debug, Deserialize)]
 struct Manifest {
     project: Option<Package>,
@@ -54,17 +53,17 @@ struct Tools {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct Settings {
-    /// The world of the guest.
+    /// World of the guest.
     world: String,
-    /// The folder of the interface.
+    /// Folder of the interface.
     wit: PathBuf,
-    /// The module that holds the guest.
+    /// Module that has the guest.
     #[serde(default = "app")]
     module: String,
     /// Folders of further modules.
     #[serde(default)]
     python_path: Vec<PathBuf>,
-    /// Whether the guest imports `observe`. The tool imports the world's imports, used or not.
+    /// Whether the guest imports `observe`. The tool imports everything in the world, used or not.
     #[serde(default)]
     observe: bool,
 }
@@ -73,17 +72,16 @@ fn app() -> String {
     "app".to_owned()
 }
 
-/// Whether `dir` holds a guest in Python rather than one in Rust.
+/// Whether `dir` has a Python guest.
 pub(crate) fn is_python(dir: &Path) -> bool {
     dir.join("pyproject.toml").is_file() && !dir.join("Cargo.toml").exists()
 }
 
-/// Builds the guest in Python in `dir` into `out_dir/NAME.wasm`. Two builds of one
-/// source differ in their bytes: the tool seeds its interpreter at random.
+/// Builds the Python guest in `dir` into `out_dir/NAME.wasm`. Two builds of the same source differ in bytes, because
+/// the tool seeds its interpreter at random.
 ///
 /// # Errors
-/// When `dir` is not such a project, there is no Python or no componentize-py to be
-/// had, or the project makes no component.
+/// When `dir` is not such a project, Python or componentize-py is not available, or the build fails.
 pub(crate) fn build_python(
     dir: &Path,
     out_dir: &Path,
@@ -91,7 +89,7 @@ pub(crate) fn build_python(
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<BuiltGuest, BuildError> {
     let (project, settings) = read(&dir.canonicalize().map_err(io("read", dir))?)?;
-    // Before the tool is installed, which takes time.
+    // Checked before the tool is installed, which takes long.
     project.component(out_dir)?;
     let python = environment(&project.dir, options, progress)?;
     project.build(out_dir, format!("componentize-py {COMPONENTIZE_PY}"), progress, |work, progress| {
@@ -118,7 +116,7 @@ fn read(dir: &Path) -> Result<(Project, Settings), BuildError> {
     Ok((project.check().map_err(wrong)?, settings))
 }
 
-/// The interface as the tool is to see it.
+/// Writes the interface for the tool into `work`, without `observe` if the guest does not import it.
 fn interface(from: &Path, observe: bool, work: &Path) -> Result<PathBuf, BuildError> {
     let wit = work.join("wit");
     fs::create_dir_all(&wit).map_err(io("create", &wit))?;
@@ -137,7 +135,6 @@ fn interface(from: &Path, observe: bool, work: &Path) -> Result<PathBuf, BuildEr
     Ok(wit)
 }
 
-/// Runs the tool and returns the component.
 fn componentize(
     python: &Path,
     project: &Project,
@@ -161,16 +158,16 @@ fn componentize(
 fn tool(python: &Path, dir: &Path) -> Command {
     let mut command = program(python, dir);
     command.args(["-c", RUN_TOOL]);
-    // The shell's additions to Python's path are not part of the project.
+    // Variables of the user's shell must not add modules to the guest.
     for name in ["PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"] {
         command.env_remove(name);
     }
-    // Its own stack is of no use to who wrote the guest.
+    // A backtrace of the tool is of no use to the guest's author.
     command.env("PYTHONDONTWRITEBYTECODE", "1").env("RUST_BACKTRACE", "0");
     command
 }
 
-/// The Python of the tool's environment, which is made first if it is missing.
+/// The Python of the tool's environment, created first if it is missing.
 fn environment(dir: &Path, options: &Options, progress: &mut dyn FnMut(Progress<'_>)) -> Result<PathBuf, BuildError> {
     let version = output(program("python3", dir).args(["-c", "import sys; print(*sys.version_info[:2])"]))?;
     let (major, minor) = version_in(&version).unwrap_or_default();
@@ -188,8 +185,7 @@ fn interpreter(place: &Path) -> PathBuf {
     if cfg!(windows) { place.join("Scripts/python.exe") } else { place.join("bin/python3") }
 }
 
-/// Makes an environment and installs the tool there, from the package index that
-/// the user's pip is set to.
+/// Creates an environment and installs the tool from the package index in the user's pip settings.
 fn install(place: &Path, progress: &mut dyn FnMut(Progress<'_>)) -> Result<(), BuildError> {
     progress(Progress::Fetching { what: "componentize-py from the Python package index (about 50 MB)" });
     let dir = place.parent().unwrap_or(place);

@@ -1,24 +1,23 @@
 use std::fmt;
 
-/// A method to compile for wasm32, in the order of preference.
+/// A method to compile for wasm32. Variants are in order of preference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Route {
     /// The target is installed for the current toolchain.
     Installed,
-    /// `rustup target add` installs it.
+    /// `rustup target add` installs the target.
     Rustup,
-    /// The current toolchain has the source of its library (`rust-src`), which
-    /// is compiled along with the guest.
+    /// The library is compiled together with the guest, from the current toolchain's source (`rust-src`).
     RustSrc,
-    /// Debian's packages of a compiler and the source of its library, unpacked
-    /// into the cache directory. Serves `no_std` guests only, as `RustSrc` does.
+    /// Debian's compiler and library source, unpacked into the cache directory. Like `RustSrc`, only for `no_std`
+    /// guests.
     Debian,
 }
 
 impl Route {
     pub(crate) const ALL: [Self; 4] = [Self::Installed, Self::Rustup, Self::RustSrc, Self::Debian];
 
-    /// Its value of `VCR_GUEST_TOOLCHAIN`.
+    /// The value of `VCR_GUEST_TOOLCHAIN` that selects the route.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

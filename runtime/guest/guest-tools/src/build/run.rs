@@ -1,4 +1,4 @@
-//! The build itself.
+//! Builds one guest or a workspace of guests.
 
 use std::env;
 use std::ffi::OsString;
@@ -19,7 +19,7 @@ use crate::build::python::{build_python, is_python};
 use crate::build::toolchain::Toolchain;
 use crate::build::{TARGET, component, find};
 
-/// Whether `dir` holds one guest, in whatever language, rather than a workspace of guests.
+/// Whether `dir` is a single guest in any language, as opposed to a workspace.
 #[must_use]
 pub fn is_one(dir: &Path) -> bool {
     is_python(dir) || is_javascript(dir) || dir.join("src").is_dir()
@@ -28,8 +28,7 @@ pub fn is_one(dir: &Path) -> bool {
 /// Builds the guest in `dir` into `out_dir/NAME.wasm`.
 ///
 /// # Errors
-/// When `dir` is not a guest, no compiler or tool is available, or the guest does not compile into
-/// a component.
+/// When `dir` is not a guest, no compiler or tool is available, or the build fails.
 pub fn build(
     dir: &Path,
     out_dir: &Path,
@@ -56,8 +55,8 @@ pub fn build(
     built.pop().ok_or_else(|| BuildError::NotAGuest { package: package.name.to_string() })
 }
 
-/// Builds every guest of the workspace in `guests_dir`, sorted by name, into
-/// `out_dir`. Other packages are skipped.
+/// Builds every guest of the workspace in `guests_dir` into `out_dir`. Returns them sorted by name. Other packages
+/// are skipped.
 pub fn build_workspace(
     guests_dir: &Path,
     out_dir: &Path,
@@ -74,8 +73,7 @@ pub fn build_workspace(
     build_packages(&workspace, &guests, out_dir, options, progress)
 }
 
-/// The default output folder of the guest in `dir`: `dist` in its workspace, which may be the guest
-/// itself.
+/// Default output folder of the guest in `dir`: `dist` in its workspace. A single guest is its own workspace.
 pub fn default_out_dir(dir: &Path) -> Result<PathBuf, BuildError> {
     if is_python(dir) || is_javascript(dir) {
         return Ok(dir.join("dist"));
@@ -88,8 +86,8 @@ fn canonical(dir: &Path) -> Result<PathBuf, BuildError> {
     dir.canonicalize().map_err(|source| BuildError::Io { action: "read", path: dir.into(), source })
 }
 
-/// Runs cargo once for each of `guests`: in a common run, the features that one guest requests of a
-/// shared dependency would change the bytes of the others.
+/// Runs cargo once for each guest. In a combined run, features that one guest enables in a shared dependency would
+/// change the bytes of the others.
 fn build_packages(
     workspace: &Metadata,
     guests: &[&Package],
@@ -139,7 +137,7 @@ fn cargo_build(workspace: &Metadata, name: &str, toolchain: &Toolchain) -> Comma
         .arg("--message-format=json-render-diagnostics")
         .args(&toolchain.args);
 
-    // Settings meant for native builds would change a guest's bytes.
+    // Settings for native builds would change a guest's bytes.
     for (name, _) in env::vars_os() {
         if name.to_string_lossy().starts_with("CARGO_PROFILE_") {
             cargo.env_remove(name);
@@ -153,8 +151,7 @@ fn cargo_build(workspace: &Metadata, name: &str, toolchain: &Toolchain) -> Comma
     cargo
 }
 
-/// Flags that replace this machine's paths, which panic messages contain, so
-/// that a guest has the same bytes wherever it is built.
+/// Flags that replace local paths in panic messages, so that a guest has the same bytes on every machine.
 fn remap_flags(workspace: &Metadata, toolchain: &Toolchain) -> OsString {
     let cargo_home =
         env::var_os("CARGO_HOME").or_else(|| env::var_os("HOME").map(|home| Path::new(&home).join(".cargo").into()));

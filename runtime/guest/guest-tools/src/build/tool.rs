@@ -1,4 +1,4 @@
-//! Tools from package registries, each installed once into the cache directory.
+//! Tools from package registries, installed once into the cache directory.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,20 +6,18 @@ use std::path::{Path, PathBuf};
 use crate::build::error::BuildError;
 use crate::build::options::Options;
 
-/// Written last, so that a folder that has it is whole.
+/// Written last: a folder with this file is complete.
 const MARKER: &str = "complete";
 
-/// A version of a tool.
 pub(crate) struct Tool<'a> {
-    /// The folder of its language in the cache directory.
+    /// Subfolder of the cache directory for the tool's language.
     pub(crate) language: &'static str,
-    /// Its own folder there, which names its version.
+    /// The tool's folder in that subfolder; its name has the tool's version.
     pub(crate) folder: &'a str,
 }
 
 impl Tool<'_> {
-    /// The folder of the tool. `install` puts it into another folder first, which is moved when it
-    /// is whole.
+    /// The folder of the tool. If it is missing, `install` fills a temporary folder, which is then moved into place.
     pub(crate) fn place(
         &self,
         options: &Options,
@@ -36,24 +34,24 @@ impl Tool<'_> {
             let marker = work.join(MARKER);
             fs::write(&marker, "").map_err(io("write", &marker))?;
             match fs::rename(&work, &place) {
-                // Another process installed the same meanwhile.
+                // Another process installed the same version in the meantime.
                 Err(_) if place.join(MARKER).exists() => Ok(()),
                 renamed => renamed.map_err(io("create", &place)),
             }
         });
-        // Leftovers cost space and nothing else.
+        // A failure only leaves files behind.
         let _ = fs::remove_dir_all(&work);
         done.map(|()| place)
     }
 }
 
-/// Makes the error of an action on a path.
+/// Makes the error of a failed action on a path.
 pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> BuildError {
     let path = path.to_path_buf();
     move |source| BuildError::Io { action, path, source }
 }
 
-/// Two numbers of a version, such as `20.11` or `3 11`.
+/// The first two numbers of a version such as `20.11` or `3 11`.
 pub(crate) fn version_in(text: &str) -> Option<(u32, u32)> {
     let mut parts = text.trim().trim_start_matches('v').split(|c: char| !c.is_ascii_digit());
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))

@@ -1,4 +1,4 @@
-//! A compiler for wasm32, and the common parts of all ways to obtain one.
+//! A compiler for wasm32, and helpers of all routes.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -13,26 +13,25 @@ pub(crate) struct Toolchain {
     pub(crate) route: Route,
     pub(crate) args: Vec<OsString>,
     pub(crate) env: Vec<(OsString, OsString)>,
-    /// The path of the library's source, to be kept out of the guest's bytes.
+    /// Path of the library's source, to be removed from the guest's bytes.
     pub(crate) library_source: PathBuf,
 }
 
-/// A route that does not work, for a reason other than a failed program.
+/// The error of a route that does not apply here.
 pub(crate) fn no_way(route: Route, reason: impl Into<String>) -> BuildError {
     BuildError::NoToolchain { attempts: vec![(route, reason.into())] }
 }
 
-/// Compiles the library along with the guest.
+/// Compiles the library together with the guest.
 pub(crate) fn build_std_args() -> Vec<OsString> {
     vec!["-Zbuild-std=core,alloc".into()]
 }
 
-/// Lets a stable cargo and compiler build their own library.
+/// Lets a stable toolchain compile its own library.
 pub(crate) fn unstable() -> (OsString, OsString) {
     ("RUSTC_BOOTSTRAP".into(), "1".into())
 }
 
-/// The current toolchain's own directory.
 pub(crate) fn sysroot(dir: &Path) -> Result<PathBuf, BuildError> {
     Ok(output(program("rustc", dir).args(["--print", "sysroot"]))?.trim().into())
 }

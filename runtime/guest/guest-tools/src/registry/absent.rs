@@ -1,5 +1,5 @@
-//! Replacement for the client in builds without the feature `oci`: no text is a reference into a
-//! registry, and the error names the missing feature.
+//! Stand-in for the registry client in builds without the feature `oci`: every registry reference is an error that
+//! names the feature.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use crate::registry::error::RegistryError;
 
-/// Has no values in this build.
+/// Never constructed in this build.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OciReference {}
 
@@ -38,38 +38,38 @@ impl fmt::Display for OciReference {
     }
 }
 
-/// A stored guest; it needs a reference.
+/// A stored guest. Never constructed in this build.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
     /// Name of the guest.
     pub name: String,
-    /// The component.
+    /// Path of the component.
     pub path: PathBuf,
     /// The reference with its digest.
     pub pinned: OciReference,
 }
 
-/// Credentials, which this build does not use.
+/// Credentials; unused in this build.
 #[derive(Clone, Debug, Default)]
 pub struct DockerConfig;
 
-/// A store that holds nothing.
+/// An empty store.
 #[derive(Clone, Debug)]
 pub struct Store;
 
 impl Store {
-    /// The store of the user.
+    /// Opens the user's store.
     pub fn from_env() -> Result<Self, RegistryError> {
         Ok(Self)
     }
 
-    /// A store in a folder.
+    /// Opens a store in a folder.
     #[must_use]
     pub fn new(_folder: PathBuf, _docker: DockerConfig) -> Self {
         Self
     }
 
-    /// The guest of a reference.
+    /// Finds the guest of a reference.
     pub fn find(&self, reference: &OciReference) -> Result<Found, RegistryError> {
         match *reference {}
     }

@@ -7,21 +7,20 @@ use oci_client::secrets::RegistryAuth;
 
 use crate::registry::error::RegistryError;
 
-/// The largest file of credentials that is read whole.
+/// Maximum size of a credentials file.
 const CONFIG_BYTES_MAX: u64 = 16 << 20;
 
-/// In the answer of credential helpers for a registry without a login.
+/// Part of a credential helper's answer for a registry without a login.
 const NOT_FOUND: &str = "credentials not found";
 
-/// Docker's store of credentials: `config.json` in `DOCKER_CONFIG`, or in
-/// `.docker` of the user's home, and the credential helpers that it names.
+/// Docker's credentials: `config.json` in `DOCKER_CONFIG` or `~/.docker`, and the credential helpers that it names.
 #[derive(Clone, Debug, Default)]
 pub struct DockerConfig {
     file: Option<PathBuf>,
 }
 
 impl DockerConfig {
-    /// The one that the environment names.
+    /// The credentials that the environment names.
     #[must_use]
     pub fn from_env() -> Self {
         let given = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
@@ -34,12 +33,12 @@ impl DockerConfig {
         Self { file: Some(folder.join("config.json")) }
     }
 
-    /// The credentials for `registry`; anonymous without a login there.
+    /// The credentials for `registry`; anonymous if there is no login.
     pub(crate) fn auth(&self, registry: &str) -> Result<RegistryAuth, RegistryError> {
         let Some(path) = &self.file else { return Ok(RegistryAuth::Anonymous) };
-        // Users who never logged in have no such file.
+        // Users who never logged in have no credentials file.
         let Ok(file) = File::open(path) else { return Ok(RegistryAuth::Anonymous) };
-        // Errors do not quote credentials.
+        // These errors do not contain credentials.
         let reason = match get_credential_from_reader(BufReader::new(file.take(CONFIG_BYTES_MAX)), registry) {
             Ok(DockerCredential::UsernamePassword(user, password)) => return Ok(RegistryAuth::Basic(user, password)),
             Ok(DockerCredential::IdentityToken(_)) => {
@@ -84,7 +83,7 @@ mod tests {
 
     #[test]
     fn a_login_is_used_at_its_registry_only() {
-        // someone:se:cret
+        // Base64 of `someone:se:cret`.
         let entry = r#"{"auth": "c29tZW9uZTpzZTpjcmV0"}"#;
         let known = || Ok(RegistryAuth::Basic("someone".to_owned(), "se:cret".to_owned()));
         for name in ["ghcr.io", "https://ghcr.io", "https://ghcr.io/"] {

@@ -1,4 +1,4 @@
-//! The distribution protocol, as far as guests need it.
+//! The part of the OCI distribution protocol that guests need.
 
 use std::io;
 use std::time::Duration;
@@ -15,18 +15,18 @@ use crate::registry::download::Downloads;
 use crate::registry::error::RegistryError;
 use crate::registry::oci_reference::{OciReference, is_sha256};
 
-/// The media types of components, as other WebAssembly tools have them.
+/// Media types of components that other WebAssembly tools use.
 const COMPONENT_MEDIA_TYPE: &str = "application/wasm";
 const OLD_COMPONENT_MEDIA_TYPE: &str = "application/vnd.wasm.content.layer.v1+wasm";
-/// The file name of a layer.
+/// Annotation with the file name of a layer.
 const TITLE_ANNOTATION: &str = "org.opencontainers.image.title";
 const CONFIG_MEDIA_TYPE: &str = "application/vnd.wasm.config.v0+json";
 
-/// The longest manifest, which registries must accept.
+/// The largest manifest that registries must accept.
 const MANIFEST_BYTES_MAX: u64 = 4 << 20;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// The longest silence of a registry.
+/// Longest time without data from the registry.
 const READ_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(crate) struct RegistryClient<'a> {
@@ -37,7 +37,7 @@ pub(crate) struct RegistryClient<'a> {
     what: &'static str,
 }
 
-/// A download whose digests have been checked.
+/// A download with verified digests.
 pub(crate) struct Pulled {
     pub(crate) manifest_digest: String,
     pub(crate) manifest: Vec<u8>,
@@ -50,7 +50,7 @@ impl<'a> RegistryClient<'a> {
         auth: RegistryAuth,
         what: &'static str,
     ) -> Result<Self, RegistryError> {
-        // Fails if one is installed already, which will do.
+        // An error means that a provider is installed already.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let protocol = if reference.is_local() { ClientProtocol::Http } else { ClientProtocol::Https };
         let client = Client::new(ClientConfig {
@@ -69,7 +69,6 @@ impl<'a> RegistryClient<'a> {
         Ok(Self { reference, auth, client, runtime: runtime.map_err(reason)?, what })
     }
 
-    /// Downloads the component, of at most `bytes_max` bytes.
     pub(crate) fn pull(&self, bytes_max: u64) -> Result<Pulled, RegistryError> {
         let image = self.reference.inner();
         let is_local = self.reference.is_local();
@@ -93,16 +92,16 @@ impl<'a> RegistryClient<'a> {
         Ok(Pulled { manifest_digest, manifest, component })
     }
 
-    /// Uploads a component and returns the digest of its manifest.
+    /// Uploads a component and returns the digest of the manifest.
     pub(crate) fn push(&self, component: Vec<u8>) -> Result<String, RegistryError> {
         let image = self.reference.inner();
         let mut layer = descriptor(COMPONENT_MEDIA_TYPE, &component);
-        // `oras pull` only writes layers with a file name.
+        // `oras pull` writes only layers that have a file name.
         let file_name = format!("{}.wasm", self.reference.name());
         layer.annotations = Some([(TITLE_ANNOTATION.to_owned(), file_name)].into());
         let (imports, exports) = names(&component).map_err(|reason| self.not_a_guest(reason))?;
-        // Nothing in it depends on the time or the place, so the same component
-        // always has the same digest. The layout wants a time.
+        // Nothing here depends on time or place, so the same component always has the same digest. The format
+        // requires a time.
         let config = serde_json::json!({
             "created": "1970-01-01T00:00:00Z",
             "architecture": "wasm",
@@ -176,7 +175,7 @@ impl<'a> RegistryClient<'a> {
     }
 }
 
-/// Names that a component imports and exports.
+/// Names of a component's imports and exports.
 fn names(component: &[u8]) -> Result<(Vec<String>, Vec<String>), String> {
     let damaged = |error: wasmparser::BinaryReaderError| format!("the component is damaged: {error}");
     let (mut imports, mut exports, mut depth) = (Vec::new(), Vec::new(), 0_usize);
@@ -218,7 +217,7 @@ pub(crate) fn component_layer(reference: &OciReference, manifest: &[u8]) -> Resu
         .map_err(|error| not_a_guest(format!("expected the manifest of an artifact: {error}")))?;
     match &manifest.layers[..] {
         [layer] if [COMPONENT_MEDIA_TYPE, OLD_COMPONENT_MEDIA_TYPE].contains(&layer.media_type.as_str()) => {
-            // It becomes a part of a path.
+            // The digest becomes part of a path.
             let is_digest = layer.digest.strip_prefix("sha256:").is_some_and(is_sha256);
             if is_digest {
                 Ok(layer.clone())

@@ -1,4 +1,4 @@
-//! Downloads from a registry, each within limits of bytes and time: a registry may send without end.
+//! Downloads from a registry, with limits of bytes and time, because a registry may send data forever.
 
 use std::time::Duration;
 
@@ -7,31 +7,31 @@ use oci_client::secrets::RegistryAuth;
 use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderMap, HeaderValue, WWW_AUTHENTICATE};
 use reqwest::{Response, StatusCode, Url};
 
-/// The longest answer to a login.
+/// Maximum size of a login response.
 const TOKEN_BYTES_MAX: u64 = 1 << 20;
 
-/// Parts of an error's text that are shown.
+/// Maximum number of bytes of an error's text that are shown.
 const REASON_BYTES_MAX: u64 = 1 << 10;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// The longest silence of a registry.
+/// Longest time without data from the registry.
 const READ_TIMEOUT: Duration = Duration::from_secs(60);
-/// The time of one download.
+/// Time limit of one download.
 const TOTAL_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// Gets the contents of one repository.
+/// Downloads from one repository.
 pub(crate) struct Downloads {
     client: reqwest::Client,
     /// `https://REGISTRY/v2/`.
     root: String,
     repository: String,
     auth: RegistryAuth,
-    /// The registry's required header, once it is known.
+    /// The header that the registry requires, once known.
     authorization: Option<HeaderValue>,
 }
 
 impl Downloads {
-    /// Asks nothing yet.
+    /// Makes the client, without a request.
     pub(crate) fn new(image: &Reference, is_local: bool, auth: RegistryAuth) -> Result<Self, String> {
         let client = reqwest::Client::builder()
             .https_only(!is_local)
@@ -46,7 +46,7 @@ impl Downloads {
         Ok(Self { client, root, repository: image.repository().to_owned(), auth, authorization: None })
     }
 
-    /// The content at `path` of the repository, of at most `bytes_max` bytes.
+    /// Returns the content at `path` of the repository, at most `bytes_max` bytes.
     pub(crate) async fn get(&mut self, path: &str, accept: &str, bytes_max: u64) -> Result<Vec<u8>, String> {
         let url = format!("{}{}/{path}", self.root, self.repository);
         let mut answer = self.send(&url, accept).await?;
@@ -73,7 +73,7 @@ impl Downloads {
         request.send().await.map_err(|error| told(&error))
     }
 
-    /// Follows the registry's authentication challenge.
+    /// Logs in as the registry's challenge demands.
     async fn log_in(&mut self, headers: &HeaderMap) -> Result<(), String> {
         let challenges = headers.get_all(WWW_AUTHENTICATE).iter().filter_map(|value| value.to_str().ok());
         let Some((realm, service)) = challenges.filter_map(bearer).next() else {
@@ -103,7 +103,7 @@ impl Downloads {
     }
 }
 
-/// The header that a request has.
+/// The authorization header of a request.
 fn of_request(request: reqwest::RequestBuilder) -> Result<HeaderValue, String> {
     let request = request.build().map_err(|error| told(&error))?;
     request.headers().get(AUTHORIZATION).cloned().ok_or_else(|| "invalid token of a login".to_owned())
@@ -134,7 +134,6 @@ async fn bounded(mut answer: Response, bytes_max: u64) -> Result<Vec<u8>, String
     Ok(bytes)
 }
 
-/// An error with its causes.
 fn told(error: &reqwest::Error) -> String {
     let mut text = error.to_string();
     let mut cause = std::error::Error::source(error);

@@ -1,6 +1,6 @@
 use std::path::PathBuf;
 
-/// An error of pulling or pushing a guest; [`RegistryError::hint`] is the next step.
+/// An error of pulling or pushing a guest; see [`RegistryError::hint`] for the next step.
 #[derive(Debug, thiserror::Error)]
 pub enum RegistryError {
     #[error("invalid guest reference `{text}`: {problem}")]
@@ -19,15 +19,15 @@ pub enum RegistryError {
     #[error("invalid content of `{reference}`: expected the digest {expected}, got {actual}")]
     Mismatch {
         reference: String,
-        /// The digest in the reference or the manifest.
+        /// Digest in the reference or the manifest.
         expected: String,
-        /// The digest of the content.
+        /// Digest of the content.
         actual: String,
     },
     #[error("invalid artifact `{reference}`: {problem}")]
     NoGuest {
         reference: String,
-        /// The expected content, and the actual one.
+        /// What was expected, and what was found.
         problem: String,
     },
     #[error("cannot keep guests in `{}`: {reason}", path.display())]

@@ -1,11 +1,9 @@
 //! Finds guests by reference: a path, or a digest in an OCI registry.
 //!
-//! A download is checked against the digest of the reference and stored on disk
-//! under that digest, and checked again at each use. So a run that names a digest
-//! gets the same component everywhere, and needs no network after the first time.
+//! A download is checked against the digest of its reference and stored on disk under that digest. It is checked
+//! again at each use. A run that names a digest gets the same component everywhere, and needs the network only once.
 //!
-//! Owns the store on disk and the distribution protocol; the content of components
-//! is the matter of `vcr-guest`.
+//! This module has the store and the distribution protocol; `vcr-guest` reads the components.
 
 #[cfg(not(feature = "oci"))]
 mod absent;

@@ -20,7 +20,7 @@ impl FromStr for OciReference {
     fn from_str(text: &str) -> Result<Self, RegistryError> {
         let bad = |problem: String| RegistryError::BadReference { text: text.to_owned(), problem };
         let rest = text.strip_prefix(SCHEME).ok_or_else(|| bad(format!("expected `{SCHEME}` at its start")))?;
-        // Without this the parser would take it for something on Docker Hub.
+        // Without a registry, the parser would assume Docker Hub.
         let registry = rest.split_once('/').map_or("", |(registry, _)| registry);
         if registry != "localhost" && !registry.contains(['.', ':']) {
             return Err(bad("expected a registry, such as `ghcr.io` or `localhost:5000`".to_owned()));
@@ -40,20 +40,20 @@ pub(crate) fn is_sha256(hex: &str) -> bool {
 }
 
 impl OciReference {
-    /// The digest of its manifest, `sha256:...`, if it has one.
+    /// Digest of the manifest, `sha256:...`, if the reference has one.
     #[must_use]
     pub fn digest(&self) -> Option<&str> {
         self.inner.digest()
     }
 
-    /// The name of the guest: the last part of the repository.
+    /// Name of the guest: the last part of the repository.
     #[must_use]
     pub fn name(&self) -> &str {
         let repository = self.inner.repository();
         repository.rsplit('/').next().unwrap_or(repository)
     }
 
-    /// This reference with `digest` added, which pins the content.
+    /// This reference with `digest`, which pins the content.
     #[must_use]
     pub fn pinned(&self, digest: &str) -> Self {
         Self { inner: self.inner.clone_with_digest(digest.to_owned()) }
@@ -63,7 +63,6 @@ impl OciReference {
         &self.inner
     }
 
-    /// The registry as given.
     pub(crate) fn registry(&self) -> &str {
         self.inner.registry()
     }

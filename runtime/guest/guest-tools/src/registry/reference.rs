@@ -11,15 +11,15 @@ pub(crate) const SCHEME: &str = "oci://";
 pub enum GuestReference {
     /// A file.
     Path(PathBuf),
-    /// In a registry.
+    /// A guest in a registry.
     Oci(OciReference),
 }
 
 impl GuestReference {
-    /// Reads a reference: `oci://...` is in a registry, anything else is a path.
+    /// Parses a reference: `oci://...` is in a registry, any other text is a path.
     ///
     /// # Errors
-    /// When it begins with `oci://` and is not a reference.
+    /// When the text begins with `oci://` and is not a valid reference.
     pub fn parse(text: &str) -> Result<Self, RegistryError> {
         if text.starts_with(SCHEME) { text.parse().map(Self::Oci) } else { Ok(Self::Path(text.into())) }
     }

@@ -1,4 +1,4 @@
-//! Guests on disk, each under the digest of its manifest.
+//! Guests on disk, stored by the digest of their manifest.
 
 use std::fs::{self, DirBuilder};
 use std::io::{self, Write as _};
@@ -11,18 +11,18 @@ use crate::registry::digest::sha256;
 use crate::registry::error::RegistryError;
 use crate::registry::oci_reference::OciReference;
 
-/// The environment variable that overrides the folder of pulled guests.
+/// Overrides the folder of pulled guests.
 const FOLDER_VARIABLE: &str = "VCR_GUEST_STORE";
 
-/// The largest component that is pulled.
+/// Largest component that is pulled.
 const COMPONENT_BYTES_MAX: u64 = 64 << 20;
 
-/// A guest that is on disk.
+/// A guest on disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
     /// Name of the guest.
     pub name: String,
-    /// The component.
+    /// Path of the component.
     pub path: PathBuf,
     /// The reference with its digest.
     pub pinned: OciReference,
@@ -36,7 +36,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// The folder that the environment names, or the default of the user.
+    /// Opens the folder that the environment names, or the user's default folder.
     pub fn from_env() -> Result<Self, RegistryError> {
         let given = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let usual = || {
@@ -50,14 +50,13 @@ impl Store {
         Ok(Self { folder, docker: DockerConfig::from_env() })
     }
 
-    /// A store in `folder`.
+    /// Opens a store in `folder`.
     #[must_use]
     pub fn new(folder: PathBuf, docker: DockerConfig) -> Self {
         Self { folder, docker }
     }
 
-    /// The guest of a reference with a digest: from the folder, or from its registry
-    /// if it is missing or damaged.
+    /// Returns the guest of a reference with a digest. A missing or damaged guest is pulled from its registry.
     ///
     /// # Errors
     /// When the reference has no digest, or the guest cannot be pulled.
@@ -86,7 +85,7 @@ impl Store {
     /// Uploads the component at `path` and returns the reference with its digest.
     ///
     /// # Errors
-    /// When the file cannot be read or the registry does not take it.
+    /// When the file cannot be read or the registry refuses it.
     pub fn push(&self, path: &Path, reference: &OciReference) -> Result<OciReference, RegistryError> {
         let component = vcr_base::input::read_bytes(path, COMPONENT_BYTES_MAX)
             .map_err(|source| RegistryError::Read { path: path.to_owned(), source })?;
@@ -129,7 +128,7 @@ impl Store {
     }
 }
 
-/// Writes a file that others see whole or not at all.
+/// Writes a file atomically.
 fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut draft = tempfile::NamedTempFile::new_in(path.parent().unwrap_or(path))?;
     draft.write_all(bytes)?;

@@ -1,8 +1,8 @@
-//! The files of projects.
+//! The files of new projects, embedded in the program.
 
 include!(concat!(env!("OUT_DIR"), "/embedded.rs"));
 
-/// Manifests of the SDK and the harness, as they are in this workspace.
+/// Manifests of the SDK and of the crates that it needs.
 pub(crate) const SDK_MANIFEST: &str = include_str!("../../../../../guest-sdk/Cargo.toml");
 pub(crate) const FITTED_MANIFEST: &str = include_str!("../../../../latency/fitted/Cargo.toml");
 pub(crate) const POLICY_MANIFEST: &str = include_str!("../../../../engine/policy/Cargo.toml");
@@ -14,7 +14,7 @@ macro_rules! template {
     };
 }
 
-/// Files of every project in Rust.
+/// Files of every Rust project.
 pub(crate) const RUST_FILES: &[(&str, &str)] = &[
     ("Cargo.toml", template!("rust/Cargo.toml")),
     ("README.md", template!("rust/README.md")),
@@ -22,17 +22,17 @@ pub(crate) const RUST_FILES: &[(&str, &str)] = &[
     ("tests/check.rs", template!("rust/check.rs")),
 ];
 
-/// The manifest of a guest with a fitted model inside.
+/// Manifest of a guest with a built-in fitted model.
 pub(crate) const FITTED_GUEST_MANIFEST: &str = template!("fitted/Cargo.toml");
 
-/// Files of every project in Python.
+/// Files of every Python project.
 pub(crate) const PYTHON_FILES: &[(&str, &str)] = &[
     ("pyproject.toml", template!("python/pyproject.toml")),
     ("README.md", template!("python/README.md")),
     (".gitignore", template!("python/gitignore")),
 ];
 
-/// Files of every project in JavaScript.
+/// Files of every JavaScript project.
 pub(crate) const JAVASCRIPT_FILES: &[(&str, &str)] = &[
     ("package.json", template!("javascript/package.json")),
     ("jsconfig.json", template!("javascript/jsconfig.json")),
@@ -40,7 +40,7 @@ pub(crate) const JAVASCRIPT_FILES: &[(&str, &str)] = &[
     (".gitignore", template!("javascript/gitignore")),
 ];
 
-/// The file of a project in Rust for its world.
+/// The source file and example config of a Rust project for one world.
 pub(crate) struct RustWorld {
     pub(crate) name: &'static str,
     pub(crate) source: &'static str,
@@ -57,7 +57,7 @@ macro_rules! rust_world {
     };
 }
 
-/// The files of a project in Python or JavaScript for its world.
+/// The files of a Python or JavaScript project for one world.
 pub(crate) struct ScriptWorld {
     pub(crate) name: &'static str,
     pub(crate) source: &'static str,
@@ -77,7 +77,7 @@ macro_rules! script_world {
 }
 
 impl RustWorld {
-    /// Every world, in listing order.
+    /// All worlds, in listing order.
     pub(crate) const ALL: &'static [Self] = &[
         rust_world!("latency-model"),
         rust_world!("scheduler-policy"),
@@ -89,7 +89,7 @@ impl RustWorld {
 }
 
 impl ScriptWorld {
-    /// Every world in Python, in the same order.
+    /// All worlds in Python, in the same order.
     pub(crate) const PYTHON: &'static [Self] = &[
         script_world!("python", "latency-model", "app.py", "test_app.py"),
         script_world!("python", "scheduler-policy", "app.py", "test_app.py"),
@@ -99,7 +99,7 @@ impl ScriptWorld {
         script_world!("python", "token-source", "app.py", "test_app.py"),
     ];
 
-    /// Every world in JavaScript, in the same order.
+    /// All worlds in JavaScript, in the same order.
     pub(crate) const JAVASCRIPT: &'static [Self] = &[
         script_world!("javascript", "latency-model", "app.js", "app.test.js"),
         script_world!("javascript", "scheduler-policy", "app.js", "app.test.js"),

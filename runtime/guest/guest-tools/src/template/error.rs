@@ -2,7 +2,7 @@ use std::path::PathBuf;
 
 use crate::template::Language;
 
-/// An error of a new project; [`NewError::hint`] is the next step.
+/// An error of creating a project; see [`NewError::hint`] for the next step.
 #[derive(Debug, thiserror::Error)]
 pub enum NewError {
     #[error("`{name}` cannot be the name of a guest: {problem}")]
@@ -10,9 +10,9 @@ pub enum NewError {
     #[error("unknown world `{given}` for {}: expected {}", language.name(), listed(.known))]
     UnknownWorld {
         given: String,
-        /// The language of the project.
+        /// Language of the project.
         language: Language,
-        /// The worlds that there are.
+        /// Available worlds.
         known: Vec<&'static str>,
     },
     #[error("`{}` exists already", dir.display())]
@@ -40,7 +40,7 @@ impl NewError {
     }
 }
 
-/// Names as "a, b and c".
+/// Formats names as "a, b and c".
 fn listed(names: &[&str]) -> String {
     match names {
         [some @ .., last] if !some.is_empty() => format!("{} and {last}", some.join(", ")),

@@ -1,10 +1,9 @@
-//! Manifests of this workspace, made to stand alone.
+//! Makes manifests of this workspace independent of it.
 
-/// Sections that only mean something here.
+/// Sections that only apply in this workspace.
 const DROPPED: &[&str] = &["[dev-dependencies]", "[lints]"];
 
-/// Writes out the settings that a manifest inherits from this workspace, and leaves out those for
-/// its own tests.
+/// Replaces the settings inherited from the workspace with their values, and drops settings for tests.
 pub(crate) fn alone(manifest: &str) -> String {
     let mut text = String::with_capacity(manifest.len());
     let mut is_kept = true;
@@ -27,7 +26,7 @@ fn written_out(line: &str) -> String {
         Some("version") => env!("CARGO_PKG_VERSION"),
         Some("rust-version") => env!("CARGO_PKG_RUST_VERSION"),
         Some("license") => env!("CARGO_PKG_LICENSE"),
-        // Cargo does not pass this one to the crate.
+        // Cargo does not pass the edition to crates.
         Some("edition") => "2024",
         _ => return line.to_owned(),
     };

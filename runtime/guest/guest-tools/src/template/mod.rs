@@ -1,9 +1,7 @@
-//! Begins a guest: writes a project that builds into a component and passes its
-//! own tests, wherever it lies.
+//! Creates guest projects that build into a component and pass their own tests.
 //!
-//! The project has the SDK, the test harness and the interface inside, as of this
-//! build, so that it needs nothing of this repository. Nothing here prints,
-//! compiles or asks the network; no existing file is touched.
+//! A project contains a copy of this build's SDK, test harness and interface, so it does not need this repository.
+//! This module does not print, compile, use the network or change existing files.
 
 mod embedded;
 mod error;
@@ -32,7 +30,7 @@ impl Language {
     /// All languages with a template.
     pub const ALL: [Self; 3] = [Self::Rust, Self::Python, Self::JavaScript];
 
-    /// Its name on the command line.
+    /// Name on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -43,23 +41,23 @@ impl Language {
     }
 }
 
-/// A guest to begin.
+/// The properties of a project to create.
 #[derive(Clone, Copy, Debug)]
 pub struct NewGuest<'a> {
-    /// Its name, which the package and the component take.
+    /// Name of the guest, its package and its component.
     pub name: &'a str,
-    /// Name of its world.
+    /// World of the guest.
     pub world: &'a str,
     pub language: Language,
 }
 
-/// A project that was written.
+/// A created project.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Created {
     pub files: usize,
 }
 
-/// The files of the interface: their names without `.wit`, and their texts.
+/// The interface files: names without `.wit`, and contents.
 pub fn interface() -> impl Iterator<Item = (&'static str, &'static str)> {
     embedded::INTERFACE.iter().filter_map(|(path, text)| {
         let name = path.strip_prefix("wit/")?.strip_suffix(".wit")?;
@@ -70,8 +68,8 @@ pub fn interface() -> impl Iterator<Item = (&'static str, &'static str)> {
 /// Writes the project of `guest` into `dir`, which must not exist.
 ///
 /// # Errors
-/// When the name or the world will not do, there is no such project for the
-/// language, `dir` exists, or it cannot be written.
+/// When the name or world is invalid, the language has no template for the world, `dir` exists, or it cannot be
+/// written.
 pub fn create(guest: &NewGuest<'_>, dir: &Path) -> Result<Created, NewError> {
     name::check(guest.name)?;
     let files = match guest.language {
@@ -88,8 +86,8 @@ pub fn create(guest: &NewGuest<'_>, dir: &Path) -> Result<Created, NewError> {
     Ok(Created { files: files.len() })
 }
 
-/// Writes the project of a latency guest with the step prices `model_json` inside into
-/// `dir`, which must not exist.
+/// Writes the project of a latency guest with built-in step prices into `dir`, which must not exist. `model_json` has
+/// the prices.
 pub fn create_fitted(model_json: &str, dir: &Path) -> Result<Created, NewError> {
     if dir.symlink_metadata().is_ok() {
         return Err(NewError::Exists { dir: dir.into() });
@@ -107,7 +105,7 @@ pub fn create_fitted(model_json: &str, dir: &Path) -> Result<Created, NewError> 
     Ok(Created { files: files.len() })
 }
 
-/// Files of a project: paths in it, and their contents.
+/// Paths within the project, and contents.
 type Files = Vec<(PathBuf, String)>;
 
 fn rust_project(guest: &NewGuest<'_>) -> Result<Files, NewError> {
@@ -121,8 +119,8 @@ fn rust_project(guest: &NewGuest<'_>) -> Result<Files, NewError> {
     Ok(files)
 }
 
-/// The SDK, its shared types with the simulator, and the interface: each at its place in this
-/// repository, so that they find each other.
+/// The SDK, the crates that it needs, and the interface. They keep their relative paths of this repository, so that
+/// they find each other.
 fn sdk() -> Files {
     let mut files = vendored(embedded::SDK, "vendor");
     files.extend(vendored(embedded::INTERFACE, "vendor"));
@@ -155,7 +153,6 @@ fn javascript_project(guest: &NewGuest<'_>) -> Result<Files, NewError> {
     Ok(files)
 }
 
-/// The project of the requested world in its language.
 fn find<'a, W>(all: &'a [W], guest: &NewGuest<'_>, name: fn(&W) -> &'static str) -> Result<&'a W, NewError> {
     all.iter().find(|world| name(world) == guest.world).ok_or_else(|| NewError::UnknownWorld {
         given: guest.world.to_owned(),

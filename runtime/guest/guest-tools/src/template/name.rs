@@ -1,12 +1,10 @@
-//! Valid names of guests.
-
 use crate::template::NewError;
 
-/// The longest name: it is also a file name.
+/// The longest name; it must fit a file name.
 const LENGTH_MAX: usize = 64;
 
-/// Names that a package cannot have, or that would hide a needed module: words of Rust, and the
-/// modules that a Python guest imports.
+/// Names that a package cannot have, or that would hide a required module: Rust keywords and the modules that Python
+/// guests import.
 const TAKEN: &[&str] = &[
     "abstract",
     "alloc",
@@ -72,7 +70,7 @@ const TAKEN: &[&str] = &[
     "yield",
 ];
 
-/// Checks that `name` is valid for a package, a component and a file.
+/// Checks that `name` is a valid package, component and file name.
 pub(crate) fn check(name: &str) -> Result<(), NewError> {
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     let problem = if name.is_empty() {

@@ -1,6 +1,6 @@
-//! The guest in the real host: built, sandboxed, called thousands of times.
+//! Builds the guest and calls it thousands of times in the real host.
 //!
-//! Needs the program `vcr`, on the PATH or named by the variable `VCR`.
+//! Needs the program `vcr` on the `PATH`, or its path in the variable `VCR`.
 
 use vcr_guest_harness::Host;
 
@@ -13,7 +13,7 @@ fn the_guest_passes_every_check() {
     let report = guest.check(CONFIG, 7).expect("it can be checked");
     report.assert_passed();
     assert_eq!(report.world, "{{world}}");
-    // A guest is called for every step, so its cost matters.
+    // The guest is called for every step, so its cost matters.
     for call in &report.calls {
         assert!(call.fuel_most.share < 0.5, "`{}` nears its limit: {:?}", call.function, call.fuel_most);
     }

@@ -1,5 +1,4 @@
-//! A registry: the part of the distribution protocol that pushes and pulls, over
-//! plain HTTP, a thread for each connection.
+//! A registry over plain HTTP, with the part of the protocol for pushing and pulling. Each connection has a thread.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -55,12 +54,12 @@ impl Server {
         self.port
     }
 
-    /// Answers nothing from now on.
+    /// Stops answering.
     pub(crate) fn shut(&self) {
         self.state.is_shut.store(true, Ordering::Relaxed);
     }
 
-    /// Answers without an end from now on.
+    /// Sends answers that never end.
     pub(crate) fn answer_without_end(&self) {
         self.state.is_endless.store(true, Ordering::Relaxed);
     }
@@ -69,7 +68,7 @@ impl Server {
         self.state.requests.load(Ordering::Relaxed)
     }
 
-    /// Returns false content for paths that contain this.
+    /// Sends false content for paths that contain `part`.
     pub(crate) fn lie_about(&self, part: &'static str) {
         *self.state.lies.lock().expect("no holder panicked") = Some(part);
     }

@@ -1,8 +1,7 @@
 //! Fallbacks of failed guests.
 //!
-//! A pair of a guest and something that takes its place. The first failure of
-//! the guest is the end of it: the call that failed is made to the fallback,
-//! and so are all that follow.
+//! Each guest is paired with a replacement. The first failure of the guest is final: the failed call and all later
+//! calls go to the fallback.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -14,10 +13,10 @@ use vcr_core::scale::{Autoscaler, PoolView, ScaleError};
 use vcr_core::seed;
 use vcr_core::tokens::{BatchTokenSource, TokenAnswer, TokenError, TokenRequest, TokenWant};
 
-/// Is notified of the failure of a guest whose fallback continues.
+/// Is called with the error when a guest fails and its fallback takes over.
 pub type FailureSink = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// A guest, as long as it does not fail, and from then on its fallback.
+/// A guest until its first failure, then its fallback.
 pub struct WithFallback<T: ?Sized> {
     guest: Option<Box<T>>,
     fallback: Box<T>,
@@ -25,14 +24,13 @@ pub struct WithFallback<T: ?Sized> {
 }
 
 impl<T: ?Sized> WithFallback<T> {
-    /// A guest and its replacement. If the guest could not even be made, the fallback is used from
-    /// the beginning.
+    /// Pairs a guest with its fallback. If the guest could not be created, the fallback is used from the beginning.
     pub fn new<E: std::fmt::Display>(guest: Result<Box<T>, E>, fallback: Box<T>, failed: FailureSink) -> Self {
         let guest = guest.inspect_err(|error| failed(&error.to_string())).ok();
         Self { guest, fallback, failed }
     }
 
-    /// Makes a call to whichever is in charge.
+    /// Calls the guest, or its fallback if the guest has failed.
     fn call<R, E: std::fmt::Display>(&mut self, mut call: impl FnMut(&mut T) -> Result<R, E>) -> Result<R, E> {
         if let Some(guest) = &mut self.guest {
             match call(guest) {
@@ -47,8 +45,7 @@ impl<T: ?Sized> WithFallback<T> {
     }
 }
 
-/// A guest that fails in the middle of a batch has priced none of it, so the
-/// fallback prices all of it and no step starts before its predecessor ends.
+/// A guest that fails in the middle of a batch has priced none of its steps, so the fallback prices the whole batch.
 impl LatencyModel for WithFallback<dyn LatencyModel> {
     fn price(&mut self, batch: &StepBatch<'_>, durations_ns: &mut Vec<u64>) -> Result<(), LatencyError> {
         let priced_before = durations_ns.len();
@@ -71,8 +68,8 @@ impl LatencyModel for WithFallback<dyn LatencyModel> {
     }
 }
 
-/// The fallback is notified of every request that starts or ends while the guest is still in
-/// charge, so that it knows the requests it inherits.
+/// The fallback also sees every request that starts or ends while the guest is in charge, because it may have to
+/// continue them.
 impl BatchTokenSource for WithFallback<dyn BatchTokenSource> {
     fn step(
         &mut self,
@@ -85,7 +82,7 @@ impl BatchTokenSource for WithFallback<dyn BatchTokenSource> {
         let before = (answer.tokens.len(), answer.refusals.len(), answer.accepted_drafts.len());
         match guest.step(started, ended, wants, answer) {
             Ok(()) => {
-                // The guest has decided about these requests.
+                // The guest decides about these requests.
                 let (refusals, accepted) = (answer.refusals.len(), answer.accepted_drafts.len());
                 self.fallback.step(started, ended, &[], answer)?;
                 answer.refusals.truncate(refusals);
@@ -104,7 +101,7 @@ impl BatchTokenSource for WithFallback<dyn BatchTokenSource> {
     }
 }
 
-/// Both are notified of ended requests; the fallback also of those that the guest has routed.
+/// Both routers see all ended requests, so the fallback also sees requests that the guest has routed.
 impl Router for WithFallback<dyn Router> {
     fn route(&mut self, query: &RouteRequest<'_>, workers: &[WorkerLoad]) -> Result<Choice, RouteError> {
         self.call(|router| router.route(query, workers))
@@ -129,7 +126,7 @@ impl Router for WithFallback<dyn Router> {
     }
 }
 
-/// A fallback with a memory starts it when the guest has failed.
+/// A fallback that keeps state starts with fresh state when the guest fails.
 impl Autoscaler for WithFallback<dyn Autoscaler> {
     fn desired(&mut self, view: &PoolView) -> Result<u32, ScaleError> {
         self.call(|autoscaler| autoscaler.desired(view))
@@ -146,17 +143,16 @@ impl FailureInjector for WithFallback<dyn FailureInjector> {
     }
 }
 
-/// Draws tokens from the seeds of the requests: the fallback of token sources. An output continues
-/// to its limit, since none of its tokens should end it.
+/// Draws tokens from the seeds of the requests; the fallback of token sources. It does not end outputs early: each
+/// should run to its token limit.
 #[derive(Clone, Debug)]
 pub struct SeededTokens {
     vocab_size: NonZeroU32,
-    /// Seeds of the requests by slot. Those of ended requests are meaningless.
+    /// Seeds of the requests by slot. Entries of ended requests are stale.
     seeds: Vec<u64>,
 }
 
 impl SeededTokens {
-    /// A source of tokens below `vocab_size`.
     #[must_use]
     pub fn new(vocab_size: NonZeroU32) -> Self {
         Self { vocab_size, seeds: Vec::new() }
@@ -188,7 +184,7 @@ impl BatchTokenSource for SeededTokens {
     }
 }
 
-/// Injects nothing: the fallback of failure injectors.
+/// The fallback of failure injectors: injects nothing.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoFaults;
 
@@ -207,11 +203,10 @@ mod tests {
 
     use super::*;
 
-    /// The duration of a step of the guest here.
     const GUEST_STEP_NS: u64 = 5;
 
-    /// Prices steps at a constant, until it has priced N. The guest, which
-    /// is recognised by its constant, wants batches.
+    /// Prices each step at a constant and fails after a number of steps. The model with the guest's constant wants
+    /// batches.
     struct Steps {
         step_ns: u64,
         left: u64,
@@ -257,7 +252,7 @@ mod tests {
         assert_eq!(*heard.lock().expect("no holder panicked"), ["latency model `steps` failed: it is tired"]);
     }
 
-    /// Needs what it is asked for: its fallback needs nothing.
+    /// `true` needs all inputs. The fallback, `false`, needs none.
     struct Curious(bool);
 
     impl Router for Curious {
@@ -297,7 +292,7 @@ mod tests {
         assert_eq!(*heard.lock().expect("no holder panicked"), ["no memory"]);
     }
 
-    /// Answers the slot and index of each token, and fails at one index.
+    /// Returns the slot and index of each token, and fails at one index.
     struct Slots {
         known: Vec<u32>,
         fails_at: u32,
@@ -388,8 +383,7 @@ mod tests {
         assert_eq!(heard.lock().expect("no holder panicked").len(), 1);
     }
 
-    /// While the guest is in charge, its remarks count and the fallback's do not; those of a
-    /// failing call are discarded.
+    /// Remarks come from the guest until it fails, then from the fallback. Remarks of a failing call are discarded.
     #[test]
     fn remarks_are_those_of_whichever_is_in_charge() {
         let slots = |fails_at, base| Box::new(Slots { known: Vec::new(), fails_at, base });

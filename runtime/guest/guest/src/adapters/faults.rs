@@ -1,4 +1,4 @@
-//! A failure injector of the engine core that asks a guest.
+//! A failure injector that calls a guest.
 
 use std::collections::BTreeSet;
 
@@ -9,14 +9,13 @@ use crate::error::{ActionProblem, CallFault};
 use crate::latest::FaultInstance;
 use crate::limits::Limits;
 
-/// Bytes of an action in the memory of a guest, at most.
+/// Largest size of an action in the memory of a guest.
 pub(crate) const ACTION_BYTES: usize = 24;
 
-/// One injector in one instance of a guest.
 pub(crate) struct GuestFaults {
     limits: Limits,
     running: Running<dyn FaultInstance>,
-    /// Slots of the requests that may still be failed.
+    /// Slots of requests that can still fail.
     live: BTreeSet<u32>,
 }
 
@@ -32,7 +31,7 @@ impl FailureInjector for GuestFaults {
         let Self { limits, running, live } = self;
         let result = running.call("decide", |instance| {
             let has_utility = note_events(batch.events, live);
-            // Enough to fail every request there is.
+            // The answer may fail every request.
             let budget = limits.budget(batch.events.len(), (live.len() + 1) * ACTION_BYTES);
             let answer = instance.decide(batch, budget)?;
             check(&answer, live, has_utility)?;
@@ -46,7 +45,7 @@ impl FailureInjector for GuestFaults {
     }
 }
 
-/// Tracks the requests. Returns whether there is a utility call among the events.
+/// Updates `live`. Returns whether the events contain a utility call.
 pub(crate) fn note_events(events: &[FaultEvent<'_>], live: &mut BTreeSet<u32>) -> bool {
     let mut has_utility = false;
     for event in events {

@@ -1,4 +1,4 @@
-//! A latency model of the engine core that asks a guest.
+//! A latency model that calls a guest.
 
 use vcr_core::latency::{KvGroupShape, LatencyError, LatencyModel, StepBatch, StepShape};
 
@@ -7,17 +7,16 @@ use crate::error::CallFault;
 use crate::latest::{DecodeRun, LatencyInstance};
 use crate::limits::Limits;
 
-/// The longest duration that a guest may answer, in nanoseconds: about 32
-/// years. Virtual time is a `u64` of nanoseconds and ends after 584.
+/// The longest valid duration of a step, in nanoseconds: about 32 years. Virtual time, a `u64` of nanoseconds, ends
+/// after 584 years.
 pub const DURATION_NS_MAX: f64 = 1e18;
 
-/// One model in one instance of a guest.
 pub(crate) struct GuestLatency {
     limits: Limits,
     running: Running<dyn LatencyInstance>,
-    /// The blocks of a run of steps, kept so that pricing allocates nothing here.
+    /// [`StepShape::kv_active_blocks`] of a run of steps; the buffer is reused.
     kv_active_blocks: Vec<u64>,
-    /// Whether the guest reads the shapes of groups of layers.
+    /// Whether the guest reads the shapes of KV groups.
     reads_kv_groups: bool,
 }
 
@@ -48,8 +47,8 @@ impl LatencyModel for GuestLatency {
     }
 }
 
-/// Prices a batch with the cheapest calls: a decode-only step together with the steps that follow
-/// from it, any other alone.
+/// Prices a batch with the fewest calls: consecutive decode-only steps go into one call, every other step has a call
+/// to itself.
 fn price(
     instance: &mut dyn LatencyInstance,
     limits: &Limits,
@@ -76,7 +75,7 @@ fn price(
             let run = DecodeRun { start_ns: now_ns, horizon_ns: batch.horizon_ns, first, kv_active_blocks };
             let answer = instance.price_decodes(run, budget)?;
             now_ns = accept(&answer, run_steps, now_ns, batch.horizon_ns, durations_ns)?;
-            // The guest saw its horizon, or has a reason of its own to stop early.
+            // The guest stops early at the horizon, or for a reason of its own.
             if answer.len() < run_steps {
                 break;
             }
@@ -86,8 +85,7 @@ fn price(
     Ok(())
 }
 
-/// Number of steps at the beginning of `steps` that make one run of decodes; 1 where the first does
-/// more than that.
+/// Number of leading steps that form one run of decodes; 1 if the first step is not decode-only.
 pub(crate) fn run_length(steps: &[StepShape]) -> usize {
     let [first, rest @ ..] = steps else { return 0 };
     if rest.is_empty() || !first.is_pure_decode() {
@@ -98,7 +96,7 @@ pub(crate) fn run_length(steps: &[StepShape]) -> usize {
     1 + rest.iter().enumerate().take_while(follows).count()
 }
 
-/// Checks the answer of a call about one step and returns its duration in whole nanoseconds.
+/// Checks the answer of a call for one step and returns the duration in whole nanoseconds.
 pub(crate) fn checked(start_ns: u64, value: f64) -> Result<u64, CallFault> {
     match complaint(value) {
         None => Ok(round_ns(value)),
@@ -106,8 +104,7 @@ pub(crate) fn checked(start_ns: u64, value: f64) -> Result<u64, CallFault> {
     }
 }
 
-/// Checks the answer of one call, appends it in whole nanoseconds and returns the end of its last
-/// step.
+/// Checks the answer of one call, appends its durations in whole nanoseconds and returns the end of the last step.
 pub(crate) fn accept(
     answer: &[f64],
     steps: usize,
@@ -133,17 +130,16 @@ pub(crate) fn accept(
     Ok(now_ns)
 }
 
-/// The nearest whole number of a valid duration, halves rounded up, as specified in `wit/` and
-/// computed by the SDK. Equal to `f64::round` there, which is a call into the mathematics library
-/// on processors before SSE 4.1.
+/// Rounds a valid duration to the nearest whole number, halves up, as specified in `wit/` and implemented in the SDK.
+/// The result equals `f64::round`, which is a library call on processors before SSE 4.1.
 fn round_ns(duration_ns: f64) -> u64 {
-    // At most 1e18, so it fits; signed conversions are the cheap ones.
+    // A valid duration is at most 1e18, so it fits `i64`; signed conversions are cheaper.
     let whole = duration_ns as i64;
     let rounded = if duration_ns - whole as f64 >= 0.5 { whole + 1 } else { whole };
     rounded.unsigned_abs()
 }
 
-/// Why `value` is not a duration, if it is not.
+/// The reason why `value` is not a valid duration, or none if it is valid.
 fn complaint(value: f64) -> Option<&'static str> {
     if (0.0..=DURATION_NS_MAX).contains(&value) {
         None
@@ -165,7 +161,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// A guest that rounds by other means must agree where steps start.
+        /// Guests may use other rounding code: host and guest must compute the same start of each step.
         #[test]
         fn rounding_is_that_of_std(duration_ns in 0.0f64..=DURATION_NS_MAX, halves in 0u64..1 << 50) {
             prop_assert_eq!(round_ns(duration_ns), duration_ns.round() as u64);

@@ -1,5 +1,4 @@
-//! Guests as the core's plugins: calls with limits and checked answers, and the
-//! fallbacks of guests that fail.
+//! Implements the core's plugin traits with guests: calls under limits, checked answers, and fallbacks.
 
 pub(crate) mod fallback;
 pub(crate) mod faults;

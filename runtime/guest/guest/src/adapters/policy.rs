@@ -1,4 +1,4 @@
-//! A scheduling policy of the engine core that asks a guest.
+//! A scheduling policy that calls a guest.
 
 use vcr_core::policy::{EngineView, PolicyError, Preference, PreferenceCheck, SchedulingPolicy};
 
@@ -7,11 +7,9 @@ use crate::error::CallFault;
 use crate::latest::PolicyInstance;
 use crate::limits::Limits;
 
-/// Bytes of the preferences of one request in the memory of a guest: two ranks and a cap, each with
-/// a slot.
+/// Bytes of one request's preferences in the memory of a guest: two ranks and a cap, each with a slot.
 pub(crate) const PREFERENCES_BYTES: usize = 2 * 12 + 8;
 
-/// One policy in one instance of a guest.
 pub(crate) struct GuestPolicy {
     name: String,
     limits: Limits,
@@ -36,7 +34,7 @@ impl SchedulingPolicy for GuestPolicy {
         let Self { limits, running, check, .. } = self;
         let result = running.call("decide", |instance| {
             batch.events.iter().for_each(|event| check.note(event));
-            // Enough for every preference of every current request.
+            // The answer may have every preference of every current request.
             let most_bytes = check.num_there() * PREFERENCES_BYTES;
             let budget = limits.budget(batch.events.len() + batch.progress.len(), most_bytes);
             instance.decide(batch, preferences, budget)?;

@@ -1,20 +1,20 @@
 //! The fallback of a failed scheduler policy.
 //!
-//! Preferences persist, so a policy that takes over must state all of its own at once, and must
-//! know every current request.
+//! Preferences persist, so the fallback must know every current request and state all of its preferences when it
+//! takes over.
 
 use vcr_core::policy::{EngineView, PolicyError, PolicyEvent, Preference, SchedulingPolicy};
 
 use crate::adapters::fallback::FailureSink;
 
-/// A guest that its fallback replaces as soon as it fails.
+/// A guest that its fallback replaces at the first failure.
 pub struct PolicyWithFallback {
     guest: Option<Box<dyn SchedulingPolicy>>,
     fallback: Box<dyn SchedulingPolicy>,
     failed: FailureSink,
-    /// The fallback's preference for the request of each slot; none for a free slot.
+    /// The fallback's preferences for the request in each slot; none for a free slot.
     standings: Vec<Option<Standing>>,
-    /// The fallback's answer to a call.
+    /// The fallback's answer to the current call.
     answer: Vec<Preference>,
 }
 
@@ -26,8 +26,7 @@ struct Standing {
 }
 
 impl PolicyWithFallback {
-    /// A guest and its replacement. If the guest could not even be made, the fallback is used from
-    /// the beginning.
+    /// Pairs a guest with its fallback. If the guest could not be created, the fallback is used from the beginning.
     #[must_use]
     pub fn new(
         guest: Result<Box<dyn SchedulingPolicy>, PolicyError>,
@@ -52,11 +51,10 @@ impl PolicyWithFallback {
         }
     }
 
-    /// Remembers the preferences of the answer.
     fn remember(&mut self) {
         for preference in &self.answer {
             let standing = self.standings.get_mut(preference.slot() as usize).and_then(Option::as_mut);
-            // Unknown slots are found where the answer is applied.
+            // The caller reports unknown slots when it applies the answer.
             let Some(standing) = standing else { continue };
             match *preference {
                 Preference::AdmissionRank { rank, .. } => standing.admission_rank = rank,
@@ -66,7 +64,7 @@ impl PolicyWithFallback {
         }
     }
 
-    /// All preferences of the fallback: the guest may have set others.
+    /// Appends all preferences of the fallback, to override those that the guest has set.
     fn push_all(&self, preferences: &mut Vec<Preference>) {
         for (slot, standing) in (0..).zip(&self.standings) {
             let Some(Standing { admission_rank, eviction_rank, chunk_cap }) = *standing else { continue };
@@ -102,7 +100,7 @@ impl SchedulingPolicy for PolicyWithFallback {
     }
 }
 
-/// The ranks of vLLM's own policies, for fallbacks.
+/// The ranks of vLLM's own policies, used by fallbacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RanksOfEngine {
     /// By arrival.
@@ -123,7 +121,7 @@ impl SchedulingPolicy for RanksOfEngine {
         if *self == Self::Fcfs {
             return Ok(());
         }
-        // A slot may come and go in one batch; a preference applies to its last request.
+        // A slot may be used by several requests in one batch; a preference applies to the last one.
         let mut ended = Vec::new();
         for event in batch.events.iter().rev() {
             match *event {
@@ -152,7 +150,7 @@ mod tests {
 
     use super::*;
 
-    /// Ranks by the length of the prompt, until it is tired.
+    /// Ranks by prompt length, and fails after a number of calls.
     struct Tired {
         calls_left: u32,
     }

@@ -1,4 +1,4 @@
-//! A router of the engine core that asks a guest.
+//! A router that calls a guest.
 
 use vcr_core::route::{Choice, EndedRequest, RouteError, RouteRequest, Router, WorkerLoad};
 
@@ -7,10 +7,9 @@ use crate::error::CallFault;
 use crate::latest::{Chosen, RouteCall, RouterInstance};
 use crate::limits::Limits;
 
-/// Most engines that an error lists.
+/// Largest number of engines that an error lists.
 const LISTED_MAX: usize = 16;
 
-/// One router in one instance of a guest.
 pub(crate) struct GuestRouter {
     limits: Limits,
     running: Running<dyn RouterInstance>,
@@ -53,7 +52,6 @@ impl Router for GuestRouter {
     }
 }
 
-/// Checks the answer of one call.
 pub(crate) fn accept(answer: Chosen, query: &RouteRequest<'_>, workers: &[WorkerLoad]) -> Result<Choice, CallFault> {
     let request = query.id;
     match answer {
@@ -66,7 +64,7 @@ pub(crate) fn accept(answer: Chosen, query: &RouteRequest<'_>, workers: &[Worker
     }
 }
 
-/// The indices of some engines, in words.
+/// The indices of the engines, as text.
 #[cold]
 fn listed(workers: &[WorkerLoad]) -> String {
     let names: Vec<String> = workers.iter().take(LISTED_MAX).map(|load| load.worker.to_string()).collect();

@@ -1,8 +1,8 @@
-//! An instance, until it fails.
+//! An instance that is dropped at its first error.
 
 use crate::error::CallFault;
 
-/// One instance of a guest, and the end of it.
+/// One instance of a guest, or its first fault.
 pub(crate) struct Running<I: ?Sized> {
     guest: String,
     state: State<I>,
@@ -10,14 +10,14 @@ pub(crate) struct Running<I: ?Sized> {
 
 enum State<I: ?Sized> {
     Alive(Box<I>),
-    /// The instance has been dropped: after a trap it could not be entered again, and after any
-    /// other error its state is not trustworthy.
+    /// The instance has been dropped: after a trap it cannot be entered again, and after any other error its state is
+    /// not reliable.
     Failed {
         first: String,
     },
 }
 
-/// The failed guest and its fault, for errors of the engine core.
+/// The guest's name and its fault, for errors of the engine core.
 pub(crate) struct Failure {
     pub(crate) guest: String,
     pub(crate) reason: String,
@@ -28,7 +28,6 @@ impl<I: ?Sized> Running<I> {
         Self { guest, state: State::Alive(instance) }
     }
 
-    /// The guest's name.
     pub(crate) fn guest(&self) -> &str {
         &self.guest
     }
@@ -41,8 +40,8 @@ impl<I: ?Sized> Running<I> {
         }
     }
 
-    /// Makes calls of `function` to the instance and checks their answers, all
-    /// in `calls`. The first error is the end of the instance.
+    /// Runs `calls`, which calls `function` of the instance and checks the answers. The first error drops the
+    /// instance.
     pub(crate) fn call<R>(
         &mut self,
         function: &'static str,

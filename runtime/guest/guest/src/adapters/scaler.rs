@@ -1,4 +1,4 @@
-//! An autoscaler of the engine core that asks a guest.
+//! An autoscaler that calls a guest.
 
 use vcr_core::scale::{Autoscaler, DESIRED_ENGINES_MAX, PoolView, ScaleError};
 
@@ -7,7 +7,6 @@ use crate::error::CallFault;
 use crate::latest::ScalerInstance;
 use crate::limits::Limits;
 
-/// One autoscaler in one instance of a guest.
 pub(crate) struct GuestScaler {
     limits: Limits,
     running: Running<dyn ScalerInstance>,
@@ -27,7 +26,6 @@ impl Autoscaler for GuestScaler {
     }
 }
 
-/// Reads the answer of one call.
 pub(crate) fn accept(desired: u32) -> Result<u32, CallFault> {
     if desired > DESIRED_ENGINES_MAX {
         return Err(CallFault::TooManyEngines { desired });

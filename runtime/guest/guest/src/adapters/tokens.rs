@@ -1,4 +1,4 @@
-//! A token source of the engine core that asks a guest.
+//! A token source that calls a guest.
 
 use vcr_core::tokens::{BatchTokenSource, TokenAnswer, TokenError, TokenRefusal, TokenRequest, TokenWant};
 
@@ -8,13 +8,12 @@ use crate::latest::{TokenCall, TokenInstance};
 use crate::limits::Limits;
 use crate::remarks::{RefusedRequest, Remarks, RunningSlots};
 
-/// One source in one instance of a guest.
 pub(crate) struct GuestTokens {
     running: Running<dyn TokenInstance>,
     calls: Calls,
 }
 
-/// The host's side of an instance's calls.
+/// The limits, slots and remarks of an instance's calls.
 struct Calls {
     limits: Limits,
     slots: RunningSlots,
@@ -53,8 +52,7 @@ impl BatchTokenSource for GuestTokens {
 }
 
 impl Calls {
-    /// Makes the calls of one step: one, unless the requests that start are too
-    /// long for that.
+    /// Sends one step to the guest, in one call unless the starting requests are too large for that.
     fn step(
         &mut self,
         instance: &mut dyn TokenInstance,
@@ -68,7 +66,7 @@ impl Calls {
         let mut room_bytes = self.limits.request_bytes_per_call;
         for (index, request) in started.iter().enumerate() {
             let bytes = size_bytes(request);
-            // A request that is too long by itself is still sent in one piece.
+            // A request that alone exceeds the limit is sent in one call.
             if bytes > room_bytes && first < index {
                 self.send(instance, TokenCall { started: &started[first..index], ended, wants: &[] }, tokens)?;
                 (ended, first) = (&[], index);
@@ -84,7 +82,7 @@ impl Calls {
         self.send(instance, last, tokens)
     }
 
-    /// Makes one call and checks that it answers the wants.
+    /// Makes one call and checks that the answer has every wanted token.
     fn send(
         &mut self,
         instance: &mut dyn TokenInstance,
@@ -105,7 +103,7 @@ impl Calls {
     }
 }
 
-/// Bytes that a request adds to a call, without its fixed ones.
+/// Bytes of a request's prompt, stop tokens and structured output.
 fn size_bytes(request: &TokenRequest<'_>) -> usize {
     size_of_val(request.prompt) + size_of_val(request.stop_tokens) + request.structured_output.len()
 }

@@ -1,4 +1,4 @@
-//! Answers of calls by hand, checked by the rules of runs.
+//! Checks answers of calls by hand by the rules of runs.
 
 use std::collections::BTreeSet;
 
@@ -13,13 +13,13 @@ use crate::latest::Chosen;
 use crate::remarks::{Remarks, RemarksOfCall, RunningSlots};
 use crate::world::World;
 
-/// Requirements on the next answer from earlier calls of an instance.
+/// The state that checks of later answers need.
 pub(super) enum AnswerCheck {
     Latency,
     Scheduling(PreferenceCheck),
     Routing,
     Scaling,
-    /// Slots of the requests that may still be failed.
+    /// Slots of requests that can still fail.
     Faults(BTreeSet<u32>),
     Tokens(RunningSlots),
 }
@@ -36,7 +36,7 @@ impl AnswerCheck {
         }
     }
 
-    /// Checks the answer of a call with these arguments, all of them there.
+    /// Checks the answer of a call with these arguments, which must be complete.
     pub(super) fn check(
         &mut self,
         function: &str,
@@ -95,7 +95,7 @@ fn check_durations(function: &str, input: &Value, answer: &Value) -> Result<(), 
     latency::accept(&durations, steps, start_ns, whole(&input["horizon-ns"]), &mut Vec::new()).map(drop)
 }
 
-/// The fields of an event that a check of preferences needs.
+/// Parses the fields of an event that the check of preferences needs.
 fn policy_event(event: &Value) -> PolicyEvent {
     let of = |name: &str| event.get(name);
     if let Some(arrived) = of("arrived") {
@@ -138,7 +138,7 @@ fn preferences(answer: &Value) -> Result<Vec<Preference>, CallFault> {
     Ok(preferences)
 }
 
-/// The rows of two columns of an answer.
+/// Pairs two columns of an answer.
 fn paired<'a>(
     answer: &'a Value,
     record: &'static str,
@@ -152,7 +152,7 @@ fn paired<'a>(
     Ok(rows(first).map(slot).zip(rows(second)))
 }
 
-/// The fields of an event that a check of actions needs.
+/// Parses the fields of an event that the check of actions needs.
 fn fault_event(event: &Value) -> Option<FaultEvent<'_>> {
     if let Some(arrived) = event.get("arrived") {
         return Some(FaultEvent::Arrived {
@@ -194,12 +194,12 @@ fn whole(value: &Value) -> u64 {
     value.as_u64().unwrap_or_default()
 }
 
-/// A slot, an index or a count: 32 bits in `wit/`.
+/// Parses a slot, index or count: a `u32` in `wit/`.
 fn slot(value: &Value) -> u32 {
     whole(value) as u32
 }
 
-/// A number, which is a text where JSON has none for it.
+/// Parses a number. NaN and infinities are strings, because JSON has no numbers for them.
 fn number(value: &Value) -> f64 {
     let written = || value.as_str().and_then(|text| text.parse().ok());
     value.as_f64().or_else(written).unwrap_or(f64::NAN)

@@ -1,4 +1,4 @@
-//! Arguments and answers of calls as JSON, with the names of `wit/`.
+//! Converts between JSON, with the names of `wit/`, and the arguments and answers of calls.
 
 use serde_json::{Map, Value};
 use vcr_core::latency::EngineInfo;
@@ -8,7 +8,7 @@ use wasmtime::component::{Func, Val};
 
 use crate::sandbox::HostState;
 
-/// The arguments of a call. Missing ones are 0, empty or none, except for [`default_of`].
+/// The arguments of a call. Missing fields are 0, empty or none, except those of [`default_of`].
 pub(super) fn arguments(function: Func, store: &Store<HostState>, input: &Value) -> Result<Vec<Val>, String> {
     let ty = function.ty(store);
     let Value::Object(given) = input else { return Err(format!("expected an object of parameters, got {input}")) };
@@ -21,30 +21,28 @@ pub(super) fn arguments(function: Func, store: &Store<HostState>, input: &Value)
     ty.params().map(read).collect()
 }
 
-/// The value of a field that is left out and whose 0 would mean something unusual.
+/// The default of a field for which 0 would mean something unusual.
 fn default_of(field: &str, ty: &Type) -> Option<Value> {
     Some(match field {
         "block-size-tokens" => EngineInfo::default().block_size_tokens.into(),
         "kv-total-blocks" => EngineInfo::default().kv_total_blocks.into(),
         "tensor-parallel-size" | "pipeline-parallel-size" => 1.into(),
         "may-refuse" => true.into(),
-        // One step, priced whatever it takes.
+        // One step, priced whatever its duration.
         "kv-active-blocks" if matches!(ty, Type::List(_)) => vec![0].into(),
         "horizon-ns" => u64::MAX.into(),
-        // One engine.
         "workers" => [("worker".to_owned(), Value::from(vec![0]))].into_iter().collect(),
         _ => return None,
     })
 }
 
-/// An input of a function with all of its fields: lists of records have one entry, lists of
-/// variants one per case, columns two for engines and otherwise one.
+/// An input of a function with all fields. Lists of records have one entry and lists of variants one per case.
+/// Columns have two rows for engines, otherwise one.
 pub(super) fn example(function: Func, store: &Store<HostState>) -> Value {
     let ty = function.ty(store);
     ty.params().map(|(name, ty)| (name.to_owned(), sample(name, &ty))).collect()
 }
 
-/// A value of an example.
 fn sample(field: &str, ty: &Type) -> Value {
     let number = || match field.rsplit('-').next() {
         Some("tokens") => 64,
@@ -69,7 +67,7 @@ fn sample(field: &str, ty: &Type) -> Value {
                 variant.cases().map(|of| case(of.name, of.ty)).collect()
             }
             (record @ Type::Record(_), _) => vec![sample(field, &record)].into(),
-            // Blocks of a prompt, or its tokens.
+            // Hashes or tokens of a prompt, or active blocks.
             (_, "block-hashes" | "prompt" | "kv-active-blocks") => vec![1, 2].into(),
             _ => Value::Array(Vec::new()),
         },
@@ -81,14 +79,14 @@ fn sample(field: &str, ty: &Type) -> Value {
     }
 }
 
-/// Whether a record holds columns.
+/// Whether all fields of a record are columns.
 fn is_columns(record: &Record) -> bool {
     let is_list = |ty: &Type| matches!(ty, Type::List(_));
     let is_column = |ty: &Type| matches!(ty, Type::Option(option) if is_list(&option.ty())) || is_list(ty);
     record.fields().all(|field| is_column(&field.ty))
 }
 
-/// A missing column, among others with this many entries.
+/// A default column of this many rows.
 fn column_of(field: &str, rows: usize) -> Value {
     match field {
         "worker" | "slot" => (0..rows).collect(),
@@ -98,7 +96,7 @@ fn column_of(field: &str, rows: usize) -> Value {
     }
 }
 
-/// The number of rows of a record of columns, which other records have not.
+/// Number of rows of a record of columns; none for other records.
 fn rows(record: &Record, given: &Map<String, Value>, path: &str) -> Result<Option<usize>, String> {
     if !is_columns(record) {
         return Ok(None);
@@ -118,7 +116,7 @@ fn rows(record: &Record, given: &Map<String, Value>, path: &str) -> Result<Optio
     Ok(Some(first.map_or(0, |(_, rows)| rows)))
 }
 
-/// Refuses fields that there are not.
+/// Refuses unknown fields.
 fn unknown(given: &Map<String, Value>, names: &[&str], path: &str) -> Result<(), String> {
     match given.keys().find(|key| !names.contains(&key.as_str())) {
         Some(key) => Err(format!("unknown field `{}`: expected one of {}", joined(path, key), names.join(", "))),
@@ -130,7 +128,7 @@ fn joined(path: &str, name: &str) -> String {
     if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
 }
 
-/// The value of a type; where none is given, 0, empty or none.
+/// Converts JSON to a value of the type; a missing value is 0, empty or none.
 fn value(given: Option<&Value>, ty: &Type, path: &str) -> Result<Val, String> {
     let wrong = |expected: &str| {
         let got = given.map_or_else(|| "nothing".to_owned(), Value::to_string);
@@ -226,7 +224,7 @@ fn value(given: Option<&Value>, ty: &Type, path: &str) -> Result<Val, String> {
     })
 }
 
-/// A value as JSON. Numbers that JSON cannot represent become texts.
+/// Converts a value to JSON. Numbers that JSON cannot represent become strings.
 pub(super) fn json(value: Val) -> Value {
     match value {
         Val::Bool(value) => value.into(),

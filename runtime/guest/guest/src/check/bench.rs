@@ -1,4 +1,4 @@
-//! The costs of a guest's calls, beside the same calls of its native twin.
+//! Measures the calls of a guest, and the same calls of its native twin.
 
 use vcr_core::latency::{LatencyModel, StepBatch, StepShape};
 use vcr_core::policy::{EngineView, Preference, SchedulingPolicy};
@@ -17,7 +17,7 @@ use crate::limits::{Budget, Limits};
 use crate::module::GuestModule;
 use crate::world::World;
 
-/// Number of times that the workload is played; costs are totals over all.
+/// Number of times that the workload runs; costs are totals over all rounds.
 const ROUNDS: usize = 5;
 
 /// The guest's computation, compiled natively.
@@ -37,16 +37,15 @@ pub struct BenchReport {
     pub world: World,
     /// SHA-256 of the component, in lower-case hexadecimal digits.
     pub digest: String,
-    /// Bytes of the largest memory that an instance had, and the limit.
+    /// Largest memory of an instance in bytes, and its limit.
     pub memory_bytes: Used,
-    /// The cost of each function, by name.
+    /// Cost of each function, by name.
     pub calls: Vec<CallCost>,
-    /// The costs of the native twin's functions, if there is a twin; it uses no fuel.
+    /// Cost of each function of the native twin, if there is a twin. Native code uses no fuel.
     pub native_calls: Vec<CallCost>,
 }
 
-/// Makes the calls that a [`check`](crate::check) makes, and measures them. `native` makes a new twin
-/// for each round.
+/// Measures the calls that [`check`](crate::check) makes. `native` makes a new twin for each round.
 ///
 /// # Errors
 /// When the guest refuses the config, or one of its calls fails.
@@ -92,7 +91,6 @@ pub fn bench(
     })
 }
 
-/// A call of `function` that failed, as an error.
 fn failed(module: &GuestModule, function: &'static str, outcome: Outcome) -> GuestError {
     let reason = match outcome {
         Outcome::Passed => String::new(),
@@ -102,7 +100,7 @@ fn failed(module: &GuestModule, function: &'static str, outcome: Outcome) -> Gue
 }
 
 impl Subject<'_> {
-    /// Plays the whole workload with a fresh instance.
+    /// Runs the whole workload with a fresh instance.
     fn play_once<D: Driver>(&self, maker: &dyn Maker<D::Instance>, meter: &mut Meter<'_>) -> Result<(), Outcome> {
         let player = self.player::<D>(maker, self.seed, Split::AsItComes)?;
         play::<D>(player.instance, &self.limits, self.seed, meter)
@@ -120,7 +118,7 @@ fn play<D: Driver>(
     Ok(())
 }
 
-/// Implements [`Metered`] for native twins, which use neither fuel nor a memory of their own.
+/// Implements [`Metered`] for native twins, which have neither fuel nor a memory of their own.
 macro_rules! unmetered {
     ($($role:ty),*) => {
         $(impl Metered for Box<$role> {
@@ -137,7 +135,7 @@ macro_rules! unmetered {
 
 unmetered!(dyn LatencyModel, dyn SchedulingPolicy, dyn Router, dyn Autoscaler);
 
-/// An error of a native twin, which the config of its guest has excluded.
+/// An error of a native twin. It does not occur, because the guest has accepted the same config.
 fn rejected(error: &dyn std::error::Error) -> CallFault {
     CallFault::Rejected { reason: error.to_string() }
 }

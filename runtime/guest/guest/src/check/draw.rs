@@ -1,9 +1,8 @@
-//! Random numbers of a workload: the same for the same seed, everywhere.
+//! Random numbers of a workload: the same seed gives the same numbers on every machine.
 
 use vcr_core::policy::Slo;
 use vcr_core::seed;
 
-/// A seeded stream.
 pub(super) struct Draw {
     seed: u64,
     purpose: &'static str,
@@ -15,37 +14,35 @@ impl Draw {
         Self { seed, purpose, drawn: 0 }
     }
 
-    /// 64 uniform bits.
     pub(super) fn bits(&mut self) -> u64 {
         let bits = seed::derive(self.seed, self.purpose, self.drawn);
         self.drawn += 1;
         bits
     }
 
-    /// Uniform from 0 to below `bound`, which is not 0.
+    /// A uniform number from 0 to `bound - 1`; `bound` is not 0.
     pub(super) fn below(&mut self, bound: u64) -> u64 {
         self.bits() % bound
     }
 
-    /// Uniform from `least` to `most`, both included.
+    /// A uniform number from `least` to `most`, inclusive.
     pub(super) fn within(&mut self, least: u64, most: u64) -> u64 {
         least + self.below(most - least + 1)
     }
 
-    /// True once in `times`.
+    /// True with probability 1 / `times`.
     pub(super) fn once_in(&mut self, times: u64) -> bool {
         self.below(times) == 0
     }
 
-    /// A length with a long tail: each doubling from `least` up to `most` is as
-    /// likely as the others.
+    /// A length with a long tail: from `least` to `most`, each doubling is equally likely.
     pub(super) fn length(&mut self, least: u64, most: u64) -> u64 {
         let doublings = u64::from((most / least.max(1)).max(1).ilog2());
         let low = least << self.below(doublings + 1);
         self.within(low, (2 * low).min(most).max(low)).min(most)
     }
 
-    /// The latency objectives of a request, which most do not have.
+    /// The latency objectives of a request; most requests have none.
     pub(super) fn slo(&mut self) -> Slo {
         if !self.once_in(4) {
             return Slo::default();

@@ -1,4 +1,4 @@
-//! Lets requests come, emit and end, and applies the injector's faults.
+//! Simulates requests that arrive, emit tokens and end, and applies the injector's faults.
 
 use std::collections::BTreeSet;
 
@@ -9,14 +9,12 @@ use crate::check::draw::Draw;
 use crate::check::{Driver, GuestFailure, Split, Step, Table, input};
 use crate::latest::FaultInstance;
 
-/// Engine steps of the workload, and requests that run at most.
+/// Number of engine steps, and of concurrent requests.
 const STEPS: u64 = 3_000;
 const SLOTS: u32 = 64;
 
-/// Names of utility calls.
 const METHODS: [&str; 4] = ["sleep", "wake_up", "reset_prefix_cache", "add_lora"];
 
-/// The workload of a failure injector.
 pub(super) struct FaultWorkload {
     draw: Draw,
     steps: u64,
@@ -24,20 +22,20 @@ pub(super) struct FaultWorkload {
     requests: u64,
     free: Vec<u32>,
     running: Vec<Live>,
-    /// Slots of the requests that may still be failed.
+    /// Slots of requests that can still fail.
     may_fail: BTreeSet<u32>,
-    /// Requests that end in the next call: failed, or lost with their engine.
+    /// Requests that end in the next call, because they failed or their engine crashed.
     doomed: Vec<u32>,
 }
 
-/// A request that runs.
+/// A running request.
 struct Live {
     slot: u32,
     tokens: u32,
     max_tokens: u32,
 }
 
-/// An event that owns its text.
+/// An event that owns its strings.
 enum SentEvent {
     Arrived { slot: u32, request_id: String, prompt_tokens: u32, max_tokens: u32, priority: i32, adapter: Option<u32> },
     Emitted { slot: u32, output_tokens: u32 },
@@ -101,7 +99,7 @@ impl Driver for FaultWorkload {
     }
 }
 
-/// An action as numbers: its kind and its value.
+/// An action as numbers, its kind and its value, for comparison.
 fn words(action: &FaultAction) -> [u64; 2] {
     match *action {
         FaultAction::FailRequest { slot } => [0, slot.into()],
@@ -117,7 +115,6 @@ fn words(action: &FaultAction) -> [u64; 2] {
 }
 
 impl FaultWorkload {
-    /// Draws the events of a step.
     fn happen(&mut self) -> Vec<SentEvent> {
         self.now_ns += self.draw.length(100_000, 40_000_000);
         let mut sent = Vec::new();
@@ -171,7 +168,7 @@ impl FaultWorkload {
             match action {
                 FaultAction::FailRequest { slot } => self.doomed.push(*slot),
                 FaultAction::Stall { duration_ns } => self.pass(*duration_ns),
-                // The engine comes back empty, or another one in its place.
+                // The engine, or its replacement, starts without requests.
                 FaultAction::Crash { restart_after_ns } => {
                     self.pass(restart_after_ns.unwrap_or(0));
                     self.doomed = self.running.iter().map(|live| live.slot).collect();

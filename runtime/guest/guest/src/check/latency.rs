@@ -1,5 +1,4 @@
-//! Prices the steps of an engine: long decodes, prompts in chunks, both at once,
-//! drafts, idle gaps.
+//! Prices the steps of an engine: long decodes, chunked prefills, mixed steps, draft tokens and idle gaps.
 
 use vcr_core::latency::StepShape;
 
@@ -8,21 +7,20 @@ use crate::check::draw::Draw;
 use crate::check::{Driver, GuestFailure, Split, Step, Table, input};
 use crate::latest::{DecodeRun, LatencyInstance};
 
-/// Runs of steps that follow each other, with a gap before each.
+/// Number of runs of consecutive steps; an idle gap precedes each.
 const RUNS: u64 = 2_000;
 
-/// KV blocks of the engine, and tokens in each.
+/// Number of KV blocks, and tokens in a block.
 const KV_BLOCKS: u64 = 20_000;
 const BLOCK_TOKENS: u64 = 16;
 
-/// The workload of a latency model.
 pub(super) struct Pricing {
     split: Split,
     shapes: Draw,
     horizons: Draw,
     runs_left: u64,
     now_ns: u64,
-    /// Steps of the present run that are not priced.
+    /// Steps of the current run that are not priced yet.
     ahead: Vec<StepShape>,
 }
 
@@ -54,7 +52,7 @@ impl Driver for Pricing {
             Split::Finest => true,
             Split::Coarsest => false,
         };
-        // Only steps that follow from each other are priced in one call.
+        // One call prices only consecutive decode-only steps.
         let run_steps = latency::run_length(&self.ahead);
         if alone || (run_steps == 1 && !self.ahead[0].is_pure_decode()) {
             self.price_step(table)
@@ -69,7 +67,7 @@ impl Driver for Pricing {
 }
 
 impl Pricing {
-    /// Draws the next run of steps; false at the end.
+    /// Draws the next run of steps; returns false at the end of the workload.
     fn begin_run(&mut self) -> bool {
         if self.runs_left == 0 {
             return false;
@@ -101,8 +99,7 @@ impl Pricing {
         Ok(Step::Answered(vec![value.to_bits()]))
     }
 
-    /// Prices a run. Its horizon may be among its steps; and after a horizon that admits only one
-    /// step, there may be steps that never happen.
+    /// Prices a run of decodes. The horizon may fall within the run, so some of its steps may never be priced.
     fn price_decodes(
         &mut self,
         table: &mut Table<'_, '_, dyn LatencyInstance>,
@@ -139,7 +136,7 @@ impl Pricing {
     }
 }
 
-/// A step of any kind.
+/// Draws a step of any kind.
 fn shape(draw: &mut Draw) -> StepShape {
     let mut shape = StepShape { kv_total_blocks: KV_BLOCKS, block_size_tokens: BLOCK_TOKENS, ..StepShape::default() };
     let kind = draw.below(8);
@@ -188,8 +185,8 @@ fn add_prefills(shape: &mut StepShape, draw: &mut Draw) {
     }
 }
 
-/// A step after `before` without new requests: the same decodes, one token later. If there are
-/// none, some other step.
+/// Draws the step that follows `before` without new requests: the same decodes, one token later. After a step that is
+/// not decode-only, draws any step.
 fn following(before: &StepShape, draw: &mut Draw) -> StepShape {
     if before.decode_requests == 0 || before.prefill_requests > 0 {
         return shape(draw);

@@ -1,14 +1,12 @@
-//! The cost of calls.
+//! Measures the cost of calls.
 
 use crate::check::report::{CallCost, FailedCall, Used};
 use crate::error::CallFault;
 use crate::latest::{Chosen, Metered};
 use crate::limits::Budget;
 
-/// Measures the calls of a check.
 pub(super) struct Meter<'a> {
-    /// A clock that never goes back, in nanoseconds. An argument, because this
-    /// crate reads none.
+    /// A monotonic clock in nanoseconds. It is an argument, because this crate must not read clocks.
     clock_ns: &'a dyn Fn() -> u64,
     pub(super) memory_bytes: usize,
     pub(super) failed_call: Option<FailedCall>,
@@ -21,7 +19,7 @@ struct Function {
     calls: u64,
     items: u64,
     fuel: u64,
-    /// The time of each call, because a mean would depend on the machine's load.
+    /// The time of each call, for the median: a mean would depend on the machine's load.
     ns: Vec<u64>,
     fuel_most: Used,
     answer_bytes_most: Used,
@@ -32,7 +30,7 @@ impl<'a> Meter<'a> {
         Self { clock_ns, memory_bytes: 0, failed_call: None, functions: Vec::new() }
     }
 
-    /// Makes a call of the function `name` about `items` things.
+    /// Calls the function `name` for `items` items, and measures the call.
     pub(super) fn call<I: Metered + ?Sized, R: Answer>(
         &mut self,
         name: &'static str,
@@ -58,7 +56,7 @@ impl<'a> Meter<'a> {
         answer
     }
 
-    /// Keeps the input of a call that failed, or whose answer was wrong.
+    /// Records the input of a call that failed or gave an invalid answer.
     pub(super) fn explained<R>(
         &mut self,
         function: &'static str,
@@ -89,7 +87,7 @@ impl<'a> Meter<'a> {
         &mut self.functions[index]
     }
 
-    /// The sums, by name of the function.
+    /// Costs, sorted by the name of the function.
     pub(super) fn costs(&self) -> Vec<CallCost> {
         let mut costs: Vec<CallCost> = self
             .functions
@@ -115,9 +113,9 @@ fn median(values: &[u64]) -> u64 {
     if values.is_empty() { 0 } else { *values.select_nth_unstable(middle).1 }
 }
 
-/// An answer whose size counts against a limit.
+/// An answer whose size is limited.
 pub(super) trait Answer {
-    /// Bytes that the host copies.
+    /// Number of bytes that the host copies.
     fn bytes(&self) -> usize;
 }
 
@@ -127,7 +125,7 @@ impl<T> Answer for Vec<T> {
     }
 }
 
-/// Numbers are passed, not copied.
+/// Numbers are returned by value, not copied.
 impl Answer for f64 {
     fn bytes(&self) -> usize {
         0

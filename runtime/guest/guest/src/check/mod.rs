@@ -1,13 +1,15 @@
-//! Exercises a guest as an engine would, and more.
+//! Exercises a guest in more ways than an engine does.
 //!
-//! A check makes thousands of calls of every kind in the guest's world, drawn from a seed, under
-//! the limits of the guest. It checks that every answer follows the interface; that equally
-//! configured instances give equal answers: one after another, alternately, and after others that
-//! were dropped midway; and that the host's grouping of calls does not matter. It also measures the
-//! cost of calls.
+//! A check draws thousands of calls of the guest's world from a seed and makes them under the guest's limits. It
+//! verifies that
 //!
-//! A module for each world plays the engine; this one makes the instances and
-//! compares. Nothing here prints, and the clock is an argument.
+//! - every answer follows the interface;
+//! - equally configured instances give equal answers: one after another, alternately, and after another instance was
+//!   dropped midway;
+//! - the host's grouping of calls does not matter.
+//!
+//! It also measures the cost of calls. Each world has a module that plays the engine; this module makes the instances
+//! and compares. Nothing here prints or reads a clock.
 
 mod bench;
 mod draw;
@@ -35,20 +37,18 @@ use crate::latest::{Maker, Metered, OpenGuest, Setup};
 use crate::limits::Limits;
 use crate::module::GuestModule;
 
-/// Checks a guest with this config and seed. The seed configures instances and draws the calls.
-/// `clock_ns` is a clock in nanoseconds that never goes back.
+/// Checks a guest with this config and seed. The seed configures instances and draws the calls. `clock_ns` is a
+/// monotonic clock in nanoseconds.
 ///
 /// # Errors
-/// When the guest does not take the config, or fails while it configures itself.
-/// Whatever it does later is in the report.
+/// When the guest refuses the config or fails while it configures itself. Later failures are in the report.
 pub fn check(
     module: &GuestModule,
     config_json: &str,
     seed: u64,
     clock_ns: &dyn Fn() -> u64,
 ) -> Result<CheckReport, GuestError> {
-    // The first instance is configured here, so that a config that is refused is
-    // an error like anywhere else.
+    // Configures a first instance here, so that a refused config is an error instead of a failed check.
     module.try_config_with(config_json, seed)?;
     let subject = Subject { limits: *module.limits(), config_json, seed };
     let findings = match module.open_guest() {
@@ -72,46 +72,42 @@ pub fn check(
     })
 }
 
-/// Plays an engine, or its surroundings, against an instance.
+/// Plays the engine or cluster around an instance.
 trait Driver {
     type Instance: Metered + ?Sized;
 
-    /// A workload drawn from `seed`, whose calls are grouped by `split`.
+    /// Makes a workload from `seed`, with calls grouped by `split`.
     fn new(seed: u64, split: Split) -> Self;
 
     /// Makes the calls of the next step and checks their answers.
     fn step(&mut self, table: &mut Table<'_, '_, Self::Instance>) -> Result<Step, GuestFailure>;
 
-    /// A word of an answer, as people read it.
+    /// Formats one word of an answer.
     fn show(word: u64) -> String {
         word.to_string()
     }
 
-    /// Ways to split the same work into calls that must not matter, and the claim
-    /// that they do not.
+    /// The other ways to split the workload into calls, and the claim that they give the same answers.
     const SPLITS: (&'static [Split], &'static str) = (&[], "");
 }
 
-/// The distribution of work over calls, where the interface leaves it to the host.
+/// How the workload is split into calls, where the interface leaves that to the host.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Split {
-    /// As an engine does.
+    /// As the engine does.
     AsItComes,
-    /// As little as can be in each.
+    /// As few items as possible in each call.
     Finest,
-    /// As much as can be in each.
+    /// As many items as possible in each call.
     Coarsest,
 }
 
-/// The outcome of a step of a driver.
 enum Step {
-    /// These words were answered.
+    /// The answer, as words to compare.
     Answered(Vec<u64>),
-    /// The workload has ended.
     Over,
 }
 
-/// A guest's fault: it failed, or its answer is invalid.
 struct GuestFailure(CallFault);
 
 impl From<CallFault> for GuestFailure {
@@ -132,21 +128,21 @@ impl GuestFailure {
     }
 }
 
-/// An instance under test, and the meter of its calls.
+/// An instance, its limits and the meter of its calls.
 struct Table<'a, 'm, I: ?Sized> {
     instance: &'a mut I,
     limits: &'a Limits,
     meter: &'a mut Meter<'m>,
 }
 
-/// The guest to check, and its arguments.
+/// The guest's limits and arguments.
 struct Subject<'a> {
     limits: Limits,
     config_json: &'a str,
     seed: u64,
 }
 
-/// The report.
+/// The contents of the report.
 struct Findings {
     checks: Vec<Check>,
     failed_call: Option<FailedCall>,
@@ -155,11 +151,11 @@ struct Findings {
     calls: Vec<CallCost>,
 }
 
-/// All answers of a workload, step by step.
+/// All answers of a workload.
 #[derive(Default)]
 struct Log {
     words: Vec<u64>,
-    /// End of the words of each step.
+    /// Index of the end of each step in `words`.
     ends: Vec<usize>,
 }
 
@@ -176,7 +172,7 @@ impl Log {
     }
 }
 
-/// One instance at its workload.
+/// An instance and the driver that plays its workload.
 struct Player<D: Driver> {
     driver: D,
     instance: Box<D::Instance>,
@@ -184,7 +180,7 @@ struct Player<D: Driver> {
 }
 
 impl<D: Driver> Player<D> {
-    /// Plays a step and returns its answers; nothing at the end.
+    /// Plays a step and returns the answer; none at the end.
     fn step(&mut self, limits: &Limits, meter: &mut Meter<'_>) -> Result<Option<Vec<u64>>, Outcome> {
         let mut table = Table { instance: &mut *self.instance, limits, meter };
         let made = self.driver.step(&mut table);
@@ -197,7 +193,7 @@ impl<D: Driver> Player<D> {
     }
 }
 
-/// Claims about every guest.
+/// Names and claims of the checks of every guest.
 const ANSWERS: (&str, &str) = ("answers", "every answer follows the interface");
 const REPEATED: (&str, &str) = ("repeated", "a second instance gives the same answers to the same calls");
 const INTERLEAVED: (&str, &str) =
@@ -205,10 +201,10 @@ const INTERLEAVED: (&str, &str) =
 const UNSTAINED: (&str, &str) =
     ("unstained", "an instance gives the same answers after another was dropped during other work");
 
-/// Steps of other work before its instance is dropped.
+/// Number of steps of other work before the other instance is dropped.
 const STAINING_STEPS: usize = 200;
 
-/// Steps that the second of two instances lags behind.
+/// Number of steps that the second instance lags behind the first.
 const LAG_STEPS: u64 = 5;
 
 impl Subject<'_> {
@@ -228,7 +224,7 @@ impl Subject<'_> {
         findings
     }
 
-    /// Makes one check after another, as long as it makes sense to continue.
+    /// Makes the checks in order. Stops when further checks would be pointless.
     fn examine_into<D: Driver>(&self, maker: &dyn Maker<D::Instance>, meter: &mut Meter<'_>, findings: &mut Findings) {
         let mut log = Log::default();
         let answered = self.record::<D>(maker, meter, &mut findings.configure_fuel, &mut log);
@@ -282,7 +278,7 @@ impl Subject<'_> {
         Ok(())
     }
 
-    /// Plays the whole workload and compares step by step.
+    /// Plays the whole workload and compares each step with the log.
     fn compare_all<D: Driver>(
         &self,
         maker: &dyn Maker<D::Instance>,
@@ -294,7 +290,7 @@ impl Subject<'_> {
         Ok(())
     }
 
-    /// Plays a step and compares it; returns whether the workload continues.
+    /// Plays a step and compares it with the log; returns whether the workload continues.
     fn compare_step<D: Driver>(
         &self,
         player: &mut Player<D>,
@@ -312,7 +308,7 @@ impl Subject<'_> {
         }
     }
 
-    /// Two instances play in turns, the second some steps behind.
+    /// Plays two instances alternately, the second some steps behind, and compares both with the log.
     fn compare_in_turns<D: Driver>(
         &self,
         maker: &dyn Maker<D::Instance>,
@@ -336,14 +332,14 @@ impl Subject<'_> {
         Ok(())
     }
 
-    /// Plays the beginning of other work, and drops the instance.
+    /// Plays the beginning of another workload and drops the instance.
     fn stain<D: Driver>(&self, maker: &dyn Maker<D::Instance>, meter: &mut Meter<'_>) -> Result<(), Outcome> {
         let mut player = self.player::<D>(maker, !self.seed, Split::AsItComes)?;
         while player.steps < STAINING_STEPS && player.step(&self.limits, meter)?.is_some() {}
         Ok(())
     }
 
-    /// Plays the whole workload in other calls and compares all that was answered.
+    /// Plays the whole workload with another split and compares all answers with the log.
     fn compare_split<D: Driver>(
         &self,
         maker: &dyn Maker<D::Instance>,
@@ -360,7 +356,7 @@ impl Subject<'_> {
     }
 }
 
-/// Reports where two answers differ, if they do.
+/// Describes the first difference between two answers, if any.
 fn same<D: Driver>(before: &[u64], words: &[u64]) -> Result<(), String> {
     let differs = before.iter().zip(words).position(|(a, b)| a != b);
     match differs {
@@ -374,10 +370,9 @@ fn same<D: Driver>(before: &[u64], words: &[u64]) -> Result<(), String> {
 }
 
 impl Findings {
-    /// Records the outcome of a check; returns whether to continue.
     fn note(&mut self, (name, claim): (&'static str, &'static str), result: Result<(), Outcome>) -> bool {
         let outcome = result.err().unwrap_or(Outcome::Passed);
-        // After a guest failed or broke the interface, every further check would report the same.
+        // After a guest failed or violated the interface, every further check would report the same.
         let go_on = match &outcome {
             Outcome::Passed => true,
             Outcome::Broken { .. } => name != ANSWERS.0,

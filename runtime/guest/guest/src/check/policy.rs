@@ -1,5 +1,5 @@
-//! Schedules requests on a small engine that applies the policy's ranks: running slots,
-//! a budget of tokens, blocks that run out.
+//! Schedules requests on a small engine that applies the policy's ranks. Its running slots, token budget and blocks
+//! are scarce.
 
 use vcr_core::policy::{EngineView, PolicyEvent, Preference, PreferenceCheck, Progress};
 
@@ -8,16 +8,15 @@ use crate::check::draw::Draw;
 use crate::check::{Driver, GuestFailure, Split, Step, Table, input};
 use crate::latest::PolicyInstance;
 
-/// Requests of the workload.
+/// Number of requests.
 const REQUESTS: u64 = 1_500;
 
-/// The size of the engine.
+/// Running slots, token budget and KV blocks of the engine.
 const RUNNING_SLOTS: usize = 32;
 const BUDGET_TOKENS: u64 = 2_048;
 const KV_BLOCKS: u64 = 1_200;
 const BLOCK_TOKENS: u64 = 16;
 
-/// The workload of a scheduler policy.
 pub(super) struct Scheduling {
     draw: Draw,
     now_ns: u64,
@@ -29,7 +28,7 @@ pub(super) struct Scheduling {
     check: PreferenceCheck,
 }
 
-/// A request that waits or runs.
+/// A waiting or running request.
 struct Request {
     slot: u32,
     number: u64,
@@ -37,7 +36,7 @@ struct Request {
     max_tokens: u64,
     computed_tokens: u64,
     output_tokens: u64,
-    /// Whether it has computed since the last call.
+    /// Whether it has computed tokens since the last call.
     has_progress: bool,
     wait_rank: i64,
     give_way_rank: i64,
@@ -67,7 +66,7 @@ impl Driver for Scheduling {
     }
 
     fn step(&mut self, table: &mut Table<'_, '_, dyn PolicyInstance>) -> Result<Step, GuestFailure> {
-        // Steps without events follow each other without a call.
+        // Steps without events need no call.
         while self.events.is_empty() {
             if self.requests == REQUESTS && self.waiting.is_empty() && self.running.is_empty() {
                 return Ok(Step::Over);
@@ -107,7 +106,7 @@ impl Driver for Scheduling {
     }
 }
 
-/// A preference as numbers: its kind, its slot and its value.
+/// A preference as numbers: its kind, slot and value.
 fn words(preference: &Preference) -> [u64; 3] {
     match *preference {
         Preference::AdmissionRank { slot, rank } => [0, slot.into(), rank.cast_unsigned()],
@@ -127,7 +126,6 @@ impl Scheduling {
         progress
     }
 
-    /// Lets some requests come.
     fn arrive(&mut self) {
         let mut burst = if self.draw.once_in(6) { self.draw.length(1, 24) } else { 0 };
         if self.waiting.is_empty() && self.running.is_empty() {
@@ -164,7 +162,7 @@ impl Scheduling {
         }
     }
 
-    /// Keeps a preference, which was checked.
+    /// Stores a preference that was checked.
     fn prefer(&mut self, preference: &Preference) {
         let mut all = self.waiting.iter_mut().chain(&mut self.running);
         let request = all.find(|request| request.slot == preference.slot()).expect("it was checked");
@@ -179,7 +177,7 @@ impl Scheduling {
         KV_BLOCKS.saturating_sub(self.running.iter().map(Request::blocks).sum())
     }
 
-    /// Admits in the order that the policy prefers, as long as there is room.
+    /// Admits requests in the policy's order while there is room.
     fn admit(&mut self) {
         self.waiting.sort_by_key(|request| (request.wait_rank, request.number));
         while let Some(next) = self.waiting.first() {
@@ -195,7 +193,7 @@ impl Scheduling {
         }
     }
 
-    /// One step of the engine.
+    /// Computes one step of the engine.
     fn compute(&mut self) {
         self.now_ns += self.draw.length(1_000_000, 40_000_000);
         let mut budget_tokens = BUDGET_TOKENS;
@@ -227,7 +225,7 @@ impl Scheduling {
         }
     }
 
-    /// While blocks are short, the policy's preferred victim is preempted; the last request stays.
+    /// While blocks run short, preempts the policy's victim. The last request is never preempted.
     fn preempt(&mut self) {
         while self.running.len() > 1 && self.running.iter().map(Request::blocks).sum::<u64>() > KV_BLOCKS {
             let order = |request: &Request| (request.give_way_rank, request.number);

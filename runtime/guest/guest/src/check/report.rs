@@ -1,4 +1,4 @@
-//! The report of a check, in plain values.
+//! The report of a check.
 
 use crate::component::api_version::ApiVersion;
 use crate::world::World;
@@ -9,40 +9,39 @@ pub struct CheckReport {
     /// Name of the guest.
     pub guest: String,
     pub world: World,
-    /// The version of the guest API that it was made for.
+    /// Version of the guest API that the guest was built for.
     pub api_version: ApiVersion,
     /// SHA-256 of the component, in lower-case hexadecimal digits.
     pub digest: String,
-    /// Every check, in order. A failure of the guest or the machine is the last one.
+    /// All checks, in order. A failure of the guest or the machine ends the list.
     pub checks: Vec<Check>,
-    /// The call that failed or whose answer was wrong, where there was one.
+    /// The call that failed or gave an invalid answer, if any.
     pub failed_call: Option<FailedCall>,
-    /// Fuel that instantiating and configuring took, and the limit.
+    /// Fuel used to instantiate and configure the guest, and its limit.
     pub configure_fuel: Used,
-    /// Bytes of the largest memory that an instance had, and the limit.
+    /// Largest memory of an instance in bytes, and its limit.
     pub memory_bytes: Used,
-    /// The cost of each function, by name.
+    /// Cost of each function, by name.
     pub calls: Vec<CallCost>,
 }
 
-/// The failed call of a check, which can be repeated by hand with
-/// [`HandInstance`](crate::HandInstance). The guest's state then depended on all calls before it,
-/// so the call may not fail alone.
+/// The failed call of a check. [`HandInstance`](crate::HandInstance) can repeat it, but the call may succeed then,
+/// because the guest's state also depends on all earlier calls.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FailedCall {
-    /// The function as `wit/` names it.
+    /// Name of the function in `wit/`.
     pub function: &'static str,
-    /// Its parameters, with the names of `wit/`.
+    /// Parameters, with the names of `wit/`.
     pub input: serde_json::Value,
 }
 
-/// One claim about a guest.
+/// A claim about a guest, and whether it holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Check {
-    /// Its short name: `answers`, `repeated`, ...
+    /// Short name: `answers`, `repeated`, ...
     pub name: &'static str,
     pub claim: &'static str,
-    /// Whether it holds.
+    /// Whether the claim holds.
     pub outcome: Outcome,
 }
 
@@ -53,38 +52,38 @@ pub enum Outcome {
     Passed,
     /// The claim does not hold.
     Broken {
-        /// The place, and the observed value.
+        /// Where the claim fails, and the observed value.
         reason: String,
     },
-    /// The guest failed: it trapped, used up a limit or answered an error.
+    /// The guest trapped, exceeded a limit or returned an error.
     GuestFailed {
-        /// In which call, and how.
+        /// The call and the error.
         reason: String,
     },
-    /// This machine refused memory or another resource, which does not concern the guest.
+    /// This machine refused memory or another resource, which is not the guest's fault.
     HostFailed {
         /// The call, and the refused resource.
         reason: String,
     },
 }
 
-/// The used share of a limit.
+/// A limit and the amount used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Used {
-    /// The used amount.
+    /// Amount used.
     pub used: u64,
-    /// The limit of the amount.
+    /// Largest amount allowed.
     pub limit: u64,
 }
 
 impl Used {
-    /// The share that was used, 0 to 1.
+    /// The used fraction of the limit, 0 to 1.
     #[must_use]
     pub fn share(&self) -> f64 {
         if self.limit == 0 { 0.0 } else { self.used as f64 / self.limit as f64 }
     }
 
-    /// Keeps the larger share of a limit that varies from call to call.
+    /// Keeps the larger fraction of a limit that varies from call to call.
     pub(super) fn keep_larger(&mut self, other: Self) {
         if other.share() > self.share() || self.limit == 0 {
             *self = other;
@@ -92,23 +91,22 @@ impl Used {
     }
 }
 
-/// The cost of the calls of one function.
+/// Cost of the calls of one function.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CallCost {
-    /// The function as `wit/` names it.
+    /// Name of the function in `wit/`.
     pub function: &'static str,
     /// Number of calls.
     pub calls: u64,
-    /// Things that these calls were about: steps, tokens, events, requests.
+    /// Number of steps, tokens, events or requests in all calls.
     pub items: u64,
-    /// Fuel of the call that used the largest share of its limit.
+    /// Fuel of the call that used the largest fraction of its limit.
     pub fuel_most: Used,
-    /// Fuel of a call on average.
+    /// Mean fuel of a call.
     pub fuel_mean: f64,
-    /// Bytes of the answer that used the largest share of its limit.
+    /// Size in bytes of the answer that used the largest fraction of its limit.
     pub answer_bytes_most: Used,
-    /// Time of a call on this machine, the median in nanoseconds, the way in and
-    /// out of the guest included.
+    /// Median time of a call on this machine in nanoseconds, including the switch into the guest and back.
     pub median_ns: u64,
 }
 
@@ -119,7 +117,7 @@ impl CheckReport {
         self.checks.iter().all(|check| check.outcome == Outcome::Passed)
     }
 
-    /// Whether a call failed, by the guest's or by this machine's fault.
+    /// Whether a call failed, through the guest or this machine.
     #[must_use]
     pub fn has_failed_call(&self) -> bool {
         let has_failed =

@@ -1,5 +1,4 @@
-//! Routes requests to engines that come and go, with sessions, shared prefixes,
-//! failures and two kinds of pools.
+//! Routes requests to engines that start and crash, with sessions, shared prefixes, failures and two kinds of pools.
 
 use vcr_core::route::{Choice, EndedRequest, RoutePhase, RouteRequest, WorkerLoad};
 
@@ -8,47 +7,44 @@ use crate::check::draw::Draw;
 use crate::check::{Driver, GuestFailure, Split, Step, Table, input};
 use crate::latest::{RouteCall, RouterInstance};
 
-/// Requests of the workload.
+/// Number of requests.
 const REQUESTS: u64 = 3_000;
 
-/// Engines of the pool, running slots and KV blocks of each, and tokens in a block.
+/// Number of engines; running slots and KV blocks of each; tokens in a block.
 const WORKERS: usize = 8;
 const RUNNING_SLOTS: u64 = 64;
 const KV_BLOCKS: u64 = 4_000;
 const BLOCK_TOKENS: u64 = 16;
 
-/// The word of an answer that refuses the request.
+/// The word that stands for a refused request.
 const REFUSED: u64 = u64::MAX;
 
-/// The workload of a router.
 pub(super) struct Routing {
     draw: Draw,
     now_ns: u64,
     requests: u64,
     workers: [Worker; WORKERS],
-    /// Requests that are with an engine.
+    /// Requests that are at an engine.
     routed: Vec<Routed>,
-    /// Requests whose engine died: they are routed again.
+    /// Requests whose engine crashed: they are routed again.
     homeless: Vec<Routed>,
     ended: Vec<EndedRequest>,
 }
 
-/// An engine of the pool.
 #[derive(Clone, Default)]
 struct Worker {
     is_down: bool,
     running: u64,
     blocks: u64,
-    /// Roots of the prefixes that its cache holds, and how many blocks of each.
+    /// Root of each prefix in the engine's cache, and its number of cached blocks.
     cached: Vec<(u64, u64)>,
 }
 
-/// A request at an engine.
 #[derive(Clone)]
 struct Routed {
-    /// The request, without its blocks and the time.
+    /// The request, without its block hashes and the time.
     query: RouteRequest<'static>,
-    /// Root and length of its prefix.
+    /// Root of the request's prefix, and its length in blocks.
     prefix: (u64, u64),
     worker: usize,
     output_tokens: u64,
@@ -82,7 +78,7 @@ impl Driver for Routing {
         let (root, blocks) = routed.prefix;
         let ended = std::mem::take(&mut self.ended);
         let workers = self.workers(routed.prefix);
-        // Equal prefixes have equal numbers, wherever they come from.
+        // Equal prefixes have equal hashes in all requests.
         let blocks: Vec<u64> = (0..blocks).map(|index| vcr_core::seed::mix(root.wrapping_add(index))).collect();
         let query = RouteRequest { now_ns: self.now_ns, block_hashes: &blocks, ..routed.query };
         let items = blocks.len() + workers.len();
@@ -106,7 +102,7 @@ impl Driver for Routing {
 }
 
 impl Routing {
-    /// Lets time pass: requests end, engines die and come back.
+    /// Lets time pass: requests end, engines crash and restart.
     fn happen(&mut self) {
         self.now_ns += self.draw.length(1_000, 50_000_000);
         while !self.routed.is_empty() && self.draw.once_in(2) {
@@ -128,7 +124,7 @@ impl Routing {
         }
     }
 
-    /// An engine dies, unless it is the last, or comes back empty.
+    /// Crashes an engine, unless it is the last one, or restarts it with an empty cache.
     fn toggle(&mut self, index: usize) {
         if self.workers[index].is_down {
             self.workers[index].is_down = false;
@@ -140,12 +136,11 @@ impl Routing {
         }
     }
 
-    /// Draws a request.
     fn arrive(&mut self) -> Routed {
         let draw = &mut self.draw;
         let session = draw.length(1, 400);
         let prefix = (vcr_core::seed::mix(session % 40), draw.length(1, 500));
-        // A request that gets its KV from elsewhere has been with an engine.
+        // Only a request that was at another engine before can receive its KV blocks.
         let phase = match draw.below(8) {
             0 => RoutePhase::Prefill,
             1 => RoutePhase::Decode,
@@ -171,10 +166,10 @@ impl Routing {
         Routed { query, prefix, worker: 0, output_tokens: draw.within(1, max_tokens) }
     }
 
-    /// Every engine that is up.
+    /// The loads of the engines that are up.
     fn workers(&self, (root, blocks): (u64, u64)) -> Vec<WorkerLoad> {
         let up = self.workers.iter().enumerate().filter(|(_, worker)| !worker.is_down);
-        // Half of the prompts are in tiers, too.
+        // Half of the prefixes are also in the tiers.
         let tiered_blocks = if root.is_multiple_of(2) { blocks } else { 0 };
         up.map(|(index, worker)| {
             let cached = worker.cached.iter().find(|(known, _)| *known == root).map_or(0, |(_, held)| *held);

@@ -1,5 +1,4 @@
-//! Decides for a pool under load that rises and falls, whose engines start, drain
-//! and crash.
+//! Scales a pool whose load rises and falls, and whose engines start, drain and crash.
 
 use vcr_core::scale::PoolView;
 
@@ -8,14 +7,13 @@ use crate::check::draw::Draw;
 use crate::check::{Driver, GuestFailure, Split, Step, Table, input};
 use crate::latest::ScalerInstance;
 
-/// Decisions of the workload.
+/// Number of decisions.
 const DECISIONS: u64 = 2_000;
 
-/// The most engines of the pool, and the KV blocks of each.
+/// Maximum number of engines, and KV blocks of each.
 const ENGINES_MAX: u32 = 64;
 const KV_BLOCKS: u64 = 4_000;
 
-/// The workload of an autoscaler.
 pub(super) struct Scaling {
     draw: Draw,
     decisions: u64,
@@ -50,11 +48,10 @@ impl Driver for Scaling {
 }
 
 impl Scaling {
-    /// Lets an interval pass.
     fn happen(&mut self) {
         let (draw, view) = (&mut self.draw, &mut self.view);
         view.now_ns += draw.length(1_000_000, 60_000_000_000);
-        // Engines start and stop, and occasionally one crashes.
+        // Engines start and stop, and occasionally an engine crashes.
         let started = draw.below(u64::from(view.starting_engines) + 1) as u32;
         view.starting_engines -= started;
         view.up_engines += started;
@@ -63,7 +60,7 @@ impl Scaling {
             view.up_engines -= 1;
             view.starting_engines += 1;
         }
-        // Sometimes nothing arrives, so nothing was measured either.
+        // In an interval without arrivals nothing is measured.
         view.arrived_requests = if draw.once_in(8) { 0 } else { draw.length(1, 5_000) };
         view.arrived_prompt_tokens = view.arrived_requests * draw.length(1, 8_000);
         view.arrived_output_tokens = view.arrived_requests * draw.length(1, 1_000);
@@ -86,7 +83,7 @@ impl Scaling {
         view.preemption_count += draw.below(3);
     }
 
-    /// Starts or drains engines, so that there are as many as were wanted.
+    /// Starts or drains engines to reach the desired number.
     fn follow(&mut self, desired: u32) {
         let view = &mut self.view;
         let desired = desired.clamp(1, ENGINES_MAX);

@@ -6,10 +6,10 @@ use crate::latest::{DecodeRun, LatencyInstance, Setup};
 use crate::limits::Budget;
 use vcr_core::latency::StepShape;
 
-/// Instances written in Rust can do what a sandbox prevents, such as sharing a state.
+/// Makes native instances, which can do what the sandbox prevents, such as share state.
 struct Made<F>(F);
 
-/// A price, given the instance's own count of steps.
+/// Computes a price from the instance's own step count and the length of the batch.
 trait Price: Fn(u64, u64) -> f64 + Clone + Send + Sync + 'static {}
 impl<F: Fn(u64, u64) -> f64 + Clone + Send + Sync + 'static> Price for F {}
 
@@ -95,7 +95,7 @@ fn a_state_that_instances_share_is_found() {
 
 #[test]
 fn a_state_that_only_shows_in_turns_is_found() {
-    // Remembers who was called last: alone, an instance never notices.
+    // Shares state: the last instance called. A single instance never notices.
     let last = Arc::new(AtomicU64::new(0));
     let findings = examine(move |steps, _| {
         let before = last.swap(steps, Ordering::Relaxed);

@@ -1,5 +1,5 @@
-//! Asks for the output of requests: short and long prompts, with and without an
-//! end token, drafts, structured outputs.
+//! Asks for the output of requests: short and long prompts, with and without an end token, draft tokens, structured
+//! output.
 
 use std::collections::BTreeMap;
 
@@ -11,14 +11,13 @@ use crate::error::CallFault;
 use crate::latest::{TokenCall, TokenInstance};
 use crate::remarks::{Remarks, RunningSlots};
 
-/// Requests of the workload, and how many run at most.
+/// Number of requests, and of concurrent requests.
 const REQUESTS: u64 = 600;
 const SLOTS: u32 = 48;
 
-/// Tokens of the model.
 const VOCABULARY: u64 = 32_000;
 
-/// Structured outputs as frontends send them.
+/// Structured-output parameters as frontends send them.
 const STRUCTURED: [&str; 4] = [
     r#"{"json_object": true}"#,
     r#"{"choice": ["yes", "no"]}"#,
@@ -26,43 +25,42 @@ const STRUCTURED: [&str; 4] = [
     r#"{"regex": "[a-z]+@[a-z]+"}"#,
 ];
 
-/// The word of a refused request, instead of its tokens.
+/// The word that stands for a refused request.
 const REFUSED: u64 = u64::MAX;
 
-/// The word before a slot and its number of accepted drafts.
+/// The word that precedes a slot and its number of accepted drafts.
 const ACCEPTED: u64 = u64::MAX - 1;
 
-/// The workload of a token source.
 pub(super) struct Emitting {
     split: Split,
     draw: Draw,
     requests_left: u64,
-    /// Free slots, the next one last.
+    /// Free slots; the last entry is used next.
     free: Vec<u32>,
     live: Vec<Live>,
-    /// Slots of requests that have ended since the last call.
+    /// Slots of requests that ended since the last call.
     ended: Vec<u32>,
     slots: RunningSlots,
-    /// Slots of requests that were refused in this step.
+    /// Slots of requests refused in this step.
     refused: Vec<u32>,
-    /// Accepted drafts by slot, where this step changed their number.
+    /// Number of accepted drafts by slot, if this step changed it.
     accepted: BTreeMap<u32, u32>,
 }
 
-/// A request that runs.
+/// A running request.
 struct Live {
     slot: u32,
     min_tokens: u32,
     max_tokens: u32,
-    /// Tokens that end it.
+    /// Tokens that end the request.
     ends: Vec<u32>,
-    /// Tokens that it has been given.
+    /// Number of tokens received.
     tokens: u32,
-    /// Steps until its prompt is computed.
+    /// Number of steps until its prompt is computed.
     prefill_steps: u64,
 }
 
-/// A request that starts, and owns its lists.
+/// A starting request that owns its lists.
 struct Starting {
     slot: u32,
     seed: u64,
@@ -147,11 +145,10 @@ impl Driver for Emitting {
 }
 
 impl Emitting {
-    /// Lets some requests start.
     fn start(&mut self) -> Vec<Starting> {
         let mut started = Vec::new();
         let mut burst = if self.draw.once_in(3) { self.draw.length(1, 8) } else { 0 };
-        // Nothing runs: a request must start.
+        // Nothing is running, so a request must start.
         if self.live.is_empty() {
             burst = burst.max(1);
         }
@@ -191,7 +188,7 @@ impl Emitting {
         }
     }
 
-    /// The wants of a step.
+    /// Draws the tokens that a step asks for.
     fn want(&mut self) -> Vec<TokenWant> {
         let drafts = self.draw.once_in(4);
         let mut wants = Vec::new();
@@ -207,12 +204,11 @@ impl Emitting {
         wants
     }
 
-    /// Gives requests their tokens and ends completed or refused ones. Returns the answer of the
-    /// step as words.
+    /// Gives requests their tokens and ends completed or refused requests. Returns the answer of the step as words.
     fn take(&mut self, wants: &[TokenWant], tokens: &[u32]) -> Vec<u64> {
         let mut refused = std::mem::take(&mut self.refused);
         refused.sort_unstable();
-        // Each refusal counts, of requests without tokens in this step as well.
+        // Includes refused requests without tokens in this step.
         let mut words: Vec<u64> = refused.iter().flat_map(|slot| [REFUSED, u64::from(*slot)]).collect();
         let accepted = std::mem::take(&mut self.accepted).into_iter();
         words.extend(accepted.flat_map(|(slot, count)| [ACCEPTED, u64::from(slot), u64::from(count)]));
@@ -241,7 +237,6 @@ impl Emitting {
         words
     }
 
-    /// Makes one call.
     fn send(
         &mut self,
         table: &mut Table<'_, '_, dyn TokenInstance>,

@@ -1,16 +1,15 @@
-//! Versions of the guest interface, and the supported ones.
+//! Versions of the guest API, and those that this build supports.
 
 use std::fmt;
 
-/// Version of the guest API, as the names of a component's exports declare it.
+/// Version of the guest API, as declared by the names of a component's exports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ApiVersion {
-    /// Rises when old guests stop working.
+    /// Increases when hosts stop supporting old guests.
     pub major: u64,
-    /// Rises, before 1.0, when an interface changes; the host keeps serving
-    /// older ones.
+    /// Before 1.0, increases when an interface changes; the host still supports older versions.
     pub minor: u64,
-    /// Rises when only words change.
+    /// Increases when only documentation changes.
     pub patch: u64,
 }
 
@@ -28,16 +27,16 @@ impl fmt::Display for ApiVersion {
     }
 }
 
-/// The versions of the guest API that this build serves, as (major, minor).
+/// The versions of the guest API that this build supports, as (major, minor).
 pub const SUPPORTED_VERSIONS: &[(u64, u64)] = &[(0, 1)];
 
 pub(crate) fn is_supported(version: ApiVersion) -> bool {
-    // For the made-up older version of the tests.
+    // Version 0.0 is the made-up older version of the tests.
     let is_made_up = cfg!(test) && (version.major, version.minor) == (0, 0);
     is_made_up || SUPPORTED_VERSIONS.contains(&(version.major, version.minor))
 }
 
-/// The supported versions in words.
+/// The supported versions as text.
 pub(crate) fn supported_list() -> String {
     let names: Vec<String> = SUPPORTED_VERSIONS.iter().map(|(major, minor)| format!("{major}.{minor}")).collect();
     names.join(", ")

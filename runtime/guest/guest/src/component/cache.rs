@@ -1,13 +1,16 @@
 //! The cache of compiled guests.
 //!
-//! An entry is machine code, and as trusted as this program: a user who can write one can do
-//! anything. So it is in a folder that only the user can write to, and that nobody else can
-//! replace. Its seal depends on a secret key of the user, so entries from anywhere else are not
-//! used. The cache has its own subfolder, and removes only files there that have its own names: a
-//! user may put it beside other files. An entry is found by the hash of the component, the version
-//! of the compiler and its settings, so it is never stale; it appears completely or not at all; and
-//! a damaged one is made again. The cache saves time and is never needed: on any problem with it,
-//! guests are compiled.
+//! An entry is machine code and is trusted like this program. Therefore:
+//!
+//! - Its folder can only be written to, or replaced, by the user.
+//! - Each entry has a seal made with the user's secret key. Entries with an invalid seal are ignored.
+//! - The cache has its own subfolder and deletes only files with its own names, so it can share a folder with other
+//!   files.
+//! - An entry's name has the hash of the component, the compiler's version and its settings, so an entry is never
+//!   stale.
+//! - Entries appear atomically. A damaged entry is compiled again.
+//!
+//! The cache is optional: on any problem with it, guests are compiled.
 
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File};
@@ -25,10 +28,9 @@ use wasmtime::component::Component;
 use crate::component::compile::{self, CompileError};
 use crate::component::key::Key;
 
-/// Names the folder of the cache's subfolder, instead of the user's usual one; empty for no cache.
+/// Names the folder in which the cache has its subfolder; empty disables the cache.
 const FOLDER_VARIABLE: &str = "VCR_GUEST_CACHE";
 
-/// The cache's own subfolder.
 const SUBFOLDER: &str = "compiled-guests";
 
 /// Extensions of an entry and of its seal.
@@ -38,25 +40,23 @@ const SEAL_EXTENSION: &str = "seal";
 /// Hexadecimal digits of an entry's name.
 const NAME_DIGITS: usize = 64;
 
-/// Entries not used for this time are removed.
+/// Entries unused for this long are removed.
 const KEPT_FOR: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// An entry's time of use is kept up to date to this.
+/// Time of last use is updated when it is older than this.
 const USE_IS_KNOWN_TO: Duration = Duration::from_secs(24 * 3600);
 
-/// All entries together; beyond it the least recently used are cleared away.
+/// Maximum size of all entries; the least recently used ones are removed first.
 const BYTES_MAX: u64 = 1 << 30;
 
-/// A folder of compiled guests.
 pub(crate) struct Cache {
-    /// Without symbolic links.
+    /// Path without symbolic links.
     folder: PathBuf,
     key: Key,
 }
 
 impl Cache {
-    /// The cache that the environment names, or the usual one; none if there is not one that only
-    /// the user can write to.
+    /// Opens the cache that the environment names, or the default one; none if other users could write to its folder.
     pub(crate) fn from_env() -> Option<Self> {
         let (home, config_home) = (std::env::var_os("HOME"), std::env::var_os("XDG_CONFIG_HOME"));
         let key_folder = folder_of_user(config_home, home.clone(), ".config");
@@ -70,13 +70,12 @@ impl Cache {
         }
     }
 
-    /// A cache in its subfolder of `folder`, which the user may have for other
-    /// files too.
+    /// Opens the cache in its subfolder of `folder`, which may also hold other files.
     fn inside(folder: &Path, key_folder: Option<&Path>) -> Option<Self> {
         Self::open(&private(folder)?.join(SUBFOLDER), key_folder)
     }
 
-    /// The key is in `key_folder`, or with the entries if that cannot have it.
+    /// Opens a cache. The key is in `key_folder`, or next to the entries if that folder is unsuitable.
     fn open(folder: &Path, key_folder: Option<&Path>) -> Option<Self> {
         let folder = private(folder)?;
         let of_user = key_folder.and_then(private).and_then(|folder| Key::in_folder(&folder));
@@ -84,15 +83,15 @@ impl Cache {
         Some(Self { folder, key })
     }
 
-    /// The compiled form of the component `bytes`, whose SHA-256 is `digest`: the cached one, or a
-    /// fresh one that is cached from now on.
+    /// Returns the compiled form of the component `bytes`, whose SHA-256 is `digest`: from the cache, or freshly
+    /// compiled and then cached.
     pub(crate) fn compiled(&self, engine: &Engine, digest: &str, bytes: &[u8]) -> Result<Component, CompileError> {
         let entry = self.folder.join(entry_name(engine, digest));
         if let Some(component) = self.read(engine, &entry) {
             return Ok(component);
         }
         let component = compile::compiled(engine, bytes)?;
-        // Without an entry the next run compiles too, which is all that happens.
+        // If the entry cannot be stored, the next run compiles again.
         if let Ok(image) = component.serialize() {
             let _ = self.keep(&entry, &image);
         }
@@ -105,29 +104,28 @@ impl Cache {
         self.prune(SystemTime::now(), BYTES_MAX)
     }
 
-    /// The contents of the file that marks an entry as complete and as ours.
+    /// The contents of the file that marks an entry as complete and written by this program.
     fn seal(&self, entry: &Path, image: &[u8]) -> String {
         let name = entry.file_name().unwrap_or_default().as_encoded_bytes();
         format!("{} {}\n", hex::encode(self.key.code(name, image)), image.len())
     }
 
-    /// The entry, if it exists and is complete.
+    /// Reads the entry, if it exists and its seal is valid.
     fn read(&self, engine: &Engine, entry: &Path) -> Option<Component> {
         let image = fs::read(entry).ok()?;
         if fs::read_to_string(seal_of(entry)).ok()? != self.seal(entry, &image) {
             return None;
         }
-        // Refuses the output of another version or other settings by itself. SAFETY: this program
-        // has written these bytes, as the seal with the user's key shows; the name, which is sealed
-        // too, contains the compiler's version and settings.
+        // SAFETY: the seal with the user's key proves that this program wrote these bytes. The sealed name has the
+        // compiler's version and settings; `deserialize` also refuses those of another version or other settings.
         #[expect(unsafe_code, reason = "compiled code is trusted, and the safety comment says why it may be")]
         let component = unsafe { Component::deserialize(engine, &image) }.ok()?;
         touch(entry);
         Some(component)
     }
 
-    /// Removes entries that were not used for long, and the least recently used
-    /// beyond `bytes_max`. Files that the cache has not made stay.
+    /// Removes entries that were not used for long, and the least recently used entries beyond `bytes_max`. Other
+    /// files stay.
     fn prune(&self, now: SystemTime, bytes_max: u64) -> io::Result<()> {
         let mut entries = Vec::new();
         for file in fs::read_dir(&self.folder)? {
@@ -138,7 +136,7 @@ impl Cache {
             }
             entries.push((about.modified()?, file.path(), about.len()));
         }
-        // The latest first; names decide the order of equal times.
+        // The latest first; equal times are ordered by name.
         entries.sort_by(|a, b| b.cmp(a));
         let mut bytes = 0_u64;
         for (used, path, size_bytes) in entries {
@@ -152,17 +150,17 @@ impl Cache {
     }
 }
 
-/// Our folder for one kind of the user's files.
+/// The program's folder for one kind of user files.
 fn folder_of_user(given: Option<OsString>, home: Option<OsString>, usual: &str) -> Option<PathBuf> {
     let stated = |folder: Option<OsString>| folder.filter(|folder| !folder.is_empty()).map(PathBuf::from);
     let base = stated(given).or_else(|| Some(stated(home)?.join(usual)))?;
     Some(base.join("vcr"))
 }
 
-/// The real path of a folder that only the user can write to, which is made if it is missing.
+/// Returns the real path of a folder that only the user can write to; creates the folder if it is missing.
 fn private(folder: &Path) -> Option<PathBuf> {
     DirBuilder::new().recursive(true).mode(0o700).create(folder).ok()?;
-    // Other paths lead over symbolic links, which someone may change between two uses.
+    // Other users might replace a symbolic link between two uses.
     let folder = folder.canonicalize().ok()?;
     let user = geteuid().as_raw();
     let about = fs::metadata(&folder).ok()?;
@@ -170,15 +168,15 @@ fn private(folder: &Path) -> Option<PathBuf> {
     (is_ours && folder.ancestors().skip(1).all(|above| keeps_its_entries(above, user))).then_some(folder)
 }
 
-/// Whether only the user and the administrator can replace a folder's entries. In a folder with the
-/// sticky bit, such as `/tmp`, only its owner can replace an entry.
+/// Whether only the user and root can replace the folder's entries. With the sticky bit, as in `/tmp`, only the owner
+/// of an entry can replace it.
 fn keeps_its_entries(folder: &Path, user: u32) -> bool {
     let Ok(about) = fs::symlink_metadata(folder) else { return false };
     let is_trusted = about.uid() == user || about.uid() == 0;
     about.is_dir() && is_trusted && (about.mode() & 0o022 == 0 || about.mode() & 0o1000 != 0)
 }
 
-/// Whether a file of this name is an entry, a seal or a draft of one.
+/// Whether the name is that of an entry, a seal or a temporary file for one.
 fn is_own_name(name: &str) -> bool {
     let (name, is_draft) = name.strip_prefix('.').map_or((name, false), |rest| (rest, true));
     let Some((digits, rest)) = name.split_at_checked(NAME_DIGITS) else { return false };
@@ -190,7 +188,7 @@ fn is_own_name(name: &str) -> bool {
     is_hex && (extension(ENTRY_EXTENSION) || extension(SEAL_EXTENSION))
 }
 
-/// The name of a component's entry: its digest, the compiler and the settings.
+/// The name of a component's entry: a hash of its digest, the compiler's version and the settings.
 fn entry_name(engine: &Engine, digest: &str) -> String {
     let mut hash = Sha(Sha256::new());
     digest.hash(&mut hash);
@@ -198,7 +196,7 @@ fn entry_name(engine: &Engine, digest: &str) -> String {
     format!("{}.{ENTRY_EXTENSION}", hex::encode(hash.0.finalize()))
 }
 
-/// SHA-256 as a hasher, so that different settings have different names.
+/// SHA-256 as a [`Hasher`], so that different settings give different names.
 struct Sha(Sha256);
 
 impl Hasher for Sha {
@@ -212,12 +210,12 @@ impl Hasher for Sha {
     }
 }
 
-/// The file next to an entry that marks it as complete.
+/// The file next to an entry that marks the entry as complete.
 fn seal_of(entry: &Path) -> PathBuf {
     entry.with_extension(SEAL_EXTENSION)
 }
 
-/// Notes that an entry is in use. Where that fails it is cleared away sooner.
+/// Updates the time of last use. If that fails, the entry is removed sooner.
 fn touch(entry: &Path) {
     let now = SystemTime::now();
     for path in [entry, &seal_of(entry)] {
@@ -228,7 +226,7 @@ fn touch(entry: &Path) {
     }
 }
 
-/// Writes a file that others see whole or not at all.
+/// Writes a file atomically.
 fn write_whole(folder: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let mut draft = tempfile::Builder::new().prefix(&format!(".{name}.")).tempfile_in(folder)?;
@@ -248,12 +246,12 @@ mod tests {
     const COMPONENT: &str = "(component (core module (func (export \"f\"))))";
     const DIGEST: &str = "the digest";
 
-    /// A cache whose key is with its entries.
+    /// Opens a cache whose key is next to its entries.
     fn open(folder: &Path) -> Option<Cache> {
         Cache::open(folder, None)
     }
 
-    /// The files of `entries` entries, and the key.
+    /// Number of files of a cache with this many entries: entries, seals and the key.
     fn files(entries: usize) -> usize {
         2 * entries + 1
     }
@@ -286,7 +284,7 @@ mod tests {
         assert!(cache.read(&engine, &entry).is_some());
         let key = cache.folder.join("key");
         assert_eq!(names(&cache), [entry.clone(), seal_of(&entry), key], "and no draft is left");
-        // Bytes that cannot be compiled: only the entry can answer.
+        // Empty bytes do not compile, so the component comes from the cache.
         cache.compiled(&engine, DIGEST, b"").expect("it was kept");
     }
 
@@ -328,10 +326,10 @@ mod tests {
         };
         assert!(opens(0o700, folder.path()) && opens(0o755, folder.path()));
         assert!(!opens(0o777, folder.path()) && !opens(0o770, folder.path()) && !opens(0o1777, folder.path()));
-        // Who can write to a folder above can put another one in its place, unless the sticky bit forbids it.
+        // Whoever can write to a parent folder can replace this folder, unless the sticky bit is set.
         assert!(opens(0o755, &inner) && opens(0o1777, &inner));
         assert!(!opens(0o777, &inner) && !opens(0o775, &inner) && !opens(0o777, &inner.join("deeper")));
-        // A link does not hide its target.
+        // The target of a link is checked.
         let elsewhere = tempfile::tempdir().expect("a folder");
         let link = elsewhere.path().join("link");
         std::os::unix::fs::symlink(&inner, &link).expect("it is ours");
@@ -339,7 +337,6 @@ mod tests {
         let (_other, cache) = self::folder();
         let about = fs::metadata(&cache.folder).expect("it was made");
         assert_eq!(about.mode() & 0o777, 0o700);
-        // A file is not a folder.
         let file = tempfile::NamedTempFile::new().expect("a file");
         assert!(open(file.path()).is_none());
     }
@@ -359,7 +356,7 @@ mod tests {
         put(&format!(".{:064x}.seal.77.ThreadId(3)", 1), 31);
         let middle = put(&format!("{:064x}.cwasm", 2), 20);
         let new = put(&format!("{:064x}.seal", 3), 1);
-        // Foreign files, however old and large.
+        // Other files stay, however old and large.
         let others = ["thesis.cwasm", "notes.txt", ".hidden", &format!("{:064x}", 4), &format!("{:064x}.cwasm.bak", 5)];
         let others = others.map(|name| put(name, 400));
         let left = |mut expected: Vec<PathBuf>| {
@@ -402,7 +399,7 @@ mod tests {
         let entry = entry_name(&engine, DIGEST);
         assert!(cache.read(&engine, &cache.folder.join(&entry)).is_some());
         assert!(other.read(&engine, &other.folder.join(&entry)).is_none());
-        // Nor is one under the name of another.
+        // Nor is an entry under the name of another used.
         let renamed = cache.folder.join(format!("{:064x}.{ENTRY_EXTENSION}", 7));
         fs::copy(cache.folder.join(&entry), &renamed).expect("it is ours");
         fs::copy(seal_of(&cache.folder.join(&entry)), seal_of(&renamed)).expect("it is ours");

@@ -1,4 +1,4 @@
-//! Compilation within a limit of time.
+//! Compilation with a time limit.
 
 use std::io;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -8,29 +8,27 @@ use rustix::time::{ClockId, clock_gettime};
 use wasmtime::Engine;
 use wasmtime::component::Component;
 
-/// Processor time limit of one compilation: the process's time, so the machine's load does not
-/// matter. A guest in Python takes about 25 s.
+/// Processor time limit of one compilation. It counts the time of this process, so the load of the machine does not
+/// matter. A Python guest takes about 25 s.
 const TIME: Duration = Duration::from_secs(240);
 
-/// Interval at which the used processor time is checked.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// Stack of the thread that compiles: the system's usual size for a program.
+/// Stack size of the compiling thread: the usual size of a main thread.
 const STACK_BYTES: usize = 8 << 20;
 
-/// Why there is no compiled component.
 #[derive(Debug)]
 pub(crate) enum CompileError {
     /// The compiler's message.
     Compiler(wasmtime::Error),
-    /// It took longer than this.
+    /// The compilation exceeded this limit.
     Slow { limit: Duration },
-    /// The system started no thread.
+    /// The system could not start a thread.
     NoThread(io::Error),
 }
 
-/// Compiles a component, on a thread that is left alone when it takes too long: nothing can stop the
-/// compiler, and the error ends the command that needs the guest.
+/// Compiles a component on its own thread. The compiler cannot be stopped: on a timeout the thread keeps running
+/// until the command ends with the error.
 pub(crate) fn compiled(engine: &Engine, bytes: &[u8]) -> Result<Component, CompileError> {
     within(TIME, engine, bytes)
 }
@@ -56,7 +54,6 @@ fn within(limit: Duration, engine: &Engine, bytes: &[u8]) -> Result<Component, C
     }
 }
 
-/// Processor time of this process so far.
 fn processor_time() -> Duration {
     let now = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(u64::try_from(now.tv_sec).unwrap_or(0), u32::try_from(now.tv_nsec).unwrap_or(0))

@@ -1,4 +1,4 @@
-//! Describes a file, whether or not this build can run it.
+//! Describes a file, even if this build cannot run it.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use crate::module::{read_up_to, size_of_file};
 use crate::wasi::WasiGrants;
 use crate::world::World;
 
-/// Default bytes of a page of WebAssembly memory.
+/// Default size of a WebAssembly page in bytes.
 const PAGE_BYTES: u64 = 64 << 10;
 
 /// A description of a file.
@@ -24,41 +24,39 @@ pub struct Description {
     /// SHA-256 of the file, in lower-case hexadecimal digits.
     pub digest: String,
     pub kind: FileKind,
-    /// Every interface of a world of ours that it exports, with its version, in
-    /// the order of the file. An honest guest has one.
+    /// The guest interfaces that it exports, with their versions, in the order of the file. A valid guest has one.
     pub worlds: Vec<(World, ApiVersion)>,
-    /// Names that it imports.
+    /// Names of the imports.
     pub imports: Vec<String>,
-    /// Names that it exports.
+    /// Names of the exports.
     pub exports: Vec<String>,
-    /// Tools that made it: pairs of a field, such as `language` or `processed-by`, and a name with
-    /// its version.
+    /// Tools that produced the file: pairs of a field, such as `language` or `processed-by`, and a name with version.
     pub producers: Vec<(String, String)>,
-    /// The memories inside it.
+    /// The memories of its modules.
     pub memories: Vec<DeclaredMemory>,
-    /// A config that it takes, as JSON, where its builder put one inside.
+    /// A valid config as JSON, if the builder embedded one.
     pub example_config: Option<String>,
-    /// The JSON schema of its configs, where its builder put one inside.
+    /// The JSON schema of the config, if the builder embedded one.
     pub config_schema: Option<String>,
-    /// Why this build cannot run it, if so. Only the names are checked: whether the functions fit
-    /// shows when it is loaded.
+    /// Why this build cannot run it, if it cannot. Only names are checked here; the types of functions are checked on
+    /// loading.
     pub problem: Option<LoadProblem>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileKind {
-    /// A component, as guests are.
+    /// A component, such as a guest.
     Component,
-    /// A core module, as compilers make them.
+    /// A core module.
     CoreModule,
-    /// It begins like WebAssembly, but does not continue like it.
+    /// The header is WebAssembly, the rest is invalid.
     Damaged,
-    /// Anything else.
+    /// Any other file.
     Other,
 }
 
 impl FileKind {
-    /// Its name in words.
+    /// The kind as text.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -70,12 +68,11 @@ impl FileKind {
     }
 }
 
-/// A memory as a module declares it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeclaredMemory {
-    /// Its initial size, in bytes.
+    /// Initial size in bytes.
     pub initial_bytes: u64,
-    /// Its largest size, in bytes, if declared.
+    /// Maximum size in bytes, if declared.
     pub maximum_bytes: Option<u64>,
 }
 
@@ -88,11 +85,10 @@ impl DeclaredMemory {
 }
 
 impl Description {
-    /// Looks at the file at `path`. Nothing is compiled.
+    /// Describes the file at `path`, without compiling it.
     ///
     /// # Errors
-    /// When it cannot be read. What is wrong with its content is part of the
-    /// description.
+    /// When the file cannot be read. Problems with its content are part of the description.
     pub fn of_file(path: impl AsRef<Path>) -> Result<Self, GuestError> {
         let path = path.as_ref();
         let limit_bytes = Limits::default().component_bytes;
@@ -104,7 +100,7 @@ impl Description {
         Ok(Self::of_bytes(&bytes))
     }
 
-    /// Looks at bytes in memory.
+    /// Describes bytes in memory.
     #[must_use]
     pub fn of_bytes(bytes: &[u8]) -> Self {
         let mut description = Self {
@@ -121,8 +117,7 @@ impl Description {
             problem: inspect::declared(bytes, WasiGrants::default()).err(),
         };
         if description.kind == FileKind::Damaged {
-            // The parts before the damage are still worth showing; the error itself is the problem
-            // above.
+            // Keeps what was read before the damage; `problem` already has the error.
             let whole = description.read(bytes);
             if whole.is_err() {
                 description.kind = FileKind::Damaged;
@@ -186,11 +181,11 @@ impl Description {
         Ok(())
     }
 
-    /// The SDK that the guest was written with: its name and version.
+    /// The SDK of the guest: its name and version.
     #[must_use]
     pub fn sdk(&self) -> Option<&str> {
         let sdk = self.producers.iter().find(|(field, _)| field == "sdk");
-        // Other languages leave the tool that made the component.
+        // Other languages record the tool that made the component.
         let tool = || {
             const TOOLS: [&str; 3] = ["componentize-py", "componentize-js", "wit-bindgen-rust"];
             let is_maker = |name: &str| TOOLS.iter().any(|tool| name.contains(tool));
@@ -199,7 +194,7 @@ impl Description {
         sdk.or_else(tool).map(|(_, name)| name.as_str())
     }
 
-    /// Components consist of modules with similar metadata: each producer is noted once.
+    /// Adds producers. The modules inside a component repeat them, so each is added once.
     fn note_producers(&mut self, producers: ProducersSectionReader<'_>) -> Result<(), wasmparser::BinaryReaderError> {
         for field in producers {
             let field = field?;

@@ -1,5 +1,3 @@
-//! Digests of components.
-
 use sha2::{Digest as _, Sha256};
 
 /// SHA-256 of a component, in lower-case hexadecimal digits.

@@ -1,6 +1,5 @@
-//! Inspects a file before it is compiled: whether it is a component, its imports and its exports.
-//! Compiling a large component can take many seconds, too long to find out that it is the wrong
-//! one.
+//! Checks a file before it is compiled: whether it is a component, its imports and its exports. Compiling a large
+//! component takes many seconds, too long just to find out that it is unsuitable.
 
 use wasmparser::{Encoding, Parser, Payload};
 
@@ -10,33 +9,31 @@ use crate::error::LoadProblem;
 use crate::wasi::WasiGrants;
 use crate::world::World;
 
-/// The interfaces that every guest may import, without the version.
+/// Interfaces that every guest may import, without the version.
 const OF_ALL: [&str; 2] = ["vcr:guest/observe", "vcr:guest/types"];
 
-/// The interfaces that guests of one world may import.
+/// Interfaces that only guests of one world may import.
 const OF_ONE_WORLD: [(World, &str); 3] = [
     (World::LatencyModel, "vcr:guest/groups"),
     (World::TokenSource, "vcr:guest/requests"),
     (World::TokenSource, "vcr:guest/drafts"),
 ];
 
-/// The metadata of a component.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Declared {
     pub(crate) world: World,
-    /// The version of the interface that it was made for.
+    /// Version of the guest API that the component was built for.
     pub(crate) api_version: ApiVersion,
-    /// A config that it takes, where its builder put one inside.
+    /// A valid config, if the builder embedded one.
     pub(crate) example_config: Option<String>,
-    /// The JSON schema of its configs, where its builder put one inside.
+    /// The JSON schema of the config, if the builder embedded one.
     pub(crate) config_schema: Option<String>,
 }
 
-/// The custom section of a component that holds a config to try it with, a JSON
-/// document. `vcr guest build` writes it from the guest's `config.json`.
+/// Custom section with an example config as JSON. `vcr guest build` writes it from the guest's `config.json`.
 pub(crate) const EXAMPLE_SECTION: &str = "vcr:example-config";
 
-/// The JSON documents about configs that a component holds in custom sections.
+/// The custom sections of a component with JSON about its config.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ConfigSections {
     pub(crate) example: Option<String>,
@@ -44,7 +41,7 @@ pub(crate) struct ConfigSections {
 }
 
 impl ConfigSections {
-    /// Keeps the document in a custom section, if it is one of them.
+    /// Stores the section's document if it is one of the two.
     pub(crate) fn read(&mut self, section: &wasmparser::CustomSectionReader<'_>) {
         let place = match section.name() {
             EXAMPLE_SECTION => &mut self.example,
@@ -55,13 +52,13 @@ impl ConfigSections {
     }
 }
 
-/// Checks that `bytes` are a component that exports the interface of one world and imports only
-/// allowed interfaces, and returns its declarations.
+/// Checks that `bytes` are a component that exports the interface of one world and imports only allowed interfaces.
+/// Returns its metadata.
 pub(crate) fn declared(bytes: &[u8], grants: WasiGrants) -> Result<Declared, LoadProblem> {
     let names = outer_names(bytes)?;
     let found: Vec<(World, ApiVersion)> =
         World::ALL.into_iter().filter_map(|world| Some((world, newest(&names.exports, world)?))).collect();
-    // The error of an unknown version takes precedence over errors of imports.
+    // Errors of an unknown version take precedence over errors of imports.
     if let [(_, declared)] = found[..]
         && !is_supported(declared)
     {
@@ -89,20 +86,20 @@ pub(crate) fn declared(bytes: &[u8], grants: WasiGrants) -> Result<Declared, Loa
     }
 }
 
-/// Whether `import` is `interface` in a version that offers it to guests.
+/// Whether `import` is `interface` in a supported version.
 fn is_offered(import: &str, interface: &str) -> bool {
     let version = import.strip_prefix(interface).and_then(|rest| rest.strip_prefix('@')).and_then(ApiVersion::parse);
     version.is_some_and(is_supported)
 }
 
-/// The version of a world's interface among `exports`. A guest may serve several
-/// versions; this is the newest that we know.
+/// The version of a world's interface among `exports`. A guest may export several versions; this returns the newest
+/// supported one.
 fn newest(exports: &[String], world: World) -> Option<ApiVersion> {
     let names = exports.iter().filter_map(|name| name.strip_prefix(world.interface())?.strip_prefix('@'));
     names.filter_map(ApiVersion::parse).max_by_key(|version| (is_supported(*version), *version))
 }
 
-/// The world and version that the name of an export stands for, if any.
+/// The world and version that an export's name stands for, if any.
 pub(crate) fn world_of(export: &str) -> Option<(World, ApiVersion)> {
     let (interface, version) = export.split_once('@')?;
     let world = World::ALL.into_iter().find(|world| world.interface() == interface)?;
@@ -116,7 +113,6 @@ struct OuterNames {
     config: ConfigSections,
 }
 
-/// Names that the outermost component imports and exports.
 fn outer_names(bytes: &[u8]) -> Result<OuterNames, LoadProblem> {
     if bytes.is_empty() {
         return Err(LoadProblem::Empty);

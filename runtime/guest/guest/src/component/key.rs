@@ -1,4 +1,4 @@
-//! The secret key that lets this program recognise its own files.
+//! The secret key by which this program recognises its own files.
 
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
@@ -8,31 +8,29 @@ use std::path::Path;
 use rustix::process::geteuid;
 use sha2::{Digest as _, Sha256};
 
-/// The name of its file.
 const NAME: &str = "key";
 
 const KEY_BYTES: usize = 32;
 
-/// The block of SHA-256.
+/// Block size of SHA-256.
 const BLOCK_BYTES: usize = 64;
 
-/// The key of a user.
 pub(crate) struct Key([u8; KEY_BYTES]);
 
 impl Key {
-    /// The key in a folder that only the user can write to. It is made if it is missing; a file
-    /// that others can read is not used.
+    /// Reads the key in a folder that only the user can write to, or creates it. A key file that others can read is
+    /// ignored.
     pub(crate) fn in_folder(folder: &Path) -> Option<Self> {
         let path = folder.join(NAME);
         Self::read(&path).or_else(|| {
             Self::made(folder, &path)?;
-            // Another process may have been first.
+            // Another process may have created it first.
             Self::read(&path)
         })
     }
 
     fn read(path: &Path) -> Option<Self> {
-        // Not a link, which may lead to a file that someone else knows.
+        // A link may lead to a file whose contents another user knows.
         if !fs::symlink_metadata(path).ok()?.is_file() {
             return None;
         }
@@ -50,14 +48,14 @@ impl Key {
     fn made(folder: &Path, path: &Path) -> Option<()> {
         let mut key = [0; KEY_BYTES];
         File::open("/dev/urandom").ok()?.read_exact(&mut key).ok()?;
-        // A temporary file is for its user alone.
+        // Only the user can read a temporary file.
         let mut draft = tempfile::Builder::new().prefix(".key.").tempfile_in(folder).ok()?;
         draft.write_all(&key).ok()?;
         _ = draft.persist_noclobber(path);
         Some(())
     }
 
-    /// HMAC-SHA256 of the length of a name, the name, and the contents.
+    /// HMAC-SHA256 of the name's length, the name, and the contents.
     pub(crate) fn code(&self, name: &[u8], contents: &[u8]) -> [u8; 32] {
         let padded = |pad: u8| {
             let mut block = [pad; BLOCK_BYTES];

@@ -1,4 +1,4 @@
-//! Components: description, declared version, digest, and the cache of their machine code.
+//! Components: description, declared version, digest, and the cache of compiled code.
 
 pub(crate) mod api_version;
 pub(crate) mod cache;

@@ -1,22 +1,21 @@
-//! The JSON schema of a guest's configuration: a custom section of the component.
+//! The JSON schema of a guest's config, from a custom section of the component.
 
 #[cfg(feature = "schema")]
 use jsonschema::{PatternOptions, Validator};
 use serde_json::Value;
 
-/// The custom section of a component that holds the JSON schema of its configuration.
-/// `vcr guest build` writes it from the guest's `config.schema.json`.
+/// Custom section with the JSON schema of the config. `vcr guest build` writes it from the guest's
+/// `config.schema.json`.
 pub(crate) const SCHEMA_SECTION: &str = "vcr:config-schema";
 
-/// The most bytes of a schema.
 const SCHEMA_BYTES_MAX: usize = 256 << 10;
 
-/// Most problems of a configuration that an error lists.
+/// Largest number of problems that an error lists.
 #[cfg(feature = "schema")]
 const PROBLEMS_MAX: usize = 5;
 
-/// A schema, ready to check configurations. Without the feature `schema` it is only shown, and guests check
-/// their configurations themselves.
+/// A schema that checks configs. Without the feature `schema` it is only shown, and guests check their configs
+/// themselves.
 pub(crate) struct ConfigSchema {
     text: String,
     #[cfg(feature = "schema")]
@@ -24,7 +23,7 @@ pub(crate) struct ConfigSchema {
 }
 
 impl ConfigSchema {
-    /// Reads a schema. References to other documents are not resolved.
+    /// Parses a schema. References to other documents are not resolved.
     pub(crate) fn new(text: String) -> Result<Self, String> {
         if text.len() > SCHEMA_BYTES_MAX {
             return Err(format!("it has {} bytes: expected at most {SCHEMA_BYTES_MAX}", text.len()));
@@ -32,7 +31,7 @@ impl ConfigSchema {
         #[cfg_attr(not(feature = "schema"), expect(unused_variables, reason = "only read here"))]
         let schema: Value = serde_json::from_str(&text).map_err(|error| error.to_string())?;
         Ok(Self {
-            // The other engine for patterns can take exponential time.
+            // The default pattern engine can take exponential time.
             #[cfg(feature = "schema")]
             validator: jsonschema::options()
                 .with_pattern_options(PatternOptions::regex())
@@ -42,15 +41,14 @@ impl ConfigSchema {
         })
     }
 
-    /// The schema as the component holds it.
     pub(crate) fn text(&self) -> &str {
         &self.text
     }
 
-    /// The problems of a configuration, each with the path of its value; none if it is valid.
+    /// The problems of a config, each with the path of its value; none if the config is valid.
     #[cfg(feature = "schema")]
     pub(crate) fn problems(&self, config_json: &str) -> Option<String> {
-        // The guest reports errors in a text that is not JSON.
+        // If the text is not JSON, the guest reports the error.
         let config: Value = serde_json::from_str(config_json).ok()?;
         let problems = self.validator.iter_errors(&config).take(PROBLEMS_MAX).map(|problem| {
             let path = problem.instance_path().to_string();
@@ -61,7 +59,7 @@ impl ConfigSchema {
         (!problems.is_empty()).then(|| problems.join("\n"))
     }
 
-    /// Without the feature `schema`, nothing is known.
+    /// Always none without the feature `schema`.
     #[cfg(not(feature = "schema"))]
     #[expect(clippy::unused_self, reason = "the other form needs it")]
     pub(crate) fn problems(&self, _config_json: &str) -> Option<String> {
@@ -86,7 +84,7 @@ mod tests {
         let several = schema.problems(r#"{"names": ["a", 5], "colour": 1}"#).expect("both are wrong");
         assert!(several.contains("the config at `/names/1`: 5 is not of type \"string\""), "{several}");
         assert!(several.contains("colour"), "{several}");
-        // A pattern that backtracking engines never finish.
+        // A backtracking engine would never finish this pattern.
         let long = format!(r#"{{"names": ["{}b"]}}"#, "a".repeat(50_000));
         assert!(schema.problems(&long).is_some_and(|problem| problem.starts_with("the config at `/names/0`")));
     }

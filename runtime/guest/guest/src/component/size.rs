@@ -1,8 +1,7 @@
-//! The size of a component as its compilation sees it, counted before it is compiled.
+//! Counts the size of a component as the compiler sees it, before it is compiled.
 //!
-//! A file of a few kilobytes can make much of itself: a component that instantiates another one
-//! twice, which instantiates a third one twice, has millions of instances after some levels, and
-//! the compiler writes out each of them.
+//! A file of a few kilobytes can expand enormously: if each component instantiates the next one twice, some nested
+//! levels make millions of instances, and the compiler writes out each of them.
 
 use wasmparser::{
     BinaryReaderError, ComponentAlias, ComponentExternalKind, ComponentInstance, ComponentOuterAliasKind, FunctionBody,
@@ -11,43 +10,43 @@ use wasmparser::{
 
 use crate::error::LoadProblem;
 
-/// Components inside of components inside of components: guests have two levels.
+/// Nesting limit of components. Guests have two levels.
 const DEPTH_MAX: usize = 16;
 
-/// Instances, imports, exports, aliases, types and canonical functions; those of a component count
-/// once per instantiation. A guest in Python has some thousand.
+/// Limit of instances, imports, exports, aliases, types and canonical functions. Those of a component count once per
+/// instantiation. A Python guest has some thousand.
 const ITEMS_MAX: u64 = 100_000;
 
-/// Functions of all core modules together. A tiny one takes about half a millisecond to compile.
+/// Limit of functions in all core modules. A tiny function takes about half a millisecond to compile.
 const FUNCTIONS_MAX: u64 = 50_000;
 
-/// Code of one function: the memory that its compilation takes grows faster than the code.
+/// Code size limit of one function: the compiler's memory grows faster than the code.
 const FUNCTION_BYTES_MAX: u64 = 512 << 10;
 
-/// Blocks and loops of a function, times its variables: the number of values that the compiler may
-/// have to merge.
+/// Limit of a function's blocks and loops times its variables: the number of values that the compiler may have to
+/// merge.
 const MERGES_MAX: u64 = 16_000_000;
 
-/// Memory limit for the compilation of one function, by the cost of its instructions.
+/// Memory limit for compiling one function, estimated from its instructions.
 const FUNCTION_MEMORY_MAX: u64 = 256 << 20;
 
-/// The memory of large functions together: each processor compiles one at a time.
+/// Memory limit for compiling the large functions together, because each processor compiles one at a time.
 const LARGE_MEMORY_MAX: u64 = 2 << 30;
 
-/// Memory from which a function counts as large. The largest functions of a guest with a whole
-/// language take some ten MiB.
+/// A function that needs more memory than this counts as large. The largest functions of a language runtime take some
+/// ten MiB.
 const LARGE_FUNCTION: u64 = 16 << 20;
 
-/// Memory that the compiler takes for an instruction, as measured: a loop has a check of its fuel and of its time.
+/// Measured compiler memory in bytes by kind of instruction. A loop also checks fuel and time.
 const LOOP_MEMORY: u64 = 24_000;
 const BRANCH_MEMORY: u64 = 5_000;
 const CALL_MEMORY: u64 = 3_000;
 const CODE_BYTE_MEMORY: u64 = 64;
 
-/// Types, imports, exports, globals and elements of tables of all core modules together.
+/// Limit of types, imports, exports, globals and table elements in all core modules.
 const MODULE_ITEMS_MAX: u64 = 1_000_000;
 
-/// Checks a component that is about to be compiled.
+/// Checks a component before it is compiled.
 pub(crate) fn check(bytes: &[u8]) -> Result<(), LoadProblem> {
     let mut counts = Counts::default();
     for payload in Parser::new(0).parse_all(bytes) {
@@ -57,14 +56,14 @@ pub(crate) fn check(bytes: &[u8]) -> Result<(), LoadProblem> {
     Ok(())
 }
 
-/// Why counting ends.
+/// Why counting stops.
 enum Excess {
     Damaged(BinaryReaderError),
     Over {
         what: &'static str,
         limit: u64,
     },
-    /// The number of instances would depend on the arguments of instantiations.
+    /// The number of instances would depend on arguments of instantiations.
     ComponentsPassed,
 }
 
@@ -84,12 +83,12 @@ impl From<Excess> for LoadProblem {
     }
 }
 
-/// A module or component whose end is not read yet.
+/// A module or component that is being read.
 #[derive(Default)]
 struct Scope {
-    /// Items that one instantiation of it makes.
+    /// Items that one instantiation makes.
     items: u64,
-    /// Items that one instantiation of each known component makes, by its index.
+    /// Items that one instantiation of each known inner component makes, by its index.
     components: Vec<u64>,
     is_component: bool,
 }
@@ -99,7 +98,7 @@ struct Counts {
     scopes: Vec<Scope>,
     functions: u64,
     module_items: u64,
-    /// Memory for large functions.
+    /// Total memory to compile the large functions.
     large_memory: u64,
 }
 
@@ -167,7 +166,7 @@ impl Counts {
         Ok(())
     }
 
-    /// Ends the innermost scope. The one around it knows the component from then on.
+    /// Ends the innermost scope and adds its component to the outer scope.
     fn end(&mut self) {
         if let Some(Scope { items, is_component: true, .. }) = self.scopes.pop()
             && let Some(outer) = self.scopes.last_mut()
@@ -182,7 +181,7 @@ impl Counts {
                 for argument in args {
                     self.passed(argument.kind)?;
                 }
-                // An index beyond the end is refused by the compiler.
+                // The compiler refuses an index out of range.
                 let scope = self.scopes.last();
                 let items = scope.and_then(|scope| scope.components.get(*component_index as usize).copied());
                 self.items(items.unwrap_or(0).saturating_add(1))
@@ -209,7 +208,7 @@ impl Counts {
         }
     }
 
-    /// Counts something that one component passes to another.
+    /// Counts an item that one component passes to another.
     fn passed(&mut self, kind: ComponentExternalKind) -> Result<(), Excess> {
         if kind == ComponentExternalKind::Component {
             return Err(Excess::ComponentsPassed);
@@ -229,15 +228,15 @@ impl Counts {
     }
 }
 
-/// The instructions of a function that take the compiler memory.
+/// Counts of a function's instructions that determine the compiler's memory.
 #[derive(Default)]
 struct Shape {
     /// Blocks, loops and conditions.
     blocks: u64,
     loops: u64,
-    /// Ways to other blocks.
+    /// Branches to other blocks.
     branches: u64,
-    /// Calls, and instructions that call the host.
+    /// Calls, including instructions that call the host.
     calls: u64,
 }
 
@@ -249,7 +248,7 @@ impl Shape {
             match operators.read()? {
                 Operator::Loop { .. } => shape.loops += 1,
                 Operator::Block { .. } | Operator::If { .. } => shape.blocks += 1,
-                // The targets of a table take little more than their bytes.
+                // The targets of a `br_table` take little more than their code bytes.
                 Operator::Br { .. } | Operator::BrIf { .. } | Operator::BrTable { .. } => shape.branches += 1,
                 Operator::Call { .. }
                 | Operator::CallIndirect { .. }
@@ -281,7 +280,7 @@ impl Shape {
     }
 }
 
-/// Local variables of a function, without its parameters.
+/// Number of local variables of a function, without its parameters.
 fn variables(body: &FunctionBody<'_>) -> Result<u64, BinaryReaderError> {
     let groups = body.get_locals_reader()?.into_iter();
     groups.map(|group| group.map(|(count, _)| u64::from(count))).sum()
@@ -305,7 +304,7 @@ mod tests {
         Err(LoadProblem::TooComplex { what, limit })
     }
 
-    /// Components that each instantiate the previous one twice.
+    /// Nested components, each of which instantiates the previous one twice.
     fn doubled(levels: usize) -> String {
         let mut text = "(component (component $c0)".to_owned();
         for level in 1..=levels {
@@ -324,7 +323,7 @@ mod tests {
     #[test]
     fn instances_are_counted_as_often_as_they_are_made() {
         assert_eq!(checked(&doubled(12)), Ok(()));
-        // Without saturation this count would end at zero.
+        // Without saturation the count would overflow to zero.
         for levels in [29, 64, 100] {
             assert_eq!(checked(&doubled(levels)), over("instances, imports, exports, aliases and types", ITEMS_MAX));
         }
@@ -360,7 +359,7 @@ mod tests {
         assert_eq!(checked(&merges(16_001)), over("blocks times variables in one function", MERGES_MAX));
     }
 
-    /// Without this limit 170,000 loops, half a megabyte of code, took 3.6 GB.
+    /// Without this limit, 170,000 loops (half a megabyte of code) took 3.6 GB.
     #[test]
     fn memory_to_compile_functions_is_limited() {
         let functions = |code: &str, count: usize| {

@@ -1,4 +1,4 @@
-//! Calls that fail, and answers that are invalid.
+//! Errors of calls and invalid answers.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use vcr_core::scale::DESIRED_ENGINES_MAX;
 
 use super::HOST_HINT;
 
-/// The reason why a call of a guest failed.
+/// Why a call of a guest failed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum CallFault {
     #[error("{reason}")]
@@ -23,7 +23,7 @@ pub enum CallFault {
     TooManyObservations { limit: u32 },
     #[error("it asked for {asked_bytes} bytes of memory, but may have {limit_bytes}")]
     Memory {
-        /// The size that the memory would have.
+        /// Size of the memory after growing.
         asked_bytes: usize,
         limit_bytes: usize,
     },
@@ -31,7 +31,7 @@ pub enum CallFault {
     MemoryBeyondType { limit_bytes: usize },
     #[error("it asked for a table of {asked} elements, but may have {limit}")]
     Table {
-        /// The size that the table would have.
+        /// Size of the table after growing.
         asked: usize,
         limit: usize,
     },
@@ -39,7 +39,7 @@ pub enum CallFault {
     StackOverflow,
     #[error("it panicked, failed an assertion or ran out of memory{}", last_words(.last_line.as_deref()))]
     Panicked {
-        /// The last line that it logged in this call: guests with the Rust SDK log the panic message.
+        /// Last line logged in this call; guests with the Rust SDK log the panic message.
         last_line: Option<String>,
     },
     #[error("it trapped: {reason}")]
@@ -55,14 +55,14 @@ pub enum CallFault {
         /// Virtual time at which the step starts.
         start_ns: u64,
         value: f64,
-        /// The reason why it is invalid.
+        /// Why the value is invalid.
         complaint: &'static str,
     },
     #[error("it priced a step starting at {start_ns} ns, at or after the horizon {horizon_ns} ns")]
     PastHorizon {
         /// Virtual time at which the step would start.
         start_ns: u64,
-        /// The horizon of the call.
+        /// Horizon of the call.
         horizon_ns: u64,
     },
     #[error("it answered {given} tokens, but {wanted} were wanted")]
@@ -86,40 +86,40 @@ pub enum CallFault {
         /// Index of the action in the answer.
         index: usize,
         action: FaultAction,
-        /// The reason why it is invalid.
+        /// Why the action is invalid.
         problem: ActionProblem,
     },
     #[error("its {preference} {problem}")]
     BadPreference {
         preference: Preference,
-        /// The reason why it is invalid.
+        /// Why the preference is invalid.
         problem: PreferenceProblem,
     },
     #[error("it chose the engine {chosen} for request {request}: expected one of {up}")]
     NoSuchWorker {
-        /// The index that it answered.
+        /// Index that the guest returned.
         chosen: u32,
         request: u64,
-        /// Indices of the engines that it was shown, in words.
+        /// Indices of the offered engines, as text.
         up: String,
     },
     #[error("it refused request {request}, which has been with an engine before")]
     MustBeServed { request: u64 },
     #[error("it asks for {desired} engines, but at most {DESIRED_ENGINES_MAX} are allowed")]
     TooManyEngines {
-        /// The number that it answered.
+        /// Number that the guest returned.
         desired: u32,
     },
     #[error("it had failed before: {first}")]
     FailedBefore { first: String },
 }
 
-/// The end of a guest's log, as the error of a panic shows it.
+/// The last log line as a suffix of the error of a panic.
 fn last_words(line: Option<&str>) -> String {
     line.map_or_else(String::new, |line| format!("; its last log line: {line}"))
 }
 
-/// The reason why an action of a failure injector is invalid.
+/// Why an action of a failure injector is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ActionProblem {
     #[error("fails a request that has not arrived, has ended, or was failed before")]
@@ -172,7 +172,7 @@ impl CallFault {
         Some(hint.into())
     }
 
-    /// Whether the answer is invalid, rather than the call failed.
+    /// Whether the answer is invalid, as opposed to a failed call.
     pub(crate) fn is_about_answer(&self) -> bool {
         matches!(
             self,
@@ -196,7 +196,6 @@ impl CallFault {
         )
     }
 
-    /// The fault and its hint in one line.
     pub(crate) fn with_hint(&self) -> String {
         match self.hint() {
             Some(hint) => format!("{self}; {hint}"),

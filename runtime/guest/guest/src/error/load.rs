@@ -1,4 +1,4 @@
-//! Files that cannot be loaded as guests.
+//! Errors of loading guests.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use crate::component::api_version::{ApiVersion, supported_list};
 use crate::wasi::granting;
 use crate::world::World;
 
-/// The reason why a file cannot be loaded as a guest.
+/// Why a file cannot be loaded as a guest.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LoadProblem {
     #[error("{}", too_large(*.size_bytes, *.limit_bytes))]
@@ -29,21 +29,21 @@ pub enum LoadProblem {
     NoWorld { exports: Vec<String> },
     #[error("it is both a {first} and a {second}: expected one world")]
     SeveralWorlds { first: World, second: World },
-    /// The component belongs to another world than the caller needs.
+    /// The component belongs to a different world than the caller needs.
     #[error(
         "it is a {found} (world `{}`), but a {expected} (world `{}`) is needed",
         .found.name(),
         .expected.name()
     )]
     OtherWorld {
-        /// The world it belongs to.
+        /// World of the component.
         found: World,
-        /// The one it should belong to.
+        /// World that the caller needs.
         expected: World,
     },
     #[error("it declares guest API {declared}, but this build supports {}", supported_list())]
     UnsupportedVersion {
-        /// The version in the name of the export.
+        /// Version in the name of the export.
         declared: ApiVersion,
     },
     #[error("it has more than {limit} {what}")]
@@ -99,7 +99,6 @@ impl LoadProblem {
     }
 }
 
-/// The message about a file that is too large.
 fn too_large(size_bytes: Option<u64>, limit_bytes: u64) -> String {
     match size_bytes {
         Some(bytes) => format!("it has {bytes} bytes, but may have {limit_bytes}"),
@@ -107,11 +106,10 @@ fn too_large(size_bytes: Option<u64>, limit_bytes: u64) -> String {
     }
 }
 
-/// The hint about imports that are not granted.
 fn imports_hint(imports: &[String]) -> String {
     let mut grants: Vec<String> = Vec::new();
     for import in imports {
-        // Among several grants of an interface, one that is needed anyway.
+        // If several grants have the interface, prefer one that is already needed.
         let mut giving = granting(import).map(|name| format!("\"{name}\""));
         let Some(first) = giving.next() else {
             return "build for `wasm32-unknown-unknown` without WASI: there are no files and no sockets; time and \
@@ -134,7 +132,7 @@ fn interfaces() -> String {
     quoted(&World::ALL.map(|world| world.interface().to_owned()))
 }
 
-/// Names as "a, b or c".
+/// Formats names as "a, b or c".
 fn one_of(names: &[String]) -> String {
     match names {
         [some @ .., last] if !some.is_empty() => format!("{} or {last}", some.join(", ")),

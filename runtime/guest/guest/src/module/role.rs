@@ -1,6 +1,5 @@
-//! The traits that guests implement, each with the world of its guests and the
-//! error that its callers know. [`GuestModule::make`] and
-//! [`GuestModule::plug_in`] are the same for all of them.
+//! The traits that guests implement, each with the guest's world and the trait's error type. [`GuestModule::make`]
+//! and [`GuestModule::plug_in`] are generic over them.
 
 use vcr_core::fault::{FailureInjector, FaultError};
 use vcr_core::latency::{LatencyError, LatencyModel};
@@ -22,10 +21,10 @@ use crate::world::World;
 
 /// A trait of the engine core that guests of one world implement.
 pub trait GuestRole: sealed::Sealed {
-    /// The trait's own error.
+    /// Error type of the trait.
     type Error: std::error::Error;
 
-    /// The world of its guests.
+    /// World of the guests that implement it.
     const WORLD: World;
 }
 
@@ -35,16 +34,15 @@ pub(crate) mod sealed {
     pub trait Sealed {
         type CallError;
 
-        /// Configures a fresh instance of a guest.
         fn make(module: &GuestModule, config_json: &str, seed: u64) -> Result<Box<Self>, GuestError>;
 
-        /// The failure of a guest to do so, as the trait's own error.
+        /// Converts a guest's failure to the trait's error.
         fn error(guest: String, reason: String) -> Self::CallError;
     }
 }
 
-/// Implements a role: the trait, its world, the variant of [`OpenGuest`], the
-/// adapter, and the error with the name of its field for the guest.
+/// Implements a role. Arguments: the trait, its world, the variant of [`OpenGuest`], the adapter, the error, and the
+/// error's field for the guest's name.
 macro_rules! role {
     ($role:ty, $world:ident, $variant:ident, $adapter:ty, $error:ident, $name:ident) => {
         impl GuestRole for $role {

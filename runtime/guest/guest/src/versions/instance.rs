@@ -1,4 +1,4 @@
-//! Shared by the adapters of all versions: a component becomes a module of a world, and a module an instance.
+//! Shared by the adapters of all API versions: makes a module from a component, and instances from a module.
 
 use wasmtime::component::{Component, InstancePre, Linker};
 use wasmtime::{Store, Trap};
@@ -10,12 +10,12 @@ use crate::sandbox::{self, HostState, InstanceInputs};
 use crate::versions::OpenError;
 use crate::wasi;
 
-/// The common interface of the generated types of each world.
+/// Common interface of the generated types of all worlds.
 pub(super) trait Bindings: Sized {
-    /// A component, type-checked against the world.
+    /// A component whose imports and exports are type-checked.
     type Prepared: Send + Sync;
 
-    /// The columns of a call, kept so that most calls allocate nothing here.
+    /// Buffers for the columns of a call; reused, so that most calls allocate nothing.
     type Columns: Default + Send;
 
     fn prepare(component: InstancePre<HostState>) -> wasmtime::Result<Self::Prepared>;
@@ -23,7 +23,7 @@ pub(super) trait Bindings: Sized {
     fn call_configure(&self, store: &mut Store<HostState>, setup: &Setup<'_>) -> wasmtime::Result<Result<(), Failure>>;
 }
 
-/// A failure that a guest answers.
+/// An error returned by a guest.
 pub(super) struct Failure {
     pub(super) message: String,
     pub(super) traceback: Option<String>,
@@ -40,8 +40,8 @@ impl From<Failure> for CallFault {
     }
 }
 
-/// Implements [`Bindings`] for the generated types of a world, which configures itself by its
-/// interface's function, or by a call that is given.
+/// Implements [`Bindings`] for the generated types of a world. The world is configured by the interface's function
+/// `configure`, or by the given call.
 macro_rules! impl_bindings {
     ($world:ty, $prepared:ty, $columns:ty, $interface:ident) => {
         impl_bindings!($world, $prepared, $columns, |guest, store, setup| guest.$interface().call_configure(
@@ -77,14 +77,14 @@ macro_rules! impl_bindings {
 }
 pub(super) use impl_bindings;
 
-/// A compiled guest of the world of `B`.
+/// A compiled guest of the world `B`.
 pub(super) struct Module<B: Bindings> {
     component: Component,
     prepared: B::Prepared,
 }
 
 impl<B: Bindings> Module<B> {
-    /// `link` adds the imports of the interface's version; WASI grants are the same for all.
+    /// Makes a module. `link` adds the imports of the API version; WASI grants are the same for all versions.
     pub(super) fn new(component: &Component, limits: &Limits, link: Link) -> Result<Self, OpenError> {
         let mut linker = Linker::new(component.engine());
         let prepared = link(&mut linker)
@@ -93,7 +93,7 @@ impl<B: Bindings> Module<B> {
             .and_then(B::prepare)
             .map_err(|error| OpenError::Unfit(format!("{error:#}")))?;
         let module = Self { component: component.clone(), prepared };
-        // The types of functions are only checked in an instance.
+        // Function types are only checked on instantiation.
         let budget = limits.configure_budget(0);
         let trial = InstanceInputs { seed: 0, sink: None };
         module.instantiate(limits, budget, trial).map_err(|error| match sandbox::fault(&error, budget) {
@@ -103,7 +103,7 @@ impl<B: Bindings> Module<B> {
         Ok(module)
     }
 
-    /// Whether the component imports an interface whose name begins so.
+    /// Whether the component imports an interface whose name starts with `interface`.
     pub(super) fn imports(&self, interface: &str) -> bool {
         let ty = self.component.component_type();
         ty.imports(self.component.engine()).any(|(name, _)| name.starts_with(interface))
@@ -116,7 +116,7 @@ impl<B: Bindings> Module<B> {
         Ok(Instance { store, guest, columns: B::Columns::default() })
     }
 
-    /// Makes a fresh instance and configures it.
+    /// Makes and configures a fresh instance.
     pub(super) fn configured(&self, setup: Setup<'_>) -> Result<Instance<B>, CallFault> {
         let limits = setup.limits;
         let budget = limits.configure_budget(setup.config_json.len());
@@ -132,12 +132,12 @@ impl<B: Bindings> Module<B> {
     }
 }
 
-/// Adds a version's imports.
+/// Adds the imports of an API version.
 pub(super) type Link = fn(&mut Linker<HostState>) -> wasmtime::Result<()>;
 
 impl<B: Bindings> Metered for Instance<B> {
     fn fuel_left(&self) -> u64 {
-        // Every store of ours has fuel.
+        // Fuel is always enabled in these stores.
         self.store.get_fuel().unwrap_or(0)
     }
 
@@ -146,7 +146,7 @@ impl<B: Bindings> Metered for Instance<B> {
     }
 }
 
-/// One instance of a guest of the world of `B`.
+/// An instance of a guest of the world `B`.
 pub(super) struct Instance<B: Bindings> {
     store: Store<HostState>,
     guest: B,
@@ -154,17 +154,15 @@ pub(super) struct Instance<B: Bindings> {
 }
 
 impl<B: Bindings> Instance<B> {
-    /// The columns of the next call.
     pub(super) fn columns(&mut self) -> &mut B::Columns {
         &mut self.columns
     }
 
-    /// The host's state of the instance: its limits, grants and telemetry.
     pub(super) fn host_mut(&mut self) -> &mut HostState {
         self.store.data_mut()
     }
 
-    /// Sets the clock of WASI to the time of the next call.
+    /// Sets the WASI clock to the time of the next call.
     pub(super) fn at(&mut self, now_ns: u64) -> &mut Self {
         if let Some(wasi) = &self.store.data().wasi {
             wasi.set_now(now_ns);
@@ -172,7 +170,6 @@ impl<B: Bindings> Instance<B> {
         self
     }
 
-    /// Makes a call with this budget.
     pub(super) fn call<R, F: Into<Failure>>(
         &mut self,
         budget: Budget,

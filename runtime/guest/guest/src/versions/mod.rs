@@ -1,8 +1,7 @@
-//! One module for each version of `wit/` that this build serves, and the one
-//! place where a version is chosen.
+//! One module for each supported version of `wit/`, and the choice of the version.
 //!
-//! A version converts the types of [`vcr_policy`] to those that `bindgen!` generates from its WIT
-//! files, and converts answers back. No name of a binding generator appears outside its folder.
+//! A module converts between the types of [`vcr_policy`] and the types that `bindgen!` generates from its WIT files.
+//! Generated types never leave its folder.
 
 mod instance;
 #[cfg(test)]
@@ -20,16 +19,16 @@ use crate::sandbox::HostState;
 use crate::wasi;
 use crate::world::World;
 
-/// The reason why a compiled component cannot be used.
+/// Why a compiled component cannot be used.
 pub(crate) enum OpenError {
-    /// It lacks required parts of the interface.
+    /// The component lacks required parts of the interface.
     Unfit(String),
-    /// It failed when it was first instantiated.
+    /// The component failed on its first instantiation.
     Fault(CallFault),
 }
 
-/// Prepares a compiled component as a guest of the world and version that it
-/// declares, and instantiates it once to see that it fits.
+/// Prepares a compiled component as a guest of this world and version, and instantiates it once to check that it
+/// fits.
 pub(crate) fn open(
     world: World,
     declared: ApiVersion,
@@ -44,7 +43,7 @@ pub(crate) fn open(
     }
 }
 
-/// A version's imports for guests of all worlds, for calls by hand.
+/// All imports of an API version, for calls by hand.
 pub(crate) fn linker(declared: ApiVersion, engine: &Engine, limits: &Limits) -> wasmtime::Result<Linker<HostState>> {
     let mut linker = Linker::new(engine);
     if (declared.major, declared.minor) == (0, 1) {

@@ -1,6 +1,5 @@
-//! A made-up older version, as the next one will make of this one: its own WIT file, its own
-//! bindings, and an adapter to the types that the rest of the crate knows. It has one world, whose
-//! autoscalers see running and waiting requests alone and answer by how many engines the pool grows.
+//! Tests support of older API versions with a made-up one. It has its own WIT file, bindings and adapter, and one
+//! world: its autoscalers see only running and waiting requests, and return how many engines to add.
 
 use vcr_core::scale::{Autoscaler, PoolView};
 use wasmtime::component::{Component, Linker};
@@ -45,7 +44,7 @@ mod bindings {
 
 impl_bindings!(Bindings, bindings::AutoscalerPre<HostState>, (), vcr_guest_scaling);
 
-/// Failures were words alone.
+/// In this version a failure is only a string.
 impl From<String> for Failure {
     fn from(message: String) -> Self {
         Self { message, traceback: None }
@@ -81,7 +80,7 @@ fn offer_nothing(_linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
     Ok(())
 }
 
-/// A component of that version, which grows by as many engines as requests wait.
+/// A component of the made-up version that adds as many engines as there are waiting requests.
 fn component() -> Vec<u8> {
     let text = r#"(module
         (memory (export "memory") 1)

@@ -1,5 +1,4 @@
-//! Replacement for WASI in builds without the feature `wasi`: grants are refused with the name of
-//! the feature.
+//! Stand-in for WASI in builds without the feature `wasi`: refuses grants with an error that names the feature.
 
 use std::sync::Arc;
 
@@ -9,7 +8,7 @@ use crate::observe::NoteSink;
 use crate::sandbox::HostState;
 use crate::wasi::WasiGrants;
 
-/// Not available in this build.
+/// Never constructed.
 pub(crate) enum WasiState {}
 
 impl WasiState {
@@ -27,7 +26,6 @@ impl WasiState {
     }
 }
 
-/// Refuses every grant.
 pub(crate) fn link(_linker: &mut Linker<HostState>, grants: WasiGrants) -> wasmtime::Result<()> {
     if grants.is_nothing() {
         return Ok(());

@@ -1,4 +1,4 @@
-//! The host's side of WASI.
+//! The host's implementation of WASI.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,20 +19,20 @@ use crate::observe::{Note, NoteSink};
 use crate::sandbox::HostState;
 use crate::wasi::WasiGrants;
 
-/// The most random bytes that one call answers.
+/// Largest number of random bytes that one call returns.
 const RANDOM_BYTES_MAX: u64 = 64 << 10;
 
-/// The host's state of an instance with grants.
+/// The WASI state of an instance with grants.
 pub(crate) struct WasiState {
     context: WasiCtx,
     table: ResourceTable,
-    /// The time of the call.
+    /// Time of the current call.
     now_ns: Arc<AtomicU64>,
     output: Arc<Mutex<Output>>,
 }
 
 impl WasiState {
-    /// The state of a fresh instance, where anything is granted.
+    /// The state of a fresh instance; none without grants.
     pub(crate) fn new(
         grants: WasiGrants,
         seed: u64,
@@ -59,13 +59,12 @@ impl WasiState {
         Some(Box::new(Self { context, table: ResourceTable::new(), now_ns, output }))
     }
 
-    /// Sets the clocks.
     pub(crate) fn set_now(&self, now_ns: u64) {
         self.now_ns.store(now_ns, Ordering::Relaxed);
     }
 }
 
-/// Text without a line's end is a line, too.
+/// Logs the last line even if it has no newline.
 impl Drop for WasiState {
     fn drop(&mut self) {
         lock(&self.output).end_line();
@@ -85,7 +84,6 @@ impl WasiView for HostState {
     }
 }
 
-/// Adds the granted interfaces.
 pub(crate) fn link(linker: &mut Linker<HostState>, grants: WasiGrants) -> wasmtime::Result<()> {
     if grants.clocks || grants.stdio {
         poll::add_to_linker::<HostState, NoWaiting>(linker, |state| Polls(state.ctx().table))?;
@@ -118,15 +116,15 @@ pub(crate) fn link(linker: &mut Linker<HostState>, grants: WasiGrants) -> wasmti
     Ok(())
 }
 
-/// The table of resources, as the host functions of streams take it.
+/// The resource table, as the host functions of streams need it.
 struct Table;
 
 impl HasData for Table {
     type Data<'a> = &'a mut ResourceTable;
 }
 
-/// Pollables that are always ready: no time passes in a call, so waiting would last forever, or by
-/// the machine's clock.
+/// Pollables that are always ready. Time does not pass within a call, so waiting would never end or depend on the
+/// machine's clock.
 struct NoWaiting;
 
 struct Polls<'a>(&'a mut ResourceTable);
@@ -158,7 +156,7 @@ impl poll::HostPollable for Polls<'_> {
     }
 }
 
-/// A clock that shows the time of the call.
+/// A clock that shows the time of the current call.
 struct CallClock(Arc<AtomicU64>);
 
 impl HostWallClock for CallClock {
@@ -181,10 +179,10 @@ impl HostMonotonicClock for CallClock {
     }
 }
 
-/// The common state of both standard outputs: lines of the log.
+/// The state shared by both standard outputs: complete lines go to the log.
 struct Output {
     line: Vec<u8>,
-    /// Bytes left to write over the instance's life.
+    /// Bytes that the instance may still write.
     bytes_left: u64,
     sink: Option<Arc<dyn NoteSink>>,
 }
@@ -221,11 +219,11 @@ impl Output {
 }
 
 fn lock(output: &Mutex<Output>) -> std::sync::MutexGuard<'_, Output> {
-    // Its bytes stay consistent if another thread panics.
+    // The state stays consistent even if another thread panics.
     output.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The standard outputs, as the host functions take them.
+/// The standard outputs, as the host functions need them.
 struct Logged;
 
 struct LogTo<'a> {
@@ -261,7 +259,7 @@ impl cli::stderr::Host for LogTo<'_> {
     }
 }
 
-/// A stream into the log, which never blocks.
+/// A stream to the log. It never blocks.
 struct LogStream(Arc<Mutex<Output>>);
 
 #[async_trait]

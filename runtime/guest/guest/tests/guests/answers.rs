@@ -1,4 +1,4 @@
-//! Answers of latency models: rounded, batched, impossible, in words.
+//! Answers of latency models: rounding, batches, invalid values and error texts.
 
 use vcr_core::latency::{EngineInfo, KvGroup, KvGroupKind, StepBatch, StepShape};
 use vcr_guest::{GuestModule, Limits};
@@ -15,7 +15,7 @@ fn honest_answers_are_rounded_halves_upwards() {
 
 #[test]
 fn the_seed_and_config_reach_the_guest() {
-    // Answers the seed plus the length of the config.
+    // Returns the seed plus the length of the config.
     let configure = "
         (i64.store (i32.const 64)
           (i64.add (local.get $seed) (i64.extend_i32_u (local.get $config_len))))
@@ -30,7 +30,7 @@ fn the_seed_and_config_reach_the_guest() {
 
 #[test]
 fn models_of_one_module_share_nothing() {
-    // Answers how often its instance was called.
+    // Returns the number of calls of the instance.
     let body = format!("(f64.store (i32.const 1024) (f64.convert_i32_u (global.get $calls))) {}", answer_list(1024, 1));
     let module = open(&Bodies::of_price(&body).component());
     let mut first = module.latency_model("{}", 1).expect("it configures");
@@ -46,7 +46,7 @@ fn models_of_one_module_share_nothing() {
 
 #[test]
 fn long_batches_are_split_over_calls() {
-    // Answers for each step how many calls there were.
+    // Returns for each step the number of calls so far.
     let body = "
         (loop $each
           (f64.store
@@ -64,7 +64,7 @@ fn long_batches_are_split_over_calls() {
     let module = GuestModule::from_bytes("split", &bytes, limits).expect("it loads");
     let mut split = module.latency_model("{}", 1).expect("it configures");
     assert_eq!(price(split.as_mut(), 10, u64::MAX), Ok(vec![1, 1, 1, 1, 2, 2, 2, 2, 3, 3]));
-    // The first call ends at 1004 + ..., so the second never happens.
+    // The first call ends after the horizon, so the second call is not made.
     let mut split = module.latency_model("{}", 1).expect("it configures");
     assert_eq!(price(split.as_mut(), 10, 1_004), Ok(vec![1, 1, 1, 1]));
 }
@@ -107,7 +107,7 @@ fn steps_beyond_the_horizon_must_not_be_priced() {
 
 #[test]
 fn huge_answers_are_not_copied() {
-    // More than the memory holds, and a list that the memory does hold.
+    // A list longer than the memory, then one that fits the memory.
     let text = list_error(&answer_list(1024, 100_000_000));
     assert!(text.contains("it trapped: "), "{text}");
     let grow = "(drop (memory.grow (i32.const 16)))";
@@ -128,7 +128,7 @@ fn an_error_in_words_is_passed_on() {
 
 #[test]
 fn a_traceback_stands_below_the_message() {
-    // The message is the first word of the data segment, the traceback the next two.
+    // The message is the first word of the data segment, the traceback the next two words.
     let body = "(i32.store8 (i32.const 64) (i32.const 1))
         (i32.store (i32.const 72) (i32.const 512)) (i32.store (i32.const 76) (i32.const 8))
         (i32.store8 (i32.const 80) (i32.const 1))
@@ -140,7 +140,7 @@ fn a_traceback_stands_below_the_message() {
 
 #[test]
 fn a_run_is_priced_in_one_call_and_other_steps_each_in_its_own() {
-    // A run costs its first context, plus a thousand for each step; a step alone costs 7.
+    // A run of decodes costs its first context plus a thousand for each step. A single step costs 7.
     let run = "
         (loop $each
           (f64.store
@@ -173,7 +173,7 @@ fn a_run_is_priced_in_one_call_and_other_steps_each_in_its_own() {
 
 #[test]
 fn the_fields_of_a_step_arrive_in_order() {
-    // The start, then the first field and some of the last, as digits.
+    // The start, then the first field and some of the last fields, as decimal digits.
     let digit = |value: &str, rest: &str| format!("(i64.add (i64.mul {rest} (i64.const 10)) (local.get ${value}))");
     let start = "(local.get $start)".to_owned();
     let fields = ["field0", "waiting", "adapters", "adapter_tokens"];
@@ -219,7 +219,7 @@ fn a_model_knows_its_engine_and_without_one_that_of_checks() {
         "(i64.eq (local.get $total_blocks) (i64.const 1099511627776))".to_owned(),
         "(i64.eq (local.get $block_size) (i64.const 32))".to_owned(),
         "(i32.eq (local.get $groups_len) (i32.const 2))".to_owned(),
-        // A group has 16 bytes: the kind, the size of a block, and whether it has a window and which.
+        // A group has 16 bytes: the kind, the block size, and an optional window.
         format!("(i32.eq {} (i32.const 2))", last_group(16, "load8_u")),
         format!("(i32.eq {} (i32.const 32))", last_group(20, "load")),
         format!("(i32.eq {} (i32.const 1))", last_group(24, "load8_u")),

@@ -1,4 +1,4 @@
-//! Calls by hand, and a check's report of a failed call.
+//! Calls by hand, and the failed call in the report of a check.
 
 use serde_json::{Value, json};
 use vcr_guest::{GuestModule, HandCallError, HandInstance};
@@ -8,7 +8,7 @@ use crate::components::wat::{
     Bodies, answer, answer_worker, autoscaler, failure_injector, open, router, scheduler_policy, token_source,
 };
 
-/// One call of a fresh instance.
+/// Makes one call of a fresh instance.
 fn call(module: &GuestModule, config: &str, seed: u64, function: &str, input: &Value) -> Result<Value, HandCallError> {
     HandInstance::new(module, config, seed)?.call(function, input)
 }
@@ -53,7 +53,7 @@ fn what_does_not_fit_is_named_with_its_path() {
     }
 }
 
-/// Any call of a check can be made by hand: the names are those of `wit/`.
+/// Any failed call of a check can be made by hand, because both use the names of `wit/`.
 #[test]
 fn a_failure_in_each_world_can_be_repeated() {
     let unreachable = "(unreachable)";
@@ -123,7 +123,7 @@ fn the_example_of_each_function_has_all_fields_and_is_answered() {
     assert_eq!(error, "unknown function `decide`: expected one of configure, route");
 }
 
-/// An invalid answer in each world, refused in the words of a run.
+/// In each world an invalid answer is refused with the same text as in a run.
 #[test]
 fn answers_are_checked_as_in_a_run() {
     let words = |bytes: Vec<u8>, function: &str, input: Value| {

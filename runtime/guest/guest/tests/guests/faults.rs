@@ -1,4 +1,4 @@
-//! Failure injectors: their inputs, and the host's handling of their answers.
+//! The inputs of failure injectors, and how the host handles their answers.
 
 use vcr_core::fault::{FailureInjector, FaultAction, FaultBatch, FaultEvent};
 
@@ -12,7 +12,7 @@ fn arrived(slot: u32, request_id: &str) -> FaultEvent<'_> {
     FaultEvent::Arrived { slot, request_id, prompt_tokens: 100, max_tokens: 50, priority: -2, adapter: None }
 }
 
-/// Makes a call and returns the actions or the whole error text.
+/// Makes a call and returns the actions or the error text.
 fn decide(injector: &mut dyn FailureInjector, events: &[FaultEvent<'_>]) -> Result<Vec<FaultAction>, String> {
     let mut actions = vec![FaultAction::LoseKvEvents];
     let result = injector.decide(&FaultBatch { now_ns: 5_000, step: 2, events }, &mut actions);
@@ -30,7 +30,7 @@ fn decide(injector: &mut dyn FailureInjector, events: &[FaultEvent<'_>]) -> Resu
 const EVENT_BYTES: usize = 36;
 const ACTION_BYTES: usize = 24;
 
-/// Answers actions of a number of kind and two numbers behind it.
+/// Returns these actions, each given as a kind and two numbers.
 fn answer(actions: &[(u64, u64, u64)]) -> String {
     let store = |(index, (kind, first, second)): (usize, &(u64, u64, u64))| {
         let at = 1024 + ACTION_BYTES * index;
@@ -45,13 +45,13 @@ fn answer(actions: &[(u64, u64, u64)]) -> String {
     format!("{stores} {}", answer_list(1024, actions.len()))
 }
 
-/// Result of an answer of these actions, with a request in slot 3 and a utility call announced.
+/// Makes a call that returns these actions. It announces a request in slot 3 and a utility call.
 fn answered(actions: &[(u64, u64, u64)]) -> Result<Vec<FaultAction>, String> {
     let events = [arrived(3, "a"), FaultEvent::Utility { method: "sleep" }];
     decide(injector(&answer(actions)).as_mut(), &events)
 }
 
-/// A number computed by the guest, read from the length of a stall.
+/// Returns a number that the guest computes, encoded as the length of a stall.
 fn stalled_for(number: &str, events: &[FaultEvent<'_>]) -> u64 {
     let body = format!(
         "(i32.store8 (i32.const 1024) (i32.const 1))
@@ -90,13 +90,13 @@ fn events_arrive_in_order_and_emissions_in_a_row_as_one() {
     for (event, kind) in [0, 1, 2, 0, 3].into_iter().enumerate() {
         assert_eq!(stalled_for(&byte(event, 0), &events), kind, "event {event}");
     }
-    // Slot, length of the name, prompt tokens, output tokens, priority, adapter.
+    // Slot, name length, prompt tokens, output tokens, priority, adapter.
     for (offset, expected) in [(4, 3), (12, 5), (16, 100), (20, 50), (24, (1 << 32) - 2)] {
         assert_eq!(stalled_for(&load(0, offset), &events), expected, "offset {offset}");
     }
     assert_eq!(stalled_for(&byte(0, 28), &events), 0, "no adapter");
     assert_eq!((stalled_for(&byte(3, 28), &events), stalled_for(&load(3, 32), &events)), (1, 8));
-    // Both columns of the emissions, and the ends.
+    // Both columns of the emissions, then the ends.
     let column = |offset: usize, index: usize| {
         format!("(i64.load32_u offset={} (i32.load offset={} (local.get $events)))", 4 * index, EVENT_BYTES + offset)
     };
@@ -184,7 +184,7 @@ fn only_a_utility_call_of_this_batch_can_be_failed() {
 
 #[test]
 fn every_request_can_be_failed_at_once() {
-    // Writes an action for each of its arrivals, whose slots are 0, 1, 2, ...
+    // Writes an action for each arrival; the slots are 0, 1, 2, ...
     let body = format!(
         "(drop (memory.grow (i32.const 20)))
         (loop $each

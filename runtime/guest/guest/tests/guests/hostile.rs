@@ -1,4 +1,4 @@
-//! Guests that loop, hoard, crash or give invalid answers, together with correct ones.
+//! Guests that loop, exhaust memory, crash or give invalid answers, next to correct guests.
 
 use std::time::Duration;
 
@@ -10,14 +10,13 @@ use crate::components::wat::{Bodies, answer, answer_list, component, core_text, 
 
 pub(crate) const LOOP: &str = "(loop $again (br $again)) (unreachable)";
 
-/// The error text of pricing two steps with a guest whose `price` is `body`.
+/// The error text of pricing two steps with this body of `price`.
 #[track_caller]
 pub(crate) fn list_error(body: &str) -> String {
     error_of_all(&Bodies::of_price(body), 2)
 }
 
-/// The error text of pricing this many steps with a guest, whatever version of
-/// the interface it was made for.
+/// The error text of pricing this many steps; it must not depend on the component's imports.
 #[track_caller]
 fn error_of_all(bodies: &Bodies<'_>, steps: usize) -> String {
     let [first, second] = bodies.components().map(|bytes| {
@@ -28,15 +27,13 @@ fn error_of_all(bodies: &Bodies<'_>, steps: usize) -> String {
     first
 }
 
-/// The error text of pricing one step with a guest whose `price-step` is
-/// `body`.
+/// The error text of pricing one step with this body of `price-step`.
 #[track_caller]
 pub(crate) fn step_error(body: &str) -> String {
     error_of_all(&Bodies::of_step(body), 1)
 }
 
-/// The error text of a guest both of whose pricing functions are `body`, which
-/// is the same text but for the fuel.
+/// The error text of a guest that has `body` in both pricing functions. The texts may differ only in the fuel.
 #[track_caller]
 fn price_error(body: &str) -> String {
     let text = list_error(body);
@@ -152,7 +149,7 @@ fn configure_is_metered_too() {
 
 #[test]
 fn a_failed_model_stays_failed_and_its_module_lives_on() {
-    // Traps in its second call.
+    // Traps in the second call.
     let body = format!("(if (i32.gt_u (global.get $calls) (i32.const 1)) (then (unreachable))) {}", answer(&["3"]));
     let module = open(&Bodies::of_price(&body).component());
     let mut first = module.latency_model("{}", 1).expect("it configures");
@@ -213,11 +210,10 @@ fn huge_texts_are_not_copied() {
     assert!(text.contains("larger than the 65536 bytes that an answer may have"), "{text}");
 }
 
-/// Whatever a guest leaves in its memory, globals and tables, the next one starts with the
-/// component's initial values.
+/// Each instance starts with the component's initial memory, globals and tables, whatever other instances changed.
 #[test]
 fn a_dirty_instance_leaves_nothing_to_the_next() {
-    // Answers a sum of everything, and dirties all of it; traps at the end.
+    // Returns a sum of all state, changes all of it, and traps at the end.
     let body = format!(
         "(f64.store (i32.const 1024)
            (f64.convert_i64_u (i64.add (i64.load (i32.const 60000)) (i64.extend_i32_u (global.get $calls)))))
@@ -242,8 +238,7 @@ fn a_dirty_instance_leaves_nothing_to_the_next() {
     assert_eq!(life(), first);
 }
 
-/// A guest that works forever within its fuel is stopped by the clock in live engines, and only by
-/// fuel in virtual time.
+/// The clock stops an endless guest of a live engine; in virtual time only fuel does.
 #[test]
 fn the_watchdog_of_live_engines_stops_what_fuel_does_not() {
     let limit = Duration::from_millis(300);
@@ -254,7 +249,7 @@ fn the_watchdog_of_live_engines_stops_what_fuel_does_not() {
         let text = price(model.as_mut(), 1, u64::MAX).expect_err("it never answers");
         assert!(text.contains("it took longer than the 300ms that a call may take"), "{text}");
     }
-    // A quick one is never stopped, however long it lives.
+    // A fast guest is never stopped, however long its instance lives.
     let bytes = Bodies::of_price(&answer(&["3"])).component();
     let module = GuestModule::from_bytes("quick", &bytes, limits).expect("it loads");
     let mut model = module.latency_model("{}", 1).expect("it configures");
@@ -267,8 +262,7 @@ fn the_watchdog_of_live_engines_stops_what_fuel_does_not() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    /// A real component, damaged anywhere: it is refused, fails or answers, and
-    /// the host lives on.
+    /// A damaged component is refused, fails or answers, but never crashes the host.
     #[test]
     fn no_damage_of_a_real_component_reaches_the_host(
         length in any::<prop::sample::Index>(),

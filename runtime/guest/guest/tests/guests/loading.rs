@@ -1,4 +1,4 @@
-//! Files that are guests, and files that are not.
+//! Loads files that are guests, and files that are not.
 
 use vcr_guest::{GuestError, GuestModule, Limits, World};
 
@@ -142,7 +142,7 @@ fn a_truncated_component_is_refused_at_every_length() {
     assert!(text.contains("the component is damaged: unexpected end"), "{text}");
 }
 
-/// Whatever a damaged file does, it does not take the host down.
+/// A damaged file never crashes the host.
 #[test]
 fn flipped_bytes_never_panic_the_host() {
     let whole = Bodies::of_price(&answer(&["1"])).component();

@@ -1,4 +1,4 @@
-//! Behaviour of hostile guests, and the host's reaction.
+//! Guests in the host, including hostile ones.
 
 mod answers;
 mod by_hand;

@@ -1,4 +1,4 @@
-//! Telemetry of guests through `observe`, and its limits.
+//! Telemetry of guests, and its limits.
 
 use std::sync::{Arc, Mutex};
 
@@ -6,7 +6,7 @@ use vcr_guest::{GuestModule, GuestStats, Limits, Note, NoteSink};
 
 use crate::components::wat::{Bodies, answer, price};
 
-/// Keeps all notes, as text and summed up.
+/// Stores all notes, as text and as statistics.
 #[derive(Default)]
 struct Kept(Mutex<(Vec<String>, GuestStats)>);
 
@@ -24,8 +24,7 @@ impl Kept {
     }
 }
 
-/// Prices one step with a guest that does `body` first, and returns its telemetry and the
-/// result.
+/// Prices one step with a guest that first runs `body`, and returns the telemetry and the result.
 fn tell(body: &str, limits: Limits) -> (Arc<Kept>, Result<Vec<u64>, String>) {
     let text = format!("{body} {}", answer(&["5"]));
     let module =
@@ -37,8 +36,7 @@ fn tell(body: &str, limits: Limits) -> (Arc<Kept>, Result<Vec<u64>, String>) {
     (kept, priced)
 }
 
-/// The data segment of these guests begins with "`factor`": from its second
-/// byte on there is a name of six letters.
+/// The data segment of these guests begins with "`factor`", so a name of six letters begins at its second byte.
 const NAME: &str = "(i32.const 513) (i32.const 6)";
 
 #[test]
@@ -107,7 +105,7 @@ fn texts_that_are_none_or_too_long_to_copy_end_the_instance() {
     assert!(text.contains("larger than the 65536 bytes"), "{text}");
     let (_, priced) = tell("(call $log (i32.const -8) (i32.const 100))", Limits::default());
     assert!(priced.expect_err("it is outside of the memory").contains("it trapped"), "outside");
-    // 0xff is no UTF-8.
+    // 0xff is not valid UTF-8.
     let (_, priced) = tell(
         "(i32.store8 (i32.const 600) (i32.const 255)) (call $log (i32.const 600) (i32.const 1))",
         Limits::default(),

@@ -1,4 +1,4 @@
-//! Scheduler policies: their inputs, and the host's handling of their answers.
+//! The inputs of scheduler policies, and how the host handles their answers.
 
 use vcr_core::policy::{EngineView, Native, PolicyEvent, Preference, Progress, SchedulingPolicy, Slo};
 use vcr_core::{Engine, EngineConfig, EngineConfigInput, Policy, Prompt, RequestSpec, TokenSource};
@@ -29,7 +29,7 @@ const PROGRESS: [Progress; 2] = [
     Progress { slot: 9, computed_tokens: 50, output_tokens: 5 },
 ];
 
-/// Makes a call and returns the preferences or the whole error text.
+/// Makes a call and returns the preferences or the error text.
 fn decide(policy: &mut dyn SchedulingPolicy, events: &[PolicyEvent]) -> Result<Vec<Preference>, String> {
     let before = Preference::AdmissionRank { slot: 99, rank: 99 };
     let mut preferences = vec![before];
@@ -54,8 +54,8 @@ fn decide(policy: &mut dyn SchedulingPolicy, events: &[PolicyEvent]) -> Result<V
     }
 }
 
-/// The columns of an answer: slots and ranks of admissions and of evictions, slots and tokens of
-/// caps, and slots without a cap.
+/// The columns of an answer: slots and ranks for admission and for eviction, slots and tokens of caps, and slots
+/// without a cap.
 #[derive(Clone, Copy, Default)]
 struct Columns<'a> {
     admission: (&'a [u64], &'a [u64]),
@@ -64,7 +64,6 @@ struct Columns<'a> {
     uncapped: &'a [u64],
 }
 
-/// Answers these columns.
 fn answer(columns: Columns<'_>) -> String {
     let Columns { admission, eviction, caps, uncapped } = columns;
     let lists =
@@ -88,17 +87,17 @@ fn answer(columns: Columns<'_>) -> String {
     body + "(i32.const 32)"
 }
 
-/// Result of an answer of these columns, with requests in the slots 3 and 4.
+/// Makes a call that returns these columns, with requests in slots 3 and 4.
 fn answered(columns: Columns<'_>) -> Result<Vec<Preference>, String> {
     let ended = PolicyEvent::Ended { slot: 5, computed_tokens: 1, output_tokens: 1 };
     let events = [arrived(3), arrived(4), arrived(5), ended];
     decide(policy(&answer(columns)).as_mut(), &events)
 }
 
-/// A number that the guest computes, by way of the rank of slot 3.
+/// Returns a number that the guest computes, encoded as the rank of slot 3.
 fn observed(number: &str, events: &[PolicyEvent]) -> u64 {
     let rank = Columns { admission: (&[3], &[0]), ..Columns::default() };
-    // The slot lies at 1024, the rank at 1032.
+    // The slot is stored at 1024, the rank at 1032.
     let body = answer(rank).replacen(
         "(i64.store (i32.const 1032) (i64.const 0))",
         &format!("(i64.store (i32.const 1032) {number})"),
@@ -119,7 +118,7 @@ fn events_and_numbers_arrive_in_order() {
         PolicyEvent::Ended { slot: 3, computed_tokens: 12, output_tokens: 6 },
         arrived(3),
     ];
-    // Kind and slot, arrival, prompt and output tokens, priority, adapter, tenant, objectives.
+    // Kind, slot, arrival, prompt tokens, output tokens, priority, adapter, tenant, objectives.
     let arrival: &[(&str, usize, u64)] = &[
         ("i64.load8_u", 0, 0),
         ("i64.load32_u", 8, 3),
@@ -217,7 +216,7 @@ fn a_preference_that_cannot_be_fails_and_is_named() {
 
 #[test]
 fn whatever_else_a_policy_does_ends_with_a_reason() {
-    // There are three requests, so nine preferences are possible.
+    // With three requests, nine preferences are possible.
     let huge = answer(Columns::default()).replacen(
         "(i32.store (i32.const 40) (i32.const 0))",
         "(i32.store (i32.const 40) (i32.const 40000))",
@@ -249,8 +248,7 @@ impl TokenSource for Zeros {
     }
 }
 
-/// Everything that an engine decides under `policy`, with too few blocks for
-/// all.
+/// All decisions of an engine under `policy`, with too few blocks for all requests.
 fn decisions(policy: &mut dyn SchedulingPolicy) -> Vec<(u64, u32, u64)> {
     let input = EngineConfigInput {
         policy: Policy::Ranked,

@@ -1,4 +1,4 @@
-//! The real roofline guest against the native model: same numbers, to the bit.
+//! Compares the roofline guest with the native model: the results must be equal to the bit.
 
 use std::cell::RefCell;
 
@@ -8,7 +8,7 @@ use vcr_roofline::RooflineConfig;
 
 use crate::components::built::built;
 
-/// Configs of the guest: 16-bit weights, quantised ones, and weights that the GPU cannot multiply.
+/// Configs with 16-bit weights, quantised weights, and weights that the GPU cannot multiply.
 const CONFIGS: [(&str, &str, Option<&str>); 3] = [
     (r#"{"model": "llama-3.3-70b", "gpu": "h100-sxm", "tensor_parallel": 4}"#, "h100-sxm", None),
     (
@@ -96,7 +96,7 @@ fn agree(native: &vcr_roofline::Roofline, guest: Box<dyn LatencyModel>) {
         .expect("guest and native agree");
 }
 
-/// Prices `shapes` back to back, each in a call of its own.
+/// Prices `shapes` back to back, one step a call.
 fn priced_singly(model: &mut dyn LatencyModel, shapes: &[StepShape]) -> Vec<u64> {
     let (mut now_ns, mut durations_ns) = (0, Vec::new());
     for shape in shapes {
@@ -107,7 +107,7 @@ fn priced_singly(model: &mut dyn LatencyModel, shapes: &[StepShape]) -> Vec<u64>
     durations_ns
 }
 
-/// With or without state, either call prices a step equally.
+/// Single steps and batches give the same prices, with and without state.
 #[test]
 fn steps_one_by_one_cost_what_they_cost_in_a_batch() {
     let thermal = r#"{"roofline": {"model": "llama-3.1-8b", "gpu": "h100-sxm"},

@@ -1,4 +1,4 @@
-//! Routers: their inputs, and the host's handling of their answers.
+//! The inputs of routers, and how the host handles their answers.
 
 use vcr_core::policy::Slo;
 use vcr_core::route::{Choice, EndedRequest, RoutePhase, RouteRequest, Router, WorkerLoad};
@@ -27,7 +27,7 @@ fn query() -> RouteRequest<'static> {
     }
 }
 
-/// The engines 1, 4 and 6; the others of the pool are down.
+/// The engines 1, 4 and 6. The other engines of the pool are down.
 fn workers() -> [WorkerLoad; 3] {
     let load = |worker| WorkerLoad {
         worker,
@@ -47,12 +47,12 @@ fn workers() -> [WorkerLoad; 3] {
     [load(1), load(4), load(6)]
 }
 
-/// The answer, or the whole error text.
+/// Returns the choice or the error text.
 fn route(router: &mut dyn Router, query: &RouteRequest<'_>) -> Result<Choice, String> {
     router.route(query, &workers()).map_err(|error| error.to_string())
 }
 
-/// Whether a condition on the guest's input holds: then it chooses engine 4, otherwise engine 1.
+/// Asserts that a condition on the guest's input holds: the guest chooses engine 4 if it does, otherwise engine 1.
 #[track_caller]
 fn assert_passed(condition: &str, ended: &[EndedRequest]) {
     let body = answer_worker(&format!("(select (i32.const 4) (i32.const 1) {condition})"));
@@ -63,18 +63,18 @@ fn assert_passed(condition: &str, ended: &[EndedRequest]) {
     assert_eq!(route(router.as_mut(), &query()), Ok(Choice::Worker(4)), "{condition}");
 }
 
-/// Whether the field at an offset of the call is so; 32 bits of it.
+/// A condition: the 32 bits at an offset of the call equal `value`.
 fn field_is(offset: usize, value: u32) -> String {
     format!("(i32.eq (i32.load offset={offset} (local.get $call)) (i32.const {}))", value.cast_signed())
 }
 
-/// Offset of the columns of workers in a call.
+/// Offset of the workers' columns in a call.
 const WORKERS: usize = 128;
 
-/// Columns that are left out where all entries are 0.
+/// Columns that are omitted if all entries are 0.
 const OPTIONAL: [usize; 3] = [8, 9, 10];
 
-/// Whether the option at an offset of the call has a value.
+/// A condition: the tag of the option at an offset of the call equals `value`.
 fn is_there(offset: usize, value: u32) -> String {
     format!("(i32.eq (i32.load8_u offset={offset} (local.get $call)) (i32.const {value}))")
 }
@@ -95,7 +95,7 @@ fn columns_of_zeros_are_left_out() {
 
 #[test]
 fn all_fields_arrive_in_order() {
-    // The time, the number of ended requests, the request.
+    // Time, number of ended requests, request.
     for (offset, value) in [(0, 5_000), (12, 0), (16, 9), (24, 40), (28, 20), (32, (-2_i32).cast_unsigned())] {
         assert_passed(&field_is(offset, value), &[]);
     }
@@ -110,12 +110,12 @@ fn all_fields_arrive_in_order() {
     assert_passed(&first_hash, &[]);
     let mut at = WORKERS;
     for (column, value) in [4, 10, 11, 12, 13, 14, 15, 16, 18, 19, 20, 21, 17].into_iter().enumerate() {
-        // A column that may be left out is there.
+        // An optional column is present.
         if OPTIONAL.contains(&column) {
             assert_passed(&is_there(at, 1), &[]);
             at += 4;
         }
-        // The second engine; three columns have 64 bits.
+        // The second engine; three columns have 64-bit entries.
         let width = if [6, 11, 12].contains(&column) { 8 } else { 4 };
         let list = format!("(i32.load offset={at} (local.get $call))");
         assert_passed(&format!("(i32.eq (i32.load offset={width} {list}) (i32.const {value}))"), &[]);

@@ -1,4 +1,4 @@
-//! Autoscalers: their inputs, and the host's handling of their answers.
+//! The inputs of autoscalers, and how the host handles their answers.
 
 use std::sync::{Arc, Mutex};
 
@@ -40,7 +40,7 @@ fn view() -> PoolView {
     }
 }
 
-/// The answer, or the whole error text.
+/// Returns the desired number or the error text.
 fn decide(scaler: &mut dyn Autoscaler) -> Result<u32, String> {
     scaler.desired(&view()).map_err(|error| error.to_string())
 }
@@ -105,7 +105,7 @@ fn a_check_finds_the_number_that_nobody_can_mean() {
     assert!(broken(&report.checks[0].outcome), "{report:?}");
 }
 
-/// Always wants as many.
+/// Always returns this number.
 struct Constant(u32);
 
 impl Autoscaler for Constant {
@@ -118,7 +118,7 @@ impl Autoscaler for Constant {
 fn a_fallback_decides_from_the_first_failure_on() {
     let heard = Arc::new(Mutex::new(Vec::new()));
     let kept = Arc::clone(&heard);
-    // The second answer, and only that, is too large.
+    // Only the second answer is too large.
     let body = answer_number("(select (i32.const -1) (i32.const 3) (i32.eq (global.get $calls) (i32.const 2)))");
     let mut scaler = WithFallback::<dyn Autoscaler>::new(
         Ok::<_, ScaleError>(guest(&body)),

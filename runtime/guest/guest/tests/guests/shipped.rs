@@ -1,4 +1,4 @@
-//! The shipped guests that are not latency models, through the real host.
+//! Runs the shipped guests, except latency models, in the real host.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::components::built::built;
 
 const EOS: u32 = 999;
 
-/// Each byte is a token, and some pieces are one too.
+/// A vocabulary with a token for each byte, and for some longer texts.
 fn vocabulary() -> String {
     json!({ "byte_tokens": (0..256).collect::<Vec<u32>>(), "vocabulary": { "\": ": 300, "[]": 301 } }).to_string()
 }
@@ -27,7 +27,7 @@ fn text(tokens: &[u32]) -> String {
     String::from_utf8(bytes).expect("whole characters")
 }
 
-/// Takes steps, one token for each request in each, until all have ended.
+/// Runs steps, with one token for each request a step, until all requests have ended.
 fn outputs(source: &mut dyn BatchTokenSource, requests: &[TokenRequest<'_>]) -> BTreeMap<u32, Vec<u32>> {
     let mut outputs: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     let (mut started, mut ended) = (requests, Vec::new());
@@ -129,8 +129,8 @@ fn json_tokens_says_in_words_what_it_cannot_do() {
     assert_eq!(outputs(lenient.as_mut(), &[request])[&0].len(), 500, "it speaks as to anyone");
 }
 
-/// The check's requests that want an `@` cannot be served here: exactly those are refused, whatever
-/// calls they come in.
+/// The source cannot serve the check's requests that need an `@`. It must refuse exactly those, however calls are
+/// split.
 #[test]
 fn a_source_that_refuses_requests_passes_its_check() {
     let Some(module) = built("json-tokens") else { return };
@@ -157,12 +157,11 @@ fn a_source_that_refuses_requests_passes_its_check() {
     assert_eq!(answer.refusals.len(), 1, "the check's own request is one of them");
 }
 
-/// A vocabulary of the size of a real one and a step with a thousand requests
-/// stay far within the limits.
+/// A step of a thousand requests, with a vocabulary of realistic size, stays far below the limits.
 #[test]
 fn json_tokens_has_fuel_enough_for_large_batches() {
     let Some(module) = built("json-tokens") else { return };
-    // In the order of their tokens, as a tokenizer lists them, not of their text.
+    // Ordered by token like a tokenizer's list, not by text.
     let pieces: Vec<String> =
         (0..150_000u64).map(|index| format!("\"p{:x}\": {}", index * 7_919 % 1_048_573, index + 1_000)).collect();
     let bytes: Vec<u32> = (0..256).collect();

@@ -1,4 +1,4 @@
-//! Token sources: their inputs, and the host's handling of their answers.
+//! The inputs of token sources, and how the host handles their answers.
 
 use vcr_core::tokens::{AcceptedDrafts, BatchTokenSource, TokenAnswer, TokenRequest, TokenWant};
 use vcr_guest::{GuestModule, Limits};
@@ -28,10 +28,10 @@ fn want(count: u32) -> TokenWant {
     TokenWant { slot: 3, first_index: 0, count }
 }
 
-/// The tokens of a step, and the slots and reasons of its refusals.
+/// The tokens of a step, and the slots and reasons of refusals.
 type Answered = (Vec<u32>, Vec<(u32, String)>);
 
-/// Runs a step and returns its answer or the whole error text.
+/// Runs a step and returns the answer or the error text.
 fn answered(
     source: &mut dyn BatchTokenSource,
     started: &[TokenRequest<'_>],
@@ -61,7 +61,7 @@ fn answered(
     }
 }
 
-/// Steps a source that refuses nothing, and returns its tokens.
+/// Runs a step of a source that refuses nothing, and returns the tokens.
 fn step(
     source: &mut dyn BatchTokenSource,
     started: &[TokenRequest<'_>],
@@ -73,13 +73,13 @@ fn step(
     Ok(tokens)
 }
 
-/// The error text of a source whose `step` is `body`, asked for three tokens.
+/// The error text of a source with this body of `step`, asked for three tokens.
 #[track_caller]
 fn step_error(body: &str) -> String {
     step(source(body).as_mut(), &[REQUEST], &[], &[want(3)]).expect_err("it must fail")
 }
 
-/// Input of a guest, as one returns it that answers with its input.
+/// The input of a guest, read by a guest that returns it as tokens.
 #[track_caller]
 fn echoed(address: &str, started: &[TokenRequest<'_>], ended: &[u32], wants: &[TokenWant]) -> Vec<u32> {
     let count: u32 = wants.iter().map(|want| want.count).sum();
@@ -89,7 +89,7 @@ fn echoed(address: &str, started: &[TokenRequest<'_>], ended: &[u32], wants: &[T
 
 #[test]
 fn the_fields_of_a_step_arrive_in_order() {
-    // Slot, seed, prompt, lengths, end token, stop tokens and no text, of 72 bytes.
+    // Slot, seed, prompt, lengths, end token, stop tokens and an empty text: 72 bytes.
     let words = echoed("(local.get $started)", &[REQUEST], &[], &[want(18)]);
     let (slot, seed) = (words[0], [words[2], words[3]]);
     assert_eq!((slot, seed), (3, [0, 1 << 8]));
@@ -129,7 +129,7 @@ fn a_step_about_nothing_makes_no_call() {
 
 #[test]
 fn long_requests_are_spread_over_calls() {
-    // Answers the number of calls if one token is wanted, and otherwise nothing.
+    // Returns the number of calls if one token is wanted, otherwise nothing.
     let body = format!(
         "(i32.store (i32.const 1024) (global.get $calls)) {}",
         answer_at("(i32.const 1024)", "(local.get $wants_len)")
@@ -186,17 +186,17 @@ fn an_error_in_words_is_passed_on_and_is_the_last() {
     assert!(text.contains("in `step`: it had failed before: `factor` is 0"), "{text}");
 }
 
-/// Calls `refuse` for a slot, with six letters of the data segment.
+/// Calls `refuse` for a slot, with six letters of the data segment as the reason.
 fn refuse(slot: &str) -> String {
     format!("(call $refuse {slot} (i32.const 513) (i32.const 6))")
 }
 
-/// The slot of the first request of `started`.
+/// Slot of the first request of `started`.
 const FIRST: &str = "(i32.load (local.get $started))";
 
 #[test]
 fn a_refusal_is_of_one_request_and_the_call_goes_on() {
-    // Refuses the first new request twice, and fills the wants.
+    // Refuses the first new request twice, and returns the wanted tokens.
     let body = format!(
         "(if (i32.ne (local.get $started_len) (i32.const 0)) (then {once} {once})) {}",
         answer_words("i32", &[5, 6]),

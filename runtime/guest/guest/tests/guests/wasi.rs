@@ -1,5 +1,5 @@
-//! WASI by grant: an interface that was not granted is refused by name, a granted one is the same
-//! in every run.
+//! WASI grants: the error names an interface that was not granted, and a granted one behaves identically in every
+//! run.
 
 use std::sync::{Arc, Mutex};
 
@@ -8,7 +8,7 @@ use vcr_guest::{GuestModule, Limits, Note, NoteSink, WasiGrants};
 
 use crate::components::wat::{Bodies, answer_list, component, core_text, latency_wit, with_imports};
 
-/// The interfaces, as far as the guests here need them.
+/// The WASI interfaces, reduced to what these guests need.
 const PACKAGES: &str = "
 package wasi:io@0.2.3 {
   interface poll { resource pollable { block: func(); } }
@@ -35,8 +35,8 @@ package wasi:cli@0.2.3 {
 package wasi:sockets@0.2.3 { interface network { resource network; dial: func() -> network; } }
 ";
 
-/// A latency model that imports the interfaces `names`, as the functions of the
-/// core module `imports`, and whose `price` is `body`.
+/// A latency model with this body of `price`. It imports the interfaces `names`; `imports` declares their functions
+/// in the core module.
 fn guest(names: &[&str], imports: &str, body: &str) -> Vec<u8> {
     let lines: String = names.iter().map(|name| format!("import wasi:{name}@0.2.3; ")).collect();
     let wit = latency_wit().replace("export latency;", &format!("{lines} export latency;")) + PACKAGES;
@@ -46,7 +46,7 @@ fn guest(names: &[&str], imports: &str, body: &str) -> Vec<u8> {
 const CLOCK: &str = r#" (import "wasi:clocks/monotonic-clock@0.2.3" "now" (func $now (result i64)))"#;
 const RANDOM: &str = r#" (import "wasi:random/random@0.2.3" "get-random-u64" (func $random (result i64)))"#;
 
-/// Answers a number of the type i64 that `value` computes, in its lower 20 bits.
+/// Returns the lower 20 bits of the i64 expression `value`.
 fn answered(value: &str) -> String {
     let store = format!("(f64.store (i32.const 1024) (f64.convert_i64_u (i64.and (i64.const 0xfffff) {value})))");
     format!("{store} {}", answer_list(1024, 1))
@@ -103,7 +103,7 @@ fn the_clock_shows_the_time_of_the_call() {
     assert_eq!(prices(&bytes, granted(&["clocks"]), 1, &[7, 7, 500_000]), [7, 7, 500_000]);
 }
 
-/// An hour of waiting takes no time: time does not pass in a call.
+/// Waiting for an hour returns immediately, because time does not pass within a call.
 #[test]
 fn waiting_is_over_at_once() {
     let imports = format!(
@@ -134,7 +134,7 @@ impl NoteSink for Lines {
     }
 }
 
-/// Writes the text of the data segment, and a line's end after its tenth byte.
+/// Writes the text of the data segment, and a newline after its tenth byte.
 #[test]
 fn what_is_written_to_stdout_is_lines_of_the_log() {
     let imports = r#"

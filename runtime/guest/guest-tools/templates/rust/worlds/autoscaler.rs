@@ -1,5 +1,4 @@
-//! Wants one engine more where first tokens come too late, and one fewer where
-//! most of the KV is free.
+//! Adds an engine if the mean TTFT is too high, and removes one if most KV blocks are free.
 
 #![cfg_attr(target_arch = "wasm32", no_std)]
 
@@ -13,9 +12,9 @@ use vcr_guest_sdk::{PoolView, ScalerGuest, export_autoscaler};
 #[derive(Debug, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Config {
-    /// The mean time to the first token beyond which there are too few engines.
+    /// Mean TTFT above which an engine is added.
     max_ttft_ms: f64,
-    /// The share of KV blocks in use below which there is an engine too many.
+    /// Share of used KV blocks below which an engine is removed.
     idle_kv_share: f64,
 }
 
@@ -44,7 +43,7 @@ impl ScalerGuest for Scaler {
     fn desired(&mut self, pool: &PoolView) -> Result<u32, String> {
         let there = pool.up_engines + pool.starting_engines;
         Ok(if self.is_late(pool) {
-            // Starting engines may be enough.
+            // Wait for engines that are starting.
             if pool.starting_engines == 0 { there + 1 } else { there }
         } else if self.is_idle(pool) && pool.waiting_requests == 0 {
             there.saturating_sub(1)

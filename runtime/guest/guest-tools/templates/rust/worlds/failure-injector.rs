@@ -1,5 +1,4 @@
-//! Fails requests that are about to emit their n-th token, with some probability, and stalls the
-//! engine for each.
+//! Fails requests at their n-th token, with some probability, and stalls the engine with each failure.
 
 #![cfg_attr(target_arch = "wasm32", no_std)]
 
@@ -13,11 +12,11 @@ use vcr_guest_sdk::{FaultAction, FaultBatch, FaultEvent, FaultGuest, Rng, export
 #[derive(Debug, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Config {
-    /// A request fails once it has this many tokens.
+    /// Number of output tokens at which a request may fail.
     after_tokens: u32,
-    /// Share of the requests that fail there.
+    /// Share of these requests that fail.
     probability: f64,
-    /// How long the engine stalls with each.
+    /// Duration of the stall with each failure.
     #[serde(default)]
     stall_ns: u64,
 }

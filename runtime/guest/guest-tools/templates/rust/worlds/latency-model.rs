@@ -1,4 +1,4 @@
-//! Prices steps by their tokens, slower the more requests share one.
+//! Prices steps by their tokens and requests.
 
 #![cfg_attr(target_arch = "wasm32", no_std)]
 
@@ -11,7 +11,7 @@ use vcr_guest_sdk::{LatencyGuest, StepShape, export_latency_model};
 #[derive(Debug, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Config {
-    /// Cost of every step.
+    /// Cost of a step.
     ns_per_step: f64,
     /// Cost of each new token.
     ns_per_token: f64,

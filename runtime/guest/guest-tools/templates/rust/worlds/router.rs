@@ -1,5 +1,5 @@
-//! Sends a request to the engine that has the least to do for it, where a block of
-//! its prompt in the cache is worth a block of load; refuses it where all are full.
+//! Sends a request to the engine with the lowest cost: its load minus the cached blocks of the prompt. Refuses the
+//! request if all engines are full.
 
 #![cfg_attr(target_arch = "wasm32", no_std)]
 
@@ -14,14 +14,14 @@ use vcr_guest_sdk::{Choice, RouteRequest, RouterGuest, WorkerLoad, WorkerLoads, 
 struct Config {
     /// Value of a cached block, in blocks of load.
     cached_block_weight: u32,
-    /// A request is refused where every engine has more waiting than this.
+    /// A request is refused if more requests than this wait at every engine.
     max_waiting: Option<u32>,
 }
 
 struct Router(Config);
 
 impl Router {
-    /// Work of the engine: the lower, the better.
+    /// Cost of the request at this engine; the lowest wins.
     fn cost(&self, load: &WorkerLoad) -> i64 {
         let cached = i64::from(load.cached_prompt_blocks) * i64::from(self.0.cached_block_weight);
         i64::from(load.active_blocks) - cached
@@ -40,7 +40,7 @@ impl RouterGuest for Router {
     }
 
     fn route(&mut self, request: &RouteRequest<'_>, workers: WorkerLoads<'_>) -> Result<Choice, String> {
-        // Among equals, the first one: an order that is easy to follow.
+        // Of equal engines, takes the first one.
         let best = |only_with_room: bool| {
             let open = workers.iter().filter(|load| !only_with_room || self.has_room(load));
             open.min_by_key(|load| self.cost(load)).map(|load| load.worker)
@@ -79,7 +79,7 @@ mod tests {
         }
     }
 
-    /// The choice among the engines 0 and 3.
+    /// The choice between the engines 0 and 3.
     fn choice(waiting_requests: u32, cached: u32, may_refuse: bool) -> Choice {
         let load = |worker, active_blocks, cached_prompt_blocks| WorkerLoad {
             worker,

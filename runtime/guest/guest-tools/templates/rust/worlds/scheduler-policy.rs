@@ -1,5 +1,4 @@
-//! Serves short prompts first, but no request waits forever: the longer it waits, the shorter it
-//! counts.
+//! Serves short prompts first. Waiting counts like a shorter prompt, so no request waits forever.
 
 #![cfg_attr(target_arch = "wasm32", no_std)]
 
@@ -30,12 +29,12 @@ impl PolicyGuest for Policy {
     fn decide(&mut self, engine: &EngineView<'_>, preferences: &mut Vec<Preference>) -> Result<(), String> {
         for (index, event) in engine.events.iter().enumerate() {
             let PolicyEvent::Arrived { slot, arrival_ns, prompt_tokens, .. } = *event else { continue };
-            // A request that came and went in one call has no rank.
+            // A request that arrived and ended in the same call needs no rank.
             let ends = |event: &PolicyEvent| matches!(event, PolicyEvent::Ended { slot: ended, .. } if *ended == slot);
             if engine.events[index..].iter().any(ends) {
                 continue;
             }
-            // All age at the same rate, so the arrival time decides the rank for good.
+            // All requests age at the same rate, so a rank never changes.
             let age = u128::from(arrival_ns) * u128::from(self.0.tokens_per_second) / 1_000_000_000;
             let rank = i64::try_from(age).unwrap_or(i64::MAX).saturating_add(prompt_tokens.into());
             preferences.push(Preference::AdmissionRank { slot, rank });

@@ -1,4 +1,4 @@
-//! Repeats the prompt, each token shifted by a number, and stops.
+//! Repeats the prompt with each token shifted by a number, then stops.
 
 #![cfg_attr(target_arch = "wasm32", no_std)]
 
@@ -15,7 +15,7 @@ struct Config {
     /// Added to each token of the prompt.
     #[serde(default)]
     shift: u32,
-    /// Tokens of the model's vocabulary.
+    /// Size of the model's vocabulary.
     vocabulary: u32,
 }
 
@@ -24,7 +24,7 @@ struct Source(Config);
 /// State of a running request.
 struct Echo {
     output: Vec<u32>,
-    /// Tokens behind the output: the end, where the request has one.
+    /// Token after the output: the end token, if the request has one.
     end: u32,
 }
 
@@ -42,7 +42,7 @@ impl TokenGuest for Source {
     fn start(&mut self, request: &TokenRequest<'_>) -> Result<Echo, String> {
         let Self(config) = self;
         let shifted = |token: &u32| (u64::from(*token) + u64::from(config.shift)) % u64::from(config.vocabulary);
-        // At most the request's limit.
+        // Limited by the request's `max_tokens`.
         let length = request.max_tokens as usize;
         let output = request.prompt.iter().take(length).map(|token| shifted(token) as u32).collect();
         Ok(Echo { output, end: request.eos_token.unwrap_or(0) })

@@ -14,7 +14,7 @@ generated!("failure-injector");
 
 impl_bindings!(Bindings, bindings::FailureInjectorPre<HostState>, Columns, vcr_guest_faults);
 
-/// The requests that emitted in a call, one run of events after another.
+/// The requests that emitted tokens in a call, for all runs of such events.
 #[derive(Default)]
 pub(crate) struct Columns {
     slot: Vec<u32>,
@@ -33,7 +33,7 @@ impl Columns {
         }
     }
 
-    /// The events of a call; consecutive ones in which requests emitted become one.
+    /// Converts the events of a call. Consecutive `Emitted` events become one event.
     fn events<'a>(&'a self, events: &[FaultEvent<'a>]) -> Vec<wit::FaultEvent<'a>> {
         let is_emission = |event: &FaultEvent<'_>| matches!(event, FaultEvent::Emitted { .. });
         let mut emitted = 0;

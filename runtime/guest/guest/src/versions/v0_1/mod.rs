@@ -17,7 +17,7 @@ use crate::versions::OpenError;
 use crate::versions::instance::Module;
 use crate::world::World;
 
-/// The module `bindings`, generated for a world, with its imports other than `observe`.
+/// Generates the module `bindings` for a world. The extra arguments are its imports other than `observe`.
 macro_rules! generated {
     ($world:literal $(, $import:literal: $module:ident)*) => {
         #[allow(
@@ -68,7 +68,7 @@ pub(crate) fn open(world: World, component: &Component, limits: &Limits) -> Resu
     })
 }
 
-/// The rows of two columns that a guest answered.
+/// Pairs two columns of a guest's answer.
 fn paired<'a, A: Copy, B: Copy>(
     record: &'static str,
     names: &'static [&'static str; 2],

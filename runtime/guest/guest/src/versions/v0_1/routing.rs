@@ -14,7 +14,7 @@ generated!("router");
 
 impl_bindings!(Bindings, bindings::RouterPre<HostState>, Columns, vcr_guest_routing);
 
-/// The lists of a call.
+/// Buffers for the lists of a call.
 #[derive(Default)]
 pub(crate) struct Columns {
     ended: Vec<wit::EndedRequest>,
@@ -82,7 +82,7 @@ fn refill<T, R>(column: &mut Vec<T>, rows: &[R], field: impl Fn(&R) -> T) {
     column.extend(rows.iter().map(field));
 }
 
-/// A column, unless all of its entries are 0: each list costs a call of the guest's allocator.
+/// Omits a column of zeros, because each list costs a call of the guest's allocator.
 fn unless_zero(column: &[u32]) -> Option<&[u32]> {
     column.iter().any(|entry| *entry != 0).then_some(column)
 }

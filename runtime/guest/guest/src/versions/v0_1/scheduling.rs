@@ -14,7 +14,7 @@ generated!("scheduler-policy");
 
 impl_bindings!(Bindings, bindings::SchedulerPolicyPre<HostState>, Columns, vcr_guest_scheduling);
 
-/// The lists of a call.
+/// Buffers for the lists of a call.
 #[derive(Default)]
 pub(crate) struct Columns {
     events: Vec<wit::PolicyEvent>,
@@ -97,7 +97,6 @@ fn wit_event(event: &PolicyEvent) -> wit::PolicyEvent {
     }
 }
 
-/// Appends the preferences of an answer.
 fn read(answer: &wit::Preferences, preferences: &mut Vec<Preference>) -> Result<(), CallFault> {
     let wit::Preferences { admission, eviction, chunk_caps, uncapped } = answer;
     let admissions = paired("admission", &["slot", "rank"], &admission.slot, &admission.rank)?;

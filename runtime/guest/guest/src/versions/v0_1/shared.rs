@@ -1,4 +1,4 @@
-//! The interfaces of all worlds: their shared types, and the imports of guests.
+//! Interfaces shared by all worlds: types, and the imports of guests.
 
 use vcr_core::policy::Slo;
 use wasmtime::component::{HasSelf, Linker};
@@ -34,33 +34,33 @@ pub(super) mod bindings {
     });
 }
 
-/// Adds the imports of every guest.
+/// Adds the imports available to every guest.
 pub(super) fn link(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
     observe::add_to_linker::<HostState, HasSelf<HostState>>(linker, |state| state)
 }
 
-/// Offers what a latency model may import.
+/// Adds the imports available to a latency model.
 ///
 /// # Errors
-/// When it is offered already.
+/// When they were added already.
 pub(super) fn link_latency(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
     link(linker)?;
     groups::add_to_linker::<HostState, HasSelf<HostState>>(linker, |state| state)
 }
 
-/// Offers what guests of any world may import.
+/// Adds the imports of all worlds.
 ///
 /// # Errors
-/// When it is offered already.
+/// When they were added already.
 pub(crate) fn link_all(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
     link_source(linker)?;
     groups::add_to_linker::<HostState, HasSelf<HostState>>(linker, |state| state)
 }
 
-/// Offers what a token source may import.
+/// Adds the imports available to a token source.
 ///
 /// # Errors
-/// When it is offered already.
+/// When they were added already.
 pub(super) fn link_source(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
     link(linker)?;
     requests::add_to_linker::<HostState, HasSelf<HostState>>(linker, |state| state)?;

@@ -15,7 +15,7 @@ generated!("token-source", "vcr:guest/requests@0.1.0": requests, "vcr:guest/draf
 
 impl_bindings!(Bindings, bindings::TokenSourcePre<HostState>, Columns, vcr_guest_tokens);
 
-/// The wants of a call.
+/// Buffers for the tokens that a call asks for.
 #[derive(Default)]
 pub(crate) struct Columns {
     slot: Vec<u32>,

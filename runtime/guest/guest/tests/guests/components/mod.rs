@@ -1,4 +1,2 @@
-//! Components that the tests load.
-
 pub(super) mod built;
 pub(super) mod wat;

@@ -1,6 +1,5 @@
-//! Small guests written as WebAssembly text, so that no test needs a compiler
-//! for wasm32. The component around the core module is made from `wit/` as for
-//! any guest.
+//! Small guests written as WebAssembly text, so that tests need no compiler for wasm32. Their components are made
+//! from `wit/` like those of other guests.
 
 use vcr_core::latency::{LatencyModel, StepBatch, StepShape};
 use vcr_guest::{GuestModule, Limits};
@@ -16,7 +15,7 @@ const SCHEDULING_WIT: &str = include_str!("../../../../../../wit/scheduler-polic
 const ROUTER_WIT: &str = include_str!("../../../../../../wit/router.wit");
 const AUTOSCALER_WIT: &str = include_str!("../../../../../../wit/autoscaler.wit");
 
-/// Files of the package as one text: a world's, and those that it uses.
+/// Joins interface files into one package: a world and the files that it uses.
 pub(crate) fn package(files: &[&str]) -> String {
     let rest = |text: &&str| {
         text[text.find("package vcr:guest@").expect("a file names its package")..].replacen(
@@ -28,7 +27,7 @@ pub(crate) fn package(files: &[&str]) -> String {
     format!("package vcr:guest@0.1.0;\n{}", files.iter().map(rest).collect::<Vec<_>>().join("\n"))
 }
 
-/// The package of a world that imports no telemetry.
+/// The package of a world without telemetry.
 fn silent(world: &str) -> String {
     package(&[&world.replace("import observe;", ""), TYPES_WIT])
 }
@@ -38,10 +37,10 @@ pub(crate) fn latency_wit() -> String {
     silent(LATENCY_WIT)
 }
 
-/// Answers `Ok` from `configure`.
+/// Returns `Ok` from `configure`.
 pub(crate) const CONFIGURE_OK: &str = "(i32.store8 (i32.const 16) (i32.const 0)) (i32.const 16)";
 
-/// `price-step` answers like `price-decodes` for a run of one step, as the interface demands.
+/// `price-step` returns the result of `price-decodes` for one step, as the interface demands.
 pub(crate) const STEP_AS_RUN: &str = "
     (local.set $result
       (call $price (local.get $start) (local.get $start) (i64.const 0) (i64.const 0) (i64.const 0) (i64.const 0)
@@ -57,12 +56,12 @@ pub(crate) const STEP_AS_RUN: &str = "
         (f64.store (i32.const 72) (f64.load (i32.load offset=4 (local.get $result))))
         (i32.const 64)))";
 
-/// Answers `Ok` from `price-step` with a duration that is computed.
+/// Returns `Ok` from `price-step` with the duration of this expression.
 pub(crate) fn answer_step(duration: &str) -> String {
     format!("(i32.store8 (i32.const 64) (i32.const 0)) (f64.store (i32.const 72) {duration}) (i32.const 64)")
 }
 
-/// The bodies of a guest's functions.
+/// Bodies of a guest's functions.
 #[derive(Clone, Copy)]
 pub(crate) struct Bodies<'a> {
     pub(crate) configure: &'a str,
@@ -71,60 +70,56 @@ pub(crate) struct Bodies<'a> {
 }
 
 impl<'a> Bodies<'a> {
-    /// A guest whose configuration succeeds, and whose two calls give the same price.
+    /// A guest whose `configure` succeeds, and whose two pricing functions return the same price.
     pub(crate) fn of_price(price: &'a str) -> Self {
         Self { configure: CONFIGURE_OK, price, price_step: STEP_AS_RUN }
     }
 
-    /// A guest whose runs are never priced.
+    /// A guest whose `price-decodes` traps.
     pub(crate) fn of_step(price_step: &'a str) -> Self {
         Self { price_step, ..Self::of_price("(unreachable)") }
     }
 
-    /// A component that imports no function.
     pub(crate) fn component(&self) -> Vec<u8> {
         component(&core_text("0.1.0", self), &latency_wit())
     }
 
-    /// A component whose functions may report telemetry: `$count`, `$gauge`, `$annotate` and `$log`
-    /// are imported.
+    /// A component that imports the functions of `observe` as `$count`, `$gauge`, `$annotate` and `$log`.
     pub(crate) fn telling_component(&self) -> Vec<u8> {
         let text = with_imports(&core_text("0.1.0", self), OBSERVE_IMPORTS);
         component(&text, &package(&[LATENCY_WIT, TYPES_WIT, OBSERVE_WIT]))
     }
 
-    /// Components with and without imports.
     pub(crate) fn components(&self) -> [Vec<u8>; 2] {
         [self.component(), self.telling_component()]
     }
 
-    /// A configured model.
     pub(crate) fn model(&self) -> Box<dyn LatencyModel> {
         open(&self.component()).latency_model("{}", 7).expect("it configures")
     }
 }
 
-/// The functions of `observe`, as a core module imports them.
+/// Imports of `observe` in a core module.
 const OBSERVE_IMPORTS: &str = r#"
   (import "vcr:guest/observe@0.1.0" "count" (func $count (param i32 i32 i64)))
   (import "vcr:guest/observe@0.1.0" "gauge" (func $gauge (param i32 i32 i64 f64)))
   (import "vcr:guest/observe@0.1.0" "annotate" (func $annotate (param i64 i32 i32)))
   (import "vcr:guest/observe@0.1.0" "log" (func $log (param i32 i32)))"#;
 
-/// The function of `requests`, as a core module imports it.
+/// Imports of `requests` in a core module.
 pub(crate) const REQUESTS_IMPORTS: &str = r#"
   (import "vcr:guest/requests@0.1.0" "refuse" (func $refuse (param i32 i32 i32)))"#;
 
-/// The function of `drafts`, as a core module imports it.
+/// Imports of `drafts` in a core module.
 pub(crate) const DRAFTS_IMPORTS: &str = r#"
   (import "vcr:guest/drafts@0.1.0" "accept" (func $accept (param i32 i32)))"#;
 
-/// The text of a core module with imports, which come first.
+/// Adds imports to the text of a core module; they must come first.
 pub(crate) fn with_imports(core_text: &str, imports: &str) -> String {
     core_text.replacen("(module", &format!("(module{imports}"), 1)
 }
 
-/// The core module of a latency model whose functions have the given bodies.
+/// The text of a latency model with these bodies.
 pub(crate) fn core_text(api: &str, bodies: &Bodies<'_>) -> String {
     let Bodies { configure, price, price_step } = bodies;
     let configure = configure_text(&format!("vcr:guest/latency@{api}"), configure).replace(
@@ -149,17 +144,16 @@ pub(crate) fn core_text(api: &str, bodies: &Bodies<'_>) -> String {
     ))
 }
 
-/// A token source with the given body of `step`.
 pub(crate) fn token_source(step: &str) -> Vec<u8> {
     component(&token_source_text(step), &tokens_wit())
 }
 
-/// A token source that may refuse requests: `$refuse` is imported.
+/// A token source that imports `$refuse`.
 pub(crate) fn refusing_source(step: &str) -> Vec<u8> {
     component(&with_imports(&token_source_text(step), REQUESTS_IMPORTS), &tokens_wit())
 }
 
-/// A token source that may accept drafts: `$accept` is imported.
+/// A token source that imports `$accept`.
 pub(crate) fn accepting_source(step: &str) -> Vec<u8> {
     component(&with_imports(&token_source_text(step), DRAFTS_IMPORTS), &tokens_wit())
 }
@@ -181,7 +175,6 @@ fn token_source_text(step: &str) -> String {
     ))
 }
 
-/// A failure injector with the given body of `decide`.
 pub(crate) fn failure_injector(decide: &str) -> Vec<u8> {
     let configure = configure_text("vcr:guest/faults@0.1.0", CONFIGURE_OK);
     let text = module_text(&format!(
@@ -195,7 +188,6 @@ pub(crate) fn failure_injector(decide: &str) -> Vec<u8> {
     component(&text, &silent(FAULTS_WIT))
 }
 
-/// A scheduler policy with the given body of `decide`.
 pub(crate) fn scheduler_policy(decide: &str) -> Vec<u8> {
     let configure = configure_text("vcr:guest/scheduling@0.1.0", CONFIGURE_OK);
     let text = module_text(&format!(
@@ -211,7 +203,7 @@ pub(crate) fn scheduler_policy(decide: &str) -> Vec<u8> {
     component(&text, &silent(SCHEDULING_WIT))
 }
 
-/// A router with the given body of `route`, whose arguments lie at `$call`.
+/// A router with the given body of `route`. Its arguments are at the address `$call`.
 pub(crate) fn router(route: &str) -> Vec<u8> {
     let configure = configure_text("vcr:guest/routing@0.1.0", CONFIGURE_OK);
     let text = module_text(&format!(
@@ -223,7 +215,7 @@ pub(crate) fn router(route: &str) -> Vec<u8> {
     component(&text, &silent(ROUTER_WIT))
 }
 
-/// Answers `Ok` from `route` with an engine that is computed.
+/// Returns `Ok` from `route` with the engine of this expression.
 pub(crate) fn answer_worker(worker: &str) -> String {
     format!(
         "(i32.store8 (i32.const 32) (i32.const 0)) (i32.store8 (i32.const 36) (i32.const 0))
@@ -231,16 +223,14 @@ pub(crate) fn answer_worker(worker: &str) -> String {
     )
 }
 
-/// Answers `Ok` from `route` with a refusal.
+/// Returns `Ok` from `route` with a refusal.
 pub(crate) const ANSWER_REFUSAL: &str =
     "(i32.store8 (i32.const 32) (i32.const 0)) (i32.store8 (i32.const 36) (i32.const 1)) (i32.const 32)";
 
-/// An autoscaler with the given body of `decide`.
 pub(crate) fn autoscaler(decide: &str) -> Vec<u8> {
     component(&autoscaler_text(decide), &silent(AUTOSCALER_WIT))
 }
 
-/// The core module of an autoscaler.
 pub(crate) fn autoscaler_text(decide: &str) -> String {
     let configure = configure_text("vcr:guest/scaling@0.1.0", CONFIGURE_OK);
     module_text(&format!(
@@ -251,13 +241,12 @@ pub(crate) fn autoscaler_text(decide: &str) -> String {
     ))
 }
 
-/// Answers `Ok` with a number that is computed.
+/// Returns `Ok` with the number of this expression.
 pub(crate) fn answer_number(number: &str) -> String {
     format!("(i32.store8 (i32.const 32) (i32.const 0)) (i32.store (i32.const 36) {number}) (i32.const 32)")
 }
 
-/// Start of every call except `configure`: the allocator is reset, because memory of the previous
-/// call is no longer used.
+/// Start of every call except `configure`: resets the allocator, because the memory of the previous call is free.
 const BEGIN_CALL: &str = "(global.set $free (i32.const 8192))
     (global.set $calls (i32.add (global.get $calls) (i32.const 1)))";
 
@@ -269,7 +258,7 @@ fn configure_text(interface: &str, configure: &str) -> String {
     )
 }
 
-/// A core module of the given functions, with everything their bodies may use.
+/// A core module with these functions, and all that their bodies may use.
 fn module_text(functions: &str) -> String {
     format!(
         r#"(module
@@ -294,7 +283,7 @@ fn module_text(functions: &str) -> String {
     )
 }
 
-/// Answers `Ok` with `durations` from `price-decodes`.
+/// Returns `Ok` with `durations` from `price-decodes`.
 pub(crate) fn answer(durations: &[&str]) -> String {
     let stores: String = durations
         .iter()
@@ -304,7 +293,7 @@ pub(crate) fn answer(durations: &[&str]) -> String {
     format!("{stores}{}", answer_list(1024, durations.len()))
 }
 
-/// Answers `Ok` with `words` in a list of the integer type `of`.
+/// Returns `Ok` with `words` as a list of the integer type `of`.
 pub(crate) fn answer_words(of: &str, words: &[u64]) -> String {
     let bytes = if of == "i64" { 8 } else { 4 };
     let stores: String = words
@@ -315,12 +304,12 @@ pub(crate) fn answer_words(of: &str, words: &[u64]) -> String {
     format!("{stores}{}", answer_list(1024, words.len()))
 }
 
-/// Answers `Ok` with the `length` numbers at `address`.
+/// Returns `Ok` with the `length` numbers at `address`.
 pub(crate) fn answer_list(address: usize, length: usize) -> String {
     answer_at(&format!("(i32.const {address})"), &format!("(i32.const {length})"))
 }
 
-/// Answers `Ok` with the numbers at an address, where expressions give the address and the length.
+/// Returns `Ok` with a list whose address and length are expressions.
 pub(crate) fn answer_at(address: &str, length: &str) -> String {
     format!(
         "(i32.store8 (i32.const 32) (i32.const 0))
@@ -330,8 +319,7 @@ pub(crate) fn answer_at(address: &str, length: &str) -> String {
     )
 }
 
-/// Answers `Err` with the text of the data segment; `at` is where the result
-/// is laid out.
+/// Returns `Err` with the text of the data segment. The result is stored at `at`.
 pub(crate) fn answer_error(at: usize) -> String {
     format!(
         "(i32.store8 (i32.const {at}) (i32.const 1))
@@ -343,8 +331,7 @@ pub(crate) fn answer_error(at: usize) -> String {
     )
 }
 
-/// Makes a component of a core module's text for the only world of the package
-/// text `wit`.
+/// Makes a component from a core module's text and the only world of the package `wit`.
 pub(crate) fn component(core_text: &str, wit: &str) -> Vec<u8> {
     let mut module = wat::parse_str(core_text).expect("the text is WebAssembly");
     let mut resolve = Resolve::default();
@@ -362,12 +349,12 @@ pub(crate) fn open(bytes: &[u8]) -> GuestModule {
     GuestModule::from_bytes("hostile", bytes, Limits::default()).expect("it loads")
 }
 
-/// A configured model of a guest whose `price` has the given body.
+/// A configured model of a guest with this body of `price`.
 pub(crate) fn model(price: &str) -> Box<dyn LatencyModel> {
     Bodies::of_price(price).model()
 }
 
-/// Prices `steps` empty steps from 1000 ns on and returns the durations or the whole error text.
+/// Prices `steps` empty steps from 1000 ns on and returns the durations or the error text.
 pub(crate) fn price(model: &mut dyn LatencyModel, steps: usize, horizon_ns: u64) -> Result<Vec<u64>, String> {
     let shapes = vec![StepShape::default(); steps];
     let batch = StepBatch { start_ns: 1_000, horizon_ns, shapes: &shapes };
