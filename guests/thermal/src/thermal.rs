@@ -27,8 +27,8 @@ pub struct ThermalConfig {
 }
 
 impl Default for ThermalConfig {
-    /// An air-cooled GPU in a warm rack. `throttle_celsius` is near the "GPU Slowdown Temp" that `nvidia-smi -q -d
-    /// TEMPERATURE` prints for data-centre GPUs; the other numbers are illustrative.
+    /// An air-cooled GPU in a warm rack. `throttle_celsius` is near the "GPU Slowdown Temp" of data-centre GPUs in
+    /// `nvidia-smi -q -d TEMPERATURE`; the other numbers are illustrative.
     fn default() -> Self {
         Self {
             idle_celsius: 35.0,

@@ -1,7 +1,8 @@
 //! A guest with the trained-physics latency model.
 //!
-//! The config is a `vcr_roofline::PhysicsConfig`, for example `{"coefficients": {...}, "model": "llama-3.1-8b",
-//! "gpu": "h100-sxm"}`. The coefficients have the form of a coefficients file.
+//! The config is a `vcr_roofline::PhysicsConfig`, for example
+//! `{"coefficients": {...}, "model": "llama-3.1-8b", "gpu": "h100-sxm"}`. The coefficients have the form of a
+//! coefficients file.
 
 #![cfg_attr(target_arch = "wasm32", no_std)]
 

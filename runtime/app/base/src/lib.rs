@@ -1,4 +1,4 @@
-//! Shared by all crates: units, random streams, inputs, outputs, and small types.
+//! Used by all crates: units, random streams, inputs, outputs, and small types.
 
 #![warn(missing_docs)]
 

@@ -1,10 +1,9 @@
 //! Suggestions for mistyped names.
 
-/// The valid name closest to a mistyped one, if any is close. Case does not count.
+/// The valid name closest to a mistyped one, if any is close. Case is ignored.
 pub fn nearest<'a>(name: &str, valid: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let name = name.to_lowercase();
-    // Among equally close names the one of equal length: letters get swapped
-    // more often than lost.
+    // Of equally close names, prefer one of the same length: swapped letters are more common than lost ones.
     let length = |text: &str| text.chars().count();
     let scored = valid.into_iter().map(|candidate| {
         let distance = strsim::damerau_levenshtein(&name, &candidate.to_lowercase());
@@ -14,7 +13,7 @@ pub fn nearest<'a>(name: &str, valid: impl IntoIterator<Item = &'a str>) -> Opti
     (distance <= 2 || distance * 3 <= length(&name)).then_some(best)
 }
 
-/// The hint that names a suggestion.
+/// A hint with a suggested name.
 #[must_use]
 pub fn did_you_mean(name: &str) -> String {
     format!("did you mean `{name}`?")

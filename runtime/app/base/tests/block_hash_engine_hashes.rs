@@ -1,4 +1,4 @@
-//! Invariants of the digests of cached blocks, whatever an engine does.
+//! Properties of an engine's block digests under random stores and removals.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -19,7 +19,7 @@ fn engine_hashes() -> EngineHashes {
     EngineHashes::new(hasher(), NonZeroU32::new(BLOCK_SIZE_TOKENS).expect("not zero"))
 }
 
-/// Two prompts that part after their second block, each with its salt.
+/// A prompt: variants share the first two blocks, except that a salt separates them.
 #[derive(Clone, Copy, Debug)]
 struct Chain {
     salted: bool,
@@ -29,7 +29,7 @@ struct Chain {
 impl Chain {
     const LEN: usize = 5;
 
-    /// The engine's name for the block at `index`: unique to its prefix.
+    /// The engine's id of the block at `index`: unique to its prefix.
     fn id(self, index: usize) -> u64 {
         let branch = if index < 2 { 0 } else { self.branch };
         1000 * u64::from(self.salted) + 100 * branch + index as u64
@@ -43,7 +43,7 @@ impl Chain {
         if self.salted && index == 0 { &SALT } else { &[] }
     }
 
-    /// Hashed block by block, without the translator.
+    /// Computes the digests without [`EngineHashes`].
     fn digests(self) -> Vec<Digest> {
         let mut hasher = hasher();
         let mut digests: Vec<Digest> = Vec::new();
@@ -86,8 +86,7 @@ fn store(
 }
 
 proptest! {
-    /// A router applies the announced additions and removals: an engine's duplicates must neither
-    /// hide a remaining block nor keep a removed one.
+    /// Duplicate blocks of an engine must neither hide a remaining block from a router nor keep a removed one.
     #[test]
     fn a_block_is_known_until_all_its_copies_are_removed(actions in proptest::collection::vec(arb_action(), 1..80)) {
         let mut hashes = engine_hashes();

@@ -1,8 +1,7 @@
-//! The hashes of a real engine.
+//! Compares hashes with those of a real engine.
 //!
-//! `../shared/data/vllm-cpu` holds the KV events of runs of vLLM 0.32.0 with sha256 and without
-//! `PYTHONHASHSEED`. Events give tokens and the low 64 bits of hashes, so every one can be
-//! recomputed from the tokens alone.
+//! `../shared/data/vllm-cpu` has the KV events of runs of vLLM 0.32.0 with sha256 and without `PYTHONHASHSEED`. The
+//! events contain tokens and the low 64 bits of hashes, so every hash can be recomputed from tokens.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
@@ -13,10 +12,9 @@ use vcr_base::block_hash::{BlockHasher, Digest, EngineHashes, EngineHashesError,
 
 const BLOCK_SIZE_TOKENS: NonZeroU32 = NonZeroU32::new(32).expect("not zero");
 
-/// One message of the publisher.
 #[derive(Deserialize)]
 struct Message {
-    /// Time and events; the rest does not matter.
+    /// Timestamp and events; the last field is unused.
     batch: (f64, Vec<Event>, u32),
 }
 
@@ -49,10 +47,10 @@ fn hasher() -> BlockHasher {
     BlockHasher::new(HashAlgorithm::Sha256, HashRules::V0_31, Seed::Unset { random: [0; 32] })
 }
 
-/// Hashes every stored block from its tokens; returns their number.
+/// Recomputes the hash of every stored block from its tokens; returns the number of hashes.
 fn check_hashes(events: &[Event]) -> usize {
     let mut hasher = hasher();
-    // The parent's whole digest is one that we computed before.
+    // Events have only part of the parent's digest; the whole digest was computed before.
     let mut digests: BTreeMap<u64, Digest> = BTreeMap::new();
     let mut compared = 0;
     for event in events {
@@ -74,8 +72,7 @@ fn check_hashes(events: &[Event]) -> usize {
     compared
 }
 
-/// Follows the cache, with vLLM's own hashes as the engine's names of blocks; returns the number of
-/// removed blocks.
+/// Replays the events with vLLM's hashes as block ids; returns the number of removed blocks.
 fn check_cache(events: &[Event]) -> usize {
     let mut hashes = EngineHashes::new(hasher(), BLOCK_SIZE_TOKENS);
     let mut ever_stored: BTreeSet<u64> = BTreeSet::new();
@@ -94,7 +91,7 @@ fn check_cache(events: &[Event]) -> usize {
                 for &block in block_hashes {
                     match hashes.removed(block) {
                         Ok(digest) => assert_eq!(digest.low_u64(), block),
-                        // Stored by the warm-up request, before the recording began.
+                        // The warm-up request stored this block before the recording began.
                         Err(EngineHashesError::UnknownBlock { .. }) if !ever_stored.contains(&block) => continue,
                         Err(error) => panic!("{error}"),
                     }

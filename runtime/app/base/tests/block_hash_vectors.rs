@@ -1,7 +1,7 @@
-//! Hashes that CPython computed.
+//! Compares hashes with those of CPython.
 //!
-//! Each comes with the expression that gave it, under CPython 3.11.7, cbor2
-//! 6.2.1 and xxhash 4.1.0, after
+//! A comment at each hash has the expression that computed it, under CPython 3.11.7, cbor2 6.2.1 and xxhash 4.1.0,
+//! after
 //!
 //! ```python
 //! def new(text): return text.encode().decode()  # as decoding a message does
@@ -21,7 +21,7 @@ use vcr_base::block_hash::{BlockHasher, ExtraKey, HashAlgorithm, HashRules, Seed
 
 const UNSET: Seed<'_> = Seed::Unset { random: [0; 32] };
 const T: [u32; 16] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16];
-/// `D`.
+/// `D` of the expressions.
 const EMBEDS: [u8; 32] = *b"\x80\x4e\x6a\x0a\x97\x8d\x59\x90\x15\x79\x2e\x2a\xed\x82\x79\xee\
 \xfe\x7a\x9c\xa6\xb8\x1f\x57\x2c\x31\xda\x48\xfe\x2d\x2c\x0f\xa9";
 
@@ -40,12 +40,12 @@ fn none_hash(algorithm: HashAlgorithm, rules: HashRules, seed: Seed<'_>) -> Stri
     format!("{:?}", BlockHasher::new(algorithm, rules, seed).none_hash())
 }
 
-/// The hash of a first block after the fixed seed.
+/// The hash of a first block with the fixed seed.
 fn first_block(algorithm: HashAlgorithm, rules: HashRules, tokens: &[u32], extra: &[ExtraKey<'_>]) -> String {
     format!("{:?}", BlockHasher::new(algorithm, rules, UNSET).hash_block(None, tokens, extra))
 }
 
-/// Hashes for `T`, bare and then tagged.
+/// Hashes of a first block with tokens `T`, with bare and with tagged keys.
 fn both_styles(extra: &[ExtraKey<'_>]) -> [String; 2] {
     [V0_29, V0_31].map(|rules| first_block(Sha256, rules, &T, extra))
 }
@@ -145,7 +145,7 @@ fn blocks_are_chained() {
     let second = hasher.hash_block(Some(&first), &[256, 65536, 151_644, 5].repeat(4), &[]);
     // sha256(pickled((bytes.fromhex("7b25...4caf"), (256, 65536, 151644, 5) * 4, None)))
     assert_eq!(format!("{second:?}"), "cfa1ddde0cc323f6c7412b6da4ee623d2841abc948a82b782ead40fddbb84081");
-    // No parent means the hash that stands for one.
+    // Without a parent, `NONE_HASH` is the parent.
     let none_hash = *hasher.none_hash();
     assert_eq!(hasher.hash_block(Some(&none_hash), &T, &[]), first);
 }
@@ -300,7 +300,7 @@ fn long_pickles_are_framed_as_python_does() {
     // sha256(pickled((N, (70000,) * 13_100 + (7,), None)))
     let tokens = [vec![70000; 13_100], vec![7]].concat();
     assert_eq!(of_tokens(&tokens), "93c36be8731d32065ddce2f95e115b55407ed6fcc1439f37bde9035bcd0c62a6");
-    // The one before the last begins at 65,535 bytes, the last opens a frame.
+    // The second last token begins at 65,535 bytes; the last one opens a frame.
     // sha256(pickled((N, (70000,) * 13_098 + (300,) * 3 + (7, 7), None)))
     let tokens = [vec![70000; 13_098], vec![300; 3], vec![7; 2]].concat();
     assert_eq!(of_tokens(&tokens), "80af009dedec82750cb4f65de62be6eb7ed5d3c56a2870afba7292bf698f1389");
@@ -316,7 +316,7 @@ fn long_strings_lie_between_frames() {
     let salt = "s".repeat(65536);
     let expected = "12419f21ce36f768df866623e2370e595b902d3c06b48f4bb32630fe5193b1c0";
     assert_eq!(tagged(&[ExtraKey::CacheSalt(&salt)]), expected);
-    // One byte between two of them is too little for a frame.
+    // Between two long strings, one byte is too little for a frame.
     // sha256(pickled((N, T, (("lora", new("n" * 65536), new("p" * 65536)),))))
     let (name, path) = ("n".repeat(65536), "p".repeat(65536));
     let expected = "698009fc19945b3b7900c5ee690b827e46e42aa5edb4c75df92c551def883680";
@@ -340,8 +340,8 @@ fn keys_out_of_order_are_refused() {
     first_block(Sha256, V0_31, &T, &[S1, AD1]);
 }
 
-/// Hashes of tokens 1 to 39 in blocks of 16, as in vLLM 0.33, with the number of tokens behind a
-/// block, an adapter, and a salt with an image of four tokens from the second block on.
+/// Hashes of tokens 1 to 39 in blocks of 16, as in vLLM 0.33. The cases have the algorithm, the number of lookahead
+/// tokens, whether there is an adapter, and whether there is a salt and a four-token image.
 #[test]
 fn hashes_cover_tokens_behind_their_block() {
     let tokens: Vec<u32> = (1..40).collect();
@@ -444,7 +444,7 @@ fn hashes_cover_tokens_behind_their_block() {
             let (start, end) = (block * 16, block * 16 + 16);
             let mut extra = Vec::new();
             extra.extend(has_adapter.then_some(AD1));
-            // The image begins with the second token behind the first block.
+            // The image begins at the second token after the first block.
             if has_media && end + ahead > 17 {
                 extra.push(mm("cat", 17 - start as i64));
             }

@@ -1,5 +1,3 @@
-//! Errors of packs.
-
 use std::io;
 
 /// Why a pack cannot be written or read.
@@ -16,7 +14,7 @@ pub enum PackError {
     #[error("the pack has version {found} of its format: this version of vcr reads up to {known}")]
     Newer {
         found: u32,
-        /// The newest that is known.
+        /// The newest supported version.
         known: u32,
     },
     #[error("invalid `pack.json`: {0}")]
@@ -31,14 +29,14 @@ pub enum PackError {
     Size {
         path: String,
         found: u64,
-        /// The size in the manifest.
+        /// Size in the manifest.
         expected: u64,
     },
     #[error("`{path}` in the pack has the SHA-256 {found}: its manifest has {expected}")]
     Digest {
         path: String,
         found: String,
-        /// The digest in the manifest.
+        /// Digest in the manifest.
         expected: String,
     },
     #[error("cannot redact `{name}`: {reason}")]

@@ -1,10 +1,9 @@
-//! Packs: a scenario with everything it reads and the result to expect, in one archive.
+//! Packs: archives of a scenario, all its inputs, and the expected result.
 //!
-//! A pack is a tar archive, compressed with zstd. Its first entry is the [`Manifest`], which lists
-//! every other entry with its size and SHA-256, in their order. The same contents give the same
-//! bytes. A reader trusts nothing: entries that the manifest does not list, have another size or
-//! digest, are not plain files, or have a path outside the folder, are refused before they are
-//! used. This crate runs no scenario and prints nothing.
+//! A pack is a tar archive, compressed with zstd. Its first entry is the [`Manifest`], which lists all other entries
+//! in order, with size and SHA-256. The same contents give the same bytes. A reader refuses an entry before its use
+//! if the manifest does not list it, its size or digest differs, it is not a regular file, or its path is outside the
+//! folder. This crate runs no scenarios and prints nothing.
 
 mod error;
 mod manifest;

@@ -1,4 +1,4 @@
-//! The first entry of a pack: its contents, and the expected result.
+//! The first entry of a pack: its contents and the expected result.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,59 +7,58 @@ use serde::{Deserialize, Serialize};
 use crate::error::PackError;
 use crate::path::check_path;
 
-/// The name of the format.
+/// Name of the format.
 pub const FORMAT: &str = "vcr.pack";
-/// The version that is written, and the newest that is read.
+/// The version that is written, and the newest that can be read.
 pub const VERSION: u32 = 1;
 /// Path of the manifest.
 pub const MANIFEST: &str = "pack.json";
 
-/// Ending of the names of packs.
+/// File name extension of packs.
 pub const EXTENSION: &str = "vcr";
-/// Path of the report to expect.
+/// Path of the expected report.
 pub const REPORT: &str = "expected/report.json";
-/// Path of the digests of steps.
+/// Path of the step digests.
 pub const STEPS: &str = "expected/steps.bin";
 
-/// Path of the table of vLLM's versions.
+/// Path of the table of vLLM versions.
 pub const COMPAT: &str = "compat.toml";
 /// Folder of the scenario and its inputs.
 pub const SCENARIO: &str = "scenario";
 
-/// More files than a scenario reads.
+/// Largest number of files; scenarios read fewer.
 const MAX_FILES: usize = 100_000;
 
-/// Contents of a pack.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
     pub format: String,
     pub version: u32,
-    /// The version of vcr that made it.
+    /// Version of vcr that made the pack.
     pub vcr_version: String,
     /// Path of the scenario in the pack.
     pub scenario: String,
-    /// How it was run.
+    /// Options of the packed run.
     pub settings: Settings,
-    /// Whether traces and captures have lengths and hashes only.
+    /// Whether traces and captures were reduced to times, lengths and hashes.
     pub redacted: bool,
-    /// The files that the scenario reads, as it names them.
+    /// The files that the scenario reads.
     pub inputs: Vec<InputEntry>,
     /// Results of the packed run.
     pub expected: Expected,
-    /// Every entry behind this one, in order.
+    /// All other entries, in order.
     pub files: Vec<FileEntry>,
 }
 
-/// The options of a run that decide its result.
+/// The options of a run that affect its result.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
-    /// Values of parameters that were given.
+    /// Parameter values given by the user.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub parameters: BTreeMap<String, String>,
-    /// The seed that was given.
+    /// Seed given by the user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
-    /// Draws of each run.
+    /// Number of draws for each run.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub uncertainty: u16,
 }
@@ -71,39 +70,39 @@ fn is_zero(number: &u16) -> bool {
 /// An input of the scenario.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InputEntry {
-    /// Its path or reference in the script.
+    /// Path or reference in the script.
     pub name: String,
-    /// `trace`, `guest` and so on, as in reports.
+    /// Kind of the input in reports: `trace`, `guest` and so on.
     pub kind: String,
-    /// Its file or folder in the pack.
+    /// Path of the file or folder in the pack.
     pub path: String,
 }
 
-/// Results of the scenario when it was packed.
+/// The result of the packed run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Expected {
     /// Whether every assertion passed.
     pub passed: bool,
-    /// The fingerprint; none if it failed.
+    /// Fingerprint of the result; none if the run failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fingerprint: Option<String>,
-    /// The error, if it failed.
+    /// The error, if the run failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// Whose steps [`STEPS`] has, in order.
+    /// The runs whose step digests are in [`STEPS`], in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub runs: Vec<RunSteps>,
 }
 
-/// A run whose steps have digests.
+/// A run with step digests.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunSteps {
     pub name: String,
-    /// Its engines, in order.
+    /// Engines of the run, in order.
     pub engines: Vec<EngineSteps>,
 }
 
-/// An engine whose steps have digests.
+/// An engine with step digests.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EngineSteps {
     pub name: String,
@@ -113,18 +112,18 @@ pub struct EngineSteps {
 /// A file of the pack.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileEntry {
-    /// Its path in the pack.
+    /// Path in the pack.
     pub path: String,
     pub bytes: u64,
-    /// Its SHA-256, as hex.
+    /// SHA-256 in hexadecimal.
     pub sha256: String,
 }
 
 impl Manifest {
-    /// Reads a manifest and checks everything that does not need the files.
+    /// Parses a manifest and checks everything except the files.
     ///
     /// # Errors
-    /// When it is none, newer, or its paths are not safe.
+    /// When the text is not a manifest, its version is unknown, or a path is unsafe.
     pub fn parse(bytes: &[u8]) -> Result<Self, PackError> {
         #[derive(Deserialize)]
         struct Head {

@@ -7,13 +7,13 @@ use crate::error::PackError;
 /// Longest path in a pack.
 const MAX_PATH_BYTES: usize = 1024;
 
-/// Folder of inputs whose place relative to the scenario cannot be kept.
+/// Folder for inputs whose location relative to the scenario cannot be kept.
 const ELSEWHERE: &str = "elsewhere";
 
-/// Number of levels that the common folder of all files may lie above the scenario's folder.
+/// Largest number of levels from the scenario's folder up to the common folder of all files.
 const MAX_LEVELS_UP: usize = 3;
 
-/// Checks that a path of a pack names a file inside it, on every system.
+/// Checks that a path in a pack stays inside the pack on every system.
 pub fn check_path(path: &str) -> Result<(), PackError> {
     let is_plain = |name: &str| {
         !name.is_empty() && name != "." && name != ".." && !name.contains(['\\', '\0', ':']) && name.trim() == name
@@ -25,11 +25,11 @@ pub fn check_path(path: &str) -> Result<(), PackError> {
     }
 }
 
-/// The places of a scenario and of its inputs in a pack, by the scenario's path (absolute,
-/// without links) and the names of inputs in it.
+/// Chooses the paths of a scenario and its inputs in a pack. `scenario` is absolute and without links; `inputs` have
+/// the names in the script.
 ///
-/// Their relative places are those on disk, so that an unpacked scenario finds them. Inputs with
-/// absolute paths or references, and those far above the scenario, have places of their own.
+/// Relative locations are kept, so that the unpacked scenario finds its inputs. Inputs with absolute paths or
+/// references, and inputs far above the scenario, are moved to a separate folder.
 #[must_use]
 pub fn place_inputs(scenario: &Path, inputs: &[(String, String)]) -> (String, Vec<String>) {
     let folder = scenario.parent().unwrap_or(Path::new("/"));
@@ -57,7 +57,7 @@ pub fn place_inputs(scenario: &Path, inputs: &[(String, String)]) -> (String, Ve
     (inside(scenario).unwrap_or_else(|| "scenario.rhai".to_owned()), places.collect())
 }
 
-/// The absolute path of a name that is relative and not far above the folder.
+/// The absolute path of a relative name that is not far above the folder.
 fn near(folder: &Path, name: &str) -> Option<PathBuf> {
     if name.contains("://") {
         return None;

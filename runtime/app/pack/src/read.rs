@@ -1,4 +1,4 @@
-//! Reading a pack.
+//! Reads a pack.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, Read, Write};
@@ -11,21 +11,21 @@ use vcr_base::input::{MAX_CONFIG_BYTES, Packing, Unpacked};
 use crate::error::PackError;
 use crate::manifest::{EXTENSION, FileEntry, MANIFEST, Manifest};
 
-/// Bytes of a content that are copied at once.
+/// Buffer size for copying.
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// Bytes behind the last entry that are read and ignored.
+/// Number of bytes after the last entry that are ignored.
 const MAX_REST_BYTES: u64 = 1 << 20;
 
-/// Whether a file is meant to be a pack: by its name, or since it is packed as packs are, whole or cut
-/// off. No script is.
+/// Whether a file is probably a pack, possibly a truncated one: it has the extension, or is compressed with zstd.
+/// Scripts never are.
 #[must_use]
 pub fn is_meant_as_pack(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == EXTENSION)
         || Unpacked::open(path).is_ok_and(|stream| stream.packing() == Some(Packing::Zstd))
 }
 
-/// Whether a file begins as a pack does.
+/// Whether a file begins like a pack.
 #[must_use]
 pub fn is_pack(path: &Path) -> bool {
     let Ok(stream) = Unpacked::open(path) else { return false };
@@ -37,14 +37,13 @@ pub fn is_pack(path: &Path) -> bool {
     stream.read_exact(&mut start).is_ok() && start == *MANIFEST.as_bytes()
 }
 
-/// Receives the files of a pack, each with its content; its output counts only if the whole pack
-/// was read without an error.
+/// Receives each file of a pack with its content. Results are valid only if the whole pack was read without an error.
 pub type Sink<'a> = dyn FnMut(&FileEntry, &mut dyn Read) -> io::Result<()> + 'a;
 
-/// Reads a pack from its start to its end, and checks everything.
+/// Reads a pack and checks everything.
 ///
 /// # Errors
-/// At the first thing that is wrong.
+/// The first problem found.
 pub fn read<'a>(stream: impl BufRead + 'a, sink: &mut Sink<'_>) -> Result<Manifest, PackError> {
     let unpacked = Unpacked::new(stream).map_err(unreadable)?;
     if unpacked.packing() != Some(Packing::Zstd) {
@@ -82,14 +81,14 @@ pub fn read<'a>(stream: impl BufRead + 'a, sink: &mut Sink<'_>) -> Result<Manife
             io::ErrorKind::UnexpectedEof => PackError::CutOff,
             _ => PackError::file(&expected.path)(error),
         })?;
-        // Unread content counts, too.
+        // Content that the sink did not read is hashed too.
         io::copy(&mut content, &mut io::sink()).map_err(unreadable)?;
         let found = hex::encode(content.hash.finalize());
         if found != expected.sha256 {
             return Err(PackError::Digest { path: expected.path.clone(), found, expected: expected.sha256.clone() });
         }
     }
-    // An archive ends with zeros; writers add some kilobytes of them.
+    // A tar archive ends with zeros; some writers add kilobytes of them.
     let mut rest = archive.into_inner().take(MAX_REST_BYTES + 1);
     if io::copy(&mut rest, &mut io::sink()).map_err(unreadable)? > MAX_REST_BYTES {
         let (found, expected) = ("more behind its end".to_owned(), "nothing".to_owned());
@@ -101,7 +100,7 @@ pub fn read<'a>(stream: impl BufRead + 'a, sink: &mut Sink<'_>) -> Result<Manife
     }
 }
 
-/// Checks a pack without keeping anything of it.
+/// Checks a pack without storing it.
 pub fn verify(path: &Path) -> Result<Manifest, PackError> {
     read(open(path)?, &mut |_, _| Ok(()))
 }
@@ -109,10 +108,10 @@ pub fn verify(path: &Path) -> Result<Manifest, PackError> {
 /// Unpacks a pack into an existing, empty folder.
 ///
 /// # Errors
-/// See [`read`]; and when a file is there already or cannot be written.
+/// The errors of [`read`], and a file that exists already or cannot be written.
 pub fn unpack(path: &Path, folder: &Path) -> Result<Manifest, PackError> {
     read(open(path)?, &mut |entry, content| {
-        // The path was checked: it stays inside.
+        // The path was checked to be inside the folder.
         let place = folder.join(&entry.path);
         if let Some(parent) = place.parent() {
             fs::create_dir_all(parent)?;
@@ -132,7 +131,7 @@ fn open(path: &Path) -> Result<io::BufReader<File>, PackError> {
     vcr_base::input::open(path).map(|file| io::BufReader::with_capacity(BUFFER_BYTES, file)).map_err(PackError::Read)
 }
 
-/// An archive that ends too early is one that was copied in part.
+/// An archive that ends early was copied incompletely.
 fn unreadable(error: io::Error) -> PackError {
     if error.kind() == io::ErrorKind::UnexpectedEof { PackError::CutOff } else { PackError::Read(error) }
 }
@@ -147,7 +146,6 @@ fn check_plain<R: Read>(entry: &Entry<'_, R>, path: &str) -> Result<(), PackErro
     if entry.header().entry_type().is_file() { Ok(()) } else { Err(PackError::NotAFile(path.to_owned())) }
 }
 
-/// Hashes the bytes read.
 struct Hashed<R> {
     content: R,
     hash: Sha256,

@@ -1,4 +1,4 @@
-//! Captures and traces without anything but lengths, hashes and times.
+//! Reduces captures and traces to lengths, hashes and times.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -16,17 +16,16 @@ use vcr_trace::capture::{
 
 use crate::error::PackError;
 
-/// Keys of every row of a Mooncake trace.
+/// Keys that every row of a Mooncake trace has.
 const MOONCAKE: [&str; 3] = ["hash_ids", "input_length", "output_length"];
 
-/// Digits of the hash that replaces a name.
+/// Number of digits of the hash that replaces a name.
 const NAME_DIGITS: usize = 16;
 
 /// Writes a redacted copy of a capture to `out`, compressed according to its name.
 ///
-/// Kept are times, lengths, hashes, counts, priorities and finish reasons; names of requests,
-/// sessions, adapters and images become hashes; tokens, parameters, texts, settings of engines,
-/// KV events and unknown fields are left out.
+/// Times, lengths, hashes, counts, priorities and finish reasons stay. Names of requests, sessions, adapters and
+/// images become hashes. Tokens, parameters, texts, engine settings, KV events and unknown fields are dropped.
 fn capture(name: &str, path: &Path, out: &Path) -> Result<(), PackError> {
     let refused = |reason: String| PackError::Redact { name: name.to_owned(), reason };
     let mut reader = CaptureReader::open(path, &ReadOptions::default()).map_err(|error| refused(error.to_string()))?;
@@ -80,11 +79,11 @@ fn without_contents(request: RequestRecord) -> RequestRecord {
     }
 }
 
-/// Writes a redacted copy of a capture or of a Mooncake trace to `out`; of the latter numbers
-/// stay, and texts become hashes.
+/// Writes a redacted copy of a capture or Mooncake trace to `out`. In a Mooncake trace, numbers stay and texts become
+/// hashes.
 ///
 /// # Errors
-/// When it is of another format, or cannot be read or written.
+/// When the file has another format, or cannot be read or written.
 pub fn redact(name: &str, path: &Path, out: &Path) -> Result<(), PackError> {
     let refused = |reason: String| PackError::Redact { name: name.to_owned(), reason };
     if path.is_dir() || CaptureReader::open(path, &ReadOptions::default()).is_ok() {
@@ -94,7 +93,7 @@ pub fn redact(name: &str, path: &Path, out: &Path) -> Result<(), PackError> {
     let mut lines = Lines::new(stream);
     let mut written = BufWriter::new(File::create_new(out).map_err(PackError::file(name))?);
     while let Some((number, row)) = lines.next_row().map_err(|error| refused(error.to_string()))? {
-        // In other formats, texts may have a meaning or be the prompts.
+        // In other formats, texts may be prompts or have a meaning.
         let row: BTreeMap<String, Value> = serde_json::from_slice(row)
             .ok()
             .filter(|row: &BTreeMap<String, Value>| MOONCAKE.iter().all(|key| row.contains_key(*key)))
@@ -104,7 +103,7 @@ pub fn redact(name: &str, path: &Path, out: &Path) -> Result<(), PackError> {
                      convert` first"
                 ))
             })?;
-        // In the order of keys, whatever order the row had.
+        // Keys are sorted, whatever their order in the row.
         let row: BTreeMap<String, Value> = row.into_iter().map(|(key, value)| (key, without_texts(value))).collect();
         let line = serde_json::to_vec(&row).map_err(|error| refused(error.to_string()))?;
         written.write_all(&line).and_then(|()| written.write_all(b"\n")).map_err(PackError::file(name))?;
@@ -123,7 +122,7 @@ fn without_texts(value: Value) -> Value {
     }
 }
 
-/// A hash instead of a name: equal names stay equal.
+/// Replaces a name by a hash; equal names stay equal.
 fn hashed(name: &str) -> String {
     hex::encode(Sha256::digest(name.as_bytes()))[..NAME_DIGITS].to_owned()
 }

@@ -1,4 +1,4 @@
-//! Digests of steps: where two executions of a scenario part.
+//! Step digests, which show where two runs of a scenario diverge.
 
 use crate::manifest::{EngineSteps, RunSteps};
 
@@ -9,23 +9,23 @@ const DIGEST_BYTES: usize = 4;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Divergence {
     pub run: String,
-    /// Its engine; empty if the run has other engines.
+    /// Name of the engine; empty if the run has different engines.
     pub engine: String,
-    /// Its number among the steps of that engine, from 0.
+    /// Index of the step among the engine's steps, from 0.
     pub step: u64,
-    /// Steps of that engine that were expected, and that were made.
+    /// Numbers of expected and of actual steps of the engine.
     pub steps: (u64, u64),
 }
 
-/// The digests of runs, by engine, as an entry of a pack.
+/// Encodes the digests of runs as an entry of a pack.
 pub fn to_bytes<'a>(runs: impl IntoIterator<Item = &'a Vec<Vec<u32>>>) -> Vec<u8> {
     runs.into_iter().flatten().flatten().flat_map(|digest| digest.to_le_bytes()).collect()
 }
 
-/// The digests of the engines of `runs` in an entry of a pack.
+/// Decodes the digests of the engines of `runs` from an entry of a pack.
 ///
 /// # Errors
-/// When it has more or fewer than the manifest says.
+/// When the number of digests differs from the manifest.
 pub fn from_bytes(bytes: &[u8], runs: &[RunSteps]) -> Result<Vec<Vec<Vec<u32>>>, String> {
     let expected: u64 =
         runs.iter().flat_map(|run| &run.engines).map(|engine| engine.steps).fold(0, u64::saturating_add);
@@ -38,10 +38,9 @@ pub fn from_bytes(bytes: &[u8], runs: &[RunSteps]) -> Result<Vec<Vec<Vec<u32>>>,
     Ok(runs.iter().map(|run| run.engines.iter().map(&mut engine).collect()).collect())
 }
 
-/// Where `found` parts from `expected`, both by run and engine with their names. A digest
-/// covers all steps before it, so that the first one that differs is the first step that does.
-/// Of several engines that differ in a run, the one whose step began first is not known; the
-/// first in order is named.
+/// Finds the first divergence of `found` from `expected`, each with names of runs and engines. A digest covers all
+/// earlier steps too, so the first different digest belongs to the first different step. If several engines of a run
+/// differ, the first one in order is returned, which may not be the earliest in time.
 #[must_use]
 pub fn first_divergence(
     (expected_runs, expected): (&[RunSteps], &[Vec<Vec<u32>>]),

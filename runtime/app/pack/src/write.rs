@@ -1,4 +1,4 @@
-//! Writing a pack.
+//! Writes a pack.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Write};
@@ -11,7 +11,7 @@ use crate::error::PackError;
 use crate::manifest::{FileEntry, MANIFEST, Manifest};
 use crate::path::check_path;
 
-/// Much of the contents is compressed already; the rest is text.
+/// Most contents are compressed already; the rest is text.
 const ZSTD_LEVEL: i32 = 3;
 
 /// The content of a file.
@@ -25,7 +25,7 @@ pub enum Content {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PackFile {
-    /// Its path in the pack.
+    /// Path in the pack.
     pub path: String,
     pub content: Content,
 }
@@ -60,17 +60,16 @@ impl Write for HashWriter<'_> {
     }
 }
 
-/// Writes a pack. The list of files in `manifest` is made here, of `files` in the order of
-/// their paths.
+/// Writes a pack. Fills in the list of files in `manifest`, sorted by path.
 ///
 /// # Errors
-/// When a file cannot be read, changes meanwhile, or `out` takes nothing.
+/// When a file cannot be read or changes while it is read, or `out` cannot be written.
 pub fn write(out: impl Write, mut manifest: Manifest, mut files: Vec<PackFile>) -> Result<Manifest, PackError> {
     files.sort_by(|a, b| a.path.cmp(&b.path));
-    // An input that is named twice.
+    // Removes an input that is named twice.
     files.dedup();
     manifest.files = files.iter().map(PackFile::entry).collect::<Result<_, _>>()?;
-    // Everything written can be read again.
+    // Ensures that the manifest can be read again.
     let json = serde_json::to_vec_pretty(&manifest).map_err(|error| PackError::Manifest(error.to_string()))?;
     let manifest = Manifest::parse(&json)?;
     let failed = PackError::file(MANIFEST);
@@ -90,7 +89,7 @@ pub fn write(out: impl Write, mut manifest: Manifest, mut files: Vec<PackFile>) 
     Ok(manifest)
 }
 
-/// Appends a file, keeping only its path and content.
+/// Appends a file with only its path and content, without times or owners.
 fn append<W: Write>(archive: &mut Builder<W>, path: &str, bytes: u64, content: impl Read) -> io::Result<()> {
     let mut header = Header::new_gnu();
     header.set_entry_type(EntryType::Regular);

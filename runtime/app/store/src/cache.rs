@@ -1,7 +1,7 @@
 //! Copies of objects on disk.
 //!
-//! An entry is a folder named by the digest of a URL: `data/` has the copies under their own names,
-//! `partial/` an interrupted download, `stamps.json` the versions.
+//! An entry is a folder named by a digest of the URL. It has the copies in `data/`, interrupted downloads in
+//! `partial/`, and the versions in `stamps.json`.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -17,9 +17,9 @@ use sha2::{Digest, Sha256};
 
 use crate::error::StoreError;
 
-/// The environment variable that overrides the folder of copies.
+/// Overrides the folder of copies.
 const FOLDER_VARIABLE: &str = "VCR_STORE";
-/// The environment variable that overrides the size of the folder.
+/// Overrides the maximum size of the folder.
 const SIZE_VARIABLE: &str = "VCR_STORE_SIZE";
 const DEFAULT_SIZE_BYTES: u64 = 64 << 30;
 
@@ -42,29 +42,28 @@ impl Stamp {
     }
 }
 
-/// The folder of copies.
 #[derive(Debug, Default)]
 pub(crate) struct Cache {
-    /// Locks of entries that this process reads, as long as it lives, by the folders of entries.
+    /// Locks of the entries that this process reads, held until it ends, by folder.
     used: Mutex<BTreeMap<PathBuf, File>>,
 }
 
 impl Cache {
-    /// The entry of a URL, which no other process fetches meanwhile.
+    /// Opens the entry of a URL and locks it, so that no other process fetches it.
     pub(crate) fn entry(&self, url: &str) -> Result<Entry, StoreError> {
         let entries = folder()?.join("objects");
         let folder = entries.join(&hex::encode(Sha256::digest(url))[..32]);
         fs::create_dir_all(folder.join("data")).map_err(StoreError::file(&folder))?;
         fs::create_dir_all(folder.join("partial")).map_err(StoreError::file(&folder))?;
         let fetching = lock_file(&folder.join(FETCHING))?;
-        // Some network filesystems have no locks; there two processes may fetch the same.
+        // Some network filesystems have no locks; there two processes may fetch the same object.
         self.lock_shared(&folder)?;
         let _ = fetching.lock();
         let stamps = fs::read(folder.join(STAMPS)).ok().and_then(|text| serde_json::from_slice(&text).ok());
         Ok(Entry { stamps: stamps.unwrap_or_default(), entries, folder, _fetching: fetching })
     }
 
-    /// Holds the lock of an entry, once in a process.
+    /// Locks an entry, once in a process.
     fn lock_shared(&self, folder: &Path) -> Result<(), StoreError> {
         let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
         if !used.contains_key(folder) {
@@ -75,7 +74,7 @@ impl Cache {
         Ok(())
     }
 
-    /// The folder of files that are not uploaded yet.
+    /// The folder of files that wait for their upload.
     pub(crate) fn spool(&self) -> Result<PathBuf, StoreError> {
         let spool = folder()?.join("uploads");
         fs::create_dir_all(&spool).map_err(StoreError::file(&spool))?;
@@ -102,10 +101,9 @@ fn lock_file(path: &Path) -> Result<File, StoreError> {
     File::options().create(true).truncate(false).write(true).open(path).map_err(StoreError::file(path))
 }
 
-/// The copies of one URL.
 #[derive(Debug)]
 pub(crate) struct Entry {
-    /// Versions of complete copies, by their names below `data/`.
+    /// Versions of complete copies, by their names in `data/`.
     stamps: BTreeMap<String, Stamp>,
     entries: PathBuf,
     folder: PathBuf,
@@ -113,7 +111,7 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    /// The place of a copy.
+    /// Path of a copy.
     pub(crate) fn place(&self, name: &str) -> PathBuf {
         self.folder.join("data").join(name)
     }
@@ -124,8 +122,7 @@ impl Entry {
             && fs::metadata(self.place(name)).is_ok_and(|file| file.len() == stamp.bytes)
     }
 
-    /// Opens the interrupted download of a version at its end; a download of another version is
-    /// discarded.
+    /// Opens the interrupted download of a version at its end. Discards a download of another version.
     pub(crate) fn partial(&self, name: &str, stamp: &Stamp) -> Result<Partial, StoreError> {
         let place = self.folder.join("partial").join(hex::encode(Sha256::digest(name)));
         let noted = place.with_extension("json");
@@ -151,14 +148,13 @@ impl Entry {
         fs::create_dir_all(parent)
             .and_then(|()| fs::rename(&partial.place, &place))
             .map_err(StoreError::file(&place))?;
-        // Its rest is not needed.
+        // A leftover file does no harm.
         let _ = fs::remove_file(&partial.noted);
         self.stamps.insert(name.to_owned(), stamp);
         self.note()
     }
 
-    /// Removes copies of deleted objects, and the least recently used entries if all together have
-    /// too many bytes.
+    /// Removes copies of deleted objects, and the least recently used entries if the total size is too large.
     pub(crate) fn keep_only(&mut self, names: &[&str]) -> Result<(), StoreError> {
         let gone: Vec<String> = self.stamps.keys().filter(|name| !names.contains(&name.as_str())).cloned().collect();
         for name in gone {
@@ -175,7 +171,7 @@ impl Entry {
         Ok(())
     }
 
-    /// Writes the versions, and with them the time of use.
+    /// Writes the versions. The file's modification time is the time of last use.
     fn note(&self) -> Result<(), StoreError> {
         let place = self.folder.join(STAMPS);
         let draft = self.folder.join("stamps.draft");
@@ -186,10 +182,9 @@ impl Entry {
     }
 }
 
-/// Part of an object fetched so far.
 #[derive(Debug)]
 pub(crate) struct Partial {
-    /// At its end.
+    /// Positioned at its end.
     pub(crate) file: File,
     pub(crate) bytes: u64,
     place: PathBuf,
@@ -197,14 +192,14 @@ pub(crate) struct Partial {
 }
 
 impl Partial {
-    /// Begins again.
+    /// Restarts the download.
     pub(crate) fn clear(&mut self) -> Result<(), StoreError> {
         self.bytes = 0;
         self.file.set_len(0).map_err(StoreError::file(&self.place))
     }
 }
 
-/// Removes entries that no process uses, the oldest first, until all have at most `most_bytes`.
+/// Removes unused entries, the oldest first, until the total size is at most `most_bytes`.
 fn trim(entries: &Path, most_bytes: u64) {
     let mut found: Vec<(SystemTime, u64, PathBuf)> = fs::read_dir(entries)
         .into_iter()

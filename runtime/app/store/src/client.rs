@@ -16,10 +16,9 @@ use crate::location::Object;
 use crate::profile::Profile;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time limit of one request: for an uploaded part, or for a download, which then continues with
-/// another request.
+/// Time limit of one request: the upload of a part, or a download, which another request continues.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(120);
-/// How long a request is repeated while a server refuses it.
+/// How long a refused request is retried.
 const RETRY_TIMEOUT: Duration = Duration::from_secs(60);
 const MAX_RETRIES: usize = 5;
 
@@ -34,7 +33,7 @@ const OTHER_CREDENTIALS: [&str; 4] = [
 /// The client of a store.
 pub(crate) struct Client {
     pub(crate) store: Arc<dyn ObjectStore>,
-    /// The store, if another process can continue an upload in parts.
+    /// Set if another process can continue a multipart upload.
     pub(crate) parts: Option<Arc<dyn MultipartStore>>,
 }
 
@@ -49,9 +48,9 @@ impl Client {
     }
 }
 
-/// The client of the store that has an object.
+/// Makes the client for an object's store.
 pub(crate) fn open(object: &Object) -> Result<Client, StoreError> {
-    // Fails if one is installed already, which will do.
+    // An error means that a provider is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let bucket = object.url.host_str().unwrap_or_default();
     let retry = RetryConfig { max_retries: MAX_RETRIES, retry_timeout: RETRY_TIMEOUT, ..RetryConfig::default() };
@@ -69,14 +68,14 @@ pub(crate) fn open(object: &Object) -> Result<Client, StoreError> {
         scheme => {
             let root = &object.url[..url::Position::BeforePath];
             let builder = HttpBuilder::new().with_url(root).with_retry(retry);
-            // Plain only for this machine: see `Location`.
+            // HTTP without TLS is only allowed for this machine: see `Location`.
             builder.with_client_options(options(scheme == "http")).build().map(Client::without_parts)
         }
     };
     opened.map_err(StoreError::object(&object.name))
 }
 
-/// Settings of the environment first, then the settings of Amazon's command line.
+/// The environment takes precedence over the files of the AWS CLI.
 fn s3(bucket: &str) -> AmazonS3Builder {
     let profile = Profile::from_env();
     let mut builder = AmazonS3Builder::from_env().with_bucket_name(bucket);
@@ -103,7 +102,6 @@ fn s3(bucket: &str) -> AmazonS3Builder {
     builder.with_client_options(options(is_plain))
 }
 
-/// Whether a variable has the URL of a server without TLS.
 fn is_http(variable: &str) -> bool {
     env::var(variable).is_ok_and(|url| url.starts_with("http://"))
 }

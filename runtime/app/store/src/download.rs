@@ -1,4 +1,4 @@
-//! Copies of objects, fetched a piece at a time.
+//! Copies objects to disk, in several requests if necessary.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -14,21 +14,21 @@ use crate::client;
 use crate::error::StoreError;
 use crate::location::{Location, Object};
 
-/// Attempts without a single new byte, until fetching is given up.
+/// Number of consecutive attempts without new data after which fetching fails.
 const MAX_ATTEMPTS: u32 = 4;
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
-/// From this size on a download is announced to the user.
+/// The user is notified of larger downloads.
 const LARGE_BYTES: u64 = 64 << 20;
-/// Objects of a folder, and parts of a capture.
+/// Maximum number of objects in a folder, and of parts of a capture.
 const MAX_OBJECTS: usize = 100_000;
 /// Time limit for the next object while a store lists a folder.
 const LIST_TIMEOUT: Duration = Duration::from_secs(300);
-/// Number of a part that no capture has.
+/// A part number that no capture has.
 const NO_PART: u32 = u32::MAX;
-/// Suffixes of captures, whose later parts have a number before it.
+/// Suffixes of captures. Later parts have a number before the suffix.
 const CAPTURE_SUFFIXES: [&str; 3] = [".jsonl", ".jsonl.gz", ".jsonl.zst"];
 
-/// Brings the copy of a file or folder up to date, and returns its path.
+/// Updates the copy of a file or folder, and returns its path.
 pub(crate) async fn fetch(location: &Location, cache: &Cache) -> Result<PathBuf, StoreError> {
     let Location::Object(object) = location else {
         return Err(StoreError::ReadOnly { url: location.name().to_owned() });
@@ -49,20 +49,20 @@ pub(crate) async fn fetch(location: &Location, cache: &Cache) -> Result<PathBuf,
     Ok(entry.place(&name))
 }
 
-/// All objects below a folder, named with the folder before them.
+/// All objects below a folder, with names that begin with the folder's name.
 async fn below(store: &dyn ObjectStore, folder: &Object, name: &str) -> Result<Vec<(String, ObjectMeta)>, StoreError> {
     let prefix = Some(&folder.key).filter(|key| !key.as_ref().is_empty());
     let mut listed = store.list(prefix);
     let mut found = BTreeMap::new();
     let endless = || StoreError::EndlessList { url: folder.name.clone() };
     loop {
-        // A store may answer with empty pages forever.
+        // A store may return empty pages forever.
         let next = tokio::time::timeout(LIST_TIMEOUT, listed.next()).await;
         let Some(meta) = next.map_err(|_| endless())? else { break };
         let meta = meta.map_err(StoreError::object(&folder.name))?;
         let inner =
             meta.location.as_ref().strip_prefix(folder.key.as_ref()).unwrap_or_default().trim_start_matches('/');
-        // Some tools make an empty object instead of a folder.
+        // Some tools create an empty object for a folder.
         if inner.is_empty() {
             continue;
         }
@@ -85,7 +85,7 @@ fn check_count(object: &Object, count: usize) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// An object, and the later parts of the capture if it is the first part.
+/// An object, and the later parts of the capture if the object is a first part.
 async fn with_later_parts(
     store: &dyn ObjectStore,
     object: &Object,
@@ -101,7 +101,7 @@ async fn with_later_parts(
     let path = |name: &str| Path::from(format!("{folder}{name}"));
     for part in 1_u32.. {
         let name = part_name(part);
-        // A part that should be there and is not is noticed by the reader of the capture.
+        // The reader of the capture reports a missing part.
         let Ok(meta) = store.head(&path(&name)).await else { break };
         if part == 1 && store.head(&path(&part_name(NO_PART))).await.is_ok() {
             vcr_base::input::notice(&format!(
@@ -116,7 +116,7 @@ async fn with_later_parts(
     Ok(found)
 }
 
-/// Fetches the missing part of one object.
+/// Downloads what is missing of one object.
 async fn copy(
     store: &dyn ObjectStore,
     object: &Object,
@@ -143,7 +143,7 @@ async fn copy(
         match outcome {
             Ok(()) if partial.bytes == stamp.bytes => break,
             Err(error @ (StoreError::Changed { .. } | StoreError::File { .. })) => return Err(error),
-            // A server without ranges begins again.
+            // A server without range support starts again.
             Err(StoreError::Object { source: Error::NotSupported { .. }, .. }) if before > 0 => partial.clear()?,
             Err(error) if is_final(&error) => return Err(error),
             _ => {}
@@ -157,7 +157,7 @@ async fn copy(
     entry.complete(name, stamp, partial)
 }
 
-/// Whether another attempt would fail in the same way.
+/// Whether further attempts would fail in the same way.
 fn is_final(error: &StoreError) -> bool {
     use Error::{NotFound, PermissionDenied, Unauthenticated};
     matches!(
@@ -166,7 +166,7 @@ fn is_final(error: &StoreError) -> bool {
     )
 }
 
-/// Fetches from where an earlier attempt broke off.
+/// Continues an earlier attempt.
 async fn rest(
     store: &dyn ObjectStore,
     meta: &ObjectMeta,

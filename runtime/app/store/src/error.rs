@@ -1,10 +1,7 @@
-//! Errors of objects, without secrets.
-
 use std::error::Error;
 use std::io::{self, ErrorKind};
 use std::path::PathBuf;
 
-/// The reason why an object is not read or written.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StoreError {
     #[error("invalid URL `{url}`: {problem}")]
@@ -77,7 +74,7 @@ impl From<StoreError> for io::Error {
     }
 }
 
-/// A message of a client without the queries of URLs in it, which may hold a signature.
+/// Removes the queries of URLs from a message, because they may contain signatures.
 pub(crate) fn without_queries(text: &str) -> String {
     let mut words = text.split_inclusive(char::is_whitespace);
     let bare = |word: &str| match (word.contains("://") || word.starts_with('/'), word.find('?')) {

@@ -1,4 +1,4 @@
-//! Data sets of the Hugging Face Hub, kept where its own tools keep them.
+//! Data sets of the Hugging Face Hub, stored in the cache of the Hub's own tools.
 
 use std::env;
 use std::path::PathBuf;
@@ -9,11 +9,11 @@ use hf_hub::{Cache, Repo, RepoType};
 use crate::error::{StoreError, without_queries};
 use crate::location::DataSet;
 
-/// Attempts to continue an interrupted download.
+/// Number of times that an interrupted download is continued.
 const MAX_RETRIES: usize = 5;
 
-/// The path of a copy of a file or folder. The settings are shared with the Hub's own tools: `HF_HOME`,
-/// `HF_ENDPOINT`, `HF_TOKEN`, and the token that `hf auth login` stores.
+/// Fetches a file or folder and returns its path. Uses the settings of the Hub's tools: `HF_HOME`, `HF_ENDPOINT`,
+/// `HF_TOKEN`, and the token stored by `hf auth login`.
 pub(crate) fn fetch(data_set: &DataSet) -> Result<PathBuf, StoreError> {
     let failed = |error: ApiError| StoreError::Hub { url: data_set.name.clone(), reason: reason(&error) };
     let api = api().map_err(failed)?;
@@ -30,7 +30,7 @@ pub(crate) fn fetch(data_set: &DataSet) -> Result<PathBuf, StoreError> {
             return Err(StoreError::ForeignName { url: data_set.name.clone(), file: name.to_owned() });
         }
         let copy = file(&api, repo(), name).map_err(failed)?;
-        // As many folders up as there are names behind the prefix.
+        // Go up one folder for each name after the prefix.
         let deep = name[prefix.len()..].split('/').count();
         place = copy.ancestors().nth(deep).map(PathBuf::from);
     }
@@ -48,7 +48,7 @@ fn api() -> Result<Api, ApiError> {
     }
 }
 
-/// The copy of a file at the commit that the revision is now.
+/// Fetches a file at the current commit of the revision.
 fn file(api: &Api, repo: Repo, name: &str) -> Result<PathBuf, ApiError> {
     let place = Cache::from_env().repo(repo.clone());
     let repo = api.repo(repo);

@@ -1,14 +1,12 @@
-//! Objects at URLs: Amazon S3 and compatible stores (`s3://`), Google Cloud Storage (`gs://`),
-//! Azure Blob Storage (`az://`), data sets of the Hugging Face Hub (`hf://datasets/`) and HTTP
-//! servers (`https://`).
+//! Objects at URLs: Amazon S3 and compatible stores (`s3://`), Google Cloud Storage (`gs://`), Azure Blob Storage
+//! (`az://`), data sets of the Hugging Face Hub (`hf://datasets/`) and HTTP servers (`https://`).
 //!
-//! An input is copied to disk before it is read: in pieces, continued after an interruption, and
-//! kept until the object changes or the folder of copies is full. An output is uploaded when it is
-//! complete, in parts if it is large. Until the store has all of it, it is kept with a note, which
-//! lets another command continue.
+//! An input is copied to disk before it is read. Interrupted downloads are continued. A copy is kept until the object
+//! changes or the cache is full. An output is uploaded when it is complete, in parts if it is large. Until the upload
+//! is complete, the file is kept together with a note from which another command can continue.
 //!
-//! Credentials come from where the providers' own tools find them. They are never part of a URL,
-//! and no error or notice has any.
+//! Credentials come from the same sources as for the providers' own tools. They are never part of a URL, an error or
+//! a notice.
 
 mod cache;
 mod client;
@@ -33,14 +31,14 @@ use error::StoreError;
 use location::Location;
 use pending::PendingFile;
 
-/// Reads and writes objects, with settings of the environment.
+/// Reads and writes objects, configured by the environment.
 #[derive(Debug, Default)]
 pub struct Store {
     cache: Cache,
 }
 
 impl Store {
-    /// Lets the readers and writers of files of this process read and write objects.
+    /// Registers the store for all file inputs and outputs of this process.
     pub fn install() {
         vcr_base::input::remote::set_fetch(Box::new(Self::default()));
         vcr_base::output::set_upload(Box::new(Self::default()));
@@ -85,7 +83,7 @@ impl Upload for Store {
     }
 }
 
-/// Runs a future to its end on a thread of its own, since the caller's may be one of a runtime.
+/// Runs a future on its own thread, because the caller's thread may belong to an async runtime.
 fn apart<T: Send>(work: impl Future<Output = Result<T, StoreError>> + Send) -> Result<T, StoreError> {
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
     thread::scope(|scope| {

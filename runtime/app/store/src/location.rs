@@ -1,35 +1,33 @@
-//! Location of an object.
-
 use url::{Host, Url};
 use vcr_base::input::remote::without_secrets;
 
 use crate::error::StoreError;
 
-/// The longest URL. Clients take 64 KiB, after encoding it and adding to it.
+/// The longest URL. Clients accept 64 KiB after they have encoded and extended it.
 const MAX_BYTES: usize = 4096;
 
-/// Bytes of a longer one that its error shows.
+/// Number of bytes of a longer URL that the error shows.
 const SHOWN_BYTES: usize = 64;
 
-/// Location of an object, or of a folder of objects.
+/// The location of an object, or of a folder of objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Location {
     Object(Object),
     DataSet(DataSet),
 }
 
-/// An object of a bucket, a container or a server.
+/// An object in a bucket, a container or on a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Object {
-    /// Its URL, without secrets.
+    /// URL without secrets.
     pub(crate) name: String,
     pub(crate) url: Url,
-    /// Its key, without a `/` at either end.
+    /// Key without a `/` at either end.
     pub(crate) key: object_store::path::Path,
     pub(crate) is_folder: bool,
 }
 
-/// A file of a data set of the Hugging Face Hub.
+/// A file of a Hugging Face data set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DataSet {
     pub(crate) name: String,
@@ -42,7 +40,7 @@ pub(crate) struct DataSet {
 }
 
 impl Location {
-    /// Reads `s3://BUCKET/KEY`, `gs://BUCKET/KEY`, `az://CONTAINER/KEY`, `https://HOST/PATH` or
+    /// Parses `s3://BUCKET/KEY`, `gs://BUCKET/KEY`, `az://CONTAINER/KEY`, `https://HOST/PATH` or
     /// `hf://datasets/OWNER/NAME[@REVISION]/PATH`.
     pub(crate) fn parse(text: &str) -> Result<Self, StoreError> {
         if text.len() > MAX_BYTES {
@@ -77,7 +75,7 @@ impl Location {
         Ok(Self::Object(Object { is_folder: text.ends_with('/'), name, url, key }))
     }
 
-    /// The URL, without secrets.
+    /// URL without secrets.
     pub(crate) fn name(&self) -> &str {
         match self {
             Self::Object(object) => &object.name,

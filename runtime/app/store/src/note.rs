@@ -1,8 +1,7 @@
-//! Notes of unfinished uploads, in the folders of the files: `FILE.upload`, a JSON line for each
-//! event.
+//! Notes of unfinished uploads, in the folders of the files: `FILE.upload` has a JSON line for each event.
 //!
-//! A note is written before its upload begins and removed with its file, so both outlive a
-//! process that is killed. A line that was cut off is as if it had not happened.
+//! A note is written before its upload begins and removed with its file, so both survive a killed process. An
+//! incomplete last line is ignored.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, TryLockError};
@@ -12,9 +11,8 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-/// Notes end with this.
 const SUFFIX: &str = ".upload";
-/// Bytes that are read at once to compute a digest.
+/// Buffer size for computing a digest.
 const PIECE_BYTES: usize = 1 << 20;
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -26,25 +24,25 @@ enum Line {
     Sent(Sent),
 }
 
-/// An upload in parts that the store has begun.
+/// A multipart upload that has begun in the store.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Begun {
-    /// The store's name of the upload; empty where parts belong to an object alone.
+    /// The store's id of the upload; empty if the store identifies parts by the object alone.
     pub(crate) upload_id: String,
     pub(crate) part_bytes: usize,
     /// Digest of the whole file.
     pub(crate) digest: String,
 }
 
-/// An object that a file has become.
+/// A completed upload.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Sent {
     pub(crate) digest: String,
-    /// The store's name of this version.
+    /// The store's identifier of this version.
     pub(crate) e_tag: Option<String>,
 }
 
-/// The note of a file. It is locked until it is dropped.
+/// The note of a file, locked until dropped.
 #[derive(Debug)]
 pub(crate) struct Note {
     pub(crate) file: PathBuf,
@@ -52,17 +50,17 @@ pub(crate) struct Note {
     /// Whether an existing object may be replaced.
     pub(crate) replaces: bool,
     pub(crate) begun: Option<Begun>,
-    /// Parts that the store has, by their indices.
+    /// Parts that the store has, by index.
     pub(crate) parts: BTreeMap<usize, String>,
     pub(crate) sent: Option<Sent>,
     lines: File,
 }
 
 impl Note {
-    /// Notes that a file is to be uploaded.
+    /// Writes a new note that a file must be uploaded.
     pub(crate) fn create(file: &Path, url: &str, replaces: bool) -> io::Result<Self> {
         let lines = File::options().read(true).append(true).create_new(true).open(path_of(file))?;
-        // Some network filesystems have no locks; there two processes may send the same.
+        // Some network filesystems have no locks; there two processes may upload the same file.
         let _ = lines.try_lock();
         let (file, url) = (file.to_owned(), url.to_owned());
         let mut note = Self { file, url, replaces, begun: None, parts: BTreeMap::new(), sent: None, lines };
@@ -70,7 +68,7 @@ impl Note {
         Ok(note)
     }
 
-    /// Reads a note; none if its file no longer exists, or another process uploads it.
+    /// Reads a note; none if its file no longer exists or another process is uploading it.
     fn open(path: &Path) -> io::Result<Option<Self>> {
         let Some(file) = file_of(path).filter(|file| file.is_file()) else { return Ok(None) };
         let mut lines = File::options().read(true).append(true).open(path)?;
@@ -89,13 +87,12 @@ impl Note {
         Ok(Some(note))
     }
 
-    /// All notes in a folder and its subfolders, by the names of their files, without those of
-    /// other processes.
+    /// All notes in a folder and its subfolders, sorted by file name, except those locked by other processes.
     pub(crate) fn all(spool: &Path) -> io::Result<Vec<Self>> {
         let mut paths = Vec::new();
         for path in entries(spool)? {
             match path.is_dir() {
-                // It may have been removed meanwhile.
+                // The folder may have been removed meanwhile.
                 true => paths.extend(entries(&path).unwrap_or_default()),
                 false => paths.push(path),
             }
@@ -105,34 +102,34 @@ impl Note {
         Ok(paths.iter().filter_map(|path| Self::open(path).ok().flatten()).collect())
     }
 
-    /// Notes that the store has begun an upload in parts.
+    /// Records that a multipart upload has begun.
     pub(crate) fn begin(&mut self, begun: Begun) -> io::Result<()> {
         self.append(Line::Begun(begun))
     }
 
-    /// Notes that the store has a part.
+    /// Records that the store has a part.
     pub(crate) fn add_part(&mut self, index: usize, content_id: String) -> io::Result<()> {
         self.append(Line::Part { index, content_id })
     }
 
-    /// Notes that the object is complete.
+    /// Records that the object is complete.
     pub(crate) fn finish(&mut self, sent: Sent) -> io::Result<()> {
         self.append(Line::Sent(sent))
     }
 
-    /// Goes on with an upload that another note has begun.
+    /// Takes over the upload that another note has begun.
     pub(crate) fn adopt(&mut self, other: &Self) -> io::Result<()> {
         let Some(begun) = &other.begun else { return Ok(()) };
         self.begin(begun.clone())?;
         other.parts.iter().try_for_each(|(index, content_id)| self.add_part(*index, content_id.clone()))
     }
 
-    /// Removes the file and its note, and their folder if nothing else is in it.
+    /// Removes the file and its note, and their folder if it is empty.
     pub(crate) fn remove(self, spool: &Path) -> io::Result<()> {
         let removed = fs::remove_file(&self.file);
         fs::remove_file(path_of(&self.file))?;
         if let Some(folder) = self.file.parent().filter(|folder| *folder != spool) {
-            // Others may be waiting in it.
+            // Fails if other files are waiting in the folder.
             let _ = fs::remove_dir(folder);
         }
         removed
@@ -177,7 +174,6 @@ fn file_of(path: &Path) -> Option<PathBuf> {
     path.to_str()?.strip_suffix(SUFFIX).map(PathBuf::from)
 }
 
-/// The digest of a file's bytes.
 pub(crate) fn digest(file: &Path) -> io::Result<String> {
     let mut open = File::open(file)?;
     let mut hash = Sha256::new();

@@ -1,4 +1,4 @@
-//! Files that wait for their uploads, or are being uploaded.
+//! Files that wait for their upload or are being uploaded.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,6 @@ use crate::location::Location;
 use crate::note::{Note, Sent, digest};
 use crate::upload;
 
-/// A file with its note.
 #[derive(Debug)]
 pub(crate) struct PendingFile {
     note: Note,
@@ -19,15 +18,15 @@ pub(crate) struct PendingFile {
 }
 
 impl PendingFile {
-    /// Notes that a file is to be uploaded.
+    /// Writes a note that a file must be uploaded.
     pub(crate) fn plan(file: &Path, url: &str, replaces: bool, spool: PathBuf) -> Result<Self, StoreError> {
-        // An address that cannot be one is better refused than noted.
+        // Refuse an invalid URL instead of recording it.
         Location::parse(url)?.writable()?;
         let note = Note::create(file, url, replaces).map_err(StoreError::file(file))?;
         Ok(Self { note, spool })
     }
 
-    /// All that no other process uploads, by the names of their files.
+    /// All waiting files that no other process is uploading, sorted by file name.
     pub(crate) fn all(spool: &Path) -> Result<Vec<Self>, StoreError> {
         let notes = Note::all(spool).map_err(StoreError::file(spool))?;
         Ok(notes.into_iter().map(|note| Self { note, spool: spool.to_owned() }).collect())
@@ -37,7 +36,7 @@ impl PendingFile {
         let location = Location::parse(&self.note.url)?;
         let file = self.note.file.clone();
         let digest = digest(&file).map_err(StoreError::file(&file))?;
-        // Leftovers of earlier commands for this URL.
+        // Files of earlier commands for the same URL.
         let others = Note::all(&self.spool).map_err(StoreError::file(&self.spool))?;
         let others: Vec<Note> = others.into_iter().filter(|other| other.url == self.note.url).collect();
         let earlier = sent_before(&self.note, &others, &digest);
@@ -56,28 +55,28 @@ impl PendingFile {
         Ok(())
     }
 
-    /// Removes a file that waited for the same URL, if this one takes its place.
+    /// Removes a file that waited for the same URL, if this upload supersedes it.
     async fn supersede(&self, other: Note, location: &Location, sent: &str) {
         if !self.note.replaces && digest(&other.file).map_or(true, |digest| digest != sent) {
             return;
         }
         let ours = self.note.begun.as_ref().map(|begun| &begun.upload_id);
         if let Some(begun) = other.begun.as_ref().filter(|begun| Some(&begun.upload_id) != ours) {
-            // The store forgets the parts by itself some day, too.
+            // The store eventually drops the parts itself.
             let _ = upload::abort(location, begun).await;
         }
-        // A file that cannot be removed is sent again by the next `vcr upload`.
+        // A file that cannot be removed is uploaded again by the next `vcr upload`.
         let _ = other.remove(&self.spool);
     }
 }
 
-/// Objects that these bytes have become.
+/// Completed uploads of the same bytes.
 fn sent_before(note: &Note, others: &[Note], digest: &str) -> Vec<Sent> {
     let sent = std::iter::once(note).chain(others).filter_map(|note| note.sent.clone());
     sent.filter(|sent| sent.digest == digest && sent.e_tag.is_some()).collect()
 }
 
-/// Goes on with an upload of the same bytes that another command has begun.
+/// Takes over an upload of the same bytes that another command has begun.
 fn adopt(note: &mut Note, others: &[Note], digest: &str) -> io::Result<()> {
     let has_begun = |note: &Note| note.begun.as_ref().is_some_and(|begun| begun.digest == digest);
     match others.iter().find(|other| has_begun(other)) {

@@ -1,18 +1,18 @@
-//! Settings of Amazon's command line: `~/.aws/credentials` and `~/.aws/config`.
+//! Settings of the AWS CLI: `~/.aws/credentials` and `~/.aws/config`.
 //!
-//! `object_store` reads the environment, web identities, and the credentials of containers and
-//! instances, but not these files.
+//! `object_store` reads the environment, web identities, and the credentials of containers and instances, but not
+//! these files.
 
 use std::collections::BTreeMap;
 use std::env;
 use std::path::PathBuf;
 
-/// The keys of a profile, of both files.
+/// The keys of a profile, from both files.
 #[derive(Default)]
 pub(crate) struct Profile(BTreeMap<String, String>);
 
 impl Profile {
-    /// The profile that the environment names, or `default`.
+    /// The profile named by the environment, or `default`.
     pub(crate) fn from_env() -> Self {
         let name = env::var("AWS_PROFILE").unwrap_or_else(|_| "default".to_owned());
         let home = env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
@@ -36,7 +36,7 @@ impl Profile {
     }
 }
 
-/// The keys of a section with one of these names.
+/// The keys of the sections with one of these names.
 fn section(text: &str, names: &[&str]) -> BTreeMap<String, String> {
     let mut is_inside = false;
     let mut keys = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! Uploads of complete files.
+//! Uploads files.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -14,16 +14,16 @@ use crate::error::StoreError;
 use crate::location::{Location, Object};
 use crate::note::{Begun, Note};
 
-/// Files beyond this size go in parts of at least this size.
+/// Larger files are uploaded in parts of at least this size.
 const PART_BYTES: u64 = 8 << 20;
-/// S3 takes 10,000 parts.
+/// S3 accepts 10,000 parts.
 const MAX_PARTS: u64 = 9000;
-/// Parts that are sent at the same time.
+/// Number of parts sent concurrently.
 const PARTS_AT_ONCE: usize = 4;
-/// The largest file that is sent whole, to servers that take no parts.
+/// The largest file that is sent whole, to servers without multipart uploads.
 const MAX_WHOLE_BYTES: u64 = 512 << 20;
 
-/// The version of an object; none if there is no object, or the store has no versions.
+/// Version of an object; none if the object does not exist, or the store has no versions.
 pub(crate) async fn version(location: &Location) -> Result<Option<String>, StoreError> {
     let object = location.writable()?;
     match client::open(object)?.store.head(&object.key).await {
@@ -33,7 +33,7 @@ pub(crate) async fn version(location: &Location) -> Result<Option<String>, Store
     }
 }
 
-/// Whether there is an object.
+/// Whether an object exists.
 pub(crate) async fn exists(location: &Location) -> Result<bool, StoreError> {
     let object = location.writable()?;
     match client::open(object)?.store.head(&object.key).await {
@@ -43,8 +43,8 @@ pub(crate) async fn exists(location: &Location) -> Result<bool, StoreError> {
     }
 }
 
-/// Uploads a file. Without `replaces`, an existing object is not replaced, as far as the store can
-/// tell. Returns the object's version.
+/// Uploads a file and returns the object's version. Without `replaces`, an existing object is not replaced, as far as
+/// the store can tell.
 pub(crate) async fn upload(location: &Location, file: &Path, replaces: bool) -> Result<Option<String>, StoreError> {
     let object = location.writable()?;
     let client = client::open(object)?;
@@ -54,7 +54,7 @@ pub(crate) async fn upload(location: &Location, file: &Path, replaces: bool) -> 
     send(&client, object, file, open, bytes, replaces).await
 }
 
-/// Uploads a file that has a note. Where the store lets it, parts that it has are not sent again.
+/// Uploads a file that has a note. If the store permits it, parts that it already has are not sent again.
 pub(crate) async fn upload_noted(
     location: &Location,
     note: &mut Note,
@@ -76,7 +76,7 @@ pub(crate) async fn upload_noted(
     let mut parts = Parts { store: parts, object, file: open, bytes, note };
     if parts.note.begun.as_ref().is_some_and(|begun| begun.digest == digest) {
         match parts.finish().await {
-            // The store has forgotten the upload, or a part of it.
+            // The store has dropped the upload or one of its parts.
             Err(Failure::Store(error)) if is_forgotten(&error) => {}
             other => return other.map_err(|failure| failure.of(object, &path)),
         }
@@ -89,13 +89,13 @@ pub(crate) async fn upload_noted(
 }
 
 fn is_forgotten(error: &Error) -> bool {
-    // The codes are those of S3 and Azure. Azure has no uploads, only parts: it drops the parts of a blob
-    // after a week, and as soon as another upload makes the blob.
+    // Error codes of S3 and Azure. Azure has only parts, no uploads: it drops the parts of a blob after a week, or
+    // when another upload creates the blob.
     let codes = ["InvalidPart", "InvalidBlockList"];
     matches!(error, Error::NotFound { .. }) || codes.iter().any(|code| error.to_string().contains(code))
 }
 
-/// The reason why parts are not sent.
+/// Why parts could not be sent.
 enum Failure {
     Store(Error),
     Disk(io::Error),
@@ -110,7 +110,7 @@ impl Failure {
     }
 }
 
-/// A file on its way in parts that are noted.
+/// A multipart upload whose parts are recorded in a note.
 struct Parts<'a> {
     store: &'a dyn MultipartStore,
     object: &'a Object,
@@ -126,7 +126,7 @@ impl Parts<'_> {
         self.note.begin(begun).map_err(Failure::Disk)
     }
 
-    /// Sends the missing parts, and completes the object.
+    /// Sends the missing parts and completes the object.
     async fn finish(&mut self) -> Result<Option<String>, Failure> {
         let Some(Begun { upload_id, part_bytes, .. }) = self.note.begun.clone() else {
             return Err(Failure::Disk(io::ErrorKind::NotFound.into()));
@@ -147,7 +147,7 @@ impl Parts<'_> {
                 let sent = self.store.put_part(&self.object.key, &upload_id, index, PutPayload::from(piece));
                 sending.push(async move { (index, sent.await) });
             }
-            // After a failure the others may still arrive.
+            // After a failure, wait for the other parts.
             match sending.next().await {
                 None => break,
                 Some((index, Ok(part))) => self.note.add_part(index, part.content_id).map_err(Failure::Disk)?,
@@ -169,7 +169,7 @@ fn part_bytes(bytes: u64) -> usize {
     PART_BYTES.max(bytes.div_ceil(MAX_PARTS)) as usize
 }
 
-/// Lets the store forget the parts of an upload.
+/// Aborts a multipart upload, so that the store drops its parts.
 pub(crate) async fn abort(location: &Location, begun: &Begun) -> Result<(), StoreError> {
     let object = location.writable()?;
     let Some(parts) = client::open(object)?.parts else { return Ok(()) };
@@ -179,7 +179,7 @@ pub(crate) async fn abort(location: &Location, begun: &Begun) -> Result<(), Stor
     }
 }
 
-/// Sends a file from its beginning.
+/// Sends a file from the beginning.
 async fn send(
     client: &Client,
     object: &Object,
@@ -210,7 +210,7 @@ async fn send(
                 return match sent.await {
                     Ok(()) => upload.finish().await.map(|made| made.e_tag).map_err(&failed),
                     Err(error) => {
-                        // The store forgets the parts by itself some day, too.
+                        // The store eventually drops the parts itself.
                         let _ = upload.abort().await;
                         Err(error)
                     }
@@ -229,7 +229,7 @@ async fn send(
     if !replaces {
         let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
         match store.put_opts(&object.key, payload.clone(), options).await {
-            // Then the result of `exists` must suffice.
+            // The store cannot create conditionally; the earlier `exists` check must suffice.
             Err(Error::NotImplemented { .. } | Error::NotSupported { .. }) => {}
             other => return other.map(|made| made.e_tag).map_err(failed),
         }
@@ -237,7 +237,7 @@ async fn send(
     store.put(&object.key, payload).await.map(|made| made.e_tag).map_err(failed)
 }
 
-/// Removes an object, which may be gone already.
+/// Removes an object; it may be gone already.
 pub(crate) async fn remove(location: &Location) -> Result<(), StoreError> {
     let object = location.writable()?;
     match client::open(object)?.store.delete(&object.key).await {

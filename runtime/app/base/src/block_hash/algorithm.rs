@@ -1,5 +1,3 @@
-//! The hash functions that vLLM offers.
-
 use std::fmt;
 use std::str::FromStr;
 
@@ -8,7 +6,7 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use crate::block_hash::Digest;
 
-/// The hash algorithm of blocks: `--prefix-caching-hash-algo`.
+/// Hash algorithm of block hashes: `--prefix-caching-hash-algo`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum HashAlgorithm {
     /// SHA-256 of the pickle.
@@ -22,18 +20,18 @@ pub enum HashAlgorithm {
     XxhashCbor,
 }
 
-/// A name that vLLM does not have.
+/// An algorithm name that vLLM does not have.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid hash algorithm `{name}`: expected sha256, sha256_cbor, xxhash or xxhash_cbor")]
 pub struct UnknownAlgorithm {
-    /// The name.
+    /// The unknown name.
     pub name: String,
 }
 
 impl HashAlgorithm {
     const ALL: [Self; 4] = [Self::Sha256, Self::Sha256Cbor, Self::Xxhash, Self::XxhashCbor];
 
-    /// vLLM's name.
+    /// Name of the algorithm in vLLM.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -56,7 +54,7 @@ impl HashAlgorithm {
         if self.is_cryptographic() {
             Digest::new(&Sha256::digest(bytes))
         } else {
-            // Python's `xxh3_128_digest` is big-endian, the canonical form.
+            // Python's `xxh3_128_digest` returns big-endian bytes.
             Digest::new(&xxh3_128(bytes).to_be_bytes())
         }
     }

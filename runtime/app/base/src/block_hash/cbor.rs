@@ -1,5 +1,5 @@
-//! Canonical CBOR (RFC 8949, section 4.2.1), as `cbor2.dumps(value,
-//! canonical=True)` writes it: definite lengths, shortest heads, no references.
+//! Canonical CBOR (RFC 8949, section 4.2.1): definite lengths, shortest heads, no references. Equal to
+//! `cbor2.dumps(value, canonical=True)`.
 
 use crate::block_hash::encode::Encode;
 
@@ -51,7 +51,7 @@ impl Encode for Cbor {
     fn int(&mut self, value: i64) {
         match u64::try_from(value) {
             Ok(value) => self.head(UNSIGNED, value),
-            // CBOR counts negative numbers from -1 downwards.
+            // CBOR encodes a negative number n as -1 - n.
             Err(_) => self.head(NEGATIVE, !value as u64),
         }
     }

@@ -1,13 +1,11 @@
-//! The hash of one block.
-
 use std::fmt;
 
 const MAX_LEN: usize = 32;
 
-/// The hash of one block: 32 bytes, or 16 of an xxhash.
+/// The hash of one block: 32 bytes, or 16 with xxhash.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Digest {
-    /// Zeros from `len` on.
+    /// Bytes from `len` on are zero.
     bytes: [u8; MAX_LEN],
     len: u8,
 }
@@ -19,15 +17,14 @@ impl Digest {
         Self { bytes, len: digest.len() as u8 }
     }
 
-    /// The bytes, as KV events carry them with
-    /// `VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES=0`.
+    /// The bytes, as KV events contain them with `VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES=0`.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
     }
 
-    /// The number that KV events carry by default: the low 64 bits of the
-    /// digest, read as one big-endian integer (`maybe_convert_block_hash`).
+    /// The number in KV events by default: the low 64 bits of the digest as a big-endian integer
+    /// (`maybe_convert_block_hash`).
     #[must_use]
     pub fn low_u64(&self) -> u64 {
         let low = self.as_bytes().last_chunk().expect("a digest has at least 16 bytes");

@@ -1,10 +1,10 @@
-//! The Python values that are hashed, apart from how they are written.
+//! The Python values that vLLM hashes, independent of their serialisation.
 
 use crate::block_hash::{Digest, ExtraKey, HashRules};
 
-/// Writes one Python value into a buffer that is kept between values.
+/// Writes one Python value at a time into a reused buffer.
 pub(crate) trait Encode {
-    /// Forgets the last value.
+    /// Clears the buffer.
     fn begin(&mut self);
 
     /// Ends the value and returns its bytes.
@@ -14,28 +14,28 @@ pub(crate) trait Encode {
 
     fn int(&mut self, value: i64);
 
-    /// An object that occurs once.
+    /// A bytes object that occurs once.
     fn bytes(&mut self, value: &[u8]);
 
-    /// Writes a string that is no constant of the program.
+    /// A string that is not a constant of the program.
     fn text(&mut self, value: &str);
 
-    /// A string of the program, the same object each time. Longer than a character, unlike the
-    /// shared strings from outside.
+    /// A string constant of the program, always the same object. It must be longer than one character, because
+    /// CPython shares shorter strings.
     fn constant(&mut self, value: &'static str);
 
-    /// A tuple that occurs once, of the `len` values that `items` writes.
+    /// A tuple that occurs once; `items` writes its `len` values.
     fn tuple(&mut self, len: usize, items: impl FnOnce(&mut Self));
 }
 
-/// The string that the hash before the first block is made from.
+/// Encodes the string whose hash stands for the parent of a first block.
 pub(crate) fn encode_text<'a>(out: &'a mut impl Encode, text: &str) -> &'a [u8] {
     out.begin();
     out.text(text);
     out.finish()
 }
 
-/// `(parent, tuple(tokens), tuple(extra) or None)`, see `hash_block_tokens`; with tokens behind the block
+/// Encodes `(parent, tuple(tokens), tuple(extra) or None)`, see `hash_block_tokens`. With lookahead tokens it is
 /// `(parent, tuple(tokens), (tuple(extra) or None, *ahead))`.
 pub(crate) fn encode_block<'a>(
     out: &'a mut impl Encode,

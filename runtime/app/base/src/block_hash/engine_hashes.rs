@@ -1,4 +1,4 @@
-//! Digests of an engine's blocks, for as long as they are cached.
+//! Digests of an engine's cached blocks.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -6,11 +6,11 @@ use std::num::NonZeroU32;
 
 use crate::block_hash::{BlockHasher, Digest, ExtraKey};
 
-/// The digests of the blocks that an engine has cached.
+/// The digests of an engine's cached blocks.
 ///
-/// The engine names content by 64-bit ids: equal ids mean equal tokens and
-/// extra keys after an equal prefix. Several of its blocks may hold the same
-/// content, so each id is counted: it is forgotten when all are removed.
+/// The engine names contents by 64-bit ids: equal ids mean the same tokens and extra keys after the same prefix.
+/// Several blocks may have the same content, so the blocks of each id are counted. An id is forgotten when its last
+/// block is removed.
 #[derive(Debug)]
 pub struct EngineHashes {
     hasher: BlockHasher,
@@ -21,35 +21,35 @@ pub struct EngineHashes {
 #[derive(Debug)]
 struct Cached {
     digest: Digest,
-    /// At least 1.
+    /// Number of blocks with this content, at least 1.
     blocks: u32,
-    /// Its place in its sequence, from 0.
+    /// Position in its sequence, from 0.
     place: u32,
 }
 
 /// An impossible event of an engine's cache.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EngineHashesError {
-    /// Blocks were stored after one that is not cached.
+    /// The parent of stored blocks is not cached.
     #[error("blocks were stored after block {parent:#x}, which is not cached")]
     UnknownParent {
-        /// The parent's id.
+        /// Id of the parent.
         parent: u64,
     },
-    /// A block was removed that is not cached.
+    /// A removed block is not cached.
     #[error("block {block:#x} was removed, but is not cached")]
     UnknownBlock {
-        /// The block's id.
+        /// Id of the block.
         block: u64,
     },
-    /// The tokens do not fill the blocks.
+    /// The number of tokens does not match the number of blocks.
     #[error("{blocks} blocks of {block_size_tokens} tokens were stored with {tokens} tokens")]
     TokenCount {
         /// Number of blocks.
         blocks: usize,
-        /// Tokens that fill one.
+        /// Tokens in a full block.
         block_size_tokens: usize,
-        /// Tokens given.
+        /// Number of tokens given.
         tokens: usize,
     },
 }
@@ -61,15 +61,14 @@ impl EngineHashes {
         Self { hasher, block_size_tokens: block_size_tokens.get() as usize, cached: HashMap::new() }
     }
 
-    /// Records consecutive cached blocks: appends their digests to `out` and returns their
-    /// parent's.
+    /// Records consecutive blocks that were stored. Appends their digests to `out` and returns the digest of their
+    /// parent.
     ///
-    /// `tokens` covers all blocks; `extra_of` returns a block's extra keys by its position in `blocks`.
+    /// `tokens` has the tokens of all blocks; `extra_of` returns a block's extra keys by its index in `blocks`.
     ///
     /// # Errors
     ///
-    /// If `parent` is not cached, or there are more or fewer tokens than the
-    /// blocks hold. Nothing has changed then.
+    /// If `parent` is not cached, or the number of tokens does not match the blocks. Then nothing changes.
     pub fn stored<'a>(
         &mut self,
         parent: Option<u64>,
@@ -99,7 +98,7 @@ impl EngineHashes {
         Ok(parent)
     }
 
-    /// The place in its sequence, from 0, of the block that follows `parent`.
+    /// Position, from 0, of the block that follows `parent` in its sequence.
     ///
     /// # Errors
     ///
@@ -109,11 +108,11 @@ impl EngineHashes {
         self.cached.get(&parent).map(|cached| cached.place + 1).ok_or(EngineHashesError::UnknownParent { parent })
     }
 
-    /// Records the removal of one block with this content; returns its digest.
+    /// Records that one block with this content was removed, and returns its digest.
     ///
     /// # Errors
     ///
-    /// If it is not cached.
+    /// If the block is not cached.
     pub fn removed(&mut self, block: u64) -> Result<Digest, EngineHashesError> {
         let Entry::Occupied(mut entry) = self.cached.entry(block) else {
             return Err(EngineHashesError::UnknownBlock { block });
@@ -127,7 +126,7 @@ impl EngineHashes {
         Ok(digest)
     }
 
-    /// All blocks were removed at once.
+    /// Records that all blocks were removed.
     pub fn cleared(&mut self) {
         self.cached.clear();
     }

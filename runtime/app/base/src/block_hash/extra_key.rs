@@ -1,45 +1,42 @@
-//! Keys that distinguish blocks of the same tokens.
-
 use crate::block_hash::HashRules;
 use crate::block_hash::encode::Encode;
 
-/// A key that distinguishes blocks with the same tokens and the same predecessors.
+/// A key that distinguishes blocks with the same tokens and parent.
 ///
-/// A block's keys come in the order of the variants
-/// (`generate_block_hash_extra_keys`); there may be several multimodal inputs,
-/// but only one of each other kind. How one is written, bare or tagged, is a
-/// matter of the rules.
+/// A block's keys are ordered by variant (`generate_block_hash_extra_keys`). A block may have several multimodal
+/// inputs, but only one key of each other kind. [`HashRules`](crate::block_hash::HashRules) decide whether keys are
+/// written bare or tagged.
 ///
-/// Pickle writes an object that it has written before as a reference, so it matters which strings are the
-/// same object. In an engine, a process that decodes its requests from a socket, the same objects are the
-/// tags, which are constants of the program, and equal strings of at most one character up to U+00FF, which
-/// CPython shares. All other strings are separate objects, even the same image's identifier given twice.
+/// Pickle replaces a repeated object by a reference, so object identity affects the hash. In an engine that decodes
+/// its requests from a socket, only two kinds of strings are shared objects: the tags, and equal strings of at most
+/// one character up to U+00FF, which CPython shares. All other strings are separate objects, even if the same
+/// identifier occurs twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExtraKey<'a> {
-    /// The adapter of a request, on each of its blocks.
+    /// The LoRA adapter of the request, on each of its blocks.
     Lora {
         /// `lora_name`.
         name: &'a str,
-        /// `lora_path`; only hashed from 0.31.
+        /// `lora_path`; hashed from 0.31 on.
         path: &'a str,
     },
-    /// A multimodal input that has tokens in the block.
+    /// A multimodal input with tokens in the block.
     MultiModal {
-        /// The input.
+        /// Identifier of the input.
         identifier: &'a str,
-        /// Its first token relative to the block's; negative if it began in an
+        /// First token of the input relative to the first token of the block; negative if the input begins in an
         /// earlier block.
         offset: i64,
     },
-    /// The `cache_salt` of a request, on its first block only. An empty one counts as none.
+    /// The request's `cache_salt`, on its first block only. An empty salt counts as none.
     CacheSalt(&'a str),
-    /// The SHA-256 of the block's part of the prompt embeddings.
+    /// SHA-256 of the block's part of the prompt embeddings.
     PromptEmbeds(&'a [u8; 32]),
 }
 
 impl<'a> ExtraKey<'a> {
-    /// The key of a multimodal input with `len` tokens from `offset` on in its prompt, for the tokens from
-    /// `start` to before `end`; none if it has no token there.
+    /// The key of a multimodal input for the block with tokens `start..end`; none if the input has no token there.
+    /// The input has `len` tokens from `offset` on.
     #[must_use]
     pub fn of_input(identifier: &'a str, (offset, len): (u32, u32), start: u64, end: u64) -> Option<Self> {
         let (first, behind) = (u64::from(offset), u64::from(offset) + u64::from(len));
@@ -49,7 +46,7 @@ impl<'a> ExtraKey<'a> {
 }
 
 impl ExtraKey<'_> {
-    /// Place in the order of keys.
+    /// Position in the order of keys.
     pub(crate) fn rank(&self) -> u8 {
         match self {
             Self::Lora { .. } => 0,

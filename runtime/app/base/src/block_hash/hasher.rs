@@ -1,29 +1,29 @@
-//! Computes the hash of a block from its content.
+//! Computes block hashes.
 
 use crate::block_hash::cbor::Cbor;
 use crate::block_hash::encode::{encode_block, encode_text};
 use crate::block_hash::pickle::Pickle;
 use crate::block_hash::{Digest, ExtraKey, HashAlgorithm, HashRules};
 
-/// `DEFAULT_NONE_HASH_SEED`.
+/// vLLM's `DEFAULT_NONE_HASH_SEED`.
 const DEFAULT_SEED: &str = "vllm-none-hash";
 
-/// The seed of the hash before the first block.
+/// Seed of the hash that stands for the parent of a first block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seed<'a> {
-    /// The environment variable `PYTHONHASHSEED`. Set to nothing it is set.
+    /// Value of the environment variable `PYTHONHASHSEED`; it may be empty.
     PythonHashSeed(&'a str),
-    /// The variable is not set.
+    /// `PYTHONHASHSEED` is not set.
     Unset {
-        /// Represents the bytes that vLLM draws at its start, if it does
+        /// Used in place of the random bytes that vLLM draws at startup, if it draws any
         /// ([`BlockHasher::draws_seed`]).
         random: [u8; 32],
     },
 }
 
-/// Hashes blocks as one vLLM engine does.
+/// Hashes blocks like a vLLM engine.
 ///
-/// Allocates nothing for a block once its buffer has grown to the size of one.
+/// Allocates nothing once its buffer has the size of an encoded block.
 #[derive(Debug)]
 pub struct BlockHasher {
     algorithm: HashAlgorithm,
@@ -48,7 +48,7 @@ impl Buffer {
 }
 
 impl BlockHasher {
-    /// A hasher as an engine of `rules` has it.
+    /// Makes the hasher of an engine with these settings.
     #[must_use]
     pub fn new(algorithm: HashAlgorithm, rules: HashRules, seed: Seed<'_>) -> Self {
         let mut buffer =
@@ -57,7 +57,7 @@ impl BlockHasher {
         Self { algorithm, rules, none_hash, buffer }
     }
 
-    /// Whether an engine without `PYTHONHASHSEED` starts from random bytes, so that no other process has its
+    /// Whether an engine without `PYTHONHASHSEED` starts from random bytes. Then no other process can compute its
     /// hashes.
     #[must_use]
     pub fn draws_seed(algorithm: HashAlgorithm, rules: HashRules) -> bool {
@@ -70,7 +70,7 @@ impl BlockHasher {
         &self.none_hash
     }
 
-    /// The hash of the block of `tokens` that follows `parent`.
+    /// Hashes the block with `tokens` that follows `parent`.
     ///
     /// # Panics
     ///
@@ -80,8 +80,8 @@ impl BlockHasher {
         self.hash_block_ahead(parent, tokens, extra, &[])
     }
 
-    /// The hash of the block of `tokens` that follows `parent`, which covers the tokens `ahead` behind it, too
-    /// (`num_hash_lookahead_tokens`, since 0.33); `extra` are the keys of all these tokens.
+    /// Hashes the block with `tokens` that follows `parent`, including the lookahead tokens `ahead` after the block
+    /// (`num_hash_lookahead_tokens`, since 0.33). `extra` has the keys of all these tokens.
     ///
     /// # Panics
     ///
@@ -104,14 +104,14 @@ impl BlockHasher {
     }
 }
 
-/// `init_none_hash`.
+/// Computes vLLM's `init_none_hash`.
 fn none_hash(algorithm: HashAlgorithm, rules: HashRules, seed: Seed<'_>, buffer: &mut Buffer) -> Digest {
     let mut hash_of = |text: &str| algorithm.digest(buffer.text(text));
     match seed {
         Seed::PythonHashSeed(seed) => hash_of(seed),
         Seed::Unset { .. } if !BlockHasher::draws_seed(algorithm, rules) => hash_of(DEFAULT_SEED),
         Seed::Unset { random } if rules.has_fixed_seed() => hash_of(&hex::encode(random)),
-        // To 0.28 the bytes themselves are the hash, whatever the algorithm's length.
+        // Up to 0.28 the random bytes are the hash itself, even if the algorithm's hashes are shorter.
         Seed::Unset { random } => Digest::new(&random),
     }
 }

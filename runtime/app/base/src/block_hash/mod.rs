@@ -1,27 +1,24 @@
-//! vLLM's own hashes of KV blocks, as they leave an engine in KV events.
+//! vLLM's hashes of KV blocks, as KV events contain them.
 //!
-//! A router that follows the KV events of real engines computes these hashes itself from the tokens
-//! of a prompt. So they must be vLLM's, byte for byte: [`BlockHasher`] writes the same pickle or
-//! CBOR that CPython writes for `(parent, tokens, extra keys)` and hashes it with the same
-//! function. [`EngineHashes`] maps an engine's own, faster block names to these hashes while the
-//! blocks are cached.
+//! A router that follows the KV events of real engines computes these hashes from the tokens of a prompt, so the
+//! hashes must equal vLLM's. [`BlockHasher`] writes the pickle or CBOR that CPython writes for
+//! `(parent, tokens, extra keys)`, and hashes it with the same function. [`EngineHashes`] maps an engine's faster
+//! block ids to these hashes while the blocks are cached.
 //!
-//! The rules are from vLLM 0.27 to 0.33 (`vllm/v1/core/kv_cache_utils.py`, `vllm/utils/hashing.py`) under
-//! CPython 3.11; 3.10 to 3.13 pickle identically.
+//! The rules are those of vLLM 0.27 to 0.33 (`vllm/v1/core/kv_cache_utils.py`, `vllm/utils/hashing.py`) under CPython
+//! 3.11; 3.10 to 3.13 pickle identically.
 //!
-//! With EAGLE or MTP hashes of 0.33 cover tokens after their block, too
-//! ([`BlockHasher::hash_block_ahead`]). Blocks of groups of layers that are larger than
-//! the hashed ones have the hash of the last hashed block within.
+//! With EAGLE or MTP, hashes of 0.33 also cover tokens after their block ([`BlockHasher::hash_block_ahead`]). If a KV
+//! cache group has larger blocks than the hashed ones, its block has the hash of the last hashed block inside it.
 //!
 //! Not reproduced:
 //!
-//! * An engine in the process of its frontend (`VLLM_ENABLE_V1_MULTIPROCESSING=0`). Pickle writes a
-//!   repeated object as a reference, and strings that have not come over a socket may be one object
-//!   there. [`ExtraKey`] defines which are treated as such.
+//! * An engine in the process of its frontend (`VLLM_ENABLE_V1_MULTIPROCESSING=0`). Pickle writes a repeated object
+//!   as a reference, and there more strings may be the same object. [`ExtraKey`] lists the shared strings.
 //! * A `PYTHONHASHSEED` that is not UTF-8.
 //!
-//! Two blocks of a prompt, as an engine of vLLM 0.33 that was started with `PYTHONHASHSEED=0` and
-//! `--prefix-caching-hash-algo sha256_cbor` publishes them:
+//! Two blocks of a prompt, as published by an engine of vLLM 0.33 started with `PYTHONHASHSEED=0` and
+//! `--prefix-caching-hash-algo sha256_cbor`:
 //!
 //! ```
 //! use vcr_base::block_hash::{BlockHasher, HashAlgorithm, HashRules, Seed};

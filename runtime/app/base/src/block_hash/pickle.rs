@@ -13,42 +13,42 @@ const BININT1: u8 = b'K';
 const BININT2: u8 = b'M';
 const LONG1: u8 = 0x8a;
 const EMPTY_TUPLE: u8 = b')';
-/// Opcodes for one, two and three values on the stack.
+/// Opcodes for tuples of one, two and three values.
 const SMALL_TUPLES: [u8; 3] = [0x85, 0x86, 0x87];
 const TUPLE: u8 = b't';
 const MEMOIZE: u8 = 0x94;
 const BINGET: u8 = b'h';
 const LONG_BINGET: u8 = b'j';
-/// Opcodes with a length of one, four and eight bytes.
+/// Opcodes with a length field of one, four and eight bytes.
 const BYTES_OPS: [u8; 3] = [b'C', b'B', 0x8e];
 const TEXT_OPS: [u8; 3] = [0x8c, b'X', 0x8d];
 
-/// Opcode and length.
+/// Length of an opcode and a length field.
 const FRAME_HEADER_LEN: usize = 9;
-/// Shorter frames go without their header.
+/// Shorter frames have no header.
 const FRAME_LEN_MIN: usize = 4;
-/// A frame ends before the first value that begins at or after this length;
-/// strings from this length on lie between frames.
+/// A frame ends before the first value that begins at or after this length. Strings of at least this length are
+/// written between frames.
 const FRAME_LEN_TARGET: usize = 64 * 1024;
 
-/// One value's pickle.
+/// The pickle of one value.
 #[derive(Debug, Default)]
 pub(crate) struct Pickle {
     out: Vec<u8>,
-    /// The offset of the header of the open frame.
+    /// Offset of the open frame's header.
     frame: Option<usize>,
-    /// Number of objects that could be referred to.
+    /// Number of memoised objects.
     memo_len: u32,
-    /// Texts that will be memoised if they occur again, with their memo index.
+    /// Shared texts that have occurred, with their memo index.
     shared: Vec<(SharedText, u32)>,
 }
 
-/// A string that is one object wherever it occurs.
+/// A string that is the same object everywhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SharedText {
-    /// A string of the program.
+    /// A string constant of the program.
     Constant(&'static str),
-    /// A string of one character, or none.
+    /// An empty string or one character.
     Short(Option<char>),
 }
 
@@ -82,7 +82,7 @@ impl Pickle {
         }
     }
 
-    /// Every value begins with this: only here may a frame end.
+    /// Begins a value. Only here may a frame end.
     fn begin_value(&mut self) {
         if let Some(start) = self.frame
             && self.out.len() - start - FRAME_HEADER_LEN >= FRAME_LEN_TARGET
@@ -107,7 +107,7 @@ impl Pickle {
         }
     }
 
-    /// Writes a new object of bytes or a string; returns its index.
+    /// Writes a new bytes object or string and returns its memo index.
     fn new_object(&mut self, ops: [u8; 3], content: &[u8]) -> u32 {
         self.begin_value();
         let len = content.len() as u64;
@@ -142,11 +142,10 @@ impl Pickle {
         }
     }
 
-    /// An integer of more than 32 bits with its sign: the fewest bytes of its
-    /// two's complement.
+    /// Writes an integer of more than 32 bits (with sign) in the fewest bytes of two's complement.
     fn long(&mut self, value: i64) {
         let sign_bits = if value < 0 { value.leading_ones() } else { value.leading_zeros() };
-        // One sign bit must stay.
+        // One sign bit must remain.
         let len = (64 - sign_bits) as usize / 8 + 1;
         let mut bytes = [LONG1, len as u8, 0, 0, 0, 0, 0, 0, 0, 0];
         bytes[2..].copy_from_slice(&value.to_le_bytes());
@@ -243,8 +242,8 @@ mod tests {
         assert_eq!(pickled(|pickle| pickle.text("vllm-none-hash")), expected);
     }
 
-    /// Opcodes of `pickle.dumps(value, protocol=5)` between the header of the frame, if it is long
-    /// enough for one, and the stop.
+    /// The opcodes of `pickle.dumps(value, protocol=5)`, without the frame header (which only longer values have) and
+    /// the final stop.
     #[test]
     fn integers_take_the_shortest_opcode() {
         let cases: [(i64, &[u8]); 14] = [

@@ -1,20 +1,16 @@
-//! Differences of vLLM's versions.
-
-/// Ranges of vLLM versions with the same block hashes, named by the first version.
+/// Ranges of vLLM versions with the same block hashes. A variant has the name of the first version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum HashRules {
-    /// 0.27 and 0.28: the hash before the first block is random, extra keys
-    /// are bare.
+    /// 0.27 and 0.28: the `NONE_HASH` is random, and extra keys are bare.
     V0_27,
-    /// 0.29 and 0.30: cryptographic algorithms start from a fixed seed.
+    /// 0.29 and 0.30: cryptographic algorithms use a fixed seed.
     V0_29,
-    /// From 0.31: extra keys are tagged with their kind.
+    /// From 0.31 on: extra keys are tagged with their kind.
     V0_31,
 }
 
 impl HashRules {
-    /// The rules of a release; none for those before 0.27, whose rules are not known here. Releases
-    /// after 0.33 are assumed to keep its rules.
+    /// The rules of a release; none before 0.27. Releases after 0.33 are assumed to keep its rules.
     #[must_use]
     pub fn of_release(major: u32, minor: u32) -> Option<Self> {
         match (major, minor) {

@@ -1,19 +1,18 @@
-//! Why requests end: the numbers of vLLM's protocol and the names in captures, step
-//! logs and metrics. The wire's codec and the readers of captures share this table and
-//! nothing else.
+//! Finish reasons: their numbers in vLLM's protocol, and their names in captures, step logs and metrics. The wire
+//! codec and the capture readers share only this table.
 
 /// Why a request ended. The discriminant is the number in vLLM's protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FinishReason {
-    /// A stop token or text.
+    /// A stop token or stop string.
     Stop = 0,
-    /// Its token limit, or the model's.
+    /// The token limit of the request or the model.
     Length = 1,
-    /// It was aborted, by its client for example.
+    /// The request was aborted, for example by its client.
     Abort = 2,
-    /// A failure.
+    /// An internal error.
     Error = 3,
-    /// It repeated itself.
+    /// The output repeated itself.
     Repetition = 4,
 }
 
@@ -21,10 +20,10 @@ impl FinishReason {
     /// All reasons, by number.
     pub const ALL: [Self; 5] = [Self::Stop, Self::Length, Self::Abort, Self::Error, Self::Repetition];
 
-    /// All names, for errors: "expected ...".
+    /// All names, for error texts.
     pub const EXPECTED: &str = "stop, length, abort, error or repetition";
 
-    /// vLLM's name of the reason.
+    /// Name of the reason in vLLM.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -36,13 +35,13 @@ impl FinishReason {
         }
     }
 
-    /// The reason of that name.
+    /// The reason with that name.
     #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|reason| reason.name() == name)
     }
 
-    /// The reason of that number in vLLM's protocol.
+    /// The reason with that number in vLLM's protocol.
     #[must_use]
     pub fn of_number(number: usize) -> Option<Self> {
         Self::ALL.get(number).copied()

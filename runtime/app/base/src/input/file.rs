@@ -1,4 +1,4 @@
-//! Opening files, and reading small ones whole.
+//! Opens files, and reads small files completely.
 
 use std::fs::{self, File, FileType, OpenOptions};
 use std::io::{self, ErrorKind, Read};
@@ -12,19 +12,19 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
 use crate::input::remote;
 
-/// How long to wait for the writer of a FIFO before reporting it.
+/// Waiting time for the writer of a FIFO before the user is notified.
 const SILENT_WAIT: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 static NOTICE: OnceLock<fn(&str)> = OnceLock::new();
 
-/// Sets the function that shows a notice to the user, once for the process. Without it nothing is
+/// Sets the function that shows notices to the user. Only the first call has an effect. Without it no notices are
 /// shown.
 pub fn on_notice(show: fn(&str)) {
-    // The first one stays.
+    // Only the first function is kept.
     let _ = NOTICE.set(show);
 }
 
-/// Shows a notice to the person who waits, if anything shows them.
+/// Shows a notice to the waiting user, if [`on_notice`] was called.
 pub fn notice(text: &str) {
     if let Some(show) = NOTICE.get() {
         show(text);
@@ -56,7 +56,7 @@ pub fn is_regular(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|metadata| metadata.is_file())
 }
 
-/// The kind of something that is neither a regular file nor a FIFO.
+/// The kind of a file that is neither a regular file nor a FIFO.
 fn irregular(kind: FileType) -> Option<(ErrorKind, &'static str)> {
     if kind.is_dir() {
         Some((ErrorKind::IsADirectory, "a directory"))
@@ -85,7 +85,7 @@ fn open_fifo(path: &Path) -> io::Result<File> {
         notice(&format!("waiting for a writer of FIFO `{}`", path.display()));
         is_ready(None)?;
     }
-    // From here on an empty pipe with a writer blocks, instead of being an error.
+    // From here on, reading an empty pipe blocks while it has a writer.
     fcntl_setfl(&file, fcntl_getfl(&file)? - OFlags::NONBLOCK)?;
     Ok(file)
 }
@@ -146,7 +146,7 @@ mod tests {
         assert_eq!(open(&folder.path().join("none")).expect_err("nothing").kind(), ErrorKind::NotFound);
     }
 
-    /// As with `<(command)` of a shell, and with a writer that comes later.
+    /// Covers a shell's `<(command)` and a writer that comes later.
     #[test]
     fn a_fifo_gives_what_is_written_to_it() {
         let folder = tempfile::tempdir().expect("a folder");

@@ -1,4 +1,4 @@
-//! Lines of a stream, one at a time, in one reused buffer.
+//! Reads lines of a stream one by one into a reused buffer.
 
 use std::io::{self, BufRead, Read};
 
@@ -15,16 +15,16 @@ pub struct Lines<R> {
     read_bytes: u64,
 }
 
-/// The reason why a line cannot be read.
+/// Why a line cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum LineError {
     /// The stream cannot be read.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// A line exceeds [`MAX_LINE_BYTES`].
+    /// A line is longer than [`MAX_LINE_BYTES`].
     #[error("line {line} is longer than {}; expected one object or record a line", format_bytes(MAX_LINE_BYTES as f64))]
     TooLong {
-        /// Its number, from 1.
+        /// Line number, from 1.
         line: u64,
     },
 }
@@ -39,13 +39,13 @@ impl From<LineError> for io::Error {
 }
 
 impl<R: BufRead> Lines<R> {
-    /// The lines of `reader`.
+    /// Reads the lines of `reader`.
     pub fn new(reader: R) -> Self {
         Self { reader, buffer: Vec::new(), line: 0, read_bytes: 0 }
     }
 
-    /// The next line that is not blank, with its number from 1; `None` at the
-    /// end. A byte-order mark before the first line is dropped.
+    /// The next non-blank line with its line number, from 1; `None` at the end. Skips a byte-order mark before the
+    /// first line.
     ///
     /// # Errors
     /// When the stream cannot be read or the line is too long.
@@ -60,7 +60,7 @@ impl<R: BufRead> Lines<R> {
             }
             self.line += 1;
             if bytes as u64 > MAX_LINE_BYTES {
-                // Nothing of it is of use, and it is large.
+                // Free the large buffer; its contents are useless.
                 self.buffer = Vec::new();
                 return Err(LineError::TooLong { line: self.line });
             }
@@ -73,18 +73,17 @@ impl<R: BufRead> Lines<R> {
         }
     }
 
-    /// The row that was read last.
+    /// The line that was read last.
     pub fn row(&self) -> &[u8] {
         &self.buffer
     }
 
-    /// The number of the line that was read last, from 1.
+    /// Number of the line that was read last, from 1.
     pub fn line(&self) -> u64 {
         self.line
     }
 
-    /// Where the row that was read last starts, in bytes from the start of the
-    /// stream.
+    /// Offset of the line that was read last, in bytes from the start of the stream.
     pub fn row_offset_bytes(&self) -> u64 {
         self.read_bytes - self.buffer.len() as u64
     }
@@ -95,8 +94,7 @@ impl<R: BufRead> Lines<R> {
     }
 }
 
-/// A stream of text whose lines may not exceed [`MAX_LINE_BYTES`], for parsers that take a whole
-/// stream and buffer parts of it.
+/// A text stream whose lines may not exceed [`MAX_LINE_BYTES`], for parsers that read and buffer a stream themselves.
 #[derive(Debug)]
 pub struct LineCap<R> {
     reader: R,
@@ -105,7 +103,7 @@ pub struct LineCap<R> {
 }
 
 impl<R: Read> LineCap<R> {
-    /// `reader` with that limit.
+    /// Limits the lines of `reader`.
     pub fn new(reader: R) -> Self {
         Self { reader, line: 1, line_bytes: 0 }
     }

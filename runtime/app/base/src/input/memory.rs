@@ -1,9 +1,8 @@
-//! The memory that the process may have resident.
+//! The limit of the process's resident memory.
 //!
-//! The limit is set by [`set_limit`]. By default it is the resident memory when it is first requested plus
-//! [`DEFAULT_SHARE_PERCENT`] of the memory that is then available to the machine and to the control groups of
-//! the process. Readers of input and simulations call [`check`] regularly, so that too much memory is an
-//! error with a text, not the kernel's SIGKILL.
+//! [`set_limit`] sets the limit. The default is the resident memory at the first request, plus
+//! [`DEFAULT_SHARE_PERCENT`] of the memory then available to the machine and the process's cgroups. Input readers and
+//! simulations call [`check`] regularly, so that exceeding the limit is an error with a text instead of an OOM kill.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -15,20 +14,19 @@ use std::{fs, io};
 
 use crate::units::format_bytes;
 
-/// The default share of the available memory.
+/// Default limit, in percent of the available memory.
 pub const DEFAULT_SHARE_PERCENT: u64 = 80;
 
-/// A process below this size has room: querying the available memory took a tenth of a run of three
-/// requests.
+/// A smaller process is not checked, because querying the available memory took a tenth of a run of three requests.
 const SMALL_BYTES: u64 = 32 << 20;
 
-/// Key of the size of a page in the auxiliary vector (`AT_PAGESZ`).
+/// Key of the page size in the auxiliary vector (`AT_PAGESZ`).
 const AT_PAGE_SIZE: usize = 6;
 
-/// Set by the user; 0 if not.
+/// The limit set by the user; 0 if none.
 static GIVEN_BYTES: AtomicU64 = AtomicU64::new(0);
 
-/// The process takes more memory than it may.
+/// The process exceeds its memory limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the process takes {} of memory, and its limit is {}",
@@ -36,7 +34,7 @@ static GIVEN_BYTES: AtomicU64 = AtomicU64::new(0);
     format_bytes(*limit_bytes as f64)
 )]
 pub struct MemoryExceeded {
-    /// The memory in use, in bytes.
+    /// Memory in use, in bytes.
     pub resident_bytes: u64,
     /// The limit, in bytes.
     pub limit_bytes: u64,
@@ -53,7 +51,7 @@ pub fn set_limit(bytes: u64) {
     GIVEN_BYTES.store(bytes.max(1), Ordering::Relaxed);
 }
 
-/// The limit in bytes; none if the system does not report its available memory.
+/// The limit in bytes; none if the system does not report available memory.
 #[must_use]
 pub fn limit() -> Option<u64> {
     static DEFAULT: OnceLock<Option<u64>> = OnceLock::new();
@@ -66,17 +64,17 @@ pub fn limit() -> Option<u64> {
     }
 }
 
-/// The limit for a process that takes `bytes`; none if that is too little to matter.
+/// The limit for a process of `bytes`; none if the process is too small to be checked.
 #[must_use]
 pub fn limit_for(bytes: u64) -> Option<u64> {
     let is_given = GIVEN_BYTES.load(Ordering::Relaxed) != 0;
     if is_given || bytes >= SMALL_BYTES { limit() } else { None }
 }
 
-/// Checks that the process stays within its limit. Costs about a microsecond.
+/// Checks that the process is within its limit. Takes about a microsecond.
 ///
 /// # Errors
-/// When it takes more.
+/// When the process exceeds the limit.
 pub fn check() -> Result<(), MemoryExceeded> {
     let Some(resident_bytes) = resident_bytes() else { return Ok(()) };
     match limit_for(resident_bytes) {
@@ -85,7 +83,7 @@ pub fn check() -> Result<(), MemoryExceeded> {
     }
 }
 
-/// Resident memory of the process that no file backs.
+/// Resident memory of the process without file-backed pages.
 #[must_use]
 pub fn resident_bytes() -> Option<u64> {
     static STATM: OnceLock<Option<File>> = OnceLock::new();
@@ -95,13 +93,13 @@ pub fn resident_bytes() -> Option<u64> {
     let mut buffer = [0; 128];
     let len = statm.read_at(&mut buffer, 0).ok()?;
     let text = std::str::from_utf8(&buffer[..len]).ok()?;
-    // Pages: size, resident, shared with files, ...
+    // Page counts: size, resident, shared with files, ...
     let mut pages = text.split_ascii_whitespace().skip(1).map_while(|word| word.parse::<u64>().ok());
     let (resident, shared) = (pages.next()?, pages.next()?);
     Some(resident.saturating_sub(shared) * page_bytes)
 }
 
-/// The most memory that the process has had resident at once, files included.
+/// Peak resident memory of the process, including file-backed pages.
 #[must_use]
 pub fn peak_bytes() -> Option<u64> {
     let status = BufReader::new(File::open("/proc/self/status").ok()?);
@@ -110,8 +108,8 @@ pub fn peak_bytes() -> Option<u64> {
     Some(size_kb * 1024)
 }
 
-/// The size of a page, by the auxiliary vector of the process: pairs of a key and a value. As a file it takes
-/// no unsafe code, and its reader in rustix does not survive valgrind.
+/// Page size from the process's auxiliary vector, which has pairs of a key and a value. Reading the file needs no
+/// unsafe code, and rustix's reader crashes under valgrind.
 fn page_bytes() -> Option<u64> {
     let vector = fs::read("/proc/self/auxv").ok()?;
     let mut words =
@@ -124,8 +122,7 @@ fn page_bytes() -> Option<u64> {
     None
 }
 
-/// Memory available without swapping: the minimum over the machine and the process's control
-/// groups.
+/// Memory available without swapping: the minimum over the machine and the process's cgroups.
 #[must_use]
 pub fn available_bytes() -> Option<u64> {
     let meminfo = fs::read_to_string("/proc/meminfo").ok()?;
@@ -135,8 +132,8 @@ pub fn available_bytes() -> Option<u64> {
     Some(group_folders(&groups).iter().filter_map(|folder| group_available(folder)).fold(machine, u64::min))
 }
 
-/// The folders of the control groups that may limit the memory of the process,
-/// from the text of `/proc/self/cgroup`, with all groups above them.
+/// Folders of all cgroups that may limit the process's memory, including their ancestors. `groups` is the text of
+/// `/proc/self/cgroup`.
 fn group_folders(groups: &str) -> Vec<PathBuf> {
     let mut folders = Vec::new();
     for line in groups.lines() {
@@ -153,15 +150,15 @@ fn group_folders(groups: &str) -> Vec<PathBuf> {
     folders
 }
 
-/// Bytes left of the limit of a folder's group, if it has one.
+/// Bytes left below the limit of a cgroup, if it has a limit.
 fn group_available(folder: &Path) -> Option<u64> {
     let number = |name: &str| fs::read_to_string(folder.join(name)).ok()?.trim().parse::<u64>().ok();
-    // Version 2, then version 1; `max` means no limit.
+    // cgroup v2, then v1. `max` means no limit.
     let (limit, used) = number("memory.max")
         .and_then(|limit| Some((limit, number("memory.current")?)))
         .or_else(|| Some((number("memory.limit_in_bytes")?, number("memory.usage_in_bytes")?)))?;
     let stat = fs::read_to_string(folder.join("memory.stat")).unwrap_or_default();
-    // The page cache of unused files is freed when memory is needed.
+    // The kernel frees the inactive page cache when memory is needed.
     let cache = stat.lines().find_map(|line| {
         let (name, value) = line.split_once(' ')?;
         matches!(name, "inactive_file" | "total_inactive_file").then(|| value.trim().parse::<u64>().ok()).flatten()
@@ -181,7 +178,7 @@ mod tests {
 
     #[test]
     fn little_memory_is_measured_against_a_given_limit_alone() {
-        // The limit is one for all tests of the process, so none is set here.
+        // No limit is set here, because all tests of the process share it.
         assert_eq!((limit_for(SMALL_BYTES - 1), limit_for(SMALL_BYTES)), (None, limit()));
     }
 
@@ -190,7 +187,7 @@ mod tests {
         let before = resident_bytes().expect("Linux says it");
         let block = std::hint::black_box(vec![1u8; 64 << 20]);
         let after = resident_bytes().expect("Linux says it");
-        // The kernel counts per CPU, and gathers now and then.
+        // The kernel counts per CPU and updates the sum only occasionally.
         assert!(after > before + (48 << 20), "{before} -> {after} with {} bytes", block.len());
         assert!(available_bytes().expect("Linux says it") > 0);
         drop(block);

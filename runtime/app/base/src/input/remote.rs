@@ -1,8 +1,7 @@
-//! Inputs at URLs, such as `s3://BUCKET/KEY`: read as copies on disk.
+//! Inputs at URLs such as `s3://BUCKET/KEY`, read as copies on disk.
 //!
-//! Commands make local copies of their inputs by [`local`] before they read them; everything below
-//! them reads files. The program sets the function that copies ([`set_fetch`]), so this crate knows
-//! no network.
+//! Commands call [`local`] to copy their inputs before they read them; the code below them only reads files. The
+//! program registers the copy function with [`set_fetch`], so this crate needs no network.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -10,22 +9,22 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// The schemes of URLs that inputs and outputs may have.
+/// URL schemes of inputs and outputs.
 pub const SCHEMES: [&str; 6] = ["az", "gs", "hf", "http", "https", "s3"];
 
-/// Makes copies of objects.
+/// Copies objects to disk.
 pub trait Fetch: Send + Sync {
-    /// The path of a copy of the object at `url`, or of a folder of objects if `url` ends with `/`. Its name
-    /// has the URL's suffix.
+    /// Copies the object at `url`, or a folder of objects if `url` ends with `/`, and returns the copy's path. The
+    /// path has the URL's suffix.
     ///
     /// # Errors
-    /// When it cannot be read, without credentials in the text.
+    /// When the object cannot be read. The text has no credentials.
     fn fetch(&self, url: &str) -> io::Result<PathBuf>;
 }
 
 static FETCH: OnceLock<Box<dyn Fetch>> = OnceLock::new();
 
-/// URLs of copies by their paths, and paths by URLs: one command sees one state of an object.
+/// URLs of copies by path, and paths by URL, so that a command sees only one version of an object.
 #[derive(Default)]
 struct Copies {
     urls: BTreeMap<PathBuf, String>,
@@ -38,13 +37,13 @@ fn copies() -> MutexGuard<'static, Option<Copies>> {
     COPIES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Sets the function that fetches objects, once for the process. Without it URLs are refused.
+/// Sets the object store client, once for the process. Without it URLs are refused.
 pub fn set_fetch(fetch: Box<dyn Fetch>) {
-    // The first one stays.
+    // Only the first client is kept.
     let _ = FETCH.set(fetch);
 }
 
-/// The URL that a path is, if it is one.
+/// The URL, if `path` is one.
 #[must_use]
 pub fn url(path: &Path) -> Option<&str> {
     let text = path.to_str()?;
@@ -52,10 +51,10 @@ pub fn url(path: &Path) -> Option<&str> {
     SCHEMES.contains(&scheme).then_some(text)
 }
 
-/// The path itself, or the path of a copy if it is a URL. The object of a URL is fetched once in a process.
+/// Returns the path itself, or the path of a copy if it is a URL. Each object is fetched once in a process.
 ///
 /// # Errors
-/// When it cannot be fetched, or the build has no network.
+/// When the object cannot be fetched, or the build has no network support.
 pub fn local(path: &Path) -> io::Result<Cow<'_, Path>> {
     let Some(url) = url(path) else { return Ok(Cow::Borrowed(path)) };
     if let Some(copy) = copies().as_ref().and_then(|copies| copies.paths.get(url)) {
@@ -70,14 +69,14 @@ pub fn local(path: &Path) -> io::Result<Cow<'_, Path>> {
     Ok(Cow::Owned(copy))
 }
 
-/// The URL that a path is a copy of.
+/// The URL of which `path` is a copy.
 #[must_use]
 pub fn origin(path: &Path) -> Option<PathBuf> {
     Some(copies().as_ref()?.urls.get(path)?.into())
 }
 
-/// The name under which the user knows a file: its URL if it is a copy, else its path. A file next to a copy,
-/// such as a later part of a capture, is next to the URL.
+/// The name that the user knows: the URL of a copy, otherwise the path. For a file next to a copy, such as a later
+/// part of a capture, it is a URL next to the copy's URL.
 #[must_use]
 pub fn named(path: &Path) -> PathBuf {
     let copies = copies();
@@ -94,15 +93,14 @@ pub fn named(path: &Path) -> PathBuf {
     }
 }
 
-/// Makes the next access check the versions of all objects again: one command sees one state of
-/// them, and a process may carry out several commands.
+/// Makes the next access check the versions of all objects again. For processes that execute several commands.
 pub fn look_again() {
     if let Some(copies) = copies().as_mut() {
         copies.paths.clear();
     }
 }
 
-/// The error of a build that cannot reach `url`.
+/// The error for `url` in a build without network support.
 #[must_use]
 pub fn not_built(url: &str) -> io::Error {
     let url = without_secrets(url);
@@ -111,7 +109,7 @@ pub fn not_built(url: &str) -> io::Error {
     io::Error::new(ErrorKind::Unsupported, text)
 }
 
-/// A command's message for an input that [`local`] refuses.
+/// The error message for an input that [`local`] refuses.
 #[must_use]
 pub fn refusal(error: &io::Error) -> String {
     match error.kind() {
@@ -120,7 +118,7 @@ pub fn refusal(error: &io::Error) -> String {
     }
 }
 
-/// A URL without possible secrets: user, password and query.
+/// Removes possible secrets from a URL: user, password and query.
 #[must_use]
 pub fn without_secrets(url: &str) -> String {
     let bare = url.split(['?', '#']).next().unwrap_or_default();
@@ -166,7 +164,7 @@ mod tests {
         assert_eq!(without_secrets("https://a@b@host"), "https://host");
     }
 
-    /// Nothing sets a client in these tests.
+    /// These tests register no client.
     #[test]
     fn a_build_without_network_names_the_feature() {
         let error = local(Path::new("s3://bucket/a?secret")).expect_err("there is no client").to_string();

@@ -1,4 +1,4 @@
-//! Streams that may be packed, unpacked on the way and within limits.
+//! Streams that may be compressed; they are unpacked within limits.
 
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Chain, Cursor, ErrorKind, Read};
@@ -9,10 +9,10 @@ use flate2::bufread::MultiGzDecoder;
 
 use crate::input::{MAX_UNPACK_RATIO, MIN_UNPACKED_BYTES, file, memory};
 
-/// Large enough that the cost of a call does not show.
+/// Large enough that the cost of a read call is negligible.
 const BUFFER_BYTES: usize = 256 << 10;
 
-/// Bytes read between two checks of the process's memory.
+/// Bytes read between two checks of the memory limit.
 const MEMORY_CHECK_BYTES: u64 = 16 << 20;
 
 const GZIP_MAGIC: &[u8] = &[0x1f, 0x8b];
@@ -21,9 +21,9 @@ const ZSTD_MAGIC: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];
 /// The compression of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Packing {
-    /// As `gzip` does.
+    /// gzip.
     Gzip,
-    /// As `zstd` does.
+    /// Zstandard.
     Zstd,
 }
 
@@ -36,7 +36,7 @@ impl fmt::Display for Packing {
     }
 }
 
-/// The stream as stored. Its first bytes have been inspected.
+/// The stored stream, including the first bytes, which have been inspected.
 type Stored<'a> = Counted<Chain<Cursor<Vec<u8>>, Box<dyn BufRead + 'a>>>;
 
 enum Inner<'a> {
@@ -45,15 +45,14 @@ enum Inner<'a> {
     Zstd(BufReader<zstd::Decoder<'static, Stored<'a>>>),
 }
 
-/// An unpacked stream.
+/// A stream, unpacked if it is compressed.
 ///
-/// The first bytes show whether a stream is packed, not its name. A
-/// packed one ends with an error where it would unpack to more than
-/// [`MIN_UNPACKED_BYTES`] and [`MAX_UNPACK_RATIO`] times its size, and any stream
-/// where the process takes more memory than it may.
+/// The first bytes, not the name, show whether a stream is compressed. A compressed stream fails if it unpacks to
+/// more than [`MIN_UNPACKED_BYTES`] plus [`MAX_UNPACK_RATIO`] times its size. Any stream fails if the process exceeds
+/// its memory limit.
 pub struct Unpacked<'a> {
     inner: Inner<'a>,
-    /// Bytes that were peeked, and how many of them were consumed.
+    /// Bytes that were peeked, and the number of them that were consumed.
     start: Vec<u8>,
     start_consumed: usize,
     consumed_bytes: u64,
@@ -62,7 +61,7 @@ pub struct Unpacked<'a> {
     end: Option<End>,
 }
 
-/// The end of a stream.
+/// Why a stream ended early.
 #[derive(Clone, Copy)]
 enum End {
     Cut,
@@ -80,7 +79,7 @@ impl Unpacked<'static> {
 }
 
 impl<'a> Unpacked<'a> {
-    /// A stream that may be packed.
+    /// Opens a stream that may be compressed.
     ///
     /// # Errors
     /// If the stream fails.
@@ -105,7 +104,7 @@ impl<'a> Unpacked<'a> {
         Ok(Self { end: is_stub.then_some(End::Cut), ..Self::of(inner) })
     }
 
-    /// A stream that is not packed, or no longer.
+    /// A stream that is not compressed.
     pub fn plain(reader: impl BufRead + 'a) -> Self {
         Self::of(Inner::Plain(Box::new(reader)))
     }
@@ -122,8 +121,8 @@ impl<'a> Unpacked<'a> {
         }
     }
 
-    /// This stream, but an archive that is cut off simply ends there, as a plain file would; see
-    /// [`is_cut`](Self::is_cut). Otherwise it is an error of the kind [`ErrorKind::UnexpectedEof`].
+    /// Makes a truncated archive simply end, like a truncated plain file; see [`is_cut`](Self::is_cut). By default it
+    /// is an error of the kind [`ErrorKind::UnexpectedEof`].
     #[must_use]
     pub fn ending_where_cut(self) -> Self {
         Self { ends_where_cut: true, ..self }
@@ -138,21 +137,21 @@ impl<'a> Unpacked<'a> {
         }
     }
 
-    /// Whether the archive stops in its middle; known at the end.
+    /// Whether the archive is truncated; known at its end.
     pub fn is_cut(&self) -> bool {
         matches!(self.end, Some(End::Cut))
     }
 
-    /// The next unread bytes, at most `most`; they are read again afterwards. If the stream breaks
-    /// off there are fewer, and reading on returns the error.
+    /// Returns the next unread bytes, at most `most`, without consuming them. If the stream breaks off, returns fewer
+    /// bytes; the next read returns the error.
     ///
     /// # Errors
-    /// Those of the stream, if there is not one byte before them.
+    /// Errors of the stream before the first byte.
     pub fn peek(&mut self, most: usize) -> io::Result<&[u8]> {
         self.start.drain(..self.start_consumed);
         self.start_consumed = 0;
         while self.start.len() < most {
-            // The bytes after the peeked ones.
+            // Keep the bytes peeked so far, and read those after them.
             let looked_at = std::mem::take(&mut self.start);
             let left = most - looked_at.len();
             let outcome = self.fill().map(|more| more[..more.len().min(left)].to_vec());
@@ -171,7 +170,7 @@ impl<'a> Unpacked<'a> {
         Ok(&self.start[..self.start.len().min(most)])
     }
 
-    /// The rest of the stream, behind the bytes examined.
+    /// Reads on after the peeked bytes.
     fn fill(&mut self) -> io::Result<&[u8]> {
         if let Some(end) = self.end {
             return self.ended(end);
@@ -218,7 +217,6 @@ fn cut_off() -> io::Error {
     io::Error::new(ErrorKind::UnexpectedEof, "the packed data is cut off")
 }
 
-/// Reads until `out` is full or the stream ends.
 fn read_up_to(reader: &mut impl Read, out: &mut [u8]) -> io::Result<usize> {
     let mut len = 0;
     while len < out.len() {
@@ -233,7 +231,7 @@ fn read_up_to(reader: &mut impl Read, out: &mut [u8]) -> io::Result<usize> {
 }
 
 impl Inner<'_> {
-    /// Bytes of the packed stream read so far, if it is one.
+    /// Bytes of the compressed stream read so far; none for a plain stream.
     fn packed_bytes(&self) -> Option<u64> {
         match self {
             Self::Plain(_) => None,
@@ -287,7 +285,6 @@ impl BufRead for Unpacked<'_> {
     }
 }
 
-/// Counts the bytes read from a stream.
 struct Counted<R> {
     reader: R,
     bytes: u64,

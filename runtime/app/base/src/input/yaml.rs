@@ -1,17 +1,17 @@
-//! YAML that its parser reads in time.
+//! YAML that its parser can read in reasonable time.
 
 use std::io;
 use std::path::Path;
 
 use crate::input::read_text;
 
-/// Lists and maps inside each other. The parser's time grows with the square of it.
+/// Deepest nesting of lists and maps. The parser's time grows with the square of the depth.
 const DEPTH_MAX: usize = 1000;
 
 /// Reads the text of a YAML file of at most `max_bytes` bytes.
 ///
 /// # Errors
-/// As [`read_text`], and where lists and maps are nested too deeply.
+/// The errors of [`read_text`], and nesting that is too deep.
 pub fn read_yaml(path: &Path, max_bytes: u64) -> io::Result<String> {
     let text = read_text(path, max_bytes)?;
     if depth(&text) > DEPTH_MAX {
@@ -21,13 +21,13 @@ pub fn read_yaml(path: &Path, max_bytes: u64) -> io::Result<String> {
     Ok(text)
 }
 
-/// A lower bound of the nesting depth within lines; brackets in texts count, too. Nesting by
-/// indentation takes so many bytes that the file size limits it.
+/// A lower bound of the nesting depth within lines; brackets in strings count too. Nesting by indentation takes so
+/// many bytes that the file size limits it.
 fn depth(text: &str) -> usize {
     let (mut open, mut deepest) = (0_usize, 0_usize);
     for line in text.lines() {
         let mut dashes = 0;
-        // Lists that begin on one line: `- - - a`.
+        // Lists that begin on the same line: `- - - a`.
         let mut words = line.split_ascii_whitespace();
         while words.next().is_some_and(|word| ["-", "?", ":"].contains(&word)) {
             dashes += 1;

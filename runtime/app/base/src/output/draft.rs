@@ -1,4 +1,4 @@
-//! Files on their way to their names.
+//! Output files before they get their final names.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, Permissions};
@@ -13,15 +13,15 @@ use crate::output::error::OutputError;
 use crate::output::remote::{send, shown, upload_of};
 use crate::output::{Claim, make_parents, write_error};
 
-/// All drafts of this process, files and folders: a signal that ends it at once must remove them.
+/// All draft files and folders of this process. A signal that ends the process must remove them.
 static DRAFTS: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
 fn drafts() -> MutexGuard<'static, BTreeSet<PathBuf>> {
     DRAFTS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Removes all drafts of this process, which is about to end, and prevents further renames. Returns
-/// their number.
+/// Removes all drafts of this process before it ends, and prevents further renames. Returns the number of removed
+/// drafts.
 pub fn remove_drafts() -> usize {
     let mut drafts = drafts();
     let removed = drafts.iter().filter(|path| remove(path).is_ok()).count();
@@ -29,20 +29,20 @@ pub fn remove_drafts() -> usize {
     let made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
     // Non-empty folders stay.
     made.iter().rev().for_each(|folder| drop(fs::remove_dir(folder)));
-    // Held forever: nothing is renamed from now on.
+    // The lock is never released, so nothing can be renamed any more.
     std::mem::forget(drafts);
     removed
 }
 
-/// Folders that this process has made for files without names yet.
+/// Folders that this process has made for files that are still drafts.
 static MADE: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
-/// Folders that are removed if nothing is in them in the end.
+/// Folders that are removed on drop if they are empty.
 #[derive(Debug)]
 pub(crate) struct MadeFolders(Vec<PathBuf>);
 
 impl MadeFolders {
-    /// A folder and its missing parents.
+    /// Registers a folder and its missing parents.
     pub(crate) fn about_to_make(folder: &Path) -> Self {
         let new = folder.ancestors().filter(|above| !above.as_os_str().is_empty() && !above.exists());
         let new: Vec<PathBuf> = new.map(Path::to_owned).collect();
@@ -56,7 +56,7 @@ impl Drop for MadeFolders {
         let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
         for folder in &self.0 {
             made.remove(folder);
-            // A non-empty folder stays.
+            // Fails for a non-empty folder, which stays.
             drop(fs::remove_dir(folder));
         }
     }
@@ -66,7 +66,7 @@ fn remove(path: &Path) -> io::Result<()> {
     if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) }
 }
 
-/// Something that is removed if the process ends at once.
+/// A draft that is removed if a signal ends the process.
 #[derive(Debug)]
 pub(crate) struct Registered(PathBuf);
 
@@ -83,14 +83,13 @@ impl Drop for Registered {
     }
 }
 
-/// Does `work` while no draft is removed by a signal.
+/// Calls `work` while no signal can remove drafts.
 pub(crate) fn undisturbed<T>(work: impl FnOnce() -> T) -> T {
     let _drafts = drafts();
     work()
 }
 
-/// A file being written. It gets its name with [`OutputFile::commit`]; if dropped before that, it
-/// is removed.
+/// A file being written. [`OutputFile::commit`] gives it its name; dropping it earlier removes it.
 #[derive(Debug)]
 pub struct OutputFile {
     file: File,
@@ -121,7 +120,7 @@ impl OutputFile {
         Ok(Self { file, claim, draft: Some(draft) })
     }
 
-    /// Another handle of the draft, for a writer that wants to own one.
+    /// Another handle of the draft, for a writer that must own one.
     ///
     /// # Errors
     /// When the process has too many files open.
@@ -129,10 +128,10 @@ impl OutputFile {
         self.file.try_clone().map_err(|source| write_error(&self.claim.path, source))
     }
 
-    /// Renames the file to its name.
+    /// Renames the draft to its final name.
     ///
     /// # Errors
-    /// When another file has got the name meanwhile, or the system refuses.
+    /// When another file with that name was created meanwhile, or the system refuses.
     pub fn commit(self) -> Result<(), OutputError> {
         let Self { claim, draft: Some(draft), .. } = self else { return Ok(()) };
         if claim.is_remote {
@@ -155,14 +154,14 @@ impl OutputFile {
     pub fn write_with(self, write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> Result<(), OutputError> {
         let mut out = BufWriter::with_capacity(1 << 16, self.handle()?);
         let written = write(&mut out).and_then(|()| out.flush());
-        // Data that could not be written is not tried again.
+        // Dropping the writer would try to write the remaining data again.
         let _ = out.into_parts();
         written.map_err(|source| write_error(&self.claim.path, source))?;
         self.commit()
     }
 }
 
-/// Uploads a draft. If the store refuses it, it is kept: it may have taken hours to make.
+/// Uploads a draft. If the store refuses it, the draft is kept, because it may have taken hours to compute.
 fn upload(draft: Draft, claim: &Claim) -> Result<(), OutputError> {
     let failed = |source| write_error(&shown(&claim.path), source);
     let Some((upload, url)) = upload_of(&claim.path).map_err(failed)? else { return Ok(()) };
@@ -174,7 +173,7 @@ fn upload(draft: Draft, claim: &Claim) -> Result<(), OutputError> {
     send(pending)
 }
 
-/// A file on its way to a store.
+/// Makes a temporary file that will be uploaded.
 pub(crate) fn make_spooled(path: &Path) -> io::Result<tempfile::NamedTempFile> {
     let spool = match upload_of(path)? {
         Some((upload, _)) => upload.spool()?,
@@ -184,11 +183,11 @@ pub(crate) fn make_spooled(path: &Path) -> io::Result<tempfile::NamedTempFile> {
     Builder::new().suffix(&format!("-{name}")).tempfile_in(spool)
 }
 
-/// A file in the folder of its final place.
+/// Makes a draft in the folder of its final name.
 pub(crate) fn make_draft(place: &Path) -> io::Result<tempfile::NamedTempFile> {
     let folder = place.parent().unwrap_or(Path::new("/"));
     let name = place.file_name().unwrap_or_default().to_string_lossy();
-    // The mode of a plain new file, reduced by the user's mask.
+    // Like a newly created file, subject to the umask.
     let mode = Permissions::from_mode(0o666);
     Builder::new().prefix(&format!(".{name}.")).suffix(".draft").permissions(mode).tempfile_in(folder)
 }

@@ -1,34 +1,32 @@
-//! Errors of outputs.
-
 use std::io;
 use std::path::PathBuf;
 
-/// The reason why a file is not written.
+/// Why a file is not written.
 #[derive(Debug, thiserror::Error)]
 pub enum OutputError {
-    /// A file exists, and replacing it was not allowed.
+    /// The file exists, and replacing it was not allowed.
     #[error("cannot write `{path}`: the file exists already")]
     Exists {
         /// The output.
         path: PathBuf,
     },
-    /// The output is a file that the command reads.
+    /// The output is also an input of the command.
     #[error("cannot write `{path}`: it is the input `{input}`")]
     IsInput {
         /// The output.
         path: PathBuf,
-        /// The input, as named.
+        /// The input, as given.
         input: PathBuf,
     },
-    /// The input is a file that the command is to replace.
+    /// The input is also an output of the command.
     #[error("cannot read `{input}`: this command would replace it by its output `{path}`")]
     IsOutput {
         /// The input.
         input: PathBuf,
-        /// The output, as named.
+        /// The output, as given.
         path: PathBuf,
     },
-    /// Two outputs are one file.
+    /// Two outputs are the same file.
     #[error("cannot write `{path}`: another output goes to the same file")]
     Twice {
         /// The output.
@@ -40,7 +38,7 @@ pub enum OutputError {
         /// The output.
         path: PathBuf,
     },
-    /// A file has the name of the folder, or of one above it.
+    /// The output's folder, or a parent of it, is a file.
     #[error("cannot write to `{path}`: `{file}` is a file, not a folder")]
     NotAFolder {
         /// The output.
@@ -56,7 +54,7 @@ pub enum OutputError {
         /// The system's message.
         source: io::Error,
     },
-    /// A file for this URL has not been uploaded yet.
+    /// An earlier file for this URL has not been uploaded yet.
     #[error("cannot write `{path}`: an earlier file for it is not uploaded yet: `{kept}`")]
     Waits {
         /// The output.
@@ -85,7 +83,7 @@ pub enum OutputError {
 }
 
 impl OutputError {
-    /// The next step for the user, if there is one.
+    /// The next step for the user, if any.
     #[must_use]
     pub fn hint(&self) -> Option<&'static str> {
         match self {
@@ -99,7 +97,7 @@ impl OutputError {
         }
     }
 
-    /// Whether the reader of the output has gone away, such as `head`.
+    /// Whether the reader of the output, such as `head`, has exited.
     #[must_use]
     pub fn is_broken_pipe(&self) -> bool {
         matches!(self, Self::Write { source, .. } if source.kind() == io::ErrorKind::BrokenPipe)

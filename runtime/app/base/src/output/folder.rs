@@ -13,33 +13,31 @@ use crate::output::error::OutputError;
 use crate::output::remote::{Pending, shown, upload_of};
 use crate::output::{make_folders, write_error};
 
-/// The file that marks a folder: a headline, then the names of files that later
-/// commands may replace.
+/// Marks a folder as written by vcr: a headline, then the names of files that later commands may replace.
 pub const MARKER: &str = ".vcr-run";
 
 /// First line of a marker.
 const HEADLINE: &str = "Written by vcr, which replaces the files listed here when it writes to this folder again:";
 
-/// Folders of drafts begin with this.
+/// Prefix of the names of draft folders.
 const DRAFTS: &str = ".vcr-drafts-";
 
 /// A folder that may be written to.
 #[derive(Debug)]
 pub struct OutputFolder {
     path: PathBuf,
-    /// Names in its marker.
+    /// File names in the folder's marker.
     marked: Vec<String>,
     drafts: Option<Drafts>,
-    /// Dropped after the drafts.
+    /// Must be dropped after the drafts.
     _made: MadeFolders,
 }
 
-/// The folder of files until all of them are complete.
+/// A temporary folder for files until all of them are complete.
 #[derive(Debug)]
 struct Drafts {
     folder: TempDir,
-    /// Locked during the process's lifetime, which distinguishes it from the leftovers of a killed
-    /// process.
+    /// Locked while the process lives. The folder of a killed process is not locked.
     _lock: File,
     _registered: Registered,
 }
@@ -62,7 +60,7 @@ impl OutputFolder {
         Ok(Self { path: path.to_owned(), marked, drafts: None, _made: made })
     }
 
-    /// Its path.
+    /// Path of the folder.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -72,7 +70,7 @@ impl OutputFolder {
         self.marked.iter().any(|marked| marked == name)
     }
 
-    /// The folder for drafts, on the same disk unless the folder is at a URL.
+    /// The folder for drafts. It is on the same disk, unless the output is at a URL.
     ///
     /// # Errors
     /// When it cannot be made.
@@ -85,7 +83,7 @@ impl OutputFolder {
             };
             let made = parent.and_then(|parent| Builder::new().prefix(DRAFTS).tempdir_in(parent)).and_then(|folder| {
                 let lock = File::open(folder.path())?;
-                // Some network filesystems have no locks; there it stays unlocked.
+                // Some network filesystems have no locks; there the folder stays unlocked.
                 let _ = lock.try_lock_shared();
                 let registered = Registered::new(folder.path());
                 Ok(Drafts { folder, _lock: lock, _registered: registered })
@@ -95,8 +93,8 @@ impl OutputFolder {
         Ok(self.drafts.as_ref().map_or(&self.path, |drafts| drafts.folder.path()))
     }
 
-    /// Renames drafts to files here, all or none as far as the system permits, and removes other
-    /// files of an earlier command.
+    /// Renames drafts to files in this folder, all or none if possible, and removes other files of an earlier
+    /// command.
     ///
     /// # Errors
     /// When the system refuses one of them.
@@ -108,8 +106,8 @@ impl OutputFolder {
         let names = || files.iter().map(|(name, _)| *name);
         let old = || self.marked.iter().map(String::as_str).filter(|name| !is_written(name));
         undisturbed(|| {
-            // The marker comes first: it may list files that do not exist yet, but no file of ours
-            // may be missing from it.
+            // The marker is written first: it may list files that do not exist yet, but it must never lack a file of
+            // this command.
             self.mark(names().chain(old()))?;
             self.rename(files)?;
             for stale in old() {
@@ -119,7 +117,7 @@ impl OutputFolder {
         })
     }
 
-    /// Renames drafts to files here, and keeps the files of an earlier command.
+    /// Renames drafts to files in this folder, and keeps the files of an earlier command.
     ///
     /// # Errors
     /// When the system refuses one of them.
@@ -135,8 +133,8 @@ impl OutputFolder {
         })
     }
 
-    /// Uploads drafts, the marker first. All stay noted until the last one is uploaded, so that the
-    /// next command with the same files sends only the missing ones.
+    /// Uploads drafts, the marker first. The drafts stay recorded until all are uploaded, so that the next command
+    /// with the same files uploads only the missing ones.
     fn send(mut self, files: &[(&str, PathBuf)], drops_old: bool) -> Result<(), OutputError> {
         let is_written = |name: &str| files.iter().any(|(written, _)| *written == name);
         let old: Vec<String> = self.marked.iter().filter(|name| !is_written(name)).cloned().collect();
@@ -160,7 +158,7 @@ impl OutputFolder {
             old.iter().try_for_each(|name| self.remove(name))?;
             self.mark(names())?;
         }
-        // A draft that cannot be removed is known to be uploaded.
+        // A draft that cannot be removed is recorded as uploaded.
         let _ = drafts.map(fs::remove_dir_all);
         Ok(())
     }
@@ -176,7 +174,6 @@ impl OutputFolder {
         files.iter().try_for_each(|(name, draft)| self.place(draft, name))
     }
 
-    /// Renames a draft.
     fn place(&self, draft: &Path, name: &str) -> Result<(), OutputError> {
         let place = self.path.join(name);
         let placed = upload_of(&place).and_then(|upload| match upload {
@@ -215,14 +212,14 @@ impl OutputFolder {
     }
 }
 
-/// The text of a marker.
+/// Formats a marker.
 fn lines<'a>(names: impl Iterator<Item = &'a str>) -> String {
     std::iter::once(HEADLINE).chain(names).map(|line| format!("{line}\n")).collect()
 }
 
-/// The marker of a folder at a URL; empty if there is none.
+/// Reads the marker of a folder at a URL; empty if there is none.
 fn marker_at(folder: &Path) -> io::Result<String> {
-    // First, so that a build without network reports it.
+    // Checked first, so that a build without network support reports that.
     let _ = upload_of(folder)?;
     match remote::local(&folder.join(MARKER)) {
         Ok(copy) => fs::read_to_string(copy),
@@ -242,7 +239,7 @@ fn remove_abandoned(path: &Path) {
     for entry in names {
         let is_abandoned = File::open(entry.path()).is_ok_and(|folder| folder.try_lock().is_ok());
         if is_abandoned {
-            // Another process may have been faster.
+            // Another process may have removed it.
             let _ = fs::remove_dir_all(entry.path());
         }
     }

@@ -1,4 +1,4 @@
-//! The identity of the file behind a path.
+//! Determines whether two paths are the same file.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 
 use crate::input::remote;
 
-/// A path and its resolved target.
 #[derive(Debug)]
 pub(crate) struct Known {
     pub(crate) path: PathBuf,
@@ -19,7 +18,7 @@ pub(crate) struct Known {
 
 impl Known {
     pub(crate) fn at(path: &Path) -> Self {
-        // A copy is the object itself here.
+        // A copy counts as the object itself.
         if let Some(url) = remote::origin(path).or_else(|| remote::url(path).map(PathBuf::from)) {
             return Self { path: url.clone(), id: None, is_file: true, place: url };
         }
@@ -32,12 +31,12 @@ impl Known {
         }
     }
 
-    /// Whether it is a plain file, or nothing yet.
+    /// Whether the path is a regular file or does not exist.
     pub(crate) fn is_file(&self) -> bool {
         self.is_file
     }
 
-    /// Whether both are one file. Links have the same inode; a missing file has no other name.
+    /// Whether both are the same file. Links have the inode of their target; a missing file has only one name.
     pub(crate) fn is(&self, other: &Self) -> bool {
         match (self.id, other.id) {
             (Some(own), Some(others)) => own == others,
@@ -53,6 +52,6 @@ fn resolved(path: &Path) -> PathBuf {
     }
     let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let (Some(parent), Some(name)) = (whole.parent(), whole.file_name()) else { return whole };
-    // The part after a missing folder is resolved no further.
+    // The part after a missing folder cannot be resolved further.
     if parent == whole { whole } else { resolved(parent).join(name) }
 }

@@ -1,18 +1,16 @@
 //! The files that commands write.
 //!
-//! One rule holds for all of them:
+//! Rules for all outputs:
 //!
-//! * An output is never an input of the same command, nor another output of it.
-//!   Files are compared by device and inode, so links do not hide it.
-//! * A file that exists is not replaced without `--force`, except in a folder
-//!   that an earlier run has marked as its own.
-//! * A file gets its name when it is complete. Until then it is a draft in the same folder, removed
-//!   when the command fails or is stopped.
-//! * Missing parent folders are made.
+//! * An output is never an input or another output of the same command. Files are compared by device and inode, so
+//!   links are recognised.
+//! * An existing file is not replaced without `--force`, except in a folder that an earlier run has marked as its own.
+//! * A file gets its name when it is complete. Until then it is a draft in the same folder, which is removed if the
+//!   command fails or is stopped.
+//! * Missing parent folders are created.
 //!
-//! Devices, pipes and sockets are written directly, because they have nothing to lose. An output at
-//! a URL has its draft on disk, and gets its name by an upload; a failed upload is kept for the
-//! next command, and a signal does not remove it.
+//! Devices, pipes and sockets are written directly. An output at a URL has a local draft and is uploaded when it is
+//! complete. A failed upload is kept for the next command, and a signal does not remove it.
 
 mod draft;
 mod error;
@@ -47,25 +45,25 @@ pub(crate) struct Claim {
     pub(crate) path: PathBuf,
     /// The path with links resolved.
     pub(crate) place: PathBuf,
-    /// Whether it is a device, a pipe or a socket.
+    /// Whether the output is a device, a pipe or a socket.
     pub(crate) is_special: bool,
-    /// Whether a file may be there when it is complete.
+    /// Whether an existing file may be replaced on completion.
     pub(crate) replaces: bool,
-    /// Whether it is a URL.
+    /// Whether the output is at a URL.
     pub(crate) is_remote: bool,
 }
 
 impl Outputs {
-    /// No files yet. With `force`, files that exist are replaced.
+    /// Makes an empty set of files. With `force`, existing files are replaced.
     #[must_use]
     pub fn new(force: bool) -> Self {
         Self { force, ..Self::default() }
     }
 
-    /// The command reads `path`. A missing file is left to its reader.
+    /// Registers `path` as an input. It need not exist; its reader reports that.
     ///
     /// # Errors
-    /// When it is one of the outputs.
+    /// When `path` is one of the outputs.
     pub fn reads(&mut self, path: &Path) -> Result<(), OutputError> {
         let input = Known::at(path);
         if let Some(output) = self.claimed.iter().find(|output| output.is_file() && output.is(&input)) {
@@ -75,20 +73,20 @@ impl Outputs {
         Ok(())
     }
 
-    /// Opens the draft of the file `path`.
+    /// Creates the draft of the file `path`.
     ///
     /// # Errors
-    /// When the rule forbids it, or it cannot be written.
+    /// When the rules above forbid it, or the file cannot be written.
     pub fn create(&mut self, path: &Path) -> Result<OutputFile, OutputError> {
         let claim = self.claim(path, self.force)?;
         OutputFile::create(claim)
     }
 
-    /// Checks that `path` may be written by a writer with names of its own, and makes its parent
-    /// folders. Returns `true` if a file exists that will be replaced.
+    /// Checks that `path` may be written by code that does not use drafts, and makes the parent folders. Returns
+    /// `true` if an existing file will be replaced.
     ///
     /// # Errors
-    /// When the rule forbids it, or the folders cannot be made.
+    /// When the rules above forbid it, or the folders cannot be created.
     pub fn check(&mut self, path: &Path) -> Result<bool, OutputError> {
         let claim = self.claim(path, self.force)?;
         make_parents(&claim)?;
@@ -101,11 +99,11 @@ impl Outputs {
         Ok(!claim.is_special && claim.path.symlink_metadata().is_ok())
     }
 
-    /// Takes a folder for files of these names. If an earlier command has marked the folder, the files listed
-    /// there may be replaced.
+    /// Opens a folder for files with these names. If an earlier command has marked the folder, the files listed there
+    /// may be replaced.
     ///
     /// # Errors
-    /// When the rule forbids one of the names, or the folder cannot be made.
+    /// When the rules above forbid one of the names, or the folder cannot be created.
     pub fn folder(&mut self, path: &Path, names: &[&'static str]) -> Result<OutputFolder, OutputError> {
         let folder = OutputFolder::open(path)?;
         for name in names {
@@ -164,13 +162,13 @@ impl Outputs {
     }
 }
 
-/// Whether there is an object at a URL.
+/// Whether an object exists at a URL; false for a path of the file system.
 fn is_there(path: &Path) -> Result<bool, OutputError> {
     let asked = upload_of(path).and_then(|upload| upload.map_or(Ok(false), |(upload, url)| upload.exists(url)));
     asked.map_err(|source| write_error(&shown(path), source))
 }
 
-/// Refuses a URL whose file from an earlier command has not been uploaded.
+/// Refuses a URL for which an earlier command's file has not been uploaded yet.
 fn waits(path: &Path) -> Result<(), OutputError> {
     let asked = upload_of(path).and_then(|upload| upload.map_or(Ok(Vec::new()), |(upload, _)| upload.pending()));
     let mut pending = asked.map_err(|source| write_error(&shown(path), source))?.into_iter();
@@ -180,7 +178,7 @@ fn waits(path: &Path) -> Result<(), OutputError> {
     }
 }
 
-/// Makes the folders above a file.
+/// Makes the parent folders of a file.
 pub(crate) fn make_parents(claim: &Claim) -> Result<(), OutputError> {
     match claim.place.parent() {
         Some(parent) if !claim.is_special && !claim.is_remote => make_folders(parent, &claim.path),
@@ -188,7 +186,7 @@ pub(crate) fn make_parents(claim: &Claim) -> Result<(), OutputError> {
     }
 }
 
-/// Makes a folder and its parents, for the output `path`.
+/// Makes a folder and its parents for the output `path`.
 pub(crate) fn make_folders(folder: &Path, path: &Path) -> Result<(), OutputError> {
     let Err(source) = fs::create_dir_all(folder) else { return Ok(()) };
     Err(match folder.ancestors().find(|above| above.is_file()) {

@@ -1,4 +1,4 @@
-//! Outputs at URLs: written to a local draft, uploaded when they are complete.
+//! Outputs at URLs: written to a local draft and uploaded when complete.
 
 use std::fmt::Debug;
 use std::io;
@@ -9,32 +9,32 @@ use crate::input::remote;
 
 use crate::output::error::OutputError;
 
-/// Writes objects.
+/// Writes objects to a store.
 pub trait Upload: Send + Sync {
-    /// Whether there is an object.
+    /// Whether the object exists.
     ///
     /// # Errors
-    /// When the store does not say.
+    /// When the store does not answer.
     fn exists(&self, url: &str) -> io::Result<bool>;
 
-    /// Makes an object of a file. Without `replaces`, an existing object stays, and the result is an error of
-    /// the kind [`io::ErrorKind::AlreadyExists`].
+    /// Uploads a file. Without `replaces`, an existing object is an error of the kind
+    /// [`io::ErrorKind::AlreadyExists`].
     ///
     /// # Errors
-    /// When the store does not take it.
+    /// When the store refuses the file.
     fn upload(&self, file: &Path, url: &str, replaces: bool) -> io::Result<()>;
 
-    /// Notes on disk that a complete file is to be uploaded, so that another process can do it if
-    /// this one ends before.
+    /// Records on disk that a complete file must be uploaded, so that another process can upload it if this process
+    /// ends.
     ///
     /// # Errors
-    /// When the note cannot be written.
+    /// When the record cannot be written.
     fn plan(&self, file: &Path, url: &str, replaces: bool) -> io::Result<Box<dyn Pending>>;
 
     /// The files that earlier processes have planned and not uploaded, in order.
     ///
     /// # Errors
-    /// When their folder cannot be read.
+    /// When the folder of these files cannot be read.
     fn pending(&self) -> io::Result<Vec<Box<dyn Pending>>>;
 
     /// Removes an existing object.
@@ -43,59 +43,58 @@ pub trait Upload: Send + Sync {
     /// When the store refuses.
     fn remove(&self, url: &str) -> io::Result<()>;
 
-    /// The folder of files on their way to a store.
+    /// The folder of files that wait for their upload.
     ///
     /// # Errors
-    /// When there is none.
+    /// When the folder cannot be created.
     fn spool(&self) -> io::Result<PathBuf>;
 }
 
-/// A complete file whose upload is noted on disk. Dropped, it keeps waiting, for this process and
-/// for others.
+/// A complete file whose upload is recorded on disk. If dropped, it keeps waiting, for this process or another.
 pub trait Pending: Debug + Send {
-    /// The file.
+    /// Path of the file.
     fn file(&self) -> &Path;
 
-    /// Its place.
+    /// URL of the object.
     fn url(&self) -> &str;
 
-    /// Whether it is uploaded, and kept only for the sake of others.
+    /// Whether the file is uploaded. It may be kept because other files of its folder are not.
     fn is_sent(&self) -> bool;
 
-    /// Allows it to replace an existing object.
+    /// Allows the upload to replace an existing object.
     fn replace(&mut self);
 
     /// Uploads the parts that the store lacks.
     ///
     /// # Errors
-    /// As [`Upload::upload`].
+    /// The errors of [`Upload::upload`].
     fn upload(&mut self) -> io::Result<()>;
 
-    /// Removes the file and its note.
+    /// Removes the file and its record.
     ///
     /// # Errors
     /// When the system refuses.
     fn remove(self: Box<Self>) -> io::Result<()>;
 
-    /// Removes them, and the parts that the store has.
+    /// Removes the file and its record, and the parts that the store already has.
     ///
     /// # Errors
-    /// When the store or the system refuses; then both are still there.
+    /// When the store or the system refuses; then file and record remain.
     fn discard(self: Box<Self>) -> io::Result<()>;
 }
 
 static UPLOAD: OnceLock<Box<dyn Upload>> = OnceLock::new();
 
-/// Sets the function that writes objects, once for the process. Without it URLs are refused.
+/// Sets the object store client, once for the process. Without it URLs are refused.
 pub fn set_upload(upload: Box<dyn Upload>) {
-    // The first one stays.
+    // Only the first client is kept.
     let _ = UPLOAD.set(upload);
 }
 
-/// The uploader of the object at `path`; none for a path of the file system.
+/// The client and URL of the object at `path`; none for a path of the file system.
 ///
 /// # Errors
-/// When the build cannot reach URLs.
+/// When the build has no network support.
 pub fn upload_of(path: &Path) -> io::Result<Option<(&'static dyn Upload, &str)>> {
     let Some(url) = remote::url(path) else { return Ok(None) };
     let upload = UPLOAD.get().ok_or_else(|| remote::not_built(url))?;
@@ -105,16 +104,16 @@ pub fn upload_of(path: &Path) -> io::Result<Option<(&'static dyn Upload, &str)>>
 /// The files that earlier commands could not upload, in order.
 ///
 /// # Errors
-/// When the build cannot reach URLs, or their folder cannot be read.
+/// When the build has no network support, or the folder of these files cannot be read.
 pub fn pending() -> io::Result<Vec<Box<dyn Pending>>> {
     UPLOAD.get().ok_or_else(|| remote::not_built("vcr upload"))?.pending()
 }
 
-/// Uploads a planned file, and removes it once the store has it.
+/// Uploads a planned file, then removes it.
 pub(crate) fn send(mut pending: Box<dyn Pending>) -> Result<(), OutputError> {
     let path = PathBuf::from(pending.url());
     match pending.upload() {
-        // A file that cannot be removed is sent again some day.
+        // A file that cannot be removed is uploaded again later.
         Ok(()) => {
             let _ = pending.remove();
             Ok(())
@@ -123,7 +122,7 @@ pub(crate) fn send(mut pending: Box<dyn Pending>) -> Result<(), OutputError> {
     }
 }
 
-/// A path as messages show it.
+/// The path in messages, without secrets.
 pub(crate) fn shown(path: &Path) -> PathBuf {
     remote::url(path).map_or_else(|| path.to_owned(), |url| remote::without_secrets(url).into())
 }

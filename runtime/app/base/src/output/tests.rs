@@ -34,7 +34,7 @@ fn an_input_is_found_behind_every_kind_of_name() {
         let mut outputs = Outputs::new(true);
         outputs.reads(&at("input")).expect("nothing is written yet");
         assert!(matches!(outputs.create(&at(name)), Err(OutputError::IsInput { .. })), "{name}");
-        // The other way round, as with files that a script names when it runs.
+        // The output is created before the input is known, as with files that a script names while it runs.
         let mut outputs = Outputs::new(true);
         let draft = outputs.create(&at(name)).expect("it may be replaced");
         assert!(matches!(outputs.reads(&at("input")), Err(OutputError::IsOutput { .. })), "{name}");
@@ -91,7 +91,7 @@ fn a_file_gets_its_name_when_it_is_complete() {
     let path = folder.path().join("deep/er/a.json");
     let mut file = Outputs::new(false).create(&path).expect("parents are made").handle().expect("a handle");
     file.write_all(b"half").expect("it is writable");
-    // The draft was dropped above, and is removed.
+    // The draft was dropped above, so it is removed.
     assert_eq!(names(path.parent().expect("a parent")), [""; 0]);
     let failed = Outputs::new(false).create(&path).and_then(|file| {
         file.write_with(|out| {
@@ -101,7 +101,7 @@ fn a_file_gets_its_name_when_it_is_complete() {
     });
     assert_eq!(failed.map_err(|error| error.to_string()), Err(format!("cannot write `{}`: full", path.display())));
     assert_eq!(names(path.parent().expect("a parent")), [""; 0]);
-    // Another process is faster.
+    // Another process creates the file first.
     let late = Outputs::new(false).create(&path).expect("it is new");
     write(&path, "theirs");
     assert!(matches!(late.commit(), Err(OutputError::Exists { .. })));
@@ -123,13 +123,13 @@ fn a_marked_folder_may_be_written_again() {
     assert_eq!(names(&out), [MARKER, "a", "b"]);
     commit(&["a"], "2", false).expect("it is marked");
     assert_eq!(names(&out), [MARKER, "a"], "what was not written again would be taken for the same run's");
-    // Files that the marker does not list are foreign.
+    // Files that the marker does not list belong to others.
     write(&out.join("b"), "theirs");
     assert!(matches!(commit(&["a", "b"], "3", false), Err(OutputError::Exists { .. })));
     assert_eq!(fs::read_to_string(out.join("a")).expect("it is there"), "2");
     commit(&["a", "b"], "4", true).expect("it is forced");
     assert_eq!(fs::read_to_string(out.join("b")).expect("it is there"), "4");
-    // Files derived from the others may be added.
+    // `commit_beside` may add files.
     let mut beside = Outputs::new(false).folder(&out, &["b", "c"]).expect("b is marked, c is new");
     let draft = beside.drafts().expect("it is writable").join("c");
     write(&draft, "5");

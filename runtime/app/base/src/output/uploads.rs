@@ -1,4 +1,4 @@
-//! Uploads of complete files during the work on the next ones.
+//! Uploads complete files while the next ones are computed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,8 +9,8 @@ use crate::output::error::OutputError;
 use crate::output::remote::{Pending, send, shown, upload_of};
 use crate::output::write_error;
 
-/// Complete files that become objects one by one, on a thread of their own. A file is removed once
-/// it is uploaded; failed uploads are repeated at the end, and then kept for `vcr upload`.
+/// Uploads complete files one by one on its own thread. Each file is removed after its upload. Failed uploads are
+/// retried at the end, and then kept for `vcr upload`.
 #[derive(Debug)]
 pub struct Uploads {
     folder: PathBuf,
@@ -19,27 +19,27 @@ pub struct Uploads {
 }
 
 impl Uploads {
-    /// Begins to upload for the output `path`; none for a path of the file system.
+    /// Starts uploads for the output `path`; none for a path of the file system.
     ///
     /// # Errors
-    /// When there is no folder for files, or the store does not take an object of this name.
+    /// When the folder for files cannot be created, or the store refuses an object of this name.
     pub fn start(path: &Path) -> Result<Option<Self>, OutputError> {
         let failed = |source| write_error(&shown(path), source);
         let Some((upload, url)) = upload_of(path).map_err(failed)? else { return Ok(None) };
         let spool = upload.spool().map_err(failed)?;
         let folder = tempfile::Builder::new().prefix("parts-").tempdir_in(spool).map_err(failed)?;
-        // Better now than when the first file is complete.
+        // Test the store now, rather than when the first file is complete.
         let empty = folder.path().join("empty");
         fs::write(&empty, "").and_then(|()| upload.upload(&empty, url, true)).map_err(failed)?;
         upload.remove(url).and_then(|()| fs::remove_file(&empty)).map_err(failed)?;
         let (files, waiting) = channel();
         let thread = thread::Builder::new().name("upload".to_owned()).spawn(move || upload_all(&waiting));
         let thread = thread.map_err(failed)?;
-        // The folder is kept, since it may now hold the only copy of a file.
+        // The folder is kept, because it may soon hold the only copy of a file.
         Ok(Some(Self { folder: folder.keep(), files, thread }))
     }
 
-    /// The folder of the files until they are uploaded.
+    /// The folder of files until they are uploaded.
     #[must_use]
     pub fn folder(&self) -> &Path {
         &self.folder
@@ -48,37 +48,37 @@ impl Uploads {
     /// Uploads a complete file to a URL.
     ///
     /// # Errors
-    /// When it cannot be noted.
+    /// When the upload cannot be recorded.
     pub fn add(&self, file: &Path, url: &Path) -> Result<(), OutputError> {
         let failed = |source| write_error(&shown(url), source);
         if let Some((upload, url)) = upload_of(url).map_err(failed)? {
-            // Without a thread it keeps waiting.
+            // If the thread has ended, the file keeps waiting.
             let _ = self.files.send(upload.plan(file, url, true).map_err(failed)?);
         }
         Ok(())
     }
 
-    /// Waits until all are uploaded.
+    /// Waits until all files are uploaded.
     ///
     /// # Errors
-    /// When the store did not take one of them, which is kept.
+    /// When the store refused a file, which is kept.
     pub fn finish(self) -> Result<(), OutputError> {
         drop(self.files);
         let left = self.thread.join().unwrap_or_default();
-        // Every file is tried before errors are returned, because the store may accept it now.
+        // Retries every file before returning errors, because the store may accept it now.
         let sent: Vec<Result<(), OutputError>> = left.into_iter().map(send).collect();
-        // It is removed, or empty, unless a file was not added.
+        // The folder is empty unless a file was not added or not uploaded.
         let _ = fs::remove_dir(&self.folder);
         sent.into_iter().collect()
     }
 }
 
-/// Uploads the received files, and returns those that could not be uploaded.
+/// Uploads the received files, and returns those that failed.
 fn upload_all(files: &Receiver<Box<dyn Pending>>) -> Vec<Box<dyn Pending>> {
     let mut left = Vec::new();
     for mut file in files {
         match file.upload() {
-            // A file that cannot be removed is sent again some day.
+            // A file that cannot be removed is uploaded again later.
             Ok(()) => drop(file.remove()),
             Err(_) => left.push(file),
         }

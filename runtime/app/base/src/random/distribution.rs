@@ -2,28 +2,28 @@
 
 use crate::random::Stream;
 
-/// A distribution of values that are never below zero.
+/// A distribution of non-negative values.
 ///
-/// The unit is the owner's: milliseconds, tokens. Means and standard deviations are of the values themselves,
-/// also for the log-normal and gamma distributions. Nothing is rounded and no tail is cut.
+/// The user of a distribution defines its unit, such as milliseconds or tokens. Mean and standard deviation are those
+/// of the values, also for log-normal distributions. Draws are neither rounded nor limited.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Distribution {
-    /// Always the same.
+    /// Always the same value.
     Constant {
         /// The value.
         value: f64,
     },
-    /// Equally likely from `min` up to `max`.
+    /// Uniform between `min` and `max`.
     Uniform {
-        /// The smallest.
+        /// Smallest value.
         min: f64,
-        /// The largest.
+        /// Largest value.
         max: f64,
     },
-    /// Normal; a draw below zero is drawn again. The mean is therefore a little
-    /// above `mean` where `std` is more than a third of it.
+    /// Normal; draws below zero are repeated. The real mean is therefore a little above `mean` if `std` is more than
+    /// a third of it.
     Normal {
-        /// Mean before redrawing; at least 0, so that half of all draws stand.
+        /// Mean before redrawing. It is at least 0, so at least half of all draws are accepted.
         mean: f64,
         /// Standard deviation before redrawing.
         std: f64,
@@ -49,10 +49,10 @@ pub enum Distribution {
     },
 }
 
-/// One thing wrong with a [`Distribution`].
+/// A problem of a [`Distribution`]'s parameters.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum DistributionProblem {
-    /// A parameter is not a finite number in range.
+    /// A parameter is not a finite number in its range.
     #[error("invalid `{parameter}`: expected a finite number {range}, got {}", short(*value))]
     OutOfRange {
         /// Name of the parameter.
@@ -72,22 +72,20 @@ pub enum DistributionProblem {
     },
 }
 
-/// A number without hundreds of digits.
+/// Formats a number without hundreds of digits.
 fn short(value: f64) -> String {
     if value.abs() < 1e16 { value.to_string() } else { format!("{value:e}") }
 }
 
 impl Distribution {
-    /// The log-normal distribution of values whose logarithms have this mean and standard
-    /// deviation.
+    /// The log-normal distribution of values whose logarithms have mean `mu` and standard deviation `sigma`.
     #[must_use]
     pub fn log_normal_of_logarithms(mu: f64, sigma: f64) -> Self {
         let mean = libm::exp(mu + sigma * sigma / 2.0);
         Self::LogNormal { mean, std: mean * libm::expm1(sigma * sigma).sqrt() }
     }
 
-    /// Every problem of the parameters; values of valid ones never exceed
-    /// `most` by more than the distribution's own tail.
+    /// All problems of the parameters. `most` is the largest valid parameter.
     #[must_use]
     pub fn problems(&self, most: f64) -> Vec<DistributionProblem> {
         let mut problems = Vec::new();
@@ -115,7 +113,7 @@ impl Distribution {
                 check("mean", mean, false);
                 check("std", std, false);
             }
-            // The logarithm and the shape divide by the mean.
+            // The formulas divide by the mean.
             Self::LogNormal { mean, std } | Self::Gamma { mean, std } => {
                 check("mean", mean, true);
                 check("std", std, false);
@@ -125,7 +123,7 @@ impl Distribution {
         problems
     }
 
-    /// Draws one value from a distribution without [`Distribution::problems`].
+    /// Draws a value. The distribution must have no [`Distribution::problems`].
     pub fn draw(&self, stream: &mut Stream) -> f64 {
         match *self {
             Self::Constant { value } => value,
@@ -177,7 +175,7 @@ mod tests {
             (Distribution::Normal { mean, std }, 12.0, 3.0),
             (Distribution::LogNormal { mean, std }, 12.0, 3.0),
             (Distribution::Gamma { mean, std }, 12.0, 3.0),
-            // A shape below 1, where the boost is used.
+            // The shape is below 1, so the boost is used.
             (Distribution::Gamma { mean, std: 20.0 }, 12.0, 20.0),
             (Distribution::Exponential { mean }, 12.0, 12.0),
             (Distribution::Uniform { min: 0.0, max: 24.0 }, 12.0, 24.0 / 12f64.sqrt()),

@@ -1,8 +1,7 @@
 //! Seeded random streams and distributions.
 //!
-//! The same seed and purpose draw the same bits on every machine and with every
-//! release: generators and samplers are fixed here, and transcendental
-//! functions come from `libm`, never from the platform.
+//! The same seed and purpose give the same bits on every machine and in every release: generators and samplers are
+//! implemented here, and transcendental functions come from `libm` instead of the platform.
 
 mod distribution;
 mod stream;

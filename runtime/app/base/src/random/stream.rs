@@ -1,27 +1,25 @@
-//! One stream of random numbers.
+//! A stream of random numbers.
 
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::Rng as _;
 use vcr_core::seed;
 
-/// A seeded stream, named by its purpose.
+/// A random stream with a seed and a purpose.
 ///
-/// Samplers are written here over `rand_pcg` and `libm`: the platform's
-/// logarithms differ in the last bit between machines, and how a library
-/// expands a seed or samples a shape may change between releases, while a draw
-/// here is part of a recorded fingerprint.
+/// Draws affect recorded fingerprints, so they must never change. The samplers use only `rand_pcg` and `libm`,
+/// because logarithms of platforms differ in the last bit, and libraries may change their seeding or sampling between
+/// releases.
 #[derive(Clone, Debug)]
 pub struct Stream(Pcg64Mcg);
 
-/// The shape of the Weibull distribution whose standard deviation is `variation` times
-/// its mean; between 0.05 and 100.
+/// Shape of the Weibull distribution whose standard deviation is `variation` times its mean; between 0.05 and 100.
 #[must_use]
 pub fn weibull_shape(variation: f64) -> f64 {
     let square = |shape: f64| {
         let log = libm::lgamma(1.0 + 2.0 / shape) - 2.0 * libm::lgamma(1.0 + 1.0 / shape);
         libm::expm1(log)
     };
-    // The variation falls with the shape.
+    // The variation decreases with the shape.
     let (mut low, mut high) = (0.05, 100.0);
     for _ in 0..100 {
         let middle = (low + high) / 2.0;
@@ -31,20 +29,20 @@ pub fn weibull_shape(variation: f64) -> f64 {
 }
 
 impl Stream {
-    /// The stream of `purpose` in a run, or part of one, seeded with `seed`.
+    /// The stream for `purpose` with the seed of a run, or of a part of it.
     #[must_use]
     pub fn new(seed: u64, purpose: &str) -> Self {
         let word = |index| u128::from(seed::derive(seed, purpose, index));
         Self(Pcg64Mcg::new(word(0) << 64 | word(1)))
     }
 
-    /// Uniform in [0, 1), on a grid of 2^-53.
+    /// Uniform in [0, 1), a multiple of 2^-53.
     pub fn unit(&mut self) -> f64 {
         const STEP: f64 = 1.0 / (1u64 << 53) as f64;
         (self.0.next_u64() >> 11) as f64 * STEP
     }
 
-    /// Uniform in (0, 1], fit for a logarithm.
+    /// Uniform in (0, 1], so that the logarithm is finite.
     fn unit_above_zero(&mut self) -> f64 {
         1.0 - self.unit()
     }
@@ -54,15 +52,14 @@ impl Stream {
         -libm::log(self.unit_above_zero())
     }
 
-    /// Standard normal, by Box and Muller. The second of the pair is dropped,
-    /// so that every draw takes the same two numbers.
+    /// Standard normal, by Box and Muller. The second value is dropped, so that every draw takes two numbers of the
+    /// stream.
     pub fn normal(&mut self) -> f64 {
         let radius = (-2.0 * libm::log(self.unit_above_zero())).sqrt();
         radius * libm::cos(std::f64::consts::TAU * self.unit())
     }
 
-    /// Weibull with mean 1, by inversion. A shape of 1 is exponential, smaller ones
-    /// spread more.
+    /// Weibull with mean 1, by inversion. Shape 1 is exponential; smaller shapes spread more.
     pub fn weibull(&mut self, shape: f64) -> f64 {
         libm::pow(self.exponential(), 1.0 / shape) / libm::tgamma(1.0 + 1.0 / shape)
     }

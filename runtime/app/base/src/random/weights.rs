@@ -1,33 +1,33 @@
-//! Draws of one of many things, each with a weight.
+//! Weighted draws.
 
 use crate::random::Stream;
 
-/// Things by number, drawn in proportion to their weights.
+/// Draws indices in proportion to their weights.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Weights {
-    /// Sums of the weights up to and with each.
+    /// Cumulative sums of the weights.
     sums: Vec<f64>,
 }
 
 /// Error of a list of weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WeightsProblem {
-    /// There are none.
+    /// The list is empty.
     #[error("there is nothing to draw from")]
     Empty,
-    /// One is negative or not a number.
+    /// The weight at this index is negative or not finite.
     #[error("invalid weight {0}: expected a finite number of at least 0")]
     OutOfRange(usize),
-    /// Nothing would ever be drawn.
+    /// All weights are 0.
     #[error("the weights are all 0")]
     AllZero,
 }
 
 impl Weights {
-    /// Choices with these weights, which may not add up to 1.
+    /// Makes choices with these weights. Their sum need not be 1.
     ///
     /// # Errors
-    /// Without a weight above 0, or with one that is not a weight.
+    /// Without a weight above 0, or with an invalid weight.
     pub fn new(weights: impl IntoIterator<Item = f64>) -> Result<Self, WeightsProblem> {
         let mut sums = Vec::new();
         let mut sum = 0.0;
@@ -46,8 +46,8 @@ impl Weights {
         }
     }
 
-    /// `count` things; number `k`, from 1, weighs `1 / k^skew` (Zipf's law). With a skew of 0 all are equally
-    /// likely. At least one thing is assumed.
+    /// `count` choices by Zipf's law: choice `k`, from 1, has weight `1 / k^skew`. With skew 0 all are equally
+    /// likely. A `count` of 0 is taken as 1.
     #[must_use]
     pub fn zipf(count: u32, skew: f64) -> Self {
         let mut sum = 0.0;
@@ -58,17 +58,17 @@ impl Weights {
         Self { sums: sums.collect() }
     }
 
-    /// Number of things.
+    /// Number of choices.
     #[must_use]
     pub fn count(&self) -> usize {
         self.sums.len()
     }
 
-    /// The number of one of them, from 0.
+    /// Draws an index.
     pub fn draw(&self, stream: &mut Stream) -> usize {
         let total = self.sums.last().copied().unwrap_or(0.0);
         let at = stream.unit() * total;
-        // Entries with weight 0 have the previous entry's sum and are never found.
+        // Entries with weight 0 have the previous entry's sum, so they are never found.
         self.sums.partition_point(|sum| *sum <= at).min(self.sums.len().saturating_sub(1))
     }
 }

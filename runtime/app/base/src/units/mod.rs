@@ -1,25 +1,24 @@
 //! Values with units: `"250ms"`, `"64GB/s"`, `"128KiB"`, `"20/s"`, `"90%"`.
 //!
-//! Amounts are read as decimal numbers and scaled once, so `"0.1ms"` is exactly
-//! 100,000 ns.
+//! Amounts are parsed as decimals and scaled once, so `"0.1ms"` is exactly 100,000 ns.
 
 pub mod rule;
 
-/// Why a text is not a value of the wanted kind.
+/// Why a text is not a valid value with a unit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnitError {
-    /// There is no number at its start.
+    /// The text does not begin with a number.
     #[error("`{text}` does not start with a number")]
     NoNumber {
         /// The given text.
         text: String,
     },
-    /// A bare number where a unit is needed.
+    /// The unit is missing.
     #[error("`{text}` has no unit; write for example `{example}`")]
     NoUnit {
         /// The given text.
         text: String,
-        /// A valid value.
+        /// Example of a valid value.
         example: &'static str,
     },
     /// The unit is not known.
@@ -27,14 +26,14 @@ pub enum UnitError {
     UnknownUnit {
         /// The given text.
         text: String,
-        /// Its unit.
+        /// The unknown unit.
         unit: String,
         /// Kind of the expected value.
         kind: &'static str,
         /// The valid units.
         known: &'static str,
     },
-    /// The value does not fit.
+    /// The value is out of range.
     #[error("`{text}` is negative or too large")]
     OutOfRange {
         /// The given text.
@@ -67,7 +66,7 @@ const BYTE_UNITS: &[(&str, f64)] = &[
     ("TiB", 1_099_511_627_776.0),
 ];
 
-/// A duration in nanoseconds.
+/// Parses a duration to nanoseconds.
 ///
 /// # Errors
 /// Without a number, a known unit of time, or a value from 0 to 500 years.
@@ -75,7 +74,7 @@ pub fn duration_ns(text: &str) -> Result<u64, UnitError> {
     duration(text, 1.0)
 }
 
-/// A duration in picoseconds, for very frequent costs.
+/// Parses a duration to picoseconds, for costs per byte or token.
 ///
 /// ```
 /// assert_eq!(vcr_base::units::duration_ps("2.5ns"), Ok(2_500));
@@ -96,7 +95,7 @@ fn duration(text: &str, per_ns: f64) -> Result<u64, UnitError> {
     whole(text, number * (scale * per_ns))
 }
 
-/// A number of bytes. Decimal (`KB`) and binary (`KiB`) units differ.
+/// Parses a number of bytes. Decimal (`KB`) and binary (`KiB`) units differ.
 ///
 /// # Errors
 /// Without a number, a known unit of size, or a value in range.
@@ -108,7 +107,7 @@ pub fn bytes(text: &str) -> Result<u64, UnitError> {
     whole(text, number * lookup(text, unit, BYTE_UNITS, "size", "B, KB, MB, GB, TB, KiB, MiB, GiB, TiB")?)
 }
 
-/// A bandwidth in bytes per second; `Gbps` and the like count bits.
+/// Parses a bandwidth to bytes per second; `Gbps` and similar units count bits.
 ///
 /// # Errors
 /// Without a number, a known unit of bandwidth, or a value in range.
@@ -132,7 +131,7 @@ pub fn bandwidth_bytes_per_s(text: &str) -> Result<u64, UnitError> {
     whole(text, number * scale)
 }
 
-/// A rate per second: `"20/s"`, `"90/min"`, `"600/h"`.
+/// Parses a rate per second: `"20/s"`, `"90/min"`, `"600/h"`.
 ///
 /// # Errors
 /// Without a number or a known unit.
@@ -152,10 +151,10 @@ pub fn rate_per_s(text: &str) -> Result<f64, UnitError> {
     }
 }
 
-/// A share: a bare number, or a percentage.
+/// Parses a ratio: a bare number or a percentage.
 ///
 /// # Errors
-/// Without a number, or with another unit than `%`.
+/// Without a number, or with a unit other than `%`.
 pub fn ratio(text: &str) -> Result<f64, UnitError> {
     let (number, unit) = split(text)?;
     match unit {
@@ -167,7 +166,7 @@ pub fn ratio(text: &str) -> Result<f64, UnitError> {
     }
 }
 
-/// A bare number.
+/// Parses a number without unit.
 ///
 /// # Errors
 /// Without a number, or with a unit.
@@ -179,7 +178,7 @@ pub fn number(text: &str) -> Result<f64, UnitError> {
     Err(UnitError::UnknownUnit { text: text.to_owned(), unit: unit.to_owned(), kind: "number", known: "none" })
 }
 
-/// A number of bytes for people: `1.50 GiB`.
+/// Formats a number of bytes: `1.50 GiB`.
 ///
 /// ```
 /// assert_eq!(vcr_base::units::format_bytes(1.0), "1 B");
@@ -199,7 +198,7 @@ pub fn format_bytes(bytes: f64) -> String {
     if unit == "B" { format!("{value:.0} B") } else { format!("{value:.2} {unit}") }
 }
 
-/// Nanoseconds for people: `2m 44s` from a minute on, below that a number above one with its unit.
+/// Formats nanoseconds: `2m 44s` from a minute on, otherwise a number with one unit.
 #[must_use]
 pub fn format_ns(ns: f64) -> String {
     if ns.abs() >= 60e9 {
@@ -215,14 +214,14 @@ pub fn format_ns(ns: f64) -> String {
     format!("{value:.decimals$}{unit}")
 }
 
-/// US dollars for people: cents, and hundredths of them below one dollar.
+/// Formats US dollars with two decimals, or four below one dollar.
 #[must_use]
 pub fn format_usd(usd: f64) -> String {
     let decimals = if usd.abs() >= 1.0 { 2 } else { 4 };
     format!("${usd:.decimals$}")
 }
 
-/// A minute or more in the two largest units, the second one left out where it is 0.
+/// Formats a minute or more in the two largest units, without the second one if it is 0.
 fn format_minutes(ns: f64) -> String {
     let sign = if ns < 0.0 { "-" } else { "" };
     let seconds = (ns.abs() / 1e9).round() as u64;
@@ -265,7 +264,7 @@ fn lookup(
 
 fn whole(text: &str, value: f64) -> Result<u64, UnitError> {
     let rounded = value.round();
-    // Half of u64, so that sums of a few of them stay in range.
+    // About half of the range of u64, so that sums of two values cannot overflow.
     if (0.0..9.2e18).contains(&rounded) {
         return Ok(rounded as u64);
     }

@@ -1,5 +1,5 @@
-//! Rules in the syntax `KIND:KEY=VALUE,...`, such as `error:rate=0.1,after=5`: one parser and one set of error texts
-//! for the faults of engines and of clients.
+//! Rules in the syntax `KIND:KEY=VALUE,...`, such as `error:rate=0.1,after=5`. Faults of engines and of clients share
+//! the parser and its error texts.
 
 use std::fmt;
 
@@ -17,26 +17,26 @@ pub struct RuleError {
 /// The kinds and keys of rules.
 #[derive(Debug)]
 pub struct Syntax {
-    /// The name of a rule, such as `fault`.
+    /// What a rule is called, such as `fault`.
     pub what: &'static str,
-    /// All kinds, each with the keys that only it has.
+    /// The kinds, each with its own keys.
     pub kinds: &'static [(&'static str, &'static [&'static str])],
-    /// Keys of every kind.
+    /// Keys that every kind has.
     pub common_keys: &'static [&'static str],
-    /// The key of a first value without a name, in kinds that have this key.
+    /// The key that a first value without a key belongs to, in kinds with that key.
     pub unnamed_key: &'static str,
 }
 
 impl Syntax {
-    /// The error of a text that is not a rule.
+    /// The error for an invalid text.
     pub fn error(&self, text: impl Into<String>, reason: impl Into<String>) -> RuleError {
         RuleError { what: self.what, text: text.into(), reason: reason.into() }
     }
 
-    /// Splits a text such as `status:code=429,rate=0.1`.
+    /// Parses a text such as `status:code=429,rate=0.1`.
     ///
     /// # Errors
-    /// An unknown kind or key, a key that is given twice, or a part that is not `KEY=VALUE`.
+    /// An unknown kind or key, a repeated key, or a part that is not `KEY=VALUE`.
     pub fn split(&'static self, text: &str) -> Result<Keys, RuleError> {
         let (kind, rest) = text.split_once(':').unwrap_or((text, ""));
         let mut keys = Keys::new(self, text.to_owned(), kind)?;
@@ -53,10 +53,10 @@ impl Syntax {
         Ok(keys)
     }
 
-    /// Takes the pairs of a map, whose values may contain any character.
+    /// Makes a rule from key-value pairs. Values may contain any character.
     ///
     /// # Errors
-    /// As [`Self::split`].
+    /// The errors of [`Self::split`].
     pub fn of_pairs<'a>(
         &'static self,
         kind: &str,
@@ -71,7 +71,7 @@ impl Syntax {
     }
 }
 
-/// The kind of a rule, and its keys with their values.
+/// The kind, keys and values of a rule.
 #[derive(Debug)]
 pub struct Keys {
     syntax: &'static Syntax,
@@ -108,19 +108,19 @@ impl Keys {
         Ok(())
     }
 
-    /// The rule, as users write it.
+    /// The rule, as the user wrote it.
     #[must_use]
     pub fn rule(&self) -> &str {
         &self.text
     }
 
-    /// The kind, one of the syntax.
+    /// The kind of the rule.
     #[must_use]
     pub fn kind(&self) -> &str {
         &self.kind
     }
 
-    /// The error of this rule for a reason.
+    /// An error about this rule.
     pub fn error(&self, reason: impl Into<String>) -> RuleError {
         self.syntax.error(&*self.text, reason)
     }
@@ -131,10 +131,10 @@ impl Keys {
         self.pairs.iter().find(|(other, _)| other == key).map(|(_, value)| value.as_str())
     }
 
-    /// The value of a key, read.
+    /// The parsed value of a key.
     ///
     /// # Errors
-    /// That of `read`, with the key and its value.
+    /// The error of `read`, with the key and its value.
     pub fn get<T, E: fmt::Display>(
         &self,
         key: &str,
@@ -144,18 +144,18 @@ impl Keys {
         read(value).map(Some).map_err(|error| self.error(format!("`{key}={value}`: {error}")))
     }
 
-    /// The value of a key that the kind needs.
+    /// Returns `value`, which the kind requires.
     ///
     /// # Errors
-    /// When it is not given.
+    /// When `value` is none.
     pub fn needed<T>(&self, key: &str, value: Option<T>) -> Result<T, RuleError> {
         value.ok_or_else(|| self.error(format!("`{}` needs `{key}`", self.kind)))
     }
 
-    /// A number from 1.
+    /// Parses a whole number of at least 1.
     ///
     /// # Errors
-    /// When it is something else.
+    /// When the value is anything else.
     pub fn positive(&self, key: &str) -> Result<Option<u64>, RuleError> {
         match self.get(key, str::parse::<u64>)? {
             Some(0) => Err(self.error(format!("invalid `{key}`: expected at least 1"))),
@@ -163,10 +163,10 @@ impl Keys {
         }
     }
 
-    /// The keys `rate`, `nth`, `count`, `at`, `from` and `until`.
+    /// Parses the keys `rate`, `nth`, `count`, `at`, `from` and `until`.
     ///
     /// # Errors
-    /// When one of them is invalid, or `at` and `from` are given.
+    /// When one of them is invalid, or both `at` and `from` are given.
     pub fn occasions(&self) -> Result<Occasions, RuleError> {
         let at_ns = self.get("at", duration_ns)?;
         let from_ns = self.get("from", duration_ns)?;
@@ -188,9 +188,9 @@ impl Keys {
 pub struct Occasions {
     /// Probability at each occasion.
     pub rate: f64,
-    /// Every Nth occasion only.
+    /// Only every n-th occasion counts.
     pub nth: u64,
-    /// Limit of occurrences.
+    /// Maximum number of applications.
     pub count: u64,
     /// Start and end of the window in nanoseconds.
     pub window_ns: (u64, u64),

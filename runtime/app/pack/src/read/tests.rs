@@ -1,4 +1,4 @@
-//! Packs that were tampered with.
+//! Manipulated packs.
 
 use std::io::Cursor;
 
@@ -41,7 +41,7 @@ fn archive(entries: &[(&str, EntryType, &[u8])]) -> Vec<u8> {
         let mut header = Header::new_gnu();
         header.set_entry_type(*kind);
         header.set_size(content.len() as u64);
-        // Not by the library's own checks of paths.
+        // Set the header directly, to bypass the library's path checks.
         header.as_old_mut().name[..path.len()].copy_from_slice(path.as_bytes());
         if kind.is_symlink() {
             header.as_old_mut().linkname[..4].copy_from_slice(b"/etc");
@@ -156,7 +156,7 @@ fn a_wrong_manifest_is_refused() {
 }
 
 proptest! {
-    /// Any byte that is changed, and any end that is cut off, is noticed.
+    /// Any changed byte and any truncation is detected.
     #[test]
     fn damage_is_noticed(at in 0usize..10_000, by in 1u8..=255, cuts in any::<bool>()) {
         let mut bytes = packed();
@@ -167,7 +167,7 @@ proptest! {
             contents += io::copy(content, &mut io::sink())?;
             Ok(())
         });
-        // Some bits of a zstd frame do not matter; then nothing has changed.
+        // Some bits of a zstd frame have no effect; then the contents are unchanged.
         if let Ok(manifest) = found {
             prop_assert_eq!(manifest.files.len(), 2);
         }

@@ -15,7 +15,7 @@ fn zst(bytes: &[u8]) -> Vec<u8> {
     zstd::encode_all(bytes, 3).unwrap()
 }
 
-/// Not compressible.
+/// Incompressible data.
 fn noise(len: usize) -> Vec<u8> {
     (0..len as u64).map(|n| (n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
 }
@@ -53,8 +53,7 @@ fn members_and_frames_are_joined() {
     }
 }
 
-/// An archive of a process that was killed can be read up to its last byte, and its end is known to
-/// be missing.
+/// The archive of a killed process can be read up to its last byte, and is known to be truncated.
 #[test]
 fn an_archive_that_is_cut_off_says_so() {
     let text = noise(400_000);
