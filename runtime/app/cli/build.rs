@@ -1,11 +1,10 @@
-//! Linking of the program on Linux. Its line tables are compressed, to a third of their size; the
-//! standard library reads them for backtraces, and debuggers do, as they are.
+//! Linker options of the program on Linux.
 //!
-//! The program starts faster because the dynamic linker has little to do: at a fixed address there
-//! are no pointers to adjust, of which a position-independent program has 120,000 in 500 pages of
-//! memory; and libzmq includes its C++ library. Heap, stacks, libraries and guests stay at random
-//! addresses. The Python module and the tests are linked as usual, and so are static programs for
-//! musl, which relocate themselves.
+//! Line tables are compressed to a third of their size; backtraces and debuggers read them as they are. Two options
+//! make the program start faster, because the dynamic linker has less to do: a fixed address avoids adjusting 120,000
+//! pointers in 500 pages of memory, and libzmq includes its C++ library. Heap, stacks, libraries and guests still
+//! have random addresses. The Python module, the tests and static musl programs, which relocate themselves, are
+//! linked as usual.
 
 use std::env::var;
 use std::path::{Path, PathBuf};
@@ -26,16 +25,16 @@ fn main() {
     }
 }
 
-/// A folder with only the C++ library of the linker's compiler, for static linking, if the compiler
-/// has one. The linker searches it before the system's folders, where it would find the dynamic
-/// library. Zig has none: it always links its own C++ library statically.
+/// A folder that contains only the compiler's static C++ library, if the compiler has one. The linker searches this
+/// folder before the system's folders, which have the dynamic library. Zig has no such file, because it always links
+/// its own C++ library statically.
 fn static_cpp_library() -> Option<PathBuf> {
     const NAME: &str = "libstdc++.a";
     let linker = var("RUSTC_LINKER").unwrap_or_else(|_| "cc".to_owned());
     println!("cargo::rerun-if-env-changed=RUSTC_LINKER");
     let found = Command::new(linker).arg(format!("-print-file-name={NAME}")).output().ok()?;
     let library = PathBuf::from(String::from_utf8(found.stdout).ok()?.trim());
-    // A compiler without it prints the bare name.
+    // A compiler without the library prints only its name.
     let library = library.canonicalize().ok().filter(|path| path.is_absolute() && path.is_file())?;
     let folder = Path::new(&var("OUT_DIR").ok()?).join("static");
     std::fs::create_dir_all(&folder).ok()?;

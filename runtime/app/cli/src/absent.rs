@@ -1,16 +1,14 @@
-//! Parts of the program that this build lacks: known by name, and refused with the name of
-//! their feature.
+//! Commands and options that this build lacks. They are refused with the name of the missing feature.
 
 #[cfg(not(all(feature = "live", feature = "serve", feature = "fit")))]
 pub(crate) use command::{AbsentArgs, refused};
 
-/// Error and hint for a command line that needs `feature`.
 pub(crate) fn message(command_line: &str, feature: &str) -> (String, &'static str) {
     let message = format!("this build of vcr lacks the feature `{feature}`, which `{command_line}` needs");
     (message, "build it with `cargo build --release --features full`")
 }
 
-/// Whole commands.
+/// Commands that are missing as a whole.
 #[cfg(not(all(feature = "live", feature = "serve", feature = "fit")))]
 mod command {
     use std::ffi::OsString;
@@ -22,7 +20,6 @@ mod command {
     /// Any arguments.
     #[derive(Debug, Args)]
     pub(crate) struct AbsentArgs {
-        /// Ignored.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
         _arguments: Vec<OsString>,
     }

@@ -57,7 +57,7 @@ use crate::tables::args::{self as tables, TablesCommand};
 use crate::upload::args::{self as upload, UploadArgs};
 use crate::values::{memory_limit, parameter, time_limit, timeout};
 
-/// Display order behind the other options and before the help.
+/// Display order after the other options and before the help.
 const LAST: usize = 900;
 
 /// A simulator of the vLLM engine with scripted workloads and WebAssembly guests.
@@ -238,7 +238,7 @@ pub(crate) enum InspectCommand {
 }
 
 #[cfg(feature = "live")]
-/// Options of `vcr play` that its short help lists; `--help-all` has every one.
+/// Options of `vcr play` in its short help; `--help-all` shows all.
 const PLAY_COMMON: &[&str] = &[
     "handshake_address",
     "data_parallel_size",
@@ -264,14 +264,14 @@ const PLAY_COMMON: &[&str] = &[
 ];
 
 #[cfg(feature = "live")]
-/// The help of commands with live engines: examples first, then options.
+/// Help template of commands with live engines: examples first, then options.
 const PLAY_TEMPLATE: &str = "\
 {about-with-newline}
 {usage-heading} {usage}
 
 {before-help}{all-args}{after-help}";
 
-/// The command line, as all that parse or print it take it.
+/// The complete command line, for parsing and for the documentation.
 pub(crate) fn command() -> clap::Command {
     let command = Cli::command();
     #[cfg(feature = "live")]
@@ -288,7 +288,7 @@ fn play_options(play: clap::Command) -> clap::Command {
 
 #[cfg(feature = "serve")]
 fn serve_options(serve: clap::Command) -> clap::Command {
-    // English where a tokenizer can write it.
+    // The default is `english` in builds with a tokenizer.
     let serve = options::<ServeArgs>(serve).mut_arg("tokens", |tokens| {
         tokens
             .default_value("english")
@@ -310,7 +310,7 @@ fn live_help(command: clap::Command, common: &'static [&str], examples: &'static
         .after_help(format!("`vcr {name} --help-all` lists every option and the syntax of faults."))
         .after_long_help(faults)
         .mut_args(|arg| {
-            // Options of all commands are already there.
+            // Options of all commands are already in the short help.
             let is_common = common.contains(&arg.get_id().as_str()) || arg.is_global_set();
             arg.hide_short_help(!is_common)
         })
@@ -404,7 +404,7 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) several: SeveralArgs,
 
-    /// The whole command line that these are of.
+    /// The whole command line.
     #[arg(skip)]
     pub(crate) words: Vec<OsString>,
 }

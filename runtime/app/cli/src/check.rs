@@ -1,4 +1,4 @@
-//! `vcr check`: scenarios are read and planned, and nothing is run.
+//! `vcr check`: reads and plans scenarios without running them.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};

@@ -1,5 +1,5 @@
-//! Options that are declared to the parser only for the requested command: there are hundreds in
-//! all, and those of one command take a tenth of the time.
+//! Declares only the options of the requested command to the parser, which takes a tenth of the time of declaring
+//! hundreds of options.
 
 use std::ops::{Deref, DerefMut};
 
@@ -7,7 +7,7 @@ use clap::builder::Resettable;
 use clap::error::Error;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 
-/// The options of a command.
+/// The options of a command, declared on demand.
 #[derive(Clone, Debug)]
 pub(crate) struct Deferred<T>(Box<T>);
 
@@ -17,7 +17,7 @@ impl<T> Deferred<T> {
     }
 }
 
-/// Declares the options `T` of a command, without changing its own texts.
+/// Adds the options `T` to a command, but keeps the command's own help texts.
 pub(crate) fn options<T: Args>(command: Command) -> Command {
     let (about, long_about) = (command.get_about().cloned(), command.get_long_about().cloned());
     with_negative_numbers(
@@ -25,8 +25,7 @@ pub(crate) fn options<T: Args>(command: Command) -> Command {
     )
 }
 
-/// Takes `-1` for a value, which its option then refuses with its own reason, and
-/// not for an option that does not exist.
+/// Accepts `-1` as a value, so that the option can refuse it with a reason. Otherwise `-1` is an unknown option.
 pub(crate) fn with_negative_numbers(command: Command) -> Command {
     let command = command.mut_args(|arg| {
         let takes_values = arg.get_action().takes_values() && !arg.is_positional();

@@ -1,5 +1,3 @@
-//! Exit codes.
-
 use std::fmt;
 use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
@@ -8,31 +6,31 @@ use vcr_scenario::Blame;
 
 use crate::terminal::text::{printable, without_rust_types};
 
-/// How a command ended. The help and the reference of errors have the meaning of each code.
+/// How a command ended. [`Exit::meaning`] describes each code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
     /// Success.
     Passed = 0,
-    /// Failure of an assertion or of a comparison.
+    /// A failed assertion or a difference.
     CheckFailed = 1,
-    /// An error of the user.
+    /// A user error.
     BadInput = 2,
     /// An error while running.
     Fault = 3,
-    /// `hold` of a gate.
+    /// Decision `hold` of a gate.
     Held = 10,
-    /// `rollback` of a gate.
+    /// Decision `rollback` of a gate.
     RolledBack = 20,
-    /// End by `--timeout`, with the code of `timeout(1)`.
+    /// Ended by `--timeout`; the code of `timeout(1)`.
     TimedOut = 124,
-    /// End by SIGINT, with the code of shells.
+    /// Ended by SIGINT; the code of shells.
     Interrupted = 130,
-    /// End by SIGTERM, with the code of shells.
+    /// Ended by SIGTERM; the code of shells.
     Terminated = 143,
 }
 
 impl Exit {
-    /// All exits, in the order of their codes.
+    /// All exits, by code.
     pub(crate) const ALL: [Self; 9] = [
         Self::Passed,
         Self::CheckFailed,
@@ -45,7 +43,6 @@ impl Exit {
         Self::Terminated,
     ];
 
-    /// The meaning of the code, for users.
     pub(crate) fn meaning(self) -> &'static str {
         match self {
             Self::Passed => "every assertion passed, no difference was found",
@@ -76,7 +73,7 @@ impl From<Blame> for Exit {
     }
 }
 
-/// Prints an error in the form of all commands: the message, then the hint.
+/// Prints an error in the format of all commands: the message, then the hint.
 pub(crate) fn print_error(message: &dyn fmt::Display, hint: Option<&str>) {
     use anstyle::{AnsiColor, Style};
     let red = Style::new().bold().fg_color(Some(AnsiColor::Red.into()));
@@ -90,14 +87,14 @@ pub(crate) fn print_error(message: &dyn fmt::Display, hint: Option<&str>) {
 
 /// Prints a line to standard error.
 pub(crate) fn eprint_line(line: fmt::Arguments<'_>) {
-    // If standard error cannot be written, there is nowhere to report it.
+    // A failure cannot be reported anywhere.
     let _ = writeln!(anstream::stderr(), "{line}");
 }
 
-/// How a command ends whose results went to standard output.
+/// The exit of a command after its results were written to standard output.
 pub(crate) fn printed(written: io::Result<()>, otherwise: Exit) -> Exit {
     match written {
-        // A reader that has seen enough, such as `head`, is not a failure.
+        // A closed pipe, such as of `head`, is not a failure.
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
             print_error(&format!("cannot print the results: {error}"), None);
             Exit::BadInput

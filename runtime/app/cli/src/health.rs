@@ -1,4 +1,4 @@
-//! `vcr health`: whether a server is up, for containers that have no HTTP client.
+//! `vcr health`: checks that a server is up, for containers without an HTTP client.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -12,10 +12,10 @@ pub(crate) const EXAMPLES: &str = "Examples:
   vcr health
   vcr health http://127.0.0.1:8000/ready";
 
-/// Longer than a loaded server needs, shorter than the timeout of common probes.
+/// Long enough for a loaded server, and shorter than the timeout of common probes.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
-/// A status line is short; a peer that is no HTTP server may send anything.
+/// A status line is short, but a peer other than an HTTP server may send anything.
 const STATUS_LIMIT: u64 = 256;
 
 #[derive(Debug, Args)]
@@ -43,7 +43,7 @@ pub(crate) fn health(args: &HealthArgs) -> Exit {
     }
 }
 
-/// Host with port, and path.
+/// Splits a URL into host with port, and path.
 fn parts(url: &str) -> Option<(&str, String)> {
     if url.contains(|char: char| char.is_whitespace() || char.is_control()) {
         return None;
@@ -68,7 +68,7 @@ fn status(address: &str, path: &str) -> io::Result<u16> {
     status.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the answer is not HTTP"))
 }
 
-/// A name may have several addresses; the server listens on one.
+/// Tries all addresses of the host, because the server may listen on only one.
 fn connect(address: &str) -> io::Result<TcpStream> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
     for address in address.to_socket_addrs()? {

@@ -1,9 +1,8 @@
-//! Texts that the help of commands ends with: examples and exit codes.
+//! The ends of help texts: examples and exit codes.
 
 use crate::exit::Exit;
 
-/// The exit codes, as the help of every command lists them. A macro, because
-/// only literals can be put together into one.
+/// Appends all exit codes to a help text. A macro, because `concat!` needs literals.
 macro_rules! with_exit_codes {
     ($text:literal) => {
         concat!(
@@ -18,20 +17,20 @@ macro_rules! with_exit_codes {
     };
 }
 
-/// As above, for all commands together.
+/// The exit codes of all commands.
 pub(crate) fn exit_codes() -> String {
     let lines = Exit::ALL.map(|exit| format!("\n  {}  {}", exit as u8, exit.meaning()));
     format!("Exit codes:{}", lines.concat())
 }
 
-/// As above, for commands that make no assertions.
+/// Appends the exit codes of commands without assertions.
 macro_rules! with_plain_exit_codes {
     ($text:literal) => {
         concat!($text, "\n\nExit codes:\n  0  success\n  2  bad usage or input file")
     };
 }
 
-/// As above, for commands that compare.
+/// Appends the exit codes of commands that compare.
 macro_rules! with_comparison_exit_codes {
     ($text:literal, $equal:literal, $different:literal) => {
         concat!(
@@ -45,7 +44,7 @@ macro_rules! with_comparison_exit_codes {
     };
 }
 
-/// As above, for commands that simulate and make no assertions.
+/// Appends the exit codes of commands that simulate without assertions.
 macro_rules! with_simulation_exit_codes {
     ($text:literal) => {
         concat!(
@@ -203,7 +202,7 @@ pub(crate) const COMPLETIONS_EXAMPLES: &str = with_plain_exit_codes!(
 mod tests {
     use super::*;
 
-    /// The exit codes in the help of a command and its subcommands.
+    /// Collects the exit codes in the help of a command and its subcommands.
     fn add_exit_codes(command: &clap::Command, found: &mut Vec<u8>) {
         let texts = [command.get_after_help(), command.get_after_long_help()];
         let texts = texts.into_iter().flatten().map(ToString::to_string).collect::<String>();
@@ -226,7 +225,7 @@ mod tests {
         assert_eq!(found, Exit::ALL.map(|exit| exit as u8));
     }
 
-    /// The texts of a command and its subcommands that are longer than a line of the help.
+    /// Collects the help lines of a command and its subcommands that are too long.
     fn add_wrapped(command: &clap::Command, found: &mut Vec<String>) {
         let texts = [command.get_before_help(), command.get_after_help()].into_iter().flatten();
         let lines: Vec<String> =
@@ -235,7 +234,7 @@ mod tests {
         command.get_subcommands().for_each(|below| add_wrapped(below, found));
     }
 
-    /// Options under a heading that precede another group's would take its options in.
+    /// clap adds options without a heading to the preceding group's heading.
     #[test]
     #[cfg(feature = "serve")]
     fn the_page_has_its_own_options_only() {
@@ -249,7 +248,7 @@ mod tests {
         }
     }
 
-    /// A wrapped example cannot be copied: its quoted JSON has a line break inside.
+    /// A wrapped example could not be copied, because a line break would be inside its quoted JSON.
     #[test]
     fn examples_and_notes_fit_the_lines_of_the_help() {
         let mut command = crate::args::command();

@@ -1,7 +1,7 @@
-//! The commands of `vcr`: argument parsing and printing, no logic of its own.
+//! The commands of `vcr`: argument parsing and printing only.
 //!
-//! The binary is [`main`]; the console script of the Python package is [`command`]. That package's
-//! in-process functions are in [`library`], which prints nothing.
+//! The binary calls [`main`]; the console script of the Python package calls [`command`]. The in-process functions of
+//! that package are in [`library`], which prints nothing.
 
 #[cfg(not(all(feature = "live", feature = "serve", feature = "fit", feature = "nixl", feature = "rendezvous")))]
 mod absent;
@@ -53,7 +53,7 @@ use args::{Command, GuestCommand, InspectCommand};
 pub use exit::Exit;
 use inspect::captures;
 
-/// The binary.
+/// Entry point of the binary.
 #[must_use]
 pub fn main() -> ExitCode {
     #[cfg(feature = "serve")]
@@ -63,8 +63,8 @@ pub fn main() -> ExitCode {
     command(std::env::args_os().collect()).into()
 }
 
-/// Carries out a command line, whose first word names the program. From then on the process handles
-/// signals, and a second one ends it.
+/// Executes a command line, whose first word is the program's name. From then on, the process handles signals, and a
+/// second signal ends it.
 pub fn command(words: Vec<OsString>) -> Exit {
     vcr_base::input::on_notice(|text| exit::eprint_line(format_args!("{text}")));
     #[cfg(feature = "store")]
@@ -81,7 +81,7 @@ pub fn command(words: Vec<OsString>) -> Exit {
             exit::eprint_line(format_args!("{}", text.trim_end()));
             return Exit::BadInput;
         }
-        // Help and version.
+        // `--help` or `--version`.
         Err(error) => error.exit(),
     };
     if let Some(timeout) = cli.timeout.filter(|_| time.is_none())
@@ -128,7 +128,7 @@ pub fn command(words: Vec<OsString>) -> Exit {
         Command::Inspect { command } => inspect(&command),
         Command::Tables { command } => tables::tables(&command),
         Command::Completions { shell } => {
-            // Into memory first: the generator panics when a write fails.
+            // Generate into memory, because the generator panics when a write fails.
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut args::command(), "vcr", &mut script);
             exit::printed(std::io::stdout().write_all(&script), Exit::Passed)

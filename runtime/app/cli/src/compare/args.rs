@@ -1,5 +1,3 @@
-//! The command line of comparisons.
-
 use std::path::PathBuf;
 
 use clap::Args;

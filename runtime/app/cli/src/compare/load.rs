@@ -1,4 +1,4 @@
-//! Inputs of a comparison: runs of a report folder, or the requests of a capture.
+//! Inputs of a comparison: the runs of a report folder, or a capture.
 
 use std::borrow::Cow;
 use std::io::ErrorKind;
@@ -14,21 +14,21 @@ use vcr_trace::RequestRow;
 use vcr_trace::capture::{CaptureLine, CaptureMeta};
 use vcr_trace::import::{ImportOptions, import};
 
-/// The version of report.json that is read.
+/// Supported version of report.json.
 const REPORT_VERSION: u64 = 2;
 
-/// One run, or one capture.
+/// A run or a capture.
 #[derive(Debug)]
 pub(super) struct Side {
-    /// The run; none for a capture.
+    /// Name of the run; none for a capture.
     pub(super) run: Option<String>,
     pub(super) figures: Figures,
-    /// Its requests, if they are known one by one.
+    /// The single requests, if they are known.
     pub(super) requests: Option<Requests>,
 }
 
-/// Reads a folder of `vcr run --out`, its report.json, or anything that converts to a
-/// capture. `run` chooses one run of a report.
+/// Loads a folder of `vcr run --out`, its report.json, or anything that converts to a capture. `run` selects a run of
+/// the report.
 pub(super) fn load(path: &Path, run: Option<&str>) -> Result<Vec<Side>, String> {
     let report = if path.is_dir() { path.join("report.json") } else { path.to_owned() };
     let is_report = if path.is_dir() { report.is_file() } else { path.file_name() == Some("report.json".as_ref()) };
@@ -40,7 +40,7 @@ pub(super) fn load(path: &Path, run: Option<&str>) -> Result<Vec<Side>, String> 
         .map_err(|error| format!("cannot read {name}: {error}"))?;
     let value: Value = serde_json::from_str(&text).map_err(|error| format!("invalid report {name}: {error}"))?;
     if value["schema_version"].as_u64() != Some(REPORT_VERSION) {
-        // Reports of load generators are called so, too.
+        // Reports of load generators may have this name too.
         return if path.is_dir() {
             Err(format!("invalid report {name}: expected `schema_version` {REPORT_VERSION}"))
         } else {
@@ -62,9 +62,9 @@ pub(super) fn load(path: &Path, run: Option<&str>) -> Result<Vec<Side>, String> 
     Ok(sides)
 }
 
-/// A run that was just made.
+/// Makes a side from a run of this process.
 pub(super) fn of_run(report: &Report) -> Side {
-    // A report is serialisable: it has been hashed as JSON.
+    // Serialisation cannot fail, because the report was already hashed as JSON.
     let value = serde_json::to_value(report).unwrap_or_default();
     let figures = figures(&value["metrics"]);
     Side { run: Some(report.name.clone()), figures, requests: Some(compared_requests(report)) }
@@ -74,7 +74,7 @@ fn of_report(run: &Value) -> Option<Side> {
     Some(Side { run: Some(run["name"].as_str()?.to_owned()), figures: figures(&run["metrics"]), requests: None })
 }
 
-/// The metrics of a run, as a report has them.
+/// Reads the metrics of a run in a report.
 fn figures(metrics: &Value) -> Figures {
     let mut figures = Figures::default();
     let empty = Map::new();
@@ -92,7 +92,7 @@ fn figures(metrics: &Value) -> Figures {
     figures
 }
 
-/// A metric's name without the unit that reports add.
+/// A metric's name without the unit in its key.
 fn plain_name(key: &str) -> &str {
     Metric::named(key).map_or(key, |metric| metric.info().name)
 }
@@ -117,7 +117,7 @@ fn capture(path: &Path) -> Result<Side, String> {
     Ok(Side { run: None, figures, requests: Some(requests) })
 }
 
-/// A row of requests.jsonl in the form for comparison.
+/// Converts a row of requests.jsonl.
 fn request(row: RequestRow<'_>) -> Request {
     let ns = |ms: f64| (ms * 1e6).round() as u64;
     let arrival_ns = ns(row.arrival_ms);
@@ -140,7 +140,7 @@ fn request(row: RequestRow<'_>) -> Request {
     }
 }
 
-/// Adds the data of requests.jsonl to the runs of its report, if it was written.
+/// Adds the requests of requests.jsonl, if it exists, to the runs of its report.
 fn add_requests(path: &Path, sides: &mut [Side]) -> Result<(), String> {
     let name = path.display();
     let unreadable = |error: &dyn std::fmt::Display| format!("cannot read {name}: {error}");

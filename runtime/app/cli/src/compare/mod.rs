@@ -19,18 +19,18 @@ use crate::terminal::layout::Layout;
 use args::CompareArgs;
 use load::{Side, load};
 
-/// A run and its reference.
+/// The comparison of a run with its reference.
 #[derive(Debug, Serialize)]
 struct Pair {
-    /// The run of each side; none for a capture.
+    /// Names of the runs; none for a capture.
     reference_run: Option<String>,
     compared_run: Option<String>,
-    /// Figures that both have.
+    /// Changes of the figures that both sides have.
     changes: Vec<Change>,
-    /// Request by request, where both sides have requests.
+    /// Comparison of the requests, if both sides have requests.
     #[serde(skip_serializing_if = "Option::is_none")]
     requests: Option<Compared>,
-    /// Why there is no such comparison, though both sides have requests.
+    /// Why requests were not compared although both sides have them.
     #[serde(skip_serializing_if = "Option::is_none")]
     requests_problem: Option<String>,
 }
@@ -41,27 +41,25 @@ struct Verdict {
     run: Option<String>,
     metric: String,
     statistic: String,
-    /// Allowed relative change for the worse.
+    /// Largest allowed relative change for the worse.
     limit: f64,
-    /// Relative change for the worse; infinite from a reference of 0.
+    /// Relative change for the worse; infinite if the reference is 0.
     regression: f64,
     holds: bool,
 }
 
-/// The whole comparison.
 #[derive(Debug, Serialize)]
 pub(crate) struct Comparison {
     reference: String,
     compared: String,
     pairs: Vec<Pair>,
-    /// Runs that only one side has.
+    /// Names of runs that only one side has.
     only_reference: Vec<String>,
     only_compared: Vec<String>,
     limits: Vec<Verdict>,
     passed: bool,
 }
 
-/// Compares two sides.
 pub(crate) fn comparison(args: &CompareArgs) -> Result<Comparison, String> {
     let [reference, compared] = [&args.reference, &args.compared].map(|path| load(path, args.of.as_deref()));
     let options = CompareOptions {
@@ -90,21 +88,21 @@ pub(crate) fn compare(args: &CompareArgs) -> Exit {
     }
 }
 
-/// The earlier run that a run is compared with. It judges the limits of `--max-regression`.
+/// An earlier run to compare with, and the limits of `--max-regression`.
 #[derive(Debug)]
 pub(crate) struct Baseline {
     path: PathBuf,
-    /// Name of the run's file.
+    /// Name of the compared run.
     compared: String,
     limits: Vec<MaxRegression>,
-    /// Until they are compared.
+    /// The sides of the earlier run, until they are compared.
     sides: Mutex<Vec<Side>>,
-    /// The comparison, once it is made.
+    /// The comparison, once made.
     comparison: OnceLock<Result<Comparison, String>>,
 }
 
 impl Baseline {
-    /// The baseline of a command line, if it has one.
+    /// Loads the baseline of a command line, if any.
     pub(crate) fn load(args: &RunArgs) -> Result<Option<Self>, String> {
         let Some(path) = &args.baseline.baseline else { return Ok(None) };
         let limits = args.baseline.max_regression.clone();
@@ -118,7 +116,7 @@ impl Baseline {
         }))
     }
 
-    /// Prints the comparison of a command that otherwise ends with `exit`.
+    /// Prints the comparison. Returns `exit`, unless there was an error.
     pub(crate) fn print(&self, args: &RunArgs, exit: Exit) -> Exit {
         match self.comparison.get() {
             Some(Ok(comparison)) if !args.json && !args.quiet => printed(
@@ -154,7 +152,7 @@ impl Judge for Baseline {
 }
 
 impl Verdict {
-    /// The limit as an assertion about the run.
+    /// The limit as an assertion of the run.
     fn assertion(&self, reference: &str) -> AssertionResult {
         let subject = format!("{}.{}", self.metric, self.statistic);
         let condition = format!("at most {} % worse than {reference}", show::percent(self.limit));
@@ -163,7 +161,7 @@ impl Verdict {
 }
 
 impl Comparison {
-    /// As `--json` prints it.
+    /// Writes the output of `--json`.
     pub(crate) fn write_json(&self, out: &mut dyn Write) -> io::Result<()> {
         serde_json::to_writer_pretty(&mut *out, self)?;
         writeln!(out)
@@ -227,7 +225,7 @@ fn pair(names: [&str; 2], reference: Side, compared: Side, options: CompareOptio
     let changes = compared.figures.changes_from(&reference.figures);
     let [reference_name, compared_name] = names;
     if !changes.iter().any(|change| Metric::named(&change.metric).is_some_and(Metric::is_trend)) {
-        // A capture without times, or a run without completed requests.
+        // One side is a capture without times, or a run without completed requests.
         let empty = if has_times(&reference) { compared_name } else { reference_name };
         return Err(format!("nothing to compare: {empty} has no times of answers"));
     }
@@ -244,14 +242,13 @@ fn pair(names: [&str; 2], reference: Side, compared: Side, options: CompareOptio
     Ok(Pair { reference_run: reference.run, compared_run: compared.run, changes, requests, requests_problem })
 }
 
-/// Whether it has any distribution of times.
 fn has_times(side: &Side) -> bool {
     Metric::all()
         .filter(|metric| metric.is_trend())
         .any(|metric| side.figures.get(metric.info().name, "mean").is_some())
 }
 
-/// The metric of a limit, and whether a higher value of it is better.
+/// The metric of a limit, and whether higher values are better.
 fn limited_metric(limit: &MaxRegression) -> Result<(Metric, bool), String> {
     let name = &limit.metric;
     let metric = Metric::named(name).ok_or_else(|| {
@@ -264,7 +261,7 @@ fn limited_metric(limit: &MaxRegression) -> Result<(Metric, bool), String> {
     Ok((metric, higher))
 }
 
-/// Judges a limit in every pair.
+/// Judges a limit for every pair.
 fn judge(limit: &MaxRegression, pairs: &[Pair]) -> Result<Vec<Verdict>, String> {
     let MaxRegression { metric: name, statistic, share } = limit;
     let (metric, higher) = limited_metric(limit)?;

@@ -1,4 +1,4 @@
-//! A comparison for people.
+//! Prints a comparison.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -17,10 +17,10 @@ use crate::terminal::text::{counted, printable};
 const OF_TRENDS: [&str; 4] = ["mean", "p50", "p95", "p99"];
 const OF_OTHERS: [&str; 3] = ["count", "rate", "value"];
 
-/// Changes below this are not called better or worse.
+/// Smaller relative changes are not called better or worse.
 const NOTABLE: f64 = 0.01;
 
-/// Columns that are left out where the table does not fit, first to last. docs/reference/compare.md has them.
+/// Columns that are dropped, in this order, if the table is too wide; see docs/reference/compare.md.
 const LEFT_OUT: [&str; 4] = ["Wasserstein", "KS", "p50", "mean"];
 
 pub(super) fn write(out: &mut dyn Write, comparison: &Comparison, layout: Layout) -> io::Result<()> {
@@ -35,7 +35,7 @@ pub(super) fn write(out: &mut dyn Write, comparison: &Comparison, layout: Layout
     Ok(())
 }
 
-/// Writes all but the limits.
+/// Writes everything except the limits.
 pub(super) fn write_changes(out: &mut dyn Write, comparison: &Comparison, layout: Layout) -> io::Result<()> {
     let (reference, compared) = (printable(&comparison.reference), printable(&comparison.compared));
     writeln!(out, "\n  {BOLD}{compared}{BOLD:#} compared with {BOLD}{reference}{BOLD:#}")?;
@@ -54,13 +54,13 @@ pub(super) fn write_changes(out: &mut dyn Write, comparison: &Comparison, layout
     Ok(())
 }
 
-/// A share in percent, without the digits that binary fractions add.
+/// Converts a share to percent, without binary rounding digits.
 pub(super) fn percent(share: f64) -> f64 {
     (share * 1e6).round() / 1e4
 }
 
 impl Verdict {
-    /// The change for people.
+    /// The relative change as text.
     pub(super) fn change(&self) -> String {
         match self.regression {
             worse if worse.is_infinite() => "worse than 0".to_owned(),
@@ -132,7 +132,7 @@ fn row(metric: Metric, change: &Change) -> Vec<String> {
     vec![name, statistic, value(change.reference), value(change.compared), text, verdict.to_owned()]
 }
 
-/// Requests that both sides have, with intervals.
+/// Writes the comparison of matched requests, with intervals.
 fn write_requests(out: &mut dyn Write, compared: &Compared, layout: Layout) -> io::Result<()> {
     let matched = format!(
         "{} matched by {}, {} answered whole on both sides{}",

@@ -1,5 +1,3 @@
-//! The command lines of `vcr fit` and `vcr calibrate`.
-
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 

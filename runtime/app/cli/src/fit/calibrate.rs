@@ -1,4 +1,4 @@
-//! `vcr calibrate`: predictions judged by measurements.
+//! `vcr calibrate`: compares predictions with measurements.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use crate::exit::{Exit, eprint_line, printed};
 use crate::terminal::style::{BOLD, DIM, GREEN, RED, align_right, bare_table, write_table};
 use crate::terminal::text::{counted, printable};
 
-/// A share of extrapolated time above this is worth a word.
+/// Share of extrapolated time from which a warning is printed.
 const MUCH_OUTSIDE: f64 = 0.05;
 
 pub(crate) fn calibrate(args: &CalibrateArgs) -> Exit {
@@ -38,7 +38,7 @@ fn calibrated(args: &CalibrateArgs) -> Result<Exit, Refused> {
     let all = judged(args, &progress)?;
     drop(progress);
     let effects = if args.effect { effects(&all)? } else { Vec::new() };
-    // All files or none: one that may not be replaced is found before any is written.
+    // All files are created before any is written, so that a refused file prevents all.
     let mut drawn = Vec::new();
     if let Some(folder) = &args.figures {
         for (index, judged) in all.iter().enumerate() {
@@ -109,7 +109,7 @@ fn judged(args: &CalibrateArgs, progress: &Stages) -> Result<Vec<Judged>, Refuse
     sources.into_iter().map(|source| Ok(judge(&model, &within(source, args.part), seed, again)?)).collect()
 }
 
-/// The change from the first prediction to the second one.
+/// Compares the change from the first to the second prediction with the measured change.
 fn effects(all: &[Judged]) -> Result<Vec<Effect>, Refused> {
     let [before, after] = all else {
         let message = format!("--effect with {}: expected two", counted(all.len() as u64, "predicted input"));
@@ -118,7 +118,7 @@ fn effects(all: &[Judged]) -> Result<Vec<Effect>, Refused> {
     Ok(Effect::all(before, after))
 }
 
-/// Writes notes that qualify the table to standard error.
+/// Prints warnings that qualify the table to standard error.
 fn warn_of(judged: &Judged) {
     let name = printable(&judged.name);
     let outside = judged.outside_fitted_range;
@@ -136,7 +136,7 @@ fn warn_of(judged: &Judged) {
     }
 }
 
-/// Inputs, with the files of folders that are not input themselves.
+/// The inputs, with folders replaced by their input files.
 fn files(inputs: &[PathBuf]) -> Result<Vec<PathBuf>, Refused> {
     let mut files = Vec::new();
     for input in inputs {
@@ -240,10 +240,9 @@ fn write(out: &mut dyn Write, all: &[Judged], effects: &[Effect], verdicts: &[Ve
     Ok(())
 }
 
-/// A row of a table of steps: its title, and its value on one side.
+/// A row of the table of steps: its title, and the function of its value.
 type StepRow = (&'static str, fn(&StepSummary) -> String);
 
-/// Steps as recorded and as simulated.
 fn write_steps(out: &mut dyn Write, steps: &StepComparison) -> io::Result<()> {
     let rows: [StepRow; 7] = [
         ("steps", |side| side.steps.to_string()),
@@ -267,7 +266,6 @@ fn write_steps(out: &mut dyn Write, steps: &StepComparison) -> io::Result<()> {
     }
 }
 
-/// The change from one input to the other.
 fn write_effects(out: &mut dyn Write, [before, after]: [&str; 2], effects: &[Effect]) -> io::Result<()> {
     writeln!(out, "{BOLD}effect{BOLD:#} of the change from {} to {}", printable(before), printable(after))?;
     let mut table = bare_table();

@@ -1,4 +1,4 @@
-//! `--emit-wasm`: the model as a component.
+//! `--emit-wasm`: writes the model as a guest component.
 
 use std::io::Write;
 use std::path::Path;
@@ -11,7 +11,7 @@ use vcr_guest_tools::build::Options;
 use super::Refused;
 use crate::exit::eprint_line;
 
-/// Builds a guest with the step prices inside, and checks that the host takes it.
+/// Builds a guest with the model's step prices, and checks that the host accepts it.
 pub(super) fn component(model: &ModelFile, path: &Path, file: OutputFile, quiet: bool) -> Result<(), Refused> {
     let other = |message: String| Refused::Other(message, None);
     let folder = tempfile::tempdir().map_err(|error| other(format!("cannot create a temporary folder: {error}")))?;

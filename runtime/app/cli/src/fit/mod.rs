@@ -1,4 +1,4 @@
-//! `vcr fit` and `vcr calibrate`: models from measurements, and predictions judged.
+//! `vcr fit` and `vcr calibrate`: fits models to measurements, and evaluates predictions.
 
 pub(crate) mod args;
 mod calibrate;
@@ -24,7 +24,6 @@ use crate::terminal::text::printable;
 use args::{FitArgs, MeasurementArgs, PriorArgs};
 pub(crate) use calibrate::calibrate;
 
-/// Why a command has failed.
 pub(crate) enum Refused {
     Fit(FitError),
     Output(OutputError),
@@ -95,7 +94,7 @@ fn fitted(args: &FitArgs) -> Result<Exit, Refused> {
         return Err(Refused::Other(message, Some(hint)));
     }
     let text = serde_json::to_string_pretty(&fit.model).expect("a model is JSON");
-    // The component first: without a compiler for it nothing is written.
+    // The component is written first: without a compiler for it, nothing is written.
     if let Some((path, component)) = component {
         emit::component(&fit.model, path, component, args.show.quiet)?;
     }
@@ -113,7 +112,7 @@ fn fitted(args: &FitArgs) -> Result<Exit, Refused> {
     Ok(printed(written, Exit::Passed))
 }
 
-/// How to fit `sources`, without cross-validation.
+/// Options for fitting `sources`, without cross-validation.
 fn options(prior: &PriorArgs, given: &MeasurementArgs, sources: &[Source]) -> Result<FitOptions, Refused> {
     let shape = prior.shape.as_ref().map(|text| Ok::<_, FitError>((Shape::read(text)?, text.clone()))).transpose()?;
     let base = prior.base.as_ref().map(|text| {
@@ -125,14 +124,13 @@ fn options(prior: &PriorArgs, given: &MeasurementArgs, sources: &[Source]) -> Re
     Ok(FitOptions { folds: 0, ..known })
 }
 
-/// A source with only a part of its requests compared, in order of arrival; the
-/// others load the engine.
+/// Restricts the comparison to a part of the requests, in order of arrival. The other requests still load the engine.
 pub(crate) fn within(source: Source, part: Option<(f64, f64)>) -> Source {
     let Some((from, to)) = part else { return source };
     Source { measurements: source.measurements.part(from, to), ..source }
 }
 
-/// Reads inputs, each with its engine and, if there are `steps`, its step log.
+/// Reads the inputs with their engine settings and, if given, their step logs.
 pub(crate) fn sources<'p>(
     inputs: impl ExactSizeIterator<Item = &'p Path>,
     steps: &[PathBuf],
@@ -176,7 +174,7 @@ pub(crate) fn sources<'p>(
     Ok(sources)
 }
 
-/// Stages on a terminal.
+/// Progress on a terminal.
 struct Stages(Option<ProgressBar>);
 
 impl Stages {
@@ -322,9 +320,8 @@ fn write(out: &mut dyn Write, fit: &Fit, path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Measured and simulated values, with the `bounds` of these statistics if there are any. If it
-/// `is_near_capacity`, the simulated first-token times are these bounds: a single number would
-/// claim too much.
+/// Writes measured and simulated values. If the engine `is_near_capacity`, `bounds` replace the simulated TTFT,
+/// because a single number would be too precise.
 pub(crate) fn write_comparisons(
     out: &mut dyn Write,
     comparisons: &[Comparison],
@@ -351,7 +348,7 @@ pub(crate) fn write_comparisons(
     write_table(out, &table)
 }
 
-/// With three significant digits.
+/// Formats three significant digits.
 fn number(value: f64) -> String {
     match value {
         0.0 => "0".to_owned(),

@@ -1,4 +1,4 @@
-//! The next measurement: as a command of `vllm bench serve`, and as a scenario for a real target.
+//! The suggested next measurement, as a command of `vllm bench serve` and as a scenario for a real target.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -9,7 +9,6 @@ use vcr_fit::{Certainty, Load, Pace, Suggested, Suggestion};
 use crate::terminal::style::{BOLD, DIM};
 use crate::terminal::text::printable;
 
-/// Prints a fit's suggestion if one was requested.
 pub(super) fn write(out: &mut dyn Write, suggestion: Option<&Suggestion>, model: &Path) -> io::Result<()> {
     let Some(Suggestion { prediction, now, loads }) = suggestion else { return Ok(()) };
     writeln!(out, "\n{BOLD}to predict {}{BOLD:#}: {}", text(prediction), certainty(now))?;
@@ -44,7 +43,7 @@ fn certainty(Certainty { ttft, itl }: &Certainty) -> String {
     format!("ttft mean ±{:.0} %, itl mean ±{:.0} %", ttft * 100.0, itl * 100.0)
 }
 
-/// Equal lengths, and the times of every token in the file.
+/// A benchmark command with fixed lengths that records the times of all tokens.
 fn bench(load: &Load, index: usize) -> String {
     let pace = match load.pace {
         Pace::Concurrency(at_once) => format!("--max-concurrency {at_once}"),

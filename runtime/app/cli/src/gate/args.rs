@@ -1,5 +1,3 @@
-//! The command line of mirrors and gates.
-
 use std::path::PathBuf;
 
 use clap::Args;

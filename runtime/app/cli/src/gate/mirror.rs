@@ -1,4 +1,4 @@
-//! `vcr mirror`: anything as observations.
+//! `vcr mirror`: converts files to observations.
 
 use std::io::{self, BufWriter, Write};
 use std::ops::ControlFlow;

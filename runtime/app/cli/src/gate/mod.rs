@@ -20,7 +20,6 @@ use crate::refusal::Refusal;
 use crate::terminal::step_summary;
 use args::GateArgs;
 
-/// Files of `--out`.
 const FILES: [&str; 4] = ["gate.json", "gate.html", "junit.xml", "summary.md"];
 
 impl From<Decision> for Exit {
@@ -106,7 +105,7 @@ fn report(args: &GateArgs, policy: &Policy, [before, after]: &[Vec<Input>; 2]) -
 
 type Loaded = (Side, Vec<Mirrored>);
 
-/// Reads both sides in parallel. The baseline's error takes precedence.
+/// Reads both sides in parallel. If both fail, the baseline's error is returned.
 fn load([before, after]: [&[Input]; 2], options: &[MirrorOptions; 2]) -> Result<(Loaded, Loaded), GateError> {
     let (baseline, candidate) = std::thread::scope(|scope| {
         let other = scope.spawn(|| vcr_gate::load(after, &options[1]));
@@ -116,7 +115,7 @@ fn load([before, after]: [&[Input]; 2], options: &[MirrorOptions; 2]) -> Result<
     Ok((baseline?, candidate?))
 }
 
-/// The folder of `--out`, checked before anything is read.
+/// Opens the folder of `--out` before anything is read.
 fn folder(args: &GateArgs, path: &Path, sides: &[Vec<Input>; 2]) -> Result<OutputFolder, Refusal> {
     let mut rule = Outputs::new(args.force);
     let policy = args.policy.iter();

@@ -1,4 +1,4 @@
-//! A decision on the terminal.
+//! Prints a decision.
 
 use std::io::{self, Write};
 
@@ -8,9 +8,9 @@ use crate::terminal::layout::{Layout, wrapped, write_wrapped};
 use crate::terminal::style::{BOLD, DIM, GREEN, RED, bare_table, write_marked};
 use crate::terminal::text::{counted, printable};
 
-/// Segments that are shown at most.
+/// Largest number of segments shown.
 const MAX_SEGMENTS: usize = 20;
-/// Triage items that are shown at most.
+/// Largest number of triage items shown.
 const MAX_ITEMS: usize = 10;
 
 pub(super) fn write(out: &mut dyn Write, report: &Report) -> io::Result<()> {
@@ -58,7 +58,7 @@ fn write_totals(out: &mut dyn Write, report: &Report, width: usize) -> io::Resul
     writeln!(out, "  {DIM}{} at alpha {:.2e} each{DIM:#}", counted(tests, "test"), report.judgement.alpha_each)
 }
 
-/// For all requests every signal; for a segment only the signals that exceed their limits.
+/// Writes all signals of the segment of all requests, and for other segments only those over their limits.
 fn write_segment(out: &mut dyn Write, segment: &SegmentJudgement) -> io::Result<()> {
     let decision = segment.decision.name();
     writeln!(out, "\n  {BOLD}{}{BOLD:#}: {decision}, {} matched", printable(&segment.name), segment.matched)?;

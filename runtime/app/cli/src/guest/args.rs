@@ -1,4 +1,4 @@
-//! Options of the commands about guests.
+//! Options of `vcr guest`.
 
 use std::path::PathBuf;
 

@@ -44,8 +44,7 @@ pub(crate) fn bench_command(args: &CheckArgs) -> Exit {
     printed(written, Exit::Passed)
 }
 
-/// The algorithm of a shipped guest, compiled natively. Other guests, and configs that only the guest
-/// takes, have none.
+/// The native algorithm of a shipped guest; none for other guests, or if only the guest accepts the config.
 fn twin(guest: &str, config_json: &str, seed: u64) -> Option<NativeTwin> {
     fn read<'a, T: Deserialize<'a>>(config_json: &'a str) -> Option<T> {
         serde_json::from_str(config_json).ok()
@@ -77,7 +76,6 @@ fn twin(guest: &str, config_json: &str, seed: u64) -> Option<NativeTwin> {
     })
 }
 
-/// The native cost of a function, if it was measured.
 fn native<'a>(report: &'a BenchReport, cost: &CallCost) -> Option<&'a CallCost> {
     report.native_calls.iter().find(|native| native.function == cost.function)
 }

@@ -51,7 +51,7 @@ pub(crate) fn call_command(args: &CallArgs) -> Exit {
     Exit::Passed
 }
 
-/// Reports a call that gave no valid answer: the `call`th, where there are several.
+/// Reports a call that gave no valid answer. `call` is its number, if there are several.
 fn failed(error: &HandCallError, call: Option<usize>) -> Exit {
     let message = call.map_or_else(|| error.to_string(), |call| format!("call {call}: {error}"));
     match error {
@@ -67,15 +67,13 @@ fn failed(error: &HandCallError, call: Option<usize>) -> Exit {
     }
 }
 
-/// The inputs of calls, in order.
 struct Inputs {
     documents: Box<dyn Iterator<Item = Result<Value, String>>>,
-    /// Whether the input is one object, and no list or stream of them.
+    /// Whether the input is a single object rather than a list or stream.
     is_one: bool,
 }
 
-/// The inputs as JSON: the text itself, the content of the file that `@FILE` names, or of standard
-/// input, read as it comes.
+/// The inputs as JSON: from the text, the file of `@FILE`, or standard input, which is read incrementally.
 fn inputs(text: &str) -> Result<Inputs, String> {
     if text == "-" {
         return Ok(Inputs { documents: Box::new(documents(io::stdin(), "standard input".to_owned())), is_one: false });

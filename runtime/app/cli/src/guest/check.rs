@@ -42,13 +42,13 @@ pub(crate) fn check_command(args: &CheckArgs) -> Exit {
     printed(written, exit)
 }
 
-/// The config that a guest is checked with.
+/// The config for checking a guest.
 pub(super) enum Config {
-    /// Text of `--config`.
+    /// The text of `--config`.
     Given(String),
-    /// The example that the component brings.
+    /// The component's example.
     Example(String),
-    /// None was given and the component brings none.
+    /// Neither `--config` nor an example.
     Empty,
 }
 
@@ -68,7 +68,7 @@ impl Config {
         }
     }
 
-    /// The option that repeats it, quoted for a shell; empty if it is `guest call`'s default.
+    /// The option that selects the same config, quoted for a shell; empty if `guest call` uses it by default.
     fn argument(&self) -> String {
         match self {
             Self::Given(json) => format!(" --config '{}'", json.replace('\'', "'\\''")),
@@ -76,7 +76,7 @@ impl Config {
         }
     }
 
-    /// Its source, in words.
+    /// Origin of the config, for output.
     fn origin(&self) -> &'static str {
         match self {
             Self::Given(_) => "given by --config",
@@ -85,7 +85,7 @@ impl Config {
         }
     }
 
-    /// Hint for an error that it caused.
+    /// The hint for an error caused by the config.
     pub(super) fn hint(&self, error: &GuestError) -> Option<String> {
         let is_refused = matches!(error, GuestError::Call { fault: CallFault::Rejected { .. }, .. });
         match self {
@@ -100,7 +100,7 @@ impl Config {
     }
 }
 
-/// The guest of a file with its config, or the exit code of an error that is printed.
+/// Loads a guest and its config. Prints errors and returns their exit code.
 pub(super) fn load(path: &Path, given: Option<&str>) -> Result<(GuestModule, Config), Exit> {
     let given = given.map(config).transpose().map_err(|message| not_json(&message))?;
     let module = GuestModule::load(path, Limits::default()).map_err(|error| {
@@ -111,14 +111,13 @@ pub(super) fn load(path: &Path, given: Option<&str>) -> Result<(GuestModule, Con
     Ok((module, config))
 }
 
-/// Prints why a JSON document of the command line cannot be read.
+/// Prints that a JSON argument cannot be read.
 pub(super) fn not_json(message: &str) -> Exit {
     print_error(&message, Some("give a JSON document such as '{}', or a file that holds one"));
     Exit::BadInput
 }
 
-/// The config as JSON: the text itself where it is some, else the content of the
-/// file of that name.
+/// The config as JSON: the text itself if it is JSON, otherwise the content of the file with that name.
 fn config(text: &str) -> Result<String, String> {
     let is_json = |text: &str| serde_json::from_str::<Value>(text).map_err(|error| error.to_string());
     match is_json(text) {
@@ -134,7 +133,7 @@ fn config(text: &str) -> Result<String, String> {
     Ok(read)
 }
 
-/// Whose fault it is that a guest cannot be checked.
+/// The exit code of an error, by who caused it.
 pub(super) fn blamed(error: &GuestError) -> Exit {
     match error {
         GuestError::Call { fault: CallFault::Rejected { .. }, .. } => Exit::BadInput,
@@ -236,7 +235,7 @@ fn write_report(out: &mut dyn Write, report: &CheckReport, config: &Config, path
     write_costs(out, &report.calls)
 }
 
-/// Writes the costs of calls. Times are of this machine, at this moment.
+/// Writes the costs of calls. Times depend on this machine and its load.
 fn write_costs(out: &mut dyn Write, calls: &[CallCost]) -> io::Result<()> {
     writeln!(out, "\n  {BOLD}COST OF A CALL{BOLD:#}")?;
     let mut table = bare_table();

@@ -1,9 +1,8 @@
-//! Configurations of guests on the command line.
+//! Configs of guests on the command line.
 
 use std::path::Path;
 
-/// The value of an option for a guest's configuration: literal JSON, or the content of the file in
-/// `@FILE`. The guest defines its content.
+/// Reads a guest's config from an option: JSON, or the content of `@FILE`. The guest defines the fields.
 #[cfg(feature = "live")]
 pub(crate) fn guest_config(text: &str) -> Result<String, String> {
     match text.strip_prefix('@') {
@@ -16,7 +15,7 @@ pub(crate) fn guest_config(text: &str) -> Result<String, String> {
     }
 }
 
-/// The text of the file `name`.
+/// Reads the config file `name`.
 pub(crate) fn read_config(name: &str) -> Result<String, String> {
     let read = vcr_base::input::read_text(Path::new(name), vcr_base::input::MAX_CONFIG_BYTES);
     read.map_err(|error| format!("cannot read the config `{name}`: {error}"))

@@ -24,7 +24,7 @@ pub(crate) fn inspect_command(args: &InspectArgs) -> Exit {
     } else {
         write_description(&mut anstream::AutoStream::auto(out), &path, &description)
     };
-    // A file that is not a guest for any build is bad input, however much is known of it.
+    // A file that is not a guest of any version is bad input, even if it can be described.
     let is_component = description.kind == FileKind::Component;
     printed(written, if is_component { Exit::Passed } else { Exit::BadInput })
 }
@@ -59,12 +59,12 @@ fn row(path: &str, description: &Description) -> Value {
     })
 }
 
-/// A document of the component: as JSON, or as its text if it is not JSON.
+/// An embedded document as JSON, or as a string if it is not JSON.
 fn document(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|_| text.into())
 }
 
-/// The limits of instances, unless options of `guest(...)` change them.
+/// The default limits of instances; options of `guest(...)` can change them.
 fn limits() -> Value {
     let limits = Limits::default();
     json!({

@@ -33,7 +33,7 @@ use args::BuildArgs;
 fn build_all(args: &BuildArgs) -> Result<Vec<BuiltGuest>, BuildError> {
     let mut options = Options::from_env()?;
     options.bootstrap |= args.bootstrap;
-    // The folder of a project builds that project.
+    // In a project's folder, the default is that project.
     let here = Path::new(".");
     let default = [if !Path::new("guests").exists() && is_one(here) { here.to_owned() } else { "guests".into() }];
     let paths = if args.paths.is_empty() { &default[..] } else { &args.paths[..] };
@@ -41,7 +41,7 @@ fn build_all(args: &BuildArgs) -> Result<Vec<BuiltGuest>, BuildError> {
     let mut report = |progress: Progress<'_>| show(&progress, spinner.as_ref(), args.quiet);
     let mut built = Vec::new();
     for path in paths {
-        // A workspace contains guests; a guest is in one, or is one.
+        // A folder is either a guest or a workspace of guests.
         if is_one(path) {
             built.push(build_guest(path, args.out.as_deref(), &options, &mut report)?);
         } else {
@@ -55,7 +55,7 @@ fn build_all(args: &BuildArgs) -> Result<Vec<BuiltGuest>, BuildError> {
     Ok(built)
 }
 
-/// Builds the guest in a folder into `out`, or into its default folder.
+/// Builds the guest in a folder into `out`, by default into its own output folder.
 pub(crate) fn build_guest(
     path: &Path,
     out: Option<&Path>,
@@ -76,8 +76,8 @@ pub(crate) fn build_command(args: &BuildArgs) -> Exit {
             return Exit::BadInput;
         }
     };
-    // A guest that the host refuses does not count as built. The host's compilation is cached, so
-    // the first run starts at once.
+    // A guest that the host refuses is not reported as built. Loading also caches the compiled code for the first
+    // run.
     for guest in &built {
         if let Err(error) = GuestModule::load(&guest.component, Limits::default()) {
             print_error(&error, error.hint().as_deref());
@@ -118,7 +118,7 @@ fn spinner(quiet: bool) -> Option<indicatif::ProgressBar> {
     Some(spinner)
 }
 
-/// Lines of cargo move past on a terminal; elsewhere only the stages are reported.
+/// Shows all progress on a terminal, otherwise only the stages without cargo's lines.
 fn show(progress: &Progress<'_>, spinner: Option<&indicatif::ProgressBar>, quiet: bool) {
     match (spinner, progress) {
         (Some(spinner), Progress::Cargo { .. }) => spinner.set_message(progress.to_string()),

@@ -71,7 +71,7 @@ fn print_found(args: &PullArgs, found: &Found) -> std::io::Result<()> {
 }
 
 pub(crate) fn push(args: &PushArgs) -> Exit {
-    // A guest that the simulator would refuse is useless in a registry, too.
+    // A registry must not get guests that the simulator would refuse.
     if let Err(error) =
         GuestModule::load(&args.file, Limits { wasi: vcr_guest::WasiGrants::all(), ..Limits::default() })
     {

@@ -20,7 +20,6 @@ pub(crate) fn vocabulary_command(args: &VocabularyArgs) -> Exit {
     };
     let mut open = OpenOptions::new();
     open.write(true);
-    // Existing files are only replaced on request.
     if args.force {
         open.create(true).truncate(true)
     } else {

@@ -10,7 +10,7 @@ use crate::guest::args::WitArgs;
 
 pub(crate) fn wit_command(args: &WitArgs) -> Exit {
     let files = |world: Option<World>| {
-        // Every world uses these two.
+        // All worlds use `types` and `observe`.
         interface().filter(move |(name, _)| world.is_none_or(|world| [world.name(), "types", "observe"].contains(name)))
     };
     let mut out = io::stdout().lock();

@@ -1,4 +1,4 @@
-//! `vcr inspect conform`: recordings replayed, decision by decision.
+//! `vcr inspect conform`: replays recordings and compares every decision.
 
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
@@ -20,10 +20,9 @@ use crate::exit::{Exit, print_error, printed};
 use crate::terminal::style::{BOLD, DIM, GREEN, RED, bare_table};
 use crate::terminal::text::counted;
 
-/// A replay that takes longer than this is worth a progress bar.
+/// Replays that take longer get a progress bar.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// A recording and its verdict.
 struct Case {
     name: String,
     folder: PathBuf,
@@ -65,7 +64,7 @@ pub(crate) fn conform(args: &ConformArgs) -> Exit {
     printed(written, exit)
 }
 
-/// Replays in parallel. The results are in order of name.
+/// Replays in parallel. Results are sorted by name.
 fn replay_all(folders: Vec<PathBuf>, quiet: bool) -> Vec<Case> {
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get).min(folders.len());
     let next = AtomicUsize::new(0);
@@ -86,7 +85,7 @@ fn replay_all(folders: Vec<PathBuf>, quiet: bool) -> Vec<Case> {
         let mut progress = Progress::new(folders.len(), quiet);
         receiver.iter().inspect(|_| progress.case_ended()).collect()
     });
-    // Cases of several folders may share a name.
+    // Cases in different folders may have the same name.
     let mut uses: BTreeMap<String, u64> = BTreeMap::new();
     for case in &cases {
         *uses.entry(case.name.clone()).or_default() += 1;
@@ -100,13 +99,13 @@ fn replay_all(folders: Vec<PathBuf>, quiet: bool) -> Vec<Case> {
     cases
 }
 
-/// The name of a folder, of `.` too.
+/// The name of a folder, also of `.`.
 fn name_of(folder: &Path) -> String {
     let whole = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
     whole.file_name().unwrap_or(folder.as_os_str()).to_string_lossy().into_owned()
 }
 
-/// A bar on a terminal, once the user has waited.
+/// A progress bar that appears on a terminal after [`PATIENCE`].
 struct Progress {
     started: Instant,
     shown: bool,
@@ -219,7 +218,7 @@ fn write_cases(out: &mut dyn Write, cases: &[Case]) -> io::Result<()> {
     for column in table.column_iter_mut().skip(1).take(4) {
         column.set_cell_alignment(CellAlignment::Right);
     }
-    // The table has no colours, so the marks precede its lines.
+    // The table library adds no colours, so the marks are written before its lines.
     let mut lines = table.lines();
     if let Some(head) = lines.next() {
         writeln!(out, "    {DIM}{}{DIM:#}", head.trim_end())?;
@@ -236,7 +235,7 @@ fn write_cases(out: &mut dyn Write, cases: &[Case]) -> io::Result<()> {
     Ok(())
 }
 
-/// Fields by name in backticks; a live capture's additional comparisons in words.
+/// Quotes the name of a field in backticks; descriptions with spaces stay as they are.
 fn quoted(field: &str) -> String {
     if field.contains(' ') { field.to_owned() } else { format!("`{field}`") }
 }

@@ -1,4 +1,4 @@
-//! `vcr inspect steps --diff`: the first step that differs between two logs.
+//! `vcr inspect steps --diff`: finds the first step that differs between two logs.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -15,7 +15,7 @@ use crate::exit::{Exit, print_error, printed};
 use crate::terminal::style::{BOLD, DIM, GREEN, RED};
 use crate::terminal::text::counted;
 
-/// The two logs, under the names that the user gave them.
+/// The two logs, with the names that the user gave.
 struct Sides<'a> {
     names: [&'a Path; 2],
     steps: [&'a Steps<'a>; 2],
@@ -44,7 +44,7 @@ pub(super) fn diff(args: &StepsArgs) -> Exit {
     printed(written, if found.is_equal() { Exit::Passed } else { Exit::CheckFailed })
 }
 
-/// The other log; a selection by name applies to it too, if it has names.
+/// Opens the other log. Selected names of a run or engine apply to it only if it has names.
 fn open_other(args: &StepsArgs, path: &Path) -> Result<StepLog, LogError> {
     let mut log = StepLog::read(path)?;
     let engines = log.engines();

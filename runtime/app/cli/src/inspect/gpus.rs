@@ -1,4 +1,4 @@
-//! `vcr inspect model --list-gpus`: the table of GPUs.
+//! `vcr inspect model --list-gpus`: prints the table of GPUs.
 
 use std::io::{self, Write};
 

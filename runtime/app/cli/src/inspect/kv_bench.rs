@@ -1,5 +1,4 @@
-//! `vcr inspect kv-bench`: how fast KV moves between two processes, compared with a plain stream of
-//! bytes.
+//! `vcr inspect kv-bench`: measures KV transfers between two processes, compared with a plain stream of bytes.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, BufRead, BufReader, Write};
@@ -80,7 +79,6 @@ pub(crate) struct KvBenchArgs {
     tls: TransferTlsArgs,
 }
 
-/// Planes that can be measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum BenchPlane {
@@ -88,7 +86,7 @@ enum BenchPlane {
     Nixl,
 }
 
-/// The line that a process prints once it listens.
+/// Addresses that a process prints when it listens.
 #[derive(Debug, Serialize, Deserialize)]
 struct Listening {
     host: String,
@@ -102,9 +100,9 @@ struct Summary {
     page_bytes: u32,
     pages: u64,
     kv_transfer: BenchPlane,
-    /// Connections; none with NIXL.
+    /// Number of connections; none with NIXL.
     streams: Option<u64>,
-    /// Whether the transfers are encrypted; plain streams never are.
+    /// Whether transfers are encrypted; the plain streams never are.
     tls: bool,
     transfer_ms: Vec<f64>,
     plain_ms: Vec<f64>,
@@ -112,7 +110,7 @@ struct Summary {
     median_plain_ms: f64,
     transfer_gb_per_s: f64,
     plain_gb_per_s: f64,
-    /// The share of the plain stream's rate that the transfer reaches.
+    /// Rate of the transfer divided by that of the plain stream.
     share_of_plain: f64,
 }
 
@@ -158,7 +156,7 @@ fn address_of(option: &str, text: &str) -> Result<(String, u16), TransferError> 
     parts.ok_or_else(|| failed(format!("invalid {option} `{text}`: expected HOST:PORT")))
 }
 
-/// Makes the plane of this process, which listens at this address.
+/// Makes the plane of this process, listening at this address.
 fn factory(
     args: &KvBenchArgs,
     size: BenchSize,
@@ -177,7 +175,7 @@ fn factory(
 
 #[cfg(feature = "nixl")]
 fn nixl(args: &KvBenchArgs, size: BenchSize, (host, port): (&str, u16)) -> Result<PlaneFactory, TransferError> {
-    // A side channel has no port of the system's choice.
+    // A NIXL side channel needs a port number, so port 0 is resolved first.
     let free = || TcpListener::bind((host, 0)).and_then(|listener| listener.local_addr());
     let port = if port > 0 { port } else { free().map_err(|error| failed(error.to_string()))?.port() };
     let settings = vcr_nixl::NixlSettings {
@@ -197,7 +195,7 @@ fn nixl(args: &KvBenchArgs, size: BenchSize, (host, port): (&str, u16)) -> Resul
             transfer_mode: "pull".to_owned(),
         },
         hash: None,
-        // Other sizes are distinguished by their addresses, with a better message.
+        // Processes of different sizes are refused by their addresses, with a better message.
         enforces_compatibility: false,
     };
     let library = args.nixl_library.as_deref().filter(|path| !path.is_empty()).map(Path::new);
@@ -233,7 +231,7 @@ fn listen(
     }
 }
 
-/// Ends the other process however this one ends.
+/// The other process; it is killed on drop.
 struct Other(Child);
 
 impl Drop for Other {

@@ -1,4 +1,4 @@
-//! `vcr inspect`: the contents of captures and of logs of engine steps, in tables and words.
+//! `vcr inspect`: shows the contents of captures and step logs.
 
 pub(crate) mod captures;
 mod conform;
@@ -35,7 +35,7 @@ pub(crate) fn steps(args: &StepsArgs) -> Exit {
     }
 }
 
-/// The selected part of the log.
+/// Opens the selected part of the log.
 fn open(args: &StepsArgs) -> Result<StepLog, LogError> {
     let mut log = StepLog::read(&args.log)?;
     let engine = args.engine.as_ref().map(|(pool, index)| (pool.as_str(), *index));

@@ -1,4 +1,4 @@
-//! `vcr inspect model`: a model's layers, KV-cache groups, weights and KV blocks.
+//! `vcr inspect model`: shows a model's layers, KV-cache groups, weights and KV blocks.
 
 use std::io::{self, Write};
 
@@ -119,15 +119,14 @@ pub(crate) struct ModelArgs {
     json: bool,
 }
 
-/// Printed fields of a model.
 struct Found {
     model: Model,
     kv: KvPlan,
     weight_bytes: f64,
     weight_format: &'static str,
-    /// Data type that its matrices are multiplied as, on a GPU that can.
+    /// Data type of its matrix products, on a GPU that supports the type.
     computed_as: &'static str,
-    /// Memory for KV blocks of the fullest stage, if it is known, and the blocks in it.
+    /// Memory of the fullest pipeline stage for KV blocks, if known, and the number of blocks.
     pool: Option<(u64, u32)>,
 }
 
@@ -177,7 +176,7 @@ fn find(args: &ModelArgs, name: &str) -> Result<Found, ModelError> {
         kv_cache_dtype: args.kv_cache_dtype.clone(),
         block_size: args.block_size,
         max_model_len: args.max_model_len,
-        // As under async scheduling.
+        // The number under async scheduling.
         in_flight_tokens: (args.pipeline_parallel_size.min(1 << 16) + 1) * u64::from(args.max_num_batched_tokens),
         quantization: args.quantization.clone(),
         num_speculative_tokens: args.num_speculative_tokens,
@@ -293,7 +292,6 @@ fn write_json(out: &mut dyn Write, found: &Found) -> io::Result<()> {
     writeln!(out)
 }
 
-/// Layers by kind.
 fn layers(model: &Model) -> String {
     let count = |wanted: fn(&Mixer) -> bool| model.layers.iter().filter(|layer| wanted(&layer.mixer)).count();
     let experts = model.layers.iter().filter(|layer| matches!(layer.feed_forward, FeedForward::Experts(_))).count();

@@ -1,4 +1,4 @@
-//! `vcr inspect pressure`: the capacity envelope of reports.
+//! `vcr inspect pressure`: shows the capacity limits in reports.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -53,7 +53,6 @@ pub(crate) struct PressureArgs {
     json: bool,
 }
 
-/// Stands for all detectors.
 const ALL: &str = "all";
 
 fn detector(text: &str) -> Result<String, String> {

@@ -1,4 +1,4 @@
-//! One step in full.
+//! Prints one step in full.
 
 use std::collections::BTreeSet;
 use std::io::{self, Write};
@@ -36,7 +36,7 @@ pub(super) fn step(args: &StepsArgs, steps: &Steps<'_>, number: u64) -> Exit {
     printed(print(args, steps, &found), Exit::Passed)
 }
 
-/// A restarted engine may have the same step twice.
+/// A restarted engine may have a step number twice.
 fn print(args: &StepsArgs, steps: &Steps<'_>, found: &[usize]) -> io::Result<()> {
     let mut out = anstream::stdout().lock();
     if args.json {

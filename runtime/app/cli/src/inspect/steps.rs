@@ -1,4 +1,4 @@
-//! The table of a log's steps.
+//! Prints the table of a log's steps.
 
 use std::io::{self, Write};
 
@@ -13,10 +13,10 @@ use crate::terminal::layout::Layout;
 use crate::terminal::style::{DIM, bare_table, write_table};
 use crate::terminal::text::counted;
 
-/// Rows that fit on a screen.
+/// Number of rows that fit on a screen.
 const FEW: usize = 40;
 
-/// A step in numbers; none for fields that its log lacks.
+/// The numbers of a step; none for fields that the log lacks.
 #[derive(Clone)]
 struct Row {
     run: Option<String>,
@@ -25,7 +25,7 @@ struct Row {
     start_ms: Option<f64>,
     duration_ms: Option<f64>,
     tokens: Option<u32>,
-    /// New, resumed, running.
+    /// Numbers of new, resumed and running requests.
     kinds: [u64; 3],
     preempted: u64,
     running: u64,
@@ -93,7 +93,7 @@ fn as_json(row: &Row) -> Value {
     })
 }
 
-/// A column: its head, and its value for a row.
+/// A column: its title, and its value for a row.
 type Column = (&'static str, fn(&Row) -> Option<String>);
 
 const COLUMNS: [Column; 15] = [
@@ -114,7 +114,7 @@ const COLUMNS: [Column; 15] = [
     ("why", |row| Some(row.why.to_string()).filter(|why| !why.is_empty())),
 ];
 
-/// Columns that are left out where the table does not fit, first to last. docs/reference/inspect-steps.md has them.
+/// Columns that are dropped, in this order, if the table is too wide; see docs/reference/inspect-steps.md.
 const LEFT_OUT: [&str; 6] = ["events", "preempted", "p", "n", "r", "free"];
 
 fn write_rows(steps: &Steps<'_>, rows: &[Row], rest: &[&Step<'_>]) -> io::Result<()> {
@@ -129,7 +129,7 @@ fn write_rows(steps: &Steps<'_>, rows: &[Row], rest: &[&Step<'_>]) -> io::Result
     }
     let of_one_engine = steps.engines.len() == 1;
     let of_one_run = steps.engines.iter().all(|name| name.of == steps.engines[0].of);
-    // Empty columns are left out, and so are names if all rows have the same one.
+    // Omits empty columns, and name columns with the same name in all rows.
     let columns: Vec<&Column> = COLUMNS
         .iter()
         .filter(|(head, _)| !(*head == "run" && of_one_run || *head == "engine" && of_one_engine))

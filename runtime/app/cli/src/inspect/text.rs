@@ -1,11 +1,11 @@
-//! Values of a log in words.
+//! Formats values of a log.
 
 use serde_json::Value;
 use vcr_steplog::{Blocks, EngineName, Id, LogKind, Step, StepEvent, Steps};
 
 use crate::terminal::text::counted;
 
-/// Numbers with runs of neighbours written as ranges: `3-9, 12`.
+/// Numbers, with consecutive ones as ranges: `3-9, 12`.
 pub(super) fn ranges(numbers: impl IntoIterator<Item = u64>) -> String {
     let mut runs: Vec<(u64, u64)> = Vec::new();
     for number in numbers {
@@ -22,7 +22,7 @@ pub(super) fn ranges(numbers: impl IntoIterator<Item = u64>) -> String {
     texts.collect::<Vec<String>>().join(", ")
 }
 
-/// Requests by id; neighbours of numbered ones as ranges.
+/// Requests by id, with consecutive numbers as ranges.
 pub(super) fn ids<'a>(ids: impl IntoIterator<Item = &'a Id> + Clone) -> String {
     let numbers: Option<Vec<u64>> = ids
         .clone()
@@ -38,7 +38,7 @@ pub(super) fn ids<'a>(ids: impl IntoIterator<Item = &'a Id> + Clone) -> String {
     }
 }
 
-/// `n`, `p` and `r` in words.
+/// The words for `n`, `p` and `r`.
 pub(super) fn kind(kind: char) -> &'static str {
     match kind {
         'n' => "new",
@@ -48,7 +48,7 @@ pub(super) fn kind(kind: char) -> &'static str {
     }
 }
 
-/// New blocks of a request, group of layers by group of layers.
+/// New blocks of a request, by KV cache group.
 pub(super) fn blocks(blocks: &Blocks) -> String {
     let of_group = |blocks: &Vec<u32>| ranges(blocks.iter().copied().map(u64::from));
     match blocks {
@@ -71,7 +71,7 @@ pub(super) fn event(event: &StepEvent) -> String {
     }
 }
 
-/// A value of a field, or an entry of it, short enough for a line.
+/// The value of a field, or a part of it, shortened to fit a line.
 pub(super) fn value(value: &Value) -> String {
     if let Some(numbers) = numbers(value).filter(|numbers| numbers.len() > 2) {
         return format!("[{}]", ranges(numbers));
@@ -85,7 +85,7 @@ pub(super) fn value(value: &Value) -> String {
     }
 }
 
-/// An entry of a list of `field`, or a note that there is none.
+/// An entry of the list `field`, or a note that the list is shorter.
 pub(super) fn entry(field: &str, entry: Option<&Value>) -> String {
     let Some(entry) = entry else { return "the list ends before".to_owned() };
     scheduled(field, entry).unwrap_or_else(|| value(entry))
@@ -110,12 +110,12 @@ fn numbers(value: &Value) -> Option<Vec<u64>> {
     value.as_array()?.iter().map(Value::as_u64).collect()
 }
 
-/// An engine, if its log has several.
+/// The engine's name, if the log has several engines.
 pub(super) fn of_engine(engine: &EngineName) -> String {
     if engine.is_unnamed() { String::new() } else { format!(" of {engine}") }
 }
 
-/// The zero of reported times: the clock of a live engine starts at an arbitrary time.
+/// The zero of reported times. A live engine's clock starts at an arbitrary time.
 pub(super) fn clock_start_ms(steps: &Steps<'_>) -> f64 {
     match steps.log.kind {
         LogKind::Live => steps.steps.first().and_then(Step::start_ms).unwrap_or(0.0),
@@ -133,7 +133,7 @@ mod tests {
         assert_eq!(ranges([]), "");
         assert_eq!(ranges([4]), "4");
         assert_eq!(ranges([1, 2, 4, 5, 6, 9]), "1, 2, 4-6, 9");
-        // Only upwards, since order means something.
+        // Only ascending runs become ranges, because order matters.
         assert_eq!(ranges([3, 2, 1, u64::MAX]), "3, 2, 1, 18446744073709551615");
     }
 

@@ -44,7 +44,7 @@ pub(crate) struct VllmArgsArgs {
 }
 
 pub(crate) fn vllm_args(args: &VllmArgsArgs) -> Exit {
-    // Words that a shell has split are words again for the reader.
+    // Quotes the words that a shell has split.
     let command = match &args.command[..] {
         [line] => line.clone(),
         words => words.iter().map(|word| format!("'{}'", word.replace('\'', "'\\''"))).collect::<Vec<_>>().join(" "),

@@ -1,8 +1,7 @@
-//! The commands as functions that return results instead of printing text.
+//! The commands as functions that return results; used by the Python package.
 //!
-//! Each takes the words of a command line without the program's name, so options, rules and errors
-//! equal the command's. Nothing is printed and no signal is handled: a caller ends a run through
-//! its [`Reporter`]. For the Python package.
+//! A function takes the words of a command line without the program's name, so its options, rules and errors are
+//! those of the command. It prints nothing and handles no signals: a caller stops a run through its [`Reporter`].
 
 mod simulations;
 mod sweep;
@@ -31,40 +30,39 @@ pub use tables::{capture_columns, step_columns, write_columns};
 pub use vcr_scenario::{Reporter, parallel};
 pub use vcr_trace::import::table::{self, Cells};
 
-/// A scenario's text that is in no file, and the name that it has in results and errors.
+/// A scenario that is not in a file, and its name in results and errors.
 #[derive(Clone, Debug)]
 pub struct Source {
-    /// File name; relative paths start at its folder.
+    /// File name. Relative paths start at its folder.
     pub name: String,
     /// The script.
     pub text: String,
 }
 
-/// Inputs of `vcr run` in addition to its command line.
+/// Inputs of `vcr run` besides the command line.
 #[derive(Debug, Default)]
 pub struct RunExtras {
-    /// In the place of the file that the words name.
+    /// Replaces the file on the command line.
     pub source: Option<Source>,
-    /// For `plugin(name)` of the script, by name.
+    /// Plugins for `plugin(name)` of the script, by name.
     pub plugins: std::collections::BTreeMap<String, HostPlugin>,
-    /// Keep engines over time for the page's charts.
+    /// Whether to record engine states over time for the page's charts.
     pub keeps_series: bool,
 }
 
-/// A scenario that was executed.
+/// An executed scenario.
 #[derive(Debug)]
 pub struct Run {
     /// The results.
     pub outcome: Outcome,
-    /// Text of the script.
     source: String,
 }
 
 impl Run {
-    /// Writes a file of `--out` that is made only from results.
+    /// Writes a file of `--out` that needs only the results.
     ///
     /// # Errors
-    /// Those of the writer; a file that is written while runs are made.
+    /// Errors of `out`, or a file that must be written during the runs.
     pub fn write(&self, file: OutFile, out: &mut (impl Write + Send)) -> io::Result<()> {
         self.outcome.write_file(file, &self.source, out)
     }
@@ -79,7 +77,7 @@ impl Run {
 /// Executes one scenario or pack once. The report equals that of `vcr run --json`.
 ///
 /// # Errors
-/// As the command's; options that ask for several executions.
+/// The errors of the command, and options for repeated executions.
 pub fn run(words: &[OsString], extras: RunExtras, reporter: Arc<dyn Reporter>) -> Result<Run, Refusal> {
     let args = run_args(words)?;
     if args.questions.search.is_some() || !args.questions.sweeps.is_empty() || args.questions.repeat.is_some() {
@@ -110,7 +108,7 @@ pub fn run(words: &[OsString], extras: RunExtras, reporter: Arc<dyn Reporter>) -
     Ok(Run { outcome, source })
 }
 
-/// Checks a scenario without making its runs.
+/// Checks a scenario without running it.
 pub fn check(words: &[OsString], extras: RunExtras) -> Result<(), Refusal> {
     let args = run_args(words)?;
     let mut options = run::options(&args)?;
@@ -128,7 +126,7 @@ fn compile(source: &Source) -> Result<Scenario, Refusal> {
     compiled.map_err(|error| Refusal::of_script(error, &source.text))
 }
 
-/// A replay that has ended.
+/// A completed or stopped replay.
 pub struct Replay(Ended);
 
 enum Ended {
@@ -137,7 +135,7 @@ enum Ended {
 }
 
 impl Replay {
-    /// Whether it was stopped before its end.
+    /// Whether the replay was stopped early.
     #[must_use]
     pub fn is_partial(&self) -> bool {
         match &self.0 {
@@ -146,7 +144,7 @@ impl Replay {
         }
     }
 
-    /// Writes the report, as `vcr replay --json` prints it.
+    /// Writes the report of `vcr replay --json`.
     pub fn write_json(&self, out: &mut dyn Write) -> io::Result<()> {
         match &self.0 {
             Ended::Workers { args, replayed } => replayed.write_json(args, out),
@@ -158,7 +156,7 @@ impl Replay {
 /// Replays a trace once.
 ///
 /// # Errors
-/// As `vcr replay`; sweeps.
+/// The errors of `vcr replay`, and options of sweeps.
 pub fn replay(words: &[OsString], reporter: &dyn Reporter) -> Result<Replay, Refusal> {
     let Command::Replay(args) = command(words)? else {
         return Err(Refusal::input("expected the options of `vcr replay`"));
@@ -177,7 +175,7 @@ pub fn replay(words: &[OsString], reporter: &dyn Reporter) -> Result<Replay, Ref
 /// Compares two runs or captures; returns the output of `vcr compare --json`.
 ///
 /// # Errors
-/// When a side cannot be read, or they have nothing in common.
+/// When a side cannot be read, or the sides have nothing in common.
 pub fn compare(words: &[OsString]) -> Result<String, Refusal> {
     let Command::Compare(args) = command(words)? else {
         return Err(Refusal::input("expected the options of `vcr compare`"));
@@ -196,7 +194,7 @@ fn run_args(words: &[OsString]) -> Result<RunArgs, Refusal> {
     }
 }
 
-/// Lets inputs and outputs be objects at URLs, as they are for the command.
+/// Enables inputs and outputs at URLs, as in the program.
 fn reach_objects() {
     #[cfg(feature = "store")]
     {
@@ -206,7 +204,7 @@ fn reach_objects() {
     vcr_base::input::remote::look_again();
 }
 
-/// Parses words; the errors are those of the command line, without its usage.
+/// Parses words. The errors are those of the command line, without usage.
 fn command(words: &[OsString]) -> Result<Command, Refusal> {
     reach_objects();
     let words = std::iter::once(OsString::from("vcr")).chain(words.iter().cloned()).collect();

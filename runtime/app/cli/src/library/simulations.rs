@@ -1,4 +1,4 @@
-//! Simulations of a plan that another machine searches.
+//! Executes simulations for a plan on another machine.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -12,14 +12,14 @@ use crate::pack::OpenedPack;
 use crate::plan::objective::Objective;
 use crate::plan::simulate::{Elsewhere, Simulated, executed, options, place};
 
-/// What all simulations of a plan share: files, objectives, and what was read from files.
+/// State shared by all simulations of a plan: files, objectives, and data read from files.
 pub struct Simulations {
-    /// Keeps the files.
+    /// Owns the unpacked files.
     _pack: OpenedPack,
     options: RunOptions,
     objectives: Vec<Objective>,
     base: Scenario,
-    /// Folders of models, by their names in scripts.
+    /// Names of models in scripts, and their folders.
     models: Vec<(String, String)>,
 }
 
@@ -27,7 +27,7 @@ impl Simulations {
     /// Opens the pack of a plan; `objectives` are JSON.
     ///
     /// # Errors
-    /// It is no pack, or they are no objectives.
+    /// When the file is not a pack, or the objectives are invalid.
     pub fn open(pack: &Path, objectives: &str) -> Result<Self, Refusal> {
         let objectives = serde_json::from_str(objectives).map_err(|error| {
             Refusal::input(format!("invalid objectives: expected objectives of `vcr plan`: {error}"))
@@ -37,17 +37,17 @@ impl Simulations {
         let mut options = options();
         pack.complete(&mut options);
         options.keeps_step_digests = false;
-        // Without tables of the plan none are used, even if this machine has some.
+        // Uses no operator tables unless the plan has some, even if this machine has them.
         options.files_by_name.entry(DATA_VARIABLE.to_owned()).or_default();
         let folders = options.files_by_name.iter().filter(|(_, path)| path.join("config.json").is_file());
         let models = folders.map(|(name, path)| (name.clone(), path.display().to_string())).collect();
         Ok(Self { _pack: pack, options, objectives, base: Scenario::compile(&place(), String::new())?, models })
     }
 
-    /// Simulates a script; returns the result as JSON, or none if it was stopped.
+    /// Simulates a script. Returns the result as JSON, or none if it was stopped.
     ///
     /// # Errors
-    /// A script that is none, or a fault.
+    /// An invalid script, or an error of the simulation.
     pub fn execute(&self, script: &str, reporter: Arc<dyn Reporter>) -> Result<Option<String>, Refusal> {
         let serve = |model: &str| format!("vllm serve {model} ");
         let moved = |script: String, (name, path): &(String, String)| script.replace(&serve(name), &serve(path));
@@ -56,7 +56,7 @@ impl Simulations {
         let reporter = Arc::clone(&warned) as Arc<dyn Reporter>;
         let Some(made) = executed(script, &self.base, self.options.clone(), reporter)? else { return Ok(None) };
         let warnings = warned.texts.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect();
-        // In the words of the machine that searches.
+        // Replaces paths of this machine by the names of the searching machine.
         let places = self.options.files_by_name.iter().filter(|(_, path)| !path.as_os_str().is_empty());
         let named = |text: String| {
             places.clone().fold(text, |text, (name, path)| text.replace(&path.display().to_string(), name))
@@ -68,7 +68,7 @@ impl Simulations {
     }
 }
 
-/// Keeps warnings for the machine that searches.
+/// Collects warnings for the searching machine.
 struct Warned {
     of: Arc<dyn Reporter>,
     texts: Mutex<BTreeSet<String>>,

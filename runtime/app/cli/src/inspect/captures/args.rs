@@ -1,5 +1,3 @@
-//! The command lines for captures.
-
 use std::num::{NonZeroU32, NonZeroU64};
 use std::path::PathBuf;
 
@@ -93,7 +91,7 @@ pub(crate) struct InputArgs {
 }
 
 impl InputArgs {
-    /// Files read in addition to the inputs.
+    /// Files that are read in addition to the inputs.
     pub(super) fn files(&self) -> impl Iterator<Item = &PathBuf> {
         self.tokenizer.iter().chain(&self.workload)
     }

@@ -1,4 +1,4 @@
-//! `vcr inspect convert`: from any format to another.
+//! `vcr inspect convert`: converts between formats.
 
 use serde_json::json;
 use vcr_trace::import::ImportError;

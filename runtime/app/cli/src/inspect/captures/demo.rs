@@ -1,4 +1,4 @@
-//! `vcr inspect gen-demo`: a synthetic capture.
+//! `vcr inspect gen-demo`: generates a synthetic capture.
 
 use std::io;
 

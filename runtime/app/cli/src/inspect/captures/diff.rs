@@ -1,4 +1,4 @@
-//! `vcr inspect diff`: the differences between two captures.
+//! `vcr inspect diff`: compares two captures.
 
 use std::io::{self, Write};
 

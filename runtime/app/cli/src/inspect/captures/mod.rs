@@ -1,4 +1,4 @@
-//! `vcr inspect` on captures: summarise, convert, show and compare.
+//! `vcr inspect` for captures: summarises, converts, shows and compares.
 
 pub(crate) mod args;
 mod convert;
@@ -27,16 +27,15 @@ pub(crate) use diff::diff;
 pub(crate) use perfetto::perfetto;
 pub(crate) use summarize::summarize;
 
-/// Lines between two updates of the progress.
+/// Number of lines between two progress updates.
 const LINES_A_TICK: u64 = 1024;
 
-/// Prints the JSON Schema of captures.
 pub(crate) fn schema() -> Exit {
     use std::io::Write;
     printed(io::stdout().write_all(CAPTURE_SCHEMA.as_bytes()), Exit::Passed)
 }
 
-/// Reads any importable file, with progress on a terminal, and reports skipped and dropped parts on
+/// Reads any file that converts to a capture. Shows progress on a terminal, and reports skipped and dropped parts on
 /// standard error.
 fn read(
     path: &Path,
@@ -69,7 +68,6 @@ fn print_notes(what: &str, notes: &[Note]) {
     }
 }
 
-/// A spinner, if standard error is a terminal.
 fn spinner(what: &str) -> ProgressBar {
     if !io::stderr().is_terminal() {
         return ProgressBar::hidden();
@@ -96,7 +94,7 @@ fn refused(error: &ImportError) -> Exit {
 
 fn not_written(error: &OutputError) -> Exit {
     if error.is_broken_pipe() {
-        // A reader that has seen enough, such as `head`, is not a failure.
+        // A closed pipe, such as of `head`, is not a failure.
         return Exit::Passed;
     }
     print_error(error, error.hint());

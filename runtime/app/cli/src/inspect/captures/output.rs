@@ -9,17 +9,16 @@ use vcr_base::output::{OutputError, OutputFile, Outputs};
 
 use crate::exit::eprint_line;
 
-/// The word for standard output.
+/// Stands for standard output.
 const STDOUT: &str = "-";
 
-/// An output of a command, open.
 pub(super) struct Output {
     path: PathBuf,
-    /// None: standard output.
+    /// The file; none for standard output.
     file: Option<OutputFile>,
 }
 
-/// Opens `path` for a command that reads these inputs.
+/// Opens `path`, which must not be one of the inputs.
 pub(super) fn open<'a>(
     path: &Path,
     force: bool,
@@ -34,7 +33,7 @@ pub(super) fn open<'a>(
 }
 
 impl Output {
-    /// The file to write to.
+    /// A handle for writing.
     pub(super) fn handle(&self) -> Result<File, OutputError> {
         match &self.file {
             Some(file) => file.handle(),
@@ -42,17 +41,17 @@ impl Output {
         }
     }
 
-    /// A failure to write to it.
+    /// The error of a failed write.
     pub(super) fn error(&self, source: io::Error) -> OutputError {
         OutputError::Write { path: self.path.clone(), source }
     }
 
-    /// Renames the file to its name.
+    /// Gives the file its final name.
     pub(super) fn commit(self) -> Result<(), OutputError> {
         self.file.map_or(Ok(()), OutputFile::commit)
     }
 
-    /// Prints a line about the output, unless the output is on stdout itself.
+    /// Prints a line about the output; to standard error if the output is standard output.
     pub(super) fn print(is_stdout: bool, line: &str) -> io::Result<()> {
         if is_stdout {
             eprint_line(format_args!("{line}"));

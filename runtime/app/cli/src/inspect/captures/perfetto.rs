@@ -1,4 +1,4 @@
-//! `vcr inspect perfetto`: a capture as a trace to look at.
+//! `vcr inspect perfetto`: converts a capture to a Perfetto trace.
 
 use std::io::BufWriter;
 

@@ -1,4 +1,4 @@
-//! `vcr inspect summarize`: the contents of a capture, in tables.
+//! `vcr inspect summarize`: summarises a capture in tables.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -39,7 +39,7 @@ pub(crate) fn summarize(args: &SummarizeArgs) -> Exit {
     })
 }
 
-/// Writes to a file, which may exist if allowed, or to standard output.
+/// Writes to standard output or to a file, which is replaced only if `force` is set.
 pub(super) fn write_to<'a>(
     (path, force): (Option<&Path>, bool),
     inputs: impl IntoIterator<Item = &'a PathBuf>,
@@ -61,7 +61,7 @@ pub(super) fn write_to<'a>(
     written.map_or_else(|error| not_written(&error), |()| otherwise)
 }
 
-/// The numbers of a row: mean, quantiles and count.
+/// The cells of a row: mean, quantiles and count.
 pub(super) fn quantile_cells(quantiles: &Quantiles) -> [String; 6] {
     let Quantiles { count, mean, p50, p90, p99, max } = *quantiles;
     let time = |ns: u64| format_ns(ns as f64);
