@@ -2,8 +2,8 @@
 
 use std::process::ExitCode;
 
-/// A server allocates memory on one thread and frees it on another, so threads contend in the
-/// system's allocator: a fifth of the processor time of a request.
+/// A server allocates memory on one thread and frees it on another. With the system's allocator, contention between
+/// threads takes a fifth of the processor time of a request.
 #[cfg(feature = "serve")]
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

@@ -1,4 +1,4 @@
-//! Options of the page at `/_vcr/`, and where it listens.
+//! Options and listeners of the page at `/_vcr/`.
 
 use std::net::{TcpListener, ToSocketAddrs as _};
 use std::sync::Arc;
@@ -15,12 +15,12 @@ use vcr_live::{EnginesHandle, LiveConfig, StepObserver};
 use crate::play::unusable::Unusable;
 use crate::service::with_causes;
 
-/// Time for the head of a request, and between two requests of a connection.
+/// Time limit for a request's head and for an idle connection.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(75);
-/// Time for running requests at the end.
+/// Time that running requests get at the end.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
 
-/// A page, and its own socket if it has one.
+/// A page, and its own socket if it has its own address.
 type PageAndSocket = (Arc<Page>, Option<TcpListener>);
 
 #[derive(Debug, Args)]
@@ -36,7 +36,7 @@ pub(crate) struct PageArgs {
 }
 
 impl PageArgs {
-    /// The inputs of an engines page, if there is one. The engines report their steps to it.
+    /// Prepares the page of engines, unless it is disabled. The engines report their steps to it.
     pub(crate) fn parts(
         &self,
         command: &'static str,
@@ -49,7 +49,8 @@ impl PageArgs {
         let listener = self.listen()?;
         let audience = self.audience(listener.as_ref(), host);
         let watch = Watch::new(WatchLimits::default());
-        // A server sees what its clients ask; other engines see what their frontend sends.
+        // `vcr serve` records the requests of its clients elsewhere; engines of other commands record what their
+        // frontend sends.
         let of_engines = (command != "serve").then(|| Arc::clone(&watch));
         let steps = StepRing::new(config.identity.first_rank, config.identity.num_ranks, of_engines);
         config.steps = Some(Arc::clone(&steps) as Arc<dyn StepObserver>);
@@ -98,7 +99,7 @@ impl PageArgs {
         Ok(Some(listener))
     }
 
-    /// Who may open the page: other machines only if its own address can be reached by them. `host` is the server's.
+    /// Who may open the page: other machines only if they can reach its own address. `host` is the server's.
     fn audience(&self, listener: Option<&TcpListener>, host: Option<&str>) -> Audience {
         let own = self.ui_address.as_deref().and_then(|address| address.rsplit_once(':')).map(|(host, _)| host);
         let address = listener.and_then(|listener| listener.local_addr().ok());
@@ -109,7 +110,7 @@ impl PageArgs {
     }
 }
 
-/// The inputs of an engines page before there are engines.
+/// The page of engines, before the engines exist.
 pub(crate) struct PageParts {
     command: &'static str,
     watch: Arc<Watch>,
@@ -120,7 +121,7 @@ pub(crate) struct PageParts {
 }
 
 impl PageParts {
-    /// The page, and its own socket.
+    /// Makes the page and its own socket.
     pub(crate) fn page(
         self,
         title: String,
@@ -143,14 +144,13 @@ impl PageParts {
     }
 }
 
-/// Prints the address of a page.
 pub(crate) fn tell(listener: &TcpListener, scheme: &str) {
     if let Ok(address) = listener.local_addr() {
         tracing::info!("the page is at {scheme}://{address}/_vcr/");
     }
 }
 
-/// A page that is served by itself, until this is dropped.
+/// A page with its own server, which stops on drop.
 pub(crate) struct ServedPage {
     stop: Option<watch::Sender<()>>,
     threads: Option<ServerThreads>,

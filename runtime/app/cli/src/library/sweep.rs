@@ -1,7 +1,7 @@
-//! Sweeps whose points are executed one by one, by threads or by other machines.
+//! Sweeps whose points are executed one by one, by threads or other machines.
 //!
-//! The results of points are JSON, as the files of shards have them; the table of all of them
-//! has the bytes that the sweep writes in one process.
+//! The result of a point is JSON, in the format of shard files. The table of all results has the same bytes as that
+//! of a sweep in one process.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -28,15 +28,15 @@ use crate::sweep::part::{Header, Part, SweepKind};
 use crate::sweep::shard::Shard;
 use crate::sweep::{Axis, axes, combinations, label};
 
-/// A grid of executions that is planned, with all that its points share.
+/// A planned grid of executions, with the data that all points share.
 pub struct Sweep {
     header: Header,
     combinations: Vec<Vec<String>>,
     file: Option<PathBuf>,
-    /// Text of a scenario that is in no file.
+    /// Text of a scenario that is not in a file.
     text: Option<String>,
     kind: Kind,
-    /// Why points that were executed here are infeasible, by their numbers.
+    /// Why points that were executed here are infeasible, by point number.
     infeasible: Mutex<BTreeMap<usize, Refusal>>,
 }
 
@@ -46,27 +46,26 @@ enum Kind {
     Replay { points: Box<replay::Points> },
 }
 
-/// A search at each point.
 struct Search {
     asked: SearchSpec,
     questions: QuestionArgs,
 }
 
-/// A file that points read: its name on command lines, and its contents.
+/// A file that points read, and its contents.
 #[derive(Clone, Debug)]
 pub struct InputFile {
-    /// The argument of the command line that names the file.
+    /// The command-line argument that names the file.
     pub word: String,
-    /// Names and contents of the file that `word` names, and of other files in its folder that it needs.
+    /// Names and contents of the file and of other files in its folder that it needs.
     pub files: Vec<(String, Vec<u8>)>,
 }
 
 impl Sweep {
-    /// Plans the sweep of the words of `vcr run` or `vcr replay`; `source` replaces the scenario
-    /// named in the words.
+    /// Plans the sweep on the command line of `vcr run` or `vcr replay`. `source` replaces the scenario on the
+    /// command line.
     ///
     /// # Errors
-    /// As the commands; without `--sweep`.
+    /// The errors of the commands, and a command line without `--sweep`.
     pub fn plan(words: &[OsString], source: Option<Source>) -> Result<Self, Refusal> {
         match command(words)? {
             Command::Run(args) => {
@@ -125,22 +124,22 @@ impl Sweep {
         self.combinations.len()
     }
 
-    /// The names that are swept.
+    /// Names of the swept parameters.
     #[must_use]
     pub fn axes(&self) -> Vec<&str> {
         self.header.axes.iter().map(|axis| axis.name.as_str()).collect()
     }
 
-    /// The values of a point, one on each axis.
+    /// The values of a point, one for each axis.
     #[must_use]
     pub fn values(&self, point: usize) -> &[String] {
         &self.combinations[point]
     }
 
-    /// Checks all points without executing any, and returns the files that they read.
+    /// Checks all points without executing them, and returns the files that they read.
     ///
     /// # Errors
-    /// The problem of the first invalid point, or a file that cannot be read.
+    /// The first invalid point, or a file that cannot be read.
     pub fn check(&mut self) -> Result<Vec<InputFile>, Refusal> {
         let (inputs, files) = match &self.kind {
             Kind::Run { points, .. } => self.run_inputs(points, None)?,
@@ -161,7 +160,7 @@ impl Sweep {
         Ok(files)
     }
 
-    /// The files of a scenario, all in one pack.
+    /// Puts the files of a scenario into one pack.
     fn run_inputs(
         &self,
         points: &Points,
@@ -181,7 +180,7 @@ impl Sweep {
                     has_checked = true;
                     sources = merged(sources.into_iter().chain(found));
                 }
-                // A point that is infeasible is a result, unless all are.
+                // An infeasible point is a result, unless all points are infeasible.
                 Err(refusal) if refusal.exit == Exit::BadInput => {
                     first_refusal.get_or_insert(refusal);
                 }
@@ -206,13 +205,13 @@ impl Sweep {
         Ok((files, vec![InputFile { word, files: vec![pack] }]))
     }
 
-    /// The first line of the file of all results.
+    /// The first line of a file of results.
     #[must_use]
     pub fn header(&self) -> String {
         serde_json::to_string(&self.header).unwrap_or_default()
     }
 
-    /// Executes a point; returns its result, or none if it was stopped.
+    /// Executes a point and returns its result, or none if it was stopped.
     pub fn execute(
         &self,
         number: usize,
@@ -265,10 +264,10 @@ impl Sweep {
         infeasible.extend(refusal.map(|refusal| (number, refusal)));
     }
 
-    /// The table of results, by the numbers of their points; some may be missing.
+    /// Makes the table from results and their point numbers. Points may be missing.
     ///
     /// # Errors
-    /// A result that is of another sweep, or every point was executed here and is infeasible.
+    /// A result of another sweep, or that all points are infeasible and were executed here.
     pub fn columns(&self, results: Vec<(usize, String)>) -> Result<Vec<Column>, Refusal> {
         {
             let infeasible = self.infeasible.lock().unwrap_or_else(PoisonError::into_inner);
@@ -304,7 +303,7 @@ fn read_named(path: &Path) -> Result<(String, Vec<u8>), Refusal> {
     Ok((name, fs::read(path).map_err(|error| unreadable(path, &error))?))
 }
 
-/// A file that a replay names, with the further parts of a rotated capture.
+/// A trace file of a replay, and the later parts of a rotated capture.
 fn replay_input(path: &Path) -> Result<InputFile, Refusal> {
     let word = vcr_base::input::remote::named(path).display().to_string();
     let source = SourceFile { kind: "trace", name: path.display().to_string(), path: path.to_owned(), parts: None };

@@ -1,4 +1,4 @@
-//! Captures and step logs as columns.
+//! Reads captures and step logs into columns.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use vcr_trace::import::{ImportOptions, import};
 use super::Refusal;
 use crate::sweep::out_format;
 
-/// The requests of a capture, or of anything that converts to one, with the columns of
+/// The requests of a capture, or of a file that converts to one. The columns are those of
 /// `vcr inspect convert --to parquet`.
 pub fn capture_columns(path: &Path) -> Result<Vec<Column>, Refusal> {
     let path = &local(path)?;
@@ -23,7 +23,8 @@ pub fn capture_columns(path: &Path) -> Result<Vec<Column>, Refusal> {
     Ok(table.into_columns())
 }
 
-/// A row for each step of a log: of `vcr run --out`, a recording, or a capture of live engines.
+/// The steps of a log, a row for each step. The log is from `vcr run --out`, a recording, or a capture of live
+/// engines.
 pub fn step_columns(path: &Path) -> Result<Vec<Column>, Refusal> {
     let path = &local(path)?;
     let log = StepLog::read(path).map_err(|error| Refusal::input(error.to_string()))?;
@@ -66,7 +67,7 @@ pub fn step_columns(path: &Path) -> Result<Vec<Column>, Refusal> {
 /// Writes a table to a file whose name ends in .csv, .json or .parquet.
 ///
 /// # Errors
-/// For another ending; those of the file.
+/// When the file has another extension, or cannot be written.
 pub fn write_columns(path: &Path, columns: &[Column], force: bool) -> Result<(), Refusal> {
     super::reach_objects();
     let format = out_format("path", path)?;
@@ -74,7 +75,7 @@ pub fn write_columns(path: &Path, columns: &[Column], force: bool) -> Result<(),
     Ok(file.write_with(|out| write(out, columns, format))?)
 }
 
-/// The path of an input; for a URL, the path of its copy.
+/// The path of an input, or of the copy of a URL.
 fn local(path: &Path) -> Result<PathBuf, Refusal> {
     super::reach_objects();
     crate::values::input(path).map_err(Refusal::input)

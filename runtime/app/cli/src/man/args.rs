@@ -1,5 +1,3 @@
-//! The command line of `vcr man`.
-
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};

@@ -1,10 +1,10 @@
-//! All commands on one page of Markdown.
+//! Writes all commands to one Markdown page.
 
 use std::fmt::Write as _;
 
 use clap::{Arg, Command};
 
-/// The page: a section for each command, with its options as tables.
+/// The page: a section for each command, with tables of options.
 pub(super) fn page(root: &Command) -> String {
     let mut out = String::from(
         "# Commands\n\nEvery command with all its options; `vcr man --format markdown` writes this page.\n",
@@ -20,7 +20,7 @@ fn section(command: &Command, out: &mut String) {
     let usage = usage.trim_start_matches("Usage:").trim();
     let _ = write!(out, "\n## {name}\n\n{}.\n\n```text\n{usage}\n```\n", text(about.trim_end_matches('.')));
     let mut shown: Vec<&Arg> = command.get_arguments().filter(|arg| !arg.is_hide_set() && !is_of_help(arg)).collect();
-    // Options of all commands come last, wherever the parser has them.
+    // Sort options of all commands last.
     shown.sort_by_key(|arg| arg.is_global_set());
     if !shown.is_empty() {
         out.push_str("\n| option | meaning | default | variable |\n|---|---|---|---|\n");
@@ -32,7 +32,7 @@ fn section(command: &Command, out: &mut String) {
     command.get_subcommands().filter(|below| !below.is_hide_set()).for_each(|below| section(below, out));
 }
 
-/// Options that every command has.
+/// Whether the argument is `--help`, `--help-all` or `--version`.
 fn is_of_help(arg: &Arg) -> bool {
     ["help", "help_all", "help-all", "version"].contains(&arg.get_id().as_str())
 }
@@ -66,7 +66,7 @@ fn code(text: &str) -> String {
     format!("`{}`", text.replace('|', "\\|"))
 }
 
-/// A text in a cell: on one line, without marks that Markdown would read.
+/// Converts a help text to a table cell: one line, with Markdown characters escaped.
 fn text(help: &str) -> String {
     let line = help.split_whitespace().collect::<Vec<_>>().join(" ");
     let mut is_code = false;
@@ -81,7 +81,7 @@ fn text(help: &str) -> String {
     out
 }
 
-/// The blocks of a command's help that list its exit codes.
+/// The parts of a command's help that list exit codes.
 fn exit_codes(command: &Command) -> Vec<String> {
     let sections = [command.get_after_help(), command.get_after_long_help()];
     let all: Vec<String> = sections.into_iter().flatten().map(ToString::to_string).collect();

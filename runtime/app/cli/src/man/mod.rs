@@ -1,9 +1,8 @@
-//! `vcr man`: manual pages, made from the same declarations as the help.
+//! `vcr man`: manual pages, generated from the declarations of the command line.
 //!
-//! There is a page for each command, `vcr-inspect-steps.1` for `vcr inspect steps`, with every
-//! option, including those listed only by `--help-all`, and the examples and exit codes of the
-//! help; or one page of Markdown for all of them. Pages have no date: the same program writes the
-//! same bytes.
+//! By default each command has a page, such as `vcr-inspect-steps.1`. It has all options, including those shown only
+//! by `--help-all`, and the examples and exit codes of the help. In Markdown all commands are on one page. Pages have
+//! no date, so the same program always writes the same bytes.
 
 pub(crate) mod args;
 mod markdown;
@@ -19,7 +18,6 @@ use crate::exit::{Exit, printed};
 use crate::refusal::Refusal;
 use args::{Format, ManArgs};
 
-/// A page and its file name.
 struct Page {
     name: String,
     text: Vec<u8>,
@@ -38,7 +36,7 @@ pub(crate) fn man(args: &ManArgs) -> Exit {
     }
 }
 
-/// Returns the number of pages. All get their names at the end, or none does.
+/// Writes the pages, all or none, and returns their number.
 fn write(args: &ManArgs, pages: &[Page]) -> Result<usize, Refusal> {
     let mut rule = Outputs::new(args.force);
     let mut files = Vec::with_capacity(pages.len());
@@ -51,7 +49,6 @@ fn write(args: &ManArgs, pages: &[Page]) -> Result<usize, Refusal> {
     Ok(pages.len())
 }
 
-/// The pages of all commands, in the order of the help.
 fn pages(format: Format) -> io::Result<Vec<Page>> {
     let mut command = crate::args::command().disable_help_subcommand(true);
     command.build();
@@ -69,7 +66,7 @@ fn add(command: &Command, pages: &mut Vec<Page>) -> io::Result<()> {
 }
 
 fn page(command: &Command) -> io::Result<Page> {
-    // A manual page has every option, whatever the short help leaves out.
+    // A manual page has all options, even those hidden in the short help.
     let mut command = command.clone().mut_args(|arg| arg.hide_short_help(false));
     let usage = command.render_usage().to_string();
     let command = command.override_usage(usage.trim_start_matches("Usage:").trim().to_owned());
@@ -91,8 +88,8 @@ fn page(command: &Command) -> io::Result<Page> {
     Ok(Page { name: format!("{name}.1"), text })
 }
 
-/// Examples, exit codes and notes of the help, with their lines as they are. A block that
-/// begins with a heading, `Examples:`, is a section; another one belongs to the notes.
+/// Formats examples, exit codes and notes with their line breaks. A block with a heading such as `Examples:` becomes
+/// a section; other blocks become notes.
 fn preformatted(text: &str) -> Roff {
     let mut roff = Roff::new();
     let mut in_notes = false;

@@ -1,5 +1,3 @@
-//! Options of `vcr merge`.
-
 use std::path::PathBuf;
 
 use clap::Args;

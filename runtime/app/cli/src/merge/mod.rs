@@ -1,8 +1,7 @@
-//! `vcr merge`: the table of a sweep out of the files of its shards.
+//! `vcr merge`: makes the table of a sweep from the files of its shards.
 //!
-//! The table has the same bytes as one written by a single process: each kind of sweep makes its
-//! columns from results, wherever these come from. Missing points, duplicates and points of another
-//! grid are refused.
+//! The table has the same bytes as that of a sweep in one process. Missing points, duplicate points and points of
+//! another grid are refused.
 
 pub(crate) mod args;
 
@@ -25,7 +24,7 @@ use crate::sweep::{Axis, combinations, label, out_format};
 use crate::terminal::text::counted;
 use args::MergeArgs;
 
-/// Most points named in an error; further ones are counted.
+/// Largest number of points that an error names; it counts the others.
 const MAX_NAMED: usize = 3;
 
 pub(crate) fn merge(args: &MergeArgs) -> Exit {
@@ -40,7 +39,7 @@ pub(crate) fn merge(args: &MergeArgs) -> Exit {
     }
 }
 
-/// Returns a summary.
+/// Writes the table and returns a summary.
 fn write(args: &MergeArgs) -> Result<String, Refusal> {
     let format = out_format("--out", &args.out)?;
     let files = files(&args.files)?;
@@ -59,7 +58,7 @@ fn write(args: &MergeArgs) -> Result<String, Refusal> {
     Ok(format!("{points} of {} in {out}", counted(shards, "shard")))
 }
 
-/// The files, and the shards in the folders, by name.
+/// The given files, and the shards in the given folders, sorted by name.
 fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Refusal> {
     let mut files = Vec::new();
     for path in paths {
@@ -84,7 +83,8 @@ fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Refusal> {
     Ok(files)
 }
 
-/// Whether these are shards of one grid, each once; and unless `partial`, all of them and whole.
+/// Checks that the parts belong to one grid and none occurs twice. Unless `partial`, also checks that all parts are
+/// there and complete.
 fn check(parts: &[Part], partial: bool) -> Result<(), Refusal> {
     let first = &parts[0];
     for part in parts {
@@ -154,7 +154,7 @@ fn same_grid(first: &Part, part: &Part) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// No file had one content for one shard and another for the next.
+/// Checks that all shards have read the same contents of each input file.
 fn same_inputs(parts: &[Part]) -> Result<(), Refusal> {
     let mut digests: BTreeMap<&str, (&str, &Path)> = BTreeMap::new();
     for part in parts {
@@ -170,7 +170,7 @@ fn same_inputs(parts: &[Part]) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Points in words.
+/// The labels of points.
 fn names(header: &Header, points: &[usize]) -> Result<Vec<String>, Refusal> {
     let all = combinations(&header.axes).map_err(Refusal::input)?;
     Ok(points.iter().map(|point| label(&header.axes, &all[*point])).collect())
@@ -184,7 +184,7 @@ fn some(names: &[String]) -> String {
     }
 }
 
-/// The columns that the sweep writes in one process.
+/// The columns of the sweep's table.
 pub(crate) fn columns(parts: &[Part]) -> Result<Vec<Column>, String> {
     let Header { kind, axes, is_repeated, .. } = &parts[0].header;
     let values = combinations(axes)?;
@@ -212,7 +212,7 @@ fn replay_columns(parts: &[Part], axes: &[Axis], values: &[Vec<String>]) -> Resu
     Ok(replay::columns(axes, &rows.iter().map(|(values, measured)| (values, measured)).collect::<Vec<_>>()))
 }
 
-/// All results in the order of the grid.
+/// All results, in the order of the grid.
 fn results<T: DeserializeOwned>(parts: &[Part]) -> Result<Vec<(usize, T)>, String> {
     let mut all = Vec::new();
     for part in parts {

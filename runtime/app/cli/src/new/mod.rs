@@ -1,4 +1,4 @@
-//! `vcr new scenario`: a first scenario, which runs unchanged.
+//! `vcr new scenario`: creates a scenario that runs unchanged.
 
 use std::fs;
 use std::io::{self, Write};
@@ -60,7 +60,7 @@ impl Template {
     }
 }
 
-/// The trace of the template of that name, and the placeholder of its file name there.
+/// The trace of the template `trace`, and its placeholder in the template.
 const TRACE: &str = include_str!("trace.jsonl");
 const TRACE_NAME: &str = "TRACE.jsonl";
 
@@ -94,7 +94,7 @@ pub(crate) fn new(command: &NewCommand) -> Exit {
     printed(written, Exit::Passed)
 }
 
-/// A file created in the meantime is not replaced.
+/// Fails if the file exists, even if it was created just now.
 fn write(path: &Path, text: &str) -> io::Result<()> {
     fs::File::create_new(path)?.write_all(text.as_bytes())
 }

@@ -1,5 +1,3 @@
-//! The command line of packs.
-
 use std::path::PathBuf;
 
 use clap::Args;

@@ -1,4 +1,4 @@
-//! Making a pack of a run.
+//! Makes a pack from a run.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,10 +16,10 @@ use vcr_scenario::{COMPAT_TABLE, Outcome, SourceFile};
 
 use crate::refusal::Refusal;
 
-/// A run and the files it has read.
+/// A run and the files that it has read.
 pub(super) struct Packed<'a> {
     pub(super) script: &'a Path,
-    /// The script if it is in no file.
+    /// The script, if it is not in a file.
     pub(super) text: Option<&'a str>,
     pub(super) settings: Settings,
     pub(super) is_redacted: bool,
@@ -27,13 +27,13 @@ pub(super) struct Packed<'a> {
 }
 
 impl Packed<'_> {
-    /// Writes the pack; `outcome` is the result of the run, or its error.
+    /// Writes the pack. `outcome` is the run's result or error.
     pub(super) fn write(self, outcome: Result<&Outcome, String>, draft: OutputFile) -> Result<Manifest, Refusal> {
         let unreadable =
             |error: std::io::Error| Refusal::input(format!("cannot read `{}`: {error}", self.script.display()));
         let (script, content) = match self.text {
             Some(text) => {
-                // Where relative paths in it start.
+                // Relative paths in the text start at the current folder.
                 let folder = fs::canonicalize(".").map_err(unreadable)?;
                 (folder.join(self.script), Content::Bytes(text.as_bytes().to_vec()))
             }
@@ -97,8 +97,7 @@ impl Packed<'_> {
     }
 }
 
-/// Place of an input's file; files of a folder, and later parts of a capture, stay side by side as
-/// on disk.
+/// Path of an input's file in the pack. Files of one folder, and later parts of a capture, stay next to each other.
 fn place_of(place: &str, source: &SourceFile, name: &str) -> String {
     if name == source.name {
         return place.to_owned();
@@ -114,7 +113,7 @@ fn place_of(place: &str, source: &SourceFile, name: &str) -> String {
     }
 }
 
-/// The runs with their engines and the number of their steps.
+/// The runs with their engines and step counts.
 pub(super) fn runs_of(runs: &[Arc<Report>]) -> Vec<RunSteps> {
     let engines = |run: &Report| {
         let digests = run.step_digests.iter().flatten();
@@ -128,13 +127,13 @@ fn digests(runs: &[Arc<Report>]) -> Vec<u8> {
     vcr_pack::to_bytes(runs.iter().filter_map(|run| run.step_digests.as_ref()))
 }
 
-/// An error without the place of the script, which is another one elsewhere.
+/// Removes the script's folder from an error, because it differs on other machines.
 pub(super) fn without_path(error: &str, script: &Path) -> String {
     let folder = script.parent().map(|folder| folder.display().to_string()).unwrap_or_default();
     if folder.is_empty() { error.to_owned() } else { error.replace(&format!("{folder}/"), "") }
 }
 
-/// Redacted copies of the traces and captures of a scenario.
+/// The redacted copies of a scenario's traces and captures.
 pub(super) struct Redacted {
     _folder: TempDir,
     files: BTreeMap<String, PathBuf>,

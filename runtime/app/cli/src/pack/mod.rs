@@ -32,12 +32,12 @@ impl From<PackError> for Refusal {
     }
 }
 
-/// An error of a pack that is read.
+/// Converts an error of reading a pack.
 fn of_pack(path: &Path, error: PackError) -> Refusal {
     Refusal::from(error).of(&path.display().to_string())
 }
 
-/// The files of several scripts, each once; of a folder with tables, all files that any of them reads.
+/// The files of several scripts without duplicates. For a folder of tables, the files that any script reads.
 pub(crate) fn merged(sources: impl IntoIterator<Item = SourceFile>) -> Vec<SourceFile> {
     let mut all: BTreeMap<(String, PathBuf), SourceFile> = BTreeMap::new();
     for source in sources {
@@ -55,8 +55,7 @@ pub(crate) fn merged(sources: impl IntoIterator<Item = SourceFile>) -> Vec<Sourc
     all.into_values().collect()
 }
 
-/// The pack of a scenario and the files that it reads, without a result; `text` is the script if it
-/// is in no file.
+/// Makes a pack of a scenario and its input files, without a result. `text` is the script, if it is not in a file.
 pub(crate) fn pack_for_sweep(script: &Path, text: Option<&str>, sources: &[SourceFile]) -> Result<Vec<u8>, Refusal> {
     let folder = tempfile::tempdir()
         .map_err(|error| Refusal::input(format!("cannot make a temporary folder for the pack: {error}")))?;
@@ -85,7 +84,7 @@ fn make_pack(args: &PackArgs) -> Result<Exit, Refusal> {
     let (mut outcome, mut sources) = run_once(args, &settings, BTreeMap::new())?;
     let mut redacted = None;
     if args.redact {
-        // Its result is the result of the pack's contents.
+        // The pack must have the result of the redacted files, so the scenario runs again.
         let copies = redacted.insert(Redacted::of(&sources)?);
         (outcome, sources) = run_once(args, &settings, copies.files_by_name())?;
     }
@@ -107,7 +106,7 @@ fn make_pack(args: &PackArgs) -> Result<Exit, Refusal> {
     Ok(Exit::Passed)
 }
 
-/// The result of a run that is packed; errors of the script or of its files are returned.
+/// Executes the run to pack. Errors of the script or its files are not packed but returned.
 fn run_once(
     args: &PackArgs,
     settings: &Settings,
@@ -138,7 +137,7 @@ fn run_once(
     Ok((outcome, reporter.sources()))
 }
 
-/// Packs a scenario whose run has failed, for `vcr run --pack-on-failure`.
+/// Packs a scenario whose run failed, for `vcr run --pack-on-failure`.
 pub(crate) fn pack_failure(
     script: &Path,
     output: &str,
@@ -147,7 +146,7 @@ pub(crate) fn pack_failure(
     sources: &[SourceFile],
 ) {
     let output = if output.is_empty() { default_pack(script) } else { PathBuf::from(output) };
-    // The pack of an earlier failure is replaced, but nothing else.
+    // Only an existing pack, such as that of an earlier failure, is replaced.
     let mut outputs = Outputs::new(vcr_pack::is_pack(&output));
     let written = outputs.reads(script).and_then(|()| outputs.create(&output)).map_err(Refusal::from);
     let packed = Packed { script, text: None, settings, is_redacted: false, sources };
@@ -157,7 +156,7 @@ pub(crate) fn pack_failure(
     }
 }
 
-/// The pack of a scenario that has no other name.
+/// Default name of a scenario's pack.
 pub(crate) fn default_pack(script: &Path) -> PathBuf {
     PathBuf::from(script.file_name().unwrap_or(script.as_os_str())).with_extension(EXTENSION)
 }
@@ -178,7 +177,7 @@ fn unpack_into(args: &UnpackArgs) -> Result<Exit, Refusal> {
     let failed = |error: io::Error| Refusal::input(format!("cannot write `{}`: {error}", folder.display()));
     let parent = folder.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     fs::create_dir_all(parent).map_err(failed)?;
-    // It gets its name when all of it is right.
+    // The folder is renamed after all checks have passed.
     let draft = tempfile::Builder::new().prefix(".vcr-unpack-").tempdir_in(parent).map_err(failed)?;
     let place = draft.path().join("pack");
     fs::create_dir(&place).map_err(failed)?;
@@ -199,7 +198,7 @@ fn unpack_into(args: &UnpackArgs) -> Result<Exit, Refusal> {
     Ok(Exit::Passed)
 }
 
-/// Settings as options of `vcr run`.
+/// The settings as options of `vcr run`.
 fn options_of(settings: &Settings) -> String {
     let mut text = String::new();
     for (key, value) in &settings.parameters {

@@ -1,4 +1,4 @@
-//! A pack that is run.
+//! Runs packs.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,23 +12,23 @@ use super::make::{runs_of, without_path};
 use crate::exit::eprint_line;
 use crate::refusal::Refusal;
 
-/// A pack, unpacked and checked.
+/// An unpacked and checked pack.
 #[derive(Debug)]
 pub(crate) struct OpenedPack {
     folder: TempDir,
     manifest: Manifest,
-    /// Whether parameters or the seed differ from the packed ones.
+    /// Whether the user gave other parameters or another seed.
     is_changed: bool,
 }
 
-/// How a result compares with the packed one.
+/// The comparison of a result with the packed one.
 pub(crate) struct Verdict {
     pub(crate) is_different: bool,
-    /// To be printed.
+    /// Lines to print.
     pub(crate) lines: Vec<String>,
 }
 
-/// Fails a result that is not the one of the pack. The report of the same result is the packed one.
+/// Fails a run whose result differs from the packed one. If the results are equal, so are the reports.
 impl Judge for OpenedPack {
     fn judge(&self, outcome: &Outcome) -> Vec<AssertionResult> {
         if self.is_changed {
@@ -54,9 +54,9 @@ impl Verdict {
 }
 
 impl OpenedPack {
-    /// Opens a file if it is a pack.
+    /// Opens a file as a pack; none if it is not a pack.
     pub(crate) fn open(path: &Path) -> Result<Option<Self>, Refusal> {
-        // A pipe can be read once only.
+        // A pipe can be read only once.
         if !path.is_file() || !vcr_pack::is_meant_as_pack(path) {
             return Ok(None);
         }
@@ -71,7 +71,7 @@ impl OpenedPack {
         self.folder.path().join(&self.manifest.scenario)
     }
 
-    /// Completes options by the packed ones.
+    /// Fills in options from the packed settings.
     pub(crate) fn complete(&mut self, options: &mut RunOptions) {
         let settings = &self.manifest.settings;
         self.is_changed = options.seed.is_some_and(|seed| Some(seed) != settings.seed)
@@ -89,7 +89,7 @@ impl OpenedPack {
             inputs.map(|input| (input.name.clone(), place(&input.path))).collect::<BTreeMap<_, _>>();
     }
 
-    /// Reports whether the result equals the pack's.
+    /// Compares a result with the packed one.
     pub(crate) fn compare(&self, outcome: &Outcome) -> Verdict {
         if self.is_changed {
             let said = "the pack was made with other parameters or another seed: its result was not compared";
@@ -141,7 +141,7 @@ impl OpenedPack {
         }
     }
 
-    /// Reports whether an error equals the pack's.
+    /// Compares an error with the packed one.
     pub(crate) fn compare_error(&self, error: &ScenarioError) -> Verdict {
         let found = without_path(&error.to_string(), &self.script());
         match &self.manifest.expected.error {

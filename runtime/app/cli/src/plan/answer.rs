@@ -1,4 +1,5 @@
-//! The answer of a plan: its rows, how they grow with the load, and which of them errors of the latency model spare.
+//! The answer of a plan: its rows, their growth with the load, and the rows that hold despite errors of the latency
+//! model.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,29 +22,29 @@ use crate::refusal::Refusal;
 
 /// Version of the JSON of a plan.
 pub(crate) const SCHEMA_VERSION: u32 = 1;
-/// Most rows of an answer.
+/// Largest number of rows.
 const MAX_ROWS: usize = 10;
-/// Families whose larger deployments are simulated, too, for the front.
+/// Number of families of which larger deployments are simulated for the front.
 const WIDER: usize = 3;
-/// Factors by which steps took longer than latency models predict, at worst on the recorded deployments of
+/// Largest factors by which steps took longer than predicted, by latency model, on the recorded deployments of
 /// docs/concepts/latency-models.md.
 const SLOWER: [(&str, f64); 3] = [("roofline", 1.33), ("tables", 1.28), ("fitted", 1.09)];
 /// The factor for other latency models.
 const SLOWER_OTHER: f64 = 1.33;
-/// Families that cost more than the first row by this factor, and by the error, are no candidates for a safe row.
+/// A safe row may cost at most this factor, times the error factor, more than the first row.
 const SAFE_WITHIN: f64 = 2.0;
-/// Share of a limit from which it counts as the binding one.
+/// Share of a limit from which the limit counts as binding.
 const FULL: f64 = 0.99;
 
-/// A deployment with the load.
+/// A simulated deployment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Row {
-    /// Number of the row, counted from 1.
+    /// Row number, from 1.
     pub(crate) number: usize,
     pub(crate) deployment: Shape,
-    /// Engines, or groups of prefill and decode engines.
+    /// Number of engines, or of groups of prefill and decode engines.
     pub(crate) replicas: u32,
-    /// Leading requests of the load, where the search ended before the whole was simulated.
+    /// Number of leading requests that were simulated, if the search ended before the whole load was.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(crate) requests: Option<u64>,
     pub(crate) gpus: u32,
@@ -55,66 +56,65 @@ pub(crate) struct Row {
     pub(crate) headroom: f64,
     pub(crate) utilisation: f64,
     pub(crate) kv_peak_usage: f64,
-    /// `kv_blocks`, `sequences`, `link`, `compute` or `bandwidth`.
+    /// The binding limit: `kv_blocks`, `sequences`, `link`, `compute` or `bandwidth`.
     pub(crate) limited_by: String,
     pub(crate) output_tokens_per_s_per_gpu: f64,
-    /// Output tokens per second that a user sees: one over the mean gap.
+    /// Output tokens per second of one request: 1 / mean ITL.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(crate) tokens_per_s_per_user: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(crate) ttft_ms_p95: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(crate) itl_ms_p99: Option<f64>,
-    /// Whether no other row costs less and has shorter latencies.
+    /// Whether no other row has a lower price and lower latencies.
     pub(crate) on_front: bool,
-    /// Whether it keeps the objectives if steps are slower by the error of the latency model; absent if that
-    /// was not tried.
+    /// Whether the row keeps the objectives if steps take longer by the error of the latency model; absent if not
+    /// simulated.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(crate) holds_if_slower: Option<bool>,
     /// Fingerprint of the run.
     pub(crate) fingerprint: String,
 }
 
-/// The answer.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Plan {
     pub(crate) schema_version: u32,
     pub(crate) vcr_version: &'static str,
     pub(crate) question: Inputs,
     pub(crate) load: Facts,
-    /// Whether a deployment keeps all objectives.
+    /// Whether any deployment keeps all objectives.
     pub(crate) feasible: bool,
-    /// The latency model that priced the rows.
+    /// The latency model of the simulations.
     pub(crate) latency_model: String,
     /// Feasible deployments, the cheapest first.
     pub(crate) rows: Vec<Row>,
-    /// The deployment that comes closest, if none is feasible.
+    /// If no deployment is feasible, the one nearest to the objectives.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) nearest: Option<Row>,
-    /// Factor by which steps are slower in `holds_if_slower`.
+    /// The factor on step times for `holds_if_slower`.
     pub(crate) slower: f64,
-    /// The first row that keeps the objectives with these slower steps.
+    /// Number of the first row that keeps the objectives with slower steps.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) safe_row: Option<usize>,
     pub(crate) growth: Vec<Growth>,
-    /// A sentence on what host memory for KV does for the first row; absent if the space has none.
+    /// Effect of host memory for KV on the first row, as a sentence; absent if the space has no host memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) host_memory: Option<String>,
     pub(crate) families: Vec<FamilyResult>,
     pub(crate) left_out: Vec<LeftOut>,
-    /// Deployments of the space, replicas counted.
+    /// Number of deployments in the space, counting replicas separately.
     pub(crate) deployments: u64,
     pub(crate) simulations: usize,
-    /// Requests of all simulations.
+    /// Simulated requests of all simulations.
     pub(crate) simulated_requests: u64,
-    /// The part of these that only the search simulated.
+    /// Simulated requests of the search alone.
     pub(crate) searched_requests: u64,
-    /// The limit that cut the search or the answer short: `--budget`, `--timeout` or a signal.
+    /// What ended the search or the answer early: `--budget`, `--timeout` or a signal.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) cut_by: Option<&'static str>,
 }
 
-/// The search's results for the answer.
+/// The results of the search.
 pub(crate) struct Searched<'a> {
     pub(crate) simulator: &'a Simulator<'a>,
     pub(crate) facts: Facts,
@@ -122,7 +122,7 @@ pub(crate) struct Searched<'a> {
     pub(crate) alones: Vec<Alone>,
     pub(crate) found: Vec<Found>,
     pub(crate) left_out: Vec<LeftOut>,
-    /// Whether all families are left out, and the only one here is the nearest of them.
+    /// Whether all families were left out, and `families` has only the nearest of them.
     pub(crate) only_nearest: bool,
 }
 
@@ -146,7 +146,7 @@ impl Searched<'_> {
             (Some(first), Some(row)) => in_time(of_host(simulator, &self.facts, first, row.requests))?.flatten(),
             _ => None,
         };
-        // Only the whole load can grow.
+        // Growth needs the result of the whole load.
         let first = first.filter(|_| rows[0].requests.is_none());
         let growth = first.map(|first| growth(simulator, &self.families, &self.found, first)).transpose()?;
         let first = rows.first().map(|row| row.price_per_hour_usd);
@@ -185,7 +185,7 @@ impl Searched<'_> {
         self.families.iter().position(|family| family.shapes.contains(&shape)).unwrap_or(0)
     }
 
-    /// Larger deployments of the cheapest families, whose latencies are shorter.
+    /// Simulates larger deployments of the cheapest families, because they have lower latencies.
     fn widen(&self) -> Result<(), Halt> {
         let least = self.families.iter().zip(&self.found).filter_map(|(family, found)| match *found {
             Found::Least { shape, replicas } => {
@@ -202,7 +202,7 @@ impl Searched<'_> {
         self.simulator.all(&probes.collect::<Vec<_>>()).map(|_| ())
     }
 
-    /// Rows with the whole load; where the search ended before there are any, with the longest part of it.
+    /// The rows of the whole load, or of the longest part of it if the search ended early.
     fn rows(&self) -> Vec<Row> {
         let whole = self.simulator.whole();
         let first = if self.found.contains(&Found::Unfinished) { 0 } else { whole };
@@ -210,9 +210,8 @@ impl Searched<'_> {
         all.into_iter().find(|rows| !rows.is_empty()).unwrap_or_default()
     }
 
-    /// The best flags of each family and number of replicas that was simulated with this part of
-    /// the load and keeps all objectives, the cheapest first. Rows that fail on a longer part are
-    /// not included.
+    /// The cheapest rows of a part of the load that keep all objectives: for each family and number of replicas, the
+    /// best flags. Rows that fail on a longer part are excluded.
     fn rows_of(&self, part: usize) -> Vec<Row> {
         let mut best: BTreeMap<(usize, u32), (Probe, Arc<Simulated>)> = BTreeMap::new();
         let longer = (part + 1..=self.simulator.whole()).flat_map(|longer| self.simulator.of_part(longer));
@@ -236,7 +235,7 @@ impl Searched<'_> {
         rows
     }
 
-    /// The deployment that comes closest to the objectives.
+    /// The deployment nearest to the objectives.
     fn nearest(&self) -> Result<Option<Row>, Refusal> {
         let whole = self.simulator.whole();
         let tried = self.found.iter().filter_map(|found| match *found {
@@ -259,7 +258,7 @@ impl Searched<'_> {
         }
     }
 
-    /// Fewer replicas of the families that come closest: where more of them hurt an objective, they may come closer.
+    /// Simulates fewer replicas of the nearest families. If more replicas hurt an objective, fewer may be nearer.
     fn fewer(&self) -> Result<(), Halt> {
         let mut tried: Vec<(f64, &Family, usize)> = Vec::new();
         for (family, found) in self.families.iter().zip(&self.found) {
@@ -303,7 +302,8 @@ impl Searched<'_> {
         }
     }
 
-    /// Whether the first row holds with longer steps; if it does not, the cheapest deployment that does becomes a row.
+    /// Returns the number of a row that holds with slower steps: the first row if it holds. Otherwise adds a row with
+    /// the cheapest deployment that holds.
     fn try_slower(&self, rows: &mut Vec<Row>, slower: f64) -> Result<Option<usize>, Halt> {
         let Some(first) = rows.first_mut() else { return Ok(None) };
         let cut = Cut { requests: first.requests, factor: 1.0 };
@@ -317,7 +317,7 @@ impl Searched<'_> {
             return Ok(None);
         }
         let simulator = self.simulator.with_slower(slower);
-        // Once more, if the answer leaves room for families that were not among the candidates.
+        // If the result costs more than the limit, search again: other families may be cheaper than it.
         let limit = first.price_per_hour_usd * slower * SAFE_WITHIN;
         let safe = match self.safe_within(&simulator, limit)? {
             Some((price, ..)) if price > limit => self.safe_within(&simulator, price)?,
@@ -334,8 +334,8 @@ impl Searched<'_> {
         Ok(rows.iter().find(|known| is_row(known)).map(|known| known.number))
     }
 
-    /// The cheapest deployment that holds on a slower simulator, of families that may cost as little: its price, shape
-    /// and replicas.
+    /// The cheapest deployment that holds on a slower simulator: its price, shape and replicas. Searches families
+    /// that may cost at most `limit`.
     fn safe_within(&self, simulator: &Simulator<'_>, limit: f64) -> Result<Option<(f64, usize, u32)>, Halt> {
         let may_be_safe = |(family, found): &(&Family, &Found)| match **found {
             Found::Dearer { replicas, .. } => family.price * f64::from(replicas) <= limit,
@@ -354,7 +354,7 @@ impl Searched<'_> {
     }
 }
 
-/// What would have to grow first.
+/// The limit of a deployment that must grow first.
 fn limit(shape: &Shape, alone: &Alone, numbers: &Numbers) -> &'static str {
     let most_seqs = word_after(&shape.flags, "--max-num-seqs").unwrap_or(f64::INFINITY);
     let computed_tokens = numbers.prompt_tokens.saturating_sub(numbers.cached_tokens);
@@ -373,7 +373,7 @@ fn limit(shape: &Shape, alone: &Alone, numbers: &Numbers) -> &'static str {
     }
 }
 
-/// Sorts rows by their price, and numbers them.
+/// Sorts rows by price and numbers them.
 fn sort(rows: &mut [Row]) {
     rows.sort_by(|a, b| {
         let by_price = a.price_per_hour_usd.total_cmp(&b.price_per_hour_usd);
@@ -384,7 +384,7 @@ fn sort(rows: &mut [Row]) {
     }
 }
 
-/// Marks the rows that no other one beats in price, time to first token and gaps.
+/// Marks the rows that no other row beats in price, TTFT and ITL.
 fn mark_front(rows: &mut [Row]) {
     let key = |row: &Row| [Some(row.price_per_hour_usd), row.ttft_ms_p95, row.itl_ms_p99];
     let keys: Vec<[f64; 3]> = rows.iter().map(|row| key(row).map(|value| value.unwrap_or(f64::INFINITY))).collect();

@@ -1,5 +1,3 @@
-//! Options of `vcr plan`.
-
 use std::num::{NonZeroU16, NonZeroU32};
 use std::path::PathBuf;
 
@@ -272,7 +270,7 @@ pub(crate) struct VerifyArgs {
 
 fn share(text: &str) -> Result<f64, String> {
     let share = vcr_base::units::ratio(text).map_err(|error| error.to_string())?;
-    // 20 means 20 % more often than twenty times as much.
+    // A bare 20 more likely means 20 % than a factor of twenty.
     if share <= 1.0 || text.contains('%') {
         Ok(share)
     } else {
@@ -281,7 +279,7 @@ fn share(text: &str) -> Result<f64, String> {
 }
 
 impl QuestionArgs {
-    /// These, completed by those of a file.
+    /// Fills in missing options from a file.
     pub(crate) fn or(self, file: Self) -> Self {
         fn first<T>(one: Vec<T>, other: Vec<T>) -> Vec<T> {
             if one.is_empty() { other } else { one }

@@ -1,4 +1,4 @@
-//! Bounds of families before any load is simulated: the times of a single request.
+//! Bounds of families from the latencies of a single request, before the load is simulated.
 
 use std::sync::Arc;
 
@@ -15,23 +15,23 @@ use crate::plan::simulate::Simulator;
 use crate::plan::space::{LeftOut, Mode, Shape};
 use crate::terminal::text::counted;
 
-/// Output of a request alone: enough gaps for their mean.
+/// Output length of the single request: enough gaps for a mean ITL.
 const OUTPUT_TOKENS: u64 = 9;
-/// Share of common prompts in a load from which a prompt may be found in the cache.
+/// Share of prompt tokens common to requests from which cache hits are considered.
 const SHARED: f64 = 0.01;
-/// The share of the work that must be done while the load arrives; the rest may end later.
+/// Share of the work that must be done while the load arrives; the rest may be done later.
 const DURING: f64 = 0.9;
 
-/// A request alone on a deployment.
+/// Latencies of a single request on a deployment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct Alone {
-    /// Gap of a decode.
+    /// ITL of a decode.
     pub(crate) itl_ms: f64,
     /// Prefill rate of the longest prompt.
     pub(crate) prompt_tokens_per_s: f64,
 }
 
-/// An objective that fails even with a single request.
+/// An objective that even a single request violates.
 struct Broken {
     objective: String,
     value_ms: f64,
@@ -39,18 +39,18 @@ struct Broken {
     headroom: f64,
 }
 
-/// Families with the times of a single request on them.
+/// The families that may keep the objectives, with the latencies of single requests.
 #[derive(Default)]
 pub(crate) struct Bounded {
     pub(crate) families: Vec<Family>,
     pub(crate) alones: Vec<Alone>,
     pub(crate) left_out: Vec<LeftOut>,
-    /// If all are left out: the family whose single request comes closest.
+    /// If all families are left out, the one whose single request is nearest to the objectives.
     pub(crate) nearest: Option<(Family, Alone)>,
 }
 
-/// Families that may keep the objectives, each with the initial number of replicas for the search;
-/// the times of a single request on them; and families that cannot.
+/// Splits families into those that may keep the objectives and those that cannot. Sets the number of replicas from
+/// which the search starts.
 pub(crate) fn bound(simulator: &Simulator<'_>, facts: &Facts, families: Vec<Family>) -> Result<Bounded, Halt> {
     let found = simulator.each_of(&families, |_, family| alone(simulator, facts, family));
     let Bounded { families: mut kept, mut alones, mut left_out, .. } = Bounded::default();
@@ -83,8 +83,7 @@ pub(crate) fn bound(simulator: &Simulator<'_>, facts: &Facts, families: Vec<Fami
     Ok(Bounded { families: kept, alones, left_out, nearest })
 }
 
-/// Lengths of prompts that are simulated alone: those at the percentiles of objectives, and the
-/// longest one.
+/// Prompt lengths to simulate: those at the percentiles of TTFT objectives, and the longest.
 fn lengths(objectives: &[Objective], facts: &Facts) -> Vec<u64> {
     let of = objectives.iter().filter(|one| bounds_ttft(one)).filter_map(|one| {
         let share = one.percentile()? / 100.0;
@@ -108,13 +107,13 @@ fn bounds_ttft(objective: &Objective) -> bool {
 
 type Found = Result<(Alone, Option<Broken>), String>;
 
-/// Simulates requests that are alone, with the first flags of a family.
+/// Simulates single requests with the first flags of a family.
 fn alone(simulator: &Simulator<'_>, facts: &Facts, family: &Family) -> Result<Found, Halt> {
     let inputs = simulator.inputs;
     let shape = &simulator.shapes[family.shapes[0]];
     let most = u64::from(inputs.bounds.max_model_len).saturating_sub(OUTPUT_TOKENS).max(1);
     let lengths: Vec<u64> = lengths(&inputs.objectives, facts).into_iter().map(|tokens| tokens.min(most)).collect();
-    // An hour apart, none meets another.
+    // An hour apart, so that requests never overlap.
     let workloads = lengths.iter().enumerate().map(|(number, tokens)| {
         format!(
             "burst(#{{ name: \"{number}\", at: \"{number}h\", count: 1, prompt_tokens: {tokens}, \
@@ -154,8 +153,8 @@ fn mean_ms(run: &Arc<Report>, workload: usize, trend: Trend) -> f64 {
     metrics.and_then(|metrics| metrics.trend(trend)).map_or(0.0, |trend| trend.mean)
 }
 
-/// Lower bound of the load's replicas: prompts at the rate of a single one, and decodes in the
-/// largest batch that takes no longer than one.
+/// Estimates the fewest replicas for the load: prefills take as long as in a single request, and decodes run in the
+/// largest batch at the ITL of a single request.
 fn least(alone: &Alone, shape: &Shape, facts: &Facts) -> u32 {
     let most_seqs = word_after(&shape.flags, "--max-num-seqs").unwrap_or(256.0);
     let computed_tokens = facts.prompt_tokens as f64 * (1.0 - facts.shared_prompts);
@@ -171,7 +170,7 @@ fn least(alone: &Alone, shape: &Shape, facts: &Facts) -> u32 {
     (replicas * DURING).ceil().clamp(1.0, f64::from(u32::MAX)) as u32
 }
 
-/// The number behind a flag.
+/// The number after a flag.
 pub(crate) fn word_after(flags: &str, name: &str) -> Option<f64> {
     let mut words = flags.split_whitespace().skip_while(|word| *word != name);
     words.nth(1)?.parse().ok()
@@ -206,11 +205,10 @@ mod tests {
             prompts: vec![1.0],
             lengths: vec![1],
         };
-        // 200,000 prompt tokens at 5,000 a second take 40 s; nine tenths of that must fit into 10
-        // s.
+        // 200,000 prompt tokens at 5,000 a second take 40 s. Nine tenths of that must fit into 10 s.
         let alone = Alone { itl_ms: 10.0, prompt_tokens_per_s: 5_000.0 };
         assert_eq!(least(&alone, &shape, &facts), 4);
-        // 100,000 tokens, 100 at a time in 50 ms.
+        // 100,000 output tokens, 100 at a time, take 100 s at 100 ms.
         assert_eq!(least(&Alone { itl_ms: 100.0, ..alone }, &shape, &facts), 9);
         let split = Shape { mode: Mode::Disaggregated { prefill: 2, decode: 1 }, ..shape };
         assert_eq!(least(&alone, &split, &facts), 2);

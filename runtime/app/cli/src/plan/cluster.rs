@@ -1,6 +1,6 @@
-//! `--on`: simulations as tasks of a Ray cluster, by a process of the Python package.
+//! `--on`: executes simulations as tasks of a Ray cluster, through a process of the Python package.
 //!
-//! It gets a line for each simulation, with its script, and answers with a line for each result, in any order.
+//! The process reads a line with a script for each simulation, and writes a line for each result, in any order.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -17,15 +17,16 @@ use tempfile::TempDir;
 use crate::refusal::Refusal;
 use crate::sweep::cluster::{ended, module, not_started};
 
-/// Families, and shapes of each family, that are handed out at the same time: together more than most clusters have cores.
+/// Number of families, and of shapes in each, that are simulated concurrently: together more than most clusters have
+/// cores.
 pub(crate) const THREADS: usize = 64;
-/// Time between two looks for the end of the command's time.
+/// Interval at which the time limit is checked.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 #[derive(Serialize)]
 struct Task<'a> {
     number: u64,
-    /// How long its simulation is: the leading requests of the load, or all.
+    /// Number of leading requests that are simulated; none for all. It tells how long the simulation takes.
     requests: Option<u64>,
     script: &'a str,
 }
@@ -36,7 +37,7 @@ struct Line {
     result: Box<RawValue>,
 }
 
-/// Who waits for which result.
+/// Senders of the results that are awaited, by task number.
 #[derive(Default)]
 struct Waiting {
     next_number: u64,
@@ -44,19 +45,19 @@ struct Waiting {
     has_ended: bool,
 }
 
-/// The process that hands out simulations to a cluster.
+/// The process that distributes simulations to a cluster.
 pub(crate) struct Cluster {
     address: String,
     child: Mutex<Child>,
-    /// None at the end.
+    /// Input of the process; none after its end.
     tasks: Mutex<Option<ChildStdin>>,
     waiting: Arc<Mutex<Waiting>>,
-    /// Has the pack until all workers may have it.
+    /// Holds the pack while workers may read it.
     _folder: TempDir,
 }
 
 impl Cluster {
-    /// Starts the process. Its workers have the files of `pack`, and judge by `objectives`.
+    /// Starts the process. Its workers get the files of `pack`, and evaluate `objectives`.
     pub(crate) fn start(address: &str, pack: &[u8], objectives: &impl Serialize) -> Result<Self, Refusal> {
         let failed = |error: std::io::Error| Refusal::input(format!("--on {address}: {error}"));
         let folder = tempfile::tempdir().map_err(failed)?;
@@ -80,7 +81,7 @@ impl Cluster {
         Ok(Self { address: address.to_owned(), child: Mutex::new(child), tasks, waiting, _folder: folder })
     }
 
-    /// The result of a script; none if it is to stop before.
+    /// The result of a script; none if the time limit was reached first.
     pub(crate) fn execute<T: DeserializeOwned>(
         &self,
         script: &str,
@@ -104,7 +105,7 @@ impl Cluster {
         };
         let mut line = serde_json::to_vec(&Task { number, requests, script }).unwrap_or_default();
         line.push(b'\n');
-        // Where it cannot be written, the process has ended, and so has the sender.
+        // A failed write means that the process has ended; then the receiver below is disconnected.
         if let Some(tasks) = &mut *lock(&self.tasks) {
             let _ = tasks.write_all(&line).and_then(|()| tasks.flush());
         }
@@ -135,13 +136,13 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        // The end of its input ends it, and what it still computes.
+        // Closing its input ends the process and its running simulations.
         drop(lock(&self.tasks).take());
         let _ = lock(&self.child).wait();
     }
 }
 
-/// Hands results to those who wait for them, until the process ends.
+/// Forwards results to their receivers until the process ends.
 fn take(results: ChildStdout, waiting: &Mutex<Waiting>) {
     for line in BufReader::new(results).lines().map_while(Result::ok) {
         let Ok(Line { number, result }) = serde_json::from_str(&line) else { break };

@@ -1,5 +1,4 @@
-//! `vcr plan explain`: the binding limit of a row, and the effect of each single change, by
-//! simulations of its neighbours.
+//! `vcr plan explain`: the binding limit of a row, and the effect of each single change, from simulations.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -21,7 +20,7 @@ use crate::refusal::Refusal;
 use crate::terminal::style::{BOLD, GREEN, RED};
 use crate::terminal::text::printable;
 
-/// A deployment that differs from a row in one thing.
+/// A deployment with one change from the row.
 #[derive(Serialize)]
 struct Neighbour {
     change: String,
@@ -30,14 +29,14 @@ struct Neighbour {
     passed: bool,
     headroom: f64,
     objectives: Vec<Kept>,
-    /// Its effect, in a sentence.
+    /// The effect of the change, as a sentence.
     sentence: String,
 }
 
 #[derive(Serialize)]
 struct Explained<'a> {
     row: &'a Row,
-    /// Whether the row is the nearest one of a plan without a deployment that keeps all objectives.
+    /// Whether no deployment of the plan is feasible, and the row is the nearest one.
     is_nearest: bool,
     binding: String,
     neighbours: Vec<Neighbour>,
@@ -59,7 +58,7 @@ pub(crate) fn explain(args: &ExplainArgs) -> Result<Exit, Refusal> {
     simulator.end();
     let mut neighbours = Vec::new();
     for (change, one) in changes.into_iter().zip(found) {
-        // A signal leaves the rest out.
+        // After a signal, the remaining changes are omitted.
         neighbours.extend(in_time(one)?.map(|one| neighbour(&row, change, &one)));
     }
     let explained = Explained { row: &row, is_nearest, binding: binding(&row), neighbours };
@@ -78,7 +77,8 @@ struct Change {
     replicas: u32,
 }
 
-/// One replica more or less, another tensor-parallel size, and each other value of each flag in the space.
+/// All single changes: one replica more or less, other tensor-parallel sizes, and other values of each flag in the
+/// space.
 fn changes(row: &Row, shapes: &[Shape]) -> Vec<Change> {
     let own = &row.deployment;
     let mut all = vec![Change { text: "one replica more".to_owned(), shape: own.clone(), replicas: row.replicas + 1 }];
@@ -104,7 +104,7 @@ fn changes(row: &Row, shapes: &[Shape]) -> Vec<Change> {
     all
 }
 
-/// The flag of another shape, if that is the only difference.
+/// The flag that differs in the other shape, if it is the only difference.
 fn one_flag(own: &Shape, other: &Shape) -> Option<String> {
     if own.router != other.router {
         return (own.flags == other.flags).then(|| format!("router {}", other.router));
@@ -163,7 +163,7 @@ fn neighbour(row: &Row, change: Change, one: &Simulated) -> Neighbour {
     }
 }
 
-/// The binding limits of a row, in sentences.
+/// The binding limits of a row, as sentences.
 fn binding(row: &Row) -> String {
     let limited = match row.limited_by.as_str() {
         "kv_blocks" => {

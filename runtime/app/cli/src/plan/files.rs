@@ -1,4 +1,4 @@
-//! Files of a plan: page, tables, and the next steps for each row.
+//! Writes the files of a plan: the page, tables, and the next steps for each row.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -17,18 +17,18 @@ use crate::plan::{page, show};
 use crate::refusal::Refusal;
 use crate::terminal::text::counted;
 
-/// The answer for programs.
+/// The answer as JSON.
 pub(crate) const JSON: &str = "plan.json";
 const FILES: [&str; 3] = ["plan.html", "plan.csv", JSON];
 const OF_ROW: [&str; 4] = ["scenario.rhai", "serve.sh", "bench.sh", "values.yaml"];
-/// Rows with a folder: the rows of the table, and one that is added to it.
+/// Largest number of row folders: the rows of the table, and a safe row added to it.
 const MAX_ROWS: usize = 11;
 
-/// The folders of a plan, before the search.
+/// The output folders, opened before the search.
 pub(crate) struct Folders {
     outputs: Outputs,
     whole: OutputFolder,
-    /// Existing row folders from an earlier plan.
+    /// Row folders; those of an earlier plan exist.
     rows: Vec<Option<OutputFolder>>,
 }
 
@@ -47,7 +47,6 @@ impl Folders {
         Ok(Self { outputs, whole, rows })
     }
 
-    /// Writes everything.
     pub(crate) fn write(mut self, plan: &Plan, inputs: &Inputs) -> Result<(), Refusal> {
         let drafts = self.whole.drafts()?.to_owned();
         let place = |name: &str| drafts.join(name);
@@ -64,7 +63,7 @@ impl Folders {
             let mut folder = match (earlier, row) {
                 (Some(folder), Some(_)) => folder,
                 (None, Some(_)) => self.outputs.folder(&row_folder(self.whole.path(), index + 1), &OF_ROW)?,
-                // A row of an earlier plan is not part of this one.
+                // Empties the folder of a row that only the earlier plan had.
                 (Some(folder), None) => {
                     folder.commit(&[])?;
                     continue;
@@ -85,11 +84,11 @@ impl Folders {
     }
 }
 
-/// The relative path from a folder to a file, which stays right if both move together; the file
-/// unchanged if they have nothing in common.
+/// The relative path from a folder to a file, so that both can be moved together. If they have no common folder,
+/// returns the file unchanged.
 fn from(folder: &Path, file: &Path) -> PathBuf {
     let shared = folder.components().zip(file.components()).take_while(|(one, other)| one == other).count();
-    // The root alone does not count as common.
+    // The root directory does not count as a common folder.
     if shared < 2 {
         return file.to_owned();
     }
@@ -97,7 +96,7 @@ fn from(folder: &Path, file: &Path) -> PathBuf {
     up.chain(file.components().skip(shared)).collect()
 }
 
-/// The next steps for a row, in this folder.
+/// The files of a row's folder, with the next steps.
 fn row_files(row: &Row, plan: &Plan, inputs: &Inputs, folder: &Path) -> Result<Vec<(&'static str, String)>, Refusal> {
     let moved = inputs.with_paths(|path| from(folder, path))?;
     let mut text = script(row, &moved)?;
@@ -129,7 +128,7 @@ pub(crate) fn script(row: &Row, inputs: &Inputs) -> Result<String, Refusal> {
     Case { shape: &row.deployment, replicas: row.replicas, cut, slower: 1.0 }.script(inputs)
 }
 
-/// The command lines of the engines.
+/// A script that starts the engines.
 fn serve(row: &Row) -> String {
     let (shape, replicas) = (&row.deployment, row.replicas);
     let mut text = format!("# {}: {}.\n", row.label(), counted(row.gpus, "GPU"));
@@ -157,7 +156,7 @@ fn serve(row: &Row) -> String {
     text
 }
 
-/// The load generator of vLLM with about this load.
+/// A command of `vllm bench serve` with approximately this load.
 fn bench(row: &Row, inputs: &Inputs, facts: &Facts) -> String {
     let mean = |tokens: u64| (tokens as f64 / facts.requests as f64).round().max(1.0);
     let rate = match &inputs.load {
@@ -178,7 +177,7 @@ fn bench(row: &Row, inputs: &Inputs, facts: &Facts) -> String {
     )
 }
 
-/// Values of the chart `deploy/helm/vcr`, whose servers then behave as this row.
+/// Values for the chart `deploy/helm/vcr` that make its servers behave like this row.
 fn values(row: &Row, latency: &str, inputs: &Inputs) -> String {
     let shape = &row.deployment;
     let (model, gpu) = (&shape.model, &shape.gpu);

@@ -1,8 +1,8 @@
-//! The finished simulations of a plan. While `vcr plan` searches, they are kept in a file beside its output
-//! folder, so that the same command continues from them after a kill or when its time has run out.
+//! Finished simulations of a plan, kept in a file next to the output folder while `vcr plan` searches. If the command
+//! was killed or ran out of time, the same command continues from them.
 //!
-//! A simulation is found by the digest of its script, so a changed question reuses only the simulations that
-//! it shares with the old one.
+//! A simulation is identified by the digest of its script, so a changed question reuses the simulations that are
+//! unaffected.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, TryLockError};
@@ -22,15 +22,15 @@ use crate::refusal::Refusal;
 use crate::sweep::part::{digest, whole_lines};
 use crate::terminal::text::counted;
 
-/// Suffix behind the name of the folder.
+/// Suffix of the file's name after the name of the folder.
 const SUFFIX: &str = ".simulations";
 
-/// The first line of the file: all inputs of a simulation except its script.
+/// The first line of the file: all inputs of simulations except the scripts.
 #[derive(PartialEq, Serialize, Deserialize)]
 struct Header {
     vcr_version: String,
     tables: Option<String>,
-    /// Digests of files, by their names.
+    /// Digests of the input files, by path.
     files: BTreeMap<PathBuf, String>,
 }
 
@@ -40,17 +40,17 @@ struct Line<R> {
     result: R,
 }
 
-/// The file of finished simulations: results of earlier processes are read from it, new ones are appended.
+/// The file of finished simulations. Earlier results are read from it, and new ones are appended.
 pub(crate) struct Finished<T> {
     path: PathBuf,
     earlier: BTreeMap<String, T>,
-    /// Length of the first line, in bytes.
+    /// Length of the first line in bytes.
     header_bytes: u64,
     file: Mutex<File>,
 }
 
 impl<T: Clone + Serialize + DeserializeOwned> Finished<T> {
-    /// Opens or creates the file beside the folder `out` and locks it; none if `out` is a URL.
+    /// Opens or creates the file for the folder `out` and locks it; none if `out` is a URL.
     pub(crate) fn open(out: &Path, inputs: &Inputs, quiet: bool) -> Result<Option<Self>, Refusal> {
         if remote::url(out).is_some() {
             return Ok(None);
@@ -89,24 +89,24 @@ impl<T: Clone + Serialize + DeserializeOwned> Finished<T> {
         Ok(Some(Self { path, earlier, header_bytes: first.len() as u64, file: Mutex::new(file) }))
     }
 
-    /// The result of a script, if an earlier process has it.
+    /// The result of a script, if an earlier process stored it.
     pub(crate) fn of(&self, script: &str) -> Option<T> {
         if self.earlier.is_empty() { None } else { self.earlier.get(&name(script)).cloned() }
     }
 
-    /// Keeps a result. Errors, such as a full disk, are ignored: a later process would only repeat the simulation.
+    /// Stores a result. Errors such as a full disk are ignored: then a later process repeats the simulation.
     pub(crate) fn add(&self, script: &str, result: &T) {
         let line = serde_json::to_string(&Line { script: name(script), result }).unwrap_or_default();
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-        // In one piece and without a buffer: a line that is written outlives the process.
+        // Written at once and unbuffered, so that the line survives if the process is killed.
         let _ = file.write_all(format!("{line}\n").as_bytes());
     }
 
-    /// Removes the file if the plan is complete or no simulation was kept; otherwise prints where it is.
+    /// Removes the file if the plan is complete or nothing was stored; otherwise prints its path.
     pub(crate) fn end(&self, is_whole: bool) {
         let bytes = self.file.lock().unwrap_or_else(PoisonError::into_inner).metadata().map_or(0, |file| file.len());
         if is_whole || bytes <= self.header_bytes {
-            // The folder may be read-only by now; the file then stays.
+            // The file stays if its folder has become read-only.
             let _ = fs::remove_file(&self.path);
         } else {
             let path = self.path.display();

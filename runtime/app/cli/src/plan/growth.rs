@@ -1,4 +1,4 @@
-//! The cheapest deployments for more and for less load.
+//! The cheapest deployments for larger and smaller loads.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,15 +8,14 @@ use crate::plan::simulate::Simulator;
 use crate::plan::space::Shape;
 use crate::refusal::Refusal;
 
-/// Families that cost more than the first row by this factor for this load are no candidates for another one.
+/// Families that cost more than the first row by this factor are not tried for other loads.
 const WITHIN: f64 = 2.0;
 
-/// The cheapest deployment for another load.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Growth {
-    /// Times this load.
+    /// The load, as a multiple of the plan's load.
     pub(crate) factor: f64,
-    /// With the best flags of its family for this load; absent if not even the most replicas suffice.
+    /// The deployment, with its family's best flags for this load; absent if even the most replicas are too few.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(crate) deployment: Option<Shape>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -39,7 +38,7 @@ impl Growth {
     }
 }
 
-/// The cheapest deployment for each factor by which requests arrive faster; `first` is the answer for the factor 1.
+/// The cheapest deployment for each factor on the arrival rate. `first` is the answer for factor 1.
 pub(crate) fn growth(
     simulator: &Simulator<'_>,
     families: &[Family],
@@ -67,14 +66,14 @@ pub(crate) fn growth(
     all.into_iter().filter_map(Result::transpose).collect()
 }
 
-/// The family as a candidate for the load times `factor`, with its best flags for the load itself.
+/// The family as a candidate for a load with this factor, with its best flags for the plan's load.
 fn candidate(family: &Family, found: &Found, factor: f64, price: f64) -> Option<Family> {
     let (shape, replicas) = match *found {
         Found::Least { shape, replicas } => (shape, replicas),
         Found::Dearer { shape, replicas, .. } if family.price * f64::from(replicas) <= price * WITHIN => {
             (shape, replicas)
         }
-        // Too much load for all of its replicas may become less.
+        // A smaller load may fit although the plan's load does not.
         Found::Infeasible { shape, replicas, .. } if factor < 1.0 => (shape, replicas),
         _ => return None,
     };

@@ -1,4 +1,4 @@
-//! The end of a command before its work is done.
+//! The early end of a plan.
 
 use crate::refusal::Refusal;
 use crate::stop;
@@ -6,7 +6,7 @@ use crate::stop;
 /// Why a simulation has no result.
 #[derive(Clone, Debug)]
 pub(crate) enum Halt {
-    /// The time has passed, or a signal has arrived: the answer is the best so far.
+    /// The time limit or a signal: the answer is the best one so far.
     Over,
     Refused(Refusal),
 }
@@ -17,7 +17,7 @@ impl From<Refusal> for Halt {
     }
 }
 
-/// A result, if there was time for it.
+/// The result, or none if time ran out.
 pub(crate) fn in_time<T>(result: Result<T, Halt>) -> Result<Option<T>, Refusal> {
     match result {
         Ok(done) => Ok(Some(done)),
@@ -26,7 +26,7 @@ pub(crate) fn in_time<T>(result: Result<T, Halt>) -> Result<Option<T>, Refusal> 
     }
 }
 
-/// The search ended before anything was simulated.
+/// The error of a search that ended before anything was simulated.
 pub(crate) fn too_soon(cause: &str) -> Refusal {
     let refusal = Refusal::input(format!("{cause} ended the search before a deployment was simulated"));
     let refusal = Refusal { exit: stop::cause().map_or(refusal.exit, stop::Cause::exit), ..refusal };

@@ -1,4 +1,4 @@
-//! Whether host memory for KV helps a deployment, and why not.
+//! Whether host memory for KV helps a deployment.
 
 use crate::plan::halt::Halt;
 use crate::plan::load::{Cut, Facts};
@@ -6,11 +6,11 @@ use crate::plan::script::Case;
 use crate::plan::simulate::{Simulated, Simulator};
 use crate::plan::space::{HOST_GIB, Shape, without};
 
-/// Shares of prompt tokens below which a sentence says that there are too few of them.
+/// Smaller shares of prompt tokens count as none.
 const NOTHING: f64 = 0.01;
 
-/// A sentence on whether host memory helps a deployment: it is compared with the same deployment with or
-/// without it. None if the space has no other one.
+/// A sentence on whether host memory helps a deployment. Simulates the same deployment with and without host memory;
+/// none if the space has only one of them.
 pub(crate) fn of_host(
     simulator: &Simulator<'_>,
     facts: &Facts,

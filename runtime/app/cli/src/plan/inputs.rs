@@ -1,4 +1,4 @@
-//! The question of a plan, checked.
+//! The validated question of a plan.
 
 use std::path::{Path, PathBuf};
 
@@ -12,33 +12,32 @@ use crate::plan::objective::{Objective, contradiction};
 use crate::plan::space::{Bounds, Space};
 use crate::refusal::Refusal;
 
-/// Most GPUs, unless it is stated.
+/// Default maximum number of GPUs.
 const MAX_GPUS: u32 = 64;
-/// Latency models by their names; others are files.
+/// Names of latency models; any other text is a file.
 const LATENCIES: [&str; 2] = ["tables", "roofline"];
-/// The source of a price of `--price`.
+/// Source of a price given with `--price`.
 const GIVEN: &str = "given";
-/// Multiples of the load for the growth of the answer.
+/// Default multiples of the load for growth.
 const SCALES: [f64; 6] = [0.5, 0.75, 1.0, 1.25, 1.5, 2.0];
 
-/// A question.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Inputs {
     pub(crate) bounds: Bounds,
     pub(crate) space: Space,
     pub(crate) load: Load,
     pub(crate) objectives: Vec<Objective>,
-    /// As `deployment(...)` takes it; none for the most accurate known model.
+    /// The option `latency` of `deployment(...)`; none for the most accurate known model.
     pub(crate) latency: Option<String>,
     pub(crate) scales: Vec<f64>,
     pub(crate) seed: u64,
-    /// Where each price is from.
+    /// Prices and their sources.
     pub(crate) prices: Vec<Price>,
-    /// The answer's assumptions, in sentences.
+    /// Assumptions of the answer, as sentences.
     pub(crate) assumptions: Vec<String>,
 }
 
-/// A price and its origin.
+/// A price and its source.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Price {
     pub(crate) gpu: String,
@@ -109,7 +108,7 @@ impl Inputs {
         })
     }
 
-    /// These inputs with the path of each file that runs read replaced by `of`.
+    /// Replaces the paths of all files that runs read by `of`.
     pub(crate) fn with_paths(&self, of: impl Fn(&Path) -> PathBuf) -> Result<Self, Refusal> {
         let mut moved = self.clone();
         if let Some(path) = moved.load.file_mut() {
@@ -122,7 +121,7 @@ impl Inputs {
         Ok(moved)
     }
 
-    /// The files that runs read, in addition to models.
+    /// The files that runs read besides models.
     pub(crate) fn files(&self) -> Vec<PathBuf> {
         let mut load = self.load.clone();
         let fitted = self.latency.as_deref().filter(|text| !LATENCIES.contains(text));
@@ -130,7 +129,7 @@ impl Inputs {
     }
 }
 
-/// The name under which a model is published, or the folder of its config.json.
+/// The published name of a model, or the folder of its config.json.
 fn model_name(text: &str) -> Result<String, Refusal> {
     let path = Path::new(text);
     let found = if path.file_name().is_some_and(|name| name == "config.json") && path.is_file() {
@@ -149,7 +148,7 @@ fn model_name(text: &str) -> Result<String, Refusal> {
     }
 }
 
-/// The name in the table of models for a text that may lack the publisher or name another one.
+/// The name in the table of models for a name without, or with another, publisher.
 fn published(text: &str) -> String {
     let names = vcr_model::names_of(text);
     let is_same = |name: &&String| without_publisher(name).eq_ignore_ascii_case(without_publisher(text));
@@ -161,7 +160,7 @@ fn without_publisher(name: &str) -> &str {
     name.rsplit('/').next().unwrap_or(name)
 }
 
-/// The prices of GPUs: as stated, otherwise from the table of list prices.
+/// The prices of GPUs: as given, otherwise list prices.
 fn prices(gpus: &[String], stated: &[String]) -> Result<Vec<Price>, Refusal> {
     let known = |text: &str| {
         Gpu::named(text).ok_or_else(|| {

@@ -1,4 +1,4 @@
-//! Objectives with the observed values.
+//! Objectives and observed values of a simulation.
 
 use serde::{Deserialize, Serialize};
 use vcr_report::headroom_text;
@@ -6,21 +6,19 @@ use vcr_report::headroom_text;
 use crate::plan::objective::headroom;
 use crate::plan::simulate::Simulated;
 
-/// An objective of a row.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Kept {
     pub(crate) objective: String,
-    /// In milliseconds for times; absent without samples.
+    /// Observed value; times in milliseconds; absent without samples.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(crate) observed: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(crate) observed_text: Option<String>,
-    /// Share of the limit that is left; negative beyond it.
+    /// Fraction of the limit that is left; negative if the limit is exceeded.
     pub(crate) headroom: f64,
     pub(crate) passed: bool,
 }
 
-/// The objectives with the observed values.
 pub(crate) fn kept(one: &Simulated) -> Vec<Kept> {
     let of = |made: &vcr_scenario::AssertionResult| Kept {
         objective: format!("{}.{}", made.subject, made.condition.as_deref().unwrap_or_default()),
@@ -32,7 +30,7 @@ pub(crate) fn kept(one: &Simulated) -> Vec<Kept> {
     one.objectives.iter().map(of).collect()
 }
 
-/// An objective that is not kept.
+/// A text for an objective that is not kept.
 pub(crate) fn broken_text(kept: &Kept) -> String {
     match &kept.observed_text {
         Some(observed) => format!("{} is {observed}, {}", kept.objective, headroom_text(kept.headroom)),

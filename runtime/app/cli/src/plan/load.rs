@@ -1,4 +1,4 @@
-//! The load of a plan, its parts, and its properties before any deployment is tried.
+//! The load of a plan: its parts and properties.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,24 +11,23 @@ use crate::plan::args::QuestionArgs;
 use crate::plan::halt::Halt;
 use crate::refusal::Refusal;
 
-/// Seconds of a load that is drawn, unless its requests are counted.
+/// Duration of a drawn load in seconds, if the user gives no number of requests.
 const DRAWN_S: f64 = 300.0;
-/// Least and most requests of a drawn load.
+/// Minimum and maximum number of requests of a drawn load.
 const DRAWN_REQUESTS: (f64, f64) = (500.0, 20_000.0);
-/// Shares of the load that its parts have, the whole last.
+/// Sizes of the parts as shares of the load; the last is the whole.
 const SHARES: [f64; 3] = [1.0 / 16.0, 0.25, 1.0];
-/// Shorter parts do not determine percentiles.
+/// Minimum size of a part: percentiles of fewer requests are unreliable.
 const LEAST_REQUESTS: u64 = 150;
-/// The step of a part: less than this share of the next part, or it saves nothing.
+/// A part must be smaller than this share of the next part to be worthwhile.
 const WORTH: f64 = 0.6;
 
-/// Where requests come from.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub(crate) enum Load {
-    /// A trace, a capture or a report.
+    /// The requests of a trace, a capture or a report.
     Trace { path: PathBuf, requests: Option<u32> },
-    /// Drawn requests: the rate per second, a file of conversations, or lengths as options of `poisson(...)`.
+    /// Drawn requests. Lengths are from a file of conversations, or are options of `poisson(...)`.
     Drawn { rate_per_s: f64, dataset: Option<PathBuf>, lengths: Option<String>, requests: u32 },
 }
 
@@ -36,28 +35,28 @@ pub(crate) enum Load {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Facts {
     pub(crate) requests: u64,
-    /// Time between the first and the last arrival.
+    /// Time between the first and last arrival.
     pub(crate) span_s: f64,
     pub(crate) prompt_tokens: u64,
     pub(crate) output_tokens: u64,
-    /// Prompt and output of the longest request.
+    /// Prompt and output tokens of the longest request.
     pub(crate) longest_tokens: u64,
-    /// Share of prompt tokens that an engine with much memory finds in its prefix cache.
+    /// Share of prompt tokens that an engine with ample memory finds in its prefix cache.
     pub(crate) shared_prompts: f64,
-    /// Lengths of prompts, in order.
+    /// Prompt lengths in ascending order.
     #[serde(skip)]
     pub(crate) prompts: Vec<f64>,
-    /// Prompt and output of each request.
+    /// Prompt plus output tokens of each request.
     #[serde(skip)]
     pub(crate) lengths: Vec<u64>,
 }
 
-/// A part of a load and a change of it.
+/// A part of a load, possibly accelerated.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Cut {
-    /// Leading requests; none for all.
+    /// Number of leading requests; none for all.
     pub(crate) requests: Option<u64>,
-    /// Factor by which requests arrive faster.
+    /// Factor on the arrival rate.
     pub(crate) factor: f64,
 }
 
@@ -103,7 +102,7 @@ impl Load {
         Ok(Self::Drawn { rate_per_s, dataset, lengths, requests: requests.unwrap_or(usual) })
     }
 
-    /// The workload in the language of scenarios.
+    /// The workload expression for a scenario.
     pub(crate) fn expression(&self, cut: Cut) -> Result<String, Refusal> {
         Ok(match self {
             Self::Trace { path, requests } => {
@@ -130,7 +129,7 @@ impl Load {
         })
     }
 
-    /// The file that it reads.
+    /// The file of the load, if any.
     pub(crate) fn file_mut(&mut self) -> Option<&mut PathBuf> {
         match self {
             Self::Trace { path, .. } => Some(path),
@@ -138,7 +137,7 @@ impl Load {
         }
     }
 
-    /// Keeps at most this many of its first requests.
+    /// Limits the load to its first `most` requests.
     pub(crate) fn leading(&mut self, most: u32) {
         match self {
             Self::Trace { requests, .. } => *requests = Some(requests.map_or(most, |known| known.min(most))),
@@ -146,7 +145,7 @@ impl Load {
         }
     }
 
-    /// Its properties: it is run on an engine that is fast and large.
+    /// Determines the properties by a run on a fast engine with ample memory.
     pub(crate) fn facts(
         &self,
         seed: u64,
@@ -201,12 +200,12 @@ impl Load {
 }
 
 impl Facts {
-    /// Length of prompts that a share of them does not exceed.
+    /// The prompt length at this share of the ascending lengths.
     pub(crate) fn prompt_at(&self, share: f64) -> u64 {
         at_share(&self.prompts, share).unwrap_or(1.0).max(1.0) as u64
     }
 
-    /// Leading requests of each part; none for the whole, which is last.
+    /// Number of leading requests of each part; the last part is the whole, which is none.
     pub(crate) fn parts(&self) -> Vec<Option<u64>> {
         let mut parts: Vec<Option<u64>> = vec![None];
         let mut next = self.requests as f64;
@@ -220,12 +219,12 @@ impl Facts {
         parts
     }
 
-    /// Longest sequence that engines need, rounded up.
+    /// The longest sequence that engines must support, rounded up.
     pub(crate) fn max_model_len(&self) -> u32 {
         u32::try_from((self.longest_tokens + 1).next_multiple_of(1024)).unwrap_or(u32::MAX)
     }
 
-    /// Refuses engines whose longest sequence is shorter than a request.
+    /// Checks that no request is longer than the engines' longest sequence.
     pub(crate) fn check_fits(&self, max_model_len: u32) -> Result<(), Refusal> {
         let longer = self.lengths.iter().filter(|tokens| **tokens > u64::from(max_model_len)).count();
         if longer == 0 {
@@ -251,7 +250,7 @@ impl Facts {
     }
 }
 
-/// An error in the script that states the load. The user did not write that script.
+/// Rewrites an error of the generated script, which the user did not write.
 fn of_load(error: vcr_scenario::ScenarioError) -> Refusal {
     let refusal = Refusal::input(format!("invalid load: {}", error.message));
     match error.hint {
@@ -260,7 +259,7 @@ fn of_load(error: vcr_scenario::ScenarioError) -> Refusal {
     }
 }
 
-/// Checks the lengths of an option, by its name in scenarios.
+/// Checks the lengths given for an option, named as in scenarios.
 fn check_lengths(name: &str, text: &str) -> Result<(), Refusal> {
     let invalid = |reason: &str| {
         let option = name.replace('_', "-");
@@ -277,12 +276,12 @@ fn check_lengths(name: &str, text: &str) -> Result<(), Refusal> {
     checked.map(|_| ()).map_err(|error| invalid(&error.message))
 }
 
-/// A path that scripts in any folder find.
+/// The absolute path, for scripts in other folders.
 pub(crate) fn absolute(path: &Path) -> Result<PathBuf, Refusal> {
     std::fs::canonicalize(path).map_err(|error| Refusal::input(format!("cannot read `{}`: {error}", path.display())))
 }
 
-/// A path in a text of a script.
+/// The path, escaped for a string literal in a script.
 pub(crate) fn quoted(path: &Path) -> Result<String, Refusal> {
     match path.to_str() {
         Some(text) => Ok(text.replace('\\', "\\\\").replace('"', "\\\"")),

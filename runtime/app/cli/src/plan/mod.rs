@@ -1,4 +1,4 @@
-//! `vcr plan`: from a model, a load and objectives to the deployment that costs least.
+//! `vcr plan`: finds the cheapest deployment for a model, a load and objectives.
 
 mod answer;
 pub(crate) mod args;
@@ -66,10 +66,10 @@ fn asked(args: &PlanArgs) -> Result<Exit, Refusal> {
     answer(Inputs::of(&question, space.unwrap_or_default())?, &args.search)
 }
 
-/// Flags that `vcr plan tune` varies, with their names in a space.
+/// Flags that `vcr plan tune` varies, and their names in a space.
 const TUNED: [&str; 2] = ["--max-num-seqs", "--max-num-batched-tokens"];
 
-/// The flags of one deployment: a space of one family with a fixed number of replicas.
+/// Tunes the flags of one deployment: the space has one family and a fixed number of replicas.
 fn tune(args: &TuneArgs) -> Result<Exit, Refusal> {
     let mut question = args.question.clone();
     let space = question.space.take().map(|text| question::space(&text)).transpose()?;
@@ -152,10 +152,10 @@ fn answer(mut inputs: Inputs, args: &SearchArgs) -> Result<Exit, Refusal> {
     Ok(printed(written, exit))
 }
 
-/// Files of a model's folder that decide its times.
+/// Files in a model's folder that affect latencies.
 const MODEL_FILES: [&str; 2] = ["config.json", "hf_quant_config.json"];
 
-/// The cluster at an address, whose workers have all files of the deployments.
+/// Connects to a cluster, whose workers get all files of the deployments.
 fn on(address: &str, simulator: &Simulator<'_>) -> Result<Cluster, Refusal> {
     let inputs = simulator.inputs;
     let mut sources = simulator.sources()?;
@@ -169,7 +169,7 @@ fn on(address: &str, simulator: &Simulator<'_>) -> Result<Cluster, Refusal> {
     Cluster::start(address, &pack_for_sweep(&place(), Some(""), &sources)?, &inputs.objectives)
 }
 
-/// Bounds, search and answer.
+/// Runs bounds and search, and makes the answer.
 fn searched(
     simulator: &Simulator<'_>,
     facts: Facts,
@@ -199,8 +199,8 @@ fn searched(
     Searched { simulator, facts, families, alones, found, left_out, only_nearest }.plan()
 }
 
-/// Requests of a search, by estimate: each shape twice with the first part, half of them with the next, and a few
-/// with the whole load.
+/// Estimated number of requests of a search: each shape twice with the first part of the load, half of the shapes
+/// with the next part, and a few with the whole load.
 fn expected(families: &[Family], facts: &Facts) -> f64 {
     let parts = facts.parts();
     let shapes: usize = families.iter().map(|family| family.shapes.len()).sum();

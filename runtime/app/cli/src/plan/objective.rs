@@ -1,20 +1,19 @@
-//! Objectives: `ttft.p95 < 2s`, the assertions of scenarios in one text.
+//! Objectives such as `ttft.p95 < 2s`: assertions of scenarios written as one text.
 
 use serde::{Deserialize, Serialize};
 use vcr_report::Limit;
 use vcr_scenario::AssertionResult;
 
-/// The objective added to loads without an objective on lost requests.
+/// Added if no objective limits failed requests.
 const COMPLETED: &str = "completed_ratio.value >= 99%";
-/// Metrics whose objectives make that one unnecessary.
+/// Metrics that limit failed requests.
 const ABOUT_COMPLETION: [&str; 3] = ["completed_ratio", "goodput", "completed"];
-/// Metrics that grow with the replicas.
+/// Metrics that grow with the number of replicas.
 const COSTS: [&str; 4] = ["cost", "cost_per_hour", "cost_per_million_output_tokens", "gpus"];
-/// Metrics that do not fall where replicas are added.
+/// Metrics that do not fall when replicas are added.
 const CARRIED: [&str; 7] =
     ["completed", "completed_ratio", "generated_tokens", "goodput", "output_tokens", "prompt_tokens", "requests"];
 
-/// A condition on a metric.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Objective {
     /// The metric, such as `ttft` or `goodput{ttft<1s}`.
@@ -24,7 +23,7 @@ pub(crate) struct Objective {
 }
 
 impl Objective {
-    /// Reads `METRIC.STATISTIC COMPARISON LIMIT`.
+    /// Parses `METRIC.STATISTIC COMPARISON LIMIT`.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let invalid =
             || format!("invalid objective `{text}`: expected METRIC.STATISTIC and a limit, such as 'ttft.p95 < 2s'");
@@ -38,7 +37,7 @@ impl Objective {
         Ok(Self { subject: subject.to_owned(), condition: condition.to_owned() })
     }
 
-    /// Parses all objectives, and adds one on completed requests if none is about them.
+    /// Parses all objectives. Adds one on completed requests if none limits failed requests.
     pub(crate) fn all(texts: &[String]) -> Result<Vec<Self>, String> {
         let mut all = texts.iter().map(|text| Self::parse(text)).collect::<Result<Vec<_>, _>>()?;
         let metric = |one: &Self| one.subject.split('{').next().unwrap_or_default().trim().to_owned();
@@ -52,13 +51,12 @@ impl Objective {
         format!("{}.{}", self.subject, self.condition)
     }
 
-    /// Its limit, if it compares a metric with a number. A goodput's limit has only the metric's
-    /// name.
+    /// The limit, if the condition compares a metric with a number. For a goodput, `metric` has only the name.
     pub(crate) fn limit(&self) -> Option<Limit> {
         limit_of(&self.subject, &self.condition)
     }
 
-    /// Whether more replicas may break it: costs at most, and for example a hit ratio or a batch at least.
+    /// Whether more replicas can violate it: an upper limit of a cost, or a lower limit of, for example, a hit ratio.
     pub(crate) fn hurts(&self) -> bool {
         self.limit().is_some_and(|limit| match limit.is_upper {
             Some(true) => COSTS.contains(&limit.metric.as_str()),
@@ -67,7 +65,7 @@ impl Objective {
         })
     }
 
-    /// The percentile that it is about; 100 for the maximum.
+    /// The percentile that it limits; 100 for the maximum.
     pub(crate) fn percentile(&self) -> Option<f64> {
         let limit = self.limit()?;
         match limit.statistic.as_str() {
@@ -94,7 +92,7 @@ pub(crate) fn contradiction(all: &[Objective]) -> Option<(&Objective, &Objective
     };
     bounds(false).find_map(|(lower, low)| {
         let excludes = |(upper, high): &(&Objective, Limit)| {
-            // A higher percentile is at least as large.
+            // A higher percentile is never smaller.
             let is_above = match (lower.percentile(), upper.percentile()) {
                 (Some(low), Some(high)) => low <= high,
                 _ => low.statistic == high.statistic,
@@ -107,10 +105,10 @@ pub(crate) fn contradiction(all: &[Objective]) -> Option<(&Objective, &Objective
     })
 }
 
-/// The distance of an observed value from a limit: a share of it, positive if it is kept. For a
-/// least share, such as 99 % of the requests, it is a share of the allowed failures.
+/// Distance of the observed value from the limit, as a fraction of the limit; positive if the objective is kept. For
+/// a lower limit of a share, such as 99 % of requests, it is a fraction of the allowed failures.
 pub(crate) fn headroom(result: &AssertionResult) -> f64 {
-    /// Headroom of a metric without samples, worse than any sample.
+    /// Headroom of a metric without samples: worse than any sample.
     const NOTHING: f64 = -1e9;
     let of = |observed: f64| {
         let condition = result.condition.as_deref()?;
@@ -121,7 +119,7 @@ pub(crate) fn headroom(result: &AssertionResult) -> f64 {
     match result.observed.map(of) {
         Some(Some(headroom)) if result.passed => headroom.max(0.0),
         Some(Some(headroom)) => headroom.min(-1e-9),
-        // A limit without a direction, or of 0, is kept or not.
+        // If the limit is 0 or has no direction, there is no distance.
         Some(None) if result.passed => 1.0,
         Some(None) => -1.0,
         None => NOTHING,

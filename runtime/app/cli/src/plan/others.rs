@@ -1,4 +1,4 @@
-//! Families without a row in the answer, and why they have none.
+//! Families without a row, and the reasons.
 
 use serde::Serialize;
 
@@ -7,24 +7,23 @@ use crate::plan::search::{Family, Found, Probe};
 use crate::plan::simulate::Simulator;
 use crate::terminal::text::counted;
 
-/// The result of the search for one family.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct FamilyResult {
     pub(crate) deployments: String,
     pub(crate) count: usize,
     /// `feasible`, `infeasible`, `dearer` or `unfinished`.
     pub(crate) result: &'static str,
-    /// The fewest replicas that keep the objectives, that may keep them, or that come closest to them.
+    /// The fewest replicas that keep the objectives, that might keep them, or that are nearest to them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) replicas: Option<u32>,
     /// Price of these replicas.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) price_per_hour_usd: Option<f64>,
-    /// Why it is not chosen, with the numbers.
+    /// Why the family has no row, with numbers.
     pub(crate) reason: String,
 }
 
-/// The result of a family; `first` is the price of the first row.
+/// The result of a family. `first` is the price of the first row.
 pub(crate) fn result(simulator: &Simulator<'_>, family: &Family, found: &Found, first: Option<f64>) -> FamilyResult {
     let with = |replicas: u32, part: usize| {
         let load = match simulator.parts[part] {

@@ -1,4 +1,4 @@
-//! The page of a plan: the answer, its rows, its trade-offs, its growth, and what was left out.
+//! Writes the page of a plan.
 
 use std::io::{self, Write};
 
@@ -14,7 +14,6 @@ struct Data {
     charts: Vec<Chart>,
 }
 
-/// Writes the page.
 pub(crate) fn write(out: &mut dyn Write, plan: &Plan) -> io::Result<()> {
     let title = format!("Plan for {}", plan.question.bounds.models.join(", "));
     let data = Data { charts: charts(plan) };
@@ -68,7 +67,7 @@ fn tiles(plan: &Plan) -> Vec<Tile> {
     tiles
 }
 
-/// Points of rows; those on the front separately.
+/// Chart points of the rows; those on the front are a separate line.
 fn lines(rows: &[Row], x: &dyn Fn(&Row) -> Option<f64>, y: &dyn Fn(&Row) -> Option<f64>) -> Vec<Line> {
     let of = |name: &str, color: &'static str, is_front: bool| {
         let points = rows.iter().filter(|row| row.on_front == is_front).filter_map(|row| Some((x(row)?, y(row)?, row)));
@@ -171,7 +170,7 @@ fn write_rows(out: &mut dyn Write, plan: &Plan) -> io::Result<()> {
         let front = if row.on_front { " *" } else { "" };
         write!(out, "<tr><td class=\"{class}\">{}{front}</td>", row.number)?;
         write!(out, "<td>{}", Escaped(row.label()))?;
-        // A line ends between two options, not within one.
+        // Line breaks are allowed between options, but not within one.
         for (index, option) in row.deployment.flags.split(" --").enumerate() {
             let (between, dashes) = if index == 0 { ("<br>", "") } else { (" ", "--") };
             write!(out, "{between}<code>{dashes}{}</code>", Escaped(option))?;

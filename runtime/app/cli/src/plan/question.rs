@@ -1,4 +1,4 @@
-//! Questions that files ask, and spaces.
+//! Reads questions from files.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use crate::plan::space::Space;
 use crate::plan::yaml::underscored;
 use crate::refusal::Refusal;
 
-/// The question of a file: the options of [`QuestionArgs`] by their names. Paths in it start at its folder.
+/// Reads the options of [`QuestionArgs`] from a file. Relative paths start at the file's folder.
 pub(crate) fn read(path: &Path) -> Result<QuestionArgs, Refusal> {
     let invalid = |reason: String| Refusal::input(format!("invalid `{}`: {reason}", path.display()));
     let text = vcr_base::input::read_yaml(path, MAX_CONFIG_BYTES)
@@ -29,7 +29,7 @@ pub(crate) fn read(path: &Path) -> Result<QuestionArgs, Refusal> {
         }
     }
     for text in question.model.iter_mut().chain(&mut question.latency) {
-        // Anything else is a name.
+        // A text that is not an existing path is a name.
         let path = folder.join(&text);
         if let Some(path) = path.to_str().filter(|_| path.exists()) {
             *text = path.to_owned();

@@ -1,4 +1,4 @@
-//! A deployment with its load and its objectives, in the language of scenarios.
+//! The scenario of a deployment with its load and objectives.
 
 use crate::plan::inputs::Inputs;
 use crate::plan::load::Cut;
@@ -6,28 +6,27 @@ use crate::plan::space::{Mode, Shape, has_drafts};
 use crate::refusal::Refusal;
 use crate::terminal::text::counted;
 
-/// The name of every run: rows and the scenarios that reproduce them have equal fingerprints.
+/// Name of every run. It is the same everywhere, so that rows and their scenarios have the same fingerprints.
 const RUN: &str = "plan";
 
-/// The simulated state of a deployment.
+/// A deployment to simulate.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Case<'a> {
     pub(crate) shape: &'a Shape,
-    /// Engines, or groups of prefill and decode engines.
+    /// Number of engines, or of groups of prefill and decode engines.
     pub(crate) replicas: u32,
     pub(crate) cut: Cut,
-    /// Factor on the latency model's step times.
+    /// Factor on the step times of the latency model.
     pub(crate) slower: f64,
 }
 
 impl Case<'_> {
-    /// The scenario.
     pub(crate) fn script(&self, inputs: &Inputs) -> Result<String, Refusal> {
         let workload = inputs.load.expression(self.cut)?;
         self.script_with(inputs, &workload, true)
     }
 
-    /// The scenario with another load; without objectives where these are not about it.
+    /// The scenario with another workload. Without `judges` it has no objectives.
     pub(crate) fn script_with(&self, inputs: &Inputs, workload: &str, judges: bool) -> Result<String, Refusal> {
         let Self { shape, replicas, slower, .. } = self;
         let mut options = format!("gpu: \"{}\", price_per_hour: {:?}", shape.gpu, shape.price_per_gpu_hour);

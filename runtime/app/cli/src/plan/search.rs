@@ -1,29 +1,28 @@
-//! The search: for each family of deployments the flags and the least replicas that keep all objectives.
+//! The search: finds, for each family of deployments, flags and the fewest replicas that keep all objectives.
 //!
-//! A family has its model, GPU, parallel sizes and mode in common; its shapes differ in flags, and
-//! every replica of a shape costs the same. Bisections find the least number of replicas that
-//! carries the load; objectives that more replicas hurt, such as cost, are kept there or nowhere.
-//! Flags race on parts of the load, starting with the shortest: the best quarter advances to the
-//! next part. Families that would cost much more than the cheapest drop out. The remaining ones are
-//! decided on the whole load.
+//! Deployments of a family have the same model, GPU, parallel sizes and mode. Its shapes differ in flags, and a
+//! replica of each shape costs the same. Bisection finds the fewest replicas that carry the load. If more replicas
+//! hurt an objective, such as a cost, only these replicas can keep it. Flags are compared on parts of the load, the
+//! shortest part first; the best quarter advances to the next part. Families that would cost much more than the
+//! cheapest one drop out. The remaining families are decided on the whole load.
 //!
-//! Pure: simulations are behind [`Simulate`], and each is made once.
+//! The search is pure: it simulates through [`Simulate`], which runs each simulation only once.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// A deployment with a part of the load.
+/// A deployment and a part of the load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Probe {
     /// Index of the shape.
     pub(crate) shape: usize,
     pub(crate) replicas: u32,
-    /// Index of the part of the load; the last one is the whole.
+    /// Index of the part of the load; the last part is the whole.
     pub(crate) part: usize,
 }
 
-/// The score of a deployment with a part of the load.
+/// The result of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Score {
     /// Whether all objectives are kept.
@@ -34,18 +33,18 @@ pub(crate) struct Score {
     pub(crate) headroom: f64,
 }
 
-/// Simulates deployments, several at a time.
+/// Runs simulations, several concurrently.
 pub(crate) trait Simulate: Sync {
     type Error: Send;
 
-    /// Scores in the order of the probes.
+    /// Returns scores in the order of the probes.
     fn simulate(&self, probes: &[Probe]) -> Result<Vec<Score>, Self::Error>;
 
-    /// Calls `act` for each number, several in parallel, and returns the results in order.
+    /// Calls `act` for each index concurrently, and returns the results in order.
     fn each<T: Send>(&self, count: usize, act: &(dyn Fn(usize) -> T + Sync)) -> Vec<T>;
 
-    /// Whether the time for the search has passed: running simulations are completed, and one
-    /// family is decided.
+    /// Whether the time for the search is over. Then running simulations finish, and only one family is still
+    /// decided.
     fn is_over(&self) -> bool;
 }
 
@@ -56,57 +55,55 @@ pub(crate) struct Family {
     pub(crate) shapes: Vec<usize>,
     /// Price of a replica.
     pub(crate) price: f64,
-    /// The search begins with this many replicas: by arithmetic, fewer cannot carry the load.
+    /// Number of replicas at which the search starts: by estimate, fewer cannot carry the load.
     pub(crate) least: u32,
-    /// Fewest and most allowed replicas.
+    /// Smallest and largest allowed number of replicas.
     pub(crate) fewest: u32,
     pub(crate) most: u32,
 }
 
 impl Family {
-    /// Fewest and most replicas.
     pub(crate) fn range(&self) -> (u32, u32) {
         (self.fewest, self.most)
     }
 }
 
-/// The result of the search for one family.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Found {
-    /// The least replicas that keep all objectives with the whole load, and their best flags.
+    /// The fewest replicas that keep all objectives with the whole load, and their best flags.
     Least { shape: usize, replicas: u32 },
-    /// No number of replicas keeps the objectives. The flags and replicas come closest: the most replicas, or
-    /// the fewest that carry the load if more replicas hurt an objective.
+    /// No number of replicas keeps the objectives. `shape` and `replicas` are nearest to them: the most replicas, or
+    /// the fewest that carry the load if more hurt an objective.
     Infeasible { shape: usize, replicas: u32, part: usize },
-    /// Only a part of the load needs these replicas, and they cost more than other deployments.
+    /// These replicas are needed for a part of the load, and cost more than other families.
     Dearer { shape: usize, replicas: u32, part: usize },
-    /// The time for the search ran out first.
+    /// The time was over first.
     Unfinished,
 }
 
-/// Families whose first flags are within this factor of the cheapest race their other flags.
+/// A family takes part in the comparison of flags if its first flags cost at most this factor more than the cheapest.
 const WITHIN_FIRST: f64 = 2.0;
-/// Families within this factor of the cheapest advance to the next part.
+/// A family advances to the next part if it costs at most this factor more than the cheapest.
 const WITHIN: f64 = 1.5;
-/// One in this many of a family's shapes advances to the next part.
+/// One in this many shapes of a family advances to the next part.
 const ONE_IN: usize = 4;
-/// Families that always advance.
+/// Number of families that advance at least.
 const AT_LEAST: usize = 2;
-/// Most shapes of a family that are simulated with the whole load.
+/// Largest number of shapes of a family that are simulated with the whole load.
 const FINALISTS: usize = 2;
-/// If an objective that more replicas hurt is missed by at most this share of its limit, other flags are tried.
+/// If an objective that more replicas hurt is missed by at most this fraction of its limit, all flags are tried.
 const CLOSE: f64 = -0.1;
 
-/// A family in progress.
+/// The state of a family during the search.
 #[derive(Clone, Debug)]
 struct Racing {
-    /// Shapes that advance, the best one first.
+    /// Shapes that advance, the best first.
     shapes: Vec<usize>,
-    /// The fewest replicas that carried the last part; none if no number did.
+    /// The fewest replicas that carried the last part; none if no number of replicas did.
     replicas: Option<u32>,
 }
 
-/// Searches all families; `found` has the results in their order, also where an error ends the search. `parts` is the
+/// Searches all families. `found` gets the results in the order of the families, even after an error. `parts` is the
 /// number of parts of the load.
 pub(crate) fn search<S: Simulate>(
     simulate: &S,
@@ -132,7 +129,7 @@ pub(crate) fn search<S: Simulate>(
         }
         active = go_on(families, &racing, found, active, part);
     }
-    // The cheapest one by estimate is decided first: its price rules others out.
+    // Decide the family with the lowest estimated price first, because its price rules out others.
     let mut order = active;
     let estimate = |racing: &[Racing], number: usize| price(&families[number], racing[number].replicas);
     order.sort_by(|a, b| estimate(&racing[..], *a).total_cmp(&estimate(&racing[..], *b)));
@@ -161,7 +158,7 @@ pub(crate) fn search<S: Simulate>(
         if simulate.is_over() && cheapest.is_finite() {
             break;
         }
-        // The shapes that may be cheaper by the first parts and advance to this part.
+        // Families that may be cheaper by their result on a part, and families that advanced to the whole load.
         let may_be_cheaper = |number: &usize| match found[*number] {
             Found::Dearer { replicas, .. } => price(&families[*number], Some(replicas)) <= cheapest,
             _ => order.contains(number),
@@ -178,8 +175,8 @@ pub(crate) fn search<S: Simulate>(
     Ok(())
 }
 
-/// Tries all flags of the cheapest deployments with the whole load: races end before the last of
-/// them are distinguished.
+/// Tries all flags of the cheapest deployments with the whole load, because parts of the load do not distinguish the
+/// best flags.
 fn polish<S: Simulate>(simulate: &S, families: &[Family], found: &mut [Found], whole: usize) -> Result<(), S::Error> {
     let price_of = |family: &Family, found: &Found| match *found {
         Found::Least { replicas, .. } => price(family, Some(replicas)),
@@ -200,9 +197,9 @@ fn polish<S: Simulate>(simulate: &S, families: &[Family], found: &mut [Found], w
     Ok(())
 }
 
-/// The families that race: those whose first flags cost not much more than the cheapest with the
-/// first part of the load. If the first flags never keep the objectives, others may: then the
-/// computed number of replicas counts.
+/// The families whose flags are compared: those whose first flags cost at most [`WITHIN_FIRST`] times the cheapest on
+/// the first part of the load. If the first flags fail with all replicas, other flags may pass, so the estimated
+/// replicas are used.
 fn promising<S: Simulate>(
     simulate: &S,
     families: &[Family],
@@ -236,7 +233,7 @@ fn price(family: &Family, replicas: Option<u32>) -> f64 {
     replicas.map_or(f64::INFINITY, |replicas| family.price * f64::from(replicas))
 }
 
-/// The families that advance to the next part; records the results of the others.
+/// Returns the families that advance to the next part, and records the results of the others.
 fn go_on(families: &[Family], racing: &[Racing], found: &mut [Found], active: Vec<usize>, part: usize) -> Vec<usize> {
     let of = |number: usize| price(&families[number], racing[number].replicas);
     let mut by_price = active;
@@ -255,7 +252,7 @@ fn go_on(families: &[Family], racing: &[Racing], found: &mut [Found], active: Ve
     kept
 }
 
-/// Races the shapes of a family with a part of the load: the least replicas of any, and the best shapes.
+/// Compares the shapes of a family on a part of the load: finds the fewest replicas and the best shapes.
 fn race<S: Simulate>(simulate: &S, family: &Family, before: &Racing, part: usize) -> Result<Racing, S::Error> {
     if simulate.is_over() {
         return Ok(before.clone());
@@ -287,7 +284,7 @@ fn race<S: Simulate>(simulate: &S, family: &Family, before: &Racing, part: usize
     Ok(Racing { shapes, replicas: Some(replicas) })
 }
 
-/// Races the other shapes with the most replicas, where the first one has failed.
+/// Compares the shapes with the most replicas, after the first shape failed with all of them.
 fn race_beyond<S: Simulate>(
     simulate: &S,
     family: &Family,
@@ -306,9 +303,9 @@ fn race_beyond<S: Simulate>(
     Ok(Racing { shapes, replicas })
 }
 
-/// The least replicas of a family with the whole load, and their best shape. Where one replica less would cost no more
-/// than the cheapest family so far, the flags that were dropped on parts of the load are tried as well: queues are short
-/// there, so parts prefer small batches.
+/// Finds the fewest replicas of a family with the whole load, and their best shape. If one replica less would cost no
+/// more than the cheapest family so far, flags dropped on parts of the load are tried too: parts have short queues,
+/// so they favour small batches.
 fn decide<S: Simulate>(
     simulate: &S,
     family: &Family,
@@ -352,7 +349,7 @@ fn decide<S: Simulate>(
     if score.passed {
         return Ok(Found::Least { shape, replicas });
     }
-    // More replicas would hurt the failed objective.
+    // More replicas would make the failed objective worse.
     let tried = if score.headroom >= CLOSE { &family.shapes[..] } else { shapes };
     let scores = scores(simulate, tried, replicas, whole)?;
     let rank = |score: &Score| (score.passed, score.headroom);
@@ -366,8 +363,7 @@ fn decide<S: Simulate>(
     })
 }
 
-/// The least number of replicas in a range that carries the load with a shape, searched from
-/// `guess`.
+/// The fewest replicas in a range that carry the load with a shape. The search starts at `guess`.
 fn least<S: Simulate>(
     simulate: &S,
     shape: usize,
@@ -380,14 +376,14 @@ fn least<S: Simulate>(
     })
 }
 
-/// The least number of a range for which something holds that then holds for all larger ones: in growing steps from
-/// `guess` on, then by bisection.
+/// The smallest number in a range for which `holds` is true. `holds` must be monotonic. Tries growing steps from
+/// `guess`, then bisects.
 fn least_holding<E>(
     guess: u32,
     (fewest, most): (u32, u32),
     holds: impl Fn(u32) -> Result<bool, E>,
 ) -> Result<Option<u32>, E> {
-    // The bracket: `broken` fails, or is before the range; `kept` passes.
+    // `broken` fails or is below the range; `kept` passes.
     let (mut broken, mut kept) = (fewest - 1, guess.clamp(fewest, most));
     let mut step = 1;
     if holds(kept)? {
@@ -425,14 +421,14 @@ fn scores<S: Simulate>(simulate: &S, shapes: &[usize], replicas: u32, part: usiz
     simulate.simulate(&probes)
 }
 
-/// Sorts shapes by headroom, the largest first; equal ones stay in their order.
+/// Sorts shapes by descending headroom. The sort is stable.
 fn sort(shapes: &mut [usize], scores: &[Score]) {
     let by_shape: BTreeMap<usize, f64> =
         shapes.iter().copied().zip(scores.iter().map(|score| score.headroom)).collect();
     shapes.sort_by(|a, b| by_shape[b].total_cmp(&by_shape[a]));
 }
 
-/// Decides each family by simulating all its deployments with the whole load.
+/// Decides each family by simulating all deployments with the whole load.
 pub(crate) fn exhaustive<S: Simulate>(
     simulate: &S,
     families: &[Family],

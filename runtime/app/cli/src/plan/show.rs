@@ -1,4 +1,4 @@
-//! A plan on the terminal, and as tables.
+//! Prints a plan, and writes its tables.
 
 use std::io::{self, Write};
 
@@ -13,18 +13,18 @@ use crate::terminal::layout::{Layout, write_wrapped};
 use crate::terminal::style::{BOLD, DIM, GREEN, RED, YELLOW, align_right, bare_table, write_table};
 use crate::terminal::text::{counted, printable};
 
-/// Columns that are left out where the table does not fit, first to last.
+/// Columns that are dropped, in this order, if the table is too wide.
 const LEFT_OUT: [&str; 6] = ["KV peak", "busy", "limited by", "$/M tokens", "tightest", "model"];
-/// The width of a table in a file or a pipe.
+/// Width of a table that is not on a terminal.
 const WIDTH: usize = 80;
 
 impl Row {
-    /// Engines, model and GPU.
+    /// The engines, model and GPU.
     pub(crate) fn label(&self) -> String {
         format!("{} on {}", self.deployment.model, self.engines())
     }
 
-    /// The engines in few characters.
+    /// A short text for the engines.
     fn short(&self) -> String {
         self.engines().replace(" prefill + ", "P + ").replace(" decode x ", "D x ")
     }
@@ -51,7 +51,7 @@ fn engines(shape: &Shape, replicas: u32) -> String {
 }
 
 impl Plan {
-    /// The answer in a sentence.
+    /// The answer as a sentence.
     pub(crate) fn verdict(&self) -> String {
         match (self.rows.first(), &self.nearest) {
             (Some(first), _) => format!(
@@ -79,7 +79,7 @@ impl Plan {
         }
     }
 
-    /// Families that no row is of.
+    /// Families without a row.
     pub(crate) fn without_rows(&self) -> impl Iterator<Item = &FamilyResult> {
         let has_row = move |family: &&FamilyResult| {
             self.rows.iter().any(|row| row.deployment.family_text() == family.deployments)
@@ -87,7 +87,7 @@ impl Plan {
         self.families.iter().filter(move |family| !has_row(family))
     }
 
-    /// The limit that cut the search short, and what that leaves undecided.
+    /// What ended the search early, and what remains undecided.
     pub(crate) fn cut(&self) -> Option<String> {
         let cause = self.cut_by?;
         let open = self.families.iter().filter(|family| family.result == "unfinished").count();
@@ -95,7 +95,7 @@ impl Plan {
         Some(format!("{cause} ended the search: this is the best so far; {open} of {all} families are not decided"))
     }
 
-    /// The uncertainty of the answer from the errors of the latency model.
+    /// How errors of the latency model affect the answer.
     pub(crate) fn trust(&self) -> Option<String> {
         let percent = (self.slower - 1.0) * 100.0;
         let model = &self.latency_model;
@@ -119,7 +119,7 @@ impl Plan {
     }
 }
 
-/// Prints a plan; if `quiet`, the answer without assumptions and other deployments.
+/// Prints a plan. With `quiet`, omits assumptions and other deployments.
 pub(crate) fn write(out: &mut dyn Write, plan: &Plan, layout: Layout, quiet: bool) -> io::Result<()> {
     let (mark, style) = if plan.feasible { ("✓", GREEN) } else { ("✗", RED) };
     write_wrapped(
@@ -238,7 +238,6 @@ fn write_rows(out: &mut dyn Write, plan: &Plan, layout: Layout) -> io::Result<()
     writeln!(out)
 }
 
-/// The width of a table.
 fn table_width(layout: Layout) -> usize {
     if layout.width == usize::MAX { WIDTH } else { layout.width }
 }
@@ -278,12 +277,12 @@ fn write_growth(out: &mut dyn Write, plan: &Plan, layout: Layout) -> io::Result<
     writeln!(out)
 }
 
-/// Writes why families and deployments are missing from the table.
+/// Writes why families and deployments are not in the table.
 fn write_others(out: &mut dyn Write, plan: &Plan, layout: Layout) -> io::Result<()> {
-    /// Lines of reasons, unless all are requested.
+    /// Number of reasons shown by default.
     const SHOWN: usize = 8;
     let mut lines: Vec<String> = Vec::new();
-    // The number of undecided ones is printed above.
+    // The number of undecided families is printed above.
     let families = plan.without_rows().filter(|family| layout.full || family.result != "unfinished");
     lines.extend(families.map(|family| format!("{}: {}", family.deployments, family.reason)));
     lines.extend(plan.left_out.iter().map(|one| format!("{}: {}", one.deployments, one.reason)));

@@ -1,4 +1,4 @@
-//! The search on deployments whose scores follow from arithmetic.
+//! Tests the search on deployments with computed scores.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -6,10 +6,10 @@ use std::sync::Mutex;
 
 use super::*;
 
-/// Shares of the load that its parts have.
+/// Sizes of the parts, as shares of the load.
 const PARTS: [f64; 3] = [1.0 / 16.0, 0.25, 1.0];
 
-/// Each shape carries this much of the load with one replica; parts are easier than the whole.
+/// Each shape carries a given load with one replica. Parts are easier than the whole.
 struct Arithmetic {
     carried: Vec<f64>,
     /// Load of each part.
@@ -23,7 +23,7 @@ impl Arithmetic {
         Self { carried: carried.to_vec(), loads: [9.0, 9.7, 10.0], made: Mutex::default(), is_over: false }
     }
 
-    /// Simulated loads.
+    /// Sum of the simulated loads.
     fn cost(&self) -> f64 {
         self.made.lock().expect("no panic").iter().map(|probe| PARTS[probe.part]).sum()
     }
@@ -93,7 +93,8 @@ fn what_no_replicas_can_do_is_infeasible() {
     assert_eq!(found, [Found::Infeasible { shape: 1, replicas: 8, part: 0 }]);
 }
 
-/// The prefix promises two replicas, the whole load needs nine: the dearer family is cheaper.
+/// Parts of the load predict two replicas for the first three families, but the whole load needs six. Then the dearer
+/// family is cheaper.
 #[test]
 fn families_that_were_left_behind_are_tried_when_the_cheapest_turns_out_dearer() {
     struct Late(Arithmetic);
@@ -140,7 +141,7 @@ fn bisections_find_every_limit_from_every_guess() {
     }
 }
 
-/// On parts of the load the first flags do best; only the last ones carry the whole load with one replica.
+/// The first flags are best on parts of the load, but only the last flags carry the whole load with one replica.
 struct Misleading;
 
 impl Simulate for Misleading {
@@ -173,7 +174,7 @@ fn flags_that_parts_rule_out_are_tried_where_they_may_save_a_replica() {
     assert_eq!(found, [Found::Least { shape: 5, replicas: 1 }]);
 }
 
-/// Each replica carries a third of the load, and at most four keep the price.
+/// Each replica carries a third of the load, and more than four replicas cost too much.
 struct Priced;
 
 impl Simulate for Priced {
@@ -200,7 +201,7 @@ impl Simulate for Priced {
 
 #[test]
 fn objectives_that_more_replicas_hurt_are_kept_by_the_least_that_carry_the_load() {
-    // Growing steps from one replica on would pass by three and four.
+    // Doubling steps from one replica must not skip three and four.
     assert_eq!(searched(&Priced, &[family(0..1, 1.0, 64)]), [Found::Least { shape: 0, replicas: 3 }]);
     let many = Family { fewest: 5, least: 5, ..family(0..2, 1.0, 64) };
     assert_eq!(searched(&Priced, &[many]), [Found::Infeasible { shape: 0, replicas: 5, part: 2 }]);
