@@ -1,5 +1,3 @@
-//! Why a command did nothing, or did not complete.
-
 use vcr_base::output::OutputError;
 use vcr_dynamo::DynamoError;
 use vcr_scenario::ScenarioError;
@@ -7,25 +5,25 @@ use vcr_scenario::ScenarioError;
 use crate::exit::{Exit, print_error};
 use crate::terminal::excerpt::{of_source, with_line};
 
-/// An error with its remedy, and its exit code.
+/// An error with a hint and an exit code.
 #[derive(Clone, Debug)]
 pub struct Refusal {
     /// The exit code of the command.
     pub exit: Exit,
-    /// The error with its place, as commands print it.
+    /// The message with its place, as commands print it.
     pub message: String,
-    /// The next step.
+    /// The next step for the user.
     pub hint: Option<String>,
-    /// Place in a script, if it is about one.
+    /// The place in a script, if the error is about one.
     pub place: Option<Place>,
 }
 
 /// A place in a script.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// The script's name.
+    /// Name of the script.
     pub file: String,
-    /// Line and column, from 1, where known.
+    /// Line and column, from 1, if known.
     pub at: Option<(usize, usize)>,
 }
 
@@ -34,7 +32,7 @@ impl Refusal {
         Self { exit: Exit::BadInput, message: message.into(), hint: None, place: None }
     }
 
-    /// The error of a script whose text is `source`.
+    /// Makes the error of a script, whose text is `source`.
     pub(crate) fn of_script(error: ScenarioError, source: &str) -> Self {
         let excerpt = error.at.and_then(|(line, column)| of_source(source, line, column));
         let message = match excerpt {
@@ -44,7 +42,7 @@ impl Refusal {
         Self { message, ..Self::from(error) }
     }
 
-    /// Prints it. Returns the exit code.
+    /// Prints the error and returns the exit code.
     pub(crate) fn print(self) -> Exit {
         print_error(&self.message, self.hint.as_deref());
         self.exit
@@ -55,7 +53,7 @@ impl Refusal {
         self
     }
 
-    /// This refusal with `what` before its message, to name which of several things is refused.
+    /// Puts `what` before the message, to name the refused item.
     pub(crate) fn of(mut self, what: &str) -> Self {
         self.message = format!("{what}: {}", self.message);
         self

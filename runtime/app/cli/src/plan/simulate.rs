@@ -1,4 +1,4 @@
-//! Simulations of deployments: each once, several at a time.
+//! Simulates deployments, each only once and several concurrently.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -27,33 +27,33 @@ use crate::refusal::Refusal;
 use crate::stop::{self, Cause};
 use crate::terminal::progress::TerminalReporter;
 
-/// The headroom of a deployment that cannot be executed.
+/// Headroom of a deployment that cannot be executed.
 const NONE: f64 = -1e12;
-/// Share of the time for the whole command that the search may take; the rest decides the best so far and its answer.
+/// Share of the command's time that the search may take. The rest is for deciding the best deployment and its answer.
 const OF_SEARCH: f64 = 0.6;
 
-/// What is kept of a simulation.
+/// The stored result of a simulation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Simulated {
     pub(crate) score: Score,
-    /// The objectives, in their order.
+    /// Results of the objectives, in order.
     pub(crate) objectives: Vec<AssertionResult>,
     pub(crate) numbers: Numbers,
-    /// The latency model that priced it.
+    /// The latency model that was used.
     pub(crate) latency: String,
     pub(crate) fingerprint: String,
-    /// Why it could not be executed.
+    /// Why the deployment could not be executed, if so.
     pub(crate) refused: Option<String>,
 }
 
-/// A simulation that another machine made.
+/// A simulation result from another machine.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Elsewhere {
     pub(crate) simulated: Simulated,
     pub(crate) warnings: Vec<String>,
 }
 
-/// Metrics of a run that rows state or are judged by; all zero or none where it was refused.
+/// Metrics of a run for rows and their evaluation. All are zero or none if the deployment was refused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Numbers {
     pub(crate) requests: u64,
@@ -61,13 +61,13 @@ pub(crate) struct Numbers {
     pub(crate) engines: usize,
     /// Mean over the engines.
     pub(crate) utilisation: f64,
-    /// Of the busiest link.
+    /// Utilisation of the busiest link.
     pub(crate) link_utilisation: f64,
     pub(crate) kv_peak_usage: f64,
     pub(crate) preemptions: u64,
     pub(crate) largest_batch: f64,
     pub(crate) prompt_tokens: u64,
-    /// Of these, those that a cache had, and those that the host's memory had.
+    /// Prompt tokens found in a cache; `host_cached_tokens` is the part found in host memory.
     pub(crate) cached_tokens: u64,
     pub(crate) host_cached_tokens: u64,
     pub(crate) output_tokens_per_s: f64,
@@ -103,30 +103,29 @@ impl Numbers {
     }
 }
 
-/// Simulations and their requests, other loads and speeds included.
+/// Numbers of all simulations and simulated requests, including those with other loads and speeds.
 #[derive(Default)]
 struct Spent {
     runs: AtomicUsize,
     requests: AtomicU64,
 }
 
-/// Simulates the deployments of a question.
 pub(crate) struct Simulator<'a> {
     pub(crate) inputs: &'a Inputs,
     pub(crate) shapes: &'a [Shape],
-    /// Leading requests of each part of the load; none for the whole.
+    /// Number of leading requests of each part of the load; none for the whole.
     pub(crate) parts: Vec<Option<u64>>,
     pub(crate) base: &'a Scenario,
     threads: usize,
-    /// Factor on the latency model's step times.
+    /// Factor on the step times of the latency model.
     slower: f64,
-    /// How many times as fast requests arrive.
+    /// Factor on the arrival rate.
     factor: f64,
     known: Mutex<BTreeMap<Probe, Arc<Simulated>>>,
-    /// Of all simulators of a question.
+    /// Shared by all simulators of a question.
     spent: Arc<Spent>,
     finished: Option<Arc<Finished<Simulated>>>,
-    /// Where the load is simulated, if not here.
+    /// The cluster that simulates the load, if any.
     cluster: Option<&'a Cluster>,
     progress: Arc<Progress>,
 }
@@ -156,35 +155,35 @@ impl<'a> Simulator<'a> {
         }
     }
 
-    /// One whose load is simulated by a cluster.
+    /// Lets a cluster simulate the load.
     pub(crate) fn on(self, cluster: Option<&'a Cluster>) -> Self {
         let threads = if cluster.is_some() { cluster::THREADS } else { self.threads };
         Self { cluster, threads, ..self }
     }
 
-    /// One that goes on from the finished simulations of an earlier process, and keeps its own.
+    /// Uses and extends the finished simulations of an earlier process.
     pub(crate) fn with_finished(self, finished: Option<Finished<Simulated>>) -> Self {
         Self { finished: finished.map(Arc::new), ..self }
     }
 
-    /// Ends the file of finished simulations, which an answer that is whole needs no more.
+    /// Closes the file of finished simulations. A complete answer no longer needs it.
     pub(crate) fn leave_finished(&self, is_answered: bool) {
         if let Some(finished) = &self.finished {
             finished.end(is_answered && self.cut_by().is_none());
         }
     }
 
-    /// One whose steps take so many times as long as the latency model says.
+    /// A simulator whose steps take `slower` times as long as the latency model says.
     pub(crate) fn with_slower(&self, slower: f64) -> Self {
         Self { slower, ..self.anew() }
     }
 
-    /// One whose requests arrive so many times as fast.
+    /// A simulator whose requests arrive `factor` times as fast.
     pub(crate) fn with_load(&self, factor: f64) -> Self {
         Self { factor, ..self.anew() }
     }
 
-    /// The same that knows nothing yet.
+    /// A copy without results.
     fn anew(&self) -> Self {
         Self {
             parts: self.parts.clone(),
@@ -196,44 +195,44 @@ impl<'a> Simulator<'a> {
         }
     }
 
-    /// The part that is the whole load.
+    /// Index of the part that is the whole load.
     pub(crate) fn whole(&self) -> usize {
         self.parts.len() - 1
     }
 
-    /// Announces the current phase, and an estimate of the total number of simulated requests.
+    /// Shows a new phase, and the estimated total of simulated requests.
     pub(crate) fn begin(&self, what: &str, expected_requests: f64) {
         let done = self.spent.requests.load(Ordering::Relaxed) as f64;
         self.progress.begin(what, done + expected_requests);
     }
 
-    /// Simulations so far, and their requests.
+    /// Numbers of simulations and simulated requests so far.
     pub(crate) fn spent(&self) -> (usize, u64) {
         (self.spent.runs.load(Ordering::Relaxed), self.spent.requests.load(Ordering::Relaxed))
     }
 
-    /// Every simulation with a part of the load.
+    /// All results with a part of the load.
     pub(crate) fn of_part(&self, part: usize) -> Vec<(Probe, Arc<Simulated>)> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.iter().filter(|(probe, _)| probe.part == part).map(|(probe, one)| (*probe, Arc::clone(one))).collect()
     }
 
-    /// What is known of a deployment, if it has been simulated.
+    /// The result of a deployment, if it was simulated.
     pub(crate) fn known(&self, probe: &Probe) -> Option<Arc<Simulated>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner).get(probe).cloned()
     }
 
-    /// The name of the limit that cut the search or the answer short.
+    /// What ended the search or the answer early, if anything.
     pub(crate) fn cut_by(&self) -> Option<&'static str> {
         self.progress.cut_by()
     }
 
-    /// What is known of a deployment, simulated if it has not been.
+    /// The result of a deployment, which is simulated if necessary.
     pub(crate) fn of(&self, probe: Probe) -> Result<Arc<Simulated>, Halt> {
         self.all(&[probe]).map(|mut all| all.remove(0))
     }
 
-    /// The same of several.
+    /// The results of several deployments, which are simulated if necessary.
     pub(crate) fn all(&self, probes: &[Probe]) -> Result<Vec<Arc<Simulated>>, Halt> {
         let missing: BTreeSet<Probe> = probes.iter().filter(|probe| self.known(probe).is_none()).copied().collect();
         let missing: Vec<Probe> = missing.into_iter().collect();
@@ -261,7 +260,7 @@ impl<'a> Simulator<'a> {
     pub(crate) fn case(&self, case: &Case<'_>) -> Result<Simulated, Halt> {
         let script = case.script(self.inputs)?;
         if let Some(known) = self.finished.as_ref().and_then(|finished| finished.of(&script)) {
-            // As if it were made now: the answer is that of one process.
+            // Counted as if it were simulated now, so that the answer is that of a single process.
             self.count(known.numbers.requests);
             return Ok(known);
         }
@@ -298,7 +297,7 @@ impl<'a> Simulator<'a> {
         self.progress.note(runs, done);
     }
 
-    /// Executes a script; a refusal of its deployment is inside.
+    /// Executes a script. The inner result is an error if the deployment was refused.
     pub(crate) fn script(&self, script: String) -> Result<Result<Outcome, String>, Halt> {
         if self.progress.stop().is_some() {
             return Err(Halt::Over);
@@ -311,12 +310,12 @@ impl<'a> Simulator<'a> {
         Ok(made)
     }
 
-    /// The files that the shapes need, as their scripts name them.
+    /// The files that the shapes need, with their names in scripts.
     pub(crate) fn sources(&self) -> Result<Vec<SourceFile>, Refusal> {
         let found = self.each_of(self.shapes, |_, shape| -> Result<_, Refusal> {
             let script = Case { shape, replicas: 1, cut: Cut::WHOLE, slower: 1.0 }.script(self.inputs)?;
             let scenario = Scenario::compile(&place(), script)?.sharing(self.base);
-            // What cannot be deployed is refused when it is simulated.
+            // A shape that cannot be deployed is refused when it is simulated.
             let checked = scenario.check(options(), Arc::clone(&self.progress) as Arc<dyn Reporter>);
             Ok(checked.map(|checked| checked.sources).unwrap_or_default())
         });
@@ -324,7 +323,7 @@ impl<'a> Simulator<'a> {
         Ok(merged(found.into_iter().flatten()))
     }
 
-    /// Checks a script without running it: its errors are errors of the question.
+    /// Checks a script without running it. Its errors are errors of the question.
     pub(crate) fn check(&self, script: &str) -> Result<(), Refusal> {
         let of = |error: vcr_scenario::ScenarioError| {
             let refusal = Refusal::input(format!("invalid plan: {}", error.message));
@@ -337,28 +336,27 @@ impl<'a> Simulator<'a> {
         scenario.check(options(), Arc::clone(&self.progress) as Arc<dyn Reporter>).map(|_| ()).map_err(of)
     }
 
-    /// Several things at a time, in order.
+    /// Calls `act` for the items concurrently; results are in order.
     pub(crate) fn each_of<T: Sync, R: Send>(&self, items: &[T], act: impl Fn(usize, &T) -> R + Sync) -> Vec<R> {
         parallel(self.threads, items, act)
     }
 
-    /// Ends the progress line, and prints each warning of the runs once.
+    /// Ends the progress line and prints each warning once.
     pub(crate) fn end(&self) {
         self.progress.end();
     }
 }
 
-/// The name of scripts that are in memory; relative paths in them start at the working folder.
+/// Name of scripts in memory. Their relative paths start at the working directory.
 pub(crate) fn place() -> PathBuf {
     PathBuf::from("plan.rhai")
 }
 
-/// Options of all runs.
 pub(crate) fn options() -> RunOptions {
     RunOptions { tokenizers: crate::run::tokenizers(), ..RunOptions::default() }
 }
 
-/// Executes a script; a refusal of its deployment is inside, and nothing if it was stopped.
+/// Executes a script; none if it was stopped. The inner result is an error if the deployment was refused.
 pub(crate) fn executed(
     script: String,
     base: &Scenario,
@@ -423,11 +421,11 @@ impl Simulated {
     }
 }
 
-/// The line of progress, the warnings of all runs, and the end of the time for them.
+/// The progress line, the warnings of all runs, and the time limit.
 pub(crate) struct Progress {
-    /// When the command began, and its time.
+    /// Start of the command and its time limit.
     budget: Option<(Instant, Duration)>,
-    /// Whether something was not done for want of time.
+    /// Whether work was skipped because of the time limit or a signal.
     is_cut: AtomicBool,
     bar: ProgressBar,
     terminal: TerminalReporter,
@@ -438,7 +436,7 @@ pub(crate) struct Progress {
 struct State {
     what: String,
     began: Instant,
-    /// Requests when it ends, by estimate.
+    /// Estimated number of simulated requests at the end.
     expected: f64,
 }
 
@@ -452,15 +450,14 @@ impl Progress {
         bar.set_style(style);
         let state = State { what: String::new(), began: Instant::now(), expected: 0.0 };
         let terminal = TerminalReporter::new(quiet);
-        // A signal ends the search in order.
+        // A signal ends the search with an answer.
         terminal.keep_results();
         let budget = budget.map(|budget| (Instant::now(), budget));
         let is_cut = AtomicBool::new(false);
         Self { budget, is_cut, bar, terminal, state: Mutex::new(state), warned: Mutex::default() }
     }
 
-    /// Whether a signal has arrived, or this share of the time has passed. The caller then skips
-    /// some work.
+    /// Whether a signal has arrived or this share of the time has passed. If so, the caller must skip work.
     fn is_over(&self, share: f64) -> bool {
         let is_late = |(began, time): (Instant, Duration)| began.elapsed() >= time.mul_f64(share);
         let is_over = stop::cause().is_some() || self.budget.is_some_and(is_late);

@@ -1,4 +1,4 @@
-//! The space: deployments that may be tried, and why others are not.
+//! The space of deployments to try, and why others are left out.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,10 +10,10 @@ use crate::plan::search::Family;
 use crate::plan::yaml::several;
 use crate::refusal::Refusal;
 
-/// Most deployments, replicas not counted.
+/// Largest number of deployments, not counting replicas.
 const MAX_SHAPES: usize = 20_000;
 
-/// The flag of vLLM for host memory of an engine that keeps KV, in GiB.
+/// vLLM's flag for an engine's host memory for KV, in GiB.
 pub(crate) const HOST_GIB: &str = "--kv-offloading-size";
 
 /// The flags, parallel sizes and modes to try.
@@ -28,12 +28,12 @@ pub(crate) struct Space {
     pub(crate) data_parallel: Vec<u32>,
     #[serde(deserialize_with = "several")]
     pub(crate) expert_parallel: Vec<bool>,
-    /// Least and most replicas; of disaggregated ones, groups of prefill and decode engines.
+    /// Minimum and maximum number of replicas. A disaggregated replica is a group of prefill and decode engines.
     pub(crate) min_replicas: u32,
     pub(crate) max_replicas: Option<u32>,
-    /// Whether engines that prefill and decode are tried.
+    /// Whether to try engines that both prefill and decode.
     pub(crate) aggregated: bool,
-    /// Prefill engines to decode engines, such as `1:2`.
+    /// Ratios of prefill engines to decode engines, such as `1:2`.
     #[serde(deserialize_with = "several")]
     pub(crate) prefill_decode: Vec<String>,
     /// Bandwidth between prefill and decode engines.
@@ -48,13 +48,13 @@ pub(crate) struct Space {
     pub(crate) kv_cache_dtype: Vec<String>,
     #[serde(deserialize_with = "several")]
     pub(crate) router: Vec<String>,
-    /// Host memory of each GPU for KV that leaves the GPU, in GiB; 0 for none.
+    /// Host memory per GPU for offloaded KV, in GiB; 0 for none.
     #[serde(deserialize_with = "several")]
     pub(crate) host_gib_per_gpu: Vec<u32>,
-    /// Further arguments of `vllm serve`, each a variant.
+    /// More arguments of `vllm serve`; each is a variant.
     #[serde(deserialize_with = "several")]
     pub(crate) arguments: Vec<String>,
-    /// Probability that the first, second, ... draft is accepted, for `arguments` with drafts.
+    /// Probability that the first, second, ... draft token is accepted, for `arguments` with speculative decoding.
     #[serde(deserialize_with = "several")]
     pub(crate) acceptance_rates: Vec<f64>,
 }
@@ -95,7 +95,7 @@ pub(crate) enum Mode {
 }
 
 impl Mode {
-    /// Engines of a replica.
+    /// Number of engines of a replica.
     pub(crate) fn engines(self) -> u32 {
         match self {
             Self::Aggregated => 1,
@@ -103,7 +103,7 @@ impl Mode {
         }
     }
 
-    /// As in a plan.yaml; `-` for one engine.
+    /// The mode as written in plan.yaml; `-` for one engine.
     pub(crate) fn text(self) -> String {
         match self {
             Self::Aggregated => "-".to_owned(),
@@ -136,9 +136,9 @@ pub(crate) struct Shape {
     pub(crate) gpus_per_engine: u32,
     pub(crate) router: String,
     pub(crate) link: String,
-    /// Arguments of `vllm serve` that differ within its family.
+    /// Arguments of `vllm serve` that differ within the family.
     pub(crate) flags: String,
-    /// Host memory of each GPU for KV, in GiB.
+    /// Host memory per GPU for KV, in GiB.
     #[serde(skip_serializing_if = "is_none", default)]
     pub(crate) host_gib_per_gpu: u32,
     /// The command line of each engine.
@@ -146,22 +146,22 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// GPUs of a replica.
+    /// Number of GPUs of a replica.
     pub(crate) fn gpus(&self) -> u32 {
         self.gpus_per_engine * self.mode.engines()
     }
 
-    /// Price of a replica and hour.
+    /// Price of a replica per hour, in US dollars.
     pub(crate) fn price(&self) -> f64 {
         f64::from(self.gpus()) * self.price_per_gpu_hour
     }
 
-    /// The command line without the host's memory, whose blocks `kv_tiers` states in scenarios.
+    /// The command line without host memory, which scenarios state with `kv_tiers`.
     pub(crate) fn simulated_command(&self) -> String {
         without(&self.command, &[HOST_GIB])
     }
 
-    /// Settings that may differ within its family: flags of `vllm serve` with their values, and the router.
+    /// Settings that may differ within a family: flags of `vllm serve` with values, and the router.
     fn settings(&self) -> Vec<String> {
         let mut settings: Vec<String> = Vec::new();
         for word in self.flags.split_whitespace() {
@@ -174,7 +174,7 @@ impl Shape {
         settings
     }
 
-    /// The settings of each shape that not all of them have.
+    /// The settings of each shape that are not common to all shapes.
     pub(crate) fn different_settings(shapes: &[&Self]) -> Vec<String> {
         let all: Vec<Vec<String>> = shapes.iter().map(|shape| shape.settings()).collect();
         let differs = |setting: &&String| !all.iter().all(|settings| settings.contains(setting));
@@ -183,7 +183,7 @@ impl Shape {
             .collect()
     }
 
-    /// The model, GPUs and mode, which are the same for all shapes of a family.
+    /// Model, GPUs and mode, which all shapes of a family share.
     pub(crate) fn family_text(&self) -> String {
         let mode = match self.mode {
             Mode::Aggregated => String::new(),
@@ -203,34 +203,34 @@ fn is_none(gib: &u32) -> bool {
 pub(crate) struct LeftOut {
     /// Their common properties.
     pub(crate) deployments: String,
-    /// Why, with the numbers.
+    /// The reason, with numbers.
     pub(crate) reason: String,
     /// Number of these deployments.
     pub(crate) count: usize,
 }
 
-/// Further bounds of the space.
+/// More bounds of the space.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Bounds {
     pub(crate) models: Vec<String>,
-    /// Name and price.
+    /// Names and prices per hour.
     pub(crate) gpus: Vec<(String, f64)>,
     pub(crate) max_gpus: u32,
-    /// None means the usual number for the GPU.
+    /// GPUs per node; none for the usual number of the GPU.
     pub(crate) gpus_per_node: Option<u32>,
     /// Longest sequence; 0 until the load is known.
     pub(crate) max_model_len: u32,
     pub(crate) vllm_minor: Option<String>,
 }
 
-/// All shapes, in families, and the excluded ones.
+/// All shapes by family, and the deployments that are left out.
 pub(crate) struct Spanned {
     pub(crate) shapes: Vec<Shape>,
     pub(crate) families: Vec<Family>,
     pub(crate) left_out: Vec<LeftOut>,
 }
 
-/// A product of sizes that engines of a family share.
+/// Parallel sizes of the engines of a family.
 struct Sizes {
     tensor: u32,
     pipeline: u32,
@@ -239,7 +239,7 @@ struct Sizes {
 }
 
 impl Space {
-    /// Every deployment that fits.
+    /// All deployments that fit.
     pub(crate) fn span(&self, bounds: &Bounds) -> Result<Spanned, Refusal> {
         self.check()?;
         let mut modes = if self.aggregated { vec![Mode::Aggregated] } else { Vec::new() };
@@ -316,7 +316,7 @@ impl Space {
             for router in &self.router {
                 for kv_cache_dtype in &self.kv_cache_dtype {
                     for caches in &self.prefix_caching {
-                        // Without a prefix cache nothing is looked up in the host's memory.
+                        // Host memory is only used together with a prefix cache.
                         for host_gib_per_gpu in self.host_gib_per_gpu.iter().filter(|gib| *caches || **gib == 0) {
                             let mut rest = String::new();
                             if !caches {
@@ -338,7 +338,7 @@ impl Space {
         all
     }
 
-    /// Adds flags with each size of a batch.
+    /// Adds flags for each combination of batch sizes.
     fn add_batches(&self, all: &mut Vec<Flags>, rest: &str, router: &str, host_gib_per_gpu: u32) {
         for seqs in &self.max_num_seqs {
             for tokens in &self.max_num_batched_tokens {
@@ -423,7 +423,7 @@ fn shape(
     }
 }
 
-/// Why a shape cannot be served.
+/// Why a shape cannot be served; none if it can.
 fn unfit(shape: &Shape, bounds: &Bounds) -> Option<String> {
     if shape.host_gib_per_gpu > 0 && shape.mode != Mode::Aggregated {
         return Some("host memory for KV beside transfers from prefill to decode engines is not simulated".to_owned());
@@ -442,7 +442,7 @@ fn unfit(shape: &Shape, bounds: &Bounds) -> Option<String> {
     }
 }
 
-/// Whether arguments of `vllm serve` have an engine propose drafts.
+/// Whether these arguments of `vllm serve` enable speculative decoding.
 pub(crate) fn has_drafts(arguments: &str) -> bool {
     arguments.contains("--speculative-config")
 }
@@ -458,7 +458,7 @@ pub(crate) struct Given {
     pub(crate) others: String,
 }
 
-/// Sizes by the names of their flags.
+/// Names of the flags for parallel sizes.
 const SIZES: [(&str, &[&str]); 4] = [
     ("tensor", &["-tp", "--tensor-parallel-size"]),
     ("pipeline", &["-pp", "--pipeline-parallel-size"]),
@@ -466,7 +466,7 @@ const SIZES: [(&str, &[&str]); 4] = [
     ("length", &["--max-model-len"]),
 ];
 
-/// Reads a command line.
+/// Parses a command line.
 pub(crate) fn given(command: &str) -> Result<Given, Refusal> {
     let invalid = |reason: &str| Refusal::input(format!("invalid --vllm-args `{command}`: {reason}"));
     let text = command.replace('=', " ");
@@ -494,7 +494,7 @@ pub(crate) fn given(command: &str) -> Result<Given, Refusal> {
     })
 }
 
-/// Arguments without these names and their values.
+/// The arguments without the given names and their values.
 pub(crate) fn without(arguments: &str, names: &[&str]) -> String {
     let mut kept = Vec::new();
     let mut words = arguments.split_whitespace();

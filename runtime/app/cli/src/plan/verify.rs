@@ -1,4 +1,4 @@
-//! `vcr plan verify`: the load of a row on a real server, compared with its prediction.
+//! `vcr plan verify`: sends the load of a row to a real server and compares the result with the prediction.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -21,7 +21,7 @@ use crate::terminal::progress::TerminalReporter;
 use crate::terminal::style::{BOLD, GREEN, RED, bare_table, write_marked};
 use crate::terminal::text::printable;
 
-/// The part of plan.json that later commands read.
+/// The part of plan.json that later commands need.
 #[derive(Deserialize)]
 pub(crate) struct Kept {
     pub(crate) schema_version: u32,
@@ -36,13 +36,13 @@ pub(crate) struct Kept {
 pub(crate) struct KeptRow {
     pub(crate) inputs: Inputs,
     pub(crate) row: Row,
-    /// Whether it is the nearest one of a plan without rows.
+    /// Whether the row is the nearest deployment of a plan without rows.
     pub(crate) is_nearest: bool,
 }
 
 impl Kept {
-    /// The question of the plan in a folder of `vcr plan --out`, and one of its rows; the nearest
-    /// deployment if there are none and `takes_nearest`.
+    /// Reads the question and a row of the plan in a folder of `vcr plan --out`. If the plan has no rows and
+    /// `takes_nearest`, returns the nearest deployment.
     pub(crate) fn read(folder: &Path, row: usize, takes_nearest: bool) -> Result<KeptRow, Refusal> {
         let path = folder.join(JSON);
         let invalid = |reason: String| Refusal::input(format!("invalid `{}`: {reason}", path.display()));
@@ -52,7 +52,7 @@ impl Kept {
         if kept.schema_version != crate::plan::answer::SCHEMA_VERSION {
             return Err(invalid(format!("it has version {} of the schema", kept.schema_version)));
         }
-        // Its files are named from there.
+        // Paths in plan.json are relative to the folder.
         let inputs = kept.question.with_paths(|path| folder.join(path))?;
         let rows = kept.rows.len();
         if let Some(row) = kept.rows.into_iter().find(|one| one.number == row) {
@@ -84,10 +84,10 @@ impl Kept {
     }
 }
 
-/// Most reasons that an error names.
+/// Largest number of reasons that an error lists.
 const REASONS: usize = 4;
 
-/// A value that was predicted and measured.
+/// A predicted and a measured value.
 struct Compared {
     name: &'static str,
     predicted: f64,
@@ -100,7 +100,7 @@ impl Compared {
     }
 }
 
-/// Metrics that are compared.
+/// The compared metrics.
 const COMPARED: [(&str, &str); 5] = [
     ("TTFT p50", "ttft_ms_p50"),
     ("TTFT p95", "ttft_ms_p95"),

@@ -1,4 +1,5 @@
-//! Values of plan.yaml: a list or one value, texts or numbers; names with dashes or underscores.
+//! Values of plan.yaml. A list may be a single value, a text may be a number, and names may have dashes or
+//! underscores.
 
 use serde::de::{Deserialize, DeserializeOwned, Deserializer, Error};
 use serde_json::{Map, Value};
@@ -11,12 +12,12 @@ fn scalar<E: Error>(value: Value) -> Result<String, E> {
     }
 }
 
-/// A text or a number.
+/// Reads a text or a number.
 pub(crate) fn text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
     Option::<Value>::deserialize(deserializer)?.map(scalar).transpose()
 }
 
-/// One value or several.
+/// Reads one value or a list.
 pub(crate) fn list<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
     match Value::deserialize(deserializer)? {
         Value::Array(values) => values.into_iter().map(scalar).collect(),
@@ -25,12 +26,12 @@ pub(crate) fn list<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Str
     }
 }
 
-/// One text or several; each may hold several words, separated by commas as on the command line.
+/// Reads one text or a list. As on the command line, a text may have several words separated by commas.
 pub(crate) fn words<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
     Ok(list(deserializer)?.iter().flat_map(|text| text.split(',')).map(|word| word.trim().to_owned()).collect())
 }
 
-/// A nested document, as a map or as its text.
+/// Reads a nested document: a map, or a text in JSON or YAML.
 pub(crate) fn document<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
     Ok(match Option::<Value>::deserialize(deserializer)? {
         Some(Value::String(text)) => Some(text),
@@ -38,7 +39,7 @@ pub(crate) fn document<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Opt
     })
 }
 
-/// `NAME=VALUE`, as a map or as a list of such texts.
+/// Reads `NAME=VALUE` texts: a map, or a list of such texts.
 pub(crate) fn pairs<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
     match Value::deserialize(deserializer)? {
         Value::Object(values) => {
@@ -48,7 +49,7 @@ pub(crate) fn pairs<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<St
     }
 }
 
-/// One value or several, of any kind.
+/// Reads one value or a list, of any type.
 pub(crate) fn several<'de, D: Deserializer<'de>, T: DeserializeOwned>(deserializer: D) -> Result<Vec<T>, D::Error> {
     let read = |value| serde_json::from_value(value).map_err(Error::custom);
     match Value::deserialize(deserializer)? {
@@ -58,7 +59,7 @@ pub(crate) fn several<'de, D: Deserializer<'de>, T: DeserializeOwned>(deserializ
     }
 }
 
-/// Names with underscores where they have dashes, as options do.
+/// Replaces dashes in names by underscores.
 pub(crate) fn underscored(map: Map<String, Value>) -> Result<Map<String, Value>, String> {
     let mut renamed = Map::new();
     for (name, value) in map {

@@ -1,5 +1,3 @@
-//! Options of `vcr play`.
-
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
@@ -59,7 +57,7 @@ fn bytes(text: &str) -> Result<u64, units::UnitError> {
     units::bytes(text)
 }
 
-/// A time, or a number of seconds, as vLLM has it.
+/// Parses a duration, or a number of seconds as in vLLM.
 fn seconds(text: &str) -> Result<u64, units::UnitError> {
     let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     if is_number { units::duration_ns(&format!("{text}s")) } else { units::duration_ns(text) }
@@ -74,11 +72,10 @@ fn vllm_minor(text: &str) -> Result<VersionArg, String> {
         .map_err(|error: vcr_wire::UnknownVersion| format!("{error}, or `auto`"))
 }
 
-/// A minor version of vLLM, or `auto`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct VersionArg(pub(crate) Option<vcr_wire::VllmMinor>);
 
-/// The type of the weights.
+/// Data type of the weights.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum DtypeArg {
     /// The model's if its KV moves, otherwise bfloat16.
@@ -199,7 +196,7 @@ pub(crate) struct TokenArgs {
     pub(crate) embedding_dimensions: Option<u32>,
 }
 
-/// How KV blocks are hashed.
+/// Hash algorithm of KV blocks.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 #[value(rename_all = "snake_case")]
 pub(crate) enum HashArg {
@@ -210,7 +207,7 @@ pub(crate) enum HashArg {
 }
 
 impl HashArg {
-    /// Its name, as vLLM has it.
+    /// Name of the algorithm in vLLM.
     #[cfg(feature = "serve")]
     pub(crate) fn name(self) -> &'static str {
         match self {

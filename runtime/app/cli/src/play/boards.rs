@@ -1,5 +1,4 @@
-//! Properties of GPUs in NVIDIA's tools beyond the table of [`vcr_roofline::gpus`]: names, power
-//! and clocks.
+//! Properties of GPUs that NVIDIA's tools show and [`vcr_roofline::gpus`] lacks: names, power and clocks.
 
 use std::fs;
 
@@ -10,10 +9,9 @@ use vcr_roofline::gpus::{GPUS, Gpu};
 use super::args::LiveArgs;
 use super::unusable::Unusable;
 
-/// Name of the GPU in the table, its name in `nvidia-smi`, its default power limit in watts, and
-/// the highest clocks of its multiprocessors and memory in MHz. Power comes from the datasheet
-/// named by the table's `source`; clocks come from `nvidia-smi
-/// --query-gpu=clocks.max.sm,clocks.max.mem`.
+/// GPU in the table, name in `nvidia-smi`, default power limit in watts, and maximum clocks of multiprocessors and
+/// memory in MHz. Power is from the datasheet that the table names as `source`. Clocks are from
+/// `nvidia-smi --query-gpu=clocks.max.sm,clocks.max.mem`.
 const BOARDS: &[(&str, &str, f64, [u32; 2])] = &[
     ("a10", "NVIDIA A10", 150.0, [1695, 6251]),
     ("a100-40gb", "NVIDIA A100-SXM4-40GB", 400.0, [1410, 1215]),
@@ -37,7 +35,7 @@ const BOARDS: &[(&str, &str, f64, [u32; 2])] = &[
     ("t4", "Tesla T4", 70.0, [1590, 5001]),
 ];
 
-/// The GPUs of engines in a pod of this namespace and name, if their metrics are served.
+/// The GPUs of the engines, if GPU metrics are served. `pod` is the namespace and name of their pod.
 pub(crate) fn gpus(live: &LiveArgs, pod: Option<[String; 2]>) -> Result<Option<GpuMetrics>, Unusable> {
     if live.control.gpu_metrics_address.is_none() {
         return Ok(None);
@@ -92,7 +90,8 @@ mod tests {
         for (name, model_name, power_w, [sm, memory]) in BOARDS {
             let gpu = Gpu::named(name).filter(|gpu| gpu.name == *name).expect("the table has it");
             assert!(!model_name.is_empty() && (60.0..1_500.0).contains(power_w), "{name}");
-            // Each cycle of the memory's clock moves two bits on each line of a bus of one of these widths.
+            // In each memory clock cycle, a line of the bus transfers two bits. The bus must have one of these
+            // widths.
             let width = gpu.spec.memory_bytes_per_s * 4.0 / (f64::from(*memory) * 1e6);
             let fits = |bits: &&f64| (width / **bits - 1.0).abs() < 0.04;
             let widths = [192.0, 256.0, 384.0, 3_072.0, 5_120.0, 6_144.0, 8_192.0];

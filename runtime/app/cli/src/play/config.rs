@@ -1,4 +1,4 @@
-//! Makes the settings of live engines from options.
+//! Makes the settings of live engines from command-line options.
 
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
@@ -23,10 +23,9 @@ use super::unusable::Unusable;
 use crate::service::{raise_limit_of_files, use_small_pages};
 use crate::values::is_guest;
 
-/// Open files and sockets of a process, without its engines.
+/// Open files and sockets of a process, excluding its engines.
 const FILES_OF_PROCESS: u64 = 100;
-/// Open files of an engine with one API server: sockets, wake-up descriptors of their threads, and
-/// connections.
+/// Open files of an engine with one API server: sockets, the wake-up descriptors of their threads, and connections.
 const FILES_OF_ENGINE: u64 = 18;
 
 /// Checks that this process may open the files and sockets of `engines` engines.
@@ -50,38 +49,38 @@ fn check_open_files(engines: u16) -> Result<(), Unusable> {
     })
 }
 
-/// Tokens below which random ones are drawn, unless the vocabulary is known.
+/// Default upper bound of random tokens if the vocabulary is unknown.
 const VOCAB_SIZE: u32 = 32_000;
 
-/// Settings that the options leave to the frontend.
+/// Settings that depend on the frontend.
 #[derive(Clone)]
 pub(crate) struct FrontendSide {
-    /// How the engines present themselves.
+    /// Identity of the engines towards the frontend.
     pub(crate) identity: Identity,
-    /// The model's name.
+    /// Name of the model.
     pub(crate) model_name: String,
-    /// Its `config.json`.
+    /// The model's `config.json`.
     pub(crate) model_config: Option<PathBuf>,
     pub(crate) vocab_size: u32,
-    /// Default of the longest sequence.
+    /// Default longest sequence.
     pub(crate) max_model_len: Option<u32>,
-    /// Adapters that it has from the start.
+    /// Number of adapters loaded at the start.
     pub(crate) num_adapters: u32,
-    /// Default number of dimensions of an embedding; `None` has no embeddings.
+    /// Default embedding dimensions; `None` disables embeddings.
     pub(crate) embedding_dimensions: Option<u32>,
-    /// Arguments of `vllm serve` that are settings of the engine.
+    /// More engine settings, as arguments of `vllm serve`.
     pub(crate) engine_words: Vec<String>,
-    /// Whether it takes the counts of KV transfers.
+    /// Whether the frontend accepts statistics of KV transfers.
     pub(crate) takes_connector_stats: bool,
-    /// Named sources of tokens, in addition to the common ones.
+    /// An additional token source and its name.
     pub(crate) tokens: Option<(&'static str, TokenFactory)>,
-    /// Token lists that the frontend has read from the file of the token source.
+    /// Token lists that the frontend has already read from the token source's file.
     pub(crate) listed: Option<Arc<TokenList>>,
-    /// Whether the capture to play back is one of HTTP, which the frontend answers from.
+    /// Whether the frontend plays back an HTTP capture itself.
     pub(crate) plays_http: bool,
 }
 
-/// The settings that the options of `vcr play` ask for.
+/// Makes the settings of `vcr play`.
 pub(crate) fn play_config(args: &PlayArgs, guests: &LiveGuests) -> Result<LiveConfig, Unusable> {
     check_open_files(args.live.ranks.data_parallel_size)?;
     check_peer_address(&args.link.handshake_address).map_err(|error| Unusable {
@@ -105,7 +104,7 @@ pub(crate) fn play_config(args: &PlayArgs, guests: &LiveGuests) -> Result<LiveCo
     live_config(&args.live, side, guests)
 }
 
-/// The settings of engines behind the frontend `side`.
+/// Makes the settings of engines behind the frontend `side`.
 pub(crate) fn live_config(
     args: &LiveArgs,
     mut side: FrontendSide,
@@ -181,7 +180,7 @@ fn play_identity(args: &LinkArgs, ranks: &RankArgs) -> Identity {
     }
 }
 
-/// Engines without information on their frontend.
+/// The identity of engines without frontend information.
 pub(crate) fn identity(args: &RankArgs) -> Identity {
     Identity {
         handshake_address: String::new(),
@@ -204,7 +203,7 @@ pub(crate) fn identity(args: &RankArgs) -> Identity {
     }
 }
 
-/// The policy of the engines, and the factory of their ranking policy.
+/// The engines' policy, and the factory of their ranking policy.
 fn policy(
     args: &LiveArgs,
     minor: Option<VllmMinor>,
@@ -230,7 +229,6 @@ fn policy(
     Ok(expression::policy(place, text, Path::new(""), guests.wall_time())?)
 }
 
-/// The router of the engines.
 fn router(args: &LiveArgs, guests: &LiveGuests) -> Result<Option<RouterFactory>, Unusable> {
     let Some(text) = args.routing.router.as_deref() else { return Ok(None) };
     let guest_config = args.routing.router_config.as_deref();
@@ -266,7 +264,6 @@ fn check_placement(args: &LiveArgs, minor: Option<VllmMinor>) -> Result<(), Unus
     if contradictions.is_empty() { Ok(()) } else { Err(Unusable::new(contradictions.join("\n"))) }
 }
 
-/// The latency model and its name.
 fn latency(args: &LiveArgs, guests: &LiveGuests) -> Result<(LatencyFactory, String), Unusable> {
     let fallback = args.guests.latency_fallback.as_ref();
     let fallback = fallback.map(|text| named_latency(guests, "--latency-fallback", text, None, None)).transpose()?;
@@ -277,7 +274,7 @@ fn latency(args: &LiveArgs, guests: &LiveGuests) -> Result<(LatencyFactory, Stri
     }
 }
 
-/// The time outside of steps that the latency model knows, if it does.
+/// Time outside of steps, if the latency model has it.
 fn overheads(args: &LiveArgs) -> Result<Overheads, Unusable> {
     let Some(text) = args.timing.latency.as_ref().filter(|text| !is_guest(text)) else {
         return Ok(Overheads::default());
@@ -328,12 +325,12 @@ fn tokens(args: &LiveArgs, side: &FrontendSide, guests: &LiveGuests) -> Result<T
     })
 }
 
-/// The lengths of answers, if they are given.
+/// The output lengths, if given.
 pub(crate) fn output_tokens(tokens: &TokenArgs) -> Result<Option<Distribution>, Unusable> {
     token_count("--output-tokens", tokens.output_tokens.as_deref())
 }
 
-/// Numbers of tokens in the option `name`.
+/// Parses a distribution of token counts given for the option `name`.
 pub(crate) fn token_count(name: &str, text: Option<&str>) -> Result<Option<Distribution>, Unusable> {
     let Some(text) = text else { return Ok(None) };
     let distribution = expression::count_distribution(name, text)?;
@@ -375,8 +372,8 @@ fn kv_events(
     }))
 }
 
-/// The faults, including those given by rates: each reason gets its share of the requests that the
-/// previous ones left.
+/// All faults. `--failure-injection-rate` becomes one rule for each reason, applied to the requests that the earlier
+/// rules left.
 fn faults(args: &FaultArgs) -> Result<Vec<FaultRule>, Unusable> {
     let mut rules = args.faults.clone();
     let rate = args.failure_injection_rate;

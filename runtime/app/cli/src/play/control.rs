@@ -1,4 +1,4 @@
-//! The control plane's options, and its way to latency models.
+//! Options of the control plane.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ pub(crate) struct ControlArgs {
     pub(crate) gpu_metrics_gpu: String,
 }
 
-/// Listens at the options' addresses, for engines with these GPUs if their metrics are served.
+/// Listens at the addresses in the options. `gpus` are those of the GPU metrics.
 pub(crate) fn listen(args: &ControlArgs, gpus: Option<GpuMetrics>) -> Result<Listeners, Unusable> {
     let addresses = Addresses {
         metrics: args.metrics_address.as_deref(),
@@ -52,7 +52,7 @@ fn hint(error: &ControlError) -> &'static str {
     }
 }
 
-/// Reads models as `--latency` does.
+/// Reads latency models like `--latency`.
 pub(crate) fn latency_reader(guests: LiveGuests) -> LatencyReader {
     Arc::new(move |text, guest_config| {
         named_latency(&guests, "model", text, guest_config, None)

@@ -1,5 +1,4 @@
-//! The engine of `vcr play`: the options declared in [`vcr_core::OPTIONS`], as flags in vLLM's
-//! notation, and options of live engines.
+//! Options of the simulated engine: those of [`vcr_core::OPTIONS`] as vLLM flags, and options of live engines only.
 
 use std::sync::LazyLock;
 
@@ -16,10 +15,10 @@ use vcr_wire::VllmMinor;
 use super::unusable::Unusable;
 use crate::guest::config::guest_config;
 
-/// Longest sequence unless one is given: more than most models take.
+/// Default longest sequence: longer than most models support.
 const MODEL_LEN: u32 = 131_072;
 
-/// Options that may have an engine propose drafts.
+/// Options that may enable speculative decoding.
 const DRAFTING: &str = "drafting";
 
 #[derive(Debug, Args)]
@@ -59,7 +58,7 @@ pub(crate) struct EngineArgs {
 }
 
 impl EngineArgs {
-    /// Adapters that stay loaded, for an engine with these settings.
+    /// Number of adapters that stay loaded.
     pub(crate) fn max_cpu_loras(&self, config: &EngineConfig) -> Result<Option<u32>, Unusable> {
         match self.max_cpu_loras {
             Some(loaded) if loaded < config.max_loras() => {
@@ -69,7 +68,7 @@ impl EngineArgs {
         }
     }
 
-    /// Order of admission and preemption, as given.
+    /// The scheduling policy as given.
     pub(crate) fn scheduling_policy(&self, minor: Option<VllmMinor>) -> Result<String, Unusable> {
         match &self.scheduling_policy {
             Some(policy) => Ok(policy.clone()),
@@ -77,7 +76,7 @@ impl EngineArgs {
         }
     }
 
-    /// vLLM's command line, if it is given.
+    /// Parses vLLM's command line, if given.
     pub(crate) fn command_line(&self, minor: Option<VllmMinor>) -> Result<Option<VllmArgs>, Unusable> {
         let Some(command) = &self.vllm_args else { return Ok(None) };
         let minor = minor.unwrap_or(VllmMinor::NEWEST).name();
@@ -89,8 +88,8 @@ impl EngineArgs {
         Ok(Some(args))
     }
 
-    /// Settings that SGLang's engine has unless they are given, as arguments of vLLM: pages of one token, and as many of
-    /// them as its KV has tokens.
+    /// Defaults of SGLang's engine for options that were not given, as vLLM arguments: pages have one token, and
+    /// their number is the KV capacity in tokens.
     pub(crate) fn sglang_words(&self, max_total_tokens: Option<u32>) -> Result<Vec<String>, Unusable> {
         const SHARED: [&str; 5] = [
             option::BLOCK_SIZE.name,
@@ -122,13 +121,13 @@ impl EngineArgs {
             .to_vec())
     }
 
-    /// The names under which vLLM's command line serves its model: those of `--served-model-name`, or the model's own.
+    /// The served model names in vLLM's command line: `--served-model-name`, by default the model.
     pub(crate) fn served_names(&self, minor: Option<VllmMinor>) -> Result<Vec<String>, Unusable> {
         let Some(args) = self.command_line(minor)? else { return Ok(Vec::new()) };
         Ok(if args.served_model_names.is_empty() { args.model.into_iter().collect() } else { args.served_model_names })
     }
 
-    /// The declared options: given ones, then those of vLLM's command line, then defaults.
+    /// Values of the declared options: as given, otherwise from vLLM's command line, otherwise defaults.
     fn input(&self, minor: Option<VllmMinor>) -> Result<EngineConfigInput, Unusable> {
         let Some(args) = self.command_line(minor)? else { return Ok(self.options.input.clone()) };
         let is_given = self.options.given.iter().any(|option| option.name == option::NUM_GPU_BLOCKS.name);
@@ -144,7 +143,7 @@ impl EngineArgs {
         Ok(input)
     }
 
-    /// Applies vLLM's arguments without an option here.
+    /// Applies vLLM arguments that are not options here.
     fn apply_words(
         &self,
         input: &mut EngineConfigInput,
@@ -164,7 +163,7 @@ impl EngineArgs {
         };
         let stated = read(words)?;
         let is_given = |name| self.options.given.iter().any(|given| given.name == name);
-        // Blocks are not among the settings: a command line may leave them to a GPU's memory.
+        // The number of blocks is not an engine setting, because vLLM may compute it from the GPU's memory.
         if let Some(blocks) = stated.num_gpu_blocks.filter(|_| !is_given(option::NUM_GPU_BLOCKS.name)) {
             input.num_gpu_blocks = blocks;
         }
@@ -177,9 +176,8 @@ impl EngineArgs {
         Ok(())
     }
 
-    /// The engine's settings, for a frontend of version `minor` of vLLM (none until it is
-    /// detected), a model with sequences up to `model_len`, this many adapters from the
-    /// start, and further arguments of vLLM.
+    /// Makes the engine's settings. `minor` is the frontend's vLLM version, none until it is detected. `words` are
+    /// more vLLM arguments.
     pub(crate) fn config(
         &self,
         minor: Option<VllmMinor>,
@@ -210,7 +208,6 @@ impl EngineArgs {
     }
 }
 
-/// The values of declared options.
 #[derive(Clone, Debug, Default)]
 struct EngineOptions {
     input: EngineConfigInput,
@@ -218,15 +215,15 @@ struct EngineOptions {
     given: Vec<&'static EngineOption>,
 }
 
-/// The declared options that live engines have: multi-token prediction is Dynamo's.
+/// Declared options of live engines, excluding those of virtual time.
 fn options() -> impl Iterator<Item = &'static EngineOption> {
     OPTIONS.iter().filter(|option| option.drivers != Drivers::Simulated)
 }
 
-/// An option with the texts that an argument borrows.
+/// An option with its texts for an argument.
 struct Declared {
     option: &'static EngineOption,
-    /// Its flag without dashes in front.
+    /// The flag without leading dashes.
     flag: String,
     default: String,
 }
@@ -236,7 +233,7 @@ static DECLARED: LazyLock<Vec<Declared>> = LazyLock::new(|| {
         option,
         flag: option.flag().trim_start_matches('-').to_owned(),
         default: match option.default_value() {
-            // Without the quotes of other places.
+            // Without quotes.
             OptionValue::Name(name) => name.to_owned(),
             value => option.value_text(value),
         },
@@ -245,7 +242,7 @@ static DECLARED: LazyLock<Vec<Declared>> = LazyLock::new(|| {
 });
 
 impl EngineOptions {
-    /// Refuses options that this version of vLLM does not have.
+    /// Checks that this vLLM version has the given options.
     fn check_version(&self, minor: Option<VllmMinor>) -> Result<(), Unusable> {
         let Some(minor) = minor else { return Ok(()) };
         for option in &self.given {
@@ -313,7 +310,7 @@ impl Args for EngineOptions {
     }
 }
 
-/// An option as an argument of the command line.
+/// Converts an option to a command-line argument.
 fn argument(declared: &'static Declared) -> Arg {
     let Declared { option, flag, default: default_text } = declared;
     let argument = Arg::new(option.name).long(flag.as_str());
@@ -332,7 +329,7 @@ fn argument(declared: &'static Declared) -> Arg {
         }
         OptionValue::Name(_) => argument.value_name("NAME").value_parser(PossibleValuesParser::new((option.names)())),
         OptionValue::Count(_) | OptionValue::Limit(_) => {
-            // Ranges are checked with the other settings, where the errors have reasons.
+            // Ranges are checked together with the other settings, whose errors give reasons.
             let name = if option.unit == "tokens" { "TOKENS" } else { "N" };
             if option.name == option::MAX_MODEL_LEN.name {
                 argument.value_name(name).value_parser(model_len)
@@ -342,10 +339,10 @@ fn argument(declared: &'static Declared) -> Arg {
         }
     };
     let argument = match option.name {
-        // vLLM's names, and other simulators' names.
+        // Names in vLLM and other simulators.
         name if name == option::NUM_GPU_BLOCKS.name => argument.aliases(["num-gpu-blocks-override", "kv-cache-size"]),
         name if name == option::BLOCK_SIZE.name => argument.aliases(["tokens-per-block", "page-size"]),
-        // SGLang's.
+        // Names in SGLang.
         name if name == option::MAX_NUM_SEQS.name => argument.alias("max-running-requests"),
         name if name == option::MAX_MODEL_LEN.name => argument.alias("context-length"),
         _ => argument,
@@ -359,13 +356,13 @@ fn argument(declared: &'static Declared) -> Arg {
     }
 }
 
-/// A count in vLLM's notation, such as `4096`, `32k` or `32K`.
+/// Parses a count in vLLM's notation, such as `4096`, `32k` or `32K`.
 fn count(text: &str) -> Result<u32, String> {
     let number = vcr_model::vllm_args::human_readable_int(text).map_err(|expected| format!("expected {expected}"))?;
     u32::try_from(number).map_err(|_| format!("expected at most {}", u32::MAX))
 }
 
-/// The longest sequence; `auto` and -1 leave it to the model and the KV blocks, as in vLLM.
+/// The longest sequence; none for vLLM's `auto` and -1, which leave it to the model and the KV blocks.
 #[derive(Clone, Copy, Debug)]
 struct ModelLen(Option<u32>);
 
@@ -376,7 +373,7 @@ fn model_len(text: &str) -> Result<ModelLen, String> {
     count(text).map(|tokens| ModelLen(Some(tokens)))
 }
 
-/// Makes the first letter a capital, as in the help of other options.
+/// Capitalises the first letter, as in the help of other options.
 fn sentence(text: &str) -> String {
     let mut letters = text.chars();
     letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
@@ -425,7 +422,7 @@ mod tests {
             option::MAX_EXTRA_TOKENS_PER_STEP.name,
         ];
         assert_eq!(unchanged, elsewhere);
-        // Neither goes with the above.
+        // Neither option can be combined with those above.
         let args = ["--pipeline-parallel-size", "2", "--decode-context-parallel-size", "4", "--max-model-len", "300"];
         let parallel = config(&args, None).expect("it is valid");
         assert_eq!((parallel.pipeline_parallel_size(), parallel.context_ranks()), (2, 4));

@@ -1,4 +1,4 @@
-//! Guests of live engines: loading, telemetry, and fallbacks.
+//! Loads guests of live engines, with telemetry and fallbacks.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -56,10 +56,10 @@ pub(crate) struct LiveGuests {
     instances: Arc<Mutex<PluginTable>>,
 }
 
-/// Telemetry by the guest's name and the engine's number, which is none for a guest of all engines.
+/// Telemetry by guest name and engine number. The number is none for a guest that serves all engines.
 type PluginTable = BTreeMap<(String, Option<u32>), Arc<PluginNotes>>;
 
-/// Telemetry of a guest for one engine, or for all.
+/// Telemetry of a guest for one engine, or for all engines.
 struct PluginNotes {
     guest: String,
     engine: Option<u32>,
@@ -73,7 +73,7 @@ struct Kept {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Sums stay consistent if another thread panics.
+    // The sums stay consistent even if another thread panics.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -89,7 +89,7 @@ impl NoteSink for PluginNotes {
 }
 
 impl PluginNotes {
-    /// Name of the sender.
+    /// Name of the guest in logs.
     fn name(&self) -> String {
         match self.engine {
             Some(engine) => format!("guest {} of engine {engine}", self.guest),
@@ -105,7 +105,6 @@ impl LiveGuests {
         Self { limits, wall_time, instances: Arc::default() }
     }
 
-    /// The longest that a call of a guest may take.
     pub(crate) fn wall_time(&self) -> Duration {
         self.wall_time
     }
@@ -129,9 +128,9 @@ impl LiveGuests {
         Arc::clone(lock(&self.instances).entry((guest.clone(), engine)).or_insert_with(fresh))
     }
 
-    /// The guest for one engine, whose instance reports under that engine.
+    /// The guest for one engine, with its telemetry.
     fn at(&self, module: &GuestModule, plugin_context: &PluginContext<'_>) -> GuestModule {
-        // A trial belongs to no engine.
+        // An instance for validation belongs to no engine.
         if plugin_context.engine.is_none() {
             module.clone()
         } else {
@@ -147,8 +146,7 @@ impl LiveGuests {
         })
     }
 
-    /// The latency model that is a guest, and its name. `fallback` takes its
-    /// place where it fails.
+    /// Makes a latency model from a guest, and its name. `fallback` replaces it if it fails.
     pub(crate) fn latency(
         &self,
         reference: &str,
@@ -156,7 +154,7 @@ impl LiveGuests {
         fallback: Option<LatencyFactory>,
     ) -> Result<(LatencyFactory, String), Unusable> {
         let module = self.load(reference)?;
-        // Made once now, so that a bad configuration is reported before anything starts.
+        // Created once now, so that an invalid config is reported before anything starts.
         module.latency_model(config, 0)?;
         let (guests, name, config) = (self.clone(), module.name().to_owned(), config.to_owned());
         let factory: LatencyFactory = Arc::new(move |plugin_context| {
@@ -171,8 +169,7 @@ impl LiveGuests {
         Ok((factory, name))
     }
 
-    /// The scheduler policy that is a guest. `fallback` takes its place where it
-    /// fails.
+    /// Makes a scheduler policy from a guest. `fallback` replaces it if it fails.
     pub(crate) fn policy(
         &self,
         reference: &str,
@@ -190,7 +187,7 @@ impl LiveGuests {
         }))
     }
 
-    /// The router that is a guest. `fallback` takes its place where it fails.
+    /// Makes a router from a guest. `fallback` replaces it if it fails.
     pub(crate) fn router(
         &self,
         reference: &str,
@@ -201,7 +198,7 @@ impl LiveGuests {
         module.router(config, 0)?;
         let (guests, config) = (self.clone(), config.to_owned());
         Ok(Arc::new(move |plugin_context| {
-            // It serves all engines, and is not a trial.
+            // A router serves all engines and is always observed.
             let made = module
                 .observed_by(guests.plugin_context(&module, plugin_context))
                 .plug_in(&config, plugin_context.seed);
@@ -211,8 +208,7 @@ impl LiveGuests {
         }))
     }
 
-    /// The token source that is a guest. With a fallback, given as the size of
-    /// the vocabulary, tokens are drawn at random where it fails.
+    /// Makes a token source from a guest. With `fallback`, the vocabulary size, random tokens replace it if it fails.
     pub(crate) fn tokens(
         &self,
         reference: &str,
@@ -231,8 +227,7 @@ impl LiveGuests {
         }))
     }
 
-    /// The failure injector that is a guest; with a fallback, nothing is injected
-    /// after it fails.
+    /// Makes a failure injector from a guest. With a fallback, nothing is injected after it fails.
     pub(crate) fn injector(
         &self,
         reference: &str,
@@ -252,7 +247,7 @@ impl LiveGuests {
         }))
     }
 
-    /// Metrics of guests, by name and engine.
+    /// Reads the metrics of guests, by name and engine.
     pub(crate) fn reader(&self) -> GuestReader {
         let instances = Arc::clone(&self.instances);
         Arc::new(move || {

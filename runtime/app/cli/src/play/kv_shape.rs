@@ -1,4 +1,4 @@
-//! The size of a model's KV: its shape, by hand or from its `config.json`, and its data type.
+//! Shape and data type of a model's KV.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use vcr_wire::Dtype;
 use super::unusable::Unusable;
 use crate::values::input;
 
-/// Source of the shape.
+/// Where the shape comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ShapeArg {
     /// Layers x KV heads x head size.
@@ -47,7 +47,7 @@ fn of_numbers(layers: u32, heads: u32, head_size: u32) -> KvShape {
 }
 
 impl ShapeArg {
-    /// The shape from `--kv-shape`, or else the served model's, or else an 8B model's.
+    /// The shape of `--kv-shape`, by default that of the served model, otherwise that of an 8B model.
     pub(crate) fn resolve(given: Option<&Self>, model_config: Option<&Path>) -> Result<KvShape, Unusable> {
         let (place, path) = match given {
             Some(Self::Numbers(shape)) => return Ok(shape.clone()),
@@ -64,7 +64,7 @@ impl ShapeArg {
     }
 }
 
-/// The data type of the KV cache, with vLLM's names.
+/// Data type of the KV cache, with vLLM's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum KvDtypeArg {
     /// The weights' type, unless the checkpoint states another.
@@ -96,7 +96,7 @@ impl KvDtypeArg {
     }
 }
 
-/// vLLM's data type for the weights of a checkpoint: single precision is halved.
+/// The data type that vLLM uses for a checkpoint's weights: float32 becomes bfloat16.
 pub(crate) fn weights_dtype(shape: &KvShape) -> Option<Dtype> {
     match shape.dtype.as_deref()? {
         "float16" => Some(Dtype::Float16),

@@ -1,4 +1,4 @@
-//! Latency models by their names.
+//! Reads latency models given by name.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,8 +14,7 @@ use super::timing::TimingArgs;
 use super::unusable::Unusable;
 use crate::values::is_guest;
 
-/// The model named by a user's `text` at `place`, and its display name. A guest may have a
-/// fallback.
+/// Makes the latency model `text`, given for `place`, and its display name. Only guests may have a fallback.
 pub(crate) fn named_latency(
     guests: &LiveGuests,
     place: &str,
@@ -36,12 +35,12 @@ pub(crate) fn named_latency(
     Ok((factory, text.to_owned()))
 }
 
-/// Number of requests at which the load factor applies in full, independent of `--max-num-seqs`;
-/// the default of `knobs(...)` in scenarios.
+/// Number of requests from which the load factor applies fully, whatever `--max-num-seqs` is. It is the default of
+/// `knobs(...)` in scenarios.
 const FULL_LOAD_REQUESTS: u64 = 256;
 
-/// The model of the options of single times, and its name: how scenarios write it. Without
-/// any of the options steps take no time.
+/// Makes the latency model of the timing options, and its expression as in scenarios. Without these options steps
+/// take no time.
 pub(crate) fn single_times(args: &TimingArgs) -> Result<(LatencyFactory, String), Unusable> {
     let unusable = |error: InvalidConfig| Unusable::new(format!("options of times: {error}"));
     let are_of_steps = args.are_of_steps();
@@ -89,7 +88,7 @@ pub(crate) fn single_times(args: &TimingArgs) -> Result<(LatencyFactory, String)
     Ok((factory, name))
 }
 
-/// Models of this input, each with a seed of its own.
+/// A factory of models with this input, each with its own seed.
 fn seeded<M: LatencyModel + 'static>(
     name: &'static str,
     input: KnobsInput,
@@ -102,7 +101,7 @@ fn seeded<M: LatencyModel + 'static>(
     })
 }
 
-/// Times of this mean and standard deviation, in milliseconds, and how scenarios write them.
+/// A distribution with this mean and standard deviation, and its expression in milliseconds.
 fn spread(mean_ns: u64, std_ns: Option<u64>) -> (Distribution, String) {
     let ms = |ns: u64| ns as f64 / 1e6;
     match std_ns.filter(|&std_ns| std_ns > 0) {
@@ -146,7 +145,7 @@ mod tests {
         durations_ns
     }
 
-    /// The control plane shows the name, and takes it back.
+    /// The control plane shows the expression and must be able to parse it.
     #[test]
     fn the_name_of_a_model_is_its_expression() {
         for args in [

@@ -1,4 +1,4 @@
-//! `vcr play`: engines in real time behind a real frontend.
+//! `vcr play`: runs engines in real time behind a real frontend.
 
 pub(crate) mod args;
 pub(crate) mod boards;
@@ -30,7 +30,6 @@ use crate::stop::{self, Cause};
 use args::PlayArgs;
 use guests::LiveGuests;
 
-/// Serves until a signal, or until an engine fails.
 pub(crate) fn play(args: &PlayArgs) -> Exit {
     let live = &args.live;
     log(live.process.quiet, None);
@@ -53,7 +52,7 @@ pub(crate) fn play(args: &PlayArgs) -> Exit {
     ended(served, played_back)
 }
 
-/// The exit of a serving command that has reported its playback.
+/// The exit of a serving command after its playback report.
 pub(crate) fn ended(served: Result<(), LiveError>, played_back: Result<Exit, unusable::Unusable>) -> Exit {
     match served {
         Ok(()) => match played_back {
@@ -67,7 +66,7 @@ pub(crate) fn ended(served: Result<(), LiveError>, played_back: Result<Exit, unu
         Err(error) => {
             print_error(&with_causes(&error), hint(&error));
             match error {
-                // An address that cannot be used was given by the user.
+                // Errors of addresses are user errors.
                 LiveError::Link(_)
                 | LiveError::DataParallelSize { .. }
                 | LiveError::Arena(_)
@@ -107,7 +106,7 @@ fn serve(
         .map_err(LiveError::Thread)
         .inspect_err(|_| engines.handle().shut_down());
     let ended = engines.wait();
-    // The caller that asked for the end gets its answer before this.
+    // Waits until the caller that asked for the shutdown has its answer.
     drop(control?);
     ended
 }

@@ -1,4 +1,4 @@
-//! Options of KV transfers through NIXL, and the plane that they ask for.
+//! Options of KV transfers through NIXL.
 
 use std::ffi::OsString;
 #[cfg(feature = "nixl")]
@@ -12,14 +12,14 @@ use vcr_wire::{Dtype, NixlCompatibility};
 
 use super::unusable::Unusable;
 
-/// Peers that an engine reads from, by the hash of vLLM's version, the model and its types.
+/// Which peers an engine reads from, by the hash of vLLM's version, the model and data types.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Compatibility {
-    /// The hash that vLLM would compute.
+    /// Peers with the hash that vLLM would compute.
     Auto,
-    /// All.
+    /// All peers.
     Any,
-    /// This hash.
+    /// Peers with this hash.
     Hash(String),
 }
 
@@ -55,26 +55,25 @@ pub(crate) struct NixlArgs {
     nixl_attention_backend: String,
 }
 
-/// Settings of the engines that the plane needs in addition to its own options.
+/// Engine settings for the transfers.
 #[cfg_attr(not(feature = "nixl"), expect(dead_code, reason = "without NIXL only the name of its feature matters"))]
 pub(crate) struct NixlEngines<'a> {
     /// Host and first port of the side channel.
     pub(crate) side_channel: (&'a str, u16),
-    /// How the engines present themselves.
+    /// Identity of the engines towards frontends.
     pub(crate) identity: &'a Identity,
-    /// The name of the served model.
+    /// Name of the served model.
     pub(crate) model_name: &'a str,
     /// Layers, KV heads and head size.
     pub(crate) shape: [u32; 3],
-    /// The data type of the KV cache by vLLM's name.
+    /// Data type of the KV cache, with vLLM's name.
     pub(crate) cache_dtype: String,
-    /// Whether prefill engines write.
+    /// Whether prefill engines write the KV.
     pub(crate) is_pushed: bool,
 }
 
 #[cfg(feature = "nixl")]
 impl NixlArgs {
-    /// Opens the library.
     pub(crate) fn planes(&self, engines: &NixlEngines<'_>) -> Result<PlaneFactory, Unusable> {
         let library = self.nixl_library.as_deref().filter(|path| !path.is_empty()).map(Path::new);
         vcr_nixl::planes(self.settings(engines), library)
@@ -118,7 +117,7 @@ impl NixlArgs {
 
 #[cfg(not(feature = "nixl"))]
 impl NixlArgs {
-    /// Names the feature that this build lacks.
+    /// Fails with the name of the missing feature.
     pub(crate) fn planes(&self, _engines: &NixlEngines<'_>) -> Result<PlaneFactory, Unusable> {
         let (message, hint) = crate::absent::message("--kv-transfer nixl", "nixl");
         Err(Unusable { message, hint: Some(hint.to_owned()) })

@@ -1,4 +1,4 @@
-//! Without the server there is no page.
+//! Stand-in for the page in builds without a server.
 
 use std::io;
 

@@ -1,4 +1,4 @@
-//! The page of engines behind a frontend: at the control plane's address, or one of its own.
+//! The page of engines behind a frontend, at the control plane's address or its own.
 
 use std::io;
 
@@ -9,10 +9,9 @@ use super::args::LiveArgs;
 use super::unusable::Unusable;
 use crate::page::{PageParts, ServedPage};
 
-/// A page before there are engines.
 pub(super) type Prepared = PageParts;
 
-/// Prepares the page where something serves it.
+/// Prepares the page if an address serves it.
 pub(super) fn prepare(live: &LiveArgs, config: &mut LiveConfig) -> Result<Option<Prepared>, Unusable> {
     if live.page.ui_address.is_none() && live.control.admin_address.is_none() {
         return Ok(None);
@@ -20,7 +19,7 @@ pub(super) fn prepare(live: &LiveArgs, config: &mut LiveConfig) -> Result<Option
     live.page.parts("play", None, config)
 }
 
-/// Serves it: its routes at the control plane's address unless it has its own.
+/// Serves the page at its own address, or by routes at the control plane's.
 pub(super) fn serve(
     page: Option<Prepared>,
     listeners: Listeners,

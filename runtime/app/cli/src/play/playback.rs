@@ -1,4 +1,4 @@
-//! Options of `vcr play` for playback of a capture, and its report.
+//! Options and report of playback in `vcr play`.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -104,7 +104,7 @@ pub(crate) enum UnmatchedArg {
     Record,
 }
 
-/// The capture to be played back, if there is one.
+/// Settings of the playback, if any.
 pub(crate) fn settings(
     args: &PlaybackArgs,
     has_latency: bool,
@@ -137,7 +137,7 @@ pub(crate) fn settings(
     Ok(Some(PlaybackSettings { playback: Arc::new(playback), tokens, times }))
 }
 
-/// Options that mean nothing without a capture.
+/// Refuses options that need a capture.
 fn unused(args: &PlaybackArgs) -> Result<(), Unusable> {
     let given = [
         ("--strict", args.strict),
@@ -195,7 +195,7 @@ fn unreadable(error: &ImportError) -> Unusable {
     Unusable { message: error.to_string(), hint: None }
 }
 
-/// The requests of a file that is not a capture, in memory.
+/// Converts a file that is not a capture, in memory.
 fn imported(path: &Path, options: &CaptureIndexOptions) -> Result<CaptureIndex, Unusable> {
     let import = ImportOptions { lenient: options.lenient, ..ImportOptions::default() };
     let (mut meta, mut records) = (CaptureMeta::default(), Vec::new());
@@ -235,7 +235,7 @@ fn log_captures(playback: &Playback, path: &Path, wants_tokens: bool) {
     }
 }
 
-/// The file of the report, still without its name.
+/// The draft of the report file.
 pub(crate) fn report_file(args: &PlaybackArgs) -> Result<Option<OutputFile>, Unusable> {
     let Some(path) = &args.playback_report else { return Ok(None) };
     let mut outputs = Outputs::new(args.force);
@@ -248,7 +248,7 @@ fn unwritable(error: &OutputError) -> Unusable {
     Unusable { message: format!("--playback-report: {error}"), hint: error.hint().map(str::to_owned) }
 }
 
-/// Reports the playback. A strict one with an unrecorded request has failed.
+/// Writes the report. With `--strict`, an unrecorded request is a failure.
 pub(crate) fn finish(file: Option<OutputFile>, playback: &Playback) -> Result<Exit, Unusable> {
     let report = playback.report();
     log(&report);

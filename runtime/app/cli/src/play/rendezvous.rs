@@ -1,11 +1,10 @@
-//! Options of a rendezvous between prefill and decode engines, and the resulting settings.
+//! Options of a rendezvous between prefill and decode engines.
 
 use clap::{Args, ValueEnum};
 use vcr_live::{Identity, MeetingSettings, PdRole};
 
 use super::unusable::Unusable;
 
-/// How prefill and decode engines find each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum RendezvousArg {
     /// By the prefill engine's answer, which a router passes on.
@@ -18,7 +17,7 @@ pub(crate) enum RendezvousArg {
     Mooncake,
 }
 
-/// An engine's default role in requests.
+/// Default role of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum RoleArg {
     Prefill,
@@ -47,19 +46,19 @@ pub(crate) struct RendezvousArgs {
     kv_rendezvous_timeout: u64,
 }
 
-/// Settings of the engines that the rendezvous needs in addition to its own options.
+/// Engine settings for the rendezvous.
 #[cfg_attr(not(feature = "rendezvous"), expect(dead_code, reason = "without it only the name of its feature matters"))]
 pub(crate) struct RendezvousEngines<'a> {
-    /// The engines' host name for peers.
+    /// Host name of the engines for peers.
     pub(crate) host: &'a str,
     /// Tokens of a KV block.
     pub(crate) block_tokens: u32,
-    /// Addresses, versions and names of the engines, for frontends.
+    /// Addresses, versions and names of the engines for frontends.
     pub(crate) identity: &'a Identity,
 }
 
 impl RendezvousArgs {
-    /// Settings of the rendezvous between engines, if there is one.
+    /// Makes the settings of the rendezvous, if any.
     pub(crate) fn meetings(&self, engines: &RendezvousEngines<'_>) -> Result<Option<MeetingSettings>, Unusable> {
         if self.kv_rendezvous == RendezvousArg::None {
             return Ok(None);
@@ -117,7 +116,7 @@ impl RendezvousArgs {
 
 #[cfg(not(feature = "rendezvous"))]
 impl RendezvousArgs {
-    /// Names the feature that this build lacks.
+    /// Fails with the name of the missing feature.
     fn start(&self, _engines: &RendezvousEngines<'_>) -> Result<MeetingSettings, Unusable> {
         let (message, hint) = crate::absent::message("--kv-rendezvous", "rendezvous");
         Err(Unusable { message, hint: Some(hint.to_owned()) })

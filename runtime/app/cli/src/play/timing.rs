@@ -1,4 +1,4 @@
-//! Options of times: of requests, or of the steps that they share.
+//! Timing options, of requests or of steps.
 
 use clap::Args;
 
@@ -74,12 +74,12 @@ pub(crate) struct TimingArgs {
 }
 
 impl TimingArgs {
-    /// Whether the times apply to steps.
+    /// Whether the given times are those of steps.
     pub(crate) fn are_of_steps(&self) -> bool {
         self.prefill_step_time.is_some() || self.decode_step_time.is_some()
     }
 
-    /// Whether any latency was asked for.
+    /// Whether any timing option was given.
     pub(crate) fn is_given(&self) -> bool {
         self.latency.is_some()
             || self.time_to_first_token.is_some()
@@ -90,7 +90,7 @@ impl TimingArgs {
     }
 }
 
-/// Options of times that each request has for itself.
+/// Options with times of single requests.
 const REQUEST_TIMES: [&str; 3] = ["time_to_first_token", "inter_token_latency", "prefill_overhead"];
 
 const KNOBS: [&str; 12] = [

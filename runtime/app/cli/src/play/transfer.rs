@@ -1,4 +1,4 @@
-//! Options of KV transfers: modelled ones, and transfers of real bytes.
+//! Options of KV transfers, with modelled times or real bytes.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use super::unusable::Unusable;
 
 use crate::terminal::text::counted;
 
-/// Transport of KV between engines.
+/// What moves KV between engines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum PlaneArg {
     /// Nothing: transfers take a modelled time.
@@ -31,7 +31,7 @@ pub(crate) enum PlaneArg {
     Nixl,
 }
 
-/// The time that a transfer takes.
+/// Where the duration of a transfer comes from.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum TimeArg {
     Real,
@@ -39,7 +39,7 @@ pub(crate) enum TimeArg {
     SlowerOf,
 }
 
-/// The engine that moves the bytes.
+/// Which engine moves the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ModeArg {
     /// The decode engine reads.
@@ -48,7 +48,7 @@ pub(crate) enum ModeArg {
     Push,
 }
 
-/// The fate of a request whose KV does not arrive.
+/// What happens to a request whose KV does not arrive.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum FailureArg {
     Fail,
@@ -143,12 +143,12 @@ pub(crate) struct TransferArgs {
     pub(crate) nixl: NixlArgs,
 }
 
-/// The lease of prompts where nothing moves: vLLM's before it had heartbeats.
+/// Default lease if no bytes move: that of vLLM versions before heartbeats.
 const LEASE_WITHOUT_HEARTBEATS_NS: u64 = 480_000_000_000;
 /// vLLM's `kv_lease_duration`.
 const LEASE_NS: u64 = 30_000_000_000;
 
-/// Address space for KV that takes memory only where it is used.
+/// Limit of address space for KV whose memory is only allocated when used.
 const ADDRESS_SPACE_BYTES: u64 = 1 << 45;
 
 impl TransferArgs {
@@ -157,13 +157,13 @@ impl TransferArgs {
         self.kv_transfer != PlaneArg::None
     }
 
-    /// The shape of the moved KV, if any moves.
+    /// The shape of the KV, if bytes move.
     pub(crate) fn shape(&self, model_config: Option<&Path>) -> Result<Option<KvShape>, Unusable> {
         let shape = || ShapeArg::resolve(self.kv_shape.as_ref(), model_config);
         self.moves_pages().then(shape).transpose()
     }
 
-    /// The settings of transfers of engines with this configuration, and KV of this shape.
+    /// Makes the settings of transfers for engines with this configuration and KV of this shape.
     pub(crate) fn settings(
         &self,
         engine: &EngineConfig,
@@ -220,7 +220,7 @@ impl TransferArgs {
     fn plane(&self, geometry: Geometry, engines: &Identity, factory: PlaneFactory) -> Result<PlaneSettings, Unusable> {
         let num_engines = u64::from(engines.num_ranks);
         let limit_bytes = vcr_base::input::memory::limit();
-        // A library that registers memory needs all of it; the other carrier takes it block by block.
+        // NIXL registers all of the memory; TCP allocates it block by block.
         let backs_as_used = self.kv_transfer == PlaneArg::Tcp;
         let total_bytes = geometry.total_bytes().saturating_mul(num_engines);
         if let Some(limit_bytes) =
@@ -254,7 +254,7 @@ impl TransferArgs {
         })
     }
 
-    /// The sizes of an engine's KV; `regions` are those of a model with K and V.
+    /// The layout of an engine's KV.
     fn geometry(
         &self,
         engine: &EngineConfig,
@@ -276,7 +276,7 @@ impl TransferArgs {
         let element_bytes = self.kv_cache_dtype.bytes(shape, engines.dtype);
         let slice_bytes =
             engine.block_size().checked_mul(shape.head_size).and_then(|size| size.checked_mul(element_bytes));
-        // A block belongs to one group, whose layers are an equal share of all (vLLM pads the last group).
+        // A block belongs to one KV cache group. Groups have equal numbers of layers, because vLLM pads the last one.
         let groups = engine.kv_cache_groups().len().max(1) as u32;
         let input = GeometryInput {
             layers: shape.layers.div_ceil(groups),
@@ -342,7 +342,7 @@ impl TransferArgs {
     }
 }
 
-/// Checks that each engine has a port.
+/// Checks that the port number of every engine is valid.
 fn check_ports(port: u16, engines: &Identity) -> Result<(), Unusable> {
     let last = u32::from(port) + u32::from(engines.first_rank) + u32::from(engines.num_ranks) - 1;
     if port > 0 && last > u32::from(u16::MAX) {

@@ -1,4 +1,4 @@
-//! Options of TLS between engines whose KV moves over TCP.
+//! TLS options of KV transfers over TCP.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -29,12 +29,11 @@ pub(crate) struct TransferTlsArgs {
 }
 
 impl TransferTlsArgs {
-    /// Whether TLS is asked for.
     pub(crate) fn is_given(&self) -> bool {
         self.kv_transfer_tls_cert.is_some()
     }
 
-    /// The same options for another process.
+    /// The options as arguments for another process.
     pub(crate) fn to_arguments(&self) -> Vec<OsString> {
         let files = [
             ("--kv-transfer-tls-cert", &self.kv_transfer_tls_cert),
@@ -51,7 +50,7 @@ impl TransferTlsArgs {
 
 #[cfg(feature = "serve")]
 impl TransferTlsArgs {
-    /// Reads the files, if TLS is asked for.
+    /// Reads the files, if TLS is enabled.
     pub(crate) fn tls(&self) -> Result<Option<TcpTls>, Unusable> {
         use vcr_transfer::tcp::TlsFiles;
         let (Some(certificate), Some(authorities)) = (&self.kv_transfer_tls_cert, &self.kv_transfer_tls_ca) else {
@@ -73,7 +72,7 @@ impl TransferTlsArgs {
 
 #[cfg(not(feature = "serve"))]
 impl TransferTlsArgs {
-    /// Names the feature that this build lacks, if TLS is asked for.
+    /// Fails with the name of the missing feature, if TLS is enabled.
     pub(crate) fn tls(&self) -> Result<Option<TcpTls>, Unusable> {
         if !self.is_given() {
             return Ok(None);

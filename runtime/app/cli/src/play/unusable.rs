@@ -1,6 +1,6 @@
 //! Options that cannot be used.
 
-/// Why options cannot be used, and the remedy.
+/// Why options cannot be used, and a hint.
 #[derive(Debug)]
 pub(crate) struct Unusable {
     pub(crate) message: String,
@@ -12,7 +12,7 @@ impl Unusable {
         Self { message: message.into(), hint: None }
     }
 
-    /// A fallback for something other than a guest.
+    /// The error of a fallback for something other than a guest.
     pub(crate) fn fallback_of_native(place: &str, option: &str, what: &str) -> Self {
         Self {
             message: format!("{place}: only guests take a fallback"),
@@ -20,7 +20,7 @@ impl Unusable {
         }
     }
 
-    /// The configuration of a guest for something else.
+    /// The error of a guest config for something other than a guest.
     pub(crate) fn config_of_native(place: &str, what: &str) -> Self {
         Self {
             message: format!("{place}: only guests take a configuration"),

@@ -1,5 +1,3 @@
-//! Options of `vcr record`.
-
 use std::path::PathBuf;
 use std::time::Duration;
 

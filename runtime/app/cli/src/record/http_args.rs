@@ -1,5 +1,3 @@
-//! Options of `vcr record --upstream`.
-
 use std::path::PathBuf;
 
 use clap::Args;

@@ -1,4 +1,4 @@
-//! `vcr record`: a proxy that writes captures.
+//! `vcr record`: writes captures as a proxy.
 
 pub(crate) mod args;
 #[cfg(feature = "serve")]
@@ -18,7 +18,6 @@ use crate::stop::{self, Cause};
 use crate::terminal::text::counted;
 use args::RecordArgs;
 
-/// Relays and records until a signal.
 pub(crate) fn record(args: &RecordArgs) -> Exit {
     let shown = !args.quiet && std::io::stderr().is_terminal();
     let lines = shown.then(MultiProgress::new);
@@ -59,7 +58,7 @@ pub(crate) fn record(args: &RecordArgs) -> Exit {
     }
 }
 
-/// How a recording ends that lacks nothing.
+/// The exit of a complete recording.
 fn passed() -> Exit {
     if stop::cause() == Some(Cause::Timeout) { Exit::TimedOut } else { Exit::Passed }
 }
@@ -91,7 +90,7 @@ fn hint(error: &RecordError) -> Option<&'static str> {
     }
 }
 
-/// Why it ended. Errors before it serves come from the user's input.
+/// Why a recording ended. Errors before it served are user errors.
 struct Failed {
     error: RecordError,
     was_serving: bool,
@@ -147,12 +146,11 @@ fn config(args: &RecordArgs) -> Result<RecordConfig, Failed> {
     })
 }
 
-/// The host of a `tcp://` address.
 fn host_of(address: &str) -> Option<&str> {
     Some(address.strip_prefix("tcp://")?.rsplit_once(':')?.0)
 }
 
-/// Writes a progress line of the recording.
+/// Updates the progress lines of a recording.
 fn show_progress(
     lines: &MultiProgress,
     summary: impl Fn() -> RecordSummary + Send + 'static,

@@ -1,4 +1,4 @@
-//! `vcr record --upstream`: a reverse proxy that records exchanges over HTTP.
+//! `vcr record --upstream`: records HTTP exchanges as a reverse proxy.
 
 use std::io::Write;
 use std::net::TcpListener;
@@ -26,12 +26,12 @@ use crate::serve::operations::ChangedFaults;
 use crate::service::with_causes;
 use crate::stop;
 
-/// Time for requests in progress when the recording ends.
+/// Time that running requests get when the recording ends.
 const LAST_ANSWERS: Duration = Duration::from_secs(2);
-/// Time for the head of a request, and between two requests of a connection.
+/// Time limit for a request's head and for an idle connection.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(75);
 
-/// All that recording takes.
+/// The parts of a recording.
 struct Prepared {
     proxy: Arc<Proxy>,
     recorder: Arc<HttpRecorder>,
@@ -39,11 +39,11 @@ struct Prepared {
     listen: ListenOptions,
     threads: ServerThreads,
     line: String,
-    /// The page at an address of its own.
+    /// The page at its own address, if any.
     _page: Option<ServedPage>,
 }
 
-/// Passes on and records until a signal.
+/// Relays and records until a signal.
 pub(super) fn record(args: &RecordArgs, upstream: &str, lines: Option<MultiProgress>) -> Exit {
     let (_in_order, starting) = stop::in_order_from_start(|stop: &watch::Sender<bool>| {
         stop.send_replace(true);
@@ -84,7 +84,7 @@ fn run(prepared: Prepared, mut stopped: watch::Receiver<bool>, quiet: bool) {
             Err(error) => return tracing::error!("cannot listen: {error}"),
         };
         let mut out = std::io::stdout().lock();
-        // The reader may have gone.
+        // The reader may have exited.
         _ = writeln!(out, "{line}").and_then(|()| out.flush());
         drop(out);
         if !quiet {
@@ -93,7 +93,7 @@ fn run(prepared: Prepared, mut stopped: watch::Receiver<bool>, quiet: bool) {
         let stopped = async move { drop(stopped.wait_for(|stopped| *stopped).await) };
         http::serve(listener, proxy, listen, stopped).await;
     });
-    // Waits for the end of its tasks, so that exchanges that were cut off are recorded.
+    // Waits for running tasks, so that aborted exchanges are recorded.
     drop(threads);
 }
 
@@ -159,7 +159,7 @@ fn prepare(args: &RecordArgs, upstream: &str) -> Result<Prepared, Unusable> {
     Ok(Prepared { proxy, recorder, listener, listen, threads, line, _page: served_page })
 }
 
-/// Opens the port, and prints where to send requests.
+/// Opens the port. Also returns the address for clients.
 fn listen(args: &UpstreamArgs, is_tls: bool, upstream: &Upstream) -> Result<(TcpListener, String), Unusable> {
     let unusable = |error: std::io::Error| Unusable {
         message: format!("cannot listen on {}:{}: {error}", args.host, args.port),
@@ -181,7 +181,7 @@ fn tls(certificates: &Path, key: Option<&PathBuf>) -> Result<Arc<Tls>, Unusable>
     Tls::new(settings).map(Arc::new).map_err(|error| Unusable::new(error.to_string()))
 }
 
-/// Counts tokens by the tokenizer in a folder.
+/// Makes a token counter from the tokenizer in a folder.
 fn counter(folder: &Path) -> Result<TokenCounter, Unusable> {
     let invalid = |error: &dyn std::fmt::Display| Unusable::new(format!("invalid --tokenizer: {error}"));
     let tokenizer = Tokenizer::from_folder(folder).map_err(|error| invalid(&error))?;
