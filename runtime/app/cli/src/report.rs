@@ -1,4 +1,4 @@
-//! `vcr report`: the files for people again, out of folders of earlier runs.
+//! `vcr report`: rewrites pages, tables and summaries from the folders of earlier runs.
 
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -22,9 +22,9 @@ Exit codes:
   0  success
   2  bad usage or input file";
 
-/// Files that are written by default.
+/// Files written by default.
 const DEFAULT: [OutFile; 4] = [OutFile::Html, OutFile::Junit, OutFile::Summary, OutFile::OpenMetrics];
-/// The page that compares folders.
+/// File name of the page that compares folders.
 const COMPARISON: &str = "comparison.html";
 
 /// Options of `vcr report`.
@@ -58,7 +58,7 @@ pub(crate) fn report(args: &ReportArgs) -> Exit {
     }
 }
 
-/// Returns a description of the written files.
+/// Writes the files and returns a description of them.
 fn write(args: &ReportArgs) -> Result<String, Refusal> {
     let mut folders = Vec::new();
     for path in &args.folders {
@@ -78,7 +78,7 @@ fn write(args: &ReportArgs) -> Result<String, Refusal> {
     }
 }
 
-/// Folders of one name, such as `before/out` and `after/out`, are called by their paths.
+/// Labels folders with the same name, such as `before/out` and `after/out`, by their paths.
 fn name_apart(folders: &mut [Folder], paths: &[PathBuf]) {
     let mut labels: Vec<&str> = folders.iter().map(|folder| folder.label.as_str()).collect();
     labels.sort_unstable();

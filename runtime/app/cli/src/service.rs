@@ -1,4 +1,4 @@
-//! Shared parts of commands that run until a signal.
+//! Shared by commands that run until a signal.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -7,7 +7,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
-/// Logs to standard error, above the progress that may be shown there.
+/// Logs to standard error, above any progress shown there.
 pub(crate) fn log(quiet: bool, progress: Option<MultiProgress>) {
     let level = if quiet { LevelFilter::ERROR } else { LevelFilter::INFO };
     let filter = EnvFilter::builder().with_default_directive(level.into()).from_env_lossy();
@@ -34,8 +34,8 @@ impl Write for LogWriter {
     }
 }
 
-/// Raises the limit of open files to the process's maximum: many engines need more sockets than the
-/// usual 1,024 files. Returns the limit.
+/// Raises the limit of open files to the hard limit and returns it. Many engines need more sockets than the usual
+/// 1,024 files.
 pub(crate) fn raise_limit_of_files() -> u64 {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, ..limit };
@@ -46,15 +46,15 @@ pub(crate) fn raise_limit_of_files() -> u64 {
     limit.current.unwrap_or(u64::MAX)
 }
 
-/// Keeps memory in small pages. Where the system assigns huge ones to every process, the heap of
-/// each thread would take some: 360 MB for 64 idle engines.
+/// Disables transparent huge pages, because with them the heap of each thread would take more memory: 360 MB for 64
+/// idle engines.
 pub(crate) fn use_small_pages() {
-    // Without it only more memory is used.
+    // A failure only costs memory.
     #[cfg(target_os = "linux")]
     let _ = rustix::thread::disable_transparent_huge_pages(true);
 }
 
-/// An error and its causes, on one line.
+/// An error with its causes, on one line.
 pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

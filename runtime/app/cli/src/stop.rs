@@ -1,8 +1,8 @@
-//! How a command ends before its work is done: by a signal, or by `--timeout`.
+//! Early ends of a command: by a signal or by `--timeout`.
 //!
-//! A command with results to lose asks for an orderly end; it then checks [`cause`] occasionally,
-//! or is notified. Any other ends at once, and so does every command at the second signal. Drafts
-//! of files are removed in each case.
+//! A command with results to save registers for an orderly end. It then checks [`cause`] regularly, or gets a
+//! callback. All other commands end immediately, and so does every command at the second signal. Drafts of files are
+//! removed in all cases.
 
 use std::io;
 #[cfg(feature = "live")]
@@ -16,7 +16,7 @@ use signal_hook::iterator::Signals;
 
 use crate::exit::{Exit, eprint_line};
 
-/// Why a command ends before its work is done.
+/// Why a command ends early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
     Interrupt = 1,
@@ -25,7 +25,7 @@ pub(crate) enum Cause {
 }
 
 impl Cause {
-    /// Its name, in messages and in results.
+    /// Name in messages and results.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Interrupt => "SIGINT",
@@ -34,7 +34,7 @@ impl Cause {
         }
     }
 
-    /// Exit code of a command that was stopped.
+    /// Exit code of a stopped command.
     pub(crate) fn exit(self) -> Exit {
         match self {
             Self::Interrupt => Exit::Interrupted,
@@ -47,7 +47,7 @@ impl Cause {
 /// The first cause, as a number; 0 for none.
 static CAUSE: AtomicU8 = AtomicU8::new(0);
 
-/// Ends the command in order, while it can be done.
+/// Starts the orderly end of the command.
 type Stop = Box<dyn Fn() + Send>;
 static IN_ORDER: Mutex<Option<Stop>> = Mutex::new(None);
 
@@ -55,14 +55,14 @@ fn in_order_slot() -> MutexGuard<'static, Option<Stop>> {
     IN_ORDER.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Why the command is to end now, if it is.
+/// Why the command must end now; none if it need not.
 pub(crate) fn cause() -> Option<Cause> {
     let causes = [Cause::Interrupt, Cause::Terminate, Cause::Timeout];
     let cause = CAUSE.load(Ordering::Relaxed);
     causes.into_iter().find(|known| *known as u8 == cause)
 }
 
-/// While this lives, the first signal does not end the process.
+/// While this value lives, the first signal does not end the process.
 #[derive(Debug)]
 pub(crate) struct InOrder(());
 
@@ -72,8 +72,8 @@ impl Drop for InOrder {
     }
 }
 
-/// From now on the first signal calls `stop`, which must not wait, and the command
-/// ends by itself soon after. If there was one already, it is called now.
+/// Registers `stop` for the first signal. It must not block, and the command must end soon after. If a signal has
+/// already arrived, `stop` is called now.
 pub(crate) fn in_order(stop: impl Fn() + Send + 'static) -> InOrder {
     let mut slot = in_order_slot();
     if cause().is_some() {
@@ -83,8 +83,8 @@ pub(crate) fn in_order(stop: impl Fn() + Send + 'static) -> InOrder {
     InOrder(())
 }
 
-/// As [`in_order`], for a service that may serve before its start returns: the first signal waits
-/// for the handle, and then calls `stop` with it.
+/// Like [`in_order`], for a service that may already serve before its start function returns. A signal that arrives
+/// before the handle exists takes effect when it does.
 #[cfg(feature = "live")]
 pub(crate) fn in_order_from_start<H: Send + Sync + 'static>(stop: fn(&H)) -> (InOrder, Starting<H>) {
     let handle: Arc<OnceLock<H>> = Arc::default();
@@ -97,7 +97,7 @@ pub(crate) fn in_order_from_start<H: Send + Sync + 'static>(stop: fn(&H)) -> (In
     (in_order, Starting { handle, stop })
 }
 
-/// A service that starts.
+/// A service that is starting.
 #[cfg(feature = "live")]
 pub(crate) struct Starting<H> {
     handle: Arc<OnceLock<H>>,
@@ -106,7 +106,7 @@ pub(crate) struct Starting<H> {
 
 #[cfg(feature = "live")]
 impl<H> Starting<H> {
-    /// Hands over the handle of the service; stops it if a signal has arrived.
+    /// Sets the handle of the service, and stops the service if a signal has arrived.
     pub(crate) fn started(self, handle: H) {
         let handle = self.handle.get_or_init(|| handle);
         if cause().is_some() {
@@ -115,9 +115,9 @@ impl<H> Starting<H> {
     }
 }
 
-/// Begins to watch for signals.
+/// Starts to handle signals.
 pub(crate) fn watch() -> io::Result<()> {
-    // Writing beyond a limit of file sizes becomes an error of the writer.
+    // Exceeding the file size limit becomes a write error instead of a signal.
     signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)))?;
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
     let wait = move || {
@@ -128,7 +128,7 @@ pub(crate) fn watch() -> io::Result<()> {
     std::thread::Builder::new().name("signals".to_owned()).spawn(wait).map(drop)
 }
 
-/// Limits the command's time from now on.
+/// Sets a time limit that starts now.
 pub(crate) fn limit(time: Duration) -> io::Result<()> {
     let end = move || {
         std::thread::sleep(time);
@@ -142,7 +142,7 @@ fn request(cause: Cause) {
     let is_first = CAUSE.compare_exchange(0, cause as u8, Ordering::Relaxed, Ordering::Relaxed).is_ok();
     match &*slot {
         Some(stop) if is_first => stop(),
-        // It is already ending, and may take its time.
+        // The command is already ending and may take longer.
         Some(_) if cause == Cause::Timeout => {}
         _ => end_now(cause),
     }

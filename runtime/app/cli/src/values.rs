@@ -1,4 +1,4 @@
-//! Values of options that several commands take.
+//! Parsers of option values that several commands share.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -9,10 +9,10 @@ use std::time::Duration;
 use clap::builder::TypedValueParser;
 use clap::error::ErrorKind;
 
-/// Whether URLs of inputs are left as they are, and nothing is fetched.
+/// Whether input URLs are currently not fetched.
 static IS_LOOKING: AtomicBool = AtomicBool::new(false);
 
-/// Parses words without resolving URLs in them.
+/// Parses words without fetching the URLs in them.
 pub(crate) fn look<T>(read: impl FnOnce() -> T) -> T {
     IS_LOOKING.store(true, Ordering::Relaxed);
     let looked = read();
@@ -20,10 +20,10 @@ pub(crate) fn look<T>(read: impl FnOnce() -> T) -> T {
     looked
 }
 
-/// The path of an input; for a URL, the path of its copy.
+/// The path of an input, or of the copy of a URL.
 ///
 /// # Errors
-/// When it cannot be fetched; without the URL, which may have a secret.
+/// When it cannot be fetched. The text omits the URL, which may contain a secret.
 pub(crate) fn input(path: &Path) -> Result<PathBuf, String> {
     if IS_LOOKING.load(Ordering::Relaxed) {
         return Ok(path.to_owned());
@@ -32,7 +32,7 @@ pub(crate) fn input(path: &Path) -> Result<PathBuf, String> {
     Ok(local.into_owned())
 }
 
-/// The path of an input; for a URL, the path of its copy.
+/// Parses an input path; a URL becomes the path of its copy.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct InputPath;
 
@@ -54,7 +54,7 @@ impl TypedValueParser for InputPath {
     }
 }
 
-/// A time to wait, more than none.
+/// Parses a duration greater than 0.
 pub(crate) fn timeout(text: &str) -> Result<Duration, String> {
     match vcr_base::units::duration_ns(text) {
         Ok(0) => Err("expected more than 0".to_owned()),
@@ -63,23 +63,23 @@ pub(crate) fn timeout(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// A deadline in nanoseconds, greater than 0.
+/// Parses a duration greater than 0, in nanoseconds.
 pub(crate) fn time_limit(text: &str) -> Result<u64, String> {
     Ok(timeout(text)?.as_nanos() as u64)
 }
 
-/// A time in nanoseconds.
+/// Parses a duration, in nanoseconds.
 #[cfg(feature = "live")]
 pub(crate) fn duration(text: &str) -> Result<u64, vcr_base::units::UnitError> {
     vcr_base::units::duration_ns(text)
 }
 
-/// A `NonZero` number of the kind that the option has.
+/// Parses a `NonZero` number.
 pub(crate) fn at_least_one<T: FromStr>(text: &str) -> Result<T, String> {
     text.parse().map_err(|_| format!("expected a whole number of at least 1 and below 2^{}", 8 * size_of::<T>()))
 }
 
-/// A size in bytes with a unit, as `--memory-limit` takes it.
+/// Parses a size greater than 0, in bytes.
 pub(crate) fn memory_limit(text: &str) -> Result<u64, String> {
     match vcr_base::units::bytes(text) {
         Ok(0) => Err("expected more than 0 bytes".to_owned()),
@@ -88,7 +88,7 @@ pub(crate) fn memory_limit(text: &str) -> Result<u64, String> {
     }
 }
 
-/// A parameter of a scenario, `KEY=VALUE`.
+/// Parses a scenario parameter, `KEY=VALUE`.
 pub(crate) fn parameter(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
@@ -96,7 +96,7 @@ pub(crate) fn parameter(text: &str) -> Result<(String, String), String> {
     }
 }
 
-/// A source of tokens: the path of a copy where it is the URL of a file.
+/// Parses a token source; the URL of a file becomes the path of its copy.
 #[cfg(feature = "live")]
 pub(crate) fn token_source(text: &str) -> Result<String, String> {
     let path = Path::new(text);
@@ -106,7 +106,7 @@ pub(crate) fn token_source(text: &str) -> Result<String, String> {
     input(path)?.into_os_string().into_string().map_err(|_| "expected a path that is a text".to_owned())
 }
 
-/// Whether a word names a guest rather than something that is built in.
+/// Whether a word names a guest rather than something built in.
 pub(crate) fn is_guest(word: &str) -> bool {
     word.ends_with(".wasm") || vcr_guest_tools::registry::GuestReference::is_oci(word)
 }

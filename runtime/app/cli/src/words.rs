@@ -1,4 +1,4 @@
-//! Parses the words of a command line to a command.
+//! Parses command lines.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -12,11 +12,11 @@ use crate::args::{self, Cli, Command};
 use crate::serve::config_file;
 use crate::values;
 
-/// Options that print the version if nothing else is requested.
+/// Options that print the version, if they are the only word.
 const VERSION: [&str; 2] = ["--version", "-V"];
 
-/// The time limit on a command line. It counts while the words are read, because files that they
-/// name are fetched and read then. [`parsed`] reports its errors.
+/// The time limit on a command line. It must already apply during parsing, because parsing fetches and reads files.
+/// [`parsed`] reports its errors.
 pub(crate) fn time(words: &[OsString]) -> Option<Duration> {
     let mut texts = words.iter().map_while(|word| word.to_str()).take_while(|word| *word != "--");
     let rest = |word: &str| {
@@ -27,16 +27,16 @@ pub(crate) fn time(words: &[OsString]) -> Option<Duration> {
     values::timeout(value).ok()
 }
 
-/// Reads a command line; the file of `--config` completes that of `vcr serve`.
+/// Parses a command line. For `vcr serve --config FILE`, includes the options in the file.
 pub(crate) fn parsed(words: Vec<OsString>) -> Result<Cli, clap::Error> {
     if let [_, word] = &words[..]
         && VERSION.iter().any(|version| word == version)
     {
-        // Installers and scripts ask often, and need no commands declared for that.
+        // Installers and scripts ask for the version often, so no commands are declared for it.
         clap::Command::new("vcr").version(env!("CARGO_PKG_VERSION")).try_get_matches_from(&words)?;
     }
     if words.iter().any(|word| word.to_str().is_some_and(|word| word.contains("://"))) {
-        // Help, and errors in the words, come before stores are queried.
+        // Handle help and invalid words before stores are queried.
         values::look(|| args::command().try_get_matches_from(&words))?;
     }
     #[cfg(feature = "serve")]
@@ -45,7 +45,7 @@ pub(crate) fn parsed(words: Vec<OsString>) -> Result<Cli, clap::Error> {
     let matches = args::command().try_get_matches_from(&words);
     let matches = matches.map_err(|error| with_suggestion(error, &words))?;
     let mut cli = Cli::from_arg_matches(&matches)?;
-    // Sweeps repeat the same words: with other values, or for other processes.
+    // Sweeps repeat the words with other values or in other processes.
     match &mut cli.command {
         Command::Replay(args) => args.words = words,
         Command::Run(args) => args.words = words,
@@ -54,8 +54,8 @@ pub(crate) fn parsed(words: Vec<OsString>) -> Result<Cli, clap::Error> {
     Ok(cli)
 }
 
-/// The error with the command that an unknown one is closest to, or that reads the named file. Clap's
-/// own measure finds none for short words with swapped letters.
+/// Adds a suggestion: the command closest to an unknown one, or the command that reads the named file. clap suggests
+/// nothing for short words with swapped letters.
 fn with_suggestion(error: clap::Error, words: &[OsString]) -> clap::Error {
     let mut error = with_forms(error, words);
     let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidSubcommand) else { return error };
@@ -74,7 +74,7 @@ fn with_suggestion(error: clap::Error, words: &[OsString]) -> clap::Error {
     error
 }
 
-/// An error about an option that was given by two of its names, with both names.
+/// For an option given under two of its names, shows both names.
 fn with_forms(mut error: clap::Error, words: &[OsString]) -> clap::Error {
     let (Some(ContextValue::String(option)), Some(prior)) =
         (error.get(ContextKind::InvalidArg), error.get(ContextKind::PriorArg))
@@ -102,7 +102,7 @@ fn with_forms(mut error: clap::Error, words: &[OsString]) -> clap::Error {
     error
 }
 
-/// The command that words begin with, with its options.
+/// The command that the words select, with its options.
 fn command_of<'a>(words: impl Iterator<Item = &'a OsString>) -> clap::Command {
     let mut command = args::command();
     for word in words.skip(1).filter_map(|word| word.to_str()) {

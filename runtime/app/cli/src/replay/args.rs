@@ -1,4 +1,4 @@
-//! The options of `vcr replay`: Dynamo's, with its names and defaults, and more.
+//! Options of `vcr replay`: those of Dynamo, with their names and defaults, and more.
 
 use std::ffi::OsString;
 use std::num::{NonZeroU32, NonZeroUsize};
@@ -69,7 +69,7 @@ pub(crate) struct ReplayArgs {
     #[command(flatten)]
     pub(crate) refused: RefusedArgs,
 
-    /// The whole command line that these are of.
+    /// The whole command line.
     #[arg(skip)]
     pub(crate) words: Vec<OsString>,
 }
@@ -364,12 +364,12 @@ pub(crate) struct SweepArgs {
 }
 
 impl RunFlags {
-    /// When the run ends, in nanoseconds, if that is set.
+    /// Maximum virtual time of the run in nanoseconds, if set.
     pub(crate) fn max_time_ns(&self) -> Option<u64> {
         self.max_sim_time.or_else(|| self.max_sim_time_seconds.map(|seconds| (seconds * 1e9).round() as u64))
     }
 
-    /// Most threads of a sweep.
+    /// Number of threads for a sweep.
     pub(crate) fn threads(&self) -> NonZeroUsize {
         let given = self.threads.and_then(|threads| NonZeroUsize::new(threads.into()));
         given.unwrap_or_else(|| std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN))
@@ -392,7 +392,6 @@ pub(crate) struct RefusedArgs {
     pub(crate) aic_model_path: Option<String>,
 }
 
-/// Scope within which equal hash ids mean equal tokens.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 pub(crate) enum IdScope {
     Trace,
@@ -400,7 +399,6 @@ pub(crate) enum IdScope {
     Session,
 }
 
-/// The time that a replay takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum ReplayMode {
     /// In virtual time.
@@ -409,7 +407,7 @@ pub(crate) enum ReplayMode {
     Online,
 }
 
-/// Transfers that share bandwidth.
+/// Which KV transfers share bandwidth.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 pub(crate) enum Contention {
     None,
@@ -417,13 +415,13 @@ pub(crate) enum Contention {
     Shared,
 }
 
-/// The router that chooses the worker of a request.
+/// The router that chooses workers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum RouterMode {
     RoundRobin,
     KvRouter,
     LeastLoaded,
-    /// A guest's path or reference.
+    /// A guest: its path or reference.
     Guest(String),
 }
 

@@ -1,4 +1,4 @@
-//! `--capacity`: for how long each limit kept requests waiting, for `vcr inspect pressure`.
+//! `--capacity`: measures how long each limit kept requests waiting, for `vcr inspect pressure`.
 
 use std::collections::BTreeMap;
 
@@ -9,28 +9,27 @@ use vcr_report::RunEvents;
 use vcr_scenario::timeline_of;
 use vcr_steplog::{settings_of, stop_word};
 
-/// Sums over the steps of each engine.
+/// Waiting times summed over the steps of each engine.
 #[derive(Debug, Default)]
 pub(super) struct Capacity {
-    /// Sums of each engine, by its index over all engines of the run.
+    /// Sums by engine index over all engines of the run.
     engines: BTreeMap<u32, EngineCapacity>,
 }
 
 #[derive(Clone, Debug, Default)]
 struct EngineCapacity {
     settings: Map<String, Value>,
-    /// Time in steps while requests had to wait.
+    /// Time of steps while requests waited.
     queued_ns: u64,
-    /// Time in steps with as many running requests as there may be.
+    /// Time of steps with the maximum number of running requests.
     full_ns: u64,
     peak_queued: u64,
     peak_active: u64,
-    /// Time in steps while requests had to wait, by the reason that ended admission.
+    /// Time of steps while requests waited, by the reason that ended admission.
     bound_ns: BTreeMap<&'static str, u64>,
 }
 
 impl Capacity {
-    /// Counts a step.
     pub(super) fn started(&mut self, step: &StepRecord<'_>) {
         let engine = self.engines.entry(step.worker).or_insert_with(|| EngineCapacity {
             settings: settings_of(&step.engine.kind()),
@@ -50,7 +49,7 @@ impl Capacity {
         }
     }
 
-    /// As a part of the report.
+    /// The sums as part of the report.
     pub(super) fn json(&self, run: &Report) -> Value {
         let mut pools: BTreeMap<&str, EngineCapacity> = BTreeMap::new();
         for EngineReport { pool, worker, .. } in &run.engines {

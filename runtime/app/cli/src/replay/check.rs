@@ -1,11 +1,11 @@
-//! Rules of Dynamo's replay for combinations of options.
+//! Dynamo's rules for combinations of options.
 
 use vcr_trace::Format;
 
 use super::args::{ReplayArgs, ReplayMode, RouterMode};
 use super::{Refusal, online};
 
-/// Complains about everything at once.
+/// Checks all rules and reports all problems at once.
 pub(crate) fn check(args: &ReplayArgs) -> Result<(), Refusal> {
     let mut lines = Vec::new();
     let mut problem = |text: &str| lines.push(text.to_owned());
@@ -71,7 +71,7 @@ fn sources(args: &ReplayArgs, problem: &mut dyn FnMut(&str)) {
     }
 }
 
-/// Rules of single formats.
+/// Checks the rules of trace formats.
 fn formats(args: &ReplayArgs, problem: &mut dyn FnMut(&str)) {
     let trace = &args.trace;
     let is_agentic = trace.trace_format.is_some_and(Format::needs_closed_loop);
@@ -133,7 +133,7 @@ fn routers(args: &ReplayArgs, problem: &mut dyn FnMut(&str)) {
             (router.router_replicas > 1, "--router-replicas"),
             (router.router_sync_ms.is_some(), "--router-sync-ms"),
         ];
-        // In a sweep over modes, only some runs have the router.
+        // A sweep over router modes has only some runs with the KV router.
         let is_swept = args.sweep.sweeps.iter().any(|sweep| sweep.starts_with("router_mode="));
         for (_, name) in only_kv.iter().filter(|(given, _)| *given && !is_swept) {
             problem(&format!("{name} is for --router-mode kv_router"));

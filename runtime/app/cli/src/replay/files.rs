@@ -1,4 +1,4 @@
-//! The files that `vcr replay` writes, open before anything is run.
+//! Output files of `vcr replay`, opened before the run.
 
 use std::path::PathBuf;
 
@@ -7,10 +7,10 @@ use vcr_guest_tools::registry::GuestReference;
 
 use super::args::{ReplayArgs, RouterMode};
 
-/// Name of a report in a folder.
+/// File name of a report in a folder.
 const REPORT_NAME: &str = "replay_report.json";
 
-/// The requested files; none has its name yet.
+/// Drafts of the requested files.
 pub(super) struct Files {
     pub(super) report: Option<OutputFile>,
     pub(super) rows: Option<OutputFile>,
@@ -34,13 +34,13 @@ impl Files {
     }
 }
 
-/// Path of the report: the file, or one in the folder.
+/// Path of the report: the given file, or a file in the given folder.
 pub(super) fn report_path(args: &ReplayArgs) -> Option<PathBuf> {
     let path = args.output.report_json.as_ref()?;
     Some(if path.is_dir() { path.join(REPORT_NAME) } else { path.clone() })
 }
 
-/// The files that the arguments name as inputs.
+/// All input files in the arguments.
 pub(super) fn inputs(args: &ReplayArgs) -> Vec<PathBuf> {
     let mut inputs = args.trace_files.clone();
     let (cluster, router) = (&args.cluster, &args.router);

@@ -1,4 +1,4 @@
-//! `--host-times`: time and memory that a replay uses on this machine.
+//! `--host-times`: measures time and memory of a replay on this machine.
 
 use std::time::{Duration, Instant};
 
@@ -7,22 +7,21 @@ use serde_json::{Value, json};
 use vcr_base::input::memory;
 use vcr_base::units::{format_bytes, format_ns};
 
-/// Why a peak of memory may be missing.
+/// Why the peak memory may be missing.
 const NO_PEAK: &str = "the system has no VmHWM in /proc/self/status";
 
-/// Clocks at the start of a run.
 pub(super) struct HostClocks {
     wall: Instant,
     cpu: Duration,
 }
 
-/// Host resources of a run.
+/// Resources that a run used on this machine.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct HostUse {
     pub(super) wall: Duration,
     /// Processor time of all threads of the process.
     cpu: Duration,
-    /// The most memory that the process had until then, in bytes.
+    /// Peak memory of the process, in bytes.
     peak_bytes: Option<u64>,
 }
 
@@ -40,7 +39,7 @@ impl HostClocks {
     }
 }
 
-/// Processor time of the process, with the kernel's time for it.
+/// User and system time of the process.
 fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(time.tv_sec.try_into().unwrap_or(0), time.tv_nsec.try_into().unwrap_or(0))
@@ -51,7 +50,7 @@ impl HostUse {
         self.wall.as_secs_f64() * 1e3
     }
 
-    /// As a part of the report.
+    /// The resources as part of the report.
     pub(super) fn json(&self) -> Value {
         let mut json = json!({
             "wall_time_ms": self.wall_ms(),
@@ -64,7 +63,7 @@ impl HostUse {
         json
     }
 
-    /// As a line of the summary.
+    /// The resources as a line of the summary.
     pub(super) fn line(&self) -> String {
         let [wall, cpu] = [self.wall, self.cpu].map(|time| format_ns(time.as_nanos() as f64));
         let memory = match self.peak_bytes {
@@ -92,7 +91,7 @@ mod tests {
     #[test]
     fn work_shows() {
         let clocks = HostClocks::start();
-        // Until it has cost something, however coarse the clock.
+        // Repeats until the processor time is measurable, even with a coarse clock.
         let mut sum = 0_u64;
         while clocks.stop().cpu.is_zero() {
             sum = std::hint::black_box(sum.wrapping_mul(31) + 7);

@@ -1,4 +1,4 @@
-//! `vcr replay`: the inputs of Dynamo's offline replay, with results in its terms.
+//! `vcr replay`: runs the inputs of Dynamo's offline replay and reports in its terms.
 
 pub(crate) mod args;
 mod capacity;
@@ -50,20 +50,20 @@ pub(crate) fn replay(args: &ReplayArgs) -> Exit {
     done.unwrap_or_else(Refusal::print)
 }
 
-/// Name, in reports, of the maximum time that ends a run.
+/// Name of the time limit in reports.
 const MAX_TIME: &str = "--max-sim-time";
 
-/// A replay that has ended.
+/// A completed or stopped replay.
 pub(crate) struct Replayed {
     run: Report,
     summary: Summary,
     warnings: Vec<String>,
     trace: Option<Arc<Trace>>,
-    /// The limit that ended it early, if any.
+    /// What ended the replay early, if anything.
     stopped_by: Option<&'static str>,
-    /// The account of `--capacity`.
+    /// Results of `--capacity`.
     capacity: Option<serde_json::Value>,
-    /// Host resources used, if requested.
+    /// Resources used on this machine, if requested.
     host: Option<HostUse>,
 }
 
@@ -105,12 +105,12 @@ impl Replayed {
         Ok(replayed)
     }
 
-    /// Whether it was stopped before the end that it was given.
+    /// Whether the replay ended early.
     pub(crate) fn is_partial(&self) -> bool {
         self.run.partial
     }
 
-    /// The report, as `--json` prints it.
+    /// Writes the report of `--json`.
     pub(crate) fn write_json(&self, args: &ReplayArgs, out: &mut dyn Write) -> io::Result<()> {
         self.results(args).write_json(out)
     }
@@ -138,7 +138,7 @@ fn replay_once(args: &ReplayArgs) -> Result<Exit, Refusal> {
     Ok(printed(printed_all, stopped.map_or(Exit::Passed, stop::Cause::exit)))
 }
 
-/// Runs it, and shows how far it is.
+/// Executes the run and shows its progress.
 fn run(config: RunConfig, how: How, reporter: &dyn Reporter, watched: Watched<'_>) -> Result<Report, Refusal> {
     let name = config.name.clone();
     reporter.run_started(&name);
@@ -155,16 +155,16 @@ fn run(config: RunConfig, how: How, reporter: &dyn Reporter, watched: Watched<'_
     done
 }
 
-/// How a run is carried out.
+/// Virtual or real time.
 #[derive(Clone, Copy, Debug)]
 enum How {
-    /// In virtual time.
+    /// Virtual time.
     Simulated,
-    /// In real time.
+    /// Real time.
     Live,
 }
 
-/// Records kept during a run.
+/// Observers of a run.
 #[derive(Default)]
 struct Watched<'a> {
     capacity: Option<&'a mut Capacity>,

@@ -1,4 +1,4 @@
-//! `--replay-mode online`: the replay in real time, on live engines of this process.
+//! `--replay-mode online`: replays in real time, on live engines in this process.
 
 use vcr_cluster::observe::Observer;
 use vcr_cluster::{Report, RunConfig, Target, TargetError};
@@ -7,7 +7,7 @@ use vcr_scenario::{Blame, Reporter};
 use super::args::ReplayArgs;
 use crate::refusal::Refusal;
 
-/// Refuses options of virtual time that real time lacks.
+/// Refuses options that only work in virtual time.
 pub(super) fn refuse(args: &ReplayArgs, problem: &mut dyn FnMut(&str)) {
     for (given, name, why) in [
         (!args.sweep.sweeps.is_empty(), "--sweep", "its runs would be each other's load"),
@@ -26,7 +26,7 @@ pub(super) fn refuse(args: &ReplayArgs, problem: &mut dyn FnMut(&str)) {
     }
 }
 
-/// Carries out a run on live engines and measures it.
+/// Executes a run on live engines and measures it.
 pub(super) fn run(config: RunConfig, reporter: &dyn Reporter, observer: &mut dyn Observer) -> Result<Report, Refusal> {
     let Some(driver) = crate::run::targets() else {
         let refusal = Refusal::input("this build of vcr lacks the feature `target`, which --replay-mode online needs");

@@ -1,4 +1,4 @@
-//! Options of `vcr replay` for plays of agents that follow each other in lanes.
+//! Options of `vcr replay` for playing agents' sessions in lanes.
 
 use clap::Args;
 use vcr_cluster::ProfileConfig;
@@ -39,7 +39,7 @@ pub(crate) struct ProfileArgs {
 }
 
 impl ProfileArgs {
-    /// The profile, if lanes are asked for.
+    /// The profile, if `--lanes` is given.
     pub(crate) fn config(&self, speedup: f64) -> Option<ProfileConfig> {
         Some(ProfileConfig {
             speedup,

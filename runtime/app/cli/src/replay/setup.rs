@@ -17,25 +17,25 @@ use vcr_trace::{HashIdScope, SharedPrefix, Strictness, Trace, TraceOptions};
 use super::Refusal;
 use super::args::{Contention, IdScope, ReplayArgs, RouterMode};
 
-/// Name of the run and its workload.
+/// Name of the run and of its workload.
 const NAME: &str = "replay";
 
-/// A run, ready to go.
+/// A complete configuration of a run.
 pub(crate) struct Setup {
     pub(crate) config: RunConfig,
     pub(crate) settings: ReportSettings,
-    /// Options that were accepted without their effect.
+    /// Warnings about accepted options without effect.
     pub(crate) warnings: Vec<String>,
 }
 
-/// Text given itself, or as a file name after `@`.
+/// Returns `value`, or the contents of the file if it is `@FILE`.
 pub(crate) fn text_of(place: &str, value: &str) -> Result<String, Refusal> {
     let Some(path) = value.strip_prefix('@') else { return Ok(value.to_owned()) };
     let read = vcr_base::input::read_text(Path::new(path), vcr_base::input::MAX_CONFIG_BYTES);
     read.map_err(|error| Refusal::input(format!("{place}: cannot read `{path}`: {error}")))
 }
 
-/// Reads the trace, if there is one.
+/// Reads the trace, if given.
 pub(crate) fn read_trace(args: &ReplayArgs) -> Result<Option<Arc<Trace>>, Refusal> {
     if args.trace_files.is_empty() {
         return Ok(None);
@@ -71,7 +71,7 @@ pub(crate) fn read_trace(args: &ReplayArgs) -> Result<Option<Arc<Trace>>, Refusa
     Ok(Some(Arc::new(trace)))
 }
 
-/// The run that the options describe.
+/// Makes the run that the options describe.
 pub(crate) fn setup(args: &ReplayArgs, trace: Option<&Arc<Trace>>) -> Result<Setup, Refusal> {
     let mut warnings: Vec<String> = trace.iter().flat_map(|trace| &trace.warnings).map(ToString::to_string).collect();
     let router = router(args, trace, &mut warnings)?;
@@ -95,7 +95,7 @@ pub(crate) fn setup(args: &ReplayArgs, trace: Option<&Arc<Trace>>) -> Result<Set
     Ok(Setup { config, settings, warnings })
 }
 
-/// Routers of the three roles.
+/// Routers for whole requests, prefills and decodes.
 struct Routers {
     whole: RouterConfig,
     prefill: RouterConfig,
@@ -136,8 +136,8 @@ fn router(args: &ReplayArgs, trace: Option<&Arc<Trace>>, warnings: &mut Vec<Stri
     Ok(Routers { whole, prefill, decode, args: read })
 }
 
-/// The classes of the router's queue, if a file defines them, and warnings about parts of the file
-/// or the trace without effect.
+/// Request classes of the router's queue, if a file defines them. Warns about parts of the file or the trace that
+/// have no effect.
 fn queue_policies(
     args: &ReplayArgs,
     read: &RouterArgs,
@@ -277,7 +277,7 @@ fn topology(
     ))
 }
 
-/// Checks that prefill and decode engines fit together.
+/// Checks that the arguments of prefill and decode engines are compatible.
 fn check_pair(prefill: &EngineArgs, decode: &EngineArgs) -> Result<(), Refusal> {
     let mut lines = Vec::new();
     for (args, place, role) in
@@ -303,8 +303,8 @@ fn check_pair(prefill: &EngineArgs, decode: &EngineArgs) -> Result<(), Refusal> 
     if lines.is_empty() { Ok(()) } else { Err(Refusal::input(lines.join("\n"))) }
 }
 
-/// The link for KV. As in Dynamo, the prefill engines' arguments set its cost, and transfers
-/// are free without a bandwidth and a size.
+/// The link for KV transfers. As in Dynamo, its cost comes from the prefill engines' arguments, and transfers take no
+/// time unless both bandwidth and size are given.
 fn link(args: &ReplayArgs, prefill: &EngineArgs) -> LinkConfig {
     let transfer = &prefill.kv_transfer;
     let bytes_per_s = transfer.bandwidth_gb_per_s.map(|gb_per_s| (gb_per_s * 1e9).round() as u64);
@@ -324,7 +324,7 @@ fn link(args: &ReplayArgs, prefill: &EngineArgs) -> LinkConfig {
     }
 }
 
-/// The router with the queue order of the engine arguments, unless it has its own.
+/// Applies the queue order of the engine arguments to the router, unless it has its own order.
 fn with_queue_order(router: RouterConfig, routers: &RouterArgs, engine: &EngineArgs) -> RouterConfig {
     match (router, engine.router_queue_policy) {
         (RouterConfig::Kv(mut config), Some(order)) if routers.queue_policy.is_none() => {
@@ -335,7 +335,7 @@ fn with_queue_order(router: RouterConfig, routers: &RouterArgs, engine: &EngineA
     }
 }
 
-/// The router with the time at which it receives the KV events of a step.
+/// Sets whether the router receives KV events at the start or end of a step.
 fn with_event_time(mut router: RouterConfig, is_step_end: bool) -> RouterConfig {
     if let RouterConfig::Kv(config) = &mut router
         && let KvKnowledge::Events { at_step_end, .. } = &mut config.knowledge
@@ -345,7 +345,7 @@ fn with_event_time(mut router: RouterConfig, is_step_end: bool) -> RouterConfig 
     router
 }
 
-/// Checks that there is memory for the run.
+/// Checks that the run fits into memory.
 fn check_room(estimate: MemoryEstimate) -> Result<(), Refusal> {
     vcr_scenario::check_room(estimate).map_err(|problem| Refusal::input(problem).hint(vcr_scenario::MEMORY_HINT))
 }

@@ -1,4 +1,4 @@
-//! Output of a run's results: files, JSON, tables.
+//! Writes the results of a run: files, JSON and tables.
 
 use std::io::{self, Write};
 
@@ -26,15 +26,15 @@ pub(crate) struct Results<'a> {
     pub(crate) summary: &'a Summary,
     pub(crate) warnings: &'a [String],
     pub(crate) trace: Option<&'a Trace>,
-    /// The limit that stopped the run early, if any.
+    /// What ended the run early, if anything.
     pub(crate) stopped_by: Option<&'static str>,
-    /// The account of `--capacity`.
+    /// Results of `--capacity`.
     pub(crate) capacity: Option<&'a serde_json::Value>,
-    /// Host resources used, if they are to be shown.
+    /// Resources used on this machine, if requested.
     pub(super) host: Option<&'a HostUse>,
 }
 
-/// The name of a session. A trace that is played again has another one each time.
+/// Name of a session. When a trace is repeated, its sessions get a number after their name.
 fn session_name(names: &[String], session: u64) -> Option<String> {
     let count = names.len() as u64;
     let name = &names[usize::try_from(session.checked_rem(count)?).ok()?];
@@ -45,7 +45,6 @@ fn session_name(names: &[String], session: u64) -> Option<String> {
 }
 
 impl Results<'_> {
-    /// Writes the requested files.
     pub(crate) fn write_files(&self, files: Files) -> Result<(), Refusal> {
         if let Some(file) = files.report {
             file.write_with(|out| self.write_json(out))?;
@@ -58,8 +57,8 @@ impl Results<'_> {
         Ok(())
     }
 
-    /// Names of the sessions, as in Dynamo: from the trace, or from the line of their only request.
-    /// Not reported where no session has several turns and no concurrency counts them.
+    /// Names of the sessions, as in Dynamo: from the trace, or from the line of a session's only request. None if
+    /// each session has one turn, unless concurrency or lanes are set.
     fn session_names(&self) -> Option<Vec<String>> {
         let Some(trace) = self.trace else {
             let synthetic = &self.args.synthetic;
@@ -72,7 +71,7 @@ impl Results<'_> {
         {
             return None;
         }
-        // Sessions are numbered as they first appear.
+        // Sessions are numbered in the order of their first request.
         let first_turns = trace.requests.iter().filter(|request| request.turn == 0);
         let name = |request: &TraceRequest| match trace.session_id(request.session) {
             Some(id) => id.to_owned(),
@@ -81,7 +80,6 @@ impl Results<'_> {
         Some(first_turns.map(name).collect())
     }
 
-    /// Prints the requested output.
     pub(crate) fn print(&self, out: &mut dyn Write) -> io::Result<()> {
         if self.args.output.json {
             return self.write_json(out);

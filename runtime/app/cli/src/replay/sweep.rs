@@ -1,4 +1,4 @@
-//! Sweeps: one run for each combination of values, over a trace that is read once.
+//! Sweeps: a run for each combination of values, over a trace that is read once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -30,7 +30,7 @@ use crate::terminal::progress::TerminalReporter;
 use crate::terminal::style::{RED, align_right, bare_table, write_table};
 use crate::terminal::text::{counted, printable};
 
-/// Options of inputs and outputs, which do not change a run.
+/// Input and output options, which cannot be swept.
 const NOT_SWEPT: [&str; 25] = [
     "memory-limit",
     "sessions",
@@ -59,14 +59,14 @@ const NOT_SWEPT: [&str; 25] = [
     "help",
 ];
 
-/// The target of a swept name.
+/// What a swept name sets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Target {
     /// An option of the command.
     Flag(String),
     /// A key of the router's configuration.
     RouterKey(String),
-    /// A key of all engine arguments.
+    /// A key of the arguments of all engines.
     EngineKey(String),
     /// A key of the prefill engines' arguments.
     PrefillKey(String),
@@ -74,27 +74,27 @@ enum Target {
     DecodeKey(String),
 }
 
-/// The result of a run.
+/// A run of the sweep.
 struct Point {
-    /// Its number in the whole grid.
+    /// Number of the run in the whole grid.
     index: usize,
-    /// The value on each axis.
+    /// A value for each axis.
     values: Vec<String>,
     measured: Measured,
 }
 
-/// Columns of a run in a table.
+/// Results of a run for a table.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Measured {
-    /// All keys of the flat report that do not depend on the host.
+    /// All keys of the flat report that do not depend on this machine.
     metrics: Map<String, Value>,
     fingerprint: String,
-    /// Why it could not be run, if it could not; it then has no metrics.
+    /// Why the run is infeasible, if so; then there are no metrics.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) infeasible: Option<String>,
 }
 
-/// The key of the requests in time, where a limit of latencies was given.
+/// Key of the goodput, which exists if a latency limit is set.
 const GOODPUT: &str = "goodput_request_throughput_rps";
 
 impl Measured {
@@ -110,7 +110,7 @@ fn targets(args: &ReplayArgs, axes: &[Axis]) -> Result<Vec<Target>, Refusal> {
     targets.collect()
 }
 
-/// A sweep whose points run one by one, on request.
+/// A sweep whose points are run on request.
 pub(crate) struct Points {
     args: ReplayArgs,
     trace: Option<Arc<Trace>>,
@@ -120,7 +120,7 @@ pub(crate) struct Points {
 }
 
 impl Points {
-    /// Reads the common settings of all points.
+    /// Reads the settings that all points share.
     pub(crate) fn new(args: ReplayArgs, axes: Vec<Axis>) -> Result<Self, Refusal> {
         let targets = targets(&args, &axes)?;
         let trace = setup::read_trace(&args)?;
@@ -128,7 +128,7 @@ impl Points {
         Ok(Self { args, trace, axes, targets, base })
     }
 
-    /// Sets up a point and reports its errors.
+    /// Sets up a point and returns its errors.
     pub(crate) fn setup(&self, values: &[String]) -> Result<Setup, Refusal> {
         setup_point(&self.args, &self.base, &self.targets, self.trace.as_ref(), (&self.axes, values))
     }
@@ -143,13 +143,13 @@ impl Points {
         files::inputs(&self.args)
     }
 
-    /// See [`Header::new`].
+    /// The settings for [`Header::new`].
     pub(crate) fn settings(&self) -> String {
         settings(&self.args)
     }
 }
 
-/// The run of a point.
+/// Makes the run of a point.
 fn setup_point(
     args: &ReplayArgs,
     base: &(Vec<OsString>, Vec<OsString>),
@@ -165,7 +165,7 @@ fn setup_point(
     Ok(setup)
 }
 
-/// Runs a point that was set up; none if it was stopped.
+/// Runs a configured point; none if it was stopped.
 fn run_point(setup: &Setup, reporter: &dyn Reporter) -> Result<Option<Measured>, Refusal> {
     let Setup { config, settings, .. } = setup;
     let run = match run(config.clone(), How::Simulated, reporter, Watched::default()) {
@@ -192,7 +192,7 @@ pub(crate) fn sweep(args: &ReplayArgs) -> Result<Exit, Refusal> {
     let files = files::Files::open(args)?;
     let trace = setup::read_trace(args)?;
     let combinations = combinations(&axes).map_err(Refusal::input)?;
-    // All points are set up first, so that a bad value costs no run.
+    // All points are set up before the first run, so that an invalid value fails early.
     let base = base_command(&args.words);
     let mut setups = Vec::new();
     let chosen = args.sweep.shard.points(combinations.len());
@@ -236,7 +236,8 @@ pub(crate) fn sweep(args: &ReplayArgs) -> Result<Exit, Refusal> {
         return Err(refusal);
     }
     let columns = columns(&axes, &points.iter().map(|point| (&point.values, &point.measured)).collect::<Vec<_>>());
-    // The same command continues from kept points, unless a table is in its way.
+    // After a stop, no table is written, because the same command continues from the stored points and would refuse
+    // an existing table.
     let is_written = files.sweep.is_some() && (stopped.is_none() || kept.is_none());
     if let (Some(file), Some(format)) = (files.sweep.filter(|_| is_written), out_format) {
         let written = match args.sweep.shard.shard {
@@ -269,8 +270,7 @@ pub(crate) fn sweep(args: &ReplayArgs) -> Result<Exit, Refusal> {
     Ok(printed(written, Exit::Passed))
 }
 
-/// The results of the chosen points, by their numbers: results of an earlier process, and the others,
-/// which are run now.
+/// The results of the chosen points, by number. Points without a result of an earlier process are run.
 fn execute(
     args: &ReplayArgs,
     (chosen, setups): (&[usize], &[Setup]),
@@ -298,7 +298,7 @@ fn execute(
     Ok(results)
 }
 
-/// The refusal of a sweep whose points are all infeasible.
+/// The error of a sweep whose points are all infeasible.
 fn whole_refusal(axes: &[Axis], points: &[Point]) -> Option<Refusal> {
     let mut refusals = points.iter().map(|point| {
         let why = point.measured.infeasible.clone()?;
@@ -320,7 +320,7 @@ fn write_shard(
     part::write_file(file, header, &files::inputs(args), results)
 }
 
-/// The options that results depend on, without the swept ones; files by their names.
+/// All options that affect results, except the swept ones. Files are given by name.
 fn settings(args: &ReplayArgs) -> String {
     let run = super::args::RunFlags { memory_limit: None, threads: None, ..args.run.clone() };
     let traces: Vec<_> = args.trace_files.iter().map(|path| vcr_base::input::remote::named(path)).collect();
@@ -359,13 +359,13 @@ fn target(name: &str) -> Result<Target, String> {
     Err(format!("unknown name `{name}`: expected an option, an engine argument or a key of the router's configuration"))
 }
 
-/// The command line, for repetition with other values.
+/// The words of the command line before and after `--`, to be repeated with other values.
 fn base_command(words: &[OsString]) -> (Vec<OsString>, Vec<OsString>) {
     let end = words.iter().position(|word| word == "--").unwrap_or(words.len());
     (words[..end].to_vec(), words[end..].to_vec())
 }
 
-/// The options of one run.
+/// The options of one point.
 fn point_args(
     args: &ReplayArgs,
     (words, files): &(Vec<OsString>, Vec<OsString>),
@@ -380,7 +380,7 @@ fn point_args(
     }
     words.extend(files.iter().cloned());
     let mut point = if targets.iter().any(|target| matches!(target, Target::Flag(_))) {
-        // A repeated flag overrides the earlier one.
+        // A repeated option overrides the earlier one.
         let cli = Cli::try_parse_from(words).map_err(|error| {
             let text = error.to_string();
             let line = text.lines().next().unwrap_or_default();
@@ -399,7 +399,7 @@ fn point_args(
     Ok(point)
 }
 
-/// Sets a key of a configuration.
+/// Sets a swept value.
 fn apply(point: &mut ReplayArgs, target: &Target, value: &str) -> Result<(), Refusal> {
     let json = serde_json::from_str(value).unwrap_or_else(|_| Value::String(value.to_owned()));
     let cluster = &mut point.cluster;
@@ -427,7 +427,7 @@ fn apply(point: &mut ReplayArgs, target: &Target, value: &str) -> Result<(), Ref
     Ok(())
 }
 
-/// A row for each run: its values, all keys of the flat report, its fingerprint.
+/// The table: a row for each run, with values, all keys of the flat report, and the fingerprint.
 pub(crate) fn columns(axes: &[Axis], rows: &[(&Vec<String>, &Measured)]) -> Vec<Column> {
     let mut columns: Vec<Column> = axes
         .iter()
@@ -456,13 +456,13 @@ pub(crate) fn columns(axes: &[Axis], rows: &[(&Vec<String>, &Measured)]) -> Vec<
     columns
 }
 
-/// Keys about the host, on which parallel runs disturb each other.
+/// Whether a key depends on this machine. Parallel runs disturb these measurements.
 fn is_of_host(key: &str) -> bool {
     ["wall_time_ms", "processed_tokens_per_s", "processed_output_tokens_per_s"].contains(&key)
 }
 
 fn print(out: &mut dyn Write, axes: &[Axis], points: &[Point]) -> io::Result<()> {
-    /// Columns that are left out where the table does not fit, first to last.
+    /// Columns that are dropped, in this order, if the table is too wide.
     const LEFT_OUT: [&str; 8] = ["worker s", "done", "reuse", "e2e avg", "itl avg", "ttft avg", "out tok/s", "e2e p99"];
     let has_goodput = points.iter().any(|point| point.measured.number(GOODPUT).is_some());
     let mut table = bare_table();

@@ -1,7 +1,7 @@
-//! `--telemetry`: the workers at equal distances of virtual time, a line of JSON each.
+//! `--telemetry`: writes the state of the workers at equal intervals of virtual time, as JSON lines.
 //!
-//! A line is written when the replay has reached its time. A write error ends the replay: an
-//! observer cannot return an error, so it is kept until then.
+//! Each line is written when the replay reaches its time. Observers cannot return errors, so a write error is stored,
+//! and ends the replay.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -12,13 +12,12 @@ use vcr_base::output::{OutputError, OutputFile};
 use vcr_cluster::Topology;
 use vcr_cluster::observe::{EngineSample, Telemetry};
 
-/// The file of telemetry, open.
 pub(super) struct TelemetryFile {
     path: PathBuf,
     file: OutputFile,
     out: BufWriter<File>,
     interval_ns: u64,
-    /// The place of each engine, by its index over all engines of the run.
+    /// Pool and worker of each engine, by engine index over the run.
     places: Vec<Place>,
     failure: Option<io::Error>,
 }
@@ -68,7 +67,6 @@ impl TelemetryFile {
         self.interval_ns
     }
 
-    /// Writes a line.
     pub(super) fn write(&mut self, telemetry: &Telemetry<'_>) {
         if self.failure.is_none() {
             self.failure = write_line(&mut self.out, &self.places, telemetry).err();
@@ -80,18 +78,18 @@ impl TelemetryFile {
         self.failure.is_some()
     }
 
-    /// Renames the file to its name.
+    /// Completes the file.
     pub(super) fn finish(self) -> Result<(), OutputError> {
         let Self { path, file, mut out, failure, .. } = self;
         let written = failure.map_or(Ok(()), Err).and_then(|()| out.flush());
-        // Data that could not be written is not tried again.
+        // Dropping the writer would try to write the remaining data again.
         let _ = out.into_parts();
         written.map_err(|source| OutputError::Write { path, source })?;
         file.commit()
     }
 }
 
-/// The ranks of all workers, in the order of a run.
+/// The ranks of all workers, in the order of the run.
 fn places(topology: &Topology) -> Vec<Place> {
     let mut places = Vec::new();
     for pool in topology.pools() {
@@ -119,6 +117,6 @@ fn write_line(out: &mut impl Write, places: &[Place], telemetry: &Telemetry<'_>)
     };
     serde_json::to_writer(&mut *out, &line)?;
     out.write_all(b"\n")?;
-    // The reader of a pipe sees the run as it goes.
+    // Flush, so that the reader of a pipe can follow the run.
     out.flush()
 }

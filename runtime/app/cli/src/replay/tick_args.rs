@@ -1,4 +1,4 @@
-//! The options of `vcr replay --engine ticks`.
+//! Options of `vcr replay --engine ticks`.
 
 use clap::Args;
 use vcr_dynamo::ticks::TickSettings;
@@ -36,7 +36,7 @@ pub(crate) struct TickArgs {
 }
 
 impl TickArgs {
-    /// The settings that are given.
+    /// The settings given.
     pub(crate) fn settings(&self) -> TickSettings {
         TickSettings {
             total_kv_pages: self.total_kv_pages,

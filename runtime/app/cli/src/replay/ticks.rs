@@ -1,4 +1,4 @@
-//! `vcr replay --engine ticks`: the run, and its report as a table.
+//! `vcr replay --engine ticks`: executes the run and prints its report.
 
 use std::io::{self, Write};
 
@@ -15,12 +15,12 @@ use crate::stop;
 use crate::terminal::progress::TerminalReporter;
 use crate::terminal::style::{BOLD, align_right, bare_table, write_table};
 
-/// Ticks that the table lists; the report has all of them.
+/// Maximum number of ticks in the table; the report has all ticks.
 const MAX_SHOWN_TICKS: usize = 100;
-/// Name of the run in its progress.
+/// Name of the run in progress lines.
 const NAME: &str = "ticks";
 
-/// Replays the workload that is the command's only file.
+/// Replays the given workload and prints the report.
 pub(super) fn replay(args: &ReplayArgs) -> Result<Exit, Refusal> {
     let report = report(args, &TerminalReporter::new(args.output.quiet))?;
     let mut out = anstream::stdout().lock();
@@ -34,7 +34,7 @@ pub(super) fn replay(args: &ReplayArgs) -> Result<Exit, Refusal> {
     Ok(printed(written, cause.exit()))
 }
 
-/// Replays it, and writes the report to the requested file.
+/// Replays the workload, and writes the report to the requested file.
 pub(crate) fn report(args: &ReplayArgs, reporter: &dyn Reporter) -> Result<TickReport, Refusal> {
     let [path] = &args.trace_files[..] else {
         return Err(Refusal::input("invalid arguments: expected one tick workload with --engine ticks"));

@@ -1,4 +1,4 @@
-//! Options of `vcr run` that ask for more than one execution of a scenario.
+//! Options of `vcr run` for more than one execution.
 
 use std::num::NonZeroU16;
 use std::path::PathBuf;
@@ -68,7 +68,6 @@ pub(crate) struct SeveralArgs {
     pub(crate) watch: bool,
 }
 
-/// End of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Until {
     /// At the highest value that keeps all assertions; higher ones break some.

@@ -9,33 +9,32 @@ use crate::run::measured::{Measured, MeasuredRun};
 use crate::run::statistics::Mean;
 use crate::sweep::{Axis, value_cells};
 
-/// All combinations.
 pub(crate) struct Grid {
     pub(crate) axes: Vec<Axis>,
     pub(crate) cells: Vec<Cell>,
-    /// Whether each was executed with several seeds.
+    /// Whether each combination was executed with several seeds.
     pub(crate) is_repeated: bool,
 }
 
-/// A combination of values.
+/// A combination of values and its executions.
 pub(crate) struct Cell {
-    /// Its number in the whole grid.
+    /// Number of the combination in the whole grid.
     pub(crate) point: usize,
-    /// The value on each axis.
+    /// A value for each axis.
     pub(crate) values: Vec<String>,
-    /// Its executions, one for each seed; at least one.
+    /// Executions, one for each seed; at least one.
     pub(crate) repetitions: Vec<Measured>,
 }
 
-/// A run of a combination.
+/// A run of the scenario, over all executions of a combination.
 pub(crate) struct Row<'a> {
     pub(crate) cell: &'a Cell,
     pub(crate) run: &'a str,
-    /// One for each execution that has it.
+    /// The results of this run, one for each execution that has it.
     runs: Vec<&'a MeasuredRun>,
 }
 
-/// An assertion that all executions of a combination make.
+/// Identifies an assertion across executions.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct AssertionKey {
     pub(crate) run: Option<String>,
@@ -43,13 +42,13 @@ pub(crate) struct AssertionKey {
     pub(crate) condition: Option<String>,
 }
 
-/// The results of an assertion over all executions.
+/// The results of an assertion in all executions.
 pub(crate) struct Kept {
     pub(crate) kept: usize,
     pub(crate) of: usize,
-    /// The values that were compared.
+    /// Observed values.
     pub(crate) observed: Vec<f64>,
-    /// Numbers of the executions that broke it.
+    /// Indices of the executions that broke the assertion.
     pub(crate) broken_in: Vec<usize>,
 }
 
@@ -58,7 +57,7 @@ impl AssertionKey {
         Self { run: assertion.run.clone(), subject: assertion.subject.clone(), condition: assertion.condition.clone() }
     }
 
-    /// Its name in a table whose rows are runs.
+    /// Column title in a table whose rows are runs.
     fn column(&self) -> String {
         let condition = self.condition.as_ref().map(|condition| format!(" {condition}")).unwrap_or_default();
         format!("{}{condition}", self.subject)
@@ -66,18 +65,18 @@ impl AssertionKey {
 }
 
 impl Cell {
-    /// Executions that keep all assertions.
+    /// Number of executions that keep all assertions.
     pub(crate) fn kept(&self) -> usize {
         self.repetitions.iter().filter(|one| one.passed).count()
     }
 
-    /// Why an execution could not be made, if one could not.
+    /// Why an execution was infeasible, if any was.
     pub(crate) fn infeasible(&self) -> Option<&str> {
         self.repetitions.iter().find_map(|one| one.infeasible.as_deref())
     }
 
-    /// The runs by name, in the order of the first execution that has any. If none has, the combination
-    /// is infeasible and has one row without a run.
+    /// The runs by name, in the order of the first execution that has runs. If none has, the combination is
+    /// infeasible, and gets a row without a run.
     pub(crate) fn rows(&self) -> Vec<Row<'_>> {
         let Some(first) = self.repetitions.iter().find(|one| !one.runs.is_empty()) else {
             return vec![Row { cell: self, run: "", runs: Vec::new() }];
@@ -90,7 +89,7 @@ impl Cell {
         names.map(|first| Row { cell: self, run: &first.name, runs: run(&first.name) }).collect()
     }
 
-    /// The assertions in the order of the script; equal ones are one.
+    /// The assertions in the order of the script, without duplicates.
     pub(crate) fn assertions(&self) -> Vec<AssertionKey> {
         let mut keys: Vec<AssertionKey> = Vec::new();
         for assertion in self.repetitions.iter().flat_map(|one| &one.assertions) {
@@ -102,7 +101,6 @@ impl Cell {
         keys
     }
 
-    /// The results of an assertion.
     pub(crate) fn kept_of(&self, key: &AssertionKey) -> Kept {
         let mut kept = Kept { kept: 0, of: 0, observed: Vec::new(), broken_in: Vec::new() };
         for (index, one) in self.repetitions.iter().enumerate() {
@@ -111,7 +109,7 @@ impl Cell {
                 continue;
             }
             kept.of += 1;
-            // A rate over no time has no place among numbers of JSON.
+            // JSON has no infinity, which a rate over no time is.
             let finite = |made: &&AssertionResult| made.observed.filter(|value| value.is_finite());
             kept.observed.extend(made.iter().filter_map(finite));
             if made.iter().all(|made| made.passed) {
@@ -125,26 +123,25 @@ impl Cell {
 }
 
 impl Row<'_> {
-    /// Executions that keep all assertions on this run, and those on no run.
+    /// Number of executions that keep all assertions on this run and all that are not about a run.
     pub(crate) fn kept(&self) -> usize {
         let repetitions = self.cell.repetitions.iter();
         repetitions.filter(|one| one.infeasible.is_none() && one.failed(self.run).next().is_none()).count()
     }
 
-    /// Assertions on this run, or on no run, that the first execution breaks.
+    /// The assertions on this run, or not about a run, that the first execution breaks.
     pub(crate) fn failed(&self) -> Option<String> {
         let failed = self.cell.repetitions.first()?.failed(self.run);
         let texts: Vec<String> = failed.map(|made| AssertionKey::of(made).column()).collect();
         (!texts.is_empty()).then(|| texts.join(", "))
     }
 
-    /// A metric over the executions.
+    /// The mean of a metric over the executions.
     pub(crate) fn mean(&self, metric: &str) -> Option<Mean> {
         let samples: Vec<f64> = self.runs.iter().filter_map(|run| run.metrics.get(metric).copied()).collect();
         Mean::of(&samples)
     }
 
-    /// Names of all metrics.
     pub(crate) fn metrics(&self) -> BTreeSet<&str> {
         self.runs.iter().flat_map(|run| run.metrics.keys()).map(String::as_str).collect()
     }
@@ -155,8 +152,8 @@ impl Grid {
         self.cells.iter().flat_map(Cell::rows).collect()
     }
 
-    /// A row for each run of each combination: values, assertions, results of searches, all
-    /// metrics. With several seeds these are means, with the ends of their intervals.
+    /// The table: a row for each run of each combination, with values, assertions, results of searches, and all
+    /// metrics. With several seeds, metrics are means with confidence intervals.
     pub(crate) fn columns(&self) -> Vec<Column> {
         let rows = self.rows();
         let mut columns = Vec::new();
@@ -190,7 +187,7 @@ impl Grid {
         columns
     }
 
-    /// The share of executions that keep each assertion, with its comparison.
+    /// A column for each assertion: the share of executions that keep it.
     fn assertion_columns(&self, rows: &[Row<'_>]) -> Vec<Column> {
         let mut names: Vec<String> = Vec::new();
         for key in self.cells.iter().flat_map(Cell::assertions) {

@@ -1,4 +1,4 @@
-//! `vcr run` of several files, scenarios and packs, one after the other or some at a time.
+//! `vcr run` with several scenarios or packs, one by one or concurrently.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -26,18 +26,17 @@ use crate::terminal::style::{GREEN, RED};
 use crate::terminal::text::printable;
 use crate::terminal::{step_summary, summary};
 
-/// A file to be run.
 struct Job {
     file: PathBuf,
     scenario: Scenario,
     pack: Option<Arc<OpenedPack>>,
     options: RunOptions,
-    /// The settings for a pack of it.
+    /// The settings for packing a failure.
     settings: Settings,
 }
 
 impl Job {
-    /// Reads and compiles a scenario, or a pack's. Each gets the parameters that it reads.
+    /// Reads and compiles a scenario, or the scenario of a pack. It gets the parameters that it reads.
     fn open(args: &RunArgs, options: &RunOptions, file: &Path) -> Result<Self, Refusal> {
         let mut pack = OpenedPack::open(file)?;
         let scenario = Scenario::open(&pack.as_ref().map_or_else(|| file.to_owned(), OpenedPack::script))?;
@@ -71,7 +70,7 @@ impl Job {
             Ok(outcome) => outcome.partial.is_none().then(|| pack.compare(outcome)),
             Err(error) => Some(pack.compare_error(error)),
         });
-        // A pack that fails is packed already.
+        // A failing pack need not be packed again.
         let packable = self.pack.is_none().then(|| Packable {
             settings: self.settings.clone(),
             sources: reporter.sources.lock().unwrap_or_else(PoisonError::into_inner).clone(),
@@ -90,13 +89,13 @@ impl Job {
 struct Done {
     file: PathBuf,
     result: Option<Result<Outcome, ScenarioError>>,
-    /// How the result compares with the packed one.
+    /// The comparison with the packed result.
     verdict: Option<Verdict>,
     packable: Option<Packable>,
     wall_ns: f64,
 }
 
-/// The contents of a failure's pack in addition to its result.
+/// What a pack of a failure needs besides the result.
 struct Packable {
     settings: Settings,
     sources: Vec<SourceFile>,
@@ -116,7 +115,7 @@ impl Done {
         }
     }
 
-    /// Packs a failure of an assertion, a guest or an engine.
+    /// Packs a failed assertion, guest or engine.
     fn pack_failure(&self) {
         let (Some(packable), Some(result)) = (&self.packable, &self.result) else { return };
         let has_failed = match result {
@@ -129,7 +128,7 @@ impl Done {
     }
 }
 
-/// Prints results in the order of the files, as soon as those before are complete.
+/// Prints results in the order of the files, each as soon as all earlier ones are printed.
 struct InOrder<'a> {
     args: &'a RunArgs,
     next: usize,
@@ -151,12 +150,12 @@ impl InOrder<'_> {
     }
 }
 
-/// Returns the exit code, and the files that were read.
+/// Runs all files. Returns the exit code, and the files that were read.
 pub(crate) fn many(args: &RunArgs, options: &RunOptions) -> Result<(Exit, Vec<PathBuf>), Refusal> {
     let files: Vec<PathBuf> = std::iter::once(&args.file).chain(&args.several.more_files).cloned().collect();
     check_folders(args, &files)?;
     check_packs(args, &files)?;
-    // All scenarios are compiled first, so that a typing mistake costs no run.
+    // All scenarios are compiled before the first run, so that a typo fails early.
     let all = files.iter().map(|file| Job::open(args, options, file)).collect::<Result<Vec<_>, _>>()?;
     check_parameters(&all, options)?;
     let jobs = usize::from(args.several.jobs.get()).min(files.len());
@@ -192,12 +191,12 @@ pub(crate) fn many(args: &RunArgs, options: &RunOptions) -> Result<(Exit, Vec<Pa
     Ok((printed(written, exit), read))
 }
 
-/// Whether a signal has ended it, or kept it from its start.
+/// Whether a signal ended the run or prevented its start.
 fn was_cut(done: &Done) -> bool {
     done.result.as_ref().is_none_or(|result| result.as_ref().is_ok_and(|outcome| outcome.partial.is_some()))
 }
 
-/// Each scenario has its own folder, named after its file, in the folder of `--out`.
+/// Checks that file names differ, because each scenario gets a folder in `--out` named after its file.
 fn check_folders(args: &RunArgs, files: &[PathBuf]) -> Result<(), Refusal> {
     let twice = (1..files.len()).find(|index| files[..*index].iter().any(|file| stem(file) == stem(&files[*index])));
     match twice.filter(|_| args.out.is_some()) {
@@ -207,7 +206,7 @@ fn check_folders(args: &RunArgs, files: &[PathBuf]) -> Result<(), Refusal> {
     }
 }
 
-/// Each failure is packed into the file of its scenario's name.
+/// Checks that the packs of failures, named after the scenarios, have different paths.
 fn check_packs(args: &RunArgs, files: &[PathBuf]) -> Result<(), Refusal> {
     let Some(output) = &args.pack_on_failure else { return Ok(()) };
     if !output.is_empty() {
@@ -225,7 +224,7 @@ fn check_packs(args: &RunArgs, files: &[PathBuf]) -> Result<(), Refusal> {
     }
 }
 
-/// A parameter must be read by one of the files at least.
+/// Checks that at least one file reads each parameter.
 fn check_parameters(jobs: &[Job], options: &RunOptions) -> Result<(), Refusal> {
     let known: Vec<_> = jobs.iter().map(|job| job.scenario.parameters()).collect();
     let is_read = |name: &String| known.iter().any(|known| !known.are_all_known || known.names.contains(name));
@@ -285,7 +284,6 @@ fn print_result(args: &RunArgs, done: &Done) -> io::Result<()> {
     Ok(())
 }
 
-/// The result of a file, as JSON.
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Element<'a> {
@@ -293,7 +291,7 @@ enum Element<'a> {
     Failed(Failed),
 }
 
-/// An element for each file: its report, or the error in its place.
+/// Writes a JSON element for each file: its report or its error.
 fn write_json(all: &[Done]) -> io::Result<()> {
     let elements = all.iter().map(|done| match &done.result {
         Some(Ok(outcome)) => Element::Report(outcome),
@@ -306,7 +304,7 @@ fn write_json(all: &[Done]) -> io::Result<()> {
     writeln!(out)
 }
 
-/// Prints totals that differ between runs to standard error.
+/// Prints totals to standard error, because they differ between runs.
 fn print_totals(args: &RunArgs, all: &[Done], started: Instant) {
     if args.quiet {
         return;
@@ -319,7 +317,7 @@ fn print_totals(args: &RunArgs, all: &[Done], started: Instant) {
     eprint_line(format_args!("{passed} of {} scenarios passed in {wall}{}", all.len(), slowest.unwrap_or_default()));
 }
 
-/// Labels runs and messages with their file.
+/// Adds the file's name to runs and messages.
 struct FileReporter {
     terminal: Arc<TerminalReporter>,
     name: String,

@@ -1,4 +1,4 @@
-//! Kept results of an execution of a scenario: numbers, without requests and samples.
+//! The results of an execution that are stored: numbers, without requests and samples.
 
 use std::collections::BTreeMap;
 
@@ -9,13 +9,12 @@ use vcr_scenario::{AssertionResult, Outcome, ScenarioError};
 
 use crate::refusal::Refusal;
 
-/// An execution.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Measured {
-    /// Why the scenario cannot be executed so; it then has no runs.
+    /// Why the execution is infeasible, if so; then there are no runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) infeasible: Option<String>,
-    /// The error of `infeasible` with its place in the script, for the command that has executed it.
+    /// The error of `infeasible` with its place in the script. Only the process that ran it has it.
     #[serde(skip)]
     pub(crate) refusal: Option<Box<Refusal>>,
     pub(crate) passed: bool,
@@ -29,10 +28,10 @@ pub(crate) struct Measured {
 pub(crate) struct MeasuredRun {
     pub(crate) name: String,
     pub(crate) seed: u64,
-    /// Engines that were ever started.
+    /// Number of engines ever started.
     #[serde(default)]
     pub(crate) engines: u64,
-    /// Metrics by name; percentiles of distributions end in `_p99` and the like.
+    /// Metrics by name. Names of percentiles end with, for example, `_p99`.
     pub(crate) metrics: BTreeMap<String, f64>,
     pub(crate) fingerprint: String,
 }
@@ -52,12 +51,12 @@ impl Measured {
 }
 
 impl Measured {
-    /// Broken assertions on a run, and on no run.
+    /// Broken assertions on this run, or not about a run.
     pub(crate) fn failed(&self, run: &str) -> impl Iterator<Item = &AssertionResult> {
         self.assertions.iter().filter(move |made| !made.passed && made.run.as_deref().is_none_or(|of| of == run))
     }
 
-    /// An execution, called `label`, that an error of the script or of its inputs has ended.
+    /// An execution that failed with an error of the script or its inputs. `label` names it.
     pub(crate) fn infeasible(error: ScenarioError, label: &str) -> Self {
         Self {
             infeasible: Some(error.to_string().replace('\n', "; ")),
@@ -69,7 +68,7 @@ impl Measured {
         }
     }
 
-    /// Why nothing could be executed, if all of these were infeasible.
+    /// The error to return if all executions are infeasible.
     pub(crate) fn whole_refusal<'a>(all: impl IntoIterator<Item = &'a mut Self>) -> Option<Refusal> {
         let mut first = None;
         for one in all {
@@ -92,7 +91,7 @@ impl MeasuredRun {
     }
 }
 
-/// All metrics of a run under one name each, as reports call them.
+/// All metrics of a run, with one name each, as in reports.
 fn flat(metrics: &MetricsReport) -> BTreeMap<String, f64> {
     let mut flat = BTreeMap::new();
     let report = serde_json::to_value(metrics).unwrap_or_default();

@@ -41,7 +41,7 @@ pub(crate) fn run(args: &RunArgs) -> Exit {
     watch::watch(&files, || run_once(args, &options))
 }
 
-/// Options of the command line for every execution.
+/// Options for every execution, from the command line.
 pub(crate) fn options(args: &RunArgs) -> Result<RunOptions, Refusal> {
     let mut parameters = BTreeMap::new();
     for (key, value) in &args.parameters {
@@ -73,7 +73,7 @@ pub(crate) fn options(args: &RunArgs) -> Result<RunOptions, Refusal> {
     })
 }
 
-/// Runs the command once, and returns the files it read.
+/// Runs the command once. Also returns the files that were read.
 fn run_once(args: &RunArgs, options: &RunOptions) -> (Exit, Vec<PathBuf>) {
     if !args.several.more_files.is_empty() {
         return match many::many(args, options) {
@@ -95,7 +95,7 @@ fn exit_of(done: Result<Exit, Refusal>) -> Exit {
     done.unwrap_or_else(Refusal::print)
 }
 
-/// The tokenizers of models, where they are part of this build.
+/// The tokenizers of models, if this build has them.
 #[cfg(feature = "serve")]
 pub(crate) fn tokenizers() -> Option<vcr_scenario::Tokenizers> {
     Some(vcr_scenario::Tokenizers::new(|folder| {
@@ -110,7 +110,7 @@ pub(crate) fn tokenizers() -> Option<vcr_scenario::Tokenizers> {
     None
 }
 
-/// The driver of runs in real time, in builds that have one.
+/// The driver of real-time runs, if this build has one.
 pub(crate) fn targets() -> Option<Arc<dyn TargetDriver>> {
     #[cfg(feature = "target")]
     let targets = Some(Arc::new(vcr_target::Targets) as Arc<dyn TargetDriver>);

@@ -1,5 +1,5 @@
-//! The page of `vcr run --search` and `--sweep` with `--out`: capacity curves, the trade of throughput
-//! for latency, a heat map of two parameters, and every point with a link to its run.
+//! The page of `vcr run --search` or `--sweep` with `--out`: capacity curves, throughput against latency, a heat map
+//! of two parameters, and a table of all points with links to their runs.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -19,40 +19,40 @@ use crate::run::measured::{Measured, MeasuredRun};
 use crate::run::points::folder_of;
 use crate::run::searches::sentence;
 
-/// The file of the page.
+/// File name of the page.
 pub(crate) const PAGE: &str = "points.html";
-/// Searches whose answers are shown first, at most.
+/// Largest number of searches whose answers are shown first.
 const MAX_ANSWERS: usize = 6;
-/// Curves at most.
+/// Largest number of curves.
 const MAX_CURVES: usize = 12;
-/// Rows of the table of points at most.
+/// Largest number of rows in the table of points.
 const MAX_ROWS: usize = 2000;
 
-/// An execution with its values.
+/// An execution and its parameter values.
 pub(crate) struct Shown<'a> {
     pub(crate) values: Vec<String>,
     pub(crate) repetition: u64,
     pub(crate) measured: &'a Measured,
 }
 
-/// The subject of a page.
+/// What a page is about.
 pub(crate) struct Question<'a> {
-    /// The scenario.
+    /// Name of the scenario.
     pub(crate) title: String,
-    /// Names of the parameters; the first one is on the horizontal axis.
+    /// Names of the parameters; the first is on the horizontal axis.
     pub(crate) names: Vec<&'a str>,
-    /// The answer in a sentence.
+    /// The answer as a sentence.
     pub(crate) answer: String,
     pub(crate) tone: Tone,
     pub(crate) tiles: Vec<Tile>,
 }
 
-/// An execution with the searched value, and the number of its repetition.
+/// An execution of a search: the searched value, the number of the repetition, and the results.
 pub(crate) type Tried = (String, u64, Measured);
 
-/// A search of a page.
+/// A search on a page.
 pub(crate) struct Answer<'a> {
-    /// The values of other parameters, in words.
+    /// The values of the other parameters, as text.
     pub(crate) label: String,
     pub(crate) swept: &'a [String],
     pub(crate) report: &'a SearchReport,
@@ -73,7 +73,7 @@ impl Shown<'_> {
 
     fn link(&self, names: &[&str]) -> String {
         let pairs = names.iter().zip(&self.values).map(|(name, value)| (*name, value.as_str()));
-        // A folder's name may have signs that mean something in a URL.
+        // Escapes characters that have a meaning in URLs.
         let folder = folder_of(pairs, self.repetition).replace('%', "%25").replace('#', "%23").replace('?', "%3F");
         format!("{folder}/report.html")
     }
@@ -82,19 +82,18 @@ impl Shown<'_> {
         number(self.values.first()?)
     }
 
-    /// The values of all parameters but the first one.
+    /// The values of all parameters except the first.
     fn others(&self, names: &[&str]) -> String {
         let others = names.iter().zip(&self.values).skip(1);
         others.map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")
     }
 }
 
-/// The number before a unit.
+/// Parses the number before a unit.
 fn number(text: &str) -> Option<f64> {
     text.trim_end_matches(|c: char| !c.is_ascii_digit() && c != '.').parse().ok()
 }
 
-/// Writes the page to its folder.
 pub(crate) fn write(mut folder: OutputFolder, question: &Question<'_>, shown: &[Shown<'_>]) -> Result<(), Refusal> {
     let draft = folder.drafts()?.join(PAGE);
     let written = File::create(&draft).and_then(|file| {
@@ -107,7 +106,7 @@ pub(crate) fn write(mut folder: OutputFolder, question: &Question<'_>, shown: &[
     Ok(folder.commit(&[(PAGE, draft)])?)
 }
 
-/// Writes the page of one or more searches for the first of `names`.
+/// Writes the page of searches over the first of `names`.
 pub(crate) fn write_search(
     folder: OutputFolder,
     args: &RunArgs,
@@ -161,12 +160,12 @@ fn write_to(out: &mut dyn Write, question: &Question<'_>, shown: &[Shown<'_>]) -
     })
 }
 
-/// Names of the parameter for a point's GPU.
+/// Parameter names that stand for the GPU of a point.
 const GPU: [&str; 4] = ["gpu", "gpus", "gpu_type", "hardware"];
-/// Colours of GPUs, in the order of their first points.
+/// Colours of GPUs, in order of their first points.
 const COLORS: [&str; 8] = ["--c0", "--c1", "--c2", "--c3", "--c4", "--c5", "--c6", "--c7"];
 
-/// The points by GPU, if a parameter names several; else by result.
+/// Groups points by GPU if a parameter names GPUs, otherwise by result.
 fn by_gpu(points: &[(f64, f64, &Shown<'_>)], names: &[&str]) -> Vec<Line> {
     let Some(place) = names.iter().position(|name| GPU.contains(name)) else { return by_result(points, names) };
     let gpu_of = |one: &Shown<'_>| one.values.get(place).cloned().unwrap_or_default();
@@ -197,7 +196,7 @@ fn line_of(name: &str, color: &'static str, points: &[(f64, f64, &Shown<'_>)], n
     }
 }
 
-/// The points that keep all assertions, and the others.
+/// Groups points by whether they keep all assertions.
 fn by_result(points: &[(f64, f64, &Shown<'_>)], names: &[&str]) -> Vec<Line> {
     let of =
         |passed: bool| -> Vec<_> { points.iter().copied().filter(|(.., one)| one.measured.passed == passed).collect() };
@@ -206,7 +205,7 @@ fn by_result(points: &[(f64, f64, &Shown<'_>)], names: &[&str]) -> Vec<Line> {
     known.map(|(name, color, points)| line_of(name, color, &points, names)).collect()
 }
 
-/// The unit of an assertion's observed value: milliseconds, a share of 1, or none.
+/// Unit of an assertion's observed value: milliseconds, a ratio, or none.
 pub(crate) fn unit_of(limit: &Limit, condition: &str) -> &'static str {
     match limit.statistic.as_str() {
         "count" | "rate" => "",
@@ -216,7 +215,7 @@ pub(crate) fn unit_of(limit: &Limit, condition: &str) -> &'static str {
     }
 }
 
-/// For each assertion with a limit, and for the throughput: the value over the first parameter.
+/// A chart for the throughput and for each assertion with a limit, over the first parameter.
 fn curves(names: &[&str], shown: &[Shown<'_>]) -> Vec<Chart> {
     let mut made: Vec<&AssertionResult> = Vec::new();
     for assertion in shown.iter().flat_map(|one| &one.measured.assertions) {
@@ -246,7 +245,7 @@ fn is_same(one: &AssertionResult, other: &AssertionResult) -> bool {
     (&one.run, &one.subject, &one.condition) == (&other.run, &other.subject, &other.condition)
 }
 
-/// None if the first parameter is no number.
+/// A chart over the first parameter; none if its values are not numbers.
 fn curve(
     id: &str,
     title: &str,
@@ -281,7 +280,7 @@ fn curve(
     })
 }
 
-/// Throughput against latency: no other point is better in both than those on the front.
+/// Charts of throughput against latency. No point is better in both than a point on the front.
 fn trades(names: &[&str], shown: &[Shown<'_>]) -> Vec<Chart> {
     let trade = |(metric, title): (&str, &str)| {
         let of_run = |run: &MeasuredRun| {
@@ -314,8 +313,8 @@ fn trades(names: &[&str], shown: &[Shown<'_>]) -> Vec<Chart> {
     [("ttft_ms_p95", "TTFT p95"), ("itl_ms_p99", "ITL p99")].into_iter().filter_map(trade).collect()
 }
 
-/// The throughput for each pair of values, darker for more; the colour of a text shows whether all
-/// assertions are kept.
+/// Writes the throughput of each pair of values. Darker cells have higher throughput; the text colour shows whether
+/// all assertions are kept.
 fn write_heat(out: &mut dyn Write, names: &[&str], shown: &[Shown<'_>]) -> io::Result<()> {
     let value = |one: &Shown<'_>| one.measured.runs.first()?.metrics.get("output_tokens_per_s").copied();
     let most = shown.iter().filter_map(value).fold(0.0, f64::max);
@@ -351,7 +350,7 @@ fn write_heat(out: &mut dyn Write, names: &[&str], shown: &[Shown<'_>]) -> io::R
                 Some((one, tokens)) => write!(
                     out,
                     "<td class=\"heat\" style=\"--heat:{:.0}%\"><a href=\"{}\">{} {tokens:.0}</a></td>",
-                    // Text stays readable on the darkest cell.
+                    // Limited, so that text stays readable on the darkest cell.
                     tokens / most.max(1.0) * 40.0,
                     Escaped(one.link(names)),
                     if one.measured.passed { "✓" } else { "✗" },

@@ -1,4 +1,4 @@
-//! Executions of one scenario with other parameters and seeds, several at a time.
+//! Executes one scenario with different parameters and seeds, concurrently.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -16,33 +16,32 @@ use crate::run::measured::Measured;
 use crate::stop::{self, Cause};
 use crate::terminal::progress::TerminalReporter;
 
-/// An execution to be made.
 #[derive(Clone, Debug)]
 pub(crate) struct Point {
-    /// Its name in errors.
+    /// Name of the execution in errors.
     pub(crate) label: String,
-    /// Parameters in addition to the common ones.
+    /// Parameters besides the common ones.
     pub(crate) parameters: Vec<(String, String)>,
     /// Number of the repetition, from 0.
     pub(crate) repetition: u64,
 }
 
-/// A compiled scenario, and the common state of all of its executions.
+/// A compiled scenario, and the state shared by its executions.
 pub(crate) struct Points {
     scenario: Scenario,
-    /// Keeps its files as long as they are read.
+    /// Owns the files of the pack.
     pack: Option<OpenedPack>,
     options: RunOptions,
     threads: usize,
-    /// Where each execution has a folder.
+    /// The folder that gets a folder for each execution, if any.
     out: Option<PathBuf>,
     reporter: Arc<PointReporter>,
     files_read: Mutex<BTreeSet<PathBuf>>,
 }
 
 impl Points {
-    /// Takes `options`; `names` are the parameters set by points. `text` is the script if it is not
-    /// in a file.
+    /// Makes the executions of a scenario. Points set the parameters `names`. `text` is the script, if it is not in a
+    /// file.
     pub(crate) fn new(
         path: &Path,
         text: Option<&str>,
@@ -57,7 +56,7 @@ impl Points {
         let mut pack = if text.is_some() { None } else { OpenedPack::open(path)? };
         if let Some(pack) = &mut pack {
             pack.complete(&mut options);
-            // Results of points differ from the pack's.
+            // The results of points differ from the packed result.
             options.keeps_step_digests = false;
         }
         options.leaves_recordings_out = true;
@@ -77,28 +76,27 @@ impl Points {
         let threads = options.threads;
         let out = options.out.take();
         if out.is_some() {
-            // The page's files; steps of every point would fill a disk.
+            // Only the files that the page needs, because step logs of all points would fill a disk.
             options.files.get_or_insert_with(|| vec![OutFile::Report, OutFile::Charts, OutFile::Html]);
         }
         let files_read = Mutex::new(text.is_none().then(|| path.to_owned()).into_iter().collect());
         Ok(Self { scenario, pack, options, threads, out, reporter: Arc::new(reporter), files_read })
     }
 
-    /// Executes points; the results are in their order. A stopped point has none. A failed
-    /// execution is a result; a fault of a guest or an engine ends all, and so does a value that a
-    /// parameter cannot have. `ended` is called with the number of each point that has a result, as
-    /// soon as it exists.
+    /// Executes points and returns their results in order; none for a stopped point. A failed assertion or an
+    /// infeasible point is a result. A fault of a guest or an engine, or an invalid parameter value, ends all
+    /// executions. `ended` is called with each result as soon as it exists.
     pub(crate) fn execute(
         &self,
         points: &[Point],
         ended: &(dyn Fn(usize, &Measured) + Sync),
     ) -> Result<Vec<Option<Measured>>, Refusal> {
-        // Runs against one server would be each other's load.
+        // Concurrent runs would add load to the same server.
         let at_once = if self.is_in_real_time() { 1 } else { self.threads.clamp(1, points.len().max(1)) };
         let threads = (self.threads / at_once).max(1);
         let (done, has_failed) = (AtomicUsize::new(0), AtomicBool::new(false));
         let results = parallel(at_once, points, |index, point| {
-            // Points begin in order, so those before the first failure are complete.
+            // Points start in order, so all points before the first failure are complete.
             if has_failed.load(Ordering::Relaxed) || stop::cause().is_some() {
                 return Ok(None);
             }
@@ -116,7 +114,6 @@ impl Points {
         results.into_iter().collect()
     }
 
-    /// The options of a point's execution.
     fn options_of(&self, point: &Point, threads: usize) -> RunOptions {
         let mut parameters: BTreeMap<String, String> = self.options.parameters.clone();
         parameters.extend(point.parameters.iter().cloned());
@@ -125,18 +122,18 @@ impl Points {
         RunOptions { parameters, threads, out, repetition: point.repetition, ..self.options.clone() }
     }
 
-    /// Checks a point without making its runs; returns the files that it names.
+    /// Checks a point without running it. Returns the files that it names.
     pub(crate) fn check_one(&self, point: &Point) -> Result<Vec<SourceFile>, Refusal> {
         let checked = self.scenario.check(self.options_of(point, 1), Arc::new(Silent));
         checked.map(|checked| checked.sources).map_err(|error| Refusal::from(error).of(&point.label))
     }
 
-    /// Whether `--target` has them run in real time.
+    /// Whether `--target` selects real time.
     pub(crate) fn is_in_real_time(&self) -> bool {
         self.options.target.as_ref().is_some_and(|target| *target != Target::Virtual)
     }
 
-    /// Whether the scenario is that of a pack, which has all that it reads.
+    /// Whether the scenario is in a pack, which has all its inputs.
     pub(crate) fn is_packed(&self) -> bool {
         self.pack.is_some()
     }
@@ -154,20 +151,20 @@ impl Points {
             Err(error) if error.blame == Blame::Input => return Ok(Some(Measured::infeasible(error, &point.label))),
             Err(error) => return Err(Refusal::from(error).of(&point.label)),
         };
-        // Files of a pack are in a temporary folder, and the pack itself was read.
+        // The files of a pack are temporary; the pack itself is already listed.
         if self.pack.is_none() {
             self.files_read.lock().unwrap_or_else(PoisonError::into_inner).extend(outcome.files_read.iter().cloned());
         }
         Ok(outcome.partial.is_none().then(|| Measured::of(&outcome)))
     }
 
-    /// The scenario, and the files that executions have read until now.
+    /// The scenario, and all files that executions have read so far.
     pub(crate) fn files_read(&self) -> Vec<PathBuf> {
         self.files_read.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
     }
 }
 
-/// The folder of an execution in the folder of `--out`.
+/// Name of an execution's folder in the folder of `--out`.
 pub(crate) fn folder_of<'a>(parameters: impl Iterator<Item = (&'a str, &'a str)>, repetition: u64) -> String {
     let parts: Vec<String> = parameters.map(|(name, value)| format!("{name}={value}")).collect();
     let is_plain = |c: char| c.is_alphanumeric() || "=.,-+ ".contains(c);
@@ -178,7 +175,7 @@ pub(crate) fn folder_of<'a>(parameters: impl Iterator<Item = (&'a str, &'a str)>
     }
 }
 
-/// The options that results of a sweep's points depend on, without the swept ones.
+/// All options that affect the results of points, except the swept ones.
 pub(crate) fn settings(args: &RunArgs, options: &RunOptions) -> String {
     let QuestionArgs { search, until, tolerance, repeat, .. } = &args.questions;
     let RunOptions { seed, parameters, max_runs, max_time_ns, uncertainty, .. } = options;
@@ -186,15 +183,14 @@ pub(crate) fn settings(args: &RunArgs, options: &RunOptions) -> String {
     format!("{:?}", (seed, parameters, max_runs, max_time_ns, uncertainty, target, search, until, tolerance, repeat))
 }
 
-/// The shared state of the reporters of all points.
+/// Shared by the reporters of all points.
 struct PointReporter {
     inner: TerminalReporter,
-    /// Warnings that were printed.
+    /// Warnings that were printed already.
     warned: Mutex<BTreeSet<String>>,
 }
 
-/// Prints each warning once, with its point, and none of the script's own output, which every point
-/// would repeat.
+/// Prints each warning once, with the label of its point. Drops the script's output, which every point would repeat.
 struct Labelled {
     of: Arc<PointReporter>,
     label: String,

@@ -1,4 +1,4 @@
-//! Guests of a watched scenario: their sources, and building them again.
+//! Rebuilds the guests of a watched scenario.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,20 +8,20 @@ use vcr_guest_tools::build::{Options, is_one};
 use crate::exit::{eprint_line, print_error};
 use crate::guest::build_guest;
 
-/// Folders without sources: output of tools in a project.
+/// Folders without source files, such as build output.
 const SKIPPED: [&str; 5] = ["dist", "target", "node_modules", "vendor", "__pycache__"];
 
-/// A guest of a scenario in the `dist` folder of its project or workspace.
+/// The project of a guest whose component is in a `dist` folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct GuestSource {
-    /// The folder of the guest.
+    /// Folder of the project.
     folder: PathBuf,
-    /// The folder of its component.
+    /// Folder of the component.
     out: PathBuf,
 }
 
 impl GuestSource {
-    /// The source of a component, if it lies where `vcr guest build` puts it.
+    /// The project of a component, if the component is where `vcr guest build` puts it.
     pub(super) fn of_component(component: &Path) -> Option<Self> {
         if component.extension()? != "wasm" {
             return None;
@@ -36,14 +36,14 @@ impl GuestSource {
         Some(Self { folder, out: out.to_owned() })
     }
 
-    /// Its source files, in order.
+    /// The source files, sorted.
     pub(super) fn files(&self) -> Vec<PathBuf> {
         let mut files = Vec::new();
         list(&self.folder, &mut files);
         files
     }
 
-    /// Builds it again, and returns whether it builds. If not, the component stays unchanged.
+    /// Rebuilds the guest and returns whether that succeeded. On failure the component stays unchanged.
     pub(super) fn build(&self) -> bool {
         eprint_line(format_args!("building {}", self.folder.display()));
         let built =

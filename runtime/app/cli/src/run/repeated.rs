@@ -1,4 +1,4 @@
-//! The summary of a scenario that was repeated with several seeds.
+//! The summary of a scenario repeated with several seeds.
 
 use std::io::{self, Write};
 
@@ -12,7 +12,7 @@ use crate::terminal::layout::Layout;
 use crate::terminal::style::{BOLD, GREEN, RED, align_right, bare_table, write_marked, write_table};
 use crate::terminal::text::printable;
 
-/// Metrics that are listed; tables of sweeps have all of them.
+/// Metrics in the summary; tables of sweeps have all metrics.
 const SHOWN: [&str; 10] = [
     "ttft_ms_mean",
     "ttft_ms_p50",
@@ -26,10 +26,10 @@ const SHOWN: [&str; 10] = [
     "preemptions",
 ];
 
-/// Most seeds that are named where an assertion is broken.
+/// Largest number of seeds listed for a broken assertion.
 const MAX_SEEDS: usize = 8;
 
-/// Assertions with the share of seeds that keep them, then metrics with their intervals.
+/// Writes the share of seeds that keep each assertion, then metrics with confidence intervals.
 pub(crate) fn write(out: &mut dyn Write, cell: &Cell, quiet: bool) -> io::Result<()> {
     let made: Vec<(AssertionKey, Kept)> =
         cell.assertions().into_iter().map(|key| (key.clone(), cell.kept_of(&key))).collect();
@@ -69,7 +69,7 @@ fn write_assertions(out: &mut dyn Write, cell: &Cell, made: &[&(AssertionKey, Ke
     write_marked(out, &table, Layout::of_stdout(false).width, made.iter().map(|(_, kept)| kept.broken_in.is_empty()))
 }
 
-/// The seeds that break an assertion, as `--seed` takes them.
+/// The seeds that break an assertion, for `--seed`.
 fn broken_seeds(cell: &Cell, kept: &Kept) -> String {
     let seed = |index: &usize| cell.repetitions[*index].runs.first().map(|run| run.seed.to_string());
     let seeds: Vec<String> = kept.broken_in.iter().take(MAX_SEEDS).filter_map(seed).collect();
@@ -85,7 +85,7 @@ fn write_metrics(out: &mut dyn Write, row: &Row<'_>) -> io::Result<()> {
     let mut table = bare_table();
     for metric in SHOWN {
         let Some(known) = row.mean(metric) else { continue };
-        // Times have their unit in their value, as in the other tables.
+        // As in other tables, the unit follows the value, not the name.
         let (name, unit) = match metric.split_once("_ms_") {
             Some((name, statistic)) => (format!("{name} {statistic}"), "ms"),
             None if metric.ends_with("_per_s") => (metric.trim_end_matches("_per_s").replace('_', " "), "/s"),

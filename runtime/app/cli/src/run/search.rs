@@ -1,5 +1,5 @@
-//! `vcr run --search`: the highest or lowest value of a parameter that keeps all assertions,
-//! with `--sweep` for each combination of values of others.
+//! `vcr run --search`: finds the highest or lowest value of a parameter that keeps all assertions. With `--sweep`,
+//! searches once for each combination of other parameters.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -28,17 +28,17 @@ use crate::terminal::style::{BOLD, GREEN, RED, bare_table, write_marked};
 use crate::terminal::text::printable;
 use crate::terminal::write_at_once;
 
-/// The parameter and its values.
+/// The searched parameter and its range.
 #[derive(Debug, PartialEq)]
 pub(crate) struct SearchSpec {
     pub(crate) name: String,
     range: SearchRange,
-    /// Unit behind each number, such as `/s`.
+    /// Unit after each number, such as `/s`.
     unit: String,
 }
 
 impl SearchSpec {
-    /// The question of `--search`, with a sweep of other parameters.
+    /// Parses `--search`, and checks it against the sweep of other parameters.
     pub(crate) fn of(questions: &QuestionArgs, text: &str, axes: &[Axis]) -> Result<Self, Refusal> {
         let asked =
             parse(text, questions.tolerance).map_err(|why| Refusal::input(format!("--search {text}: {why}")))?;
@@ -58,21 +58,21 @@ impl SearchSpec {
     }
 }
 
-/// Executes points; one that was stopped has no result.
+/// Executes points; a stopped point has no result.
 pub(crate) type Execute<'a> = dyn Fn(&[Point]) -> Result<Vec<Option<Measured>>, Refusal> + 'a;
 
-/// A search, and the values of a sweep that it was made with.
+/// A search and its combination of swept values.
 struct Found {
-    /// The number of these values in the whole grid.
+    /// Number of the combination in the whole grid.
     point: usize,
     swept: Vec<String>,
     searched: Searched,
 }
 
-/// How a search went.
+/// The course and result of a search.
 pub(crate) struct Searched {
     report: SearchReport,
-    /// Why no value that was tried could be executed, if none could.
+    /// Why all tried values are infeasible, if so.
     infeasible: Option<String>,
     /// The error of `infeasible` with its place in the script.
     pub(crate) refusal: Option<Refusal>,
@@ -81,7 +81,7 @@ pub(crate) struct Searched {
     tried: Vec<Tried>,
 }
 
-/// Columns of a search in a table.
+/// The result of a search for a table.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct FoundRow {
     kept: Option<f64>,
@@ -104,18 +104,18 @@ impl FoundRow {
         }
     }
 
-    /// Whether the search has an answer: a value, or that there is nothing to search.
+    /// Whether the search has an answer: a value, or that all values are infeasible.
     fn is_answered(&self) -> bool {
         self.kept.is_some() || self.infeasible.is_some()
     }
 }
 
-/// The end of a command with these searches.
+/// The exit code for these searches.
 fn answered<'a>(mut rows: impl Iterator<Item = &'a FoundRow>) -> Exit {
     if rows.all(FoundRow::is_answered) { Exit::Passed } else { Exit::CheckFailed }
 }
 
-/// The end of a command with these searches; an error if none of them could be made.
+/// The exit code for these searches, or an error if all are infeasible.
 fn ended<'a>(
     rows: impl IntoIterator<Item = &'a FoundRow, IntoIter: Clone>,
     refusal: impl FnOnce() -> Option<Refusal>,
@@ -130,7 +130,7 @@ fn ended<'a>(
     }
 }
 
-/// One search, or with sweeps one for each combination of their values.
+/// Makes one search, or with `--sweep` one for each combination.
 pub(crate) fn search(args: &RunArgs, options: RunOptions, text: &str) -> Result<Exit, Refusal> {
     let questions = &args.questions;
     let axes = axes(&questions.sweeps).map_err(Refusal::input)?;
@@ -172,7 +172,8 @@ pub(crate) fn search(args: &RunArgs, options: RunOptions, text: &str) -> Result<
         true => Ok(answered(all.rows.values())),
         false => ended(all.rows.values(), || all.found.first_mut().and_then(|one| one.searched.refusal.take())),
     };
-    // The same command continues from kept searches, unless a table is in its way.
+    // After a stop, no table is written, because the same command continues from the stored searches and would refuse
+    // an existing table.
     let is_left = all.was_stopped && kept.is_some();
     if exit.is_ok()
         && !is_left
@@ -198,7 +199,7 @@ pub(crate) fn search(args: &RunArgs, options: RunOptions, text: &str) -> Result<
     }
     let written = match all.rows.len() == all.found.len() {
         true => print(args, &asked, &axes, &all.found),
-        // The tries of an earlier process are not known.
+        // Values tried by an earlier process are unknown.
         false => print_columns(args, &columns(&axes, &all.of_points(&combinations))),
     };
     if let Some(cause) = stop::cause().filter(|_| all.was_stopped) {
@@ -208,16 +209,16 @@ pub(crate) fn search(args: &RunArgs, options: RunOptions, text: &str) -> Result<
     Ok(printed(written, exit))
 }
 
-/// The searched parameter, and the sweep's parameters.
+/// Names of the searched parameter and the swept parameters.
 fn names_of<'a>(asked: &'a SearchSpec, axes: &'a [Axis]) -> Vec<&'a str> {
     std::iter::once(&asked.name).chain(axes.iter().map(|axis| &axis.name)).map(String::as_str).collect()
 }
 
 /// The searches of a sweep.
 struct Searches {
-    /// The searches made by this process.
+    /// Searches made by this process.
     found: Vec<Found>,
-    /// The rows of all of them, by the numbers of their points.
+    /// All rows, by point number.
     rows: BTreeMap<usize, FoundRow>,
     was_stopped: bool,
 }
@@ -229,7 +230,7 @@ impl Searches {
     }
 }
 
-/// Makes the searches that an earlier process has not made.
+/// Makes the searches that no earlier process has made.
 fn search_all(
     args: &RunArgs,
     asked: &SearchSpec,
@@ -270,7 +271,7 @@ fn search_all(
     Ok(all)
 }
 
-/// Writes the table of all searches, or the file of a shard of them.
+/// Writes the table of all searches, or the file of a shard.
 #[allow(clippy::too_many_arguments, reason = "all of it is the state of one command")]
 fn write_rows(
     file: OutputFile,
@@ -287,13 +288,13 @@ fn write_rows(
         return Ok(file.write_with(|out| write_columns(out, &columns, format))?);
     }
     header.inputs = kept.map(KeptPoints::inputs).unwrap_or_default();
-    // A search cut short by a signal is not a result of the whole grid.
+    // A search that a signal interrupted is not complete.
     let cut = all.found.last().filter(|_| all.was_stopped).map(|one| one.point);
     let whole = all.rows.iter().filter(|(point, _)| Some(**point) != cut);
     part::write_file(file, header, &points.files_read(), whole.map(|(point, row)| (*point, row)))
 }
 
-/// A search with these values of other parameters.
+/// Searches with one combination of swept values.
 pub(crate) fn search_once(
     questions: &QuestionArgs,
     asked: &SearchSpec,
@@ -304,7 +305,7 @@ pub(crate) fn search_once(
     let goal = questions.until.goal();
     let mut search = if climbs { Bisection::climbing(goal, asked.range) } else { Bisection::new(goal, asked.range) };
     let mut report = SearchReport::new(asked.name.clone(), goal, asked.range);
-    // Both ends at once, for all cores; from then on each value depends on the one before.
+    // Both ends are tried concurrently; each later value depends on the result before.
     let mut next = search.begin();
     let (mut has_ended, mut tried_all): (_, Vec<Tried>) = (true, Vec::new());
     while !next.is_empty() {
@@ -328,7 +329,7 @@ pub(crate) fn search_once(
     Ok(Searched { report, infeasible, refusal, has_ended, tried: tried_all })
 }
 
-/// A row for each search: its values and its result.
+/// The table: a row for each search, with its values and result.
 pub(crate) fn columns(axes: &[Axis], rows: &[(Vec<String>, &FoundRow)]) -> Vec<Column> {
     let swept = axes.iter().enumerate().map(|(index, axis)| {
         let values: Vec<&String> = rows.iter().map(|(values, _)| &values[index]).collect();
@@ -355,7 +356,7 @@ pub(crate) fn columns(axes: &[Axis], rows: &[(Vec<String>, &FoundRow)]) -> Vec<C
     swept.chain(of_search).chain(infeasible).collect()
 }
 
-/// `NAME=FROM..TO`; both numbers may have the same unit.
+/// Parses `NAME=FROM..TO`; both numbers may have the same unit.
 fn parse(text: &str, tolerance: Option<f64>) -> Result<SearchSpec, String> {
     let form = || "expected NAME=FROM..TO, such as rate=1..64".to_owned();
     let (name, range) = text.split_once('=').filter(|(name, _)| !name.is_empty()).ok_or_else(form)?;
@@ -379,7 +380,7 @@ fn number_and_unit(text: &str) -> (&str, &str) {
     text.split_at(end)
 }
 
-/// The executions with each value, one for each seed; none if they were stopped.
+/// Executes each value with every seed; none if stopped.
 fn try_values(
     execute: &Execute<'_>,
     asked: &SearchSpec,
@@ -401,7 +402,7 @@ fn try_values(
     Ok(values.collect())
 }
 
-/// Result of the executions with one value: all assertions must hold in all of them.
+/// The result of a value: all assertions must hold in all its executions.
 fn probe(value: f64, measured: &[Measured]) -> Result<ProbeReport, Refusal> {
     if let Some(why) = measured.iter().find_map(|one| one.infeasible.as_ref()) {
         return Ok(ProbeReport { value, passed: false, failed: vec![format!("infeasible: {why}")], runs: Vec::new() });
@@ -420,7 +421,7 @@ fn probe(value: f64, measured: &[Measured]) -> Result<ProbeReport, Refusal> {
     Ok(ProbeReport { value, passed: failed.is_empty(), failed, runs: Vec::new() })
 }
 
-/// Prints results of searches that other processes made.
+/// Prints the results as a table, because the tries of other processes are unknown.
 fn print_columns(args: &RunArgs, columns: &[Column]) -> io::Result<()> {
     let format = if args.json { TableFormat::Json } else { TableFormat::Csv };
     write_at_once(|out| write_columns(out, columns, format))
@@ -455,7 +456,7 @@ fn print(args: &RunArgs, asked: &SearchSpec, axes: &[Axis], found: &[Found]) -> 
     Ok(())
 }
 
-/// The values that a search has tried, and their failures.
+/// Writes the tried values and their failures.
 fn write_probes(out: &mut dyn Write, asked: &SearchSpec, of: &str, report: &SearchReport) -> io::Result<()> {
     if !of.is_empty() {
         writeln!(out, "\n  {BOLD}{}{BOLD:#}", printable(of))?;
@@ -469,7 +470,7 @@ fn write_probes(out: &mut dyn Write, asked: &SearchSpec, of: &str, report: &Sear
     writeln!(out)
 }
 
-/// The search alone; with sweeps an array whose entries have their values under `sweep`.
+/// Writes one search as JSON, or with `--sweep` an array; each entry has its values under `sweep`.
 fn write_json(out: &mut dyn Write, axes: &[Axis], found: &[Found]) -> io::Result<()> {
     #[derive(Serialize)]
     struct OfSweep<'a> {

@@ -1,4 +1,4 @@
-//! Searches in words.
+//! Prints searches.
 
 use std::io::{self, Write};
 
@@ -8,7 +8,7 @@ use crate::terminal::layout::write_wrapped;
 use crate::terminal::style::BOLD;
 use crate::terminal::text::{counted, printable};
 
-/// The searches that a script has made.
+/// Writes the searches that a script has made.
 pub(crate) fn write(out: &mut dyn Write, searches: &[SearchReport], width: usize) -> io::Result<()> {
     if searches.is_empty() {
         return Ok(());
@@ -17,7 +17,7 @@ pub(crate) fn write(out: &mut dyn Write, searches: &[SearchReport], width: usize
     searches.iter().try_for_each(|search| write_wrapped(out, "  ", &printable(&sentence(search, "")), width))
 }
 
-/// Result and cost of a search; `unit` stands behind its values.
+/// Result and cost of a search, as a sentence. `unit` follows its values.
 pub(crate) fn sentence(search: &SearchReport, unit: &str) -> String {
     let SearchReport { name, goal, from, to, tolerance, bracket, runs, probes } = search;
     let (word, easy, hard) = match goal {

@@ -1,4 +1,4 @@
-//! One execution of one scenario or pack: its output, its exit code, and the other requested files.
+//! `vcr run` with one scenario or pack: its output, exit code and files.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ use crate::terminal::progress::TerminalReporter;
 use crate::terminal::text::{counted, quoted};
 use crate::terminal::{checks, step_summary, summary, write_at_once};
 
-/// A scenario without a report, in the JSON of results.
+/// A failed scenario in the JSON output.
 #[derive(Serialize)]
 pub(super) struct Failed {
     scenario: String,
@@ -38,13 +38,13 @@ impl Failed {
     }
 }
 
-/// Also returns the files that were read.
+/// Runs the scenario. Also returns the files that were read.
 pub(super) fn single(args: &RunArgs, mut options: RunOptions) -> (Exit, Vec<PathBuf>) {
     let mut pack = match OpenedPack::open(&args.file) {
         Ok(pack) => pack,
         Err(refusal) => return (exit_of(Err(refusal)), Vec::new()),
     };
-    // Before the run, which may replace it.
+    // Loaded before the run, which may replace the baseline's files.
     let baseline = match Baseline::load(args) {
         Ok(baseline) => baseline.map(Arc::new),
         Err(message) => return (exit_of(Err(Refusal::input(message))), Vec::new()),
@@ -62,7 +62,7 @@ pub(super) fn single(args: &RunArgs, mut options: RunOptions) -> (Exit, Vec<Path
     };
     let script = pack.as_ref().map_or_else(|| args.file.clone(), |pack| pack.script());
     let reporter = Arc::new(TerminalReporter::new(args.quiet));
-    // A pack that fails is packed already.
+    // A failing pack need not be packed again.
     let pack_failure = |outcome: Result<&Outcome, &ScenarioError>| {
         if let Some(output) = args.pack_on_failure.as_deref().filter(|_| pack.is_none()) {
             pack_failure(&args.file, output, settings.clone(), outcome, &reporter.sources());
@@ -102,7 +102,7 @@ pub(super) fn single(args: &RunArgs, mut options: RunOptions) -> (Exit, Vec<Path
     }
 }
 
-/// Prints an outcome; returns its exit code.
+/// Prints an outcome and returns the exit code.
 fn present(args: &RunArgs, outcome: &Outcome, started: Instant, on_failure: impl FnOnce()) -> Exit {
     let stopped = outcome.partial.as_ref().and_then(|_| stop::cause());
     if let Some(cause) = stopped.filter(|_| outcome.runs.is_empty()) {
@@ -138,7 +138,7 @@ fn print(args: &RunArgs, outcome: &Outcome) -> std::io::Result<()> {
     })
 }
 
-/// Prints times, which differ between runs, to standard error.
+/// Prints times to standard error, because they differ between runs.
 fn print_closing(args: &RunArgs, outcome: &Outcome, started: Instant) {
     let is_virtual = |run: &&Arc<Report>| run.target.is_none();
     let virtual_ns: f64 = outcome.runs.iter().filter(is_virtual).map(|run| run.duration_ms * 1e6).sum();
@@ -156,7 +156,7 @@ fn print_closing(args: &RunArgs, outcome: &Outcome, started: Instant) {
     }
 }
 
-/// Progress before it was stopped.
+/// Prints what was done before a stop.
 fn print_stopped(cause: Cause, args: &RunArgs, outcome: &Outcome) {
     let (cut, whole): (Vec<_>, Vec<_>) = outcome.runs.iter().partition(|run| run.partial);
     let cut: Vec<String> =
@@ -170,13 +170,13 @@ fn print_stopped(cause: Cause, args: &RunArgs, outcome: &Outcome) {
     eprint_line(format_args!("stopped by {by}: {whole} {were} complete{cut}; {results}"));
 }
 
-/// The command that does the same again, to be pasted into a shell.
+/// The command that repeats the execution, quoted for a shell.
 fn command_again(args: &RunArgs, runs: &[Arc<Report>]) -> String {
     let mut command = format!("vcr run {}", quoted(&args.file.display().to_string()));
     for (key, value) in &args.parameters {
         command.push_str(&format!(" -e {}", quoted(&format!("{key}={value}"))));
     }
-    // One seed for all would change runs that the scenario seeds differently.
+    // `--seed` sets one seed for all runs, which is wrong if the scenario uses several.
     if let Some((first, others)) = runs.split_first()
         && others.iter().all(|run| run.seed == first.seed)
     {

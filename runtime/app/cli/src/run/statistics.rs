@@ -1,10 +1,10 @@
-//! Means of repetitions, and how well they are known.
+//! Means of repetitions and their confidence intervals.
 
-/// The mean of samples with its confidence interval.
+/// The mean of samples and its confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Mean {
     pub(crate) mean: f64,
-    /// Ends of the 95 % confidence interval of the mean, by Student's t; absent for one sample.
+    /// The 95 % confidence interval of the mean, by Student's t; none for one sample.
     pub(crate) interval: Option<[f64; 2]>,
 }
 
@@ -26,8 +26,8 @@ impl Mean {
     }
 }
 
-/// The 97.5th percentile of Student's t: exact to four digits for few degrees of freedom,
-/// where the expansion around the normal distribution is not.
+/// The 97.5th percentile of Student's t. For few degrees of freedom it uses a table with four decimals, because the
+/// expansion around the normal distribution is inaccurate there.
 fn student_t_975(degrees_of_freedom: usize) -> f64 {
     const FEW: [f64; 5] = [12.7062, 4.3027, 3.1824, 2.7764, 2.5706];
     if let Some(value) = FEW.get(degrees_of_freedom.saturating_sub(1)) {

@@ -1,4 +1,4 @@
-//! `vcr run --sweep` and `--repeat`: a grid of parameters, and several seeds.
+//! `vcr run --sweep` and `--repeat`: runs a grid of parameters, or several seeds.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -78,7 +78,8 @@ pub(crate) fn sweep(args: &RunArgs, options: RunOptions) -> Result<Exit, Refusal
         return Err(refusal);
     }
     let grid = Grid { axes, cells, is_repeated: questions.repeat.is_some() };
-    // The same command continues from kept points, unless a table is in its way.
+    // After a stop, no table is written, because the same command continues from the stored points and would refuse
+    // an existing table.
     let is_written = file.is_some() && (stopped.is_none() || kept.is_none());
     if let (Some(file), Some(format)) = (file.filter(|_| is_written), format) {
         let written = match shard {
@@ -103,19 +104,17 @@ pub(crate) fn sweep(args: &RunArgs, options: RunOptions) -> Result<Exit, Refusal
         eprint_line(format_args!("stopped by {}: {done} of {all} executions are done{where_to}", cause.name()));
         return Ok(printed(written, cause.exit()));
     }
-    // A sweep explores; only repetitions of the unchanged scenario are judged.
+    // The points of a sweep may break assertions; only repetitions of the unchanged scenario are judged.
     let is_broken = grid.axes.is_empty() && grid.cells.iter().any(|cell| cell.kept() < cell.repetitions.len());
     Ok(printed(written, if is_broken { Exit::CheckFailed } else { Exit::Passed }))
 }
 
-/// Writes the page of a sweep.
 fn write_page(folder: OutputFolder, args: &RunArgs, grid: &Grid) -> Result<(), Refusal> {
     let kept = grid.cells.iter().filter(|cell| cell.kept() == cell.repetitions.len()).count();
     let names: Vec<&str> = grid.axes.iter().map(|axis| axis.name.as_str()).collect();
     let rows = grid.rows();
     let is_kept = |row: &&Row<'_>| row.kept() == row.cell.repetitions.len();
-    // The row with the largest metric, or with -1 the smallest, among rows that keep all
-    // assertions.
+    // The row with the largest metric (with sign -1 the smallest) among rows that keep all assertions.
     let best = |metric: &str, sign: f64| {
         let known = rows.iter().filter(is_kept).filter_map(|row| Some((row, row.mean(metric)?.mean)));
         known.max_by(|a, b| (a.1 * sign).total_cmp(&(b.1 * sign)))
@@ -147,8 +146,8 @@ fn write_page(folder: OutputFolder, args: &RunArgs, grid: &Grid) -> Result<(), R
     page::write(folder, &question, &shown.collect::<Vec<_>>())
 }
 
-/// The executions of each chosen combination, by its number: those of an earlier process and the
-/// new ones.
+/// The executions of each chosen combination, by its number. Combinations without a result of an earlier process are
+/// executed.
 fn execute(
     points: &Points,
     kept: Option<&KeptPoints>,
@@ -201,8 +200,7 @@ struct Unfinished {
 }
 
 impl Unfinished {
-    /// Adds execution number `index`. Returns all executions of its combination if it was the last
-    /// one.
+    /// Adds execution number `index`. If it completes a combination, returns all executions of the combination.
     fn add(&self, index: usize, measured: &Measured) -> Option<Vec<Box<RawValue>>> {
         let raw = serde_json::value::to_raw_value(measured).ok()?;
         let mut by_point = self.by_point.lock().unwrap_or_else(PoisonError::into_inner);
@@ -216,7 +214,7 @@ impl Unfinished {
     }
 }
 
-/// An execution with a combination of values.
+/// The execution of a combination with one seed.
 pub(crate) fn point(axes: &[Axis], values: &[String], repetition: u64) -> Point {
     let names = axes.iter().map(|axis| axis.name.clone());
     let parameters = names.zip(values.iter().cloned()).collect();
@@ -237,9 +235,9 @@ fn print(args: &RunArgs, grid: &Grid) -> io::Result<()> {
     write_grid(&mut out, grid, Layout::of_stdout(args.full))
 }
 
-/// A line for each run of each combination, with the most common metrics.
+/// Writes a line for each run of each combination, with the most common metrics.
 fn write_grid(out: &mut dyn Write, grid: &Grid, layout: Layout) -> io::Result<()> {
-    /// Columns that are left out where the table does not fit, first to last.
+    /// Columns that are dropped, in this order, if the table is too wide.
     const LEFT_OUT: [&str; 5] = ["e2e p99", "out tok/s", "ttft p50", "itl p99", "req/s"];
     const SHOWN: [(&str, &str, usize); 6] = [
         ("req/s", "completed_per_s", 2),
@@ -274,9 +272,9 @@ fn write_grid(out: &mut dyn Write, grid: &Grid, layout: Layout) -> io::Result<()
         is_kept.push(kept == of);
     }
     align_right(&mut table);
-    // The marks before the lines take three columns.
+    // Subtract the width of the marks before the lines.
     let is_narrowed = Layout { width: layout.width.saturating_sub(3), ..layout }.fit(&mut table, &LEFT_OUT);
-    // The table has no colours, so the marks precede its lines; the first line is the header.
+    // The table library adds no colours, so the marks are written before its lines. The first line is the header.
     for (index, line) in table.lines().enumerate() {
         match index.checked_sub(1).map(|row| is_kept[row]) {
             None => writeln!(out, "   {}", line.trim_end())?,

@@ -1,4 +1,4 @@
-//! `vcr run --watch`: runs again whenever a file of the scenario changes.
+//! `vcr run --watch`: runs again when a file of the scenario changes.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -8,21 +8,20 @@ use crate::run::rebuild::GuestSource;
 use crate::stop;
 use crate::terminal::text::counted;
 
-/// Time between two checks of the files. A check costs a system call for each, which is less than a
-/// service for notifications, and works on every file system.
+/// Interval between checks of the files. Polling costs a system call for each file and works on every file system.
 const INTERVAL: Duration = Duration::from_millis(200);
 
 /// Modification time and length of a file; none if it does not exist.
 type State = Option<(SystemTime, u64)>;
 
-/// A file and its state when it was read.
+/// A file, and its state when it was read.
 type Watched = (PathBuf, State);
 
-/// Calls `run` until a signal comes; it returns its exit code and the files it has read. The files
-/// of `always` are watched, too, and so are the sources of guests: a guest whose sources change is
-/// built before the next run. There is no run until every guest builds.
+/// Calls `run`, and again after each change, until a signal arrives. `run` returns its exit code and the files it has
+/// read. The files in `always` and the sources of guests are watched too. A guest with changed sources is rebuilt
+/// before the next run, which waits until every guest builds.
 pub(crate) fn watch(always: &[PathBuf], mut run: impl FnMut() -> (Exit, Vec<PathBuf>)) -> Exit {
-    // The files of a run that failed early are incomplete.
+    // A run that failed early has not read all its files.
     let mut files = always.to_vec();
     loop {
         let mut watched = states(files.clone());
@@ -51,7 +50,7 @@ pub(crate) fn watch(always: &[PathBuf], mut run: impl FnMut() -> (Exit, Vec<Path
                 Ok(changed) => changed,
                 Err(exit) => return exit,
             };
-            // An editor may still write.
+            // An editor may still be writing.
             std::thread::sleep(INTERVAL);
             eprint_line(format_args!("\n{} has changed", changed.display()));
             watched = states(files.clone());
@@ -64,10 +63,10 @@ pub(crate) fn watch(always: &[PathBuf], mut run: impl FnMut() -> (Exit, Vec<Path
     }
 }
 
-/// Waits until a file changes; returns the file, and the guest whose source it is.
+/// Waits until a file changes. Returns the file, and its guest if it is a source file.
 ///
 /// # Errors
-/// The exit code if a signal comes first.
+/// The exit code if a signal arrives first.
 fn wait_for_change<'a>(
     watched: &[Watched],
     guests: &'a [(GuestSource, Vec<Watched>)],
@@ -77,7 +76,7 @@ fn wait_for_change<'a>(
         if let Some((file, _)) = watched.iter().find(is_changed) {
             return Ok((file.clone(), None));
         }
-        // A new source file shows in the file that names it.
+        // A new source file is noticed when the file that names it changes.
         let source = guests.iter().find_map(|(guest, sources)| Some((sources.iter().find(is_changed)?, guest)));
         if let Some(((file, _), guest)) = source {
             return Ok((file.clone(), Some(guest)));

@@ -1,5 +1,3 @@
-//! Options of `vcr serve`.
-
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -41,12 +39,12 @@ pub(crate) struct ServeArgs {
     pub(crate) sglang: SglangArgs,
     #[command(flatten)]
     pub(crate) live: LiveArgs,
-    // Behind all others, which it asks for their names.
+    // Last, because it needs the names of all other options.
     #[command(flatten)]
     pub(crate) vllm: VllmFlags,
 }
 
-/// Options that the short help lists.
+/// Options in the short help.
 pub(crate) const SERVE_COMMON: &[&str] = &[
     "model",
     "host",
@@ -75,7 +73,7 @@ pub(crate) const SERVE_COMMON: &[&str] = &[
     "quiet",
 ];
 
-/// The supported settings of vLLM's structured outputs.
+/// Supported fields of vLLM's structured-outputs config.
 #[derive(Clone, Debug, Default, serde::Deserialize)]
 pub(crate) struct StructuredOutputsConfig {
     pub(crate) backend: Option<String>,
@@ -90,7 +88,6 @@ impl FromStr for StructuredOutputsConfig {
     }
 }
 
-/// A frontend of vLLM.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum FrontendArg {
     /// The API server in Python, which `vllm serve` starts.
@@ -252,7 +249,7 @@ pub(crate) struct MediaArgs {
 }
 
 impl MediaArgs {
-    /// Images in answers, if there may be any.
+    /// Options of images in answers; none unless enabled.
     pub(crate) fn images(&self, seed: u64) -> Option<ImageOptions> {
         self.omni.then_some(ImageOptions {
             rate: self.image_emission_rate,

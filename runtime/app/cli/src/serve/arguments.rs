@@ -1,5 +1,4 @@
-//! Options for the simulated model's tool arguments, by the names of llm-d-inference-sim where it
-//! has them.
+//! Options for tool arguments of the simulated model, named as in llm-d-inference-sim where it has them.
 
 use clap::Args;
 use vcr_text::tools::ArgumentSettings;
@@ -48,7 +47,7 @@ pub(crate) struct ArgumentArgs {
 }
 
 impl ArgumentArgs {
-    /// How arguments are chosen.
+    /// The settings for generating arguments.
     pub(crate) fn settings(&self) -> Result<ArgumentSettings, Unusable> {
         let (least, greatest) = (self.min_tool_call_integer_param, self.max_tool_call_integer_param);
         Ok(ArgumentSettings {
@@ -72,7 +71,7 @@ impl ArgumentArgs {
     }
 }
 
-/// Both bounds if one is given; the other one is llm-d-inference-sim's default.
+/// The bounds, if at least one is given. The other one is then llm-d-inference-sim's default.
 fn range<T: PartialOrd + Copy + std::fmt::Display>(
     name: &str,
     least: Option<T>,

@@ -1,8 +1,7 @@
-//! Options of the engine that is served: vLLM's or SGLang's.
+//! Options that select and configure the served engine: vLLM's or SGLang's.
 
 use clap::{Args, ValueEnum};
 
-/// Which engine is served, with its API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum BackendArg {
     Vllm,

@@ -1,4 +1,4 @@
-//! Options of chats: reasoning, tools, variables of the template.
+//! Options of chats: reasoning, tools and template variables.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -51,7 +51,7 @@ pub(crate) struct ChatArgs {
     pub(crate) default_chat_template_kwargs: Option<Kwargs>,
 }
 
-/// Variables of a template.
+/// Variables of a chat template.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Kwargs(BTreeMap<String, Value>);
 
@@ -64,7 +64,7 @@ fn kwargs(text: &str) -> Result<Kwargs, String> {
     serde_json::from_str(text).map(Kwargs).map_err(|error| format!("expected a JSON object: {error}"))
 }
 
-/// Sets the model's chat template from the options, if they have one.
+/// Replaces the model's chat template, if the options have one.
 pub(crate) fn replace_template(args: &ChatArgs, model: &mut Model) -> Result<(), Unusable> {
     let Some(given) = &args.chat_template else { return Ok(()) };
     let unusable = |reason: String| Unusable::new(format!("invalid --chat-template: {reason}"));
@@ -86,7 +86,7 @@ pub(crate) fn replace_template(args: &ChatArgs, model: &mut Model) -> Result<(),
     Ok(())
 }
 
-/// The settings of chats with this model; the built-in one is known by no name.
+/// Chat settings for this model. The built-in model has no name to choose parsers by.
 pub(crate) fn options(args: &ChatArgs, model: &Model, is_builtin: bool) -> Result<ChatOptions, Unusable> {
     Ok(ChatOptions {
         reasoning: reasoning(&args.reasoning_parser, model, is_builtin)?,
@@ -102,7 +102,7 @@ fn reasoning(name: &str, model: &Model, is_builtin: bool) -> Result<Option<Reaso
     let named = |name: &str| ReasoningForm::named(name, &model.tokenizer);
     match name {
         "none" => Ok(None),
-        // A tokenizer without the marks does not belong to the model it is named after.
+        // The built-in tokenizer lacks the special tokens of the model that it is named after.
         "auto" if is_builtin => Ok(None),
         "auto" => Ok(ReasoningForm::name_for(&model.root).and_then(|name| named(name).ok())),
         name => named(name)

@@ -1,4 +1,4 @@
-//! The file of `vcr serve --config`, and where each value comes from.
+//! `vcr serve --config`: options from files, and the origin of each value.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -15,22 +15,22 @@ use super::operations::llm_d_config;
 use super::vllm_flags::normalized;
 use crate::exit::{Exit, printed};
 
-/// Files, and the ids of the options that each of them gave.
+/// The config files, with the ids of the options that each has set.
 static FROM_FILES: std::sync::OnceLock<Vec<FromFile>> = std::sync::OnceLock::new();
 
 /// The words of the command line.
 static LINE: std::sync::OnceLock<Vec<OsString>> = std::sync::OnceLock::new();
 
-/// Translation of a configuration of llm-d-inference-sim.
+/// The translated config of llm-d-inference-sim.
 static TRANSLATION: std::sync::OnceLock<Translation> = std::sync::OnceLock::new();
 
-/// A file, and the ids of the options that it gave.
+/// A file, and the ids of the options that it has set.
 type FromFile = (String, Vec<String>);
 
-/// Options whose values are secrets.
+/// Options whose values must not be shown.
 const SECRETS: &[&str] = &["api_key", "tenant_key"];
 
-/// The command line. The file completes the command line of `vcr serve --config FILE`.
+/// Parses the command line. For `vcr serve --config FILE`, the file sets options that are not on the command line.
 pub(crate) fn matches(command: Command, line: &[OsString]) -> Result<ArgMatches, clap::Error> {
     if !line.iter().any(|word| word == "serve") {
         return command.try_get_matches_from(line);
@@ -39,7 +39,7 @@ pub(crate) fn matches(command: Command, line: &[OsString]) -> Result<ArgMatches,
     let line = normalized.as_slice();
     let matches = command.clone().try_get_matches_from(line)?;
     let Some(("serve", serve)) = matches.subcommand() else { return Ok(matches) };
-    // There is one server in a process.
+    // A process has only one server.
     _ = LINE.set(line.to_vec());
     let (own, peers) = (path_of(serve, "config"), path_of(serve, "llm_d_config"));
     if own.is_none() && peers.is_none() {
@@ -69,7 +69,7 @@ pub(crate) fn matches(command: Command, line: &[OsString]) -> Result<ArgMatches,
         further.extend(words);
         _ = TRANSLATION.set(translation);
     }
-    // There is one command line.
+    // A process parses only one command line.
     _ = FROM_FILES.set(from_files);
     command.try_get_matches_from(line.iter().cloned().chain(further))
 }
@@ -78,15 +78,15 @@ fn path_of<'a>(serve: &'a ArgMatches, id: &str) -> Option<&'a Path> {
     serve.get_one::<std::path::PathBuf>(id).map(std::path::PathBuf::as_path)
 }
 
-/// The words of options that nothing else sets, with the options' ids. Another file sets those of
-/// `in_file`.
+/// The words of translated options that are not set otherwise, with option ids. `in_file` has the options that
+/// another file sets.
 fn translated(
     options: &[(&'static str, Option<String>)],
     serve: &Command,
     given: &ArgMatches,
     in_file: &[&str],
 ) -> Vec<(String, OsString)> {
-    // An option that is not there is left for the parser to refuse.
+    // The parser reports unknown options.
     let id_of = |option: &str| {
         let arg = serve.get_arguments().find(|arg| is_named(arg, option.trim_start_matches("--")));
         arg.map_or(option, |arg| arg.get_id().as_str()).to_owned()
@@ -103,7 +103,7 @@ fn translated(
     options.iter().map(with_id).filter(|(id, _)| is_free(id)).collect()
 }
 
-/// Logs the ignored parts of a configuration of llm-d-inference-sim.
+/// Logs the settings of a llm-d-inference-sim config that are ignored.
 pub(crate) fn log_translation() {
     if let Some(translation) = TRANSLATION.get() {
         for setting in &translation.ignored {
@@ -121,8 +121,7 @@ fn read(path: &Path) -> Result<BTreeMap<String, Setting>, String> {
     options_file::parse(&text)
 }
 
-/// The words of the options that neither flags nor the environment give, with the
-/// options' ids.
+/// The words of options that neither flags nor the environment set, with option ids.
 fn arguments(
     values: &BTreeMap<String, Setting>,
     serve: &Command,
@@ -177,7 +176,7 @@ fn takes_several(arg: &Arg) -> bool {
     matches!(arg.get_action(), ArgAction::Append) || arg.get_value_delimiter().is_some()
 }
 
-/// Prints every option with its value and where that comes from.
+/// Prints every option with its value and origin.
 pub(crate) fn show() -> Exit {
     let mut command = crate::args::command();
     let line = LINE.get().map(Vec::as_slice).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! `vcr serve`: an OpenAI-compatible server with the engines in the same process.
+//! `vcr serve`: an OpenAI-compatible server with simulated engines in the same process.
 
 pub(crate) mod args;
 mod arguments;
@@ -47,37 +47,36 @@ use operations::{ChangedFaults, ChangedMetrics, Operations, Server};
 pub(crate) use rendering::rendering_process;
 use tape::{Ending, PlayedTape};
 
-/// Default number of dimensions of an embedding: as many as small models have.
+/// Default embedding dimensions, as in small models.
 const EMBEDDING_DIMENSIONS: u32 = 384;
 
-/// Numbers in the state of a token where no `config.json` states it.
+/// Default size of a token's hidden state, without a `config.json`.
 const HIDDEN_SIZE: u32 = 4096;
 
-/// All that serving takes.
+/// The parts of a server.
 struct Prepared {
     config: LiveConfig,
     model: Model,
     chats: ChatOptions,
     operations: Operations,
-    /// One, or one for each engine.
+    /// One listener, or one for each engine.
     listeners: Vec<TcpListener>,
-    /// Where the outputs of an encoder without a language model are.
+    /// Where outputs of an encoder-only model are read.
     encoder: Option<EncoderAddress>,
     control: Listeners,
-    /// The page's view of the server, if there is a page, and its own socket.
+    /// The page and its own socket, if there is a page.
     page: Option<PageParts>,
     threads: ServerThreads,
     structures: Option<StructureCheck>,
     schema_backend: SchemaBackend,
-    /// The tokenizer's configuration, if the server may show it.
+    /// The tokenizer's config, if the server shows it.
     tokenizer_info: Option<serde_json::Value>,
-    /// A capture of HTTP that is played back.
+    /// The HTTP capture that is played back.
     tape: Option<PlayedTape>,
-    /// Ends the server at the first request that is not in it.
+    /// Ends the server at the first request that is not in the capture, if playback is strict.
     ending: Ending,
 }
 
-/// Serves until a signal, or until an engine fails.
 pub(crate) fn serve(args: &ServeArgs) -> Exit {
     if args.server.show_config {
         return config_file::show();
@@ -117,10 +116,10 @@ fn prepare(args: &ServeArgs, guests: &LiveGuests) -> Result<Prepared, Unusable> 
     let (mut model, own) = model::model(&args.server, &args.live.engine, args.media.rules())?;
     chats::replace_template(&args.chats, &mut model)?;
     let chats = chats::options(&args.chats, &model, args.server.model.is_none())?;
-    // A large vocabulary takes a while, and may not be needed.
+    // Filled later: a large vocabulary takes long, and may not be needed.
     let text = Arc::default();
     let side = FrontendSide {
-        // The frontend inside is of one version.
+        // The simulated frontend has a fixed vLLM version.
         identity: Identity { version: Some(VllmMinor::V0_33), is_headless: false, ..identity(&args.live.ranks) },
         model_name: model.names.first().cloned().unwrap_or_default(),
         model_config: own.config.clone(),
@@ -180,7 +179,7 @@ fn prepare(args: &ServeArgs, guests: &LiveGuests) -> Result<Prepared, Unusable> 
     let threads = ServerThreads::start(usize::from(args.server.server_threads))
         .map_err(|error| Unusable::new(format!("cannot start the server's threads: {error}")))?;
     operations.front.listen.threads = Arc::new(threads.dealer());
-    // Recorded answers follow no structure.
+    // Recorded answers do not follow structured-output requests.
     let structures = config.playback.is_none().then(|| structure_check(text));
     let tokenizer_info = model::tokenizer_info(&args.server, &model)?;
     Ok(Prepared {
@@ -201,7 +200,7 @@ fn prepare(args: &ServeArgs, guests: &LiveGuests) -> Result<Prepared, Unusable> 
     })
 }
 
-/// The KV cache of an engine, as metrics show it.
+/// The KV cache of an engine, for metrics.
 fn cache_config(args: &ServeArgs, engine: &EngineConfig) -> CacheConfig {
     CacheConfig {
         block_size: engine.block_size(),
@@ -214,7 +213,7 @@ fn cache_config(args: &ServeArgs, engine: &EngineConfig) -> CacheConfig {
     }
 }
 
-/// The source of readable answers, with reasoning if that is separated.
+/// The token source of English answers, with reasoning if a parser separates it.
 fn english(
     args: &ServeArgs,
     model: &Model,
@@ -235,7 +234,7 @@ fn english(
     Ok(Arc::new(move |_context| Ok(Box::new(text.get_or_init(&make).source()))))
 }
 
-/// The check of structures by readable answers, if the engines generate those.
+/// Checks structured-output requests, if the engines generate English answers.
 fn structure_check(text: Arc<OnceLock<TextModel>>) -> StructureCheck {
     StructureCheck(Arc::new(move |asked, is_gone| match text.get() {
         Some(text) => text.structure(asked, is_gone).map(drop),
@@ -243,7 +242,7 @@ fn structure_check(text: Arc<OnceLock<TextModel>>) -> StructureCheck {
     }))
 }
 
-/// Opens the port of a rank: the first from `--port` on, or a free one for each.
+/// Opens the port of a rank, counted from `--port`; with port 0, a free port.
 fn listen(args: &ServerArgs, rank: u16) -> Result<TcpListener, Unusable> {
     let port = if args.port == 0 { Some(0) } else { args.port.checked_add(rank) };
     let port = port.ok_or_else(|| Unusable::new(format!("--port {}: there is no port for rank {rank}", args.port)))?;
@@ -256,7 +255,7 @@ fn listen(args: &ServerArgs, rank: u16) -> Result<TcpListener, Unusable> {
     Ok(listener)
 }
 
-/// Servers that a signal stops.
+/// What a signal stops.
 struct Running {
     engines: EnginesHandle,
     stop: watch::Sender<bool>,
@@ -284,7 +283,7 @@ fn run(args: &ServeArgs, prepared: Prepared, guests: LiveGuests) -> Result<(), L
         running.stop.send_replace(true);
         running.engines.shut_down();
     });
-    // A seed distinguishes answers other than those of the engine's own time.
+    // Without a seed, English answers differ each time.
     let is_varied = args.live.tokens.tokens == "english" && args.live.tokens.seed == 0;
     let max_num_seqs = config.engine.max_num_seqs() as usize;
     let sglang = sglang::info(args, &config);
@@ -355,7 +354,7 @@ fn run(args: &ServeArgs, prepared: Prepared, guests: LiveGuests) -> Result<(), L
     let served = threads.first().spawn(served);
     let result = engines.wait();
     stop.send_replace(true);
-    // Answers that are complete may still be on their way.
+    // Complete answers may still be in transmission.
     threads.first().block_on(async {
         _ = tokio::time::timeout(grace + LAST_ANSWERS, served).await;
     });
@@ -367,7 +366,7 @@ fn run(args: &ServeArgs, prepared: Prepared, guests: LiveGuests) -> Result<(), L
     result
 }
 
-/// Time to write the rest after the engines have ended.
+/// Time to send the remaining answers after the engines have ended.
 const LAST_ANSWERS: Duration = Duration::from_secs(2);
 
 async fn serve_http(
@@ -409,10 +408,10 @@ async fn serve_http(
     front.serve_ranks(listeners, page, app, stopped).await;
 }
 
-/// Prints the address, where scripts read it.
+/// Prints the address to standard output for scripts.
 fn announce(line: &str, quiet: bool) {
     let mut out = std::io::stdout().lock();
-    // The reader may have gone.
+    // The reader may have exited.
     _ = writeln!(out, "{line}").and_then(|()| out.flush());
     if !quiet {
         tracing::info!("{line}");

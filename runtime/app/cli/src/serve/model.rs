@@ -1,4 +1,4 @@
-//! The model that `vcr serve` serves.
+//! The model of `vcr serve`.
 
 use std::path::{Path, PathBuf};
 
@@ -11,22 +11,20 @@ use super::args::{FrontendArg, ServerArgs};
 use crate::play::engine::EngineArgs;
 use crate::play::unusable::Unusable;
 
-/// The name of the built-in model.
 const BUILTIN: &str = "sim";
 
-/// Engine settings from the folder of a model.
+/// Engine settings from a model's folder.
 #[derive(Default)]
 pub(crate) struct OwnSettings {
     /// The longest sequence.
     pub(crate) max_model_len: Option<u32>,
-    /// Its `config.json`.
+    /// Path of the `config.json`.
     pub(crate) config: Option<PathBuf>,
-    /// Numbers in the state of a token.
+    /// Size of a token's hidden state.
     pub(crate) hidden_size: Option<u32>,
 }
 
-/// The model that the options describe, as far as it does not depend on the engines, and its
-/// settings for them.
+/// Makes the model that the options describe, and its settings for the engines.
 pub(crate) fn model(
     args: &ServerArgs,
     engine: &EngineArgs,
@@ -64,7 +62,7 @@ pub(crate) fn model(
         return Err(Unusable { message, hint: Some(hint.to_owned()) });
     }
     let folder = ModelFolder::load(path).map_err(|error| Unusable {
-        // Its text has its causes.
+        // The error's text includes its causes.
         message: format!("MODEL {}: {error}", path.display()),
         hint: Some("give a folder with a tokenizer.json, or leave it out for the built-in tokenizer".to_owned()),
     })?;
@@ -93,8 +91,8 @@ pub(crate) fn model(
     Ok((model, OwnSettings { max_model_len: folder.max_model_len, config, hidden_size }))
 }
 
-/// The configuration of the tokenizer for clients, if the options show it: the contents of its file, with
-/// special tokens as their texts, and the chat template.
+/// The tokenizer's config for clients, if the options enable it: the contents of its file, with special tokens as
+/// strings, and the chat template.
 pub(crate) fn tokenizer_info(args: &ServerArgs, model: &Model) -> Result<Option<Value>, Unusable> {
     let is_shown = args.enable_tokenizer_info_endpoint && matches!(args.frontend, FrontendArg::Python);
     if !is_shown {
@@ -118,7 +116,7 @@ pub(crate) fn tokenizer_info(args: &ServerArgs, model: &Model) -> Result<Option<
     Ok(Some(info))
 }
 
-/// Replaces the descriptions of special tokens by their texts.
+/// Replaces the objects of special tokens by their strings.
 fn texts_of_tokens(value: &mut Value) {
     match value {
         Value::Object(map) => match map.get("content").filter(|_| map.contains_key("lstrip")) {

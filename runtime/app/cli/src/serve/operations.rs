@@ -1,4 +1,4 @@
-//! Options around the API: keys, TLS, CORS, limits, metrics, and faults for clients.
+//! Options of the server around the API: keys, TLS, CORS, limits, metrics and client faults.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -129,7 +129,7 @@ impl ClientFaultArgs {
     }
 }
 
-/// A tenant that an API key stands for.
+/// The tenant of an API key.
 #[derive(Clone, Debug)]
 struct TenantKey {
     tenant: String,
@@ -145,7 +145,7 @@ fn tenant_key(text: &str) -> Result<TenantKey, String> {
     }
 }
 
-/// An API key. An empty one is a mistake, such as a secret that was not found.
+/// Parses an API key. An empty key is an error, because it usually means a missing secret.
 fn api_key(text: &str) -> Result<String, String> {
     match text.trim().is_empty() {
         false => Ok(text.to_owned()),
@@ -153,7 +153,7 @@ fn api_key(text: &str) -> Result<String, String> {
     }
 }
 
-/// A JSON list of texts.
+/// A JSON list of strings.
 #[derive(Clone, Debug)]
 pub(crate) struct List(Vec<String>);
 
@@ -166,46 +166,46 @@ pub(super) fn size(text: &str) -> Result<usize, String> {
     usize::try_from(bytes).map_err(|_| "expected a size that fits into memory".to_owned())
 }
 
-/// Facts of the server other than its options.
+/// Properties of the server that are not in these options.
 pub(crate) struct Server {
     /// The first served model name.
     pub(crate) model_name: String,
-    /// Where it listens.
+    /// Listening host.
     pub(crate) host: String,
-    /// The numbers of the engines.
+    /// Numbers of the engines.
     pub(crate) engines: std::ops::Range<u16>,
-    /// The context length.
+    /// Context length.
     pub(crate) max_model_len_tokens: u64,
-    /// The seed of draws.
+    /// Seed of random draws.
     pub(crate) seed: u64,
-    /// Time for requests under way at the end.
+    /// Grace period of running requests at shutdown.
     pub(crate) shutdown_timeout: Duration,
-    /// The frontend of vLLM that it is like.
+    /// vLLM's frontend to imitate.
     pub(crate) frontend: FrontendKind,
-    /// Its part, if it is like a server of SGLang.
+    /// Role of an SGLang server, for metrics; none for vLLM.
     pub(crate) sglang: Option<&'static str>,
-    /// Adapters that a step has at most, if there are any.
+    /// Maximum number of adapters in a step, if adapters are enabled.
     pub(crate) max_loras: Option<u32>,
     /// The KV cache of each engine.
     pub(crate) cache: CacheConfig,
-    /// Whether answers are searched for calls of tools.
+    /// Whether answers are parsed for tool calls.
     pub(crate) has_tool_parser: bool,
 }
 
-/// All that stands around the API.
+/// Everything around the API.
 pub(crate) struct Operations {
-    /// Hears of engines.
+    /// Receives events of engines, for metrics and traces.
     pub(crate) observer: Arc<dyn EngineObserver>,
-    /// Sends spans.
+    /// Exports spans.
     pub(crate) exporter: Option<TraceExporter>,
-    /// Layers and sockets.
+    /// The HTTP server in front of the API.
     pub(crate) front: HttpServer,
-    /// Made-up metrics.
+    /// Fake metrics.
     pub(crate) fake_metrics: Arc<FakeSlot>,
 }
 
 impl Operations {
-    /// Reads files and checks values.
+    /// Makes everything from the options; reads files and checks values.
     pub(crate) fn new(
         http: &HttpArgs,
         faults: &ClientFaultArgs,
@@ -272,7 +272,7 @@ impl Operations {
 }
 
 impl HttpArgs {
-    /// The TLS of a server that listens on `host`, if it has any.
+    /// TLS settings of a server that listens on `host`, if enabled.
     fn tls(&self, host: &str) -> Result<Option<Arc<Tls>>, Unusable> {
         let unusable = |error: TlsError| Unusable::new(error.to_string());
         let own = match (&self.ssl_certfile, self.self_signed_certs) {
@@ -299,17 +299,17 @@ impl HttpArgs {
     }
 }
 
-/// Names and addresses of a server that listens on `host`.
+/// Names and addresses of a server that listens on `host`, for its certificate.
 fn own_names(host: &str) -> Vec<String> {
     let mut names: Vec<String> = ["localhost", "127.0.0.1", "::1"].map(str::to_owned).into();
-    // An address that stands for all has no name.
+    // A wildcard address is no name.
     if !["0.0.0.0", "::"].contains(&host) && !names.iter().any(|name| name == host) {
         names.push(host.to_owned());
     }
     names
 }
 
-/// The made-up metrics of an option, or a place for them.
+/// The fake metrics of an option; empty without the option.
 fn fake_metrics(text: Option<&str>, options: &MetricsOptions) -> Result<Arc<FakeSlot>, Unusable> {
     let slot = FakeSlot::new(options.clone());
     if let Some(text) = text {
@@ -320,7 +320,7 @@ fn fake_metrics(text: Option<&str>, options: &MetricsOptions) -> Result<Arc<Fake
     Ok(Arc::new(slot))
 }
 
-/// Made-up metrics, as the control plane changes them.
+/// Lets the control plane change fake metrics.
 pub(crate) struct ChangedMetrics(pub(crate) Arc<FakeSlot>);
 
 impl FakeMetricValues for ChangedMetrics {
@@ -337,13 +337,13 @@ impl FakeMetricValues for ChangedMetrics {
     }
 }
 
-/// Why a fault that changes requests cannot happen to recorded answers.
+/// Why a fault that changes requests is refused during playback.
 pub(crate) const FOUND_BY_REQUEST: &str = "`short` changes the request by which a recording is found; use truncate";
 
-/// The faults that clients meet, as the control plane changes them.
+/// Lets the control plane change client faults.
 pub(crate) struct ChangedFaults {
     pub(crate) faults: Arc<ClientFaults>,
-    /// Whether answers are recorded ones.
+    /// Whether recorded answers are played back.
     pub(crate) is_playback: bool,
 }
 
@@ -370,7 +370,7 @@ impl ClientFaultRules for ChangedFaults {
     }
 }
 
-/// Reads a configuration of llm-d-inference-sim.
+/// Reads a config of llm-d-inference-sim.
 pub(crate) fn llm_d_config(path: &Path) -> Result<Translation, String> {
     let text =
         vcr_base::input::read_yaml(path, vcr_base::input::MAX_CONFIG_BYTES).map_err(|error| error.to_string())?;

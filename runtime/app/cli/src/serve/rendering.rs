@@ -1,12 +1,12 @@
-//! Processes of this program that render chat templates.
+//! Child processes that render chat templates.
 
 use std::process::ExitCode;
 
-/// The argument that makes a process one of them. Users have no use for it.
+/// The argument that starts such a process. Not for users.
 const ARGUMENT: &str = "--render-chat-templates-of-stdin";
 
-/// Renders templates if this process was started for that. Otherwise templates will be rendered by
-/// processes of this program, if the system knows its path.
+/// Renders templates if this process was started for that. Otherwise lets child processes of this program render
+/// templates, if its path is known.
 pub(crate) fn rendering_process() -> Option<ExitCode> {
     let mut arguments = std::env::args_os().skip(1);
     if arguments.next().is_some_and(|argument| argument == ARGUMENT) {

@@ -18,7 +18,7 @@ pub(crate) struct ResponsesArgs {
 }
 
 impl ResponsesArgs {
-    /// Memory for stored responses; 0 stores none.
+    /// Memory for stored responses; 0 disables storage.
     pub(crate) fn stored_bytes(&self) -> usize {
         if self.store_responses { self.stored_responses_memory } else { 0 }
     }

@@ -1,4 +1,4 @@
-//! What the options of a server of SGLang ask for.
+//! Settings of a simulated SGLang server.
 
 use serde_json::{Map, Value, json};
 use vcr_core::sglang::{SchedulePolicy, SglangConfig, SglangConfigInput};
@@ -9,7 +9,7 @@ use super::args::{FrontendArg, ServeArgs};
 use super::backend::{BackendArg, SglangArgs};
 use crate::play::unusable::Unusable;
 
-/// The version of SGLang whose API this is.
+/// The imitated version of SGLang.
 const VERSION: &str = "0.5.23";
 
 impl SglangArgs {
@@ -17,7 +17,7 @@ impl SglangArgs {
         self.backend == BackendArg::Sglang
     }
 
-    /// Arguments of vLLM that say what SGLang's engine has by default; refuses what it does not have.
+    /// SGLang's engine defaults as vLLM arguments. Refuses options that SGLang does not have.
     pub(crate) fn words(&self, args: &ServeArgs) -> Result<Vec<String>, Unusable> {
         let own = [
             ("--max-total-tokens", self.max_total_tokens.is_some()),
@@ -50,7 +50,7 @@ impl SglangArgs {
         args.live.engine.sglang_words(self.max_total_tokens)
     }
 
-    /// Has SGLang's scheduler decide.
+    /// Switches the configuration to SGLang's scheduler.
     pub(crate) fn apply(&self, config: &mut LiveConfig) -> Result<(), Unusable> {
         if !self.is_chosen() {
             return Ok(());
@@ -88,18 +88,18 @@ impl SglangArgs {
             Unusable::new(lines.join("\n"))
         })?;
         config.sglang = Some(sglang);
-        // SGLang ends requests whose KV does not come.
+        // SGLang fails requests whose KV does not arrive.
         config.transfer.load_failure = vcr_live::LoadFailurePolicy::Fail;
         Ok(())
     }
 }
 
-/// Its part where prefill and decode are apart.
+/// Role of the engines with disaggregated prefill and decode; none otherwise.
 pub(crate) fn part(config: &LiveConfig) -> Option<PdRole> {
     config.transfer.meetings.as_ref().and_then(|meetings| meetings.role)
 }
 
-/// The part as metrics name it, of a server of SGLang.
+/// Role of the engines in SGLang's metrics; none for vLLM.
 pub(crate) fn engine_type(config: &LiveConfig) -> Option<&'static str> {
     config.sglang.as_ref()?;
     Some(match part(config) {
@@ -109,7 +109,7 @@ pub(crate) fn engine_type(config: &LiveConfig) -> Option<&'static str> {
     })
 }
 
-/// What the server tells of its settings.
+/// The settings that SGLang's server info reports.
 pub(crate) fn info(args: &ServeArgs, config: &LiveConfig) -> Option<Map<String, Value>> {
     let settings = config.sglang.as_ref()?.stated();
     let mode = match part(config) {

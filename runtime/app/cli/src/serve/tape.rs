@@ -1,4 +1,4 @@
-//! Options of `vcr serve` for captures of HTTP, which it plays back before its own routes.
+//! Options of `vcr serve` for playback of HTTP captures, which comes before its own routes.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -20,11 +20,11 @@ use crate::play::unusable::Unusable;
 use crate::serve::operations::FOUND_BY_REQUEST;
 use crate::service::with_causes;
 
-/// Limit of a body that is recorded.
+/// Limit of a recorded body.
 const MAX_BODY_BYTES: usize = 64 << 20;
-/// Limit of a file of rules.
+/// Limit of a file of match rules.
 const MATCH_FILE_BYTES: u64 = 1 << 20;
-/// Limit of unwritten data.
+/// Limit of data waiting to be written.
 const QUEUE_BYTES: usize = 256 << 20;
 
 #[derive(Debug, Args)]
@@ -49,20 +49,20 @@ pub(crate) struct TapeArgs {
     keep_requests: Option<u32>,
 }
 
-/// Playback of a capture of HTTP.
+/// An HTTP capture that is played back.
 #[derive(Clone)]
 pub(crate) struct PlayedTape {
     tape: Arc<HttpTape>,
     recorder: Option<Arc<HttpRecorder>>,
     is_strict: bool,
-    /// Lets the engines decide when answers come, if they do.
+    /// The engines' timing of recorded answers, if they time them.
     pub(crate) pace: Option<Arc<Pace>>,
 }
 
-/// Ends the server, once it runs.
+/// Ends the server. Set once the server runs.
 pub(crate) type Ending = Arc<OnceLock<Box<dyn Fn() + Send + Sync>>>;
 
-/// Whether the capture to play back is one of HTTP, or will be.
+/// Whether the capture is of HTTP, or will be recorded as one.
 pub(crate) fn is_http(args: &TapeArgs, playback: &PlaybackArgs) -> bool {
     let Some(path) = &playback.playback else { return false };
     let records = matches!(unmatched(args, playback), Some(UnmatchedArg::Record));
@@ -73,8 +73,8 @@ pub(crate) fn is_http(args: &TapeArgs, playback: &PlaybackArgs) -> bool {
     reader.is_ok_and(|reader| reader.meta().holds.http)
 }
 
-/// The service before the routes, and its tape, if there is one. `ending` is called at the first
-/// miss of a strict playback, `tokenizer` counts where the answers of a tape do not.
+/// Makes the playback service, which comes before the routes, and its capture. `ending` is called at the first miss
+/// of a strict playback. `tokenizer` counts tokens if recorded answers have no usage.
 pub(crate) fn player(
     args: &TapeArgs,
     live: &LiveArgs,
@@ -134,7 +134,7 @@ pub(crate) fn player(
     Ok((Some(Player { tape: Some(tape), misses, times, journal }), Some(played)))
 }
 
-/// How unrecorded requests are handled. A named server is asked by default.
+/// How unrecorded requests are handled. With `--upstream`, they are forwarded and recorded by default.
 fn unmatched(args: &TapeArgs, playback: &PlaybackArgs) -> Option<UnmatchedArg> {
     let default = args.upstream.as_ref().filter(|_| !playback.strict).map(|_| UnmatchedArg::Record);
     playback.playback_unmatched.or(default)
@@ -180,7 +180,7 @@ fn open(path: &Path, args: &TapeArgs, playback: &PlaybackArgs) -> Result<HttpTap
     Ok(tape)
 }
 
-/// The service that forwards unrecorded requests, and adds them to the tape.
+/// Makes the proxy that forwards unrecorded requests, and the recorder that adds them to the capture.
 fn recording(path: &Path, args: &TapeArgs, tape: &Arc<HttpTape>) -> Result<(Proxy, Arc<HttpRecorder>), Unusable> {
     let Some(url) = &args.upstream else {
         return Err(Unusable {
@@ -211,7 +211,7 @@ fn recording(path: &Path, args: &TapeArgs, tape: &Arc<HttpTape>) -> Result<(Prox
 }
 
 impl PlayedTape {
-    /// Ends the recording, writes the report and prints the playback's totals.
+    /// Ends the recording, writes the report and prints totals of the playback.
     pub(crate) fn finish(&self, file: Option<OutputFile>) -> Result<Exit, Unusable> {
         if let Some(recorder) = &self.recorder {
             let summary = recorder.finish().map_err(|error| Unusable::new(with_causes(&error)))?;

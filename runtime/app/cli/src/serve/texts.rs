@@ -1,4 +1,4 @@
-//! Files of answers as texts, for `--tokens`.
+//! `--tokens` with a file of answers as texts.
 
 use std::io::Read as _;
 use std::path::Path;
@@ -9,7 +9,7 @@ use vcr_live::TokenList;
 use crate::play::unusable::Unusable;
 use crate::values::is_guest;
 
-/// The answers of a file with texts; none if it is another source.
+/// Reads the answers of a text file; none if the source is something else.
 pub(crate) fn read(source: &str, model: &Model, chats: &ChatOptions) -> Result<Option<TokenList>, Unusable> {
     let path = Path::new(source);
     if is_guest(source) || !path.is_file() {
@@ -26,7 +26,7 @@ pub(crate) fn read(source: &str, model: &Model, chats: &ChatOptions) -> Result<O
     answers::parse(&text, model, chats, now_s).map_err(refused)
 }
 
-/// Refuses a database, and explains how its answers become a file.
+/// Refuses a database, and explains how to convert its answers to a file.
 fn check_is_text(path: &Path, source: &str) -> Result<(), Unusable> {
     const SQLITE: &[u8] = b"SQLite format 3\0";
     let mut start = Vec::new();

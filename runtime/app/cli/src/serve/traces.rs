@@ -26,7 +26,7 @@ pub(crate) struct TraceArgs {
     pub(crate) otel_service_name: String,
 }
 
-/// Traces in addition to `metrics`, if requested.
+/// Adds traces to `metrics`, if enabled.
 pub(crate) fn traced(
     args: &TraceArgs,
     metrics: Arc<dyn EngineObserver>,

@@ -1,6 +1,5 @@
-//! Arguments of `vllm serve` without an option of this command. They are accepted, so that command
-//! lines of vLLM work unchanged; those without effect are listed once at the start, and with their
-//! reasons in `--help-all`.
+//! Arguments of `vllm serve` that are not options of `vcr serve`. They are accepted, so that command lines of vLLM
+//! work unchanged. Those without effect are listed once at the start; `--help-all` gives the reasons.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -10,25 +9,24 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, Id};
 use vcr_model::vllm_args::{Acts, Argument, Takes, arguments};
 
-/// The version of vLLM whose arguments are accepted, which is the server's version.
+/// The imitated version of vLLM, whose arguments are accepted.
 const VERSION: &str = "0.33";
 
-/// Settings of the engine that `--vllm-args` reads in the same way.
+/// Engine settings that are passed on like `--vllm-args`.
 const APPLIED: &[&str] =
     &["--performance-mode", "--spec-method", "--spec-model", "--spec-tokens", "--speculative-config"];
 
-/// Whether an argument has an effect.
 fn is_effective(name: &str) -> bool {
-    // Adapters exist without it; metrics report the maximum per step.
+    // Adapters work without it; metrics report the maximum per step.
     APPLIED.contains(&name) || name == "--enable-lora"
 }
 
-/// An argument with the texts that the parser borrows.
+/// An argument with texts that live as long as the parser.
 struct Declared {
     argument: &'static Argument,
-    /// The form that turns it off.
+    /// The form that disables a switch.
     off: String,
-    /// Ids of the forms that take an option of this command back.
+    /// Ids of the forms that override an option of this command.
     taking_back: [String; 2],
 }
 
@@ -45,27 +43,27 @@ static DECLARED: LazyLock<Vec<Declared>> = LazyLock::new(|| {
         let taking_back = [format!("other {}", argument.name), format!("other {off}")];
         Declared { argument, off, taking_back }
     };
-    // The model is no option here: `normalized` moves it.
+    // `normalized` converts `--model` to a positional argument.
     arguments(VERSION).filter(|argument| argument.name != "--model").map(declared).collect()
 });
 
-/// An argument that was given.
+/// An argument given on the command line.
 #[derive(Clone, Debug)]
 struct Given {
     argument: &'static Argument,
-    /// The name by which it was given.
+    /// The name that was used.
     form: &'static str,
     values: Vec<String>,
 }
 
-/// The arguments of `vllm serve` that were given and that this command has no option for.
+/// The given arguments of `vllm serve` that are not options of this command.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct VllmFlags {
     given: Vec<Given>,
 }
 
 impl Args for VllmFlags {
-    /// After all other options: only undeclared ones are added.
+    /// Must come after all other options, because it adds only arguments that are not declared yet.
     fn augment_args(command: Command) -> Command {
         let own = |name: &str| {
             let flag = name.trim_start_matches("--");
@@ -80,7 +78,7 @@ impl Args for VllmFlags {
             let own_on = argument.names().find_map(own);
             match (argument.takes, own_on, own(off)) {
                 (Takes::Switch, None, None) => added.extend([accepted(argument, on), accepted(argument, off)]),
-                // An option of this command is one of the forms; the other one takes it back.
+                // If one form is an option of this command, the other form overrides it.
                 (Takes::Switch, Some(own), None) => added.push(takes_back(&declared.taking_back[1], off, own)),
                 (Takes::Switch, None, Some(own)) => added.push(takes_back(&declared.taking_back[0], on, own)),
                 (Takes::Switch, Some(_), Some(_)) => {}
@@ -96,7 +94,7 @@ impl Args for VllmFlags {
     }
 }
 
-/// A form of an argument, which no help lists among the options.
+/// A form of an argument, hidden from the list of options.
 fn accepted(argument: &'static Argument, form: &'static str) -> Arg {
     let arg = Arg::new(form).long(form.trim_start_matches("--")).hide(true);
     let aliases = argument.aliases.iter().filter_map(|alias| alias.strip_prefix("--"));
@@ -108,7 +106,7 @@ fn accepted(argument: &'static Argument, form: &'static str) -> Arg {
     }
 }
 
-/// The form of a switch that takes the option `own` back.
+/// The form of a switch that overrides the option `own`.
 fn takes_back(id: &'static str, form: &'static str, own: Id) -> Arg {
     let arg = Arg::new(id).long(form.trim_start_matches("--")).hide(true);
     arg.action(ArgAction::SetTrue).overrides_with_all([own, Id::from(id)])
@@ -138,7 +136,7 @@ impl FromArgMatches for VllmFlags {
 }
 
 impl VllmFlags {
-    /// The words of the arguments that are settings of the engine.
+    /// The given engine settings, as words.
     pub(crate) fn engine_words(&self) -> Vec<String> {
         let applied = self.given.iter().filter(|given| APPLIED.contains(&given.argument.name));
         applied.flat_map(|given| std::iter::once(given.form.to_owned()).chain(given.values.iter().cloned())).collect()
@@ -149,7 +147,7 @@ impl VllmFlags {
         self.given.iter().any(|given| given.form == "--enable-lora")
     }
 
-    /// The flags without effect, in one line.
+    /// The given flags without effect, as one line.
     pub(crate) fn without_effect(&self) -> Option<String> {
         let (mut ignored, mut unsimulated) = (Vec::new(), Vec::new());
         for Given { argument, form, values } in &self.given {
@@ -171,7 +169,7 @@ impl VllmFlags {
     }
 }
 
-/// The arguments without effect by their reasons, for the help of `command`, which has them.
+/// The arguments without effect, by reason, for the help of `command`.
 pub(crate) fn reasons(command: &Command) -> String {
     let accepted: BTreeSet<&str> = command.get_arguments().map(|arg| arg.get_id().as_str()).collect();
     let is_without =
@@ -191,14 +189,13 @@ pub(crate) fn reasons(command: &Command) -> String {
     text
 }
 
-/// The words of a command line of `vcr serve` with arguments in vLLM's forms: short names of several letters, and
-/// underscores.
+/// Converts arguments in vLLM's spelling: short names with several letters, and underscores.
 pub(crate) fn normalized(line: &[OsString]) -> Vec<OsString> {
     let Some(at) = line.iter().position(|word| word == "serve") else { return line.to_vec() };
     let mut words = line[..=at].to_vec();
     let mut behind = line[at + 1..].iter();
     while let Some(word) = behind.next() {
-        // The model comes first, where no option takes it for a value of its own.
+        // The model is moved to the front, where no option can take it as its value.
         let stated = word.to_str().and_then(|word| word.strip_prefix("--model="));
         let model = if word == "--model" { behind.next().cloned() } else { stated.map(OsString::from) };
         match model {
@@ -218,7 +215,7 @@ fn long_form(word: &str) -> Option<String> {
     if let Some(level) = word.strip_prefix("-O").filter(|level| level.parse::<u8>().is_ok()) {
         return Some(format!("--optimization-level={level}"));
     }
-    // One letter is an option of this command.
+    // A single letter is an option of this command.
     let is_short = name.starts_with('-') && name.len() > 2;
     let known = arguments(VERSION).find(|argument| is_short && argument.aliases.contains(&name))?;
     Some(joined(known.name))

@@ -1,7 +1,7 @@
-//! `--on`: work as tasks of a Ray cluster, by the Python package.
+//! `--on`: runs sweeps as tasks of a Ray cluster, through the Python package.
 //!
-//! A Python process hands out the points of a sweep and keeps their results in a file in the form of a shard;
-//! from there on they are treated as this process's own. Plans have a process of their own.
+//! A Python process distributes the points and stores their results in a file with the format of a shard. The results
+//! are then treated like those of this process. Plans use a different process.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -13,13 +13,13 @@ use super::part::Part;
 use crate::exit::Exit;
 use crate::refusal::Refusal;
 
-/// Name of the file with the results, as `python/vcr/_results.py` has it.
+/// Name of the file of results in `python/vcr/_results.py`.
 const RESULTS: &str = "results.shard";
 
-/// Variable with the interpreter that has the package; its console script sets it.
+/// The Python interpreter that has the package. The package's console script sets it.
 const PYTHON_VARIABLE: &str = "VCR_PYTHON";
 
-/// What to do where Python lacks the package.
+/// The hint if the Python package is missing.
 const HINT: &str = "install the Python package, pip install 'vcr[ray]', or name its interpreter in VCR_PYTHON";
 
 /// Options of sweeps that a cluster runs.
@@ -36,7 +36,7 @@ pub(crate) struct RayArgs {
 }
 
 impl RayArgs {
-    /// The results of the sweep of a command line, if it is one for a cluster.
+    /// The results of a sweep on a cluster; none without `--on`.
     pub(crate) fn execute(&self, words: &[OsString]) -> Result<Option<Part>, Refusal> {
         let Some(address) = &self.on else { return Ok(None) };
         let temporary = tempfile::tempdir()
@@ -68,19 +68,19 @@ pub(crate) fn module(address: &str) -> Command {
     command
 }
 
-/// The error where there is no interpreter.
+/// The error if there is no Python interpreter.
 pub(crate) fn not_started(address: &str, error: &std::io::Error) -> Refusal {
     let python = python();
     Refusal::input(format!("--on {address}: cannot start {}: {error}", python.display())).hint(HINT)
 }
 
-/// The error where the module ended before its work, which it has explained unless Python itself failed.
+/// The error if the module ended early. The module has explained why, unless Python itself failed.
 pub(crate) fn ended(address: &str, work: &str, status: ExitStatus) -> Refusal {
     let (exit, is_told) = match status.code() {
         Some(130) | None => (Exit::Interrupted, true),
         Some(3) => (Exit::Fault, true),
         Some(2) => (Exit::BadInput, true),
-        // An error of Python itself, which lacks the module.
+        // An error of Python itself, for example that the module is missing.
         Some(_) => (Exit::BadInput, false),
     };
     let refusal = Refusal { exit, ..Refusal::input(format!("--on {address}: the {work} came to no end")) };

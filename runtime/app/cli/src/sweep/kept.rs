@@ -1,9 +1,8 @@
-//! The finished points of a sweep, in a file next to its table while it runs: neither `kill -9` nor
-//! a fault of one point loses them, and the same command continues from them.
+//! Finished points of a sweep, stored in a file next to its table while it runs. If the process is killed or a point
+//! fails, the same command continues from them.
 //!
-//! The file has the form of a shard's, so that `vcr merge --partial` makes a table of it. Each line
-//! has the digests of the files that were read since the line before: results are used again only
-//! while these files are the same.
+//! The file has the format of a shard, so `vcr merge --partial` can make a table of it. Each line has the digests of
+//! files that were first read since the line before. Results are reused only while these files are unchanged.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, TryLockError};
@@ -19,10 +18,10 @@ use crate::exit::eprint_line;
 use crate::refusal::Refusal;
 use crate::terminal::text::counted;
 
-/// Suffix behind the name of the table.
+/// Suffix of the file's name after the name of the table.
 const SUFFIX: &str = ".points";
 
-/// The finished points of a sweep that is executed.
+/// The stored points of a running sweep.
 pub(crate) struct KeptPoints {
     path: PathBuf,
     /// Results of an earlier process.
@@ -32,7 +31,7 @@ pub(crate) struct KeptPoints {
 
 struct Log {
     file: File,
-    /// Digests of files, by their names.
+    /// Digests of files, by name.
     inputs: BTreeMap<String, String>,
     /// The first line, until it is written.
     header: Option<String>,
@@ -49,9 +48,8 @@ struct Line<'a, T> {
 }
 
 impl KeptPoints {
-    /// The points of the sweep `header`, whose results go to `out`; none if `out` is not a file on
-    /// this machine. All points read the files `read`. With `force`, points of another sweep are
-    /// replaced.
+    /// Opens the stored points of the sweep `header` for the table `out`; none if `out` is not a local file. All
+    /// points read the files `read`. With `force`, points of another sweep are replaced.
     pub(crate) fn open(
         out: Option<&Path>,
         header: &Header,
@@ -85,19 +83,19 @@ impl KeptPoints {
             true => (0, Some(serde_json::to_string(header).map_err(|error| failed(error.into()))?)),
             false => (whole_lines(&text).len() as u64, None),
         };
-        // An incomplete line of a killed process is written again.
+        // Overwrite the incomplete last line of a killed process.
         file.set_len(end).and_then(|()| file.seek(SeekFrom::Start(end))).map_err(failed)?;
         let inputs = earlier.header.inputs.clone();
         let log = Log { file, inputs, header: first, added: 0, failed: None };
         Ok(Some(Self { path, earlier, log: Mutex::new(log) }))
     }
 
-    /// Results of an earlier process, by the numbers of their points.
+    /// Results of an earlier process, by point number.
     pub(crate) fn earlier<T: DeserializeOwned>(&self) -> Result<BTreeMap<usize, T>, Refusal> {
         Ok(self.earlier.results::<T>().map_err(Refusal::input)?.into_iter().collect())
     }
 
-    /// Reports that an earlier process has finished some of `points`.
+    /// Reports how many of `points` an earlier process has finished.
     pub(crate) fn tell(&self, points: usize, quiet: bool) {
         let done = self.earlier.len();
         if done > 0 && !quiet {
@@ -115,7 +113,7 @@ impl KeptPoints {
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps a finished point; `read` are the files that points have read until now.
+    /// Stores a finished point. `read` are all files that points have read so far.
     pub(crate) fn add(&self, point: usize, result: &impl Serialize, read: &[PathBuf]) {
         let mut log = self.log();
         if log.failed.is_none()
@@ -129,15 +127,15 @@ impl KeptPoints {
         }
     }
 
-    /// Removes the file: the results are where they belong.
+    /// Removes the file after the results were written to the table.
     pub(crate) fn remove(kept: Option<Self>) {
         if let Some(Self { path, .. }) = kept {
-            // It may be in a folder that has become read-only; then it stays.
+            // The file stays if its folder has become read-only.
             let _ = fs::remove_file(path);
         }
     }
 
-    /// Reports the place of the finished points of a failed sweep.
+    /// After a failure, reports where finished points are stored.
     pub(crate) fn leave(kept: Option<Self>) {
         let Some(kept) = kept else { return };
         let (path, done) = (kept.path.clone(), kept.earlier.len() + kept.log().added);
@@ -166,21 +164,20 @@ impl Log {
         let mut text = self.header.take().map(|header| header + "\n").unwrap_or_default().into_bytes();
         serde_json::to_writer(&mut text, &Line { point, result, inputs })?;
         text.push(b'\n');
-        // In one piece and without a buffer: a written line outlives the process.
+        // Written at once and unbuffered, so that the line survives if the process is killed.
         self.file.write_all(&text)?;
         self.added += 1;
         Ok(())
     }
 }
 
-/// Whether points are kept next to a table: not for pipes and devices, nor at URLs.
+/// Whether points can be stored next to a table: not for pipes, devices or URLs.
 fn is_kept(out: &Path) -> bool {
     let is_special = fs::metadata(out).is_ok_and(|there| !there.is_file());
     vcr_base::input::remote::url(out).is_none() && !is_special
 }
 
-/// The results in `text`, if they belong to the sweep `header` and the current files; none in an
-/// empty file.
+/// The results in `text`, which must belong to the sweep `header` and the current files. An empty file has none.
 fn of_sweep(path: &Path, text: &str, header: &Header, read: &[PathBuf]) -> Result<Part, String> {
     if whole_lines(text).is_empty() {
         return Ok(Part::of(path.to_owned(), header.clone(), BTreeMap::new()));

@@ -1,5 +1,4 @@
-//! Sweeps of all commands: names with values, their combinations, and the columns of their tables.
-//! Shards are in `shard` and `part`.
+//! Shared by sweeps of all commands: axes, combinations of their values, and table columns.
 
 pub(crate) mod cluster;
 pub(crate) mod kept;
@@ -15,17 +14,17 @@ use vcr_trace::import::table::{Cells, TableFormat};
 
 use crate::refusal::Refusal;
 
-/// Maximum number of runs; more are a mistyped range.
+/// Largest number of runs; more suggest a typo in a range.
 pub(crate) const MAX_POINTS: usize = 100_000;
 
-/// A name and its values.
+/// A swept name and its values.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Axis {
     pub(crate) name: String,
     pub(crate) values: Vec<String>,
 }
 
-/// The axes that several `NAME=VALUES` stand for.
+/// Parses axes from `NAME=VALUES` texts.
 pub(crate) fn axes(texts: &[String]) -> Result<Vec<Axis>, String> {
     let axes = texts.iter().map(|text| axis(text)).collect::<Result<Vec<_>, _>>()?;
     let names: BTreeSet<&str> = axes.iter().map(|axis| axis.name.as_str()).collect();
@@ -43,7 +42,7 @@ fn axis(text: &str) -> Result<Axis, String> {
     Ok(Axis { name: name.to_owned(), values })
 }
 
-/// All combinations, the last axis fastest.
+/// All combinations; the last axis varies fastest.
 pub(crate) fn combinations(axes: &[Axis]) -> Result<Vec<Vec<String>>, String> {
     let count = axes.iter().try_fold(1_usize, |count, axis| count.checked_mul(axis.values.len()));
     if count.is_none_or(|count| count > MAX_POINTS) {
@@ -60,13 +59,13 @@ pub(crate) fn combinations(axes: &[Axis]) -> Result<Vec<Vec<String>>, String> {
     Ok(all)
 }
 
-/// A combination in words.
+/// A combination as text.
 pub(crate) fn label(axes: &[Axis], values: &[String]) -> String {
     let parts: Vec<String> = axes.iter().zip(values).map(|(axis, value)| format!("{}={value}", axis.name)).collect();
     parts.join(" ")
 }
 
-/// The values of an axis in a table: numbers, if all of them are.
+/// The values of an axis for a table: as numbers if all values are numbers.
 pub(crate) fn value_cells(texts: &[&String]) -> Cells {
     let counts: Option<Vec<u64>> = texts.iter().map(|text| text.parse().ok()).collect();
     let numbers: Option<Vec<f64>> = texts.iter().map(|text| text.parse().ok()).collect();
@@ -77,13 +76,13 @@ pub(crate) fn value_cells(texts: &[&String]) -> Cells {
     }
 }
 
-/// The format of the table at `path`, which `option` names.
+/// The format of the table at `path`; `option` is named in the error.
 pub(crate) fn out_format(option: &str, path: &Path) -> Result<TableFormat, Refusal> {
     let unknown = || Refusal::input(format!("{option}: `{}` must end in .csv, .json or .parquet", path.display()));
     TableFormat::of_path(path).ok_or_else(unknown)
 }
 
-/// The format of the file of `--sweep-out`, if there is one.
+/// The table format of `--sweep-out`, if given.
 pub(crate) fn sweep_out_format(path: Option<&Path>) -> Result<Option<TableFormat>, Refusal> {
     path.map(|path| out_format("--sweep-out", path)).transpose()
 }

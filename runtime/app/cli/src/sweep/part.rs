@@ -1,7 +1,7 @@
-//! The file of a shard: a first line that identifies the grid, and a line for each of its points.
+//! The file of a shard: a first line that identifies the grid, and a line for each point.
 //!
-//! Whatever enters the results of a grid is in the digest of its first line, except contents of
-//! files: these have digests of their own, so that an error can name the file that differs.
+//! The first line has a digest of everything that affects results, except the contents of files. Files have their own
+//! digests, so that an error can name the file that differs.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -18,13 +18,12 @@ use crate::refusal::Refusal;
 use crate::sweep::shard::{MAX_SHARDS, Shard};
 use crate::sweep::{Axis, MAX_POINTS};
 
-/// Version of the layout.
+/// Version of the format.
 const LAYOUT: u32 = 1;
 
-/// Maximum size of a shard's file.
 const MAX_BYTES: u64 = 4 << 30;
 
-/// The command that a sweep belongs to, and so the kind of its results.
+/// The command of a sweep, which determines the type of its results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum SweepKind {
@@ -33,18 +32,18 @@ pub(crate) enum SweepKind {
     Replay,
 }
 
-/// The first line.
+/// The first line of the file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Header {
     pub(crate) vcr_shard: u32,
     pub(crate) vcr_version: String,
     pub(crate) kind: SweepKind,
     pub(crate) axes: Vec<Axis>,
-    /// Number of points of the whole grid.
+    /// Number of points in the whole grid.
     pub(crate) points: usize,
     /// Whether each point was executed with several seeds.
     pub(crate) is_repeated: bool,
-    /// Digest of all options that results depend on.
+    /// Digest of all options that affect results.
     pub(crate) grid: String,
     pub(crate) shard: Shard,
     /// Digests of the files that were read, by path.
@@ -55,14 +54,13 @@ pub(crate) struct Header {
 struct Line<T> {
     point: usize,
     result: T,
-    /// Digests of the files that were read for it and for no line before, in the file of a sweep
-    /// that is in progress.
+    /// Digests of the files that were first read for this point. Only in the file of a running sweep.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     inputs: BTreeMap<String, String>,
 }
 
 impl Header {
-    /// `settings` are the options of all points in a form that is equal for equal options.
+    /// Makes a header. `settings` are the options of all points as text; equal options must give equal text.
     pub(crate) fn new(kind: SweepKind, axes: &[Axis], points: usize, shard: Shard, settings: &str) -> Self {
         let axes = axes.to_vec();
         let identity = serde_json::json!({ "kind": kind, "axes": axes, "settings": settings });
@@ -72,25 +70,24 @@ impl Header {
         Self { vcr_shard: LAYOUT, vcr_version, kind, axes, points, is_repeated: false, grid, shard, inputs }
     }
 
-    /// Adds digests of files. Irregular files cannot be read twice and have none.
+    /// Adds digests of files. Irregular files have none, because they cannot be read twice.
     pub(crate) fn digest_inputs(&mut self, paths: &[PathBuf]) -> io::Result<()> {
         for path in paths.iter().filter(|path| vcr_base::input::is_regular(path)) {
             let of_path =
                 |error: io::Error| io::Error::new(error.kind(), format!("cannot read `{}`: {error}", path.display()));
-            // Copies of objects lie elsewhere on each machine.
+            // The path of an object's copy differs between machines, its URL does not.
             let name = vcr_base::input::remote::named(path);
             self.inputs.insert(name.display().to_string(), digest(path).map_err(of_path)?);
         }
         Ok(())
     }
 
-    /// Adds the digest of a script that is in no file, as if it were in one of that name.
+    /// Adds the digest of a script that is not in a file, under this name.
     pub(crate) fn digest_text(&mut self, name: &str, text: &str) {
         self.inputs.insert(name.to_owned(), hex::encode(Sha256::digest(text)));
     }
 }
 
-/// SHA-256 of a file.
 pub(crate) fn digest(path: &Path) -> io::Result<String> {
     const BUFFER_BYTES: usize = 256 << 10;
     let (mut file, mut hash, mut buffer) = (File::open(path)?, Sha256::new(), vec![0; BUFFER_BYTES]);
@@ -102,7 +99,7 @@ pub(crate) fn digest(path: &Path) -> io::Result<String> {
     }
 }
 
-/// Completes a shard's file.
+/// Writes the complete file of a shard.
 pub(crate) fn write_file<'a, T: Serialize + 'a>(
     file: OutputFile,
     mut header: Header,
@@ -113,7 +110,7 @@ pub(crate) fn write_file<'a, T: Serialize + 'a>(
     Ok(file.write_with(|out| write(out, &header, results))?)
 }
 
-/// Writes a shard: its results with the numbers of their points.
+/// Writes the header and the results of a shard.
 fn write<'a, T: Serialize + 'a>(
     out: &mut dyn Write,
     header: &Header,
@@ -128,34 +125,33 @@ fn write<'a, T: Serialize + 'a>(
     Ok(())
 }
 
-/// The text without a last line that has no end.
+/// The text without an unterminated last line.
 pub(crate) fn whole_lines(text: &str) -> &str {
     text.rfind('\n').map_or("", |end| &text[..=end])
 }
 
-/// A shard as read.
+/// The contents of a shard's file.
 pub(crate) struct Part {
     pub(crate) path: PathBuf,
     pub(crate) header: Header,
-    /// The result of each point, by the point's number.
+    /// Results by point number.
     results: BTreeMap<usize, Box<RawValue>>,
 }
 
 impl Part {
-    /// Results that were read or made elsewhere, as JSON by the numbers of their points.
+    /// Makes a part from results, as JSON by point number.
     pub(crate) fn of(path: PathBuf, header: Header, results: BTreeMap<usize, Box<RawValue>>) -> Self {
         Self { path, header, results }
     }
 
-    /// Reads a shard's file.
+    /// Reads the file of a shard.
     pub(crate) fn read(path: &Path) -> Result<Self, String> {
         let text =
             vcr_base::input::read_text(path, MAX_BYTES).map_err(|error| format!("`{}`: {error}", path.display()))?;
         Self::of_text(path, &text)
     }
 
-    /// Reads the contents of a shard's file. An unterminated last line is left from a killed
-    /// process.
+    /// Parses the contents of a shard's file. An unterminated last line of a killed process is ignored.
     pub(super) fn of_text(path: &Path, text: &str) -> Result<Self, String> {
         let at = |line: usize, why: &str| format!("{}:{line}: invalid shard: {why}", path.display());
         let mut lines = text.lines();
@@ -208,18 +204,17 @@ impl Part {
         self.results.len()
     }
 
-    /// Whether there are no results.
     pub(crate) fn is_empty(&self) -> bool {
         self.results.is_empty()
     }
 
-    /// Points of the shard that have no result: it was stopped.
+    /// Points of the shard without a result, because it was stopped.
     pub(crate) fn missing(&self) -> Vec<usize> {
         let Header { shard, points, .. } = &self.header;
         (0..*points).filter(|point| shard.has(*point) && !self.results.contains_key(point)).collect()
     }
 
-    /// The results by the numbers of their points.
+    /// The results with their point numbers.
     pub(crate) fn results<T: DeserializeOwned>(&self) -> Result<Vec<(usize, T)>, String> {
         let of_point = |point: &usize, result: &RawValue| {
             let parsed = serde_json::from_str(result.get());

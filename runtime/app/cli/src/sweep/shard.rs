@@ -1,4 +1,4 @@
-//! `--shard K/N`: the points of a sweep that one of N processes runs, and the name of its file.
+//! `--shard K/N`: selects the points that one of N processes runs, and names its file.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -6,13 +6,13 @@ use std::str::FromStr;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
-/// Suffix of the files that shards write.
+/// File name extension of shards.
 pub(crate) const SUFFIX: &str = "shard";
 
-/// The number that Kubernetes sets for each pod of an Indexed Job.
+/// Index that Kubernetes sets for each pod of an Indexed Job.
 const INDEX_VARIABLE: &str = "JOB_COMPLETION_INDEX";
 
-/// Maximum number of shards: more than points are of no use.
+/// Largest number of shards; there are never more points.
 pub(crate) const MAX_SHARDS: usize = 100_000;
 
 /// Options of sweeps that several processes share.
@@ -25,18 +25,18 @@ pub(crate) struct ShardArgs {
 }
 
 impl ShardArgs {
-    /// Numbers of the points that are run here, of `points`.
+    /// Numbers of the points to run here, of `points` in total.
     pub(crate) fn points(&self, points: usize) -> Vec<usize> {
         (0..points).filter(|point| self.shard.is_none_or(|shard| shard.has(*point))).collect()
     }
 
-    /// Path of the results that are asked for at `sweep_out`.
+    /// Path of the results for `--sweep-out`.
     pub(crate) fn path(&self, sweep_out: Option<&Path>) -> Option<PathBuf> {
         sweep_out.map(|path| self.shard.map_or_else(|| path.to_owned(), |shard| shard.path(path)))
     }
 }
 
-/// One of `count` parts of a grid: the points whose number leaves the remainder `index`.
+/// One of `count` parts of a grid: the points whose number modulo `count` is `index`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct Shard {
     pub(crate) index: usize,
@@ -44,15 +44,15 @@ pub(crate) struct Shard {
 }
 
 impl Shard {
-    /// The whole grid, as the shard that it is.
+    /// The whole grid as one shard.
     pub(crate) const WHOLE: Self = Self { index: 0, count: 1 };
 
-    /// Whether a point of the grid is in it.
+    /// Whether the shard has this point.
     pub(crate) fn has(self, point: usize) -> bool {
         point % self.count == self.index
     }
 
-    /// Its file, where the whole sweep would write `out`.
+    /// Path of the shard's file; `out` is the path of the whole sweep.
     fn path(self, out: &Path) -> PathBuf {
         out.with_extension(format!("{}-of-{}.{SUFFIX}", self.index, self.count))
     }

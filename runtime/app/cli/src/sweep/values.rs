@@ -1,9 +1,7 @@
-//! The values of a sweep: lists and ranges.
-
-/// Maximum number of values; more are a mistyped range.
+/// Largest number of values; more suggest a typo in a range.
 const MAX_VALUES: f64 = 10_000.0;
 
-/// Values of `1..16`, `0.5..2..0.5` or `a,b,c`, in order. Both ends of a range belong to it.
+/// Parses the values of `1..16`, `0.5..2..0.5` or `a,b,c`, in order. Ranges include both ends.
 pub(super) fn values(text: &str) -> Result<Vec<String>, String> {
     let mut all = Vec::new();
     for part in text.split(',') {
@@ -34,7 +32,7 @@ fn range(from: &str, to: &str, step: &str) -> Result<Vec<String>, String> {
             "`{from}..{to}..{step}` has no values: expected a step above 0 and an end from the start on"
         ));
     }
-    // A step that does not add up in binary must not lose the last value.
+    // Rounding errors of the step must not drop the last value.
     let steps = ((last - first) / width + 1e-9).floor();
     if steps >= MAX_VALUES {
         return Err(format!("`{from}..{to}..{step}` has more than {MAX_VALUES} values"));

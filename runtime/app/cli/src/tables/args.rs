@@ -1,5 +1,3 @@
-//! Options of `vcr tables`.
-
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};

@@ -13,7 +13,7 @@ use crate::terminal::style::{BOLD, DIM, write_table};
 
 use crate::tables::print_json;
 
-/// Steps that most engines make: name, prompts and their tokens, decodes and their context.
+/// Typical steps: name, prompts, their tokens, decodes and their context.
 const STEPS: &[(&str, u64, u64, u64, u64)] = &[
     ("1 decode at 2048", 0, 0, 1, 2048),
     ("16 decodes at 2048", 0, 0, 16, 2048),
@@ -25,7 +25,7 @@ const STEPS: &[(&str, u64, u64, u64, u64)] = &[
     ("a prompt of 2048, 64 decodes at 2048", 1, 2048, 64, 2048),
 ];
 
-/// The one whose operators are listed.
+/// Index of the step whose operators are listed.
 const LISTED: usize = 7;
 
 pub(super) fn check(args: &CheckArgs) -> Result<io::Result<()>, TablesError> {
@@ -85,7 +85,7 @@ pub(super) fn check(args: &CheckArgs) -> Result<io::Result<()>, TablesError> {
     Ok(print())
 }
 
-/// Whether an operator was never measured: it is memory traffic alone.
+/// Whether no table has the operator, so that its cost is memory traffic only.
 fn has_no_table(name: &str) -> bool {
     name == "embedding" || name == "norms" || name.ends_with("activation")
 }

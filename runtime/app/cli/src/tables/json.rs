@@ -1,11 +1,9 @@
-//! Steps and prices as JSON.
-
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use vcr_core::latency::StepShape;
 use vcr_latency::tables::{Priced, Source};
 
-/// A step, as in a line.
+/// A step, as in a line of the input.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct StepLine {
@@ -50,7 +48,7 @@ impl From<StepLine> for StepShape {
     }
 }
 
-/// A price in nanoseconds: in all, and by source.
+/// A price in nanoseconds: the total, and by source.
 pub(super) fn priced_json(priced: &Priced) -> Map<String, Value> {
     let mut line = Map::new();
     line.insert("ns".to_owned(), json!(priced.ns()));

@@ -14,7 +14,7 @@ pub(super) fn list(args: &ListArgs) -> Result<io::Result<()>, TablesError> {
     let package = package(&args.data)?;
     let mut systems = Vec::new();
     for system in package.systems() {
-        // Any backend: the error lists the existing ones.
+        // An invalid backend on purpose: the error lists the existing ones.
         let known = match package.stack(&system, "", None) {
             Err(TablesError::Unknown { known, .. }) => known,
             Err(error) => return Err(error),
@@ -113,7 +113,7 @@ pub(super) fn show(args: &ShowArgs) -> Result<io::Result<()>, TablesError> {
     Ok(print())
 }
 
-/// A table whose first column is text and whose others are numbers.
+/// A table whose first column is text and whose other columns are numbers.
 pub(super) fn numbers(header: &[&str], rows: Vec<Vec<String>>) -> comfy_table::Table {
     let mut table = bare_table();
     table.set_header(header.iter().copied());

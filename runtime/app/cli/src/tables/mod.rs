@@ -1,4 +1,4 @@
-//! `vcr tables`: the operator tables, and their contents for a model.
+//! `vcr tables`: shows operator tables, and prices a model's steps with them.
 
 pub(crate) mod args;
 mod check;
@@ -23,7 +23,7 @@ pub(crate) fn tables(command: &TablesCommand) -> Exit {
     }
 }
 
-/// Ends a command that has printed, or could not begin to.
+/// The exit of a command that has printed or failed to start.
 fn finish(result: Result<io::Result<()>, TablesError>) -> Exit {
     match result {
         Ok(written) => printed(written, Exit::Passed),

@@ -12,7 +12,7 @@ use crate::tables::args::PriceArgs;
 use crate::tables::json::{StepLine, priced_json};
 use crate::tables::refused;
 
-/// The largest file of steps: some ten million of them.
+/// Largest file of steps: about ten million steps.
 const MAX_STEPS_BYTES: u64 = 1 << 30;
 
 pub(super) fn price(args: &PriceArgs) -> Exit {

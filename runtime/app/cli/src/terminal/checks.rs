@@ -1,4 +1,4 @@
-//! The verdict of a scenario, its assertions with their headroom, and how far its times are trusted.
+//! Prints the verdict of a scenario, its assertions with headroom, and how its times were priced.
 
 use std::io::{self, Write};
 
@@ -39,7 +39,7 @@ pub(super) fn write_verdict(out: &mut dyn Write, outcome: &Outcome) -> io::Resul
     }
 }
 
-/// Each assertion with its limit, the observed value, and the headroom.
+/// Writes each assertion with its limit, observed value and headroom.
 pub(super) fn write_checks<'a>(
     out: &mut dyn Write,
     checks: impl Iterator<Item = &'a AssertionResult>,
@@ -62,21 +62,21 @@ pub(super) fn write_checks<'a>(
     write_marked(out, &table, width, passed.into_iter())
 }
 
-/// How much of the limit is left, or by how much the value exceeds it.
+/// The fraction of the limit that is left, or by which the value exceeds it.
 fn headroom_of(check: &AssertionResult) -> String {
     let limit = limit_of(check);
     let headroom = limit.zip(check.observed).and_then(|(limit, observed)| limit.headroom(observed));
     headroom.map(headroom_text).unwrap_or_default()
 }
 
-/// The limit that an assertion compares a metric with.
+/// The limit of an assertion.
 pub(super) fn limit_of(check: &AssertionResult) -> Option<Limit> {
     Limit::of(&check.subject, check.condition.as_deref()?)
 }
 
-/// Writes how the times of a run were priced, and how far that is trusted; then its GPUs and cost.
+/// Writes how the times of a run were priced and how reliable they are, then its GPUs and cost.
 pub(super) fn write_pricing(out: &mut dyn Write, run: &Report, width: usize) -> io::Result<()> {
-    // Through JSON: the page takes the same from report.json.
+    // Converted through JSON, because the page gets the same texts from report.json.
     let run: Run = serde_json::from_value(serde_json::to_value(run)?)?;
     write_wrapped(out, "  ", &format!("times: {}", printable(&run.pricing().0)), width)?;
     run.gpus_and_cost().iter().try_for_each(|text| write_wrapped(out, "  ", &printable(text), width))

@@ -1,14 +1,14 @@
-//! The line of a script that an error is about, with a caret below it.
+//! Shows the line of a script that an error is about, with a caret.
 
 use std::path::Path;
 
 use vcr_base::input::MAX_SCRIPT_BYTES;
 use vcr_scenario::ScenarioError;
 
-/// Longest part of a line that is shown.
+/// Maximum length of the shown part.
 const MAX_COLUMNS: usize = 120;
 
-/// The error with its line, where it has one that can be read.
+/// The error, with its line if it can be read.
 pub(crate) fn with_line(error: &ScenarioError) -> String {
     let text = error.to_string();
     match error.at.and_then(|at| of_file(Path::new(&error.file), at)) {
@@ -17,22 +17,22 @@ pub(crate) fn with_line(error: &ScenarioError) -> String {
     }
 }
 
-/// The errors of options given on the command line are not files, and have no line.
+/// The line in a file; none for errors in command-line options, whose source is not a file.
 fn of_file(path: &Path, (line, column): (usize, usize)) -> Option<String> {
     let source = vcr_base::input::read_text(path, MAX_SCRIPT_BYTES).ok()?;
     of_source(&source, line, column)
 }
 
-/// The line of a script, and a caret below its column.
+/// The line of a script, and a caret below the column.
 pub(crate) fn of_source(source: &str, line: usize, column: usize) -> Option<String> {
     excerpt(source.strip_prefix('\u{feff}').unwrap_or(source), line, column)
 }
 
-/// A line, and a caret below a column; both count from 1.
+/// A line, and a caret below the column; both are counted from 1.
 fn excerpt(source: &str, line: usize, column: usize) -> Option<String> {
     let text: Vec<char> = source.lines().nth(line.checked_sub(1)?)?.chars().collect();
     let at = column.saturating_sub(1).min(text.len());
-    // The part of a long line around the column.
+    // Show the part of a long line around the column.
     let from = if text.len() > MAX_COLUMNS { at.saturating_sub(MAX_COLUMNS / 2) } else { 0 };
     let shown: String = text.iter().skip(from).take(MAX_COLUMNS).map(|c| if *c == '\t' { ' ' } else { *c }).collect();
     let number = line.to_string();

@@ -1,4 +1,4 @@
-//! The width of the terminal, and texts that fit into it.
+//! Fits text to the width of the terminal.
 
 use std::io::{self, Write};
 
@@ -7,19 +7,19 @@ use comfy_table::{ColumnConstraint, Table, Width};
 /// Width of a file or a pipe, whose lines do not wrap.
 const UNLIMITED: usize = usize::MAX;
 
-/// Narrower terminals are treated as one of this width.
+/// Minimum width; narrower terminals wrap.
 const MIN_WIDTH: usize = 40;
 
-/// How much a summary shows, and how wide it is.
+/// Width and amount of detail of a summary.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Layout {
-    /// Every metric, run, engine, workload and column, however wide.
+    /// Whether to show every metric, run, engine, workload and column, even if too wide.
     pub(crate) full: bool,
     pub(crate) width: usize,
 }
 
 impl Layout {
-    /// The layout of standard output: `COLUMNS`, or the width of its terminal.
+    /// The layout of standard output: `COLUMNS`, or the terminal's width.
     pub(crate) fn of_stdout(full: bool) -> Self {
         let asked = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
         let terminal = || rustix::termios::tcgetwinsize(io::stdout()).ok().map(|size| usize::from(size.ws_col));
@@ -27,8 +27,7 @@ impl Layout {
         Self { full, width: width.unwrap_or(UNLIMITED).max(MIN_WIDTH) }
     }
 
-    /// Hides columns of a table until it fits, in the order of `order`. Returns whether any is
-    /// hidden.
+    /// Hides columns of a table, in the order of `order`, until it fits. Returns whether any was hidden.
     pub(crate) fn fit(self, table: &mut Table, order: &[&str]) -> bool {
         let mut is_hidden = false;
         for title in order {
@@ -45,7 +44,7 @@ impl Layout {
         is_hidden
     }
 
-    /// Wraps the words of a table's last column until it fits.
+    /// Wraps the last column of a table so that the table fits.
     pub(crate) fn wrap_last(self, table: &mut Table) {
         /// Narrower columns are hard to read.
         const MIN_CELL: usize = 24;
@@ -58,12 +57,12 @@ impl Layout {
     }
 }
 
-/// Columns that a table takes on a terminal.
+/// Width of a table on a terminal.
 fn width_of(table: &Table) -> usize {
     table.lines().map(|line| line.trim_end().chars().count()).max().unwrap_or(0)
 }
 
-/// Writes words behind an indent, in as many lines as they need. A word is never broken.
+/// Writes text with an indent, wrapped at spaces.
 pub(crate) fn write_wrapped(out: &mut dyn Write, indent: &str, text: &str, width: usize) -> io::Result<()> {
     for line in wrapped(text, width.saturating_sub(indent.len())) {
         writeln!(out, "{indent}{line}")?;
@@ -71,7 +70,7 @@ pub(crate) fn write_wrapped(out: &mut dyn Write, indent: &str, text: &str, width
     Ok(())
 }
 
-/// Lines of at most `width` characters, broken at spaces. A longer word has a line of its own.
+/// Wraps text at spaces to lines of at most `width` characters. A longer word gets its own line.
 pub(crate) fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for paragraph in text.lines() {
@@ -83,7 +82,7 @@ pub(crate) fn wrapped(text: &str, width: usize) -> Vec<String> {
                 lines.push(line.trim_end().to_owned());
                 line = word.to_owned();
             } else if line.is_empty() && !lines.is_empty() {
-                // The separator at a break does not begin the next line.
+                // Drop the space at the break.
                 line = word.to_owned();
             } else {
                 line.push(' ');

@@ -1,4 +1,4 @@
-//! Output on a terminal: tables, colours, progress, summaries, lines of scripts.
+//! Terminal output: tables, colours, progress, summaries and script excerpts.
 
 pub(crate) mod checks;
 pub(crate) mod excerpt;
@@ -12,7 +12,7 @@ pub(crate) mod text;
 
 use std::io::{self, Write};
 
-/// Writes the output of `print` to standard output in one piece, not line by line.
+/// Writes the output of `print` to standard output at once, not line by line.
 pub(crate) fn write_at_once(print: impl FnOnce(&mut Vec<u8>) -> io::Result<()>) -> io::Result<()> {
     let mut text = Vec::new();
     print(&mut text)?;

@@ -1,4 +1,4 @@
-//! Live progress on a terminal: a line for every run that is in progress.
+//! Live progress on a terminal, with a line for every active run.
 
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
@@ -15,16 +15,15 @@ use crate::stop::{self, Cause, InOrder};
 use crate::terminal::sparkline::ProgressHistory;
 use crate::terminal::text::printable;
 
-/// Shows runs on standard error, if that is a terminal.
+/// Shows runs on standard error, if it is a terminal.
 pub(crate) struct TerminalReporter {
     quiet: bool,
     lines: Option<MultiProgress>,
     bars: Mutex<BTreeMap<String, ProgressBar>>,
-    /// Files that the scenario has read.
     sources: Mutex<Vec<SourceFile>>,
-    /// The history of each run, by its name.
+    /// History of each run, by name.
     courses: Mutex<BTreeMap<String, ProgressHistory>>,
-    /// Set from the first run on: a signal must not lose its results.
+    /// Set at the first run, so that a signal does not lose results.
     in_order: OnceLock<InOrder>,
 }
 
@@ -41,29 +40,29 @@ impl TerminalReporter {
         }
     }
 
-    /// The files that the scenario has named, once it has ended.
+    /// The files that the scenario has named; complete when the scenario has ended.
     pub(crate) fn sources(&self) -> Vec<SourceFile> {
         self.sources.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// From now on a signal does not end the process, because there are results to lose.
+    /// From now on a signal does not end the process, so that results can be saved.
     pub(crate) fn keep_results(&self) {
         self.in_order.get_or_init(|| stop::in_order(|| {}));
     }
 
-    /// Executions of a scenario that are done, and of how many.
+    /// Shows how many executions of a scenario are done.
     pub(crate) fn points(&self, done: usize, of: usize) {
         self.count("executions", done, of);
     }
 
-    /// No further execution will be done.
+    /// Removes the line for executions.
     pub(crate) fn end_points(&self) {
         if let Some(bar) = self.bars().remove("executions") {
             bar.finish_and_clear();
         }
     }
 
-    /// A bar with `done` of `of` things done.
+    /// Shows a bar with `done` of `of` items.
     fn count(&self, key: &str, done: usize, of: usize) {
         let Some(lines) = &self.lines else { return };
         let mut bars = self.bars();
@@ -72,7 +71,7 @@ impl TerminalReporter {
                 .unwrap_or(ProgressStyle::default_bar());
             lines.add(ProgressBar::new(of as u64).with_style(style).with_prefix(key.to_owned()))
         });
-        // Threads report in any order.
+        // Threads may report out of order.
         bar.set_position(bar.position().max(done as u64));
         if done == of
             && let Some(bar) = bars.remove(key)

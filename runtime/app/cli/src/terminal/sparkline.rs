@@ -1,14 +1,14 @@
-//! The course of a run in a few characters: load, queue and throughput.
+//! The history of a run in a few characters: load, queue and throughput.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use vcr_cluster::observe::Progress;
 
-/// Characters of a sparkline.
+/// Number of characters of a sparkline.
 const WIDTH: usize = 16;
 
-/// Wall time between two of its points.
+/// Minimum wall time between two points.
 const INTERVAL: Duration = Duration::from_millis(100);
 
 const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
@@ -24,7 +24,7 @@ pub(crate) struct ProgressHistory {
 }
 
 impl ProgressHistory {
-    /// Records the run's progress; does nothing if it has hardly changed.
+    /// Records progress, unless the last point is too recent.
     pub(crate) fn note(&mut self, progress: &Progress, now: Instant) {
         let Some((at, before)) = self.last else {
             self.first = Some((now, *progress));
@@ -42,8 +42,8 @@ impl ProgressHistory {
         self.last = Some((now, *progress));
     }
 
-    /// The estimated remaining time of the run, at the rate of ended requests so far; none before
-    /// any has ended, or if their number is not known.
+    /// Estimated remaining time, from the rate of ended requests so far. None until a request has ended, or if the
+    /// total is unknown.
     pub(crate) fn left(&self, now: &Progress) -> Option<Duration> {
         let ((start, first), (latest, last)) = (self.first?, self.last?);
         let ended = last.ended.checked_sub(first.ended).filter(|ended| *ended > 0)?;
@@ -51,7 +51,7 @@ impl ProgressHistory {
         Some(latest.duration_since(start).mul_f64(left as f64 / ended as f64))
     }
 
-    /// The history as one line; empty before there is a second point.
+    /// The history as one line; empty until there are two points.
     pub(crate) fn line(&self) -> String {
         let part = |name: &str, points: &VecDeque<f64>, unit: &str| {
             let latest = points.back().copied().unwrap_or_default();
@@ -72,7 +72,7 @@ fn push(points: &mut VecDeque<f64>, point: f64) {
     }
 }
 
-/// A character for each point, between nothing and the highest.
+/// One character for each point, scaled from 0 to the highest point.
 fn sparkline(points: &VecDeque<f64>) -> String {
     let highest = points.iter().copied().fold(0.0, f64::max);
     let level = |point: &f64| {
@@ -106,10 +106,10 @@ mod tests {
                 ..Progress::default()
             };
             course.note(&progress, at(step));
-            // So soon after the other it is not a point.
+            // Too soon after the previous point to be recorded.
             course.note(&Progress { waiting: 0, ..progress }, at(step));
         }
-        // 800 of 1,000 have ended in two seconds.
+        // 800 of 1,000 requests have ended in two seconds.
         let last = Progress { expected: Some(1_000), ..Progress::default() };
         assert_eq!(course.left(&last), Some(Duration::from_millis(500)));
         assert_eq!(course.left(&Progress::default()), None);

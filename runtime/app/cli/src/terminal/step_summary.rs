@@ -1,4 +1,4 @@
-//! The summary of a scenario on the page of a GitHub workflow run.
+//! Adds the results of a scenario to the summary of a GitHub workflow run.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -9,10 +9,10 @@ use vcr_scenario::{Outcome, ScenarioError};
 
 use crate::exit::eprint_line;
 
-/// The file that GitHub's runners show on the page of a workflow run.
+/// Path of the file that GitHub shows as the job's summary.
 const VARIABLE: &str = "GITHUB_STEP_SUMMARY";
 
-/// Appends the results to the file that `GITHUB_STEP_SUMMARY` names, if it names one.
+/// Appends the results to the file of `GITHUB_STEP_SUMMARY`, if set.
 pub(crate) fn append(outcome: &Outcome) {
     append_with(|out| {
         let report: Document = serde_json::from_value(serde_json::to_value(outcome)?)?;
@@ -20,7 +20,7 @@ pub(crate) fn append(outcome: &Outcome) {
     });
 }
 
-/// Appends the error of a scenario that has no results.
+/// Appends the error of a scenario without results.
 pub(crate) fn append_error(script: &Path, error: &ScenarioError) {
     let report = Document {
         vcr_version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -31,7 +31,7 @@ pub(crate) fn append_error(script: &Path, error: &ScenarioError) {
     append_with(|out| vcr_report::write_summary(out, &report));
 }
 
-/// Appends any summary that `write` makes.
+/// Appends the summary that `write` produces.
 pub(crate) fn append_with(write: impl FnOnce(&mut Vec<u8>) -> io::Result<()>) {
     let Some(path) = std::env::var_os(VARIABLE).filter(|path| !path.is_empty()) else { return };
     let path = Path::new(&path);

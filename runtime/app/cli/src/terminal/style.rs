@@ -1,5 +1,3 @@
-//! Colours and tables, shared by all commands.
-
 use std::io::{self, Write};
 
 use anstyle::{AnsiColor, Color, Style};
@@ -17,8 +15,8 @@ pub(crate) fn write_table(out: &mut dyn Write, table: &Table) -> io::Result<()> 
     table.lines().try_for_each(|line| writeln!(out, "{}", line.trim_end()))
 }
 
-/// Writes a table with a mark before each row that shows whether it passed. Failed rows are red. A
-/// row wider than `width` wraps. The table itself has no colours.
+/// Writes a table with a pass or fail mark before each row. Failed rows are red. Rows wider than `width` wrap. The
+/// table itself must have no colours.
 pub(crate) fn write_marked(
     out: &mut dyn Write,
     table: &Table,
@@ -37,7 +35,7 @@ pub(crate) fn write_marked(
     Ok(())
 }
 
-/// A table without lines, whose columns are as wide as their content.
+/// A table without borders, with columns as wide as their content.
 pub(crate) fn bare_table() -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);

@@ -1,4 +1,4 @@
-//! The summary of a scenario for people: assertions first, then metrics.
+//! The summary of a scenario: assertions first, then metrics.
 
 use std::collections::BTreeSet;
 use std::io::{self, Write};
@@ -18,22 +18,22 @@ use crate::terminal::layout::{Layout, write_wrapped};
 use crate::terminal::style::{BOLD, DIM, YELLOW, align_right, bare_table, write_table};
 use crate::terminal::text::{counted, printable};
 
-/// Workloads and engines of a run, and runs, that the summary lists one by one; more only with `--full`.
+/// Largest numbers of workloads, engines and runs that are listed without `--full`.
 const MAX_WORKLOADS: usize = 8;
 const MAX_ENGINES: usize = 8;
 const MAX_RUNS: usize = 4;
 
-/// Metrics of a run that are always listed: the requests' view. Others only with `--full`.
+/// Metrics of requests that are always listed; others need `--full`.
 const LISTED: [Trend; 5] = [Trend::Ttft, Trend::Itl, Trend::Tpot, Trend::E2e, Trend::Queue];
 
-/// Columns that are left out where a table does not fit, first to last. docs/reference/run.md has them.
+/// Columns that are dropped, in this order, if a table is too wide; see docs/reference/run.md.
 const OF_METRICS: [&str; 5] = ["min", "p90", "count", "max", "avg"];
 const OF_RUNS: [&str; 8] =
     ["preempted", "cache hits", "itl med", "e2e med", "output tok/s", "e2e p99", "ttft med", "completed"];
 const OF_ENGINES: [&str; 6] = ["crashes", "cache hits", "tokens", "steps", "preempted", "kv peak"];
 const OF_INTERVALS: [&str; 3] = ["p90", "p95", "avg"];
 
-/// The parts that a summary has left out.
+/// What a summary has omitted.
 #[derive(Debug, Default)]
 pub(crate) struct Omitted {
     metrics: Vec<&'static str>,
@@ -52,7 +52,7 @@ impl Omitted {
         self.is_narrowed |= is_hidden;
     }
 
-    /// Reports the left-out parts and the `option` that shows them.
+    /// Writes what was omitted, and the `option` that shows it.
     pub(crate) fn write(&self, out: &mut dyn Write, option: &str, width: usize) -> io::Result<()> {
         let metrics = (!self.metrics.is_empty()).then(|| format!("the metrics {}", self.metrics.join(", ")));
         let columns = self.is_narrowed.then(|| "columns that do not fit".to_owned());
@@ -69,7 +69,7 @@ impl Omitted {
     }
 }
 
-/// Writes the results, in the width of `layout`, and in full if it says so.
+/// Writes the results according to `layout`.
 pub(crate) fn write(out: &mut dyn Write, outcome: &Outcome, layout: Layout) -> io::Result<()> {
     let Layout { full, width } = layout;
     let mut omitted = Omitted::default();
@@ -101,7 +101,7 @@ pub(crate) fn write(out: &mut dyn Write, outcome: &Outcome, layout: Layout) -> i
     writeln!(out, "\n  fingerprint {}", outcome.fingerprint)
 }
 
-/// The scenario with its parameters, in as many lines as they need.
+/// Writes the scenario and its parameters, wrapped.
 fn write_title(out: &mut dyn Write, outcome: &Outcome, width: usize) -> io::Result<()> {
     let name = printable(&outcome.scenario);
     write!(out, "\n  {BOLD}{name}{BOLD:#}")?;
@@ -119,7 +119,7 @@ fn write_title(out: &mut dyn Write, outcome: &Outcome, width: usize) -> io::Resu
     writeln!(out)
 }
 
-/// Writes a run. Of its workloads, only metrics with `assertions` are listed.
+/// Writes a run. For its workloads, only metrics with `assertions` are listed.
 pub(crate) fn write_run(
     out: &mut dyn Write,
     run: &Report,
@@ -183,7 +183,7 @@ pub(crate) fn write_run(
     Ok(())
 }
 
-/// Writes the kind of target, and how well its client kept to the schedule.
+/// Writes the target, and how closely the client kept to its schedule.
 fn write_target(out: &mut dyn Write, target: &TargetReport, width: usize) -> io::Result<()> {
     let TargetReport { address, server, model, prompts, send_delay_ms, cluster_parts, .. } = target;
     let parts = [address.clone(), server.clone(), model.as_ref().map(|model| format!("model {model}"))];
@@ -203,7 +203,7 @@ fn write_target(out: &mut dyn Write, target: &TargetReport, width: usize) -> io:
     Ok(())
 }
 
-/// Distributions of the whole run and, where there are several, of workloads.
+/// The distributions of the whole run and, if there are several workloads, of each workload.
 fn trend_table(run: &Report, limits: &[Limit], is_folded: bool, full: bool, omitted: &mut Omitted) -> Table {
     let mut table = bare_table();
     table.set_header(["  ", "avg", "min", "med", "p90", "p95", "p99", "max", "count"]);
@@ -243,7 +243,7 @@ fn trend_row(label: String, summary: TrendReport, unit: Unit) -> Vec<String> {
     std::iter::once(label).chain(values).chain([summary.count.to_string()]).collect()
 }
 
-/// The range of most draws, for the requests' view and the throughput.
+/// Writes the uncertainty intervals of request metrics and throughput.
 fn write_uncertainty(
     out: &mut dyn Write,
     uncertainty: &Uncertainty,
@@ -281,7 +281,7 @@ fn write_uncertainty(
     Ok(())
 }
 
-/// One row per run, with its main metrics.
+/// A table with a row for each run and its main metrics.
 fn comparison_table(runs: &[Arc<Report>]) -> Table {
     let trends = [Trend::Ttft, Trend::Itl, Trend::E2e];
     let mut table = bare_table();
@@ -317,9 +317,9 @@ fn comparison_table(runs: &[Arc<Report>]) -> Table {
     table
 }
 
-/// Writes the guests that took part, with their calls and errors.
+/// Writes the guests with their calls and errors.
 fn write_guests(out: &mut dyn Write, guests: &[GuestReport], layout: Layout) -> io::Result<()> {
-    /// Digits of a digest that distinguish guests.
+    /// Number of digest digits shown.
     const DIGITS: usize = 16;
     if guests.is_empty() {
         return Ok(());
@@ -376,7 +376,7 @@ fn write_totals(out: &mut dyn Write, run: &Report, width: usize) -> io::Result<(
     for (reason, amount) in metrics.rejections.iter().chain(&metrics.failures) {
         write_wrapped(out, "    ", &format!("{amount} because {reason}"), width)?;
     }
-    // A run that was cut off, or lost requests, generated more than it completed.
+    // A stopped run, or one with failed requests, generated more tokens than it completed.
     let (completed, generated) = (rate(Counter::OutputTokens), rate(Counter::GeneratedTokens));
     let (requests, prompt) = (rate(Counter::Completed), rate(Counter::PromptTokens));
     if count(Counter::OutputTokens) == count(Counter::GeneratedTokens) {
@@ -397,12 +397,12 @@ fn write_totals(out: &mut dyn Write, run: &Report, width: usize) -> io::Result<(
     writeln!(out, "  prefix cache: {:.2}% of prompt tokens found", cache_hits_percent(metrics))
 }
 
-/// Whether the run's target knows a metric.
+/// Whether the run's target provides a metric.
 fn is_known(run: &Report, metric: Metric) -> bool {
     run.why_absent(metric, false).is_none()
 }
 
-/// Share of the prompt tokens that were found in a cache, in percent.
+/// Share of prompt tokens found in a cache, in percent.
 fn cache_hits_percent(metrics: &MetricsReport) -> f64 {
     metrics.gauge(Gauge::PrefixHitRatio).unwrap_or_default() * 100.0
 }
@@ -426,7 +426,7 @@ fn engine_table(run: &Report) -> Table {
     table
 }
 
-/// The engines of each pool together.
+/// A table with a row for each pool.
 fn pool_table(run: &Report) -> Table {
     let mut table = bare_table();
     table.set_header(["  pool", "engines", "steps", "busy", "tokens", "preempted", "kv peak", "cache hits", "crashes"]);

@@ -1,9 +1,9 @@
-//! Text of others, made fit for a terminal and for a reader who does not know Rust.
+//! Makes text from outside safe for a terminal, and parser messages readable without Rust.
 
 use std::borrow::Cow;
 use std::fmt::{Display, Write};
 
-/// Rust's names of number types in parser messages, and their meaning.
+/// Rust number types in parser messages, and their meaning.
 const TYPES: &[(&str, &str)] = &[
     ("u8", "a whole number from 0 to 255"),
     ("u16", "a whole number from 0 to 65535"),
@@ -19,7 +19,7 @@ const TYPES: &[(&str, &str)] = &[
     ("f64", "a number"),
 ];
 
-/// Messages of Rust's number parsers, and the user's remedy.
+/// Messages of Rust's number parsers, and their replacements.
 const PARSE_MESSAGES: &[(&str, &str)] = &[
     ("invalid digit found in string", "expected a whole number of at least 0"),
     ("cannot parse integer from empty string", "expected a whole number"),
@@ -29,13 +29,12 @@ const PARSE_MESSAGES: &[(&str, &str)] = &[
     ("cannot parse float from empty string", "expected a number"),
 ];
 
-/// The text with messages of Rust's parsers of numbers in plain words.
+/// Replaces messages of Rust's number parsers.
 pub(crate) fn without_parse_messages(text: String) -> String {
     PARSE_MESSAGES.iter().fold(text, |text, (message, plain)| text.replace(message, plain))
 }
 
-/// The text with control characters other than line breaks and tabs written out, so
-/// that a name in a file cannot command the terminal.
+/// Escapes control characters except line breaks and tabs, so that a name in a file cannot control the terminal.
 pub(crate) fn printable(text: &str) -> Cow<'_, str> {
     let hides = |c: char| c.is_control() && c != '\n' && c != '\t';
     if !text.contains(hides) {
@@ -52,7 +51,7 @@ pub(crate) fn printable(text: &str) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// The text with "expected u32" and the like in plain words.
+/// Replaces Rust types such as in "expected u32".
 pub(crate) fn without_rust_types(text: &str) -> Cow<'_, str> {
     const EXPECTED: &str = "expected ";
     let mut parts = text.split(EXPECTED);
@@ -73,14 +72,13 @@ pub(crate) fn without_rust_types(text: &str) -> Cow<'_, str> {
     if is_changed { Cow::Owned(plain) } else { Cow::Borrowed(text) }
 }
 
-/// A number of things, such as `1 run` and `2 runs`. `thing` is the singular of a noun whose plural
-/// ends in `s`.
+/// A count such as `1 run` or `2 runs`. `thing` is singular; its plural must end in `s`.
 pub(crate) fn counted<N: Display + PartialEq + From<u8>>(number: N, thing: &str) -> String {
     let plural = if number == N::from(1) { "" } else { "s" };
     format!("{number} {thing}{plural}")
 }
 
-/// A word as a POSIX shell takes it.
+/// Quotes a word for a POSIX shell.
 pub(crate) fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_alphanumeric() || "_-./=:,+@%".contains(c);
     if !word.is_empty() && word.chars().all(is_plain) {

@@ -1,5 +1,3 @@
-//! Options of `vcr upload`.
-
 use clap::Args;
 
 pub(crate) const EXAMPLES: &str = crate::help::with_plain_exit_codes!(

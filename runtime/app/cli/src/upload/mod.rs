@@ -1,4 +1,4 @@
-//! `vcr upload`: outputs at URLs that an earlier command has made and could not upload.
+//! `vcr upload`: uploads outputs that an earlier command could not upload.
 
 pub(crate) mod args;
 
@@ -32,7 +32,7 @@ pub(crate) fn upload(args: &UploadArgs) -> Exit {
     }
 }
 
-/// Whether a URL is the one named, or below it.
+/// Whether a URL equals `named` or is below it.
 fn is_at(url: &str, named: &str) -> bool {
     let folder = named.trim_end_matches('/');
     url == named || url.strip_prefix(folder).is_some_and(|rest| rest.starts_with('/'))
@@ -48,7 +48,7 @@ fn list(files: &[Box<dyn Pending>]) -> Exit {
     printed(written, Exit::Passed)
 }
 
-/// Uploads or discards all of them, also where one fails. Returns a summary.
+/// Uploads or discards all files, even if one fails. Returns a summary.
 fn work(args: &UploadArgs, files: Vec<Box<dyn Pending>>) -> Result<String, Refusal> {
     let (mut done, mut refused) = (0, Vec::new());
     for file in files {
