@@ -39,8 +39,7 @@ pub trait LatencyGuest: Sized + 'static {
     /// shows the value. The engine was idle between the end of the previous step and `start_ns`.
     fn price(&mut self, start_ns: u64, step: &StepShape) -> f64;
 
-    /// Appends the duration of each step of `batch`, up to its horizon. Single steps also come here, as batches of
-    /// one.
+    /// Appends the duration of each step of `batch`, up to its horizon. Single steps are batches of one.
     ///
     /// Override it to share work between the steps of a batch or to return an error. Build it on
     /// [`Batch::price_each`], or, if the model has no state, on [`Batch::price_apart`], which is faster.
@@ -63,8 +62,8 @@ pub struct Batch<'a> {
 }
 
 impl<'a> Batch<'a> {
-    /// A batch of decode-only steps: `first` and its successors, one step for each entry of `kv_active_blocks`. None
-    /// if that is empty.
+    /// A batch of decode-only steps: `first` and its successors, one for each entry of `kv_active_blocks`; none if
+    /// empty.
     #[must_use]
     pub fn of_decodes(
         start_ns: u64,
@@ -145,7 +144,6 @@ impl<'a> Batch<'a> {
     /// A third faster than [`price_each`](Self::price_each), because no step waits for the end of the previous one.
     ///
     /// An invalid duration is passed on; the host refuses the first one with an error.
-    /// refuses the first by name.
     #[inline]
     pub fn price_apart(&self, durations_ns: &mut Vec<f64>, mut price_one: impl FnMut(&StepShape) -> f64) {
         let priced_before = durations_ns.len();
@@ -176,8 +174,7 @@ impl<'a> Batch<'a> {
         self.start_ns.saturating_add(most_ns) < self.horizon_ns
     }
 
-    /// Number of steps that start before the horizon: at least one. From the first invalid duration on, all steps
-    /// count.
+    /// Number of steps that start before the horizon: at least one, and all from the first invalid duration on.
     fn steps_before_horizon(&self, durations_ns: &[f64]) -> usize {
         let mut now_ns = self.start_ns;
         for (index, &duration_ns) in durations_ns.iter().enumerate() {
@@ -203,8 +200,7 @@ pub fn is_valid_duration(duration_ns: f64) -> bool {
     (0.0..=DURATION_NS_MAX).contains(&duration_ns)
 }
 
-/// Rounds a valid duration to the nearest whole number, halves up, as the host does. `f64::round` is not available
-/// without std.
+/// Rounds a valid duration to the nearest whole number, halves up, like the host. `f64::round` needs std.
 fn round_ns(duration_ns: f64) -> u64 {
     // A valid duration is at most 1e18, so it fits `i64`. Signed conversions are the cheap ones in wasm.
     let whole = duration_ns as i64;

@@ -158,8 +158,7 @@ macro_rules! export_autoscaler {
     };
 }
 
-/// Exports a guest that implements `$trait` through the bindings `$world`. `$kept` is the state that an instance
-/// keeps.
+/// Exports a guest that implements `$trait` through the bindings `$world`. An instance keeps a `$kept`.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __export {

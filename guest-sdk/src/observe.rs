@@ -22,8 +22,7 @@ pub fn count(name: &str, by: u64) {
     host::count(name, by);
 }
 
-/// Sets the gauge `name` to the finite `value` from `at_ns` on. `at_ns` must not decrease. The trace has every value,
-/// so report only visible changes.
+/// Sets the gauge `name` to the finite `value` from `at_ns` on, which must not decrease. Report only visible changes.
 pub fn gauge(name: &str, at_ns: u64, value: f64) {
     host::gauge(name, at_ns, value);
 }

@@ -62,8 +62,7 @@ pub trait RouterGuest: Sized + 'static {
     fn ended(&mut self, _request: &EndedRequest) {}
 }
 
-/// The running engines, at least one, by ascending index. The fields are columns, as received: unread columns cost
-/// nothing.
+/// The running engines, at least one, by ascending index. The fields are columns; unread columns cost nothing.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WorkerLoads<'a> {
     columns: Columns<&'a [u32], &'a [u64]>,

@@ -3,8 +3,7 @@ use core::cell::RefCell;
 
 /// Holds the one guest of an instance and the state that the guest keeps between calls.
 ///
-/// It is a static, because the interface's functions take no `self`: passing a handle would cost more than pricing a
-/// step.
+/// It is a static, because the interface's functions take no `self`: a handle would cost more than pricing a step.
 pub struct Slot<T>(RefCell<Option<T>>);
 
 // SAFETY: wasm32 without atomics has no threads, so nothing is shared between threads.

@@ -1,5 +1,4 @@
-//! Bindings that are generated from `wit/`, and their adapters to the guest traits. Each world has a module; `shared`
-//! has the imports of all worlds.
+//! Bindings generated from `wit/`, and their adapters to the guest traits. `shared` has the imports of all worlds.
 
 pub mod faults;
 pub mod latency;

@@ -21,8 +21,7 @@ pub struct ThermalConfig {
     pub slowdown_per_celsius: f64,
     /// Largest slowdown: a factor, at least 1.
     pub slowdown_max: f64,
-    /// GPUs differ: each engine's `throttle_celsius` is shifted by a uniform draw from its seed, at most this much up
-    /// or down.
+    /// Range of random differences between GPUs: each engine's `throttle_celsius` is shifted by at most this much.
     pub throttle_spread_celsius: f64,
 }
 

@@ -17,7 +17,6 @@ macro_rules! with_exit_codes {
     };
 }
 
-/// The exit codes of all commands.
 pub(crate) fn exit_codes() -> String {
     let lines = Exit::ALL.map(|exit| format!("\n  {}  {}", exit as u8, exit.meaning()));
     format!("Exit codes:{}", lines.concat())

@@ -63,8 +63,8 @@ pub fn main() -> ExitCode {
     command(std::env::args_os().collect()).into()
 }
 
-/// Executes a command line, whose first word is the program's name. From then on, the process handles signals, and a
-/// second signal ends it.
+/// Executes a command line, beginning with the program's name. From then on, signals are handled; a second one ends
+/// it.
 pub fn command(words: Vec<OsString>) -> Exit {
     vcr_base::input::on_notice(|text| exit::eprint_line(format_args!("{text}")));
     #[cfg(feature = "store")]

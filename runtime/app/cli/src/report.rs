@@ -22,7 +22,6 @@ Exit codes:
   0  success
   2  bad usage or input file";
 
-/// Files written by default.
 const DEFAULT: [OutFile; 4] = [OutFile::Html, OutFile::Junit, OutFile::Summary, OutFile::OpenMetrics];
 /// File name of the page that compares folders.
 const COMPARISON: &str = "comparison.html";

@@ -34,8 +34,7 @@ impl Write for LogWriter {
     }
 }
 
-/// Raises the limit of open files to the hard limit and returns it. Many engines need more sockets than the usual
-/// 1,024 files.
+/// Raises the limit of open files to the hard limit and returns it: engines need more sockets than the usual 1,024.
 pub(crate) fn raise_limit_of_files() -> u64 {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, ..limit };
@@ -46,8 +45,7 @@ pub(crate) fn raise_limit_of_files() -> u64 {
     limit.current.unwrap_or(u64::MAX)
 }
 
-/// Disables transparent huge pages, because with them the heap of each thread would take more memory: 360 MB for 64
-/// idle engines.
+/// Disables transparent huge pages. With them the heaps of 64 idle engines would take 360 MB.
 pub(crate) fn use_small_pages() {
     // A failure only costs memory.
     #[cfg(target_os = "linux")]

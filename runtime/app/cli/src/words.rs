@@ -15,8 +15,7 @@ use crate::values;
 /// Options that print the version, if they are the only word.
 const VERSION: [&str; 2] = ["--version", "-V"];
 
-/// The time limit on a command line. It must already apply during parsing, because parsing fetches and reads files.
-/// [`parsed`] reports its errors.
+/// The time limit on a command line, before parsing, which fetches files. [`parsed`] reports its errors.
 pub(crate) fn time(words: &[OsString]) -> Option<Duration> {
     let mut texts = words.iter().map_while(|word| word.to_str()).take_while(|word| *word != "--");
     let rest = |word: &str| {

@@ -25,8 +25,7 @@ pub fn check_path(path: &str) -> Result<(), PackError> {
     }
 }
 
-/// Chooses the paths of a scenario and its inputs in a pack. `scenario` is absolute and without links; `inputs` have
-/// the names in the script.
+/// Chooses the paths of a scenario (absolute, without links) and its inputs, named as in the script, in a pack.
 ///
 /// Relative locations are kept, so that the unpacked scenario finds its inputs. Inputs with absolute paths or
 /// references, and inputs far above the scenario, are moved to a separate folder.

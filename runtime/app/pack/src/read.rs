@@ -17,8 +17,7 @@ const BUFFER_BYTES: usize = 64 << 10;
 /// Number of bytes after the last entry that are ignored.
 const MAX_REST_BYTES: u64 = 1 << 20;
 
-/// Whether a file is probably a pack, possibly a truncated one: it has the extension, or is compressed with zstd.
-/// Scripts never are.
+/// Whether a file is probably a pack, even a truncated one: by its extension, or by zstd, which scripts never use.
 #[must_use]
 pub fn is_meant_as_pack(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == EXTENSION)

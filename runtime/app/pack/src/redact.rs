@@ -79,8 +79,7 @@ fn without_contents(request: RequestRecord) -> RequestRecord {
     }
 }
 
-/// Writes a redacted copy of a capture or Mooncake trace to `out`. In a Mooncake trace, numbers stay and texts become
-/// hashes.
+/// Writes a redacted copy of a capture, or of a Mooncake trace, whose texts become hashes.
 ///
 /// # Errors
 /// When the file has another format, or cannot be read or written.

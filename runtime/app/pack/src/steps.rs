@@ -2,7 +2,6 @@
 
 use crate::manifest::{EngineSteps, RunSteps};
 
-/// Bytes of the digest of one step.
 const DIGEST_BYTES: usize = 4;
 
 /// The first step that differs.

@@ -48,7 +48,6 @@ impl Client {
     }
 }
 
-/// Makes the client for an object's store.
 pub(crate) fn open(object: &Object) -> Result<Client, StoreError> {
     // An error means that a provider is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();

@@ -1,7 +1,6 @@
 //! Notes of unfinished uploads, in the folders of the files: `FILE.upload` has a JSON line for each event.
 //!
-//! A note is written before its upload begins and removed with its file, so both survive a killed process. An
-//! incomplete last line is ignored.
+//! A note is written before its upload begins and removed with its file. An incomplete last line is ignored.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, TryLockError};

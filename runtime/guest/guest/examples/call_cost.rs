@@ -101,8 +101,7 @@ fn scheduling(dist: &str) -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Measures the routing of a request with 512 blocks to one of 64 engines. Every second call also reports an ended
-/// request.
+/// Measures routing a request of 512 blocks to one of 64 engines. Every second call also reports an ended request.
 fn routing(dist: &str) -> Result<(), Box<dyn std::error::Error>> {
     let module = GuestModule::load(format!("{dist}/prefix-affinity.wasm"), Limits::default())?;
     let mut router = module.router("{}", 1)?;

@@ -1,5 +1,4 @@
-//! The types of a guest that the rest of the crate uses, independent of the guest's API version. Generated bindings
-//! stay in `versions`.
+//! The types of guests for the rest of the crate, for all API versions. Generated bindings stay in `versions`.
 
 use std::sync::Arc;
 
@@ -50,8 +49,7 @@ pub(crate) trait Metered {
     fn memory_bytes(&self) -> usize;
 }
 
-/// A latency model's instance. For all kinds of instances, the caller checks the answers and makes no call after an
-/// error.
+/// A latency model's instance. Callers check the answers of all instances, and make no call after an error.
 pub(crate) trait LatencyInstance: Metered + Send {
     /// The buffer for the KV group shapes of the next step, if the guest reads them.
     fn kv_group_shapes(&mut self) -> Option<&mut Vec<KvGroupShape>> {
@@ -64,8 +62,7 @@ pub(crate) trait LatencyInstance: Metered + Send {
     fn price_decodes(&mut self, run: DecodeRun<'_>, budget: Budget) -> Result<Vec<f64>, CallFault>;
 }
 
-/// Consecutive decode-only steps to price in one call: `first` and its successors, one step for each entry of
-/// `kv_active_blocks`.
+/// Consecutive decode-only steps to price in one call: `first` and its successors, one for each number of blocks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DecodeRun<'a> {
     pub(crate) start_ns: u64,

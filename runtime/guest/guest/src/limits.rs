@@ -6,8 +6,8 @@ use crate::wasi::WasiGrants;
 /// passes on one machine passes on all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Fuel to instantiate and configure one instance. A unit is about one WebAssembly instruction; 500 million take
-    /// about a second.
+    /// Fuel to instantiate and configure an instance. A unit is about an instruction; 500 million take about a
+    /// second.
     pub fuel_per_configure: u64,
     /// Additional fuel for each byte of the config. Parsing JSON takes about half of it.
     pub fuel_per_config_byte: u64,
@@ -27,8 +27,7 @@ pub struct Limits {
     pub table_elements: usize,
     /// Maximum number, each, of core instances, memories and tables in one component.
     pub core_items: usize,
-    /// Maximum bytes that the host copies for one answer: results and error texts. Items with answers of their own
-    /// add to this.
+    /// Maximum bytes of one answer, results or error text. Items with answers of their own add to this.
     pub answer_bytes: usize,
     /// Maximum size of a component file in bytes, checked before compilation.
     pub component_bytes: u64,

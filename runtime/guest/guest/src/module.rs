@@ -30,8 +30,7 @@ use crate::{sandbox, versions};
 pub use role::GuestRole;
 use role::sealed::Sealed;
 
-/// A guest, compiled once. Clones share the compiled code. Every thread may make plugins from it; each plugin has its
-/// own instance.
+/// A guest, compiled once. Clones share the code; each plugin made from it has its own instance.
 #[derive(Clone)]
 pub struct GuestModule {
     shared: Arc<Shared>,
@@ -238,7 +237,6 @@ impl GuestModule {
     ///
     /// # Errors
     /// When the guest is of another world, rejects the config or fails while it configures itself.
-    /// configures itself.
     pub fn make<R: GuestRole + ?Sized>(&self, config_json: &str, seed: u64) -> Result<Box<R>, GuestError> {
         R::make(self, config_json, seed)
     }

@@ -1,5 +1,4 @@
-//! Remarks of a token source on its requests: the calls of `refuse` and `accept` within a step, limited in number and
-//! bytes.
+//! Remarks of a token source on its requests: the limited calls of `refuse` and `accept` within a step.
 
 use vcr_core::tokens::AcceptedDrafts;
 
@@ -29,7 +28,6 @@ impl Remarks {
     }
 }
 
-/// The remarks of the current call.
 pub(crate) struct RemarksOfCall {
     is_allowed: bool,
     made: Remarks,
@@ -107,7 +105,7 @@ impl RunningSlots {
         }
     }
 
-    /// Checks the remarks of one call, which follow the first `refused` and `accepted` entries, and drops repeated
+    /// Checks the remarks of one call, those after the first `refused` and `accepted` entries; drops repeated
     /// refusals.
     pub(crate) fn check(&mut self, remarks: &mut Remarks, refused: usize, accepted: usize) -> Result<(), CallFault> {
         for one in &remarks.accepted[accepted..] {

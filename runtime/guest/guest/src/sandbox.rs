@@ -38,17 +38,14 @@ pub(crate) fn config(address_space: AddressSpace) -> Config {
     address_space.apply(&mut config);
     config
         .wasm_component_model(true)
-        // Compilation takes a third longer than without optimisation, but is cached. Pricing a step is a few
-        // nanoseconds faster.
+        // Compilation, which is cached, takes a third longer. Pricing a step is a few nanoseconds faster.
         .cranelift_opt_level(OptLevel::Speed)
-        // NaN payloads are the only nondeterministic result of arithmetic. This costs about a quarter of the time of
-        // a roofline step.
+        // Only NaN payloads are nondeterministic in arithmetic. This costs a quarter of the time of a roofline step.
         .cranelift_nan_canonicalization(true)
         .relaxed_simd_deterministic(true)
         // Fuel limits a call by work, so that a limit is hit on every machine or on none.
         .consume_fuel(true)
-        // Live engines also limit real time. The check costs a few nanoseconds a call, and lets one engine serve both
-        // modes.
+        // Live engines also limit real time. The check costs a few nanoseconds a call; one engine serves both modes.
         .epoch_interruption(true)
         // Only the kind of a trap is reported, so a backtrace is unnecessary.
         .wasm_backtrace_max_frames(None)
@@ -192,8 +189,8 @@ pub(crate) fn fault(error: &wasmtime::Error, budget: Budget) -> CallFault {
     CallFault::Trapped { reason }
 }
 
-/// The operating system's error, if that caused the failure. Guests make no system calls, so such an error is never
-/// their fault.
+/// The operating system's error, if it caused the failure. It is never the guest's, because guests make no system
+/// calls.
 #[cold]
 pub(crate) fn host_failure(error: &wasmtime::Error) -> Option<String> {
     let is_of_system = error

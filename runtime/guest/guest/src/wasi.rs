@@ -1,4 +1,4 @@
-//! The WASI interfaces that a user can grant. Each behaves identically in every run. Files and sockets are never
+//! The WASI interfaces that a user can grant; they behave identically in every run. Files and sockets are never
 //! granted.
 
 #[cfg(not(feature = "wasi"))]

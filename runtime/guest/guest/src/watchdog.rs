@@ -14,15 +14,13 @@ const TICK: Duration = Duration::from_millis(5);
 /// A deadline that is never reached, in ticks from now.
 pub(crate) const NEVER_TICKS: u64 = u64::MAX / 2;
 
-/// Number of ticks after which a call has run for at least `limit`. One tick is added, because the first one may come
-/// immediately.
+/// Number of ticks after which `limit` has passed. One tick is added, because the first may come immediately.
 pub(crate) fn ticks(limit: Duration) -> u64 {
     let whole = limit.as_nanos().div_ceil(TICK.as_nanos());
     u64::try_from(whole).unwrap_or(NEVER_TICKS).saturating_add(1).min(NEVER_TICKS)
 }
 
-/// Starts the thread that counts ticks for the deadlines of all instances of `engine`. It runs until the process
-/// ends.
+/// Starts the thread that counts ticks for all instances of `engine`, until the process ends.
 pub(crate) fn watch(engine: &'static Engine, watched: &Mutex<bool>) -> std::io::Result<()> {
     let tick = move || {
         loop {

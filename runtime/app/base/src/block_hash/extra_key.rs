@@ -24,8 +24,7 @@ pub enum ExtraKey<'a> {
     MultiModal {
         /// Identifier of the input.
         identifier: &'a str,
-        /// First token of the input relative to the first token of the block; negative if the input begins in an
-        /// earlier block.
+        /// First token of the input relative to the block's; negative if the input begins in an earlier block.
         offset: i64,
     },
     /// The request's `cache_salt`, on its first block only. An empty salt counts as none.

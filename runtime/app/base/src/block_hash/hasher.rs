@@ -57,7 +57,7 @@ impl BlockHasher {
         Self { algorithm, rules, none_hash, buffer }
     }
 
-    /// Whether an engine without `PYTHONHASHSEED` starts from random bytes. Then no other process can compute its
+    /// Whether an engine without `PYTHONHASHSEED` draws random bytes, so that no other process can compute its
     /// hashes.
     #[must_use]
     pub fn draws_seed(algorithm: HashAlgorithm, rules: HashRules) -> bool {

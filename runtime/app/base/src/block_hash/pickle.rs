@@ -242,8 +242,7 @@ mod tests {
         assert_eq!(pickled(|pickle| pickle.text("vllm-none-hash")), expected);
     }
 
-    /// The opcodes of `pickle.dumps(value, protocol=5)`, without the frame header (which only longer values have) and
-    /// the final stop.
+    /// The opcodes of `pickle.dumps(value, protocol=5)`, without the frame header and the final stop.
     #[test]
     fn integers_take_the_shortest_opcode() {
         let cases: [(i64, &[u8]); 14] = [

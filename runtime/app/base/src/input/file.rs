@@ -17,8 +17,7 @@ const SILENT_WAIT: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 static NOTICE: OnceLock<fn(&str)> = OnceLock::new();
 
-/// Sets the function that shows notices to the user. Only the first call has an effect. Without it no notices are
-/// shown.
+/// Sets the function that shows notices to the user, once for the process. Without it no notices are shown.
 pub fn on_notice(show: fn(&str)) {
     // Only the first function is kept.
     let _ = NOTICE.set(show);

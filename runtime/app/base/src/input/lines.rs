@@ -44,8 +44,7 @@ impl<R: BufRead> Lines<R> {
         Self { reader, buffer: Vec::new(), line: 0, read_bytes: 0 }
     }
 
-    /// The next non-blank line with its line number, from 1; `None` at the end. Skips a byte-order mark before the
-    /// first line.
+    /// The next non-blank line and its number, from 1; `None` at the end. Skips a byte-order mark.
     ///
     /// # Errors
     /// When the stream cannot be read or the line is too long.

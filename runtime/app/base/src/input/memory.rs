@@ -132,8 +132,7 @@ pub fn available_bytes() -> Option<u64> {
     Some(group_folders(&groups).iter().filter_map(|folder| group_available(folder)).fold(machine, u64::min))
 }
 
-/// Folders of all cgroups that may limit the process's memory, including their ancestors. `groups` is the text of
-/// `/proc/self/cgroup`.
+/// Folders of the process's cgroups and their ancestors, which may limit its memory; from `/proc/self/cgroup`.
 fn group_folders(groups: &str) -> Vec<PathBuf> {
     let mut folders = Vec::new();
     for line in groups.lines() {

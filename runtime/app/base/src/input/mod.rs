@@ -4,8 +4,7 @@
 //! to a thousand times its size, a line of ten gigabytes. All limits are constants in this file, or the process's
 //! memory limit ([`memory`]). An input at a URL is copied to disk first ([`remote`]).
 //!
-//! This module knows no formats except gzip and zstd and prints nothing: [`on_notice`] receives notices for a waiting
-//! user.
+//! This module prints nothing and knows only gzip and zstd: [`on_notice`] receives notices for a waiting user.
 
 mod file;
 mod lines;

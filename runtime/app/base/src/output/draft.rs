@@ -20,8 +20,7 @@ fn drafts() -> MutexGuard<'static, BTreeSet<PathBuf>> {
     DRAFTS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Removes all drafts of this process before it ends, and prevents further renames. Returns the number of removed
-/// drafts.
+/// Removes all drafts of this process before it ends, and prevents further renames. Returns the number removed.
 pub fn remove_drafts() -> usize {
     let mut drafts = drafts();
     let removed = drafts.iter().filter(|path| remove(path).is_ok()).count();

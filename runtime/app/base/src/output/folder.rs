@@ -93,8 +93,7 @@ impl OutputFolder {
         Ok(self.drafts.as_ref().map_or(&self.path, |drafts| drafts.folder.path()))
     }
 
-    /// Renames drafts to files in this folder, all or none if possible, and removes other files of an earlier
-    /// command.
+    /// Renames drafts to files in this folder, all or none if possible, and removes files of an earlier command.
     ///
     /// # Errors
     /// When the system refuses one of them.
@@ -106,8 +105,7 @@ impl OutputFolder {
         let names = || files.iter().map(|(name, _)| *name);
         let old = || self.marked.iter().map(String::as_str).filter(|name| !is_written(name));
         undisturbed(|| {
-            // The marker is written first: it may list files that do not exist yet, but it must never lack a file of
-            // this command.
+            // The marker is written first: it may list files that do not exist yet, but must never lack one.
             self.mark(names().chain(old()))?;
             self.rename(files)?;
             for stale in old() {

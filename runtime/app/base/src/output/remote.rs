@@ -24,8 +24,7 @@ pub trait Upload: Send + Sync {
     /// When the store refuses the file.
     fn upload(&self, file: &Path, url: &str, replaces: bool) -> io::Result<()>;
 
-    /// Records on disk that a complete file must be uploaded, so that another process can upload it if this process
-    /// ends.
+    /// Records on disk that a complete file must be uploaded, so that another process can do it if this one ends.
     ///
     /// # Errors
     /// When the record cannot be written.

@@ -20,8 +20,7 @@ pub enum Distribution {
         /// Largest value.
         max: f64,
     },
-    /// Normal; draws below zero are repeated. The real mean is therefore a little above `mean` if `std` is more than
-    /// a third of it.
+    /// Normal; draws below zero are repeated, which raises the mean slightly if `std` is more than a third of it.
     Normal {
         /// Mean before redrawing. It is at least 0, so at least half of all draws are accepted.
         mean: f64,

@@ -52,7 +52,7 @@ impl Stream {
         -libm::log(self.unit_above_zero())
     }
 
-    /// Standard normal, by Box and Muller. The second value is dropped, so that every draw takes two numbers of the
+    /// Standard normal, by Box and Muller. Drops the second value, so that every draw takes two numbers of the
     /// stream.
     pub fn normal(&mut self) -> f64 {
         let radius = (-2.0 * libm::log(self.unit_above_zero())).sqrt();

@@ -1,5 +1,4 @@
-//! Rules in the syntax `KIND:KEY=VALUE,...`, such as `error:rate=0.1,after=5`. Faults of engines and of clients share
-//! the parser and its error texts.
+//! Rules in the syntax `KIND:KEY=VALUE,...`, such as `error:rate=0.1,after=5`, for faults of engines and of clients.
 
 use std::fmt;
 

@@ -27,8 +27,7 @@ pub(super) struct Side {
     pub(super) requests: Option<Requests>,
 }
 
-/// Loads a folder of `vcr run --out`, its report.json, or anything that converts to a capture. `run` selects a run of
-/// the report.
+/// Loads a folder of `vcr run --out`, its report.json (`run` selects a run), or anything that converts to a capture.
 pub(super) fn load(path: &Path, run: Option<&str>) -> Result<Vec<Side>, String> {
     let report = if path.is_dir() { path.join("report.json") } else { path.to_owned() };
     let is_report = if path.is_dir() { report.is_file() } else { path.file_name() == Some("report.json".as_ref()) };

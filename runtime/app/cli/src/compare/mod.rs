@@ -97,7 +97,6 @@ pub(crate) struct Baseline {
     limits: Vec<MaxRegression>,
     /// The sides of the earlier run, until they are compared.
     sides: Mutex<Vec<Side>>,
-    /// The comparison, once made.
     comparison: OnceLock<Result<Comparison, String>>,
 }
 
@@ -261,7 +260,6 @@ fn limited_metric(limit: &MaxRegression) -> Result<(Metric, bool), String> {
     Ok((metric, higher))
 }
 
-/// Judges a limit for every pair.
 fn judge(limit: &MaxRegression, pairs: &[Pair]) -> Result<Vec<Verdict>, String> {
     let MaxRegression { metric: name, statistic, share } = limit;
     let (metric, higher) = limited_metric(limit)?;

@@ -132,7 +132,6 @@ fn row(metric: Metric, change: &Change) -> Vec<String> {
     vec![name, statistic, value(change.reference), value(change.compared), text, verdict.to_owned()]
 }
 
-/// Writes the comparison of matched requests, with intervals.
 fn write_requests(out: &mut dyn Write, compared: &Compared, layout: Layout) -> io::Result<()> {
     let matched = format!(
         "{} matched by {}, {} answered whole on both sides{}",

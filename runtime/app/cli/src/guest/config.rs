@@ -15,7 +15,6 @@ pub(crate) fn guest_config(text: &str) -> Result<String, String> {
     }
 }
 
-/// Reads the config file `name`.
 pub(crate) fn read_config(name: &str) -> Result<String, String> {
     let read = vcr_base::input::read_text(Path::new(name), vcr_base::input::MAX_CONFIG_BYTES);
     read.map_err(|error| format!("cannot read the config `{name}`: {error}"))

@@ -76,8 +76,7 @@ pub(crate) fn build_command(args: &BuildArgs) -> Exit {
             return Exit::BadInput;
         }
     };
-    // A guest that the host refuses is not reported as built. Loading also caches the compiled code for the first
-    // run.
+    // Checks that the host accepts the guest, and caches its compiled code for the first run.
     for guest in &built {
         if let Err(error) = GuestModule::load(&guest.component, Limits::default()) {
             print_error(&error, error.hint().as_deref());

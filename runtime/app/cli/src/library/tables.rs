@@ -10,8 +10,7 @@ use vcr_trace::import::{ImportOptions, import};
 use super::Refusal;
 use crate::sweep::out_format;
 
-/// The requests of a capture, or of a file that converts to one. The columns are those of
-/// `vcr inspect convert --to parquet`.
+/// The requests of a file that converts to a capture, with the columns of `vcr inspect convert --to parquet`.
 pub fn capture_columns(path: &Path) -> Result<Vec<Column>, Refusal> {
     let path = &local(path)?;
     let mut table = RequestColumns::default();
@@ -23,8 +22,7 @@ pub fn capture_columns(path: &Path) -> Result<Vec<Column>, Refusal> {
     Ok(table.into_columns())
 }
 
-/// The steps of a log, a row for each step. The log is from `vcr run --out`, a recording, or a capture of live
-/// engines.
+/// The steps of a log, a row for each: from `vcr run --out`, a recording, or a capture of live engines.
 pub fn step_columns(path: &Path) -> Result<Vec<Column>, Refusal> {
     let path = &local(path)?;
     let log = StepLog::read(path).map_err(|error| Refusal::input(error.to_string()))?;

@@ -83,8 +83,7 @@ fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Refusal> {
     Ok(files)
 }
 
-/// Checks that the parts belong to one grid and none occurs twice. Unless `partial`, also checks that all parts are
-/// there and complete.
+/// Checks that the parts belong to one grid and none occurs twice; unless `partial`, also that nothing is missing.
 fn check(parts: &[Part], partial: bool) -> Result<(), Refusal> {
     let first = &parts[0];
     for part in parts {

@@ -1,5 +1,4 @@
-//! The answer of a plan: its rows, their growth with the load, and the rows that hold despite errors of the latency
-//! model.
+//! The answer of a plan: its rows, their growth with the load, and the rows that hold despite latency model errors.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,8 +25,7 @@ pub(crate) const SCHEMA_VERSION: u32 = 1;
 const MAX_ROWS: usize = 10;
 /// Number of families of which larger deployments are simulated for the front.
 const WIDER: usize = 3;
-/// Largest factors by which steps took longer than predicted, by latency model, on the recorded deployments of
-/// docs/concepts/latency-models.md.
+/// Largest factors by which steps took longer than predicted; see docs/concepts/latency-models.md.
 const SLOWER: [(&str, f64); 3] = [("roofline", 1.33), ("tables", 1.28), ("fitted", 1.09)];
 /// The factor for other latency models.
 const SLOWER_OTHER: f64 = 1.33;
@@ -68,8 +66,7 @@ pub(crate) struct Row {
     pub(crate) itl_ms_p99: Option<f64>,
     /// Whether no other row has a lower price and lower latencies.
     pub(crate) on_front: bool,
-    /// Whether the row keeps the objectives if steps take longer by the error of the latency model; absent if not
-    /// simulated.
+    /// Whether the objectives hold if steps are longer by the latency model's error; absent if not simulated.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(crate) holds_if_slower: Option<bool>,
     /// Fingerprint of the run.
@@ -84,7 +81,6 @@ pub(crate) struct Plan {
     pub(crate) load: Facts,
     /// Whether any deployment keeps all objectives.
     pub(crate) feasible: bool,
-    /// The latency model of the simulations.
     pub(crate) latency_model: String,
     /// Feasible deployments, the cheapest first.
     pub(crate) rows: Vec<Row>,
@@ -334,8 +330,7 @@ impl Searched<'_> {
         Ok(rows.iter().find(|known| is_row(known)).map(|known| known.number))
     }
 
-    /// The cheapest deployment that holds on a slower simulator: its price, shape and replicas. Searches families
-    /// that may cost at most `limit`.
+    /// The cheapest deployment within `limit` that holds on a slower simulator: its price, shape and replicas.
     fn safe_within(&self, simulator: &Simulator<'_>, limit: f64) -> Result<Option<(f64, usize, u32)>, Halt> {
         let may_be_safe = |(family, found): &(&Family, &Found)| match **found {
             Found::Dearer { replicas, .. } => family.price * f64::from(replicas) <= limit,

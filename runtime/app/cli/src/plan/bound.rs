@@ -49,8 +49,7 @@ pub(crate) struct Bounded {
     pub(crate) nearest: Option<(Family, Alone)>,
 }
 
-/// Splits families into those that may keep the objectives and those that cannot. Sets the number of replicas from
-/// which the search starts.
+/// Splits families into those that may keep the objectives and others, and sets where the search for replicas starts.
 pub(crate) fn bound(simulator: &Simulator<'_>, facts: &Facts, families: Vec<Family>) -> Result<Bounded, Halt> {
     let found = simulator.each_of(&families, |_, family| alone(simulator, facts, family));
     let Bounded { families: mut kept, mut alones, mut left_out, .. } = Bounded::default();

@@ -17,8 +17,7 @@ use tempfile::TempDir;
 use crate::refusal::Refusal;
 use crate::sweep::cluster::{ended, module, not_started};
 
-/// Number of families, and of shapes in each, that are simulated concurrently: together more than most clusters have
-/// cores.
+/// Number of families, and of shapes in each, simulated concurrently: together more than most clusters have cores.
 pub(crate) const THREADS: usize = 64;
 /// Interval at which the time limit is checked.
 const LOOK_EVERY: Duration = Duration::from_millis(50);

@@ -77,8 +77,7 @@ struct Change {
     replicas: u32,
 }
 
-/// All single changes: one replica more or less, other tensor-parallel sizes, and other values of each flag in the
-/// space.
+/// All single changes: one replica more or less, other tensor-parallel sizes, and other values of each flag.
 fn changes(row: &Row, shapes: &[Shape]) -> Vec<Change> {
     let own = &row.deployment;
     let mut all = vec![Change { text: "one replica more".to_owned(), shape: own.clone(), replicas: row.replicas + 1 }];

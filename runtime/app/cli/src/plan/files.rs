@@ -84,8 +84,7 @@ impl Folders {
     }
 }
 
-/// The relative path from a folder to a file, so that both can be moved together. If they have no common folder,
-/// returns the file unchanged.
+/// The relative path from a folder to a file, so that both can be moved; the file unchanged without a common folder.
 fn from(folder: &Path, file: &Path) -> PathBuf {
     let shared = folder.components().zip(file.components()).take_while(|(one, other)| one == other).count();
     // The root directory does not count as a common folder.

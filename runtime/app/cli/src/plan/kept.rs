@@ -30,7 +30,6 @@ pub(crate) fn kept(one: &Simulated) -> Vec<Kept> {
     one.objectives.iter().map(of).collect()
 }
 
-/// A text for an objective that is not kept.
 pub(crate) fn broken_text(kept: &Kept) -> String {
     match &kept.observed_text {
         Some(observed) => format!("{} is {observed}, {}", kept.objective, headroom_text(kept.headroom)),

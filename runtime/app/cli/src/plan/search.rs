@@ -103,8 +103,7 @@ struct Racing {
     replicas: Option<u32>,
 }
 
-/// Searches all families. `found` gets the results in the order of the families, even after an error. `parts` is the
-/// number of parts of the load.
+/// Searches all families; `found` gets their results in order, even after an error. The load has `parts` parts.
 pub(crate) fn search<S: Simulate>(
     simulate: &S,
     families: &[Family],
@@ -175,8 +174,7 @@ pub(crate) fn search<S: Simulate>(
     Ok(())
 }
 
-/// Tries all flags of the cheapest deployments with the whole load, because parts of the load do not distinguish the
-/// best flags.
+/// Tries all flags of the cheapest deployments on the whole load; parts do not distinguish the best flags.
 fn polish<S: Simulate>(simulate: &S, families: &[Family], found: &mut [Found], whole: usize) -> Result<(), S::Error> {
     let price_of = |family: &Family, found: &Found| match *found {
         Found::Least { replicas, .. } => price(family, Some(replicas)),
@@ -376,8 +374,8 @@ fn least<S: Simulate>(
     })
 }
 
-/// The smallest number in a range for which `holds` is true. `holds` must be monotonic. Tries growing steps from
-/// `guess`, then bisects.
+/// The smallest number in a range for which the monotonic `holds` is true: growing steps from `guess`, then
+/// bisection.
 fn least_holding<E>(
     guess: u32,
     (fewest, most): (u32, u32),

@@ -79,7 +79,6 @@ impl Plan {
         }
     }
 
-    /// Families without a row.
     pub(crate) fn without_rows(&self) -> impl Iterator<Item = &FamilyResult> {
         let has_row = move |family: &&FamilyResult| {
             self.rows.iter().any(|row| row.deployment.family_text() == family.deployments)

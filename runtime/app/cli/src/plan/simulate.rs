@@ -36,7 +36,6 @@ const OF_SEARCH: f64 = 0.6;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Simulated {
     pub(crate) score: Score,
-    /// Results of the objectives, in order.
     pub(crate) objectives: Vec<AssertionResult>,
     pub(crate) numbers: Numbers,
     /// The latency model that was used.
@@ -61,7 +60,6 @@ pub(crate) struct Numbers {
     pub(crate) engines: usize,
     /// Mean over the engines.
     pub(crate) utilisation: f64,
-    /// Utilisation of the busiest link.
     pub(crate) link_utilisation: f64,
     pub(crate) kv_peak_usage: f64,
     pub(crate) preemptions: u64,

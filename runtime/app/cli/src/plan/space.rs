@@ -348,7 +348,6 @@ impl Space {
         }
     }
 
-    /// Adds the shapes of a family that fit.
     fn add_family(&self, spanned: &mut Spanned, bounds: &Bounds, shapes: Vec<Shape>) {
         let Some(first) = shapes.first() else { return };
         let (gpus, price, text) = (first.gpus(), first.price(), first.family_text());

@@ -1,5 +1,4 @@
-//! Values of plan.yaml. A list may be a single value, a text may be a number, and names may have dashes or
-//! underscores.
+//! Values of plan.yaml: single values for lists, numbers for texts, dashes or underscores in names.
 
 use serde::de::{Deserialize, DeserializeOwned, Deserializer, Error};
 use serde_json::{Map, Value};

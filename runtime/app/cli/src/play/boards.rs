@@ -90,8 +90,7 @@ mod tests {
         for (name, model_name, power_w, [sm, memory]) in BOARDS {
             let gpu = Gpu::named(name).filter(|gpu| gpu.name == *name).expect("the table has it");
             assert!(!model_name.is_empty() && (60.0..1_500.0).contains(power_w), "{name}");
-            // In each memory clock cycle, a line of the bus transfers two bits. The bus must have one of these
-            // widths.
+            // In each memory clock cycle, a line of the bus transfers two bits. These are the known bus widths.
             let width = gpu.spec.memory_bytes_per_s * 4.0 / (f64::from(*memory) * 1e6);
             let fits = |bits: &&f64| (width / **bits - 1.0).abs() < 0.04;
             let widths = [192.0, 256.0, 384.0, 3_072.0, 5_120.0, 6_144.0, 8_192.0];

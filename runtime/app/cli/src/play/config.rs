@@ -28,7 +28,6 @@ const FILES_OF_PROCESS: u64 = 100;
 /// Open files of an engine with one API server: sockets, the wake-up descriptors of their threads, and connections.
 const FILES_OF_ENGINE: u64 = 18;
 
-/// Checks that this process may open the files and sockets of `engines` engines.
 fn check_open_files(engines: u16) -> Result<(), Unusable> {
     let limit = raise_limit_of_files();
     let needed = FILES_OF_PROCESS + u64::from(engines) * FILES_OF_ENGINE;
@@ -57,7 +56,6 @@ const VOCAB_SIZE: u32 = 32_000;
 pub(crate) struct FrontendSide {
     /// Identity of the engines towards the frontend.
     pub(crate) identity: Identity,
-    /// Name of the model.
     pub(crate) model_name: String,
     /// The model's `config.json`.
     pub(crate) model_config: Option<PathBuf>,

@@ -68,7 +68,6 @@ impl EngineArgs {
         }
     }
 
-    /// The scheduling policy as given.
     pub(crate) fn scheduling_policy(&self, minor: Option<VllmMinor>) -> Result<String, Unusable> {
         match &self.scheduling_policy {
             Some(policy) => Ok(policy.clone()),
@@ -176,8 +175,8 @@ impl EngineArgs {
         Ok(())
     }
 
-    /// Makes the engine's settings. `minor` is the frontend's vLLM version, none until it is detected. `words` are
-    /// more vLLM arguments.
+    /// Makes the engine's settings. `minor` is none until the frontend's version is detected; `words` are vLLM
+    /// arguments.
     pub(crate) fn config(
         &self,
         minor: Option<VllmMinor>,

@@ -35,12 +35,10 @@ pub(crate) fn named_latency(
     Ok((factory, text.to_owned()))
 }
 
-/// Number of requests from which the load factor applies fully, whatever `--max-num-seqs` is. It is the default of
-/// `knobs(...)` in scenarios.
+/// Requests from which the load factor applies fully, whatever `--max-num-seqs` is; the default of `knobs(...)`.
 const FULL_LOAD_REQUESTS: u64 = 256;
 
-/// Makes the latency model of the timing options, and its expression as in scenarios. Without these options steps
-/// take no time.
+/// Makes the latency model of the timing options, and its expression as in scenarios; by default steps take no time.
 pub(crate) fn single_times(args: &TimingArgs) -> Result<(LatencyFactory, String), Unusable> {
     let unusable = |error: InvalidConfig| Unusable::new(format!("options of times: {error}"));
     let are_of_steps = args.are_of_steps();

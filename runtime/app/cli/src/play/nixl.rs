@@ -62,7 +62,6 @@ pub(crate) struct NixlEngines<'a> {
     pub(crate) side_channel: (&'a str, u16),
     /// Identity of the engines towards frontends.
     pub(crate) identity: &'a Identity,
-    /// Name of the served model.
     pub(crate) model_name: &'a str,
     /// Layers, KV heads and head size.
     pub(crate) shape: [u32; 3],

@@ -235,7 +235,6 @@ fn log_captures(playback: &Playback, path: &Path, wants_tokens: bool) {
     }
 }
 
-/// The draft of the report file.
 pub(crate) fn report_file(args: &PlaybackArgs) -> Result<Option<OutputFile>, Unusable> {
     let Some(path) = &args.playback_report else { return Ok(None) };
     let mut outputs = Outputs::new(args.force);
@@ -256,7 +255,6 @@ pub(crate) fn finish(file: Option<OutputFile>, playback: &Playback) -> Result<Ex
     Ok(if report.has_failed { Exit::CheckFailed } else { Exit::Passed })
 }
 
-/// Writes a report as JSON, if it has a file.
 pub(crate) fn write_report(file: Option<OutputFile>, report: &impl serde::Serialize) -> Result<(), Unusable> {
     let Some(file) = file else { return Ok(()) };
     let written = file.write_with(|out| {

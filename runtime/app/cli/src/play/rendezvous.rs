@@ -46,19 +46,16 @@ pub(crate) struct RendezvousArgs {
     kv_rendezvous_timeout: u64,
 }
 
-/// Engine settings for the rendezvous.
 #[cfg_attr(not(feature = "rendezvous"), expect(dead_code, reason = "without it only the name of its feature matters"))]
 pub(crate) struct RendezvousEngines<'a> {
     /// Host name of the engines for peers.
     pub(crate) host: &'a str,
-    /// Tokens of a KV block.
     pub(crate) block_tokens: u32,
     /// Addresses, versions and names of the engines for frontends.
     pub(crate) identity: &'a Identity,
 }
 
 impl RendezvousArgs {
-    /// Makes the settings of the rendezvous, if any.
     pub(crate) fn meetings(&self, engines: &RendezvousEngines<'_>) -> Result<Option<MeetingSettings>, Unusable> {
         if self.kv_rendezvous == RendezvousArg::None {
             return Ok(None);

@@ -181,7 +181,6 @@ fn tls(certificates: &Path, key: Option<&PathBuf>) -> Result<Arc<Tls>, Unusable>
     Tls::new(settings).map(Arc::new).map_err(|error| Unusable::new(error.to_string()))
 }
 
-/// Makes a token counter from the tokenizer in a folder.
 fn counter(folder: &Path) -> Result<TokenCounter, Unusable> {
     let invalid = |error: &dyn std::fmt::Display| Unusable::new(format!("invalid --tokenizer: {error}"));
     let tokenizer = Tokenizer::from_folder(folder).map_err(|error| invalid(&error))?;

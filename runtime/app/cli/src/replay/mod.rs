@@ -110,7 +110,6 @@ impl Replayed {
         self.run.partial
     }
 
-    /// Writes the report of `--json`.
     pub(crate) fn write_json(&self, args: &ReplayArgs, out: &mut dyn Write) -> io::Result<()> {
         self.results(args).write_json(out)
     }

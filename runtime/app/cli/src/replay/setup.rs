@@ -35,7 +35,6 @@ pub(crate) fn text_of(place: &str, value: &str) -> Result<String, Refusal> {
     read.map_err(|error| Refusal::input(format!("{place}: cannot read `{path}`: {error}")))
 }
 
-/// Reads the trace, if given.
 pub(crate) fn read_trace(args: &ReplayArgs) -> Result<Option<Arc<Trace>>, Refusal> {
     if args.trace_files.is_empty() {
         return Ok(None);
@@ -136,8 +135,7 @@ fn router(args: &ReplayArgs, trace: Option<&Arc<Trace>>, warnings: &mut Vec<Stri
     Ok(Routers { whole, prefill, decode, args: read })
 }
 
-/// Request classes of the router's queue, if a file defines them. Warns about parts of the file or the trace that
-/// have no effect.
+/// Request classes of the router's queue, if a file defines them. Warns about parts without effect.
 fn queue_policies(
     args: &ReplayArgs,
     read: &RouterArgs,

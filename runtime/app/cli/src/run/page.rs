@@ -313,8 +313,7 @@ fn trades(names: &[&str], shown: &[Shown<'_>]) -> Vec<Chart> {
     [("ttft_ms_p95", "TTFT p95"), ("itl_ms_p99", "ITL p99")].into_iter().filter_map(trade).collect()
 }
 
-/// Writes the throughput of each pair of values. Darker cells have higher throughput; the text colour shows whether
-/// all assertions are kept.
+/// Writes a heat map of throughput over two parameters; the text colour shows whether all assertions are kept.
 fn write_heat(out: &mut dyn Write, names: &[&str], shown: &[Shown<'_>]) -> io::Result<()> {
     let value = |one: &Shown<'_>| one.measured.runs.first()?.metrics.get("output_tokens_per_s").copied();
     let most = shown.iter().filter_map(value).fold(0.0, f64::max);

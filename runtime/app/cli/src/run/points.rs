@@ -40,7 +40,7 @@ pub(crate) struct Points {
 }
 
 impl Points {
-    /// Makes the executions of a scenario. Points set the parameters `names`. `text` is the script, if it is not in a
+    /// Makes the executions of a scenario. Points set the parameters `names`; `text` is a script that is not in a
     /// file.
     pub(crate) fn new(
         path: &Path,
@@ -183,7 +183,6 @@ pub(crate) fn settings(args: &RunArgs, options: &RunOptions) -> String {
     format!("{:?}", (seed, parameters, max_runs, max_time_ns, uncertainty, target, search, until, tolerance, repeat))
 }
 
-/// Shared by the reporters of all points.
 struct PointReporter {
     inner: TerminalReporter,
     /// Warnings that were printed already.

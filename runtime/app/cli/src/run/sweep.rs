@@ -78,8 +78,8 @@ pub(crate) fn sweep(args: &RunArgs, options: RunOptions) -> Result<Exit, Refusal
         return Err(refusal);
     }
     let grid = Grid { axes, cells, is_repeated: questions.repeat.is_some() };
-    // After a stop, no table is written, because the same command continues from the stored points and would refuse
-    // an existing table.
+    // After a stop, no table is written: it would be in the way of the same command, which continues from stored
+    // points.
     let is_written = file.is_some() && (stopped.is_none() || kept.is_none());
     if let (Some(file), Some(format)) = (file.filter(|_| is_written), format) {
         let written = match shard {
@@ -146,8 +146,7 @@ fn write_page(folder: OutputFolder, args: &RunArgs, grid: &Grid) -> Result<(), R
     page::write(folder, &question, &shown.collect::<Vec<_>>())
 }
 
-/// The executions of each chosen combination, by its number. Combinations without a result of an earlier process are
-/// executed.
+/// The executions of each chosen combination, by its number. Executes those that no earlier process has executed.
 fn execute(
     points: &Points,
     kept: Option<&KeptPoints>,

@@ -47,7 +47,6 @@ pub(crate) struct ArgumentArgs {
 }
 
 impl ArgumentArgs {
-    /// The settings for generating arguments.
     pub(crate) fn settings(&self) -> Result<ArgumentSettings, Unusable> {
         let (least, greatest) = (self.min_tool_call_integer_param, self.max_tool_call_integer_param);
         Ok(ArgumentSettings {

@@ -78,8 +78,7 @@ fn path_of<'a>(serve: &'a ArgMatches, id: &str) -> Option<&'a Path> {
     serve.get_one::<std::path::PathBuf>(id).map(std::path::PathBuf::as_path)
 }
 
-/// The words of translated options that are not set otherwise, with option ids. `in_file` has the options that
-/// another file sets.
+/// The words and ids of translated options that are not set otherwise; another file sets the options `in_file`.
 fn translated(
     options: &[(&'static str, Option<String>)],
     serve: &Command,

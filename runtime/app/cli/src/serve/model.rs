@@ -18,7 +18,6 @@ const BUILTIN: &str = "sim";
 pub(crate) struct OwnSettings {
     /// The longest sequence.
     pub(crate) max_model_len: Option<u32>,
-    /// Path of the `config.json`.
     pub(crate) config: Option<PathBuf>,
     /// Size of a token's hidden state.
     pub(crate) hidden_size: Option<u32>,
@@ -91,8 +90,7 @@ pub(crate) fn model(
     Ok((model, OwnSettings { max_model_len: folder.max_model_len, config, hidden_size }))
 }
 
-/// The tokenizer's config for clients, if the options enable it: the contents of its file, with special tokens as
-/// strings, and the chat template.
+/// The tokenizer's config for clients, if enabled: its file, special tokens as strings, and the chat template.
 pub(crate) fn tokenizer_info(args: &ServerArgs, model: &Model) -> Result<Option<Value>, Unusable> {
     let is_shown = args.enable_tokenizer_info_endpoint && matches!(args.frontend, FrontendArg::Python);
     if !is_shown {

@@ -129,7 +129,6 @@ impl ClientFaultArgs {
     }
 }
 
-/// The tenant of an API key.
 #[derive(Clone, Debug)]
 struct TenantKey {
     tenant: String,
@@ -153,7 +152,6 @@ fn api_key(text: &str) -> Result<String, String> {
     }
 }
 
-/// A JSON list of strings.
 #[derive(Clone, Debug)]
 pub(crate) struct List(Vec<String>);
 
@@ -200,7 +198,6 @@ pub(crate) struct Operations {
     pub(crate) exporter: Option<TraceExporter>,
     /// The HTTP server in front of the API.
     pub(crate) front: HttpServer,
-    /// Fake metrics.
     pub(crate) fake_metrics: Arc<FakeSlot>,
 }
 

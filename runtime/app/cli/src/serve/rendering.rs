@@ -5,8 +5,7 @@ use std::process::ExitCode;
 /// The argument that starts such a process. Not for users.
 const ARGUMENT: &str = "--render-chat-templates-of-stdin";
 
-/// Renders templates if this process was started for that. Otherwise lets child processes of this program render
-/// templates, if its path is known.
+/// Renders templates if this process was started for that; otherwise lets child processes of this program do it.
 pub(crate) fn rendering_process() -> Option<ExitCode> {
     let mut arguments = std::env::args_os().skip(1);
     if arguments.next().is_some_and(|argument| argument == ARGUMENT) {

@@ -142,7 +142,6 @@ impl VllmFlags {
         applied.flat_map(|given| std::iter::once(given.form.to_owned()).chain(given.values.iter().cloned())).collect()
     }
 
-    /// Whether adapters are enabled.
     pub(crate) fn enables_adapters(&self) -> bool {
         self.given.iter().any(|given| given.form == "--enable-lora")
     }

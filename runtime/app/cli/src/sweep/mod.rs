@@ -82,7 +82,6 @@ pub(crate) fn out_format(option: &str, path: &Path) -> Result<TableFormat, Refus
     TableFormat::of_path(path).ok_or_else(unknown)
 }
 
-/// The table format of `--sweep-out`, if given.
 pub(crate) fn sweep_out_format(path: Option<&Path>) -> Result<Option<TableFormat>, Refusal> {
     path.map(|path| out_format("--sweep-out", path)).transpose()
 }

@@ -30,7 +30,6 @@ impl ShardArgs {
         (0..points).filter(|point| self.shard.is_none_or(|shard| shard.has(*point))).collect()
     }
 
-    /// Path of the results for `--sweep-out`.
     pub(crate) fn path(&self, sweep_out: Option<&Path>) -> Option<PathBuf> {
         sweep_out.map(|path| self.shard.map_or_else(|| path.to_owned(), |shard| shard.path(path)))
     }

@@ -69,7 +69,6 @@ fn headroom_of(check: &AssertionResult) -> String {
     headroom.map(headroom_text).unwrap_or_default()
 }
 
-/// The limit of an assertion.
 pub(super) fn limit_of(check: &AssertionResult) -> Option<Limit> {
     Limit::of(&check.subject, check.condition.as_deref()?)
 }

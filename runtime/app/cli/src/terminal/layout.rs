@@ -57,7 +57,6 @@ impl Layout {
     }
 }
 
-/// Width of a table on a terminal.
 fn width_of(table: &Table) -> usize {
     table.lines().map(|line| line.trim_end().chars().count()).max().unwrap_or(0)
 }

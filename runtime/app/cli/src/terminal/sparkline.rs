@@ -42,8 +42,8 @@ impl ProgressHistory {
         self.last = Some((now, *progress));
     }
 
-    /// Estimated remaining time, from the rate of ended requests so far. None until a request has ended, or if the
-    /// total is unknown.
+    /// Estimated remaining time, from the rate of ended requests; none until one has ended, or if the total is
+    /// unknown.
     pub(crate) fn left(&self, now: &Progress) -> Option<Duration> {
         let ((start, first), (latest, last)) = (self.first?, self.last?);
         let ended = last.ended.checked_sub(first.ended).filter(|ended| *ended > 0)?;

@@ -15,8 +15,7 @@ pub(crate) fn write_table(out: &mut dyn Write, table: &Table) -> io::Result<()> 
     table.lines().try_for_each(|line| writeln!(out, "{}", line.trim_end()))
 }
 
-/// Writes a table with a pass or fail mark before each row. Failed rows are red. Rows wider than `width` wrap. The
-/// table itself must have no colours.
+/// Writes a table with a pass or fail mark before each row, and failed rows in red. The table must have no colours.
 pub(crate) fn write_marked(
     out: &mut dyn Write,
     table: &Table,

@@ -69,7 +69,6 @@ impl Omitted {
     }
 }
 
-/// Writes the results according to `layout`.
 pub(crate) fn write(out: &mut dyn Write, outcome: &Outcome, layout: Layout) -> io::Result<()> {
     let Layout { full, width } = layout;
     let mut omitted = Omitted::default();

@@ -49,8 +49,7 @@ pub(crate) fn output_within(command: &mut Command, limit: Duration) -> Result<St
     Ok(stdout.join().unwrap_or_default())
 }
 
-/// Runs a command and returns its stdout. Passes each line of its stderr to `on_line` immediately. The error has the
-/// last lines.
+/// Runs a command and returns its stdout. Passes stderr to `on_line` immediately; the error has the last lines.
 pub(crate) fn stream(command: &mut Command, mut on_line: impl FnMut(&str)) -> Result<String, BuildError> {
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(|source| cannot_start(command, source))?;

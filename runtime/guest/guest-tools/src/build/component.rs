@@ -18,8 +18,7 @@ pub(crate) fn encode(package: &str, module: &[u8]) -> Result<Vec<u8>, BuildError
         .map_err(|error| BuildError::Component { package: package.into(), reason: format!("{error:#}") })
 }
 
-/// Files in a guest's folder about its config, with their custom sections: an example config, and the JSON schema of
-/// the config.
+/// Files about a guest's config, with their custom sections: an example config, and the JSON schema of the config.
 const CONFIG_FILES: [(&str, &str); 2] =
     [("config.json", "vcr:example-config"), ("config.schema.json", "vcr:config-schema")];
 
@@ -74,8 +73,7 @@ pub(crate) fn check_place(path: &Path) -> Result<(), BuildError> {
     if is_foreign { Err(BuildError::Foreign { path: path.into() }) } else { Ok(()) }
 }
 
-/// Writes the file atomically, so that a simulator sees either the old or the new file. An unchanged file is not
-/// written.
+/// Writes the file atomically, so that a simulator sees the old or the new file. Skips an unchanged file.
 pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<(), BuildError> {
     if fs::read(path).is_ok_and(|present| present == bytes) {
         return Ok(());

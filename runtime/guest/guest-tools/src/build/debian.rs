@@ -54,8 +54,7 @@ fn rustc(prefix: &Path) -> PathBuf {
     prefix.join("usr/bin/rustc")
 }
 
-/// Directory of the compiler's shared libraries in the packages. It is the only directory named after the machine's
-/// architecture.
+/// Directory of the compiler's shared libraries in the packages: the only one named after the architecture.
 fn lib_dir(prefix: &Path) -> PathBuf {
     let lib = prefix.join("usr/lib");
     subdirs(&lib).into_iter().find(|dir| dir.to_string_lossy().contains("-linux-")).unwrap_or(lib)

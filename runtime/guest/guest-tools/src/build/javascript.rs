@@ -17,7 +17,6 @@ use crate::build::progress::{BuiltGuest, Progress};
 use crate::build::project::{PROJECT_FILE_MAX, Project, compile_error};
 use crate::build::tool::{Tool, io, version_in};
 
-/// The version of componentize-js.
 const COMPONENTIZE_JS: &str = "0.23.0";
 
 /// The version of jco. componentize-js uses parts of it.

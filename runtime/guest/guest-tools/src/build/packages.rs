@@ -10,7 +10,6 @@ pub(crate) fn is_guest(package: &Package) -> bool {
     package.targets.iter().any(|target| target.crate_types.contains(&CrateType::CDyLib))
 }
 
-/// The workspace that contains `dir`.
 pub(crate) fn workspace(dir: &Path) -> Result<Metadata, BuildError> {
     if !dir.join("Cargo.toml").exists() {
         return Err(BuildError::NotACrate { dir: dir.into() });

@@ -43,8 +43,7 @@ impl Project {
         Ok(self)
     }
 
-    /// Builds the project into `out_dir/NAME.wasm`. `make` returns the bytes of the component and may leave files in
-    /// the folder it gets.
+    /// Builds the project into `out_dir/NAME.wasm`. `make` returns the component and may leave files in its folder.
     pub(crate) fn build(
         &self,
         out_dir: &Path,

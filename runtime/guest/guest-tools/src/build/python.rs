@@ -18,14 +18,12 @@ use crate::build::progress::{BuiltGuest, Progress};
 use crate::build::project::{PROJECT_FILE_MAX, Project, compile_error};
 use crate::build::tool::{Tool, io, version_in};
 
-/// The version of componentize-py.
 const COMPONENTIZE_PY: &str = "0.25.1";
 
 /// The oldest supported Python, as (major, minor).
 const OLDEST_PYTHON: (u32, u32) = (3, 10);
 
-/// Runs the tool, which has an entry function but no module to run. The environment's scripts do not work after it is
-/// moved; its interpreter does.
+/// Runs the tool's entry function. The environment's scripts do not work after it is moved; its interpreter does.
 const RUN_TOOL: &str = "import sys; from componentize_py import script; sys.exit(script())";
 
 /// The line of a world that imports telemetry.

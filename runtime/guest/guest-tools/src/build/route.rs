@@ -9,8 +9,7 @@ pub enum Route {
     Rustup,
     /// The library is compiled together with the guest, from the current toolchain's source (`rust-src`).
     RustSrc,
-    /// Debian's compiler and library source, unpacked into the cache directory. Like `RustSrc`, only for `no_std`
-    /// guests.
+    /// Debian's compiler and library source, in the cache directory. Like `RustSrc`, only for `no_std` guests.
     Debian,
 }
 

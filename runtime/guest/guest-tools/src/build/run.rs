@@ -55,8 +55,7 @@ pub fn build(
     built.pop().ok_or_else(|| BuildError::NotAGuest { package: package.name.to_string() })
 }
 
-/// Builds every guest of the workspace in `guests_dir` into `out_dir`. Returns them sorted by name. Other packages
-/// are skipped.
+/// Builds every guest of the workspace in `guests_dir` into `out_dir`, sorted by name; skips other packages.
 pub fn build_workspace(
     guests_dir: &Path,
     out_dir: &Path,
@@ -86,8 +85,7 @@ fn canonical(dir: &Path) -> Result<PathBuf, BuildError> {
     dir.canonicalize().map_err(|source| BuildError::Io { action: "read", path: dir.into(), source })
 }
 
-/// Runs cargo once for each guest. In a combined run, features that one guest enables in a shared dependency would
-/// change the bytes of the others.
+/// Runs cargo for each guest apart, because shared dependencies would get the features that other guests enable.
 fn build_packages(
     workspace: &Metadata,
     guests: &[&Package],

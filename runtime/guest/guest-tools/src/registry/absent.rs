@@ -1,5 +1,4 @@
-//! Stand-in for the registry client in builds without the feature `oci`: every registry reference is an error that
-//! names the feature.
+//! Stand-in for the registry client in builds without the feature `oci`: references are errors that name the feature.
 
 use std::fmt;
 use std::path::{Path, PathBuf};

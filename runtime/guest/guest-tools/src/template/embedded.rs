@@ -22,7 +22,6 @@ pub(crate) const RUST_FILES: &[(&str, &str)] = &[
     ("tests/check.rs", template!("rust/check.rs")),
 ];
 
-/// Manifest of a guest with a built-in fitted model.
 pub(crate) const FITTED_GUEST_MANIFEST: &str = template!("fitted/Cargo.toml");
 
 /// Files of every Python project.

@@ -86,8 +86,7 @@ pub fn create(guest: &NewGuest<'_>, dir: &Path) -> Result<Created, NewError> {
     Ok(Created { files: files.len() })
 }
 
-/// Writes the project of a latency guest with built-in step prices into `dir`, which must not exist. `model_json` has
-/// the prices.
+/// Writes the project of a latency guest with the step prices `model_json` into `dir`, which must not exist.
 pub fn create_fitted(model_json: &str, dir: &Path) -> Result<Created, NewError> {
     if dir.symlink_metadata().is_ok() {
         return Err(NewError::Exists { dir: dir.into() });
@@ -119,8 +118,7 @@ fn rust_project(guest: &NewGuest<'_>) -> Result<Files, NewError> {
     Ok(files)
 }
 
-/// The SDK, the crates that it needs, and the interface. They keep their relative paths of this repository, so that
-/// they find each other.
+/// The SDK, the crates that it needs, and the interface, at their relative paths of this repository.
 fn sdk() -> Files {
     let mut files = vendored(embedded::SDK, "vendor");
     files.extend(vendored(embedded::INTERFACE, "vendor"));

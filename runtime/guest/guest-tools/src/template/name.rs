@@ -3,8 +3,8 @@ use crate::template::NewError;
 /// The longest name; it must fit a file name.
 const LENGTH_MAX: usize = 64;
 
-/// Names that a package cannot have, or that would hide a required module: Rust keywords and the modules that Python
-/// guests import.
+/// Names that a package cannot have or that would hide a required module: Rust keywords, and imports of Python
+/// guests.
 const TAKEN: &[&str] = &[
     "abstract",
     "alloc",

@@ -68,8 +68,7 @@ impl LatencyModel for WithFallback<dyn LatencyModel> {
     }
 }
 
-/// The fallback also sees every request that starts or ends while the guest is in charge, because it may have to
-/// continue them.
+/// The fallback sees every request that starts or ends while the guest is in charge, because it may inherit them.
 impl BatchTokenSource for WithFallback<dyn BatchTokenSource> {
     fn step(
         &mut self,
@@ -143,8 +142,7 @@ impl FailureInjector for WithFallback<dyn FailureInjector> {
     }
 }
 
-/// Draws tokens from the seeds of the requests; the fallback of token sources. It does not end outputs early: each
-/// should run to its token limit.
+/// Draws tokens from the seeds of the requests; the fallback of token sources. Outputs run to their token limits.
 #[derive(Clone, Debug)]
 pub struct SeededTokens {
     vocab_size: NonZeroU32,
@@ -205,8 +203,7 @@ mod tests {
 
     const GUEST_STEP_NS: u64 = 5;
 
-    /// Prices each step at a constant and fails after a number of steps. The model with the guest's constant wants
-    /// batches.
+    /// Prices each step at a constant and fails after some steps. With the guest's constant it prefers batches.
     struct Steps {
         step_ns: u64,
         left: u64,

@@ -7,8 +7,7 @@ use crate::error::CallFault;
 use crate::latest::{DecodeRun, LatencyInstance};
 use crate::limits::Limits;
 
-/// The longest valid duration of a step, in nanoseconds: about 32 years. Virtual time, a `u64` of nanoseconds, ends
-/// after 584 years.
+/// The longest valid duration of a step, about 32 years, in nanoseconds. Virtual time ends after 584 years.
 pub const DURATION_NS_MAX: f64 = 1e18;
 
 pub(crate) struct GuestLatency {
@@ -47,8 +46,7 @@ impl LatencyModel for GuestLatency {
     }
 }
 
-/// Prices a batch with the fewest calls: consecutive decode-only steps go into one call, every other step has a call
-/// to itself.
+/// Prices a batch with the fewest calls: a call for each run of decode-only steps, and for every other step.
 fn price(
     instance: &mut dyn LatencyInstance,
     limits: &Limits,

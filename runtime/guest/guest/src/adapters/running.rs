@@ -40,8 +40,7 @@ impl<I: ?Sized> Running<I> {
         }
     }
 
-    /// Runs `calls`, which calls `function` of the instance and checks the answers. The first error drops the
-    /// instance.
+    /// Runs `calls`, which calls `function` of the instance and checks the answers. An error drops the instance.
     pub(crate) fn call<R>(
         &mut self,
         function: &'static str,

@@ -136,7 +136,6 @@ impl Pricing {
     }
 }
 
-/// Draws a step of any kind.
 fn shape(draw: &mut Draw) -> StepShape {
     let mut shape = StepShape { kv_total_blocks: KV_BLOCKS, block_size_tokens: BLOCK_TOKENS, ..StepShape::default() };
     let kind = draw.below(8);
@@ -185,8 +184,7 @@ fn add_prefills(shape: &mut StepShape, draw: &mut Draw) {
     }
 }
 
-/// Draws the step that follows `before` without new requests: the same decodes, one token later. After a step that is
-/// not decode-only, draws any step.
+/// Draws the step after `before` without new requests: the same decodes, one token later, if it is decode-only.
 fn following(before: &StepShape, draw: &mut Draw) -> StepShape {
     if before.decode_requests == 0 || before.prefill_requests > 0 {
         return shape(draw);

@@ -1,5 +1,4 @@
-//! Schedules requests on a small engine that applies the policy's ranks. Its running slots, token budget and blocks
-//! are scarce.
+//! Schedules requests by the policy's ranks on an engine with few running slots, tokens and blocks.
 
 use vcr_core::policy::{EngineView, PolicyEvent, Preference, PreferenceCheck, Progress};
 

@@ -1,5 +1,4 @@
-//! Asks for the output of requests: short and long prompts, with and without an end token, draft tokens, structured
-//! output.
+//! Asks for outputs of requests: short and long prompts, end tokens, draft tokens, structured output.
 
 use std::collections::BTreeMap;
 

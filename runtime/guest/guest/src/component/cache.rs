@@ -83,8 +83,8 @@ impl Cache {
         Some(Self { folder, key })
     }
 
-    /// Returns the compiled form of the component `bytes`, whose SHA-256 is `digest`: from the cache, or freshly
-    /// compiled and then cached.
+    /// Returns the compiled component `bytes`, whose SHA-256 is `digest`, from the cache or freshly compiled and
+    /// cached.
     pub(crate) fn compiled(&self, engine: &Engine, digest: &str, bytes: &[u8]) -> Result<Component, CompileError> {
         let entry = self.folder.join(entry_name(engine, digest));
         if let Some(component) = self.read(engine, &entry) {
@@ -124,8 +124,7 @@ impl Cache {
         Some(component)
     }
 
-    /// Removes entries that were not used for long, and the least recently used entries beyond `bytes_max`. Other
-    /// files stay.
+    /// Removes entries unused for long, and the least recently used ones beyond `bytes_max`. Other files stay.
     fn prune(&self, now: SystemTime, bytes_max: u64) -> io::Result<()> {
         let mut entries = Vec::new();
         for file in fs::read_dir(&self.folder)? {
@@ -168,8 +167,7 @@ fn private(folder: &Path) -> Option<PathBuf> {
     (is_ours && folder.ancestors().skip(1).all(|above| keeps_its_entries(above, user))).then_some(folder)
 }
 
-/// Whether only the user and root can replace the folder's entries. With the sticky bit, as in `/tmp`, only the owner
-/// of an entry can replace it.
+/// Whether only the user and root can replace the folder's entries; a sticky bit protects entries of other owners.
 fn keeps_its_entries(folder: &Path, user: u32) -> bool {
     let Ok(about) = fs::symlink_metadata(folder) else { return false };
     let is_trusted = about.uid() == user || about.uid() == 0;

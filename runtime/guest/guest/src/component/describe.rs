@@ -38,8 +38,7 @@ pub struct Description {
     pub example_config: Option<String>,
     /// The JSON schema of the config, if the builder embedded one.
     pub config_schema: Option<String>,
-    /// Why this build cannot run it, if it cannot. Only names are checked here; the types of functions are checked on
-    /// loading.
+    /// Why this build cannot run it, by its names, or none. Types of functions are checked only on loading.
     pub problem: Option<LoadProblem>,
 }
 

@@ -92,8 +92,7 @@ fn is_offered(import: &str, interface: &str) -> bool {
     version.is_some_and(is_supported)
 }
 
-/// The version of a world's interface among `exports`. A guest may export several versions; this returns the newest
-/// supported one.
+/// The newest supported version of a world's interface among `exports`. A guest may export several versions.
 fn newest(exports: &[String], world: World) -> Option<ApiVersion> {
     let names = exports.iter().filter_map(|name| name.strip_prefix(world.interface())?.strip_prefix('@'));
     names.filter_map(ApiVersion::parse).max_by_key(|version| (is_supported(*version), *version))

@@ -18,8 +18,7 @@ const BLOCK_BYTES: usize = 64;
 pub(crate) struct Key([u8; KEY_BYTES]);
 
 impl Key {
-    /// Reads the key in a folder that only the user can write to, or creates it. A key file that others can read is
-    /// ignored.
+    /// Reads or creates the key in a folder that only the user can write to. Ignores a key that others can read.
     pub(crate) fn in_folder(folder: &Path) -> Option<Self> {
         let path = folder.join(NAME);
         Self::read(&path).or_else(|| {

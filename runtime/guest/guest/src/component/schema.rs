@@ -4,8 +4,7 @@
 use jsonschema::{PatternOptions, Validator};
 use serde_json::Value;
 
-/// Custom section with the JSON schema of the config. `vcr guest build` writes it from the guest's
-/// `config.schema.json`.
+/// Custom section with the JSON schema of the config; `vcr guest build` copies it from `config.schema.json`.
 pub(crate) const SCHEMA_SECTION: &str = "vcr:config-schema";
 
 const SCHEMA_BYTES_MAX: usize = 256 << 10;
@@ -14,8 +13,7 @@ const SCHEMA_BYTES_MAX: usize = 256 << 10;
 #[cfg(feature = "schema")]
 const PROBLEMS_MAX: usize = 5;
 
-/// A schema that checks configs. Without the feature `schema` it is only shown, and guests check their configs
-/// themselves.
+/// A schema that checks configs. Without the feature `schema`, only guests check their configs.
 pub(crate) struct ConfigSchema {
     text: String,
     #[cfg(feature = "schema")]

@@ -23,8 +23,7 @@ const FUNCTIONS_MAX: u64 = 50_000;
 /// Code size limit of one function: the compiler's memory grows faster than the code.
 const FUNCTION_BYTES_MAX: u64 = 512 << 10;
 
-/// Limit of a function's blocks and loops times its variables: the number of values that the compiler may have to
-/// merge.
+/// Limit of a function's blocks and loops times its variables: the values that the compiler may have to merge.
 const MERGES_MAX: u64 = 16_000_000;
 
 /// Memory limit for compiling one function, estimated from its instructions.
@@ -33,8 +32,7 @@ const FUNCTION_MEMORY_MAX: u64 = 256 << 20;
 /// Memory limit for compiling the large functions together, because each processor compiles one at a time.
 const LARGE_MEMORY_MAX: u64 = 2 << 30;
 
-/// A function that needs more memory than this counts as large. The largest functions of a language runtime take some
-/// ten MiB.
+/// A function that needs more memory counts as large. The largest ones of a language runtime take some ten MiB.
 const LARGE_FUNCTION: u64 = 16 << 20;
 
 /// Measured compiler memory in bytes by kind of instruction. A loop also checks fuel and time.

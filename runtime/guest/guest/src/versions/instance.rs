@@ -40,8 +40,7 @@ impl From<Failure> for CallFault {
     }
 }
 
-/// Implements [`Bindings`] for the generated types of a world. The world is configured by the interface's function
-/// `configure`, or by the given call.
+/// Implements [`Bindings`] for a world, which is configured by the interface's `configure` or by the given call.
 macro_rules! impl_bindings {
     ($world:ty, $prepared:ty, $columns:ty, $interface:ident) => {
         impl_bindings!($world, $prepared, $columns, |guest, store, setup| guest.$interface().call_configure(

@@ -27,8 +27,7 @@ pub(crate) enum OpenError {
     Fault(CallFault),
 }
 
-/// Prepares a compiled component as a guest of this world and version, and instantiates it once to check that it
-/// fits.
+/// Prepares a compiled component as a guest of this world and version, and checks by an instantiation that it fits.
 pub(crate) fn open(
     world: World,
     declared: ApiVersion,

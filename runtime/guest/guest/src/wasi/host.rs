@@ -123,8 +123,7 @@ impl HasData for Table {
     type Data<'a> = &'a mut ResourceTable;
 }
 
-/// Pollables that are always ready. Time does not pass within a call, so waiting would never end or depend on the
-/// machine's clock.
+/// Pollables that are always ready, because time does not pass within a call: waiting would never end.
 struct NoWaiting;
 
 struct Polls<'a>(&'a mut ResourceTable);

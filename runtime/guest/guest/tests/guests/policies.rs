@@ -54,8 +54,7 @@ fn decide(policy: &mut dyn SchedulingPolicy, events: &[PolicyEvent]) -> Result<V
     }
 }
 
-/// The columns of an answer: slots and ranks for admission and for eviction, slots and tokens of caps, and slots
-/// without a cap.
+/// The columns of an answer: ranks for admission and eviction, tokens of caps, and slots without a cap.
 #[derive(Clone, Copy, Default)]
 struct Columns<'a> {
     admission: (&'a [u64], &'a [u64]),

@@ -129,8 +129,7 @@ fn json_tokens_says_in_words_what_it_cannot_do() {
     assert_eq!(outputs(lenient.as_mut(), &[request])[&0].len(), 500, "it speaks as to anyone");
 }
 
-/// The source cannot serve the check's requests that need an `@`. It must refuse exactly those, however calls are
-/// split.
+/// The source must refuse exactly the check's requests that need an `@`, however calls are split.
 #[test]
 fn a_source_that_refuses_requests_passes_its_check() {
     let Some(module) = built("json-tokens") else { return };

@@ -258,7 +258,6 @@ fn a_refusal_that_means_nothing_is_a_fault() {
     assert!(text.contains("larger than the 65540 bytes"), "{text}");
 }
 
-/// Calls `accept` for a slot.
 fn accept(slot: &str, count: u32) -> String {
     format!("(call $accept {slot} (i32.const {count}))")
 }

@@ -1,5 +1,4 @@
-//! WASI grants: the error names an interface that was not granted, and a granted one behaves identically in every
-//! run.
+//! WASI grants: an error names an interface that was not granted; a granted one behaves identically in every run.
 
 use std::sync::{Arc, Mutex};
 
@@ -35,8 +34,7 @@ package wasi:cli@0.2.3 {
 package wasi:sockets@0.2.3 { interface network { resource network; dial: func() -> network; } }
 ";
 
-/// A latency model with this body of `price`. It imports the interfaces `names`; `imports` declares their functions
-/// in the core module.
+/// A latency model with this body of `price`. The core module declares the imported interfaces in `imports`.
 fn guest(names: &[&str], imports: &str, body: &str) -> Vec<u8> {
     let lines: String = names.iter().map(|name| format!("import wasi:{name}@0.2.3; ")).collect();
     let wit = latency_wit().replace("export latency;", &format!("{lines} export latency;")) + PACKAGES;

@@ -35,8 +35,7 @@ pub(crate) fn schema() -> Exit {
     printed(io::stdout().write_all(CAPTURE_SCHEMA.as_bytes()), Exit::Passed)
 }
 
-/// Reads any file that converts to a capture. Shows progress on a terminal, and reports skipped and dropped parts on
-/// standard error.
+/// Reads any file that converts to a capture, with progress on a terminal. Prints skipped and dropped parts.
 fn read(
     path: &Path,
     input: &InputArgs,

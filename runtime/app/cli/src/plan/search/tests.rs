@@ -93,8 +93,7 @@ fn what_no_replicas_can_do_is_infeasible() {
     assert_eq!(found, [Found::Infeasible { shape: 1, replicas: 8, part: 0 }]);
 }
 
-/// Parts of the load predict two replicas for the first three families, but the whole load needs six. Then the dearer
-/// family is cheaper.
+/// Parts of the load predict two replicas for the first three families; the whole load needs six, so the fourth wins.
 #[test]
 fn families_that_were_left_behind_are_tried_when_the_cheapest_turns_out_dearer() {
     struct Late(Arithmetic);

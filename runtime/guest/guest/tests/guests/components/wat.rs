@@ -37,7 +37,6 @@ pub(crate) fn latency_wit() -> String {
     silent(LATENCY_WIT)
 }
 
-/// Returns `Ok` from `configure`.
 pub(crate) const CONFIGURE_OK: &str = "(i32.store8 (i32.const 16) (i32.const 0)) (i32.const 16)";
 
 /// `price-step` returns the result of `price-decodes` for one step, as the interface demands.
