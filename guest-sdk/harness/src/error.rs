@@ -20,7 +20,7 @@ pub enum HarnessError {
         /// Output of the command.
         message: String,
     },
-    /// The folder has not exactly one guest.
+    /// The folder does not contain exactly one guest.
     SeveralGuests {
         /// The folder.
         folder: PathBuf,

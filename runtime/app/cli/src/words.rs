@@ -15,7 +15,7 @@ use crate::values;
 /// Options that print the version, if they are the only word.
 const VERSION: [&str; 2] = ["--version", "-V"];
 
-/// The time limit on a command line, before parsing, which fetches files. [`parsed`] reports its errors.
+/// Finds the time limit in the words. It applies to parsing too, which fetches files; [`parsed`] reports errors.
 pub(crate) fn time(words: &[OsString]) -> Option<Duration> {
     let mut texts = words.iter().map_while(|word| word.to_str()).take_while(|word| *word != "--");
     let rest = |word: &str| {

@@ -2,8 +2,8 @@ use std::time::Duration;
 
 use crate::wasi::WasiGrants;
 
-/// The limits of a guest. All limits except that of live engines count machine-independent quantities, so a run that
-/// passes on one machine passes on all.
+/// The limits of a guest. All except the time limit of live engines count machine-independent quantities, so a run
+/// that passes on one machine passes on all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Fuel to instantiate and configure an instance. A unit is about an instruction; 500 million take about a

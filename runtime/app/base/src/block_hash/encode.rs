@@ -20,8 +20,8 @@ pub(crate) trait Encode {
     /// A string that is not a constant of the program.
     fn text(&mut self, value: &str);
 
-    /// A string constant of the program, always the same object; longer than one character, because CPython shares
-    /// those.
+    /// A string constant of the program, always the same object. It must have more than one character, because
+    /// CPython shares shorter strings.
     fn constant(&mut self, value: &'static str);
 
     /// A tuple that occurs once; `items` writes its `len` values.

@@ -105,7 +105,7 @@ impl OutputFolder {
         let names = || files.iter().map(|(name, _)| *name);
         let old = || self.marked.iter().map(String::as_str).filter(|name| !is_written(name));
         undisturbed(|| {
-            // The marker is written first: it may list files that do not exist yet, but must never lack one.
+            // The marker is written first: it may list missing files, but must list every file of this command.
             self.mark(names().chain(old()))?;
             self.rename(files)?;
             for stale in old() {

@@ -38,7 +38,7 @@ fn calibrated(args: &CalibrateArgs) -> Result<Exit, Refused> {
     let all = judged(args, &progress)?;
     drop(progress);
     let effects = if args.effect { effects(&all)? } else { Vec::new() };
-    // All files are created before any is written, so that a refused file prevents all.
+    // All files are created before any is written: if one is refused, none is written.
     let mut drawn = Vec::new();
     if let Some(folder) = &args.figures {
         for (index, judged) in all.iter().enumerate() {

@@ -101,9 +101,9 @@ pub(crate) struct Plan {
     /// Number of deployments in the space, counting replicas separately.
     pub(crate) deployments: u64,
     pub(crate) simulations: usize,
-    /// Simulated requests of all simulations.
+    /// Number of requests in all simulations.
     pub(crate) simulated_requests: u64,
-    /// Simulated requests of the search alone.
+    /// Number of requests simulated by the search alone.
     pub(crate) searched_requests: u64,
     /// What ended the search or the answer early: `--budget`, `--timeout` or a signal.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -84,7 +84,7 @@ impl Folders {
     }
 }
 
-/// The relative path from a folder to a file, so that both can be moved; the file unchanged without a common folder.
+/// The path relative to a folder, so that both can be moved; unchanged if they have no common folder.
 fn from(folder: &Path, file: &Path) -> PathBuf {
     let shared = folder.components().zip(file.components()).take_while(|(one, other)| one == other).count();
     // The root directory does not count as a common folder.

@@ -174,7 +174,7 @@ pub(crate) fn search<S: Simulate>(
     Ok(())
 }
 
-/// Tries all flags of the cheapest deployments on the whole load; parts do not distinguish the best flags.
+/// Tries all flags of the cheapest deployments on the whole load, because its parts do not show the best flags.
 fn polish<S: Simulate>(simulate: &S, families: &[Family], found: &mut [Found], whole: usize) -> Result<(), S::Error> {
     let price_of = |family: &Family, found: &Found| match *found {
         Found::Least { replicas, .. } => price(family, Some(replicas)),

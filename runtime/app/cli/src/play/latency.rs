@@ -35,7 +35,7 @@ pub(crate) fn named_latency(
     Ok((factory, text.to_owned()))
 }
 
-/// Requests from which the load factor applies fully, whatever `--max-num-seqs` is; the default of `knobs(...)`.
+/// Number of requests from which the load factor applies fully, whatever `--max-num-seqs` is; as in `knobs(...)`.
 const FULL_LOAD_REQUESTS: u64 = 256;
 
 /// Makes the latency model of the timing options, and its expression as in scenarios; by default steps take no time.

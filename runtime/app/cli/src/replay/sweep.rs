@@ -236,8 +236,7 @@ pub(crate) fn sweep(args: &ReplayArgs) -> Result<Exit, Refusal> {
         return Err(refusal);
     }
     let columns = columns(&axes, &points.iter().map(|point| (&point.values, &point.measured)).collect::<Vec<_>>());
-    // After a stop, no table is written: it would be in the way of the same command, which continues from stored
-    // points.
+    // After a stop no table is written: the same command continues from stored points, but refuses an existing table.
     let is_written = files.sweep.is_some() && (stopped.is_none() || kept.is_none());
     if let (Some(file), Some(format)) = (files.sweep.filter(|_| is_written), out_format) {
         let written = match args.sweep.shard.shard {

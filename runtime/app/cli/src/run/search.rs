@@ -172,8 +172,7 @@ pub(crate) fn search(args: &RunArgs, options: RunOptions, text: &str) -> Result<
         true => Ok(answered(all.rows.values())),
         false => ended(all.rows.values(), || all.found.first_mut().and_then(|one| one.searched.refusal.take())),
     };
-    // After a stop, no table is written: it would be in the way of the same command, which continues from stored
-    // searches.
+    // After a stop no table is written: the same command continues stored searches, but refuses an existing table.
     let is_left = all.was_stopped && kept.is_some();
     if exit.is_ok()
         && !is_left

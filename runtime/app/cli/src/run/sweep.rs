@@ -78,8 +78,7 @@ pub(crate) fn sweep(args: &RunArgs, options: RunOptions) -> Result<Exit, Refusal
         return Err(refusal);
     }
     let grid = Grid { axes, cells, is_repeated: questions.repeat.is_some() };
-    // After a stop, no table is written: it would be in the way of the same command, which continues from stored
-    // points.
+    // After a stop no table is written: the same command continues from stored points, but refuses an existing table.
     let is_written = file.is_some() && (stopped.is_none() || kept.is_none());
     if let (Some(file), Some(format)) = (file.filter(|_| is_written), format) {
         let written = match shard {

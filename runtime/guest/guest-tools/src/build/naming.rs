@@ -30,7 +30,7 @@ exec $VCR_RUSTC_WRAPPER "$@"
 /// The user's own wrapper; the script calls it.
 const NEXT_VARIABLE: &str = "VCR_RUSTC_WRAPPER";
 
-/// Makes `cargo` name crates by package. Writes the script once, because its time makes cargo recompile everything.
+/// Makes `cargo` name crates by package. Keeps an existing script, because a newer one makes cargo recompile all.
 pub(crate) fn by_package(cargo: &mut Command, target: &Path) -> Result<(), BuildError> {
     let script = target.join("vcr-rustc-by-package.sh");
     if !fs::read(&script).is_ok_and(|present| present == SCRIPT.as_bytes()) {

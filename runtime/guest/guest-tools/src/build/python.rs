@@ -23,7 +23,7 @@ const COMPONENTIZE_PY: &str = "0.25.1";
 /// The oldest supported Python, as (major, minor).
 const OLDEST_PYTHON: (u32, u32) = (3, 10);
 
-/// Runs the tool's entry function. The environment's scripts do not work after it is moved; its interpreter does.
+/// Runs the tool's entry function, because an environment's scripts break when the environment is moved.
 const RUN_TOOL: &str = "import sys; from componentize_py import script; sys.exit(script())";
 
 /// The line of a world that imports telemetry.

@@ -85,7 +85,7 @@ fn canonical(dir: &Path) -> Result<PathBuf, BuildError> {
     dir.canonicalize().map_err(|source| BuildError::Io { action: "read", path: dir.into(), source })
 }
 
-/// Runs cargo for each guest apart, because shared dependencies would get the features that other guests enable.
+/// Runs cargo once per guest; in a common run, shared dependencies would get features that other guests enable.
 fn build_packages(
     workspace: &Metadata,
     guests: &[&Package],

@@ -184,7 +184,8 @@ fn add_prefills(shape: &mut StepShape, draw: &mut Draw) {
     }
 }
 
-/// Draws the step after `before` without new requests: the same decodes, one token later, if it is decode-only.
+/// Draws the step after `before` without new requests: the same decodes, one token later. If `before` is not
+/// decode-only, draws any step.
 fn following(before: &StepShape, draw: &mut Draw) -> StepShape {
     if before.decode_requests == 0 || before.prefill_requests > 0 {
         return shape(draw);

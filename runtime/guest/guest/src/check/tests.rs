@@ -95,7 +95,7 @@ fn a_state_that_instances_share_is_found() {
 
 #[test]
 fn a_state_that_only_shows_in_turns_is_found() {
-    // Shares state: the last instance called. A single instance never notices.
+    // The instances share which one was called last; a single instance does not notice.
     let last = Arc::new(AtomicU64::new(0));
     let findings = examine(move |steps, _| {
         let before = last.swap(steps, Ordering::Relaxed);

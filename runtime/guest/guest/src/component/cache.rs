@@ -397,7 +397,7 @@ mod tests {
         let entry = entry_name(&engine, DIGEST);
         assert!(cache.read(&engine, &cache.folder.join(&entry)).is_some());
         assert!(other.read(&engine, &other.folder.join(&entry)).is_none());
-        // Nor is an entry under the name of another used.
+        // An entry under the name of another is not used either.
         let renamed = cache.folder.join(format!("{:064x}.{ENTRY_EXTENSION}", 7));
         fs::copy(cache.folder.join(&entry), &renamed).expect("it is ours");
         fs::copy(seal_of(&cache.folder.join(&entry)), seal_of(&renamed)).expect("it is ours");

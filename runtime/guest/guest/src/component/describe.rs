@@ -38,7 +38,7 @@ pub struct Description {
     pub example_config: Option<String>,
     /// The JSON schema of the config, if the builder embedded one.
     pub config_schema: Option<String>,
-    /// Why this build cannot run it, by its names, or none. Types of functions are checked only on loading.
+    /// Why its names show that this build cannot run it, if so. Types of functions are checked only on loading.
     pub problem: Option<LoadProblem>,
 }
 
