@@ -49,7 +49,7 @@ impl PageArgs {
         let listener = self.listen()?;
         let audience = self.audience(listener.as_ref(), host);
         let watch = Watch::new(WatchLimits::default());
-        // `vcr serve` records its clients' requests elsewhere; other engines record what their frontend sends.
+        // In `vcr serve`, the frontend records the requests of clients; for other commands, the engines record them.
         let of_engines = (command != "serve").then(|| Arc::clone(&watch));
         let steps = StepRing::new(config.identity.first_rank, config.identity.num_ranks, of_engines);
         config.steps = Some(Arc::clone(&steps) as Arc<dyn StepObserver>);

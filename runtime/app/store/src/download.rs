@@ -49,7 +49,7 @@ pub(crate) async fn fetch(location: &Location, cache: &Cache) -> Result<PathBuf,
     Ok(entry.place(&name))
 }
 
-/// All objects below a folder, with names that begin with the folder's name.
+/// Lists all objects below a folder; their returned names begin with the folder's name.
 async fn below(store: &dyn ObjectStore, folder: &Object, name: &str) -> Result<Vec<(String, ObjectMeta)>, StoreError> {
     let prefix = Some(&folder.key).filter(|key| !key.as_ref().is_empty());
     let mut listed = store.list(prefix);

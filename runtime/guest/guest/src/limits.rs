@@ -19,7 +19,7 @@ pub struct Limits {
     /// Maximum number of steps in one pricing call. A longer batch is split, to bound the list in the guest's memory.
     pub steps_per_call: usize,
     /// Maximum bytes of prompts, stop tokens and structured outputs of the requests that start in one token call.
-    /// More requests are split over several calls. A larger request has a call to itself.
+    /// More requests are split over several calls; a request that alone is larger has a call to itself.
     pub request_bytes_per_call: usize,
     /// Maximum linear memory of one instance, in bytes. An instance serves one engine.
     pub memory_bytes: usize,

@@ -36,7 +36,7 @@ pub(super) fn step(args: &StepsArgs, steps: &Steps<'_>, number: u64) -> Exit {
     printed(print(args, steps, &found), Exit::Passed)
 }
 
-/// A restarted engine may have a step number twice.
+/// Prints all steps of this number: a restarted engine may repeat step numbers.
 fn print(args: &StepsArgs, steps: &Steps<'_>, found: &[usize]) -> io::Result<()> {
     let mut out = anstream::stdout().lock();
     if args.json {

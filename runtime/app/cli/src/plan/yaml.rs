@@ -1,4 +1,4 @@
-//! Values of plan.yaml: single values for lists, numbers for texts, dashes or underscores in names.
+//! Reads values of plan.yaml: a list may be a single value, a text a number; names may have dashes or underscores.
 
 use serde::de::{Deserialize, DeserializeOwned, Deserializer, Error};
 use serde_json::{Map, Value};

@@ -123,13 +123,13 @@ impl Cell {
 }
 
 impl Row<'_> {
-    /// Number of executions that keep all assertions on this run and all that are not about a run.
+    /// Number of executions that keep all assertions, except perhaps those on other runs.
     pub(crate) fn kept(&self) -> usize {
         let repetitions = self.cell.repetitions.iter();
         repetitions.filter(|one| one.infeasible.is_none() && one.failed(self.run).next().is_none()).count()
     }
 
-    /// The assertions on this run, or not about a run, that the first execution breaks.
+    /// The assertions that the first execution breaks, without those on other runs.
     pub(crate) fn failed(&self) -> Option<String> {
         let failed = self.cell.repetitions.first()?.failed(self.run);
         let texts: Vec<String> = failed.map(|made| AssertionKey::of(made).column()).collect();

@@ -100,7 +100,7 @@ impl<'a> RegistryClient<'a> {
         let file_name = format!("{}.wasm", self.reference.name());
         layer.annotations = Some([(TITLE_ANNOTATION.to_owned(), file_name)].into());
         let (imports, exports) = names(&component).map_err(|reason| self.not_a_guest(reason))?;
-        // Nothing here depends on time or place, so equal components have equal digests. The format requires a time.
+        // The config has no real time or place, so equal components have equal digests. The format requires a time.
         let config = serde_json::json!({
             "created": "1970-01-01T00:00:00Z",
             "architecture": "wasm",
