@@ -148,7 +148,7 @@ fn model_name(text: &str) -> Result<String, Refusal> {
     }
 }
 
-/// The name in the table of models for a name without, or with another, publisher.
+/// Finds a model in the table of models, if necessary ignoring its publisher; returns the table's name for it.
 fn published(text: &str) -> String {
     let names = vcr_model::names_of(text);
     let is_same = |name: &&String| without_publisher(name).eq_ignore_ascii_case(without_publisher(text));

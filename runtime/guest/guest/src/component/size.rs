@@ -29,7 +29,7 @@ const MERGES_MAX: u64 = 16_000_000;
 /// Memory limit for compiling one function, estimated from its instructions.
 const FUNCTION_MEMORY_MAX: u64 = 256 << 20;
 
-/// Memory limit for compiling the large functions together, because each processor compiles one at a time.
+/// Memory limit for all large functions together: processors compile concurrently, each one function at a time.
 const LARGE_MEMORY_MAX: u64 = 2 << 30;
 
 /// A function that needs more memory counts as large. The largest ones of a language runtime take some ten MiB.
