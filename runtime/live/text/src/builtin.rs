@@ -1,13 +1,12 @@
-//! The built-in tokenizer. Its ids:
+//! The built-in tokenizer. Ids:
 //!
-//! * 0 to 255: the bytes;
-//! * 256 to 287: special tokens, the first of them named, the others reserved;
-//! * from 288 on: the lines of `pieces.txt`, with the escapes `\n`, `\s` (a space at the end) and
-//!   `\\`. New lines are appended, none is ever moved.
+//! * 0 to 255: single bytes
+//! * 256 to 287: special tokens; the first twelve have names, the rest are reserved
+//! * from 288 on: the lines of `pieces.txt`, with the escapes `\n`, `\s` (a trailing space) and `\\`. Append new
+//!   lines only: an id never changes.
 
 use std::collections::BTreeMap;
 
-/// The named special tokens, from 256 on.
 const SPECIAL: [&str; 12] = [
     "<|endoftext|>",
     "<|im_start|>",
@@ -24,18 +23,17 @@ const SPECIAL: [&str; 12] = [
 ];
 const SPECIAL_START: u32 = 256;
 const PIECES_START: u32 = 288;
-/// Tokens that generated texts leave out: the others are text that a parser looks for.
+/// The number of special tokens that decoded text leaves out. Parsers need the others as text.
 const CONTROL: usize = 6;
 const END_OF_TEXT: u32 = SPECIAL_START;
 const END_OF_TURN: u32 = SPECIAL_START + 2;
 
 const PIECES: &str = include_str!("pieces.txt");
 
-/// The built-in tokenizer's tables.
 pub(crate) struct Builtin {
-    /// Text of each token; bytes of their own.
+    /// The bytes of each token, by id.
     pieces: Vec<Vec<u8>>,
-    /// Tokens by the bytes they begin with: the longest first.
+    /// Token ids by their first two bytes, longest token first.
     by_head: BTreeMap<[u8; 2], Vec<u32>>,
 }
 
@@ -82,7 +80,7 @@ impl Builtin {
         self.pieces.iter().position(|piece| piece == text.as_bytes()).map(|id| id as u32)
     }
 
-    /// The longest pieces from the start on.
+    /// Takes the longest matching piece at each position, from left to right.
     pub(crate) fn encode(&self, text: &str) -> Vec<u32> {
         let mut rest = text.as_bytes();
         let mut ids = Vec::with_capacity(rest.len() / 3);
@@ -120,7 +118,7 @@ fn unescaped(line: &str) -> String {
 mod tests {
     use super::*;
 
-    /// Recordings and prompts of users hold these ids.
+    /// Recordings and users' prompts contain these ids.
     #[test]
     fn ids_are_frozen() {
         let builtin = Builtin::new();

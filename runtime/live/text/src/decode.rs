@@ -1,40 +1,38 @@
-//! Text from tokens that arrive one by one.
+//! Incremental detokenization.
 
 use crate::Tokenizer;
 
-/// Tokens that may wait for the rest of a character before the text continues without it.
+/// After this many tokens without a complete character, the text continues with a replacement character.
 const HELD_TOKENS_MAX: usize = 16;
 
-/// Tokens of a prompt that the text of its output may depend on.
+/// The number of prompt tokens kept as context for the first output token.
 const CONTEXT_TOKENS: usize = 5;
 
 /// Turns tokens into text as they arrive.
 ///
-/// A piece never ends within a character: bytes of an incomplete one are held back. All pieces
-/// together equal the result of [`Tokenizer::decode`] for all tokens. Two exceptions apply to
-/// tokenizers with byte fallback instead of byte-level pieces: after 16 tokens that do not complete
-/// a character, replacement characters are emitted, and a run of bytes that is invalid as a whole
-/// may be valid in part here.
+/// A piece never ends within a character: the bytes of an incomplete character are held back. All pieces together
+/// equal the result of [`Tokenizer::decode`] for all tokens. Tokenizers with byte fallback differ in two cases:
+/// after 16 tokens that complete no character, replacement characters are emitted; and bytes that form no valid
+/// text together may be valid in part here.
 #[derive(Clone, Debug)]
 pub struct Detokenizer {
     tokenizer: Tokenizer,
     skip_special: bool,
-    /// Bytes of an incomplete character (tokenizers of bytes).
+    /// Bytes of an incomplete character (byte-level tokenizers only).
     bytes: Vec<u8>,
-    /// The end of the tokens (other tokenizers): up to `emitted` their text is out.
+    /// The last tokens (other tokenizers only). The text of the first `emitted` tokens is already released.
     window: Vec<u32>,
     emitted: usize,
 }
 
 impl Detokenizer {
-    /// A text without anything before it.
+    /// Starts a new text.
     #[must_use]
     pub fn new(tokenizer: &Tokenizer, skip_special: bool) -> Self {
         Self { tokenizer: tokenizer.clone(), skip_special, bytes: Vec::new(), window: Vec::new(), emitted: 0 }
     }
 
-    /// The continuation of a prompt. It matters where a tokenizer drops the space
-    /// that a text begins with.
+    /// Continues a prompt. The prompt matters if the tokenizer drops a leading space.
     #[must_use]
     pub fn after(tokenizer: &Tokenizer, skip_special: bool, prompt: &[u32]) -> Self {
         let mut text = Self::new(tokenizer, skip_special);
@@ -59,7 +57,7 @@ impl Detokenizer {
         }
     }
 
-    /// Appends the text held back at the end of the tokens.
+    /// Appends the text still held back after the last token.
     pub fn finish(&mut self, out: &mut String) {
         if !self.bytes.is_empty() {
             out.push_str(&String::from_utf8_lossy(&self.bytes));
@@ -94,13 +92,13 @@ impl Detokenizer {
             return;
         }
         out.push_str(whole.get(before.len()..).unwrap_or_default());
-        // The new text is the context of the next.
+        // The new tokens become the context for the next ones.
         self.window.drain(..self.emitted);
         self.emitted = self.window.len();
     }
 }
 
-/// Whether more bytes can make a character of it.
+/// Whether more bytes can complete the character.
 fn is_incomplete(bytes: &[u8]) -> bool {
     !bytes.is_empty() && std::str::from_utf8(bytes).is_err_and(|error| error.error_len().is_none())
 }

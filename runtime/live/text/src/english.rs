@@ -1,4 +1,4 @@
-//! Readable English from a small grammar, as the tokens of any tokenizer.
+//! Readable English from a small grammar, encoded with any tokenizer.
 
 mod grammar;
 
@@ -10,23 +10,22 @@ use vcr_base::random::Stream;
 use crate::Tokenizer;
 use grammar::{PATTERNS, Part, parts};
 
-/// The word model, ready for one tokenizer. Clones share it.
+/// The grammar, encoded for one tokenizer. Clones share it.
 #[derive(Clone)]
 pub struct English(Arc<Tables>);
 
 struct Tables {
-    /// Tokens of each piece of text.
+    /// The token ids of each piece of text.
     pieces: Vec<Box<[u32]>>,
     patterns: Vec<Vec<Slot>>,
-    /// Between sentences of different paragraphs.
+    /// Index of the piece that separates paragraphs.
     paragraph: usize,
 }
 
-/// A place in a sentence: the pieces that may stand there.
 struct Slot {
-    /// The pieces in tokens that follow a word of the paragraph.
+    /// Indexes of the allowed pieces, encoded as continuations of a paragraph.
     choices: Vec<usize>,
-    /// The same pieces in tokens for the start of a text or paragraph; only in the first slot of a sentence.
+    /// The same pieces, encoded for the start of a text or paragraph. Filled only for the first slot of a sentence.
     at_start: Vec<usize>,
 }
 
@@ -36,13 +35,12 @@ impl std::fmt::Debug for English {
     }
 }
 
-/// Sentences of a paragraph, and of a text that ends by itself: the average number.
+/// Average number of sentences in a paragraph, and in a text that ends by itself.
 const PARAGRAPH_SENTENCES: f64 = 4.0;
 const TEXT_SENTENCES: f64 = 6.0;
-/// The longest text that ends by itself.
 const TEXT_SENTENCES_MAX: u32 = 40;
 
-/// One text in progress.
+/// A text that is being generated.
 #[derive(Clone, Debug)]
 pub struct EnglishText {
     stream: Stream,
@@ -53,7 +51,7 @@ pub struct EnglishText {
 }
 
 impl English {
-    /// The word model in the tokens of a tokenizer.
+    /// Encodes the grammar with `tokenizer`.
     #[must_use]
     pub fn new(tokenizer: &Tokenizer) -> Self {
         let mut pieces = Pieces { tokenizer, ids: BTreeMap::new(), all: Vec::new() };
@@ -66,7 +64,7 @@ impl English {
         Self(Arc::new(Tables { patterns, paragraph, pieces: pieces.all }))
     }
 
-    /// Begins a text. The same seed makes the same text.
+    /// Starts a text. Equal seeds give equal texts.
     #[must_use]
     pub fn start(&self, seed: u64) -> EnglishText {
         let mut stream = Stream::new(seed, "english");
@@ -82,7 +80,7 @@ impl English {
 }
 
 impl EnglishText {
-    /// The next token. There always is one: a text can continue forever.
+    /// Returns the next token. A text never runs out of tokens.
     pub fn next_token(&mut self, english: &English) -> u32 {
         loop {
             if let Some(token) = self.queue.pop_front() {
@@ -92,14 +90,13 @@ impl EnglishText {
         }
     }
 
-    /// Whether a sentence has just ended, or nothing has been written.
+    /// Whether the last sentence is complete, or the text is still empty.
     #[must_use]
     pub fn is_between_sentences(&self) -> bool {
         self.queue.is_empty()
     }
 
-    /// Whether the text has reached the length that was drawn for it, at the end of
-    /// a sentence.
+    /// Whether the text has reached its drawn length, at the end of a sentence.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.is_between_sentences() && self.sentences >= self.wanted_sentences
@@ -108,7 +105,7 @@ impl EnglishText {
     fn sentence(&mut self, english: &English) {
         let tables = &english.0;
         let mut pattern = self.below(tables.patterns.len());
-        // Not the same twice in a row.
+        // Never use the same pattern twice in a row.
         if self.last_pattern == Some(pattern) {
             pattern = (pattern + 1) % tables.patterns.len();
         }
@@ -122,7 +119,7 @@ impl EnglishText {
         for (index, slot) in tables.patterns[pattern].iter().enumerate() {
             let choices = if index == 0 && is_at_start { &slot.at_start } else { &slot.choices };
             let mut piece = choices[self.below(choices.len())];
-            // A word of many comes once in a sentence.
+            // If a slot has many words, no word appears twice in a sentence.
             if choices.len() > 8 {
                 while used.contains(&piece) {
                     piece = choices[self.below(choices.len())];
@@ -139,7 +136,7 @@ impl EnglishText {
     }
 }
 
-/// Pieces by their text.
+/// Ids of pieces, by their text.
 struct Pieces<'a> {
     tokenizer: &'a Tokenizer,
     ids: BTreeMap<(String, bool), usize>,
@@ -167,9 +164,8 @@ impl Pieces<'_> {
     }
 }
 
-/// Tokens that add `text` to a text that ends with `before`. Some tokenizers put a
-/// space before any text, so the text without its own is tried too, and then the end
-/// of both together.
+/// Returns tokens that append `text` to a text ending with `before`. Some tokenizers insert a space before every
+/// text, so `text` is also tried without its leading space, and as the tail of `before + text`.
 fn tokens(tokenizer: &Tokenizer, text: &str, before: &str) -> Vec<u32> {
     let encode = |text: &str| tokenizer.encode(text, false).unwrap_or_default();
     let context = encode(before);
@@ -182,6 +178,6 @@ fn tokens(tokenizer: &Tokenizer, text: &str, before: &str) -> Vec<u32> {
     let rest = both.strip_prefix(&context[..]).map(<[u32]>::to_vec).unwrap_or_default();
     let candidates = [encode(text), rest, encode(text.trim_start())];
     let found = candidates.iter().find(|tokens| fits(tokens)).or(candidates.iter().find(|tokens| !tokens.is_empty()));
-    // A tokenizer without tokens for plain words still has a first token.
+    // Use token 0 if the tokenizer has no tokens for plain words.
     found.cloned().unwrap_or_else(|| vec![0])
 }

@@ -8,9 +8,9 @@ pub enum TextError {
     #[error("model folder `{}` has no `{file}`: {needed}", folder.display())]
     Missing {
         folder: PathBuf,
-        /// Name of the file, or of the folder in it.
+        /// The missing file or subfolder.
         file: String,
-        /// Its purpose, or the next step.
+        /// The file's purpose, or what to do next.
         needed: String,
     },
     #[error("cannot read `{}`: {source}", path.display())]
@@ -30,15 +30,15 @@ pub enum TemplateErrorKind {
     Syntax,
     /// The template itself called `raise_exception`.
     Raised,
-    /// The template takes more work, time or memory than it may.
+    /// The template exceeds a limit of work, time or memory.
     Limit,
-    /// No process is free to render it.
+    /// No process is free to render the template.
     Busy,
-    /// The template asks for another file.
+    /// The template refers to another file.
     File,
-    /// The request does not fit the options, such as nothing to continue.
+    /// The request does not fit its options, for example there is no message to continue.
     Request,
-    /// Any other failure while it renders.
+    /// Any other failure during rendering.
     Render,
 }
 
@@ -47,8 +47,8 @@ pub enum TemplateErrorKind {
 #[error("{}{reason}", line.map(|line| format!("line {line}: ")).unwrap_or_default())]
 pub struct TemplateError {
     pub kind: TemplateErrorKind,
-    /// The template's line, from 1, where it is known.
+    /// The line in the template, from 1, if known.
     pub line: Option<usize>,
-    /// The problem; for [`TemplateErrorKind::Raised`], the template's own words.
+    /// The problem. For [`TemplateErrorKind::Raised`], the message that the template raised.
     pub reason: String,
 }

@@ -1,4 +1,4 @@
-//! Files of a model, which may be missing.
+//! Reads files of a model; a file may be missing.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
@@ -8,14 +8,14 @@ use serde_json::Value as Json;
 
 use crate::TextError;
 
-/// A JSON file, if there is one.
+/// Reads a JSON file, if it exists.
 pub(crate) fn read_json(path: &Path) -> Result<Option<Json>, TextError> {
     let Some(text) = read_text(path)? else { return Ok(None) };
     let invalid = |error: serde_json::Error| TextError::Invalid { path: path.to_owned(), reason: error.to_string() };
     serde_json::from_str(&text).map(Some).map_err(invalid)
 }
 
-/// A text file, if there is one.
+/// Reads a text file, if it exists.
 pub(crate) fn read_text(path: &Path) -> Result<Option<String>, TextError> {
     let unreadable = |source| TextError::Unreadable { path: path.to_owned(), source };
     match read_bytes(path) {
@@ -28,10 +28,10 @@ pub(crate) fn read_text(path: &Path) -> Result<Option<String>, TextError> {
     }
 }
 
-/// The largest file of a model that is read; tokenizers have up to 40 MB.
+/// Larger files are refused. Files of tokenizers have up to 40 MB.
 const BYTES_MAX: u64 = 512 << 20;
 
-/// A file whole.
+/// Reads a whole file.
 pub(crate) fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path)?.take(BYTES_MAX + 1).read_to_end(&mut bytes)?;

@@ -15,19 +15,19 @@ pub struct GenerationConfig {
     #[serde(rename = "eos_token_id", deserialize_with = "one_or_many")]
     pub eos_token_ids: Vec<u32>,
     pub temperature: Option<f64>,
-    /// Nucleus sampling.
+    /// Nucleus sampling: total probability of the candidate tokens.
     pub top_p: Option<f64>,
-    /// Candidates.
+    /// Number of candidate tokens.
     pub top_k: Option<i64>,
-    /// The least share of the best candidate's probability.
+    /// Minimum probability of a candidate, relative to the most likely token.
     pub min_p: Option<f64>,
-    /// Penalty of repeated tokens.
+    /// Penalty for repeated tokens.
     pub repetition_penalty: Option<f64>,
-    /// Tokens of an output at most.
+    /// Maximum length of an output.
     pub max_new_tokens: Option<u32>,
 }
 
-/// Text settings in the folder of a model.
+/// Tokenizer, chat template and settings from a model folder.
 #[derive(Clone, Debug)]
 pub struct ModelFolder {
     /// The folder that holds the files.
@@ -35,18 +35,18 @@ pub struct ModelFolder {
     /// The name of a cached model, such as `Qwen/Qwen3-0.6B`.
     pub cached_name: Option<String>,
     pub tokenizer: Tokenizer,
-    /// Its chat template, if it has one.
+    /// The chat template, if the folder has one.
     pub chat_template: Option<ChatTemplate>,
     /// Sampling defaults.
     pub generation: GenerationConfig,
     /// The longest context that `config.json` allows, as vLLM derives it.
     pub max_model_len: Option<u32>,
-    /// `config.json`, where there is one.
+    /// The contents of `config.json`, if it exists.
     pub config: Option<Json>,
 }
 
 impl ModelFolder {
-    /// Reads a local folder, a cache's `models--ORG--NAME` or one of its snapshots.
+    /// Reads a local folder, a cached model `models--ORG--NAME`, or one of its snapshots.
     ///
     /// # Errors
     /// When a file is missing, cannot be read or is invalid.
@@ -74,18 +74,18 @@ impl ModelFolder {
         Ok(Self { path, cached_name, tokenizer, chat_template, generation, max_model_len, config })
     }
 
-    /// Numbers in the state of a token, if `config.json` states it.
+    /// The size of a hidden state, if `config.json` has it.
     #[must_use]
     pub fn hidden_size(&self) -> Option<u32> {
         self.stated("hidden_size")
     }
 
-    /// A number in the part of `config.json` that is about texts.
+    /// Reads a number from the text part of `config.json`.
     fn stated(&self, name: &str) -> Option<u32> {
         stated(self.config.as_ref(), name)
     }
 
-    /// The size of the vocabulary that `config.json` states, or else the tokenizer's.
+    /// The vocabulary size in `config.json`, or else the tokenizer's.
     #[must_use]
     pub fn vocab_size(&self) -> u32 {
         self.stated("vocab_size").unwrap_or_else(|| self.tokenizer.vocab_size())
@@ -100,14 +100,13 @@ impl ModelFolder {
     }
 }
 
-/// A number in the part of `config.json` that is about texts.
 fn stated(config: Option<&Json>, name: &str) -> Option<u32> {
     let config = config?;
     let text = config.get("text_config").filter(|text| text.is_object()).unwrap_or(config);
     text.get(name)?.as_u64().and_then(|size| u32::try_from(size).ok())
 }
 
-/// The folder with the files: a snapshot, where `path` is a model of a cache.
+/// Returns the folder that holds the files. For a cached model, this is a snapshot.
 fn snapshot(path: &Path) -> Result<PathBuf, TextError> {
     let unreadable = |source| TextError::Unreadable { path: path.to_owned(), source };
     if !std::fs::metadata(path).map_err(unreadable)?.is_dir() {
@@ -136,13 +135,13 @@ fn snapshot(path: &Path) -> Result<PathBuf, TextError> {
     }
 }
 
-/// `ORG/NAME` of a snapshot in a folder `models--ORG--NAME`.
+/// Returns `ORG/NAME` for a snapshot below a folder `models--ORG--NAME`.
 fn cached_name(path: &Path) -> Option<String> {
     let model = path.parent()?.parent()?.file_name()?.to_str()?;
     model.strip_prefix("models--").map(|name| name.replacen("--", "/", 1))
 }
 
-/// The template, in Transformers' search order.
+/// Finds the chat template in Transformers' search order.
 fn template(folder: &Path, config: Option<&Json>, tokenizer: &Tokenizer) -> Result<Option<ChatTemplate>, TextError> {
     let in_file = read_text(&folder.join("chat_template.jinja"))?;
     let in_json = match &in_file {
@@ -154,7 +153,7 @@ fn template(folder: &Path, config: Option<&Json>, tokenizer: &Tokenizer) -> Resu
     compiled.transpose().map_err(TextError::from)
 }
 
-/// `chat_template` of a config: a text, or the one named `default` of a list.
+/// Returns `chat_template` of a config: a string, or the list entry named `default`.
 fn default_template(config: &Json) -> Option<String> {
     let template = config.get("chat_template")?;
     let named = |list: &Vec<Json>| {
@@ -164,8 +163,7 @@ fn default_template(config: &Json) -> Option<String> {
     template.as_str().map(str::to_owned).or_else(|| template.as_array().and_then(named))
 }
 
-/// Keys of `config.json` that state a length, as vLLM's
-/// `_get_and_verify_max_len` knows them.
+/// Keys of `config.json` that hold a maximum length, as in vLLM's `_get_and_verify_max_len`.
 const LENGTH_KEYS: [&str; 8] = [
     "max_position_embeddings",
     "n_positions",
@@ -177,8 +175,8 @@ const LENGTH_KEYS: [&str; 8] = [
     "seq_len",
 ];
 
-/// The longest context by vLLM's rules: the least length stated, times the factor of a
-/// scaled position embedding.
+/// Derives the maximum context length as vLLM does: the smallest length in the config, times the factor of a scaled
+/// rotary embedding.
 fn max_model_len(config: &Json, tokenizer_config: Option<&Json>) -> Option<u32> {
     let text = config.get("text_config").filter(|text| text.is_object()).unwrap_or(config);
     let stated = LENGTH_KEYS.iter().filter_map(|key| text.get(key)?.as_f64()).reduce(f64::min);

@@ -1,5 +1,4 @@
-//! The text of a model: tokenizers, chat templates, incremental detokenization and
-//! drawn text.
+//! Text of a model: tokenizers, chat templates, incremental detokenization and generated text.
 
 mod builtin;
 mod decode;

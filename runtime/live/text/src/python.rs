@@ -1,4 +1,4 @@
-//! Values as Python writes them, because templates are written for it.
+//! Formats values as Python does, because chat templates expect it.
 
 use std::borrow::Cow;
 
@@ -7,7 +7,7 @@ use minijinja::{Error, ErrorKind, Value};
 
 pub use vcr_structured::python::quoted;
 
-/// `str(value)`; a text is not copied.
+/// Returns `str(value)`. Strings are not copied.
 pub(crate) fn text(value: &Value) -> Cow<'_, str> {
     match value.as_str() {
         Some(text) => Cow::Borrowed(text),
@@ -15,7 +15,7 @@ pub(crate) fn text(value: &Value) -> Cow<'_, str> {
     }
 }
 
-/// `repr(value)`; nothing for an undefined value.
+/// Returns `repr(value)`, or an empty string for an undefined value.
 fn repr(value: &Value) -> String {
     match value.kind() {
         ValueKind::Undefined => String::new(),
@@ -69,7 +69,7 @@ pub fn float_text(float: f64) -> String {
     format!("{float:?}")
 }
 
-/// How `json.dumps` writes.
+/// The format that `json.dumps` writes.
 struct Style {
     item: String,
     key: String,
@@ -108,7 +108,7 @@ pub(crate) fn tojson(value: &Value, arguments: &[Value], options: &Kwargs) -> Re
     Ok(Value::from(out))
 }
 
-/// Deeper values are refused, as Python does.
+/// Deeper values are refused, as in Python.
 const DEPTH_MAX: usize = 200;
 
 impl Style {
@@ -211,7 +211,7 @@ impl Style {
 mod tests {
     use super::*;
 
-    /// Written by Python 3.11's `repr`.
+    /// The expected texts come from Python 3.11's `repr`.
     #[test]
     fn floats_are_written_as_python_does() {
         let cases = [

@@ -1,19 +1,19 @@
-//! Forms of reasoning: the marks around it, by the names of vLLM's parsers.
+//! Reasoning formats: the delimiters around reasoning, by the names of vLLM's parsers.
 
 use crate::{English, Tokenizer};
 
-/// Where a text stands.
+/// Where an output stands relative to its reasoning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// The model may begin to reason.
+    /// Reasoning may start.
     Open,
-    /// It reasons; this text of the form is still to come.
+    /// Reasoning has started. The remaining text of the start delimiter still has to be written.
     Reasoning(&'static str),
-    /// It has reasoned; this text of the form is still to come.
+    /// Reasoning has ended. The remaining text of the end delimiter still has to be written.
     Answer(&'static str),
 }
 
-/// Marks around reasoning.
+/// The delimiters around reasoning, and the white space around them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Marks {
     start: &'static str,
@@ -24,7 +24,7 @@ struct Marks {
     after_end: &'static str,
 }
 
-/// A form of reasoning in the tokens of a tokenizer.
+/// A reasoning format, with its delimiters as tokens of one tokenizer.
 #[derive(Clone, Debug)]
 pub struct ReasoningForm {
     marks: Marks,
@@ -32,7 +32,7 @@ pub struct ReasoningForm {
     end_id: u32,
 }
 
-/// A form cannot be used.
+/// A reasoning format that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReasoningError {
     #[error("expected one of auto, none, {}", NAMES.map(|(name, _)| name).join(", "))]
@@ -74,7 +74,7 @@ const NAMES: [(&str, Marks); 18] = [
     ("step5", THINK),
 ];
 
-/// Parts of models' names and their parsers; the first that fits counts, as in vLLM.
+/// Parts of model names, each with its parser. The first match counts, as in vLLM.
 const MODELS: [(&str, &str); 27] = [
     ("deepseek-r1", "deepseek_r1"),
     ("deepseek-v4.1", "deepseek_v41"),
@@ -106,49 +106,49 @@ const MODELS: [(&str, &str); 27] = [
 ];
 
 impl ReasoningForm {
-    /// The form of one of vLLM's parsers.
+    /// Looks up the format of one of vLLM's parsers.
     ///
     /// # Errors
-    /// When there is no such parser, or the tokenizer lacks its marks.
+    /// When no such parser exists, or the tokenizer lacks its delimiters.
     pub fn named(name: &str, tokenizer: &Tokenizer) -> Result<Self, ReasoningError> {
         let (_, marks) = NAMES.iter().find(|(known, _)| *known == name).ok_or(ReasoningError::Unknown)?;
         let id = |mark| tokenizer.token_id(mark).ok_or(ReasoningError::MissingToken(mark));
         Ok(Self { marks: *marks, start_id: id(marks.start)?, end_id: id(marks.end)? })
     }
 
-    /// The name of the parser that vLLM picks for a model by its name.
+    /// Returns the parser that vLLM picks for a model name.
     #[must_use]
     pub fn name_for(model: &str) -> Option<&'static str> {
         let model = model.to_lowercase();
         MODELS.iter().find(|(part, _)| model.contains(part)).map(|(_, name)| *name)
     }
 
-    /// The token that begins reasoning.
+    /// The token that starts reasoning.
     #[must_use]
     pub fn start_id(&self) -> u32 {
         self.start_id
     }
 
-    /// The token that ends it.
+    /// The token that ends reasoning.
     #[must_use]
     pub fn end_id(&self) -> u32 {
         self.end_id
     }
 
-    /// Text right before the start mark or the end mark.
+    /// Text right before the start or end delimiter.
     #[must_use]
     pub fn before(&self, is_end: bool) -> &'static str {
         if is_end { self.marks.before_end } else { self.marks.before_start }
     }
 
-    /// Text right behind it.
+    /// Text right after the start or end delimiter.
     #[must_use]
     pub fn after(&self, is_end: bool) -> &'static str {
         if is_end { self.marks.after_end } else { self.marks.after_start }
     }
 
-    /// Where a prompt leaves its answer: behind the last mark since the last special
-    /// token.
+    /// The phase in which a prompt leaves the output. The last delimiter decides, unless another special token
+    /// follows it.
     #[must_use]
     pub fn phase(&self, tokenizer: &Tokenizer, prompt: &[u32]) -> Phase {
         let is_mark = |token: &u32| *token == self.start_id || *token == self.end_id;
@@ -160,9 +160,9 @@ impl ReasoningForm {
         if is_end { Phase::Answer(rest) } else { Phase::Reasoning(rest) }
     }
 
-    /// The text before an answer in this phase, with a few sentences in the tokens of `english`: at
-    /// most `max_tokens` of them, in whole sentences if one fits. If more than `budget` tokens
-    /// would be between the marks, the end comes after this many, wherever the text is.
+    /// Generates the reasoning before an answer: whole sentences if one fits, and at most `max_tokens` tokens. If
+    /// the text between the delimiters exceeds `budget` tokens, the end delimiter follows at the budget, even
+    /// within a sentence.
     #[must_use]
     pub fn write(
         &self,
@@ -188,7 +188,7 @@ impl ReasoningForm {
 }
 
 fn thought(english: &English, seed: u64, max_tokens: usize) -> Vec<u32> {
-    // Another text than the answer's.
+    // Use another seed than the answer does.
     let mut text = english.start(seed ^ 0x7265_6173_6f6e);
     let (mut tokens, mut whole) = (Vec::new(), 0);
     while tokens.len() < max_tokens && !text.is_over() {

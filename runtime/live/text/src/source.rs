@@ -1,5 +1,4 @@
-//! Output of a simulated model: English, structured outputs where requested, and reasoning before
-//! both where the model reasons.
+//! Output of a simulated model: English or a structured output, with reasoning before it if the model reasons.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,17 +9,17 @@ use vcr_structured::{ArgumentSettings, JsonTokens, Output, Structure};
 
 use crate::{English, EnglishText, ReasoningForm, Tokenizer};
 
-/// The name of the source in errors and refusals.
+/// The name of this source in error messages.
 const NAME: &str = "text";
 
-/// Tokens of reasoning at most, where no number is given.
+/// Default length of reasoning, in tokens.
 const REASONING_TOKENS: usize = 60;
 
-/// Limits of the kept structures, and of the bytes of their requests.
+/// Limits of the cache of parsed structures: their number, and the bytes of their requests.
 const STRUCTURES_MAX: usize = 64;
 const STRUCTURE_BYTES_MAX: usize = 2 << 20;
 
-/// Structures by their requests, the latest last.
+/// A cache of parsed structures, by request. The most recent comes last.
 #[derive(Default)]
 struct Structures(VecDeque<(String, Arc<Structure>)>);
 
@@ -45,7 +44,7 @@ impl Structures {
 pub struct TextModel {
     tokenizer: Tokenizer,
     english: English,
-    /// None if the vocabulary cannot make up JSON, and why.
+    /// Tokens that can form JSON, or the reason why the vocabulary has none.
     structured: Arc<Result<JsonTokens, String>>,
     structures: Arc<Mutex<Structures>>,
     output_tokens: Option<Distribution>,
@@ -61,7 +60,7 @@ impl std::fmt::Debug for TextModel {
 }
 
 impl TextModel {
-    /// The texts of a tokenizer.
+    /// Uses the vocabulary of `tokenizer`.
     #[must_use]
     pub fn new(tokenizer: &Tokenizer) -> Self {
         let plain = (0..tokenizer.vocab_size()).filter(|id| !tokenizer.is_special(*id));
@@ -79,37 +78,37 @@ impl TextModel {
         }
     }
 
-    /// This source with a distribution of lengths for its English.
+    /// Draws the lengths of English outputs from a distribution.
     #[must_use]
     pub fn with_output_tokens(self, output_tokens: Option<Distribution>) -> Self {
         Self { output_tokens, ..self }
     }
 
-    /// This source with reasoning before each answer, if the prompt leaves room for it. Its lengths are drawn
-    /// from `tokens`; without them it has a few sentences.
+    /// Adds reasoning before each answer, if the prompt leaves room. The length comes from `tokens`; without a
+    /// distribution, reasoning has a few sentences.
     #[must_use]
     pub fn with_reasoning(self, form: Option<ReasoningForm>, tokens: Option<Distribution>) -> Self {
         Self { reasoning: form, reasoning_tokens: tokens, ..self }
     }
 
-    /// This source with settings for the arguments of tool calls.
+    /// Uses these settings for the arguments of tool calls.
     #[must_use]
     pub fn with_arguments(self, arguments: ArgumentSettings) -> Self {
         Self { arguments, ..self }
     }
 
-    /// The source of one engine.
+    /// Creates the source of one engine.
     #[must_use]
     pub fn source(&self) -> TextSource {
         TextSource { model: self.clone(), outputs: BTreeMap::new() }
     }
 
-    /// Reads the requested structure as engines receive it, or returns a recently read one. A
-    /// server does so before it sends the request, which saves the engine the work. It stops once
-    /// `is_gone` returns that nobody waits for it.
+    /// Parses the requested structure, or returns it from the cache. The server calls this before it sends the
+    /// request, which saves the engine the work. Parsing stops once `is_gone` returns true, because the client has
+    /// left.
     ///
     /// # Errors
-    /// When it cannot be followed, or takes too much work, or is given up.
+    /// When the structure is not supported, needs too much work, or parsing was stopped.
     pub fn structure(&self, asked: &str, is_gone: &dyn Fn() -> bool) -> Result<Arc<Structure>, String> {
         let structures = || self.structures.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(structure) = structures().get(asked) {
@@ -140,7 +139,7 @@ impl TextModel {
         })
     }
 
-    /// The tokens of the reasoning, at most half of the output.
+    /// Generates the reasoning, at most half of the output.
     fn opening(&self, request: &TokenRequest<'_>) -> Vec<u32> {
         let Some(form) = &self.reasoning else { return Vec::new() };
         let drawn = drawn(self.reasoning_tokens.as_ref(), request.seed, "live.reasoning-tokens");
@@ -162,13 +161,13 @@ impl TextModel {
     }
 }
 
-/// A length from a distribution, one token at least.
+/// Draws a length of at least one token.
 fn drawn(lengths: Option<&Distribution>, seed: u64, stream: &str) -> Option<u32> {
     lengths.map(|lengths| (lengths.draw(&mut Stream::new(seed, stream)).round() as u32).max(1))
 }
 
-/// The token source of one engine. The text depends on the prompt's end and on the seed of the
-/// request. Structured outputs that cannot be followed are refused.
+/// The token source of one engine. The text depends on the end of the prompt and on the request's seed. Structured
+/// outputs that are not supported are refused.
 #[derive(Debug)]
 pub struct TextSource {
     model: TextModel,
@@ -183,11 +182,11 @@ struct RequestOutput {
 enum Answer {
     English(Sentences),
     Structured(Output),
-    /// It was refused, so its tokens mean nothing.
+    /// The request was refused, so its tokens have no meaning.
     Nothing,
 }
 
-/// English that ends at the end of the text or, if a length is given, after that length.
+/// English text. It ends after `length` tokens if a length is given, and otherwise where the text ends by itself.
 struct Sentences {
     text: EnglishText,
     length: Option<u32>,
@@ -207,7 +206,7 @@ impl std::fmt::Debug for RequestOutput {
 }
 
 impl RequestOutput {
-    /// The token at `index` of the output.
+    /// Returns the output token at `index`.
     fn token(&mut self, index: u32, model: &TextModel) -> Result<u32, String> {
         if let Some(token) = self.opening.get(index as usize) {
             return Ok(*token);
@@ -232,10 +231,10 @@ impl Sentences {
         }
     }
 
-    /// The next token of the text; no stop token before `min_tokens`.
+    /// Returns the next token of the text, and no stop token before `min_tokens`.
     fn word(&mut self, index: u32, english: &English) -> u32 {
         let mut token = self.text.next_token(english);
-        // A text whose tokens all stop it eventually continues with them.
+        // If every token of the text is a stop token, return one after 64 tries.
         for _ in 0..64 {
             if index >= self.min_tokens || !self.stop_tokens.contains(&token) {
                 break;

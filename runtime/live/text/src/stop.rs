@@ -1,39 +1,37 @@
-//! Stop strings in a text that arrives in pieces, by the rules of vLLM's
-//! `v1/engine/detokenizer.py`.
+//! Stop strings in streamed text, by the rules of vLLM's `v1/engine/detokenizer.py`.
 
 /// A stop string that ended a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StopMatch {
-    /// Its index in the list of stop strings.
+    /// The index in the list of stop strings.
     pub index: usize,
     pub stop: String,
 }
 
 /// Finds stop strings across the pieces of a text.
 ///
-/// As in vLLM, the held-back length is that of the longest stop string less one character, whether
-/// or not it could start a match, and zero if stop strings stay in the output. If a piece contains
-/// several stop strings, the first in the list wins, even if another one occurs earlier in the
-/// text.
+/// As in vLLM, the length of the longest stop string less one character is always held back, even if no match can
+/// start there. Nothing is held back if stop strings stay in the output. If a piece contains several stop strings,
+/// the first in the list wins, even if another one occurs earlier in the text.
 #[derive(Clone, Debug)]
 pub struct StopStrings {
     stops: Vec<String>,
     is_included: bool,
-    /// Characters held back.
+    /// The number of characters held back.
     held_chars: usize,
-    /// Bytes of earlier pieces that may contain the start of a match.
+    /// The number of bytes of earlier pieces that may contain the start of a match.
     reach: usize,
-    /// The end of the text: the unreleased part, and the context for a match.
+    /// The end of the text: the part held back, after enough context for a match.
     tail: String,
-    /// Bytes of `tail` that are released.
+    /// The number of bytes of `tail` that are already released.
     released: usize,
 }
 
-/// Tails are shortened in runs of this many bytes, so that the cost stays linear.
+/// `tail` is cut only when it is this much too long, so that the cost stays linear.
 const RUN_BYTES: usize = 1024;
 
 impl StopStrings {
-    /// The stop strings of a request; empty ones are ignored.
+    /// Creates a search for a request's stop strings. Empty strings are ignored.
     #[must_use]
     pub fn new(stops: Vec<String>, include_stop_str_in_output: bool) -> Self {
         let longest_chars = stops.iter().map(|stop| stop.chars().count()).max().unwrap_or(0);
@@ -48,11 +46,10 @@ impl StopStrings {
         }
     }
 
-    /// Takes the next piece and appends the text that may be sent to `out`. A match
-    /// ends the text: nothing may be pushed afterwards.
+    /// Takes the next piece and appends the text that may be sent to `out`. After a match, `push` must not be
+    /// called again.
     ///
-    /// `may_stop` is false while the request has not exceeded its `min_tokens`: the
-    /// piece is then not searched.
+    /// While `may_stop` is false, pieces are not searched: the request has not exceeded `min_tokens`.
     pub fn push(&mut self, piece: &str, may_stop: bool, out: &mut String) -> Option<StopMatch> {
         if self.stops.is_empty() {
             out.push_str(piece);
@@ -72,12 +69,12 @@ impl StopStrings {
         None
     }
 
-    /// Appends the text held back, because the text has ended otherwise.
+    /// Appends the text held back, after the output has ended for another reason.
     pub fn finish(&mut self, out: &mut String) {
         self.release(0, out);
     }
 
-    /// The stop string found, and the end of the text it leaves.
+    /// Returns the index of the stop string found and where the text then ends.
     fn find(&self, before: usize) -> Option<(usize, usize)> {
         self.stops.iter().enumerate().filter(|(_, stop)| !stop.is_empty()).find_map(|(index, stop)| {
             let mut from = before.saturating_sub(stop.len() - 1);

@@ -14,33 +14,31 @@ use crate::{TemplateError, TemplateErrorKind};
 use environment::{NAME, failed, fixed_clock};
 pub use processes::{render_in_processes, serve as serve_renderings};
 
-/// Form of a message's content in a template.
+/// How a template expects the content of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ContentFormat {
-    /// A text: lists of parts are joined to one.
+    /// A string. Lists of parts are joined.
     String,
-    /// A list of parts, as in OpenAI's API: a text becomes a list of one part.
+    /// A list of parts, as in OpenAI's API. A string becomes a list of one part.
     Parts,
 }
 
 /// One chat to be rendered.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct TemplateRequest {
-    /// The messages, a list of maps. Values that are read as [`Value`] by serde keep
-    /// the order of their keys.
+    /// The messages: a list of maps. Deserialized [`Value`]s keep the order of keys.
     pub messages: Value,
     /// The tools, if any: a list of maps.
     pub tools: Option<Value>,
     /// Documents, if any: a list of maps.
     pub documents: Option<Value>,
-    /// Whether the beginning of an answer follows the messages.
+    /// Whether to append the start of the assistant's answer.
     pub add_generation_prompt: bool,
-    /// Whether the last message is to be continued rather than closed.
+    /// Whether to leave the last message open, so that the model continues it.
     pub continue_final_message: bool,
     /// Further variables (`chat_template_kwargs`).
     pub kwargs: BTreeMap<String, Value>,
-    /// The time that the template sees, in seconds since 1970; `strftime_now` fails
-    /// without one.
+    /// The current time for the template, in seconds since 1970. Without it `strftime_now` fails.
     pub now_s: Option<i64>,
 }
 
@@ -48,7 +46,6 @@ pub struct TemplateRequest {
 #[derive(Clone)]
 pub struct ChatTemplate(Arc<Inner>);
 
-/// The compiled contents.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 struct Compiled {
     source: String,
@@ -59,7 +56,7 @@ struct Inner {
     environment: Environment<'static>,
     compiled: Compiled,
     content: ContentFormat,
-    /// It is our own, which needs no limits but its fuel.
+    /// Whether this is the built-in template, which needs no limit except its fuel.
     is_builtin: bool,
 }
 
@@ -69,12 +66,12 @@ impl std::fmt::Debug for ChatTemplate {
     }
 }
 
-/// Marks the end of a continued message; the space, as in Transformers, shows whether the template
-/// trims texts.
+/// Marks the end of a continued message. As in Transformers, the trailing space shows whether the template trims
+/// text.
 const CONTINUE_TAG: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
 
 impl ChatTemplate {
-    /// The built-in template, in the manner of ChatML.
+    /// Returns the built-in template, which writes ChatML.
     #[must_use]
     pub fn builtin() -> Self {
         let texts = crate::builtin::Builtin::new().special_texts();
@@ -84,7 +81,7 @@ impl ChatTemplate {
         }
     }
 
-    /// Compiles a template. `special_texts` are `bos_token` and the like.
+    /// Compiles a template. `special_texts` are `bos_token`, `eos_token` and so on.
     pub fn new(source: &str, special_texts: BTreeMap<String, String>) -> Result<Self, TemplateError> {
         Self::compiled(source, special_texts, false)
     }
@@ -103,34 +100,34 @@ impl ChatTemplate {
         Ok(Self(Arc::new(inner)))
     }
 
-    /// Another template with the same special texts.
+    /// Compiles another template with the same special texts.
     pub fn with_source(&self, source: &str) -> Result<Self, TemplateError> {
         Self::new(source, self.0.compiled.special_texts.clone())
     }
 
-    /// The template's source.
+    /// The source of the template.
     #[must_use]
     pub fn source(&self) -> &str {
         &self.0.compiled.source
     }
 
-    /// Whether a rendering waits for another process ([`render_in_processes`]).
+    /// Whether rendering waits for another process (see [`render_in_processes`]).
     #[must_use]
     pub fn waits(&self) -> bool {
         self.0.is_isolated()
     }
 
-    /// Form of a message's content in the template.
+    /// How the template expects the content of a message.
     #[must_use]
     pub fn content_format(&self) -> ContentFormat {
         self.0.content
     }
 
-    /// Renders a short chat, so that a template that could serve none is known at the start.
+    /// Renders a short chat, to find unusable templates at startup.
     ///
     /// # Errors
-    /// When it takes too much work, or asks for another file. What it refuses itself, or misses in
-    /// this chat, it may find in others.
+    /// When the template exceeds a limit or refers to another file. Other errors are ignored: they may not occur in
+    /// other chats.
     pub fn check(&self) -> Result<(), TemplateError> {
         let message = Value::from_pairs([("role", "user"), ("content", "a")]);
         let request = TemplateRequest {
@@ -145,20 +142,20 @@ impl ChatTemplate {
         }
     }
 
-    /// Renders a chat as vLLM does: contents are brought into the template's format
-    /// and arguments of tool calls are parsed before.
+    /// Renders a chat as vLLM does: message contents are converted to the template's format, and the arguments of
+    /// tool calls are parsed first.
     ///
     /// # Errors
-    /// When the template fails or takes too much work, or there is nothing to continue.
+    /// When the template fails or exceeds a limit, or there is no message to continue.
     pub fn render_chat(&self, request: &TemplateRequest) -> Result<String, TemplateError> {
         let messages = messages::prepared(&request.messages, self.0.content)?;
         self.render(&TemplateRequest { messages, ..request.clone() })
     }
 
-    /// Renders messages as they are, as Transformers' `apply_chat_template` does.
+    /// Renders messages unchanged, as Transformers' `apply_chat_template` does.
     ///
     /// # Errors
-    /// When the template fails or takes too much work, or there is nothing to continue.
+    /// When the template fails or exceeds a limit, or there is no message to continue.
     pub fn render(&self, request: &TemplateRequest) -> Result<String, TemplateError> {
         let messages = messages::with_reasoning_aliases(&request.messages);
         if !request.continue_final_message {
@@ -204,7 +201,6 @@ impl Inner {
         self.rendered_here(&request)
     }
 
-    /// Renders in this process.
     fn rendered_here(&self, request: &TemplateRequest) -> Result<String, TemplateError> {
         let or_none = |value: &Option<Value>| value.clone().unwrap_or(Value::from(()));
         let mut context: BTreeMap<String, Value> =

@@ -1,4 +1,4 @@
-//! Tokenizers: the built-in one, and tokenizers of model folders.
+//! The built-in tokenizer and the tokenizers of model folders.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -20,9 +20,9 @@ struct Inner {
     table: Table,
     special: BTreeSet<u32>,
     eos: Vec<u32>,
-    /// Texts of `bos_token`, `eos_token` and the like, for templates.
+    /// The texts of `bos_token`, `eos_token` and so on, for templates.
     special_texts: BTreeMap<String, String>,
-    /// Characters of the longest text in the vocabulary.
+    /// The number of characters in the longest vocabulary entry.
     max_token_chars: usize,
 }
 
@@ -31,15 +31,14 @@ enum Kind {
     Library { tokenizer: Box<tokenizers::Tokenizer>, is_byte_level: bool, room: Room },
 }
 
-/// Memory that the library takes for each byte of a text, most of it for where characters
-/// come from.
+/// Memory that the `tokenizers` library needs per byte of text, mostly for offsets of characters.
 const LIBRARY_BYTES: usize = 40;
-/// Texts from this length on wait for room.
+/// Texts of at least this length wait until memory is free.
 const LARGE_TEXT_BYTES: usize = 64 * 1024;
-/// Memory of all large texts that the library works on at the same time.
+/// Memory limit of all large texts that are being tokenized.
 const ROOM_BYTES: usize = 512 << 20;
 
-/// Bytes of each token, one after another.
+/// The bytes of all tokens, concatenated.
 #[derive(Default)]
 struct Table {
     ends: Vec<u32>,
@@ -67,9 +66,8 @@ impl std::fmt::Debug for Tokenizer {
 }
 
 impl Tokenizer {
-    /// The built-in tokenizer: the 256 bytes, special tokens and some frequent
-    /// English pieces. A text becomes the longest pieces from its start on. Ids never
-    /// change: pieces are only appended.
+    /// Returns the built-in tokenizer: 256 bytes, special tokens and frequent English pieces. It encodes text
+    /// greedily, longest piece first. Ids never change: new pieces are only appended.
     #[must_use]
     pub fn builtin() -> Self {
         let builtin = Builtin::new();
@@ -89,8 +87,8 @@ impl Tokenizer {
         }))
     }
 
-    /// The tokenizer of a model folder: its `tokenizer.json`, and the names of special
-    /// tokens in `tokenizer_config.json` where there is one.
+    /// Loads a model folder's tokenizer from `tokenizer.json`, and the special tokens named in
+    /// `tokenizer_config.json`, if that file exists.
     ///
     /// # Errors
     /// When a file is missing, cannot be read or is invalid.
@@ -106,7 +104,6 @@ impl Tokenizer {
         Self::from_json(&bytes, config.as_ref()).map_err(|reason| TextError::Invalid { path, reason })
     }
 
-    /// A tokenizer of the `tokenizers` library.
     fn from_json(bytes: &[u8], config: Option<&Json>) -> Result<Self, String> {
         let tokenizer = tokenizers::Tokenizer::from_bytes(bytes).map_err(|error| error.to_string())?;
         let is_byte_level = match tokenizer.get_decoder() {
@@ -120,11 +117,11 @@ impl Tokenizer {
         let bytes_of = byte_characters();
         let (mut table, mut max_token_chars) = (Table::default(), 1);
         let mut piece = Vec::new();
-        // One by one: the whole vocabulary at once would be there twice.
+        // Read the tokens one by one: the whole vocabulary at once would need twice the memory.
         let mut ids = Ids::new(&tokenizer, added.keys().max().copied());
         while let Some((id, text)) = ids.next()? {
             piece.clear();
-            // A token may be in the model's vocabulary under another text.
+            // An added token can replace the text in the model's vocabulary.
             let own = added.get(&id).map(|token| &token.content);
             if let Some(text) = own.or(text.as_ref()) {
                 max_token_chars = max_token_chars.max(text.chars().count());
@@ -147,9 +144,9 @@ impl Tokenizer {
         Ok(Self(Arc::new(Inner { kind, table, special, eos, special_texts, max_token_chars })))
     }
 
-    /// The tokens of a text. `add_special` adds the model's special tokens around a text, such as a
-    /// first token. Special tokens written in the text are recognised. Large texts may wait for
-    /// each other: the library needs many times their length in memory.
+    /// Encodes a text. `add_special` adds the model's special tokens around the text, such as a BOS token. Special
+    /// tokens written in the text are recognized. A large text may wait for others to finish, because the library
+    /// needs many times their length in memory.
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, TextError> {
         match &self.0.kind {
             Kind::Builtin(builtin) => Ok(builtin.encode(text)),
@@ -164,8 +161,7 @@ impl Tokenizer {
         }
     }
 
-    /// The text of tokens. Bytes that are not characters become replacement
-    /// characters; ids beyond the vocabulary have no text.
+    /// Decodes tokens. Invalid UTF-8 becomes replacement characters; ids beyond the vocabulary have no text.
     #[must_use]
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> String {
         if let Kind::Library { tokenizer, is_byte_level: false, .. } = &self.0.kind {
@@ -178,34 +174,31 @@ impl Tokenizer {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// Tokens that end an output, by the tokenizer alone; a generation config may
-    /// name more.
+    /// The tokens that end an output, from the tokenizer alone. A generation config may add more.
     #[must_use]
     pub fn eos_token_ids(&self) -> &[u32] {
         &self.0.eos
     }
 
-    /// One more than the largest id.
+    /// The largest id plus one.
     #[must_use]
     pub fn vocab_size(&self) -> u32 {
         self.0.table.ends.len() as u32
     }
 
-    /// Characters of the longest token in the vocabulary, which vLLM uses to reject long texts
-    /// before it counts their tokens.
+    /// The number of characters in the longest token. vLLM uses it to reject long texts before it tokenizes them.
     #[must_use]
     pub fn max_token_chars(&self) -> usize {
         self.0.max_token_chars
     }
 
-    /// The text of one token by itself; replacement characters where it is a part of
-    /// a character.
+    /// The text of a single token. Parts of a character become replacement characters.
     #[must_use]
     pub fn token_text(&self, id: u32) -> String {
         String::from_utf8_lossy(self.token_bytes(id)).into_owned()
     }
 
-    /// The name of one token in the vocabulary, such as `Ġtwo`.
+    /// The name of a token in the vocabulary, such as `Ġtwo`.
     #[must_use]
     pub fn token_name(&self, id: u32) -> String {
         match &self.0.kind {
@@ -214,19 +207,19 @@ impl Tokenizer {
         }
     }
 
-    /// The bytes of one token, empty beyond the vocabulary.
+    /// The bytes of a token, or none beyond the vocabulary.
     #[must_use]
     pub fn token_bytes(&self, id: u32) -> &[u8] {
         self.0.table.get(id)
     }
 
-    /// Whether a token is a special one, which texts leave out.
+    /// Whether a token is special, so that decoded text can leave it out.
     #[must_use]
     pub fn is_special(&self, id: u32) -> bool {
         self.0.special.contains(&id)
     }
 
-    /// The id of a special token, or of another token by its text.
+    /// Looks up the id of a token, special or not, by its text.
     #[must_use]
     pub fn token_id(&self, text: &str) -> Option<u32> {
         match &self.0.kind {
@@ -235,26 +228,26 @@ impl Tokenizer {
         }
     }
 
-    /// `bos_token`, `eos_token` and others by name, as templates know them.
+    /// The texts of `bos_token`, `eos_token` and so on, by name.
     #[must_use]
     pub fn special_texts(&self) -> &BTreeMap<String, String> {
         &self.0.special_texts
     }
 
-    /// Whether a text is the bytes of its tokens, one after another.
+    /// Whether decoding concatenates the bytes of the tokens.
     pub(crate) fn is_byte_level(&self) -> bool {
         !matches!(self.0.kind, Kind::Library { is_byte_level: false, .. })
     }
 }
 
-/// The ids of a tokenizer from 0 on, each with its text in the model's vocabulary.
+/// All ids of a tokenizer, from 0, each with its text in the model's vocabulary.
 struct Ids<'a> {
     tokenizer: &'a tokenizers::Tokenizer,
     last_added: Option<u32>,
-    /// Texts in the model's vocabulary that have not come.
+    /// The number of texts in the model's vocabulary that are not yet returned.
     left: usize,
     next: u32,
-    /// One more than the last id with a text.
+    /// The last id with a text, plus one.
     end: u32,
 }
 
@@ -264,14 +257,14 @@ impl<'a> Ids<'a> {
         Self { tokenizer, last_added, left: tokenizer.get_vocab_size(false), next: 0, end }
     }
 
-    /// The next id; none behind the last one.
+    /// Returns the next id, or none after the last.
     fn next(&mut self) -> Result<Option<(u32, Option<String>)>, String> {
         let id = self.next;
         if self.left == 0 && self.last_added.is_none_or(|last| id > last) {
             return Ok(None);
         }
         if id > IDS_MAX {
-            // Unless several texts have one id, which has one of them.
+            // If several texts share an id, `left` never reaches zero.
             return match self.tokenizer.get_vocab(true).into_values().max() {
                 Some(last) if last > IDS_MAX => Err(format!("a token has id {last}: expected at most {IDS_MAX}")),
                 _ => Ok(None),
@@ -287,10 +280,10 @@ impl<'a> Ids<'a> {
     }
 }
 
-/// Far beyond any vocabulary, so that a wrong id cannot take all memory.
+/// Larger ids are refused, so that a wrong id cannot use up all memory.
 const IDS_MAX: u32 = 4_000_000;
 
-/// The special tokens that `tokenizer_config.json` names.
+/// Returns the special tokens in `tokenizer_config.json`.
 fn special_texts(config: &Json) -> BTreeMap<String, String> {
     let Some(config) = config.as_object() else { return BTreeMap::new() };
     let named = config.iter().filter(|(name, _)| name.ends_with("_token"));
@@ -298,8 +291,8 @@ fn special_texts(config: &Json) -> BTreeMap<String, String> {
     named.filter_map(|(name, value)| Some((name.clone(), text(value)?))).collect()
 }
 
-/// The characters that byte-level vocabularies write bytes as: printable bytes as
-/// themselves, the others from U+0100 on.
+/// The characters that stand for bytes in byte-level vocabularies: printable bytes stand for themselves, the others
+/// start at U+0100.
 fn byte_characters() -> BTreeMap<char, u8> {
     let mut others = 0x100..;
     let is_printable = |byte: u8| matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
@@ -310,7 +303,7 @@ fn byte_characters() -> BTreeMap<char, u8> {
     (0..=u8::MAX).filter_map(pair).collect()
 }
 
-/// A piece of a vocabulary with byte fallback (`<0x0A>`) and `▁` for spaces.
+/// Decodes a vocabulary entry with byte fallback (`<0x0A>`) and `▁` for spaces.
 fn plain_piece(text: &str) -> Vec<u8> {
     let hex = text.strip_prefix("<0x").and_then(|rest| rest.strip_suffix('>')).filter(|hex| hex.len() == 2);
     match hex.and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
@@ -319,8 +312,7 @@ fn plain_piece(text: &str) -> Vec<u8> {
     }
 }
 
-/// A limit of the memory of all works together. One that exceeds it alone goes when there is
-/// no other.
+/// A shared memory limit. A job larger than the limit runs when no other job runs.
 #[derive(Debug)]
 struct Room {
     limit_bytes: usize,
@@ -337,8 +329,7 @@ impl Room {
         self.taken_bytes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits on this thread until there is room for `bytes`, which are taken until the guard
-    /// is dropped.
+    /// Blocks this thread until `bytes` are free, and takes them until the guard is dropped.
     pub(crate) fn wait(&self, bytes: usize) -> Held<'_> {
         let bytes = bytes.min(self.limit_bytes);
         let is_full = |taken: &mut usize| *taken + bytes > self.limit_bytes;
@@ -348,7 +339,7 @@ impl Room {
     }
 }
 
-/// The memory of one work.
+/// Memory taken by one job.
 #[derive(Debug)]
 struct Held<'a> {
     room: &'a Room,
@@ -387,7 +378,7 @@ mod tests {
             drop((first, second));
             for _ in 0..2 {
                 let taken = begins.recv().expect("it has begun");
-                // The small one may begin beside the second one, before that has ended.
+                // The small job may start while the second one still runs.
                 assert!([1, 7, 10].contains(&taken), "{taken} bytes: they were there at the same time");
             }
         });

@@ -1,4 +1,4 @@
-//! Tools that requests offer, and the structure of calls of them.
+//! Tools that requests offer, and structural tags for calls to them.
 
 mod forms;
 
@@ -13,26 +13,26 @@ pub use forms::{CallForm, JsonForm, PythonForm, SectionForm, XmlForm};
 #[derive(Clone, Debug, serde::Deserialize)]
 pub struct Tool {
     pub name: String,
-    /// The JSON schema of its arguments; none means an object of any kind.
+    /// The JSON schema of the arguments. Without one, any object is allowed.
     #[serde(default)]
     pub parameters: Option<Box<RawValue>>,
 }
 
-/// Byte limit for the tags of all tools. Tools beyond it have no schema, or are not called.
+/// Limit of the size of all tags. Tools beyond it lose their schema, or get no tag at all.
 const TAG_BYTES_MAX: usize = 768 << 10;
 
-/// Deeper schemas are not followed.
+/// Deeper schemas are ignored.
 const NESTING_MAX: usize = 64;
 
 impl Tool {
-    /// The schema as given, so that its keys keep their order.
+    /// Returns the schema as given, which keeps the order of its keys.
     fn schema(&self) -> &str {
         let schema = self.parameters.as_deref().map_or("true", RawValue::get);
         if schema == "null" || nesting(schema) > NESTING_MAX { "true" } else { schema }
     }
 }
 
-/// How deep the objects and lists of a text of JSON nest.
+/// Returns the nesting depth of a JSON text.
 fn nesting(json: &str) -> usize {
     let (mut depth, mut deepest) = (0_usize, 0);
     let (mut is_text, mut is_escaped) = (false, false);
@@ -53,9 +53,9 @@ fn nesting(json: &str) -> usize {
 }
 
 impl CallForm {
-    /// The structural tag of a text that calls one of the tools, or of several calls
-    /// where `may_repeat`. Unlike vLLM's it has the schemas of all tools, whether or
-    /// not they are `strict`: models follow them without being made to.
+    /// Returns the structural tag for a text with one call, or with several calls if `may_repeat`. Unlike in vLLM,
+    /// it contains the schemas of all tools, even if they are not `strict`: real models mostly follow schemas
+    /// without being forced.
     #[must_use]
     pub fn constraint<'a>(&self, tools: impl Iterator<Item = &'a Tool>, may_repeat: bool) -> String {
         let format = match self {
@@ -87,7 +87,7 @@ impl SectionForm {
         let tags = tags(tools, "json", |name| {
             (format!("{}{kind}{name}{number}{}", self.call_start, self.name_end), self.call_end.to_owned())
         });
-        // All calls of a text would have the same number.
+        // One call only: each further call would have the same number.
         section([self.start, self.separator, self.end], &tags, may_repeat && !self.is_numbered)
     }
 }
@@ -113,7 +113,7 @@ impl XmlForm {
     }
 }
 
-/// A tag for each tool, whose arguments are written in a style between both texts.
+/// Returns a tag for each tool. `around` gives the texts before and after the arguments.
 fn tags<'a>(tools: impl Iterator<Item = &'a Tool>, style: &str, around: impl Fn(&str) -> (String, String)) -> String {
     let tag = |tool: &Tool, schema: &str| {
         let (begin, end) = around(&tool.name);
@@ -138,7 +138,7 @@ fn tags<'a>(tools: impl Iterator<Item = &'a Tool>, style: &str, around: impl Fn(
     tags
 }
 
-/// Tags between a start and an end, with a separator.
+/// Returns a sequence of a start, tags with a separator, and an end.
 fn section([start, separator, end]: [&str; 3], tags: &str, may_repeat: bool) -> String {
     let constant = |text: &str| json!({"type": "const_string", "value": text});
     format!(

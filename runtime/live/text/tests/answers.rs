@@ -24,7 +24,7 @@ fn request(slot: u32, seed: u64, structured_output: &str) -> TokenRequest<'_> {
     }
 }
 
-/// The answer up to its end, in pieces of `count` tokens, or the refusal.
+/// Generates an answer up to its end, in pieces of `count` tokens. Returns its text, or the refusal.
 fn said(model: &TextModel, tokenizer: &Tokenizer, request: &TokenRequest<'_>, count: u32) -> Result<String, String> {
     let mut source = model.source();
     let mut tokens: Vec<u32> = Vec::new();
@@ -107,7 +107,7 @@ fn weather() -> Vec<Tool> {
     .expect("they are tools")
 }
 
-/// The calls of a text that is nothing but calls in the form of `hermes`.
+/// Parses a text that contains only calls in the `hermes` format.
 fn calls(text: &str) -> Vec<Value> {
     let inside = text.strip_prefix("<tool_call>\n").and_then(|text| text.strip_suffix("\n</tool_call>"));
     let calls = inside.unwrap_or_else(|| panic!("{text}")).split("\n</tool_call><tool_call>\n");
@@ -172,7 +172,7 @@ fn reasoning_leaves_half_of_the_output_to_the_answer() {
     }
 }
 
-/// As vLLM's logits processor does it: the end of reasoning is the token behind the budget.
+/// As with vLLM's logits processor, the end of reasoning comes right after the budget.
 #[test]
 fn reasoning_ends_at_its_budget() {
     let tokenizer = Tokenizer::builtin();
@@ -208,7 +208,6 @@ fn texts_end_at_their_length_but_not_before_the_least_one() {
     assert!(end(None, 0).is_some_and(|end| end > 0));
 }
 
-/// Requests that ask for the same structure share it.
 #[test]
 fn a_structure_is_read_once() {
     let model = TextModel::new(&Tokenizer::builtin());

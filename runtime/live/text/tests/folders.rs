@@ -1,4 +1,4 @@
-//! Model folders and tokenizers of the library.
+//! Model folders and tokenizers of the `tokenizers` library.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use vcr_text::{Detokenizer, English, ModelFolder, TextModel, Tokenizer};
 
-/// The alphabet of byte-level vocabularies.
+/// Returns the character that stands for a byte in byte-level vocabularies.
 fn byte_char(byte: u8) -> char {
     let printable = |byte: u8| matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
     let others = (0..byte).filter(|other| !printable(*other)).count() as u32;
@@ -19,7 +19,7 @@ fn added(id: u32, content: &str, special: bool) -> Value {
         "normalized": false, "special": special})
 }
 
-/// A byte-level BPE in the manner of Qwen's and Llama 3's, with few merges.
+/// A byte-level BPE tokenizer like Qwen's and Llama 3's, with few merges.
 fn byte_level() -> Value {
     let mut vocab: serde_json::Map<String, Value> =
         (0..=255).map(|byte| (byte_char(byte).to_string(), json!(byte))).collect();
@@ -38,7 +38,7 @@ fn byte_level() -> Value {
     })
 }
 
-/// A BPE with byte fallback and `\u{2581}` for spaces, in the manner of Llama 2's.
+/// A BPE tokenizer with byte fallback and `\u{2581}` for spaces, like Llama 2's.
 fn byte_fallback() -> Value {
     let mut vocab: serde_json::Map<String, Value> =
         (0..=255).map(|byte: u32| (format!("<0x{byte:02X}>"), json!(byte + 3))).collect();
@@ -95,7 +95,7 @@ fn streamed(mut text: Detokenizer, ids: &[u32]) -> String {
 }
 
 proptest! {
-    /// Our table of bytes must equal the library's decoder.
+    /// Our byte table must agree with the library's decoder.
     #[test]
     fn byte_level_pieces_are_the_whole_text(ids in prop::collection::vec(0u32..270, 0..40), skip: bool) {
         let ours = tokenizer(byte_level());
@@ -105,7 +105,7 @@ proptest! {
         prop_assert_eq!(streamed(Detokenizer::new(&ours, skip), &ids), ours.decode(&ids, skip));
     }
 
-    /// Texts of whole characters come out as they went in, byte fallback or not.
+    /// With or without byte fallback, text of whole characters survives encoding and decoding.
     #[test]
     fn pieces_of_texts_with_byte_fallback_are_the_whole(text in "[a-z \u{e9}\u{4e2d}\u{1f600}]{0,40}") {
         let ours = tokenizer(byte_fallback());
@@ -161,7 +161,7 @@ fn english_reads_the_same_in_any_tokenizer() {
         ids.iter().for_each(|id| stream.push(*id, &mut out));
         stream.finish(&mut out);
         texts.push(out);
-        // Its vocabulary also makes JSON, where it has pieces for it.
+        // A model must also build from a vocabulary without pieces of JSON.
         let _ = TextModel::new(&tokenizer);
     }
     assert_eq!(texts[0], texts[1]);

@@ -31,7 +31,7 @@ struct Vector {
     error_type: Option<String>,
 }
 
-/// Differences between the library's texts and ours; how many were compared.
+/// Returns the differences from Transformers' results, and the number of comparisons.
 fn differences(folder: &Path, vectors: &Path) -> (Vec<String>, usize) {
     let text = std::fs::read_to_string(vectors).expect("there are vectors");
     let lines: Vec<Box<serde_json::value::RawValue>> = serde_json::from_str(&text).expect("they are JSON");
@@ -64,7 +64,7 @@ fn differences(folder: &Path, vectors: &Path) -> (Vec<String>, usize) {
         match (&vector.text, &rendered) {
             (Some(text), Ok(ours)) if text == ours => {}
             (None, Err(error)) => {
-                // An error raised by a template reaches the user.
+                // Errors that a template raises reach the user, so their text must match.
                 let is_raised = vector.error_type.as_deref() == Some("TemplateError");
                 if is_raised
                     && (error.kind != TemplateErrorKind::Raised || vector.error.as_ref() != Some(&error.reason))
@@ -96,8 +96,7 @@ fn templates_render_as_in_transformers() {
     assert!(count > 200);
 }
 
-/// For templates other than those kept here: `tests/templates/vectors.py FOLDER FILE` makes the
-/// vectors.
+/// Checks other templates, with vectors from `tests/templates/vectors.py FOLDER FILE`.
 #[test]
 fn further_templates_render_as_in_transformers() {
     let (Some(folder), Some(vectors)) = (std::env::var_os("VCR_TEMPLATES"), std::env::var_os("VCR_TEMPLATE_VECTORS"))
@@ -143,7 +142,7 @@ fn errors_name_the_line() {
     let error = raising.render(&chat(r#"[{"role": "user"}]"#)).expect_err("it says no");
     assert_eq!(error.to_string(), "line 3: No, user");
     assert_eq!((error.kind, error.reason.as_str()), (TemplateErrorKind::Raised, "No, user"));
-    // Another chat may have the required fields.
+    // Another chat may have the fields that the template requires.
     assert_eq!(raising.check(), Ok(()));
 }
 

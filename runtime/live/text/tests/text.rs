@@ -1,4 +1,4 @@
-//! Tokenizers, detokenizers and stop strings against whole texts.
+//! Incremental results of tokenizers, detokenizers and stop strings, compared with those for whole texts.
 
 use proptest::prelude::*;
 use vcr_text::{Detokenizer, English, StopStrings, Tokenizer};
@@ -18,7 +18,6 @@ fn streamed(tokenizer: &Tokenizer, ids: &[u32], skip_special: bool) -> Vec<Strin
 }
 
 proptest! {
-    /// Prompts of any characters come back as they were.
     #[test]
     fn the_builtin_tokenizer_loses_nothing(text in "\\PC{0,200}|[a-z \\n]{0,200}") {
         let tokenizer = Tokenizer::builtin();
@@ -26,14 +25,14 @@ proptest! {
         prop_assert_eq!(tokenizer.decode(&ids, false), text);
     }
 
-    /// Models may emit any bytes; the pieces of a stream add up to the whole.
+    /// Models can emit any bytes.
     #[test]
     fn pieces_are_the_whole_text(ids in prop::collection::vec(0u32..1400, 0..60), skip_special: bool) {
         let tokenizer = Tokenizer::builtin();
         prop_assert_eq!(streamed(&tokenizer, &ids, skip_special).concat(), tokenizer.decode(&ids, skip_special));
     }
 
-    /// Most invalid sequences begin like valid ones.
+    /// Most invalid sequences start like valid ones.
     #[test]
     fn pieces_of_broken_characters_are_the_whole_text(
         ids in prop::collection::vec(prop::sample::select(vec![65u32, 0x80, 0xbf, 0xc3, 0xe2, 0x82, 0xac, 0xf0, 0x9f, 0x98, 0xff]), 0..40),
@@ -42,7 +41,7 @@ proptest! {
         prop_assert_eq!(streamed(&tokenizer, &ids, true).concat(), tokenizer.decode(&ids, true));
     }
 
-    /// Results do not depend on the pieces of the text, for one stop string.
+    /// With one stop string, results do not depend on how the text is cut.
     #[test]
     fn a_stop_string_is_found_wherever_the_text_is_cut(
         pieces in prop::collection::vec("[ab\u{e9}]{0,3}", 0..40),
@@ -64,7 +63,6 @@ proptest! {
         prop_assert_eq!(matched, whole.contains(&stop));
     }
 
-    /// Nothing that is released may turn out to belong to a stop string.
     #[test]
     fn released_text_never_holds_a_stop_string(
         pieces in prop::collection::vec("[ab]{0,3}", 0..60),
@@ -119,7 +117,7 @@ fn long_texts_keep_a_short_tail() {
     assert_eq!(out, "\u{e9}xyz ".repeat(100_000));
 }
 
-/// The text of a seed, until it ends by itself.
+/// Generates a text until it ends by itself.
 fn text_of(tokenizer: &Tokenizer, english: &English, seed: u64) -> String {
     let mut text = english.start(seed);
     let mut ids = Vec::new();
@@ -143,7 +141,7 @@ fn english_is_readable_varied_and_repeatable() {
     sorted.dedup();
     assert!(sorted.len() > 190, "{} of 200 differ", sorted.len());
     assert_eq!(texts[7], text_of(&tokenizer, &English::new(&Tokenizer::builtin()), 7));
-    // A word is a token, mostly, as in the tokenizers of models.
+    // Most words should be one token, as in tokenizers of real models.
     let all = texts.concat();
     let (tokens, words) = (tokenizer.encode(&all, false).expect("it has tokens").len(), all.split(' ').count());
     assert!((words..2 * words).contains(&tokens), "{tokens} tokens of {words} words");

@@ -1,8 +1,8 @@
-//! The grammar: sentences with places for words.
+//! The grammar: sentence patterns and the words for their slots.
 
-/// Sentences. `A` adjective, `N` noun, `S` plural noun, `V` verb of one, `W` verb of
-/// many, `D` adverb, `P` place, `T` time, `C` connective at the start, `H` a person's
-/// role; all else stands for itself.
+/// Sentence patterns. `A` is an adjective, `N` a noun, `S` a plural noun, `V` a singular verb, `W` a plural verb,
+/// `D` an adverb, `P` a place, `T` a time, `C` an opening connective and `H` a person's role. Other words stand for
+/// themselves.
 pub(super) const PATTERNS: &[&str] = &[
     "The A N V the N .",
     "Many S W the N every day .",
@@ -28,7 +28,7 @@ pub(super) const PATTERNS: &[&str] = &[
     "No two S are A in the same way .",
 ];
 
-/// Words for the places of a sentence.
+/// Words for each kind of slot.
 const WORDS: &[(&str, &str)] = &[
     (
         "A",
@@ -87,27 +87,26 @@ const WORDS: &[(&str, &str)] = &[
     ),
 ];
 
-/// One place of a sentence.
 pub(super) struct Part {
     word: String,
     begins: bool,
 }
 
-/// The places of a pattern; words of several parts are several texts in one.
+/// Splits a pattern into its slots.
 pub(super) fn parts(pattern: &str) -> impl Iterator<Item = Part> {
     pattern.split(' ').enumerate().map(|(index, word)| {
-        // The article begins a sentence, elsewhere `A` is an adjective.
+        // At the start of a sentence, `A` is the article; elsewhere it is an adjective.
         Part { word: word.to_owned(), begins: index == 0 }
     })
 }
 
 impl Part {
-    /// Whether nothing stands before it.
+    /// Whether no space comes before this part.
     pub(super) fn is_attached(&self) -> bool {
         matches!(self.word.as_str(), "." | ",")
     }
 
-    /// Words allowed in this place.
+    /// The words allowed in this slot.
     pub(super) fn texts(&self) -> Vec<String> {
         let is_article = self.begins && self.word == "A";
         let class = WORDS.iter().find(|(name, _)| *name == self.word && !is_article);

@@ -1,4 +1,4 @@
-//! Jinja as Transformers sets it up.
+//! The Jinja environment, set up as in Transformers.
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Rest, ValueKind};
@@ -8,17 +8,17 @@ use minijinja_contrib::pycompat::unknown_method_callback;
 use crate::python;
 use crate::{TemplateError, TemplateErrorKind};
 
-/// The name under which the one template is compiled.
+/// The name of the template in its environment.
 pub(super) const NAME: &str = "chat template";
 
-/// Work that one rendering may take: instructions, and 64 bytes of text each. A chat
-/// of ten thousand messages takes a few million.
+/// Limit of work for one rendering: one unit per instruction and per 64 bytes of text. A chat of ten thousand
+/// messages takes a few million.
 const FUEL: u64 = 20_000_000;
 
-/// Marks errors of `raise_exception`.
+/// Marks errors from `raise_exception`.
 const RAISED: &str = "raised by the template: ";
 
-/// An environment with the template, which knows no files.
+/// Creates an environment that contains only this template and loads no files.
 pub(super) fn compiled(source: &str) -> Result<Environment<'static>, TemplateError> {
     let mut environment = Environment::new();
     let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
@@ -32,7 +32,7 @@ pub(super) fn compiled(source: &str) -> Result<Environment<'static>, TemplateErr
         python::tojson(value, &arguments, &options)
     });
     environment.add_filter("string", |value: &Value| python::text(value).into_owned());
-    // As Jinja sees it: an undefined value is empty, a text is a sequence.
+    // As in Jinja, an undefined value is iterable and a string is a sequence.
     environment.add_test("iterable", |value: &Value| {
         !matches!(value.kind(), ValueKind::None | ValueKind::Bool | ValueKind::Number)
     });
@@ -50,7 +50,7 @@ pub(super) fn compiled(source: &str) -> Result<Environment<'static>, TemplateErr
     Ok(environment)
 }
 
-/// Lets the template see one instant, in UTC.
+/// Makes `strftime_now` return this time, in UTC.
 pub(super) fn fixed_clock(environment: &mut Environment<'static>, now_s: i64) {
     environment.add_function("strftime_now", move |format: &str| -> Result<String, Error> {
         let refused = |error: jiff::Error| Error::new(ErrorKind::InvalidOperation, format!("strftime_now: {error}"));
@@ -59,7 +59,7 @@ pub(super) fn fixed_clock(environment: &mut Environment<'static>, now_s: i64) {
     });
 }
 
-/// A template's error with its line and its causes.
+/// Converts an error, with its line and causes.
 pub(super) fn failed(error: &Error) -> TemplateError {
     let mut reason = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
     let mut deepest = error;
@@ -88,7 +88,7 @@ pub(super) fn failed(error: &Error) -> TemplateError {
     TemplateError { kind, line: error.line().or(deepest.line()), reason }
 }
 
-/// Methods of Python's texts that `minijinja-contrib` lacks.
+/// Methods of Python's `str` that `minijinja-contrib` lacks.
 fn method(state: &mut State, value: &Value, name: &str, arguments: &[Value]) -> Result<Value, Error> {
     let given = arguments.first().and_then(Value::as_str);
     if let (Some(text), Some(given)) = (value.as_str(), given) {
@@ -113,8 +113,8 @@ fn method(state: &mut State, value: &Value, name: &str, arguments: &[Value]) -> 
     unknown_method_callback(state, value, name, arguments)
 }
 
-/// Rewrites syntax that the library reads differently from Transformers. `{% generation %}` marks
-/// parts of the text for training and changes nothing else; it becomes a condition that holds.
+/// Rewrites syntax that minijinja handles differently from Transformers. `{% generation %}` only marks text for
+/// training; it becomes a condition that is always true.
 fn rewritten(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;
@@ -126,7 +126,7 @@ fn rewritten(source: &str) -> String {
         match word {
             "generation" => out += &format!("{{%{}%}}", tag.replace("generation", "if true")),
             "endgeneration" => out += &format!("{{%{}%}}", tag.replace("endgeneration", "endif")),
-            // Jinja keeps a line's end after it, whatever the options are.
+            // Jinja always keeps the newline after this tag.
             "raw" if !tag.ends_with(['-', '+']) => out += &format!("{{%{tag}+%}}"),
             _ => out.push_str(&rest[at..at + length + 2]),
         }

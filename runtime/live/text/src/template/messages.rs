@@ -1,4 +1,4 @@
-//! Messages as templates want them.
+//! Converts messages to the form that templates expect.
 
 use minijinja::Value;
 use minijinja::value::ValueKind;
@@ -6,7 +6,7 @@ use minijinja::value::ValueKind;
 use super::{ContentFormat, refused};
 use crate::TemplateError;
 
-/// A map's entries in order, with some replaced or added.
+/// Copies a map in order, with some entries replaced or added.
 fn with(map: &Value, changes: Vec<(&str, Value)>) -> Value {
     let keys: Vec<Value> = map.try_iter().into_iter().flatten().collect();
     let is_changed = |key: &Value| changes.iter().any(|(name, _)| key.as_str() == Some(*name));
@@ -30,8 +30,7 @@ fn field(map: &Value, name: &str) -> Option<Value> {
     map.get_attr(name).ok().filter(|value| !value.is_undefined() && !value.is_none())
 }
 
-/// Messages as vLLM hands them to a template: contents in the template's format,
-/// arguments of calls parsed.
+/// Prepares messages as vLLM does: contents in the template's format, arguments of tool calls parsed.
 pub(super) fn prepared(messages: &Value, format: ContentFormat) -> Result<Value, TemplateError> {
     if messages.kind() != ValueKind::Seq {
         return Err(refused("invalid messages: expected a list"));
@@ -55,11 +54,11 @@ fn prepared_message(message: &Value, format: ContentFormat) -> Result<Value, Tem
         let calls = list(&calls).iter().map(with_parsed_arguments).collect::<Result<Vec<_>, _>>()?;
         changes.push(("tool_calls", Value::from(calls)));
     }
-    // Most messages are as templates want them, and are shared.
+    // Most messages need no change and are shared.
     Ok(if changes.is_empty() { message.clone() } else { with(message, changes) })
 }
 
-/// A content in the template's format; none if it is in that format.
+/// Converts content to the template's format. Returns none if it already has that format.
 fn converted(content: &Value, format: ContentFormat) -> Option<Value> {
     Some(match (format, content.kind()) {
         (ContentFormat::String, ValueKind::Seq) => Value::from(joined(&list(content))),
@@ -72,7 +71,7 @@ fn converted(content: &Value, format: ContentFormat) -> Option<Value> {
     })
 }
 
-/// The texts of parts, one per line; as in vLLM, other parts come before them.
+/// Joins the parts, one per line. As in vLLM, media come before text.
 fn joined(parts: &[Value]) -> String {
     let kind = |part: &Value| part_kind(part);
     let media = parts.iter().filter_map(|part| kind(part).map(|kind| Value::from(format!("<|{kind}|>"))));
@@ -87,14 +86,14 @@ fn joined(parts: &[Value]) -> String {
     joined
 }
 
-/// `image`, `audio` or `video` of a part with media.
+/// Returns the kind of a media part: `image`, `audio` or `video`.
 fn part_kind(part: &Value) -> Option<&'static str> {
     let kind = field(part, "type")?;
     let kind = kind.as_str()?;
     ["image", "audio", "video"].into_iter().find(|media| kind.contains(media))
 }
 
-/// The text of a part, which shares it.
+/// The text of a part, without a copy.
 fn part_text(part: &Value) -> Value {
     if part.as_str().is_some() {
         return part.clone();
@@ -103,12 +102,12 @@ fn part_text(part: &Value) -> Value {
     given.map_or_else(|| Value::from(""), |value| as_text(&value))
 }
 
-/// `str(value)`, which is the value itself where that is a text.
+/// Returns `str(value)`; a string is shared.
 fn as_text(value: &Value) -> Value {
     if value.as_str().is_some() { value.clone() } else { Value::from(crate::python::text(value).into_owned()) }
 }
 
-/// A part as templates know it: `{"type": "text", "text": ...}` or `{"type": "image"}`.
+/// Simplifies a part to `{"type": "text", "text": ...}` or `{"type": "image"}`.
 fn plain_part(part: &Value) -> Value {
     match part_kind(part) {
         Some(kind) => Value::from_pairs([("type", Value::from(kind))]),
@@ -130,10 +129,10 @@ fn with_parsed_arguments(call: &Value) -> Result<Value, TemplateError> {
     Ok(with(call, vec![("function", with(&function, vec![("arguments", arguments)]))]))
 }
 
-/// Names under which models know their reasoning.
+/// The keys under which templates look for reasoning.
 const REASONING: [&str; 3] = ["reasoning", "reasoning_content", "thinking"];
 
-/// Messages with their reasoning under every name.
+/// Copies the reasoning of each message to all these keys.
 pub(super) fn with_reasoning_aliases(messages: &Value) -> Value {
     if messages.kind() != ValueKind::Seq {
         return messages.clone();
@@ -147,7 +146,7 @@ pub(super) fn with_reasoning_aliases(messages: &Value) -> Value {
     Value::from(list(messages).iter().map(aliased).collect::<Vec<_>>())
 }
 
-/// The messages with a mark behind the last one's text, and that text.
+/// Appends a mark to the text of the last message. Returns all messages and that text.
 pub(super) fn tagged(messages: &Value, tag: &str) -> Result<(Value, Value), TemplateError> {
     let mut all = list(messages);
     let last = all.pop().ok_or_else(|| refused("continue_final_message is set but the conversation is empty"))?;
@@ -171,9 +170,9 @@ pub(super) fn tagged(messages: &Value, tag: &str) -> Result<(Value, Value), Temp
     Ok((Value::from(all), text))
 }
 
-/// Whether a template takes contents apart. vLLM looks for a loop over `content` in
-/// its syntax; here it is tried with one message of each kind, which finds the same
-/// where the parts' texts come out without the parts around them.
+/// Detects whether a template iterates over content parts. vLLM searches the syntax tree for a loop over `content`;
+/// here a message with one part is rendered. The results are equal if the template prints only the text of the
+/// part.
 pub(super) fn detected_format(render: impl Fn(Value) -> Result<String, TemplateError>) -> ContentFormat {
     const NEEDLE: &str = "needle-of-content";
     let part = Value::from_pairs([("type", Value::from("text")), ("text", Value::from(NEEDLE))]);

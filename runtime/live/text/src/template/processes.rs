@@ -1,10 +1,9 @@
-//! Renderings in processes of their own.
+//! Renders templates in separate processes.
 //!
-//! A template is a program that comes with a model. Instructions and texts count against its
-//! fuel, but some single operations of the template engine do not: lists that share their parts
-//! are doubled for nothing and written out at great length. A thread cannot be stopped, and a
-//! failed allocation ends the process. So another process renders. It has a limit of memory, it
-//! ends itself when a rendering takes too long, and only that rendering is lost.
+//! A template is a program that comes with a model. Instructions and text count against its fuel, but some single
+//! operations of minijinja do not: a list that contains the same list twice costs nothing to build and can be
+//! enormous when written out. A thread cannot be stopped, and a failed allocation ends the process. So a separate
+//! process renders, with a memory limit. It exits when a rendering takes too long, and only that rendering fails.
 
 use std::io::{self, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
@@ -20,52 +19,49 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use super::{Compiled, TemplateRequest};
 use crate::{TemplateError, TemplateErrorKind};
 
-/// Processor time of one rendering. A chat of ten thousand messages takes less than a second.
+/// Limit of processor time per rendering. A chat of ten thousand messages takes less than a second.
 const TIME: Duration = Duration::from_secs(5);
 
-/// Real time of one rendering, for machines that are busy.
+/// Limit of real time per rendering, for busy machines.
 const REAL_TIME: Duration = Duration::from_secs(30);
 
-/// How often these are checked.
+/// How often the time limits are checked.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Memory of a process in addition to its memory at the start, which limits the system's address
-/// space.
+/// Limit of the memory that a process may add to its initial address space.
 const MEMORY: u64 = 1 << 30;
 
-/// Length of a rendered text, which the server holds as well.
+/// Limit of a rendered text, because the server also holds it.
 const TEXT_BYTES: usize = 64 << 20;
 
-/// Processes at once. A rendering waits for one.
+/// The number of processes. When all are busy, a rendering waits.
 const PROCESSES: usize = 4;
 
-/// How long a rendering waits for a process: others may each take all their time.
+/// How long a rendering waits for a process. Earlier renderings may use their full time.
 const WAIT: Duration = Duration::from_secs(45);
 
-/// The exit code of a process whose rendering took too long.
+/// Exit code of a process whose rendering exceeded its time limit.
 const TOO_LONG: i32 = 3;
 
-/// The longest message between the processes. The length of a broken one is arbitrary.
+/// Limit of a message between the processes, because the length in a corrupt message can be anything.
 const MESSAGE_BYTES: u64 = 4 << 30;
 
-/// The command that starts a process for [`serve`]. Without it templates are rendered in this
-/// process.
+/// The command that starts a process for [`serve`]. Without it, templates are rendered in the server's process.
 static PROGRAM: OnceLock<(PathBuf, &'static str)> = OnceLock::new();
 
 static POOL: Pool = Pool { state: Mutex::new(State { idle: Vec::new(), count: 0 }), freed: Condvar::new() };
 
-/// Renders every template except the built-in one in processes of `program`, which is started with
-/// one argument and must call [`serve`] then.
+/// Renders all templates except the built-in one in processes of `program`. It is started with `argument` and must
+/// then call [`serve`].
 pub fn render_in_processes(program: PathBuf, argument: &'static str) {
     _ = PROGRAM.set((program, argument));
 }
 
-/// Whether templates are rendered in other processes.
 pub(super) fn is_isolated() -> bool {
     PROGRAM.get().is_some()
 }
 
-/// One rendering.
+/// A rendering to be done.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Job {
     pub(super) template: Compiled,
@@ -74,8 +70,8 @@ pub(super) struct Job {
 
 type Rendered = Result<String, TemplateError>;
 
-/// Renders for the process at the other end of these pipes until it closes them. Must be the only work of its
-/// process, which gets a memory limit and may end at any time.
+/// Renders the jobs read from `input` until it is closed. Must be the only work of its process: the process gets a
+/// memory limit and may exit at any time.
 pub fn serve(input: impl Read, mut output: impl Write) -> io::Result<()> {
     limit_memory();
     let (rendering, watched) = mpsc::channel::<()>();
@@ -83,7 +79,7 @@ pub fn serve(input: impl Read, mut output: impl Write) -> io::Result<()> {
     let mut input = BufReader::new(input);
     let mut last: Option<super::Inner> = None;
     while let Some(Job { template, request }) = received::<Job>(&mut input)? {
-        // One message at the start of a rendering, and one at its end.
+        // The watchdog gets one message at the start of a rendering and one at its end.
         _ = rendering.send(());
         if last.as_ref().is_none_or(|last| last.compiled != template) {
             last = None;
@@ -111,7 +107,7 @@ fn within_length(text: String) -> Rendered {
     Err(failed(TemplateErrorKind::Limit, reason))
 }
 
-/// Ends the process once a rendering takes too long.
+/// Exits the process when a rendering takes too long.
 fn end_late_renderings(rendering: &mpsc::Receiver<()>) {
     while rendering.recv().is_ok() {
         let (start, began) = (processor_time(), Instant::now());
@@ -123,13 +119,13 @@ fn end_late_renderings(rendering: &mpsc::Receiver<()>) {
     }
 }
 
-/// Processor time of this process so far.
+/// Processor time that this process has used.
 fn processor_time() -> Duration {
     let now = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(u64::try_from(now.tv_sec).unwrap_or(0), u32::try_from(now.tv_nsec).unwrap_or(0))
 }
 
-/// The limit applies to address space, which includes the program's initial memory.
+/// Limits the address space, which includes the memory that the program has at the start.
 fn limit_memory() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let pages = std::fs::read_to_string("/proc/self/statm").ok();
@@ -138,9 +134,9 @@ fn limit_memory() {
     let mut limit = getrlimit(Resource::As);
     let wanted = own.saturating_add(MEMORY);
     limit.current = Some(limit.current.map_or(wanted, |current| current.min(wanted)));
-    // Where the system has no such limit, time and fuel remain.
+    // On systems without this limit, the limits of time and fuel remain.
     _ = setrlimit(Resource::As, limit);
-    // Its end is no crash that anybody looks into.
+    // Write no core dump when the limit ends the process.
     let mut core = getrlimit(Resource::Core);
     core.current = Some(0);
     _ = setrlimit(Resource::Core, core);
@@ -153,7 +149,7 @@ fn sent(pipe: &mut impl Write, message: &impl Serialize) -> io::Result<()> {
     pipe.flush()
 }
 
-/// The next message; none at the end.
+/// Reads the next message. Returns none at the end of the stream.
 fn received<T: DeserializeOwned>(pipe: &mut impl Read) -> io::Result<Option<T>> {
     let mut length = [0; 8];
     match pipe.read_exact(&mut length) {
@@ -172,7 +168,7 @@ fn received<T: DeserializeOwned>(pipe: &mut impl Read) -> io::Result<Option<T>> 
     Ok(Some(serde_json::from_slice(&text)?))
 }
 
-/// Processes that render, at most [`PROCESSES`].
+/// The processes that render, at most [`PROCESSES`].
 struct Pool {
     state: Mutex<State>,
     freed: Condvar,
@@ -180,7 +176,7 @@ struct Pool {
 
 struct State {
     idle: Vec<Worker>,
-    /// Number of all of them.
+    /// The number of idle and busy processes.
     count: usize,
 }
 
@@ -190,9 +186,9 @@ struct Worker {
     output: BufReader<ChildStdout>,
 }
 
-/// Renders in another process.
+/// Renders a job in another process.
 pub(super) fn rendered(job: &Job) -> Rendered {
-    // A process that waited for work may have ended meanwhile; one that just started has not.
+    // An idle process may have exited. Then the job goes to another process.
     for _ in 0..PROCESSES {
         let mut worker = POOL.taken()?;
         if sent(&mut worker.input, job).is_ok() {
@@ -210,7 +206,7 @@ impl Worker {
         };
         let mut command = Command::new(program);
         command.arg(argument).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-        // A signal from the terminal is for the server.
+        // Signals from the terminal must reach only the server.
         let mut child = command.process_group(0).spawn()?;
         let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(io::Error::other("a process without pipes"));
@@ -244,7 +240,7 @@ impl Pool {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An idle process, or a new one.
+    /// Returns an idle process, or starts one.
     fn taken(&self) -> Result<Worker, TemplateError> {
         let is_full = |state: &mut State| state.idle.is_empty() && state.count >= PROCESSES;
         let waited = self.freed.wait_timeout_while(self.state(), WAIT, is_full);
@@ -270,7 +266,7 @@ impl Pool {
         self.freed.notify_one();
     }
 
-    /// Waits for the end of a process, and returns its exit code if it ended by itself.
+    /// Waits for a process to exit. Returns its exit code unless a signal ended it.
     fn ended(&self, mut worker: Worker) -> Option<i32> {
         drop((worker.input, worker.output));
         let code = worker.child.wait().ok().and_then(|status| status.code());

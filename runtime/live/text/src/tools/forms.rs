@@ -1,81 +1,80 @@
-//! The forms of tool calls, by the names of vLLM's parsers.
+//! Formats of tool calls, by the names of vLLM's parsers.
 
 #[derive(Debug, PartialEq, Eq)]
 pub enum CallForm {
-    /// JSON objects of the tool's name and its arguments, between marks.
+    /// Each call is a JSON object with a name and arguments, between delimiters.
     Json(JsonForm),
-    /// The name, then the arguments as JSON, each between marks; all calls in a section.
+    /// The calls form a section. Each has a name and then JSON arguments, between delimiters.
     Section(SectionForm),
-    /// The name, then each argument by itself, as in XML.
+    /// The name comes first, then each argument separately, as in XML.
     Xml(XmlForm),
-    /// A list of calls as in Python.
+    /// The calls are a Python list.
     Python(PythonForm),
 }
 
-/// Marks around a call, which is a JSON object of the tool's name and its arguments.
+/// Delimiters around a call, which is a JSON object with a name and arguments.
 #[derive(Debug, PartialEq, Eq)]
 pub struct JsonForm {
-    /// Begins a call, or a list of calls.
+    /// Starts a call, or a list of calls.
     pub start: &'static str,
-    /// Whether an answer that begins with an object is a call without the start.
+    /// Whether an answer that starts with `{` is a call even without `start`.
     pub may_lack_start: bool,
-    /// Text right before the start.
+    /// Text right before `start`.
     pub before_start: &'static str,
-    /// Ends it; nothing where the object does.
+    /// Ends a call. Empty if the JSON object itself ends it.
     pub end: &'static str,
-    /// The white space between the object and both marks; any where none is given.
+    /// The white space between the object and both delimiters; none means that any is allowed.
     pub inner: Option<&'static str>,
-    /// Between calls of a list.
+    /// Separates the calls of a list.
     pub delimiter: Option<&'static str>,
-    /// The keys that arguments may have; the first is written.
+    /// The accepted keys for the arguments. The first is used for writing.
     pub argument_keys: &'static [&'static str],
 }
 
-/// Marks around the calls of a section, and in them.
+/// Delimiters of a section of calls.
 #[derive(Debug, PartialEq, Eq)]
 pub struct SectionForm {
-    /// Begins the section.
+    /// Starts the section.
     pub start: &'static str,
     pub end: &'static str,
-    /// Begins a call; the name is right behind it.
+    /// Starts a call. The name follows directly.
     pub call_start: &'static str,
-    /// Between the name and the arguments.
+    /// Separates the name from the arguments.
     pub name_end: &'static str,
     pub call_end: &'static str,
-    /// Between two calls.
+    /// Separates two calls.
     pub separator: &'static str,
-    /// Whether the tool's name has a kind, such as `functions.`, before it and a number, such as `:0`, after
-    /// it.
+    /// Whether the name has a prefix such as `functions.` and a number such as `:0` after it.
     pub is_numbered: bool,
 }
 
-/// Marks around a call, and around its arguments.
+/// Delimiters of a call and of its arguments.
 #[derive(Debug, PartialEq, Eq)]
 pub struct XmlForm {
-    /// Begins a call.
+    /// Starts a call.
     pub start: &'static str,
     pub end: &'static str,
-    /// Between the start and the name, with white space around it.
+    /// Comes between `start` and the name, with optional white space around it.
     pub before_name: &'static str,
     pub name_end: &'static str,
-    /// Begins an argument.
+    /// Starts an argument.
     pub key_start: &'static str,
     pub key_end: &'static str,
-    /// Between its key and its value, with white space around it.
+    /// Separates key and value, with optional white space around it.
     pub value_start: &'static str,
     pub value_end: &'static str,
-    /// Ends the arguments; nothing where the call's end does.
+    /// Ends the arguments. Empty if `end` itself ends them.
     pub function_end: &'static str,
-    /// Its name among the styles of structural tags.
+    /// The name of this style in structural tags.
     pub style: &'static str,
 }
 
-/// Marks around a list of calls of functions in Python, with keyword arguments.
+/// Delimiters around a Python list of function calls with keyword arguments.
 #[derive(Debug, PartialEq, Eq)]
 pub struct PythonForm {
-    /// Optional start of an answer with calls; it is not written.
+    /// Optional text before the calls. It is accepted but never written.
     pub start: &'static str,
-    /// Optional end of it.
+    /// Optional text after the calls.
     pub end: &'static str,
 }
 
@@ -180,8 +179,8 @@ const GLM45: CallForm = CallForm::Xml(XmlForm {
 const PYTHONIC: CallForm = CallForm::Python(PythonForm { start: "", end: "" });
 const LLAMA4_PYTHONIC: CallForm = CallForm::Python(PythonForm { start: "<|python_start|>", end: "<|python_end|>" });
 
-/// vLLM's tool-call parsers; `pythonic` and `llama4_pythonic` belong to its Python frontend. Calls in forms
-/// that are not simulated are written as `hermes` calls.
+/// vLLM's tool-call parsers. `pythonic` and `llama4_pythonic` exist only in its Python frontend. Formats that are
+/// not simulated are written as `hermes` calls.
 const NAMES: [(&str, &CallForm); 25] = [
     ("deepseek_v3", &DEEPSEEK_V3),
     ("deepseek_v31", &DEEPSEEK_V31),
@@ -210,7 +209,7 @@ const NAMES: [(&str, &CallForm); 25] = [
     ("step5", &HERMES),
 ];
 
-/// Parts of models' names and their parsers; the first that fits counts, as in vLLM.
+/// Parts of model names, each with its parser. The first match counts, as in vLLM.
 const MODELS: [(&str, &str); 34] = [
     ("mistral-", "mistral"),
     ("mixtral-", "mistral"),
@@ -249,17 +248,17 @@ const MODELS: [(&str, &str); 34] = [
 ];
 
 impl CallForm {
-    /// The form of one of vLLM's parsers.
+    /// Looks up the format of one of vLLM's parsers.
     ///
     /// # Errors
-    /// When there is no such parser, with the names that there are.
+    /// When no such parser exists. The error lists the allowed names.
     pub fn named(name: &str) -> Result<&'static Self, String> {
         let found = NAMES.iter().find(|(known, _)| *known == name);
         let names = || format!("expected one of auto, none, {}", NAMES.map(|(name, _)| name).join(", "));
         found.map(|(_, form)| *form).ok_or_else(names)
     }
 
-    /// The name of the parser that vLLM picks for a model by its name.
+    /// Returns the parser that vLLM picks for a model name.
     #[must_use]
     pub fn name_for(model: &str) -> Option<&'static str> {
         let model = model.to_lowercase();
