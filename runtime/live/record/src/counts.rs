@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::Serialize;
 
-/// A count that one thread changes and others read.
+/// A counter with one writer and many readers.
 #[derive(Debug, Default)]
 pub(crate) struct Count(AtomicU64);
 
@@ -44,50 +44,49 @@ macro_rules! counts {
 }
 
 counts! {
-    /// Engines that have presented themselves, each time counted.
+    /// Registrations of engines. An engine that registers again is counted again.
     engines,
-    /// Answers of the frontend to engines that were not handed on, because the
-    /// engines would not have been recorded.
+    /// INIT messages of the frontend that were not forwarded, because the engine could not have been recorded.
     refused_inits,
-    /// Requests that have arrived.
+    /// Requests that arrived.
     arrivals,
     /// Finished requests.
     requests,
-    /// The aborted part of these; over HTTP, exchanges whose clients disconnected.
+    /// Finished requests that were aborted. Over HTTP: exchanges whose clients disconnected.
     aborted,
-    /// Requests that are in progress, or were when the capture ended.
+    /// Requests in progress, or that were in progress when the capture ended.
     open,
-    /// Requests that were given up because their outputs were not recorded.
+    /// Requests that were dropped because some of their outputs were not recorded.
     broken,
-    /// Exchanges over HTTP.
+    /// HTTP exchanges.
     http,
-    /// The part of these whose bodies are incomplete in the capture because they were too long.
+    /// HTTP exchanges whose bodies exceeded the limit, so that the capture has only a part of them.
     left_out,
-    /// Generations over HTTP without a `request` line, since the lengths of their prompts are unknown.
+    /// Generations over HTTP without a `request` line, because the lengths of their prompts are unknown.
     without_lengths,
-    /// Strings over HTTP that look like keys.
+    /// Strings in HTTP exchanges that look like API keys.
     keys,
-    /// Tokens that requests got.
+    /// Tokens in the outputs of requests.
     tokens,
-    /// Messages with outputs or statistics.
+    /// Engine messages with outputs or statistics.
     steps,
     /// Batches of KV events.
     kv_batches,
-    /// Messages that were handed on but not recorded: the recorder was behind,
-    /// or the capture could not be written.
+    /// Messages that were forwarded but not recorded, because the recorder was behind or the capture could not be
+    /// written.
     lost_messages,
-    /// Their bytes.
+    /// Bytes of the lost messages.
     lost_bytes,
-    /// Messages that were handed on but could not be read.
+    /// Messages that were forwarded but could not be decoded.
     undecodable,
-    /// Outputs of requests that are not known, or over.
+    /// Outputs for unknown or finished requests.
     unmatched_outputs,
-    /// Breaks in the traffic.
+    /// Interruptions of the traffic.
     breaks,
     /// Files of the capture.
     parts,
-    /// Files that were removed while they were written.
+    /// Files that were removed while they were being written.
     removed_files,
-    /// Requests that were over in them.
+    /// Finished requests in the removed files.
     removed_requests,
 }

@@ -8,7 +8,7 @@ use vcr_trace::capture::EngineRecord;
 
 use crate::request::Load;
 
-/// Names, addresses and numbers: settings that affect no result.
+/// Settings that cannot affect results: names, addresses and ranks.
 const NOT_IN_FINGERPRINT: [&str; 8] = [
     "coord_store_port",
     "coordinator_input_address",
@@ -22,25 +22,24 @@ const NOT_IN_FINGERPRINT: [&str; 8] = [
 
 #[derive(Debug, Default)]
 pub(crate) struct Engine {
-    /// Once it has presented itself.
+    /// The settings, once the engine has registered.
     pub(crate) record: Option<EngineRecord>,
-    /// Steps recorded so far.
     pub(crate) steps: u64,
-    /// Its last reported load.
+    /// The last reported load.
     pub(crate) load: Option<Load>,
-    /// Whether it has reported its death.
+    /// Whether the engine has reported its death.
     pub(crate) is_dead: bool,
 }
 
-/// The version of an engine that registers with these settings.
+/// Builds the record of an engine that registers with these settings.
 pub(crate) fn engine_record(rank: u32, at_ns: u64, model: &str, mut settings: Map<String, Value>) -> EngineRecord {
     let fingerprint = Some(fingerprint(model, &settings));
     let vllm_version = settings.remove("vllm_version").and_then(|version| Some(version.as_str()?.to_owned()));
     EngineRecord { rank, at_ns, vllm_version, settings, fingerprint }
 }
 
-/// SHA-256 of the model's name, the version and the settings that results
-/// depend on, each with its length in front.
+/// SHA-256 of the model's name, the vLLM version and the settings that affect results. Each is preceded by its
+/// length.
 fn fingerprint(model: &str, settings: &Map<String, Value>) -> String {
     let mut hasher = Sha256::new();
     let mut add = |text: &str| {

@@ -9,12 +9,12 @@ use vcr_wire::LinkError;
 
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
-    /// A file of that name must not be written.
+    /// A file that must not be overwritten.
     #[error(transparent)]
     Output(#[from] OutputError),
     #[error("cannot write {}", path.display())]
     Write { path: PathBuf, source: io::Error },
-    /// A file of the capture lost its name while it was written.
+    /// A file of the capture was removed, renamed or replaced while it was being written.
     #[error(
         "`{}` was removed, renamed or replaced while it was written: the capture lacks its {requests} finished {}",
         path.display(),
@@ -22,7 +22,7 @@ pub enum RecordError {
     )]
     Removed {
         path: PathBuf,
-        /// Requests in it that were over.
+        /// Finished requests in the file.
         requests: u64,
     },
     #[error("invalid file name `{}`: expected a name that ends in .jsonl, .jsonl.gz or .jsonl.zst", path.display())]
@@ -30,7 +30,7 @@ pub enum RecordError {
     #[error("cannot continue `{}`: {reason}", path.display())]
     Continue {
         path: PathBuf,
-        /// What is wrong with it.
+        /// Why the capture cannot be continued.
         reason: String,
     },
     #[error("invalid {setting}: expected {expected}")]
@@ -40,7 +40,7 @@ pub enum RecordError {
     #[error("the frontend at {address} has not answered engine {rank} within {} s: {reason}", waited.as_secs_f64())]
     NoFrontend {
         address: String,
-        /// The engine that has sent HELLO.
+        /// The engine that sent HELLO.
         rank: u32,
         waited: Duration,
         reason: String,
@@ -51,7 +51,7 @@ pub enum RecordError {
     Folder(#[source] io::Error),
     #[error("cannot start a thread")]
     Thread(#[source] io::Error),
-    /// The sockets do not work.
+    /// A socket failed.
     #[error(transparent)]
     Link(#[from] LinkError),
     #[error("the thread of the {0} has panicked; what had been written before is in the capture")]

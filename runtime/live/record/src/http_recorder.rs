@@ -1,4 +1,4 @@
-//! The thread that writes exchanges down.
+//! The thread that writes HTTP exchanges to a capture.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,30 +16,30 @@ use crate::recorder::{spawn, write_down};
 use crate::request::Detail;
 use crate::writer::Writer;
 
-/// The settings of a recorder of exchanges.
+/// Settings of an [`HttpRecorder`].
 #[derive(Clone)]
 pub struct HttpRecordConfig {
     /// The capture's first file.
     pub out: PathBuf,
-    /// Whether files of these names may be replaced.
+    /// Whether existing files may be replaced.
     pub replace: bool,
-    /// When another file is begun.
+    /// When to start a new file.
     pub rotation: Rotation,
-    /// Name of the model.
+    /// The model's name.
     pub model: Option<String>,
-    /// Name of the accelerator.
+    /// The accelerator's name.
     pub gpu: Option<String>,
-    /// Additional secrets.
+    /// Secrets in addition to the known ones.
     pub redact: RedactRules,
-    /// Limit of unwritten data, in bytes.
+    /// Limit of the data waiting to be written, in bytes.
     pub queue_bytes: usize,
-    /// Limit of a body that is unpacked, in bytes.
+    /// Limit of a decoded body, in bytes.
     pub max_body_bytes: usize,
-    /// Counts tokens of exchanges without usage.
+    /// Counts the tokens of exchanges without usage.
     pub count_tokens: Option<TokenCounter>,
-    /// Whether a capture of this name is continued.
+    /// Whether to continue an existing capture.
     pub continues: bool,
-    /// Sees each exchange that was written.
+    /// Called with each exchange that was written.
     pub observer: Option<HttpObserver>,
 }
 
@@ -56,7 +56,7 @@ impl HttpRecordConfig {
     }
 }
 
-/// The meta line of a capture of HTTP that begins now.
+/// The meta line of an HTTP capture that starts now.
 fn meta(source: &str) -> CaptureMeta {
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     CaptureMeta {
@@ -69,10 +69,10 @@ fn meta(source: &str) -> CaptureMeta {
     }
 }
 
-/// A capture of one exchange, without secrets; `max_body_bytes` limits what is unpacked.
+/// Returns a capture of one exchange, without secrets. `max_body_bytes` limits a decoded body.
 ///
 /// # Errors
-/// Never: it is written to memory.
+/// Never, because it writes to memory.
 pub fn capture_of(exchange: &Exchange, max_body_bytes: usize) -> serde_json::Result<String> {
     let (http, request) = lines_of(exchange, &RedactRules::default(), max_body_bytes);
     let end =
@@ -83,7 +83,7 @@ pub fn capture_of(exchange: &Exchange, max_body_bytes: usize) -> serde_json::Res
     lines.map(|line| Ok(serde_json::to_string(&line)? + "\n")).collect()
 }
 
-/// Writes exchanges to a capture, on a thread of its own.
+/// Writes HTTP exchanges to a capture, on its own thread.
 pub struct HttpRecorder {
     queue: Arc<Queue>,
     counts: Arc<Counts>,
@@ -91,7 +91,7 @@ pub struct HttpRecorder {
 }
 
 impl HttpRecorder {
-    /// Begins a capture.
+    /// Starts a capture.
     pub fn start(config: &HttpRecordConfig) -> Result<Self, RecordError> {
         let counts = Arc::<Counts>::default();
         let (parts, start_ns) = match config.continues && config.out.exists() {
@@ -115,7 +115,7 @@ impl HttpRecorder {
         Ok(Self { queue, counts, writer: Mutex::new(Some(writer)) })
     }
 
-    /// Hands over an exchange that has ended. Does not wait: one that finds the queue full is counted, not written.
+    /// Records a finished exchange without blocking. If the queue is full, the exchange is only counted.
     pub fn record(&self, exchange: Exchange) {
         self.queue.push_exchange(exchange);
     }
@@ -126,7 +126,7 @@ impl HttpRecorder {
         self.counts.summary()
     }
 
-    /// Ends the capture; later events are lost.
+    /// Ends the capture. Later exchanges are lost.
     pub fn finish(&self) -> Result<RecordSummary, RecordError> {
         self.queue.close();
         let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();

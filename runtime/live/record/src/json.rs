@@ -1,10 +1,10 @@
-//! Values of the wire as JSON.
+//! Converts protocol values to JSON.
 
 use serde_json::{Map, Number, Value};
 use vcr_wire::{AsJson, PoolingParams, SamplingParams};
 
-/// Sampling parameters without default values. Tokens to be generated are left out unless tokens
-/// may be recorded.
+/// Returns the sampling parameters that differ from their defaults. `with_tokens` decides whether prescribed output
+/// tokens are included.
 pub(crate) fn sampling(params: &SamplingParams, with_tokens: bool) -> Map<String, Value> {
     let mut bytes = Vec::new();
     params.encode(&mut bytes);
@@ -16,8 +16,8 @@ pub(crate) fn sampling(params: &SamplingParams, with_tokens: bool) -> Map<String
     params
 }
 
-/// Frontends hold numbers such as 0.95 in 32 bits; in 64 bits they would have
-/// digits that the user did not write.
+/// Frontends store numbers such as 0.95 in 32 bits. Widened to 64 bits, they would show digits that the user did
+/// not write.
 fn shorten(value: &mut Value) {
     let Some(number) = value.as_f64().filter(|_| value.is_f64()) else { return };
     let short = number as f32;
@@ -28,7 +28,7 @@ fn shorten(value: &mut Value) {
     }
 }
 
-/// Pooling parameters without default values.
+/// Returns the pooling parameters that differ from their defaults.
 pub(crate) fn pooling(params: &PoolingParams) -> Map<String, Value> {
     let skip = params.skip_reading_prefix_cache;
     let all = [

@@ -1,4 +1,4 @@
-//! KV events, as lines of a capture.
+//! Converts KV events to capture lines.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -15,11 +15,10 @@ use crate::queue::Queue;
 /// How often a subscriber checks whether it should end.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Fields of events with tokens, or with secrets of tenants.
+/// Event fields that contain tokens or tenants' secrets.
 const TELLING: [&str; 3] = ["token_ids", "lookahead_token_ids", "extra_keys"];
 
-/// Receives the events published at `endpoint` until `stop`. `rank` applies to batches without a
-/// rank.
+/// Receives the KV events published at `endpoint` until `stop`. `rank` applies to batches that state no rank.
 pub(crate) fn subscribe(
     transport: &Transport,
     endpoint: &str,
@@ -33,7 +32,7 @@ pub(crate) fn subscribe(
             match subscriber.receive_frames(PAUSE) {
                 Ok(None) => {}
                 Ok(Some(frames)) => {
-                    // The decoder finds out whether it is a batch.
+                    // Whether this is a valid batch is checked when it is decoded.
                     let sequence = frames.get(1).and_then(|frame| decode_sequence(frame).ok()).unwrap_or(u64::MAX);
                     let payload = frames.get(2).map_or(&[][..], Vec::as_slice);
                     queue.push_kv(monotonic_ns(), rank, sequence, payload);
@@ -48,10 +47,9 @@ pub(crate) fn subscribe(
     thread::Builder::new().name("kv-events".to_owned()).spawn(hear).map_err(RecordError::Thread)
 }
 
-/// The engine and the events of a batch as they were sent; without fields with
-/// tokens, unless tokens may be recorded.
+/// Returns the rank and the events of a batch. Fields with tokens are included only if `with_tokens`.
 pub(crate) fn kv_events(payload: &[u8], with_tokens: bool) -> Result<(Option<u32>, Value), Box<dyn Error>> {
-    // The first to know that it is a batch, the second for keys that it does not know.
+    // Decoding as a batch checks the format; decoding as JSON keeps unknown keys.
     let rank = KvEventBatch::decode(payload)?.data_parallel_rank;
     let mut events = serde_json::to_value(AsJson::new(payload))?.get_mut(1).map_or(Value::Null, Value::take);
     if !with_tokens {

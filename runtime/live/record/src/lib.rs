@@ -1,11 +1,10 @@
-//! A transparent proxy between a vLLM frontend and its engines, which writes a capture of the
-//! traffic.
+//! A transparent proxy between a vLLM frontend and its engines, which writes a capture of the traffic.
 //!
-//! Engines join the [`Recorder`] instead of the frontend, and it joins the frontend instead of each
-//! of them. One thread relays: every frame is forwarded unchanged, and then the part that
-//! identifies it is copied into a bounded queue. Another thread decodes those copies and writes
-//! lines of [`vcr_trace::capture`]. No error there, from undecodable messages to a full disk,
-//! delays or changes relayed messages; unrecorded ones are counted, and marked in the capture where
+//! Engines connect to the [`Recorder`] instead of the frontend, and the recorder connects to the frontend in their
+//! place. One thread relays: it forwards every frame unchanged, then copies the part needed for decoding to a
+//! bounded queue. Another thread decodes the copies and writes lines of [`vcr_trace::capture`]. Its errors, from
+//! undecodable messages to a full disk, never delay or change relayed messages. Unrecorded messages are counted,
+//! and the capture marks each gap.
 //! they are missing.
 
 mod counts;

@@ -15,15 +15,15 @@ use vcr_trace::capture::{
 
 use crate::error::RecordError;
 
-/// Longest time before written data is flushed to the disk.
+/// Written data is flushed to disk at least this often.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(100);
 
-/// When a new file is begun.
+/// When to start a new file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rotation {
-    /// When a file has this many bytes before packing.
+    /// Maximum size of a file before compression, in bytes.
     pub size_bytes: Option<u64>,
-    /// When a file is so old.
+    /// Maximum age of a file.
     pub time: Option<Duration>,
 }
 
@@ -33,46 +33,45 @@ impl Rotation {
     }
 }
 
-/// The files, in sequence. The first one is made at the first write, so that its first line can
-/// name the server.
+/// The numbered files of a capture. The first file is created at the first write, when its meta line can state the
+/// vLLM version.
 ///
-/// At a URL each file is written to disk, and uploaded once it is complete.
+/// If the path is a URL, each file is written to disk and uploaded when it is complete.
 pub(crate) struct Parts {
     path: PathBuf,
     uploads: Option<Uploads>,
     rotation: Rotation,
     meta: CaptureMeta,
     open: Option<Open>,
-    /// Files begun so far.
+    /// Number of files started so far.
     begun: u32,
 }
 
-/// The capture that another one continues.
+/// The state of a capture that is being continued.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct OldCapture {
-    /// Its exchanges over HTTP.
+    /// HTTP exchanges in the capture.
     pub(crate) http: u64,
-    /// When its last line ended, since its start.
+    /// When the last request or exchange ended, since the start of the capture.
     pub(crate) end_ns: u64,
 }
 
 struct Open {
     writer: CaptureWriter,
     path: PathBuf,
-    /// Device and inode.
+    /// Device and inode numbers.
     identity: (u64, u64),
     begun: Instant,
     /// Finished requests in this file.
     requests: u64,
-    /// Whether there is more in it than who serves.
+    /// Whether the file contains more than its meta and engine lines.
     is_used: bool,
     is_flushed: bool,
     flushed: Instant,
 }
 
 impl Parts {
-    /// Checks that files can be made at `path`; removes those of an earlier capture if `replace` is
-    /// true.
+    /// Checks that files can be created at `path`. If `replace` is true, removes the files of an earlier capture.
     pub(crate) fn new(path: &Path, rotation: Rotation, replace: bool, meta: CaptureMeta) -> Result<Self, RecordError> {
         split(path).ok_or_else(|| RecordError::Suffix { path: path.to_owned() })?;
         let write = |source| RecordError::Write { path: path.to_owned(), source };
@@ -93,15 +92,15 @@ impl Parts {
         }
         let uploads = Uploads::start(path)?;
         if uploads.is_none() {
-            // Better now than after the first engine has arrived.
+            // Find errors now, not after the first engine has connected.
             drop(fs::File::create_new(path).map_err(write)?);
             fs::remove_file(path).map_err(write)?;
         }
         Ok(Self { path: path.to_owned(), uploads, rotation, meta, open: None, begun: 0 })
     }
 
-    /// Continues the capture at `path`: its lines are copied to a new file, which then gets its
-    /// name. On failure, the capture is unchanged.
+    /// Continues the capture at `path`. Its lines are copied to a new file, which then replaces it. On failure, the
+    /// capture stays unchanged.
     pub(crate) fn continued(path: &Path) -> Result<(Self, OldCapture), RecordError> {
         let write = |source| RecordError::Write { path: path.to_owned(), source };
         let read = |error: CaptureError| RecordError::Continue { path: path.to_owned(), reason: error.to_string() };
@@ -145,12 +144,12 @@ impl Parts {
         Ok((Self { path, uploads, rotation, meta, open: Some(open), begun: 1 }, old))
     }
 
-    /// The next file's meta line.
+    /// The meta line of the next file.
     pub(crate) fn meta_mut(&mut self) -> &mut CaptureMeta {
         &mut self.meta
     }
 
-    /// Files begun so far.
+    /// Number of files started so far.
     pub(crate) fn begun(&self) -> u32 {
         self.begun
     }
@@ -171,7 +170,7 @@ impl Parts {
         open.writer.write(line).map_err(|source| RecordError::Write { path: open.path.clone(), source })
     }
 
-    /// Whether this file is complete.
+    /// Whether the current file has reached a limit.
     pub(crate) fn is_full(&self) -> bool {
         self.open.as_ref().filter(|open| open.is_used).is_some_and(|open| {
             self.rotation.size_bytes.is_some_and(|limit| open.writer.written_bytes() >= limit)
@@ -179,7 +178,7 @@ impl Parts {
         })
     }
 
-    /// Ends this file; the next one begins with the same engines.
+    /// Ends the current file. The next one starts with the same engines.
     pub(crate) fn rotate<'a>(
         &mut self,
         at_ns: u64,
@@ -190,8 +189,7 @@ impl Parts {
         self.write_engines(engines)
     }
 
-    /// Begins the file again that was removed or renamed while it was written, with the same engines.
-    /// Nothing may have its name.
+    /// Recreates a file that was removed or renamed while it was being written. Fails if another file has its name.
     pub(crate) fn begin_again<'a>(
         &mut self,
         removed: RecordError,
@@ -213,7 +211,7 @@ impl Parts {
         engines.try_for_each(|engine| self.write(&CaptureLine::Engine(Box::new(engine.clone()))))
     }
 
-    /// Ends this file, and with it the capture unless it `continues`.
+    /// Ends the current file, and the whole capture unless it `continues`.
     pub(crate) fn end(&mut self, at_ns: u64, unfinished: u64, continues: bool) -> Result<(), RecordError> {
         let requests = self.open()?.requests;
         self.write(&CaptureLine::End(CaptureEnd { at_ns, requests, unfinished, continues }))?;
@@ -230,7 +228,7 @@ impl Parts {
         }
     }
 
-    /// Flushes the written data, unless that was done a moment ago.
+    /// Flushes the written data, unless the last flush was less than [`FLUSH_INTERVAL`] ago.
     pub(crate) fn flush(&mut self) -> Result<(), RecordError> {
         let Some(open) = self.open.as_mut().filter(|open| !open.is_flushed) else { return Ok(()) };
         if open.flushed.elapsed() < FLUSH_INTERVAL {
@@ -270,11 +268,11 @@ impl Parts {
 }
 
 impl Open {
-    /// Data written to a file without a name is lost: the system drops it with this process.
+    /// Fails if the file was removed or replaced. Data in a file without a name is lost when this process exits.
     fn check_place(&self) -> Result<(), RecordError> {
         let is_there = match identity(&self.path) {
             Ok(found) => found == self.identity,
-            // The contents of an unreadable folder are unknown.
+            // In an unreadable folder, the file may still exist.
             Err(error) => !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory),
         };
         match is_there {
@@ -284,7 +282,7 @@ impl Open {
     }
 }
 
-/// Device and inode of a file.
+/// Returns the device and inode numbers of a file.
 fn identity(path: &Path) -> io::Result<(u64, u64)> {
     fs::metadata(path).map(|file| (file.dev(), file.ino()))
 }
@@ -293,7 +291,7 @@ fn is_over(line: &CaptureLine) -> bool {
     matches!(line, CaptureLine::Request(record) if record.finish_reason.is_some())
 }
 
-/// A file's name in its two parts, the second beginning with `.jsonl`.
+/// Splits a file name before its suffix: `.jsonl`, `.jsonl.gz` or `.jsonl.zst`.
 fn split(path: &Path) -> Option<(&str, &str)> {
     let name = path.file_name()?.to_str()?;
     let suffix = [".jsonl", ".jsonl.gz", ".jsonl.zst"].into_iter().find(|suffix| name.ends_with(suffix))?;
@@ -301,7 +299,7 @@ fn split(path: &Path) -> Option<(&str, &str)> {
     Some((stem, suffix))
 }
 
-/// `NAME.jsonl`, `NAME.1.jsonl`, ...
+/// Returns `NAME.jsonl`, `NAME.1.jsonl` and so on.
 fn part_path(path: &Path, part: u32) -> PathBuf {
     match split(path) {
         Some((stem, suffix)) if part > 0 => path.with_file_name(format!("{stem}.{part}{suffix}")),

@@ -1,4 +1,4 @@
-//! Messages while engines, or the frontend, have not connected.
+//! Reports engines, or a frontend, that have not connected.
 
 use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -9,10 +9,9 @@ use vcr_wire::{Passed, RelayNotice, RelayTap, Reminders, unresolved_host};
 use crate::error::RecordError;
 use crate::queue::Tap;
 
-/// The peer that is awaited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WaitsFor {
-    /// Engines, the first ones or any.
+    /// Any engine. `has_had_any` is true if an engine was connected before.
     Engines {
         has_had_any: bool,
     },
@@ -25,7 +24,7 @@ enum WaitsFor {
 
 #[derive(Debug)]
 struct State {
-    /// Engines that have sent HELLO, and whether the frontend has answered.
+    /// Engines that have sent HELLO, each with whether the frontend has answered.
     engines: BTreeMap<u32, bool>,
     has_had_any: bool,
     is_over: bool,
@@ -41,7 +40,7 @@ impl State {
     }
 }
 
-/// Records which peers have arrived.
+/// Tracks which peers have connected.
 #[derive(Debug)]
 pub(crate) struct PeerWatch {
     state: Mutex<State>,
@@ -52,7 +51,7 @@ pub(crate) struct PeerWatch {
 }
 
 impl PeerWatch {
-    /// Between the frontend and engines at these addresses, before any connection.
+    /// Creates a watch for the frontend and engines at these addresses.
     pub(crate) fn new(frontend: &str, engines: &str, timeout: Option<Duration>) -> Self {
         let state = State { engines: BTreeMap::new(), has_had_any: false, is_over: false };
         Self {
@@ -89,7 +88,7 @@ impl PeerWatch {
         self.changed.notify_all();
     }
 
-    /// Reports the missing peers until all have connected.
+    /// Logs missing peers until [`PeerWatch::close`] is called. Fails after the timeout.
     pub(crate) fn watch(&self) -> Result<(), RecordError> {
         let mut state = self.lock();
         while !state.is_over {
@@ -111,7 +110,7 @@ impl PeerWatch {
                 if let Some(seconds) = reminders.take(since.elapsed())
                     && state.waits_for() == waits_for
                 {
-                    // The host name may need a lookup.
+                    // Release the lock, because this may look up a host name.
                     drop(state);
                     self.remind(waits_for, seconds);
                     state = self.lock();
@@ -121,7 +120,7 @@ impl PeerWatch {
         Ok(())
     }
 
-    /// Engines that come and go are waited for as long as it takes.
+    /// There is no timeout for engines that return after a disconnect.
     fn timeout_of(&self, waits_for: WaitsFor) -> Option<Duration> {
         let is_limited = matches!(waits_for, WaitsFor::Engines { has_had_any: false } | WaitsFor::Frontend { .. });
         self.timeout.filter(|_| is_limited)
@@ -156,7 +155,7 @@ impl PeerWatch {
     }
 }
 
-/// Hears who comes, and passes everything on.
+/// Watches connections and forwards everything to `tap`.
 pub(crate) struct PeerWatchTap<'a> {
     pub(crate) tap: Tap<'a>,
     pub(crate) peers: &'a PeerWatch,

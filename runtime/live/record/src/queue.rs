@@ -1,7 +1,7 @@
 //! The queue between the relay and the recorder.
 //!
-//! The relay must never wait for the recorder, so the queue is bounded: once it is full, everything
-//! is dropped and counted until the recorder has emptied it. An [`Item`] marks the place.
+//! The relay must never wait for the recorder, so the queue is bounded. Once it is full, all items are dropped and
+//! counted until the recorder has taken the rest. Then an [`ItemKind::Lost`] marks the gap.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -10,13 +10,13 @@ use vcr_wire::{Passed, RelayNotice, RelayPath, RelayTap};
 
 use crate::http::Exchange;
 
-/// Room that is kept when nothing waits.
+/// Capacity that an empty batch keeps.
 const SPARE_BYTES: usize = 1 << 20;
 
-/// An item of the relay, or of a subscriber of KV events.
+/// An item from the relay, or from a subscriber of KV events.
 #[derive(Clone, Debug)]
 pub(crate) struct Item {
-    /// When, on the system's monotonic clock.
+    /// The time on the system's monotonic clock.
     pub(crate) at_ns: u64,
     pub(crate) rank: u32,
     pub(crate) what: ItemKind,
@@ -24,21 +24,20 @@ pub(crate) struct Item {
 
 #[derive(Clone, Debug)]
 pub(crate) enum ItemKind {
-    /// A message with these lengths of its first two frames.
+    /// A message, with the lengths of its first two frames.
     Passed { path: RelayPath, lengths: [usize; 2] },
-    /// Something about connections.
+    /// A change of a connection.
     Noticed(RelayNotice),
-    /// A batch of KV events: the number of the publisher's batch, and the
-    /// length of its payload.
+    /// A batch of KV events: its sequence number from the publisher, and the length of its payload.
     Kv { sequence: u64, length: usize },
-    /// An exchange over HTTP.
+    /// An HTTP exchange.
     Http(Box<Exchange>),
-    /// Number of messages without room, up to this instant.
+    /// The number and size of the messages dropped up to this time.
     Lost { messages: u64, bytes: u64 },
 }
 
 impl Item {
-    /// The number of messages that it stands for.
+    /// The number of messages that the item represents.
     pub(crate) fn messages(&self) -> u64 {
         match self.what {
             ItemKind::Passed { .. } | ItemKind::Kv { .. } | ItemKind::Http(_) => 1,
@@ -48,17 +47,17 @@ impl Item {
     }
 }
 
-/// Things in their order, the bytes of all messages behind each other.
+/// Items in order of arrival, and the concatenated bytes of their messages.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     bytes: Vec<u8>,
     items: Vec<Item>,
-    /// Memory that the items hold themselves.
+    /// Memory that the items themselves own.
     held_bytes: usize,
 }
 
 impl Batch {
-    /// Each with the bytes of its frames.
+    /// Iterates over the items, each with the bytes of its frames.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&Item, [&[u8]; 2])> {
         let mut rest = self.bytes.as_slice();
         self.items.iter().map(move |item| {
@@ -88,7 +87,7 @@ impl Batch {
 #[derive(Debug, Default)]
 struct State {
     waiting: Batch,
-    /// Bytes that the recorder has taken and not returned.
+    /// Bytes that the recorder has taken and is still working on.
     taken_bytes: usize,
     lost: Lost,
     is_closed: bool,
@@ -102,23 +101,22 @@ struct Lost {
     at_ns: u64,
 }
 
-/// The queue itself.
 #[derive(Debug)]
 pub(crate) struct Queue {
     state: Mutex<State>,
-    /// Rung when the recorder should not sleep on.
+    /// Wakes the recorder before its pause is over.
     changed: Condvar,
     limit_bytes: usize,
 }
 
 impl Queue {
-    /// The limit in bytes includes the part that the recorder works on.
+    /// Creates a queue. The limit includes the items that the recorder is working on.
     pub(crate) fn new(limit_bytes: usize) -> Self {
         Self { state: Mutex::default(), changed: Condvar::new(), limit_bytes }
     }
 
-    /// Swaps `batch` with the queue after at most `pause`; sooner if the queue is long or closed.
-    /// Returns `false` for the last batch.
+    /// Swaps `batch` with the contents of the queue. Waits at most `pause`, and less if the queue is long or
+    /// closed. Returns `false` for the last batch.
     pub(crate) fn take(&self, batch: &mut Batch, pause: Duration) -> bool {
         batch.clear();
         let mut state = self.lock();
@@ -138,7 +136,7 @@ impl Queue {
         !state.is_closed
     }
 
-    /// Nothing more will come.
+    /// Marks the end of the input.
     pub(crate) fn close(&self) {
         self.lock().is_closed = true;
         self.changed.notify_all();
@@ -171,26 +169,26 @@ impl Queue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A batch of KV events has arrived.
+    /// Adds a batch of KV events.
     pub(crate) fn push_kv(&self, at_ns: u64, rank: u32, sequence: u64, payload: &[u8]) {
         self.push(Item { at_ns, rank, what: ItemKind::Kv { sequence, length: payload.len() } }, [payload, &[]]);
     }
 
-    /// An exchange over HTTP has ended.
+    /// Adds an HTTP exchange.
     pub(crate) fn push_exchange(&self, exchange: Exchange) {
         let at_ns = exchange.arrived_ns.saturating_add(exchange.end_ns);
         self.push(Item { at_ns, rank: 0, what: ItemKind::Http(Box::new(exchange)) }, [&[], &[]]);
     }
 }
 
-/// The relay's end.
+/// The relay's end of the queue.
 pub(crate) struct Tap<'a>(pub(crate) &'a Queue);
 
 impl RelayTap for Tap<'_> {
     fn passed(&mut self, message: Passed<'_>) {
         let Passed { at_ns, rank, path, mut head, .. } = message;
         match path {
-            // Data after the first frame is not needed to understand it.
+            // The first frame is enough to decode these messages.
             RelayPath::Outputs { .. } | RelayPath::Registration { .. } => head[1] = &[],
             RelayPath::Request { .. } => {}
         }
@@ -238,7 +236,6 @@ mod tests {
         assert_eq!(items, [1, 2], "all behind a lost one are lost");
     }
 
-    /// The relay continues, and messages without room are counted instead.
     #[test]
     fn a_full_queue_counts_what_it_drops() {
         let queue = Queue::new(3 * (size_of::<Item>() + 10));
@@ -254,7 +251,7 @@ mod tests {
             "{items:?}"
         );
 
-        // While the recorder works on these, they still count.
+        // Items that the recorder has taken count until it returns.
         pass(&queue, 10, [b"", &[0; 10]]);
         assert!(queue.take(&mut batch, Duration::from_secs(60)));
         assert!(matches!(batch.iter().next(), Some((Item { what: ItemKind::Lost { messages: 1, .. }, .. }, _))));

@@ -22,42 +22,39 @@ use crate::queue::{Batch, Queue, Tap};
 use crate::request::Detail;
 use crate::writer::Writer;
 
-/// Time that messages wait to be written down while there are few of them: the
-/// recorder is not woken for each.
+/// Messages may wait this long to be written, so that the recorder does not wake up for each.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// The settings of a recorder.
+/// Settings of a [`Recorder`].
 #[derive(Clone, Debug)]
 pub struct RecordConfig {
-    /// The real frontend's handshake socket.
+    /// The handshake address of the real frontend.
     pub frontend_handshake: String,
-    /// The handshake address for engines in its place; port `*` takes a free one.
+    /// The handshake address for the engines. Port `*` means a free port.
     pub engine_handshake: String,
-    /// How long to wait for the first engine, and for any answer of the frontend; `None` is
-    /// forever.
+    /// Timeout for the first engine to connect, and for each answer of the frontend. `None` waits forever.
     pub connect_timeout: Option<Duration>,
-    /// The host on which the other sockets listen for engines; `None`: they are files in a
-    /// temporary folder.
+    /// The host where the data sockets for engines listen. With `None` they are files in a temporary folder.
     pub bind_host: Option<String>,
-    /// Publishers of KV events, starting with engine 0's.
+    /// Endpoints of KV event publishers, in order of engine ranks.
     pub kv_events: Vec<String>,
     /// The capture's first file.
     pub out: PathBuf,
     /// Whether files of these names may be replaced.
     pub replace: bool,
-    /// When another file is begun.
+    /// When to start a new file.
     pub rotation: Rotation,
-    /// Name of the model.
+    /// The model's name.
     pub model: Option<String>,
-    /// Name of the accelerator.
+    /// The accelerator's name.
     pub gpu: Option<String>,
-    /// Prompt tokens that one hash covers.
+    /// The number of prompt tokens per hash.
     pub block_size_tokens: u32,
-    /// Whether the tokens of answers are written.
+    /// Whether to record the tokens of outputs.
     pub output_tokens: bool,
-    /// Whether the tokens of prompts are written.
+    /// Whether to record the tokens of prompts.
     pub prompt_tokens: bool,
-    /// Limit of unwritten data, in bytes.
+    /// Limit of the data waiting to be written, in bytes.
     pub queue_bytes: usize,
 }
 
@@ -107,7 +104,7 @@ impl RecordConfig {
     }
 }
 
-/// A recorder at work.
+/// A running recorder.
 pub struct Recorder {
     relay: JoinHandle<Result<(), RecordError>>,
     writer: JoinHandle<Result<(), RecordError>>,
@@ -117,11 +114,11 @@ pub struct Recorder {
     queue: Arc<Queue>,
     handle: RecorderHandle,
     engine_handshake: String,
-    /// Holds the sockets, if they are files.
+    /// Holds the sockets if they are files.
     _folder: Option<TempDir>,
 }
 
-/// Looks at a recorder, and ends it, from any thread.
+/// Observes and stops a recorder, from any thread.
 #[derive(Clone, Debug)]
 pub struct RecorderHandle {
     counts: Arc<Counts>,
@@ -130,7 +127,7 @@ pub struct RecorderHandle {
 }
 
 impl RecorderHandle {
-    /// Ends the relay; the capture is ended in order.
+    /// Stops the relay. The capture is then completed.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
         self.waker.wake();
@@ -144,7 +141,7 @@ impl RecorderHandle {
 }
 
 impl Recorder {
-    /// Listens for engines, and begins to relay and to record.
+    /// Listens for engines and starts relaying and recording.
     pub fn start(config: &RecordConfig) -> Result<Self, RecordError> {
         config.check()?;
         let parts = Parts::new(&config.out, config.rotation, config.replace, config.meta())?;
@@ -187,23 +184,23 @@ impl Recorder {
         Ok(Self { relay, writer, subscribers, peers, watcher, queue, handle, engine_handshake, _folder: folder })
     }
 
-    /// The handshake address for engines, with the actual port.
+    /// The handshake address for the engines, with the actual port.
     #[must_use]
     pub fn engine_handshake(&self) -> &str {
         &self.engine_handshake
     }
 
-    /// A handle for observers.
+    /// Returns a handle to observe and stop the recorder.
     #[must_use]
     pub fn handle(&self) -> RecorderHandle {
         self.handle.clone()
     }
 
-    /// Waits for the end of the relay, and ends the capture.
+    /// Waits until the relay ends, then completes the capture.
     ///
     /// # Errors
-    /// When the sockets failed, no engine connected in time, or the capture could not be
-    /// written; relaying has gone on in the last case.
+    /// When a socket failed, no peer connected in time, or the capture could not be written. A capture that could
+    /// not be written did not stop the relay.
     pub fn wait(self) -> Result<RecordSummary, RecordError> {
         let relayed = self.relay.join().unwrap_or(Err(RecordError::Panicked("relay")));
         self.handle.stop();
@@ -225,7 +222,7 @@ pub(crate) fn spawn<T: Send + 'static>(
     thread::Builder::new().name(name.to_owned()).spawn(work).map_err(RecordError::Thread)
 }
 
-/// Writes the queue's items until it is closed.
+/// Writes the queue's items until the queue is closed.
 pub(crate) fn write_down(queue: &Queue, mut writer: Writer, counts: &Counts) -> Result<(), RecordError> {
     let mut batch = Batch::default();
     let mut goes_on = true;

@@ -1,4 +1,4 @@
-//! One unfinished request, assembled from its messages.
+//! Assembles the record of a request from its messages.
 
 use vcr_trace::MediaItem;
 use vcr_trace::capture::{ExtraKeys, MediaKey, PromptHasher, RequestRecord, StepContext};
@@ -6,7 +6,7 @@ use vcr_wire::{EngineCoreOutput, EngineCoreRequest, EventType, FinishReason, MmF
 
 use crate::json;
 
-/// The parts of a request to record.
+/// What to record of each request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Detail {
     pub(crate) hasher: PromptHasher,
@@ -15,23 +15,23 @@ pub(crate) struct Detail {
 }
 
 impl Detail {
-    /// For a capture of exchanges, which have no tokens.
+    /// For HTTP captures, whose messages have no tokens.
     pub(crate) fn none() -> Self {
         Self { hasher: PromptHasher::new(1), prompts: false, tokens: false }
     }
 }
 
-/// When a message was sent, or passed.
+/// The time of a message on two clocks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stamp {
-    /// When it passed, on this machine's monotonic clock.
+    /// When the recorder forwarded the message, on this machine's monotonic clock.
     pub(crate) at_ns: u64,
-    /// When the engine sent it, by its own clock, if stated.
+    /// When the engine sent the message, by the engine's clock, if stated.
     pub(crate) engine_ns: Option<u64>,
 }
 
 impl Stamp {
-    /// The time since `earlier`; by the engine's clock where it can be.
+    /// The time since `earlier`, by the engine's clock if both messages state it.
     fn since_ns(self, earlier: Self) -> u64 {
         match (self.engine_ns, earlier.engine_ns) {
             (Some(now), Some(earlier)) => now.saturating_sub(earlier),
@@ -45,30 +45,29 @@ impl Stamp {
 pub(crate) struct Load {
     pub(crate) running: u32,
     pub(crate) waiting: u32,
-    /// Prompt tokens of its step, if known.
+    /// Prompt tokens computed in the step, if known.
     pub(crate) prefill_tokens: Option<u32>,
 }
 
-/// A request that is not over.
+/// A request in progress.
 #[derive(Debug)]
 pub(crate) struct OpenRequest {
-    /// Place among all requests, by arrival.
+    /// The request's index in order of arrival.
     pub(crate) number: u64,
     record: RequestRecord,
     arrived_ns: u64,
-    /// Time of its last output with tokens.
+    /// The time of the last output with tokens.
     last: Option<Stamp>,
-    /// When the engine took it in, by its clock, in seconds.
+    /// When the engine queued the request, by its own clock, in seconds.
     queued_s: Option<f64>,
-    /// Tokens of the outputs after the first.
+    /// The number of tokens in each output after the first.
     gap_tokens: Vec<u32>,
-    /// As long as every output has one.
+    /// The engine's load at each output. None if the load of any output is unknown.
     steps: Option<StepContext>,
 }
 
 impl OpenRequest {
-    /// One that has arrived at `arrived_ns`, which the capture calls
-    /// `since_start_ns`.
+    /// Starts a request that arrived at `arrived_ns`, which is `since_start_ns` after the start of the capture.
     pub(crate) fn new(
         request: EngineCoreRequest,
         rank: u32,
@@ -117,24 +116,23 @@ impl OpenRequest {
         Self { number: 0, record, arrived_ns, last: None, queued_s: None, gap_tokens: Vec::new(), steps }
     }
 
-    /// Its place among all requests, and the number of concurrent ones.
+    /// Sets the request's index and the number of concurrent requests.
     pub(crate) fn placed(mut self, number: u64, concurrency: u32) -> Self {
         self.number = number;
         self.record.concurrency = Some(concurrency);
         self
     }
 
-    /// Length of its prompt.
     pub(crate) fn prompt_tokens(&self) -> u32 {
         self.record.prompt_tokens
     }
 
-    /// The API server it came from.
+    /// The API server that sent the request.
     pub(crate) fn client(&self) -> usize {
         self.record.client as usize
     }
 
-    /// Adds the output of a step. `load` is the engine's last reported load.
+    /// Adds an output. `load` is the engine's last reported load.
     pub(crate) fn output(&mut self, output: &EngineCoreOutput, stamp: Stamp, load: Option<&Load>) {
         for event in output.events.iter().flatten() {
             match event.kind {
@@ -160,7 +158,7 @@ impl OpenRequest {
         });
     }
 
-    /// Only its first admission: later ones follow a preemption.
+    /// Records the queue time at the first admission. Later ones follow a preemption.
     fn scheduled(&mut self, at_s: f64) {
         if let (Some(queued_s), None) = (self.queued_s, self.record.queue_ns) {
             self.record.queue_ns = Some(((at_s - queued_s) * 1e9).round().max(0.0) as u64);
@@ -193,19 +191,19 @@ impl OpenRequest {
         }
     }
 
-    /// Its record if it ended at `at_ns`.
+    /// Completes the record of a request that ended at `at_ns`.
     pub(crate) fn ended(mut self, at_ns: u64, reason: FinishReason) -> RequestRecord {
         self.record.end_ns = Some(at_ns.saturating_sub(self.arrived_ns));
         self.record.finish_reason = Some(reason.name().to_owned());
         self.unfinished(None)
     }
 
-    /// Its record as far as it got, and why it got no further.
+    /// Completes the record of a request whose end was not seen. `error` is the reason.
     pub(crate) fn unfinished(self, error: Option<&str>) -> RequestRecord {
         let Self { mut record, gap_tokens, steps, .. } = self;
         record.gap_tokens = gap_tokens.iter().any(|count| *count != 1).then_some(gap_tokens);
         record.steps = steps.filter(|steps| !steps.running.is_empty()).map(|mut steps| {
-            // An engine reports the contents of all its steps or of none.
+            // An engine reports prefill tokens for all steps or for none.
             if steps.prefill_tokens.len() != steps.running.len() {
                 steps.prefill_tokens.clear();
             }
@@ -218,14 +216,14 @@ impl OpenRequest {
     }
 }
 
-/// An item as hashes of blocks have it, and caches of engines: by the identifier, which differs from the `mm_hash` where
-/// an adapter changes the encoder.
+/// The key of a media item in block hashes and engine caches. It uses `identifier` and not `mm_hash`: with an
+/// adapter that changes the encoder, the two differ.
 fn media_key(feature: &MmFeature) -> MediaKey<'_> {
     MediaKey { identifier: &feature.identifier, offset: feature.mm_position.offset }
 }
 
-/// The items of a prompt. Only their identifiers if the places are not in the order in which vLLM's
-/// frontends send them, or overlap, as a video's sound may.
+/// The media items of a prompt. Returns only their identifiers if the items overlap (as the sound of a video may)
+/// or are not in the order of vLLM's frontends.
 fn media_of(features: &[MmFeature], prompt_tokens: u32) -> (Vec<MediaItem>, Vec<String>) {
     let items: Option<Vec<MediaItem>> = features.iter().map(media_item).collect();
     match items.filter(|items| MediaItem::are_in_place(items, prompt_tokens)) {
@@ -234,7 +232,7 @@ fn media_of(features: &[MmFeature], prompt_tokens: u32) -> (Vec<MediaItem>, Vec<
     }
 }
 
-/// An item of numbers that captures hold.
+/// Converts a media item. Returns none if its numbers exceed those of captures.
 fn media_item(feature: &MmFeature) -> Option<MediaItem> {
     let place = &feature.mm_position;
     let runs = place.embed_runs().map(|runs| runs.iter().map(|run| [run.start, run.end]).collect());
@@ -247,13 +245,13 @@ fn media_item(feature: &MmFeature) -> Option<MediaItem> {
     })
 }
 
-/// The part of a request in a disaggregated deployment.
+/// The role of a request in disaggregated prefill.
 fn kv_role(params: &Value) -> Option<&'static str> {
     let is_set = |key: &str| params.get(key).and_then(Value::as_bool).unwrap_or(false);
     if is_set("do_remote_decode") { Some("prefill") } else { is_set("do_remote_prefill").then_some("decode") }
 }
 
-/// A count as captures have it; none comes near the limit.
+/// Converts a count to the type that captures use. Real counts never reach its limit.
 pub(crate) fn saturated(count: u64) -> u32 {
     count.try_into().unwrap_or(u32::MAX)
 }

@@ -6,11 +6,10 @@ use vcr_trace::capture::RequestRecord;
 
 use crate::request::OpenRequest;
 
-/// Further ones are not tracked: a frontend that never sees the end of its requests must not fill
-/// the memory.
+/// More requests are not tracked. Otherwise a frontend whose requests never end would fill the memory.
 const MAX_OPEN: u32 = 1 << 18;
 
-/// Requests by engine and name.
+/// Requests by engine and request id.
 #[derive(Debug, Default)]
 pub(crate) struct Requests {
     engines: BTreeMap<u32, HashMap<String, OpenRequest>>,
@@ -19,17 +18,17 @@ pub(crate) struct Requests {
 }
 
 impl Requests {
-    /// Their number.
+    /// The number of open requests.
     pub(crate) fn open(&self) -> u32 {
         self.open
     }
 
-    /// Whether another one can be followed.
+    /// Whether another request can be tracked.
     pub(crate) fn has_room(&self) -> bool {
         self.open < MAX_OPEN
     }
 
-    /// Adds a new request. Returns the previous one of the same name, whose end was not seen.
+    /// Adds a request. Returns an earlier request with the same id, whose end was not seen.
     pub(crate) fn insert(&mut self, rank: u32, id: &str, request: OpenRequest) -> Option<OpenRequest> {
         let before = self.remove(rank, id);
         self.open += 1;
@@ -49,7 +48,7 @@ impl Requests {
         Some(request)
     }
 
-    /// Removes the requests that `is_meant` selects. Returns their data in the order of arrival.
+    /// Removes the requests that `is_meant` selects. Returns their records in order of arrival.
     pub(crate) fn give_up(
         &mut self,
         why: Option<&str>,

@@ -1,4 +1,4 @@
-//! Turns the traffic into lines of a capture.
+//! Converts the traffic to lines of a capture.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -20,21 +20,20 @@ use crate::queue::{Item, ItemKind};
 use crate::request::{Detail, Load, OpenRequest, Stamp, saturated};
 use crate::requests::Requests;
 
-/// The reason why requests in progress are given up where messages are missing.
+/// The error of requests whose messages are partly missing.
 const LOST: &str = "its outputs were not recorded";
 
 /// Writes the capture of one deployment.
 pub(crate) struct Writer {
     parts: Parts,
     detail: Detail,
-    /// How exchanges over HTTP are written.
     http: HttpRules,
-    /// When the capture began, on the system's monotonic clock.
+    /// When the capture started, on the system's monotonic clock.
     start_ns: u64,
     requests: Requests,
     engines: BTreeMap<u32, Engine>,
     counts: Arc<Counts>,
-    /// Problems of one kind that were logged so far, so that a log stays short.
+    /// The number of problems so far. It limits how many are logged.
     complaints: u64,
 }
 
@@ -45,7 +44,7 @@ impl Writer {
         Self { parts, detail, http, start_ns, requests, engines, counts, complaints: 0 }
     }
 
-    /// This writer with rules for exchanges over HTTP.
+    /// Sets the rules for HTTP exchanges.
     pub(crate) fn with_http(self, http: HttpRules) -> Self {
         Self { http, ..self }
     }
@@ -58,7 +57,7 @@ impl Writer {
         self.engines.entry(rank).or_default()
     }
 
-    /// Writes the lines for one event.
+    /// Writes the lines for one item.
     pub(crate) fn note(&mut self, item: &Item, frames: [&[u8]; 2]) -> Result<(), RecordError> {
         match &item.what {
             ItemKind::Passed { path: RelayPath::Request { client }, .. } => self.request(item, *client, &frames)?,
@@ -79,13 +78,13 @@ impl Writer {
         Ok(())
     }
 
-    /// Flushes the written data, unless that was done a moment ago.
+    /// Flushes the written data, unless it was flushed a moment ago.
     pub(crate) fn flush(&mut self) -> Result<(), RecordError> {
         let flushed = self.parts.flush();
         self.begin_again_if_removed(flushed)
     }
 
-    /// Continues in a new file if the current one was removed. Its contents are lost, and counted.
+    /// If the current file was removed, counts its records as lost and starts it again.
     fn begin_again_if_removed(&mut self, written: Result<(), RecordError>) -> Result<(), RecordError> {
         let (removed, requests) = match written {
             Err(RecordError::Removed { path, requests }) => (RecordError::Removed { path, requests }, requests),
@@ -99,7 +98,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Ends the capture: open requests stay unfinished.
+    /// Ends the capture. Open requests are recorded as unfinished.
     pub(crate) fn end(&mut self, at_ns: u64) -> Result<(), RecordError> {
         let unfinished = self.requests.give_up(None, |_, _| true);
         let count = unfinished.len() as u64;
@@ -111,13 +110,13 @@ impl Writer {
         Ok(())
     }
 
-    /// A message of a frontend.
+    /// Handles a message from a frontend.
     fn request(&mut self, item: &Item, client: usize, frames: &[&[u8]]) -> Result<(), RecordError> {
         match Request::decode(frames) {
             Ok(Request::Add(request)) => self.add(item, client, *request),
             Ok(Request::Abort(ids)) => {
                 for id in &ids {
-                    // A finished request cannot be aborted.
+                    // Aborts of finished requests are ignored.
                     if let Some(request) = self.requests.remove(item.rank, id) {
                         self.counts.aborted.add(1);
                         self.over(request.ended(item.at_ns, FinishReason::Abort))?;
@@ -148,7 +147,8 @@ impl Writer {
         self.parts.write(&CaptureLine::Arrival(arrival))
     }
 
-    /// An exchange over HTTP: the line of its request is written behind it, so that a reader of one has both.
+    /// Writes the HTTP line of an exchange, then its request line. A reader of the request line then has the
+    /// exchange already.
     fn exchange(&mut self, exchange: &Exchange) -> Result<(), RecordError> {
         let number = self.counts.http.get();
         let arrival_ns = self.since_start_ns(exchange.arrived_ns);
@@ -179,7 +179,7 @@ impl Writer {
         self.parts.write(&CaptureLine::Request(Box::new(record)))
     }
 
-    /// A message of an engine.
+    /// Handles a message from an engine.
     fn outputs(&mut self, item: &Item, client: usize, frame: &[u8]) -> Result<(), RecordError> {
         let outputs = match EngineMessage::decode(&[frame]) {
             Ok(EngineMessage::Outputs(outputs)) => outputs,
@@ -214,7 +214,7 @@ impl Writer {
                 self.finish(item, &output.request_id, reason)?;
             }
         }
-        // Most have already ended with their last output; the others were ended without one.
+        // Most of these ended with their last output. The others ended without an output.
         for id in outputs.finished_requests.iter().flatten() {
             self.finish(item, id, FinishReason::Abort)?;
         }
@@ -243,8 +243,8 @@ impl Writer {
         let number = engine.steps;
         engine.steps += 1;
         self.counts.steps.add(1);
-        // It was decoded as a message a moment ago. An engine may send this a hundred thousand
-        // times a second, so no tree of values is made.
+        // An engine can send a hundred thousand steps per second, so the statistics are copied without building a
+        // JSON tree. The decoder has already checked them.
         let scheduler = EngineCoreOutputs::raw_scheduler_stats(frame).ok().flatten().map(AsJson::new);
         let StepRecord { rank, engine_ns, outputs, tokens, finished, .. } = step;
         self.parts.write_step(&StepRecord {
@@ -259,7 +259,7 @@ impl Writer {
         })
     }
 
-    /// An engine presents itself, to each API server.
+    /// An engine registers once with each API server.
     fn registration(&mut self, item: &Item, frame: &[u8]) -> Result<(), RecordError> {
         let settings = match serde_json::to_value(AsJson::new(frame)) {
             Ok(Value::Object(settings)) => settings,
@@ -279,7 +279,7 @@ impl Writer {
         self.parts.write(&CaptureLine::Engine(Box::new(record)))
     }
 
-    /// All engines of a deployment have the first engine's model.
+    /// Takes the version and fingerprint from the first engine. All engines of a deployment have the same.
     fn complete_meta(&mut self, engine: &EngineRecord) {
         let meta = self.parts.meta_mut();
         if meta.vllm_version.is_none() {
@@ -329,14 +329,14 @@ impl Writer {
     }
 
     fn dead(&mut self, item: &Item) -> Result<(), RecordError> {
-        // Said to every API server.
+        // An engine reports its death to every API server.
         if std::mem::replace(&mut self.engine(item.rank).is_dead, true) {
             return Ok(());
         }
         self.interrupted(item, "the engine reports that it is dead", |_| true)
     }
 
-    /// The traffic of one engine was interrupted, for the requests selected by `is_meant`.
+    /// Records an interruption of an engine's traffic, and drops the requests that `is_meant` selects.
     fn interrupted(
         &mut self,
         item: &Item,
@@ -348,7 +348,7 @@ impl Writer {
         self.give_up(reason, |rank, request| rank == item.rank && is_meant(request))
     }
 
-    /// Messages are missing, of unknown requests.
+    /// Records that messages of unknown requests were lost.
     pub(crate) fn lost(&mut self, at_ns: u64, messages: u64, bytes: u64) -> Result<(), RecordError> {
         self.counts.lost_messages.add(messages);
         self.counts.lost_bytes.add(bytes);
@@ -379,7 +379,7 @@ impl Writer {
         self.break_off(item.at_ns, Some(item.rank), &reason)
     }
 
-    /// Logs the first ones, then ever fewer.
+    /// Logs the first ten problems, then only at powers of two.
     fn complain(&mut self, rank: u32, problem: &str) {
         self.complaints += 1;
         if self.complaints <= 10 || self.complaints.is_power_of_two() {
@@ -388,7 +388,6 @@ impl Writer {
     }
 }
 
-/// The engines that have presented themselves.
 fn registered(engines: &BTreeMap<u32, Engine>) -> impl Iterator<Item = &EngineRecord> {
     engines.values().filter_map(|engine| engine.record.as_ref())
 }

@@ -1,4 +1,4 @@
-//! The tokens of a recorded answer: how many it has, and which of its parts have them.
+//! The tokens of a recorded answer: their number, and their times.
 
 use serde_json::Value;
 use vcr_trace::capture::{HttpEnd, HttpRecord};
@@ -9,17 +9,17 @@ use super::generation::{Generation, prompt_of};
 /// The tokens of a recorded generation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AnswerTokens {
-    /// Tokens of its prompt, if the answer states them.
+    /// Tokens of the prompt, if the answer states them.
     pub prompt_tokens: Option<u64>,
     /// Tokens of the answer.
     pub output_tokens: u32,
-    /// Times of the tokens, with the total number by then. Empty if all came at once.
+    /// Output times, each with the number of tokens so far. Empty if all tokens came at once.
     outputs: Vec<(u64, u32)>,
 }
 
 impl AnswerTokens {
-    /// The times of a whole generation; `None` for other exchanges. `count` counts the tokens of a
-    /// text where the answer does not.
+    /// Reads the tokens of a complete generation. Returns `None` for other exchanges. `count` counts the tokens of
+    /// the text if the answer does not state them.
     #[must_use]
     pub fn of(record: &HttpRecord, count: &dyn Fn(&str) -> u64) -> Option<Self> {
         if record.status.is_none_or(|status| status >= 400) || record.end != HttpEnd::Whole {
@@ -38,8 +38,8 @@ impl AnswerTokens {
         Some(Self { prompt_tokens: answer.prompt_tokens, output_tokens, outputs: outputs.collect() })
     }
 
-    /// The number of tokens that precede the event at this time: those of the nearest output and of
-    /// all before it.
+    /// The number of tokens that must be out before the event at this time is sent. The event belongs to the
+    /// nearest output, so this includes that output's tokens.
     #[must_use]
     pub fn due(&self, at_ns: u64) -> u32 {
         if self.outputs.is_empty() {
@@ -54,12 +54,12 @@ impl AnswerTokens {
     }
 }
 
-/// Reads an answer while it comes.
+/// Reads an answer while it arrives.
 #[derive(Debug, Default)]
 pub struct AnswerReader(Generation);
 
 impl AnswerReader {
-    /// Takes the data of an event; whether it has a text.
+    /// Reads the data of an event. Returns whether the event contains text.
     pub fn event(&mut self, data: &[u8]) -> bool {
         let before = self.0.text.len();
         if let Ok(value) = serde_json::from_slice(data) {
@@ -68,34 +68,34 @@ impl AnswerReader {
         self.0.text.len() > before
     }
 
-    /// Takes an answer that is no stream.
+    /// Reads an answer that is not a stream.
     pub fn whole(&mut self, body: &[u8]) {
         if let Ok(value) = serde_json::from_slice(body) {
             self.0.take(&value, None);
         }
     }
 
-    /// Tokens of the answer, if it has stated them.
+    /// Tokens of the answer, if stated so far.
     #[must_use]
     pub fn output_tokens(&self) -> Option<u64> {
         self.0.output_tokens
     }
 
-    /// Tokens of the prompt that were cached, if it has usage.
+    /// Cached tokens of the prompt, if the answer contains usage.
     #[must_use]
     pub fn cached_tokens(&self) -> Option<u64> {
         self.0.prompt_tokens.map(|_| self.0.cached_tokens)
     }
 
-    /// The message of a failure.
+    /// The error message, if the answer contains one.
     #[must_use]
     pub fn error(&self) -> Option<&str> {
         self.0.error.as_deref()
     }
 }
 
-/// The prompt of a request as tokens; prompts with equal beginnings have equal first tokens.
-/// `length` sets their number.
+/// Encodes the prompt of a request, then cuts or pads it to `length`. Prompts with a common beginning get common
+/// first tokens.
 #[must_use]
 pub fn prompt_tokens(body: &[u8], length: Option<u64>, encode: &dyn Fn(&str) -> Vec<u32>) -> Vec<u32> {
     let body: Value = serde_json::from_slice(body).unwrap_or(Value::Null);
@@ -104,7 +104,7 @@ pub fn prompt_tokens(body: &[u8], length: Option<u64>, encode: &dyn Fn(&str) -> 
         body.get("prompt").and_then(Value::as_array).and_then(|ids| ids.iter().map(id).collect());
     let mut tokens = ids.unwrap_or_else(|| encode(&prompt_of(&body).0));
     if let Some(length) = length.and_then(|length| usize::try_from(length).ok()) {
-        // The tokens added by a template are not known.
+        // The tokens that a chat template adds are unknown.
         tokens.resize(length, 0);
     }
     if tokens.is_empty() {

@@ -1,17 +1,17 @@
-//! Undoing the encodings of bodies.
+//! Decodes the content encodings of bodies.
 
 use std::io::{self, Write};
 
 use brotli_decompressor::DecompressorWriter;
 use flate2::write::{GzDecoder, ZlibDecoder};
 
-/// Bytes that Brotli's decoder unpacks at a time.
+/// The size of Brotli's output buffer.
 const BUFFER_BYTES: usize = 4096;
 
-/// A part of a body: its time, and its bytes.
+/// A part of a body: its time and its bytes.
 pub(super) type Part = (u64, Vec<u8>);
 
-/// The unpacked bytes of a part, within the rest of a limit.
+/// Collects the decoded bytes of a part, up to a limit.
 struct Unpacked {
     part: Vec<u8>,
     left_bytes: usize,
@@ -29,7 +29,7 @@ impl Write for Unpacked {
     }
 }
 
-/// The parts of a body without its encoding; `None` if the encoding is unknown, the body is damaged, or it unpacks to
+/// Decodes the parts of a body. Returns `None` if the encoding is unknown, the body is damaged, or it decodes to
 /// more than `max_bytes`.
 pub(super) fn decode(encoding: &str, parts: &[Part], max_bytes: usize) -> Option<Vec<Part>> {
     let into = Unpacked { part: Vec::new(), left_bytes: max_bytes };
@@ -68,11 +68,11 @@ mod tests {
     use flate2::Compression;
     use flate2::write::{GzEncoder, ZlibEncoder};
 
-    /// The text of the test of all encodings, as Brotli's own encoder packs it.
+    /// The text that the test of all encodings uses, compressed by Brotli's own encoder.
     const BROTLI: &str = "1bb701f81d076e2cc73b37afb30421736b059d373a1d56f67627312088b00aa0848a510b7c7305";
-    /// `first` and `second`, each followed by a flush, as the same encoder packs them.
+    /// `first` and `second`, each followed by a flush, compressed by the same encoder.
     const BROTLI_FLUSHED: [&str; 2] = ["0b0200f82500629080c000", "2800805f022008894918"];
-    /// 16 MiB of zeros.
+    /// 16 MiB of zeros, compressed.
     const BROTLI_ZEROS: &str = "cbffff3ff82700e2b14020f7fe8fffff7ff04f00c4611180eefddf";
 
     fn bytes(hex: &str) -> Vec<u8> {

@@ -2,23 +2,23 @@
 
 use super::decode::Part;
 
-/// An event with the time of the part that completed it.
+/// An event and the time at which it was complete.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Event {
     pub(super) at_ns: u64,
-    /// All its bytes, the empty line behind it included.
+    /// All bytes, including the empty line after the event.
     pub(super) raw: Vec<u8>,
 }
 
 impl Event {
-    /// The lines of its data.
+    /// The data lines, joined by newlines.
     pub(super) fn data(&self) -> String {
         let text = String::from_utf8_lossy(&self.raw);
         let lines = text.lines().filter_map(|line| line.strip_prefix("data:"));
         lines.map(|line| line.strip_prefix(' ').unwrap_or(line)).collect::<Vec<_>>().join("\n")
     }
 
-    /// This event with its data replaced by `data`, which is one line.
+    /// Replaces the event's data with `data`, which must be one line.
     pub(super) fn with_data(&self, data: &str) -> Vec<u8> {
         let text = String::from_utf8_lossy(&self.raw);
         let mut lines: Vec<&str> = text.lines().filter(|line| !line.is_empty() && !line.starts_with("data:")).collect();
@@ -28,7 +28,7 @@ impl Event {
     }
 }
 
-/// The events of a body; the last one may be incomplete.
+/// Splits a body into events. The last event may be incomplete.
 pub(super) fn events(parts: &[Part]) -> Vec<Event> {
     let mut all = Vec::new();
     let mut raw = Vec::new();

@@ -1,4 +1,4 @@
-//! One exchange, from its bytes to lines of a capture.
+//! Converts an HTTP exchange to lines of a capture.
 
 use std::sync::Arc;
 
@@ -10,52 +10,52 @@ use super::generation::{Generation, params_of, prompt_of};
 use super::secrets::{RedactRules, Secrets, count_keys, redact_json};
 use crate::request::saturated;
 
-/// Longest text that is counted by a tokenizer.
+/// Longer texts are not counted by the tokenizer.
 const PROMPT_TEXT_BYTES_MAX: usize = 4 << 20;
 
 /// Counts the tokens of a text.
 pub type TokenCounter = Arc<dyn Fn(&str) -> u64 + Send + Sync>;
 
-/// Sees each exchange that was written.
+/// Called with each exchange that was written.
 pub type HttpObserver = Arc<dyn Fn(&HttpRecord) + Send + Sync>;
 
-/// An exchange that has ended, as it passed.
+/// A finished exchange, unchanged.
 #[derive(Clone, Debug, Default)]
 pub struct Exchange {
-    /// When its head came, on the clock of [`now_ns`](super::now_ns).
+    /// When the request's head arrived, on the clock of [`now_ns`](super::now_ns).
     pub arrived_ns: u64,
     pub method: String,
-    /// The path, as the client wrote it.
+    /// The path as sent by the client.
     pub path: String,
-    /// The part after the `?`.
+    /// The query string, without the `?`.
     pub query: Option<String>,
     pub request_headers: Vec<(String, String)>,
-    /// The body of the request, up to the limit.
+    /// The request body, up to the limit.
     pub request_body: Vec<u8>,
-    /// Bytes of it beyond the limit.
+    /// Bytes of the request body beyond the limit.
     pub request_left_out_bytes: u64,
-    /// Status of the answer.
+    /// Status code of the response.
     pub status: Option<u16>,
-    /// Headers of the answer.
+    /// Headers of the response.
     pub headers: Vec<(String, String)>,
-    /// From the arrival to the head of the answer.
+    /// Time from the arrival to the response's head.
     pub head_ns: Option<u64>,
-    /// Parts of the answer up to the limit, each with the time since the arrival.
+    /// Parts of the response body, up to the limit, each with the time since the arrival.
     pub chunks: Vec<(u64, Vec<u8>)>,
-    /// Bytes of the answer beyond the limit.
+    /// Bytes of the response body beyond the limit.
     pub left_out_bytes: u64,
-    /// From the arrival to the end.
+    /// Time from the arrival to the end.
     pub end_ns: u64,
-    /// How it ended.
+    /// How the exchange ended.
     pub end: HttpEnd,
-    /// The message of its failure.
+    /// The error message, if the exchange failed.
     pub error: Option<String>,
-    /// Requests in progress when it arrived, itself included.
+    /// Requests in progress at the arrival, including this one.
     pub concurrency: u32,
 }
 
 impl Exchange {
-    /// Its size in memory.
+    /// Memory that the exchange takes.
     pub(crate) fn size_bytes(&self) -> usize {
         let headers =
             self.request_headers.iter().chain(&self.headers).map(|(name, value)| name.len() + value.len() + 48);
@@ -64,29 +64,26 @@ impl Exchange {
     }
 }
 
-/// How exchanges are written down.
+/// How exchanges are recorded.
 #[derive(Clone, Default)]
 pub(crate) struct HttpRules {
     pub(crate) redact: RedactRules,
     pub(crate) max_body_bytes: usize,
     pub(crate) count_tokens: Option<TokenCounter>,
-    /// Sees each exchange that was written.
     pub(crate) observer: Option<HttpObserver>,
 }
 
-/// The lines of one exchange.
+/// The capture lines of one exchange.
 pub(crate) struct HttpLines {
     pub(crate) http: HttpRecord,
-    /// `None` if it is no generation, or the length of its prompt is unknown.
+    /// `None` if the exchange is not a generation, or the length of its prompt is unknown.
     pub(crate) request: Option<RequestRecord>,
-    /// Whether it is a generation.
     pub(crate) is_generation: bool,
-    /// Strings in it that look like keys.
+    /// The number of strings that look like API keys.
     pub(crate) keys: u64,
 }
 
-/// The lines of an exchange: its request and answer, and a request line if the length of its prompt
-/// is known.
+/// Converts an exchange to its HTTP line and, if it is a generation with a known prompt length, its request line.
 #[must_use]
 pub fn lines_of(
     exchange: &Exchange,
@@ -99,7 +96,7 @@ pub fn lines_of(
 }
 
 impl HttpRules {
-    /// The lines of the exchange of this number, which arrived at `arrival_ns` of the capture.
+    /// Converts exchange `number`, which arrived at `arrival_ns` of the capture.
     pub(crate) fn lines(&self, exchange: &Exchange, number: u64, arrival_ns: u64) -> HttpLines {
         let mut http = HttpRecord {
             id: format!("http-{number}"),
@@ -131,7 +128,7 @@ impl HttpRules {
         let is_stream = http.header("content-type").is_some_and(|kind| kind.starts_with("text/event-stream"));
         let answer = if is_plain { Generation::of(parts, is_stream) } else { Generation::default() };
         if http.end == HttpEnd::ClientGone && answer.has_last_event {
-            // Some clients disconnect at the last event, before the end of the body (Codex 0.171).
+            // Some clients (Codex 0.171) disconnect at the last event, before the body ends.
             http.end = HttpEnd::Whole;
         }
         let asked = serde_json::from_slice(&exchange.request_body).unwrap_or(Value::Null);
@@ -141,7 +138,7 @@ impl HttpRules {
         HttpLines { http, request, is_generation: answer.is_found, keys }
     }
 
-    /// Completes the record with bodies without secrets; strings in it that look like keys.
+    /// Adds the bodies to `http` after redacting secrets. Returns the number of strings that look like API keys.
     fn redact(&self, http: &mut HttpRecord, body: Vec<u8>, mut parts: Vec<Part>, is_stream: bool) -> u64 {
         let mut secrets = Secrets::default();
         secrets.redact_headers(&mut http.request_headers, &self.redact);
@@ -168,7 +165,7 @@ impl HttpRules {
         keys + count_keys(&http.request_body.0) + count_keys(&http.body())
     }
 
-    /// The line of a generation whose prompt has a known length.
+    /// Builds the request line of a generation. Returns `None` if the length of the prompt is unknown.
     fn request(
         &self,
         exchange: &Exchange,
@@ -319,7 +316,7 @@ mod tests {
         assert!(lines.request.is_none() && !lines.is_generation);
     }
 
-    /// Events and values as servers send them, with numbers beyond all measure.
+    /// Bodies like those of real servers, and some with huge numbers.
     fn arb_body() -> impl Strategy<Value = String> {
         let number = prop_oneof![0..5_u64, Just(u64::from(u32::MAX)), any::<u64>()];
         let value =
@@ -341,7 +338,7 @@ mod tests {
     }
 
     proptest! {
-        /// Any answer of a server yields the lines of a capture.
+        /// Any response can be converted to capture lines.
         #[test]
         fn lines_of_any_exchange_can_be_read(
             bodies in (arb_body(), arb_body()),

@@ -1,30 +1,26 @@
-//! A generation, according to bodies of OpenAI's and Anthropic's APIs.
+//! Reads generations from bodies of OpenAI's and Anthropic's APIs.
 
 use serde_json::{Map, Value};
 
 use super::decode::Part;
 use super::events::events;
 
-/// The data extracted from an exchange's answer.
 #[derive(Debug, Default)]
 pub(super) struct Generation {
-    /// Whether it is one: it has usage, or text.
+    /// Whether the exchange is a generation: its answer has usage or text.
     pub(super) is_found: bool,
-    /// Whether the last event of a stream is the one that ends an answer: `[DONE]`, `message_stop`, or the whole
-    /// response.
+    /// Whether the stream's last event ends an answer: `[DONE]`, `message_stop`, or the complete response.
     pub(super) has_last_event: bool,
     pub(super) prompt_tokens: Option<u64>,
     pub(super) cached_tokens: u64,
     pub(super) output_tokens: Option<u64>,
-    /// Outputs of a stream: when they came, and how many events with text there were. Each has a later time than the one
-    /// before it.
+    /// Outputs of a stream: their times, in ascending order, and the number of events with text in each.
     pub(super) outputs: Vec<(u64, u64)>,
-    /// When a stream gave its finish reason without a text.
+    /// When the stream gave its finish reason in an event without text.
     closed_ns: Option<u64>,
     pub(super) finish_reason: Option<&'static str>,
     pub(super) tool_calls: Vec<String>,
     pub(super) error: Option<String>,
-    /// The text of the answer.
     pub(super) text: String,
 }
 
@@ -104,7 +100,7 @@ impl Generation {
         let Some(usage) = usage else { return };
         let number = |name: &str| usage.get(name).and_then(Value::as_u64);
         let detail = |name: &str| usage.get(name)?.get("cached_tokens")?.as_u64();
-        // Anthropic counts cached tokens separately.
+        // Anthropic counts cached tokens separately from `input_tokens`.
         let read = number("cache_read_input_tokens").unwrap_or(0);
         let beside = read.saturating_add(number("cache_creation_input_tokens").unwrap_or(0));
         let input = number("input_tokens").map(|tokens| tokens.saturating_add(beside));
@@ -131,7 +127,7 @@ impl Generation {
         }
     }
 
-    /// A part of an answer in Anthropic's form.
+    /// Reads a content block of Anthropic's API.
     fn part(&mut self, part: Option<&Value>) {
         let Some(part) = part else { return };
         if part.get("type").and_then(Value::as_str) == Some("tool_use") {
@@ -168,13 +164,13 @@ impl Generation {
         self.error = Some(message.as_str().map_or_else(|| message.to_string(), str::to_owned));
     }
 
-    /// Output times of a stream and the tokens of each output; their sum is `total`. Events do not
-    /// tell their number of tokens: a server may send several at once, or hold a text back. If
-    /// there are as many events as tokens, each has one.
+    /// Distributes `total` tokens over the outputs of a stream. Events do not state their number of tokens: a
+    /// server may send several at once, or hold text back. If there are as many events as tokens, each event has
+    /// one.
     pub(super) fn tokens_by_output(&self, total: u64) -> Vec<(u64, u32)> {
         let mut outputs = self.outputs.clone();
         let mut events: u64 = outputs.iter().map(|(_, events)| events).sum();
-        // The token that ends a text has none.
+        // The end-of-text token produces no event with text.
         let is_behind = |at_ns: &u64| outputs.last().is_none_or(|(last_ns, _)| last_ns < at_ns);
         if let Some(at_ns) = self.closed_ns.filter(|at_ns| total > events && events > 0 && is_behind(at_ns)) {
             outputs.push((at_ns, 1));
@@ -199,12 +195,12 @@ impl Generation {
     }
 }
 
-/// Whether an event is itself an error: one of the Responses API, or of servers before vLLM 0.10.
+/// Whether an event is an error of the Responses API, or of a server before vLLM 0.10.
 fn is_error(value: &Value) -> bool {
     ["type", "object"].iter().any(|field| value.get(field).and_then(Value::as_str) == Some("error"))
 }
 
-/// Whether an event is the last of an answer in Anthropic's or the Responses API.
+/// Whether an event is the last event of an answer in Anthropic's or the Responses API.
 fn is_last(value: &Value) -> bool {
     let kind = value.get("type").and_then(Value::as_str);
     matches!(kind, Some("message_stop" | "response.completed" | "response.incomplete" | "response.failed"))
@@ -214,7 +210,7 @@ fn list<'a>(value: &'a Value, field: &str) -> impl Iterator<Item = &'a Value> {
     value.get(field).and_then(Value::as_array).into_iter().flatten()
 }
 
-/// The texts of a prompt, to be counted; token ids are counted at once.
+/// Returns the text of a prompt, and the number of token ids in it.
 pub(super) fn prompt_of(body: &Value) -> (String, u64) {
     let (mut text, mut ids) = (String::new(), 0);
     for field in ["system", "prompt", "input", "messages", "query", "documents", "tools"] {
@@ -244,7 +240,7 @@ fn gather(value: &Value, text: &mut String, ids: &mut u64) {
     }
 }
 
-/// Parameters of a request that decide an answer: their names in bodies, and in vLLM.
+/// Request parameters that affect the answer: their names in HTTP bodies, and vLLM's names.
 pub(crate) const SAMPLING_PARAMETERS: &[(&str, &str)] = &[
     ("temperature", "temperature"),
     ("top_p", "top_p"),
@@ -263,7 +259,7 @@ pub(crate) const SAMPLING_PARAMETERS: &[(&str, &str)] = &[
     ("repetition_penalty", "repetition_penalty"),
 ];
 
-/// The parameters of a request that decide an answer, by the names of vLLM.
+/// The request's parameters that affect the answer, under vLLM's names.
 pub(super) fn params_of(body: &Value) -> Map<String, Value> {
     let parameters = SAMPLING_PARAMETERS.iter();
     let given = parameters.filter_map(|(given, name)| Some((*name, body.get(given).filter(|value| !value.is_null())?)));

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use serde::Deserialize;
 use serde_json::Value;
 
-/// A path: keys and indices with dots between them; `*` is any of them.
+/// A path: keys and indices separated by dots. `*` matches any key or index.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct JsonPath {
@@ -13,7 +13,7 @@ pub struct JsonPath {
     steps: Vec<String>,
 }
 
-/// A path that cannot be used.
+/// An invalid path.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid path `{0}`: expected keys and indices such as messages.*.content")]
 pub struct JsonPathError(String);
@@ -21,7 +21,7 @@ pub struct JsonPathError(String);
 impl FromStr for JsonPath {
     type Err = JsonPathError;
 
-    /// Also reads the forms `$.messages[*].content`.
+    /// Also accepts the form `$.messages[*].content`.
     fn from_str(text: &str) -> Result<Self, JsonPathError> {
         let plain = text.trim().trim_start_matches('$').replace('[', ".").replace(']', "");
         let steps: Vec<String> = plain.trim_start_matches('.').split('.').map(str::to_owned).collect();
@@ -47,7 +47,7 @@ impl std::fmt::Display for JsonPath {
 }
 
 impl JsonPath {
-    /// Changes every value at this path; whether there is one.
+    /// Changes every value at this path. Returns whether any value exists there.
     pub(crate) fn change(&self, value: &mut Value, change: &impl Fn(&mut Value)) -> bool {
         change_at(&self.steps, value, change)
     }
@@ -59,7 +59,7 @@ impl JsonPath {
             Value::Object(fields) if last == "*" => fields.clear(),
             Value::Object(fields) => drop(fields.remove(last)),
             Value::Array(items) if last == "*" => items.clear(),
-            // A removed item would shift the following ones.
+            // Removing an item would shift the ones after it.
             Value::Array(items) => {
                 if let Some(item) = last.parse().ok().and_then(|index: usize| items.get_mut(index)) {
                     *item = Value::Null;

@@ -1,7 +1,7 @@
-//! Exchanges over HTTP: from a proxy's data to lines of a capture.
+//! Recording of HTTP exchanges, from a proxy's data to capture lines.
 //!
-//! A proxy hands each [`Exchange`] that has ended to an [`HttpRecorder`](crate::HttpRecorder). Its writer undoes encodings, replaces
-//! secrets, and derives tokens and times of generations.
+//! A proxy passes each finished [`Exchange`] to an [`HttpRecorder`](crate::HttpRecorder). Its writer thread decodes
+//! bodies, redacts secrets, and derives tokens and times of generations.
 
 mod answer;
 mod decode;
@@ -20,7 +20,7 @@ pub(crate) use exchange::{HttpLines, HttpRules};
 pub(crate) use generation::SAMPLING_PARAMETERS;
 pub(crate) use secrets::Secrets;
 
-/// Now, on the clock of [`Exchange`].
+/// The current time, on the clock of [`Exchange`].
 #[must_use]
 pub fn now_ns() -> u64 {
     vcr_wire::monotonic_ns()

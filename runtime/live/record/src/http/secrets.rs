@@ -1,4 +1,4 @@
-//! Secrets: replaced before anything is written, and searched for in the written text.
+//! Replaces secrets before anything is written, and counts strings that still look like secrets.
 
 use serde_json::Value;
 
@@ -6,24 +6,24 @@ use super::decode::Part;
 use super::events::events;
 use super::json_path::JsonPath;
 
-/// Replaces a secret.
+/// The text that replaces a secret.
 pub const REDACTED: &str = "[redacted]";
 
-/// Secret values of fewer bytes are replaced only where their names stand: elsewhere they may be words.
+/// Shorter secrets are replaced only as values of their names. Elsewhere they may be ordinary words.
 const VALUE_BYTES_MIN: usize = 8;
 
-/// Replacements beyond the names that [`is_secret_name`] knows.
+/// Secrets in addition to those that [`is_secret_name`] recognizes.
 #[derive(Clone, Debug, Default)]
 pub struct RedactRules {
     /// Names of headers.
     pub headers: Vec<String>,
-    /// Names in queries.
+    /// Names of query parameters.
     pub query: Vec<String>,
     /// Paths in JSON bodies.
     pub json: Vec<JsonPath>,
 }
 
-/// Whether the values of headers and query parameters of this name are secrets.
+/// Whether headers and query parameters of this name contain secrets.
 #[must_use]
 pub fn is_secret_name(name: &str) -> bool {
     const PARTS: &[&str] = &["authorization", "cookie", "secret", "password", "credential", "apikey", "signature"];
@@ -38,7 +38,7 @@ fn is_listed(names: &[String], name: &str) -> bool {
     names.iter().any(|listed| listed.eq_ignore_ascii_case(name))
 }
 
-/// The secrets of one exchange.
+/// The secrets found in one exchange.
 #[derive(Debug, Default)]
 pub(crate) struct Secrets(Vec<Vec<u8>>);
 
@@ -51,7 +51,7 @@ impl Secrets {
         }
     }
 
-    /// Replaces secret headers and remembers their values.
+    /// Replaces the values of secret headers and remembers them.
     pub(crate) fn redact_headers(&mut self, headers: &mut [(String, String)], rules: &RedactRules) {
         for (name, value) in headers {
             if !is_secret_name(name) && !is_listed(&rules.headers, name) {
@@ -66,7 +66,7 @@ impl Secrets {
         }
     }
 
-    /// Replaces secret values of a query and remembers them.
+    /// Replaces the values of secret query parameters and remembers them.
     pub(crate) fn redact_query(&mut self, query: &str, rules: &RedactRules) -> String {
         let pair = |pair: &str| match pair.split_once('=') {
             Some((name, value)) if is_secret_name(name) || is_listed(&rules.query, name) => {
@@ -78,7 +78,7 @@ impl Secrets {
         query.split('&').map(pair).collect::<Vec<_>>().join("&")
     }
 
-    /// Replaces the remembered values in a text.
+    /// Replaces the remembered secrets in a text.
     pub(crate) fn redact_text(&self, text: &mut String) {
         for secret in self.0.iter().filter_map(|secret| std::str::from_utf8(secret).ok()) {
             if text.contains(secret) {
@@ -87,7 +87,7 @@ impl Secrets {
         }
     }
 
-    /// Replaces the remembered values in a body, also if they span several of its parts.
+    /// Replaces the remembered secrets in a body, even if one spans several parts.
     pub(crate) fn redact_parts(&self, parts: &mut Vec<Part>) {
         for secret in &self.0 {
             redact_parts(parts, secret);
@@ -136,7 +136,7 @@ fn find(text: &[u8], part: &[u8]) -> Option<usize> {
     None
 }
 
-/// Replaces the values at paths of a JSON body, or of each event of a stream.
+/// Replaces the values at `paths` in a JSON body, or in each event of a stream.
 pub(super) fn redact_json(parts: &mut Vec<Part>, is_stream: bool, paths: &[JsonPath]) {
     if paths.is_empty() || parts.is_empty() {
         return;
@@ -159,7 +159,7 @@ pub(super) fn redact_json(parts: &mut Vec<Part>, is_stream: bool, paths: &[JsonP
     }
 }
 
-/// The value with replaced values; `None` if it has none of them.
+/// Replaces the values at `paths`. Returns `None` if there are none.
 fn redacted_json(text: &[u8], paths: &[JsonPath]) -> Option<String> {
     let mut value: Value = serde_json::from_slice(text).ok()?;
     let mut is_changed = false;
@@ -169,13 +169,13 @@ fn redacted_json(text: &[u8], paths: &[JsonPath]) -> Option<String> {
     is_changed.then(|| value.to_string())
 }
 
-/// Strings in a text that look like keys, of known makers or as JWT; their number.
+/// Counts the strings that look like API keys of known providers, or like JWTs.
 pub(super) fn count_keys(text: &[u8]) -> u64 {
     let is_word = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     let mut count = 0;
     let mut rest = text;
     while let Some(start) = rest.iter().position(is_word) {
-        // The letter of an escape, such as \n, is not part of the word.
+        // In an escape such as `\n`, the letter is not part of the word.
         let is_escape = start > 0 && rest[start - 1] == b'\\';
         rest = &rest[start + usize::from(is_escape)..];
         let end = rest.iter().position(|byte| !is_word(byte)).unwrap_or(rest.len());
@@ -186,7 +186,7 @@ pub(super) fn count_keys(text: &[u8]) -> u64 {
 }
 
 fn looks_like_key(word: &[u8]) -> bool {
-    /// Starts of keys, and the fewest bytes of a whole one.
+    /// Prefixes of API keys, each with the minimum length of a key in bytes.
     const KEYS: &[(&str, usize)] = &[
         ("sk-", 24),
         ("sk_live_", 24),
@@ -210,7 +210,7 @@ fn looks_like_key(word: &[u8]) -> bool {
     let has_digit = word.iter().any(u8::is_ascii_digit);
     let is_known = KEYS.iter().any(|(start, bytes)| word.len() >= *bytes && word.starts_with(start.as_bytes()));
     let is_jwt = word.len() >= 40 && word.starts_with(b"eyJ") && word.iter().filter(|byte| **byte == b'.').count() == 2;
-    // Hugging Face's secrets are letters, often without a digit.
+    // Hugging Face's keys often contain no digit.
     (has_digit || word.starts_with(b"hf_")) && (is_known || is_jwt)
 }
 

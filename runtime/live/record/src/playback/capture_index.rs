@@ -1,4 +1,4 @@
-//! The records of a capture, ready to be asked for.
+//! An index of the records of a capture.
 
 use std::path::{Path, PathBuf};
 
@@ -12,10 +12,9 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::playback::index::{PromptTree, PromptTreeBuilder, Row, end_by_length};
 use crate::playback::params;
 
-/// Default tokens of a block.
+/// The block size of captures that do not state one.
 const DEFAULT_BLOCK_SIZE_TOKENS: u32 = 16;
 
-/// The fields of a record that matching needs.
 #[derive(Clone, Copy)]
 struct Head<'a> {
     arrival_ns: Option<u64>,
@@ -29,30 +28,29 @@ struct Head<'a> {
     has_tokens: bool,
 }
 
-/// Collects the records of a capture index.
 #[derive(Debug, Default)]
 struct CaptureIndexBuilder {
     tree: PromptTreeBuilder,
-    /// The arrival of each record, in the order of the capture.
+    /// The arrival of each record, in capture order.
     arrivals_ns: Vec<Option<u64>>,
     ids: Vec<(u64, Row)>,
     sessions: Vec<(u64, Row)>,
-    /// The key of each one's parameters.
+    /// The parameter key of each record.
     params: Vec<u64>,
     has_hashes: bool,
     num_with_tokens: u32,
 }
 
-/// Positions of records, by row.
+/// Where the records are, by row.
 enum Store {
     File(Box<CaptureFile>, Vec<CapturePosition>),
     Memory(Vec<RequestRecord>),
 }
 
-/// Lines among which an engine presents itself.
+/// An engine is expected to register within this many lines.
 const FIRST_LINES: usize = 10_000;
 
-/// The records of a capture in order of arrival.
+/// The records of a capture, in order of arrival.
 pub struct CaptureIndex {
     path: PathBuf,
     meta: CaptureMeta,
@@ -66,27 +64,27 @@ pub struct CaptureIndex {
     store: Store,
 }
 
-/// Options of opening a capture.
+/// Options for opening a capture.
 #[derive(Clone, Debug, Default)]
 pub struct CaptureIndexOptions {
-    /// Skip and count lines that cannot be used, where they are errors otherwise.
+    /// Whether to skip and count invalid lines. Otherwise they are errors.
     pub lenient: bool,
-    /// Expectations of the capture.
+    /// Required properties of the capture.
     pub expected: Expectation,
 }
 
-/// Expectations of a capture; `None` is anything.
+/// Required properties of a capture. `None` accepts any value.
 #[derive(Clone, Debug, Default)]
 pub struct Expectation {
     pub fingerprint: Option<String>,
-    /// The model, where the capture names one.
+    /// The model. A capture that names no model is accepted.
     pub model: Option<String>,
 }
 
-/// An error of opening a capture for playback.
+/// An error while opening a capture for playback.
 #[derive(Debug, thiserror::Error)]
 pub enum PlaybackError {
-    /// It cannot be read.
+    /// The capture cannot be read.
     #[error(transparent)]
     Capture(#[from] CaptureError),
     #[error("{}: expected at least one finished request to play back", path.display())]
@@ -94,7 +92,7 @@ pub enum PlaybackError {
         /// The file.
         path: PathBuf,
     },
-    /// It is of something else.
+    /// The capture has another model or fingerprint than required.
     #[error(
         "{}: invalid {what} of the capture, {}: expected {expected}; play back a capture of that, or drop the option that \
          expects it",
@@ -111,7 +109,7 @@ pub enum PlaybackError {
         /// The expected value.
         expected: String,
     },
-    /// Nothing in it distinguishes prompts.
+    /// No record has a prompt hash.
     #[error(
         "{}: no record has hashes of its prompt, so requests cannot be matched by content; match by index, id or session",
         path.display()
@@ -142,10 +140,9 @@ impl CaptureIndexBuilder {
         self.sessions.extend(head.session.map(|session| (name_key(session), pushed)));
     }
 
-    /// The index, with its records in order of arrival. `store` makes their storage from the place
-    /// of each of them in the capture.
+    /// Builds the index, in order of arrival. `store` gets the capture position of each row.
     fn finish(self, path: PathBuf, meta: CaptureMeta, store: impl FnOnce(&[u32]) -> Store) -> CaptureIndex {
-        // Records without an arrival come last, in the order of the capture.
+        // Records without an arrival come last, in capture order.
         let mut order: Vec<u32> = (0..self.arrivals_ns.len() as u32).collect();
         order.sort_by_key(|&pushed| self.arrivals_ns[pushed as usize].unwrap_or(u64::MAX));
         let mut row_of = vec![0; order.len()];
@@ -174,7 +171,7 @@ impl CaptureIndexBuilder {
 }
 
 impl CaptureIndex {
-    /// A capture index of records that are in memory.
+    /// Indexes records in memory.
     #[must_use]
     pub fn of_records(meta: CaptureMeta, records: Vec<RequestRecord>) -> Self {
         let mut builder = CaptureIndexBuilder::default();
@@ -200,10 +197,10 @@ impl CaptureIndex {
         builder.finish(PathBuf::new(), meta, by_row)
     }
 
-    /// A capture index of the requests of a file of another format, which hold no fingerprint.
+    /// Indexes requests imported from a file of another format, which has no fingerprint.
     ///
     /// # Errors
-    /// When they are of something else than expected, or there are none.
+    /// When they do not have the required properties, or there are none.
     pub fn of_import(
         path: &Path,
         meta: CaptureMeta,
@@ -217,10 +214,10 @@ impl CaptureIndex {
         Ok(Self { path: path.to_owned(), ..Self::of_records(meta, records) })
     }
 
-    /// Opens a capture and reads it once. Records stay in the file.
+    /// Opens and scans a capture. Records stay in the file.
     ///
     /// # Errors
-    /// When it cannot be read, is of something else than expected, or empty.
+    /// When the capture cannot be read, lacks a required property, or is empty.
     pub fn open(path: &Path, options: &CaptureIndexOptions) -> Result<Self, PlaybackError> {
         let read = ReadOptions { lenient: options.lenient };
         let file = CaptureFile::open(path, &read)?;
@@ -251,13 +248,13 @@ impl CaptureIndex {
         Ok(Self { summary, ..builder.finish(path.to_owned(), meta, by_row) })
     }
 
-    /// The summary of reading it: breaks and skipped lines.
+    /// Breaks and skipped lines found during the scan.
     #[must_use]
     pub fn summary(&self) -> &CaptureSummary {
         &self.summary
     }
 
-    /// The file; empty for records in memory.
+    /// The file. Empty for records in memory.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -269,7 +266,7 @@ impl CaptureIndex {
         &self.meta
     }
 
-    /// The hasher that makes prompts comparable with the capture's.
+    /// The hasher that makes prompts comparable with the capture.
     #[must_use]
     pub fn hasher(&self) -> PromptHasher {
         PromptHasher {
@@ -286,20 +283,19 @@ impl CaptureIndex {
         self.num_records
     }
 
-    /// Number of records that have the tokens of their answer, or none to have.
+    /// The number of records that contain all tokens of their answer.
     #[must_use]
     pub fn num_with_tokens(&self) -> u32 {
         self.num_with_tokens
     }
 
-    /// Whether records can be distinguished by their prompts.
+    /// Whether prompts can be told apart by their hashes.
     #[must_use]
     pub fn has_hashes(&self) -> bool {
         self.has_hashes
     }
 
-    /// Whether the sampling parameters of any record are known, so that requests' parameters
-    /// matter.
+    /// Whether any record has known sampling parameters. Otherwise the parameters of requests are ignored.
     #[must_use]
     pub fn knows_params(&self) -> bool {
         self.tree.knows_params()
@@ -308,7 +304,7 @@ impl CaptureIndex {
     /// Reads a record.
     ///
     /// # Errors
-    /// When the file has changed or cannot be read any more.
+    /// When the file has changed or can no longer be read.
     pub fn record(&self, row: Row) -> Result<RequestRecord, PlaybackError> {
         match &self.store {
             Store::File(file, positions) => Ok(file.record_at(positions[row as usize])?),
@@ -316,7 +312,7 @@ impl CaptureIndex {
         }
     }
 
-    /// Memory of the index in bytes, the file's own pages apart.
+    /// Memory of the index in bytes, without the pages of the file.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         let names = (self.ids.capacity() + self.sessions.capacity()) * size_of::<(u64, Row)>();
@@ -327,7 +323,7 @@ impl CaptureIndex {
         self.tree.memory_bytes() + positions + names
     }
 
-    /// Different prefixes in the index.
+    /// The number of different prefixes.
     #[must_use]
     pub fn num_prefixes(&self) -> usize {
         self.tree.num_nodes()
@@ -346,7 +342,7 @@ impl CaptureIndex {
     }
 }
 
-/// Rows of a name, the earliest first.
+/// Rows with this name, earliest first.
 fn rows_of<'a>(names: &'a [(u64, Row)], name: &str) -> impl Iterator<Item = Row> + use<'a> {
     let key = name_key(name);
     let start = names.partition_point(|&(other, _)| other < key);
@@ -354,7 +350,7 @@ fn rows_of<'a>(names: &'a [(u64, Row)], name: &str) -> impl Iterator<Item = Row>
 }
 
 impl Expectation {
-    /// Checks that a capture has the expected format.
+    /// Checks the required properties.
     fn check(
         &self,
         path: &Path,
@@ -385,8 +381,8 @@ impl Expectation {
     }
 }
 
-/// The fingerprint of the first engine that has one. Engines present themselves
-/// after the first line was written.
+/// Returns the fingerprint of the first engine that has one. Engines register after the first line is written, so
+/// the meta line may lack it.
 fn engine_fingerprint(path: &Path, read: &ReadOptions) -> Result<Option<String>, CaptureError> {
     let mut reader = CaptureReader::open(path, read)?;
     for _ in 0..FIRST_LINES {

@@ -1,9 +1,9 @@
-//! The prompts of a capture as a tree: who shares how much with whom.
+//! A tree of the prompts of a capture, which shows the prefixes that prompts share.
 //!
-//! A prompt is a chain of hashes, each of which covers everything before it, so equal hashes are
-//! one node of a tree. Records are numbered in the tree's order of visits, so all records below a
-//! node are one range of numbers: "the earliest unused record below this node" is the minimum of a
-//! range. A node costs some 40 bytes, however many records share it.
+//! A prompt is a chain of hashes, each of which covers everything before it, so prompts with an equal hash share a
+//! node. Records are numbered depth-first, so all records below a node form one range of places. "The earliest
+//! unused record below this node" is the minimum over that range. A node takes about 40 bytes, however many records
+//! share it.
 
 use hashbrown::HashTable;
 use vcr_trace::capture::BlockHash;
@@ -11,7 +11,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::playback::params::UNKNOWN;
 
-/// Place of a record in order of arrival.
+/// The index of a record in order of arrival.
 pub type Row = u32;
 
 const NO_NODE: u32 = u32::MAX;
@@ -20,20 +20,18 @@ const NO_NODE: u32 = u32::MAX;
 struct Node {
     hash: u64,
     parent: u32,
-    /// Records whose chain ends here.
+    /// Number of records whose chain ends here.
     num_ending: u32,
-    /// These records, and records that end within the next block: all with the same number of full
-    /// blocks.
+    /// Number of records whose chain ends here or within the next block. All have the same number of full blocks.
     num_same: u32,
-    /// Records whose chain ends here or below.
+    /// Number of records whose chain ends here or below.
     num_below: u32,
-    /// The first of their places in order of visits, which are in the order of
-    /// these counts.
+    /// The first place of these records. The records counted by `num_ending` come first, then the rest of
+    /// `num_same`, then the rest of `num_below`.
     first_place: u32,
 }
 
-/// A node in the table of hashes. It contains half of the hash itself, so that growing the table
-/// does not access the nodes.
+/// An entry of the hash table. It contains half of the hash, so that the table can grow without reading the nodes.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     half: u32,
@@ -45,7 +43,7 @@ impl Entry {
         Self { half: hash as u32, node }
     }
 
-    /// Sort key of the table: all of its bits depend on all of the half's.
+    /// The table's hash: every bit depends on all bits of `half`.
     fn key(self) -> u64 {
         u64::from(self.half).wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
@@ -56,39 +54,39 @@ impl Entry {
 pub(crate) struct PromptTree {
     nodes: Vec<Node>,
     by_hash: HashTable<Entry>,
-    /// The place of each record in the order of visits.
+    /// The place of each record in depth-first order.
     place_of_row: Vec<u32>,
-    /// A number for the parameters of the record at each place, ascending among records with the same prompt.
-    /// Empty if no parameters are known.
+    /// The parameter key of the record at each place, ascending among records with the same prompt. Empty if no
+    /// parameters are known.
     params: Vec<u64>,
 }
 
-/// A range of places in order of visits.
+/// A range of places in depth-first order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Places {
     pub(crate) start: u32,
     pub(crate) end: u32,
 }
 
-/// Hash for the end of a prompt whose whole hash is unknown: from its blocks and its length.
+/// Stands in for an unknown hash of a whole prompt: combines its last block and its length.
 #[must_use]
 pub(crate) fn end_by_length(last_block: Option<BlockHash>, prompt_tokens: u32) -> BlockHash {
     let last = last_block.map_or(0, |hash| hash.0);
     BlockHash(xxh3_64_with_seed(&prompt_tokens.to_le_bytes(), last ^ 0x656e_645f_6f66_5f70))
 }
 
-/// Collects the chains of records in order of arrival.
+/// Collects the hash chains of records, in capture order.
 #[derive(Debug, Default)]
 pub(crate) struct PromptTreeBuilder {
     tree: PromptTree,
-    /// The last node of each record's chain.
+    /// The last node of each record.
     end_of_row: Vec<u32>,
-    /// Whether each node represents less than a block.
+    /// Whether each node is the end of a prompt, after its last full block.
     is_tail: Vec<bool>,
 }
 
 impl PromptTreeBuilder {
-    /// Adds the node `hash`, which is not there, below `parent`.
+    /// Adds a node below `parent`. The hash must be new.
     fn add(&mut self, parent: u32, hash: BlockHash, is_tail: bool) -> u32 {
         let nodes = &mut self.tree.nodes;
         let node = nodes.len() as u32;
@@ -99,11 +97,10 @@ impl PromptTreeBuilder {
         node
     }
 
-    /// Adds the next record: the hashes of its full blocks, and the hash of its end, which is the
-    /// last block's if it ends with a block.
+    /// Adds the next record: the hashes of its full blocks and the hash of its whole prompt. If the prompt ends
+    /// with a full block, that block's hash is also the end.
     pub(crate) fn push(&mut self, blocks: &[BlockHash], end: BlockHash) {
-        // If a block of a chain is known, so are all before it; if it is unknown, so are all behind
-        // it.
+        // Blocks before a known block are known, and blocks after an unknown block are unknown.
         let num_known = blocks.partition_point(|&hash| self.tree.find_node(hash).is_some());
         let (known, new) = blocks.split_at(num_known);
         let mut last = known.last().and_then(|&hash| self.tree.find_node(hash)).unwrap_or(NO_NODE);
@@ -115,8 +112,8 @@ impl PromptTreeBuilder {
         self.end_of_row.push(end);
     }
 
-    /// Assigns the numbers. `arrival_order[row]` is the position at which the row's record was
-    /// pushed; `params[pushed]` represents its parameters.
+    /// Numbers the records. `arrival_order[row]` is the index at which the row's record was pushed, and
+    /// `params[index]` its parameter key.
     pub(crate) fn finish(self, arrival_order: &[u32], params: &[u64]) -> PromptTree {
         let Self { mut tree, end_of_row, is_tail } = self;
         for &end in &end_of_row {
@@ -125,7 +122,7 @@ impl PromptTreeBuilder {
             node.num_same += 1;
             node.num_below += 1;
         }
-        // Parents come before their children.
+        // Children have higher indexes than their parents.
         for index in (0..tree.nodes.len()).rev() {
             let Node { parent, num_below, .. } = tree.nodes[index];
             if parent != NO_NODE {
@@ -134,7 +131,7 @@ impl PromptTreeBuilder {
                 parent.num_same += if is_tail[index] { num_below } else { 0 };
             }
         }
-        // Where the next child of each node begins: a tail, or a block.
+        // The next free place for each node's children: first ends of prompts, then blocks.
         let mut next_tail: Vec<u32> = Vec::with_capacity(tree.nodes.len());
         let mut next_block: Vec<u32> = Vec::with_capacity(tree.nodes.len());
         let mut next_root = 0;
@@ -181,7 +178,7 @@ impl PromptTree {
         self.find_node(hash).map(|node| &self.nodes[node as usize])
     }
 
-    /// The records whose chain goes through `hash`.
+    /// The records whose chain contains `hash`.
     pub(crate) fn below(&self, hash: BlockHash) -> Option<Places> {
         self.find(hash).map(|node| Places { start: node.first_place, end: node.first_place + node.num_below })
     }
@@ -191,7 +188,7 @@ impl PromptTree {
         self.find(hash).map(|node| Places { start: node.first_place, end: node.first_place + node.num_ending })
     }
 
-    /// The records among `places`, which share a prompt, that have these parameters.
+    /// The records with these parameters among `places`, which must share a prompt.
     pub(crate) fn with_params(&self, places: Places, params: u64) -> Places {
         let of_prompt = self.params.get(places.start as usize..places.end as usize).unwrap_or_default();
         let start = of_prompt.partition_point(|&other| other < params);
@@ -199,12 +196,12 @@ impl PromptTree {
         Places { start: places.start + start as u32, end: places.start + (start + len) as u32 }
     }
 
-    /// The key of a record's parameters.
+    /// The parameter key of a record.
     pub(crate) fn params_of(&self, row: Row) -> u64 {
         self.params.get(self.place_of(row) as usize).copied().unwrap_or(UNKNOWN)
     }
 
-    /// Whether the parameters of any record are known.
+    /// Whether any record has known parameters.
     pub(crate) fn knows_params(&self) -> bool {
         !self.params.is_empty()
     }
@@ -214,17 +211,16 @@ impl PromptTree {
         self.find(hash).map(|node| Places { start: node.first_place, end: node.first_place + node.num_same })
     }
 
-    /// The record's place in order of visits.
+    /// The place of a record in depth-first order.
     pub(crate) fn place_of(&self, row: Row) -> u32 {
         self.place_of_row[row as usize]
     }
 
-    /// The number of nodes.
     pub(crate) fn num_nodes(&self) -> usize {
         self.nodes.len()
     }
 
-    /// Memory it takes, in bytes.
+    /// Memory of the tree in bytes.
     pub(crate) fn memory_bytes(&self) -> usize {
         self.nodes.capacity() * size_of::<Node>()
             + self.by_hash.allocation_size()
@@ -233,10 +229,10 @@ impl PromptTree {
     }
 }
 
-/// The earliest record that is not used up, of any range of places.
+/// Finds the earliest unused record in any range of places.
 #[derive(Clone, Debug)]
 pub(crate) struct Unused {
-    /// A binary tree of minima; the leaves are the second half.
+    /// A binary tree of minima. The second half contains the leaves.
     minima: Vec<Row>,
 }
 
@@ -259,7 +255,7 @@ impl Unused {
         self.minima.len() / 2
     }
 
-    /// The earliest record in `places`.
+    /// The earliest unused record in `places`.
     pub(crate) fn first(&self, places: Places) -> Option<Row> {
         let leaves = self.num_leaves();
         let (mut start, mut end) = (leaves + places.start as usize, leaves + places.end as usize);
@@ -278,17 +274,17 @@ impl Unused {
         (earliest != USED).then_some(earliest)
     }
 
-    /// The earliest record of all.
+    /// The earliest unused record.
     pub(crate) fn first_of_all(&self) -> Option<Row> {
         self.first(Places { start: 0, end: self.num_leaves() as u32 })
     }
 
-    /// Whether the record at this place is still there.
+    /// Whether the record at this place is unused.
     pub(crate) fn has(&self, place: u32) -> bool {
         self.minima[self.num_leaves() + place as usize] != USED
     }
 
-    /// Uses a record up.
+    /// Marks a record as used.
     pub(crate) fn remove(&mut self, place: u32) {
         let mut index = self.num_leaves() + place as usize;
         self.minima[index] = USED;

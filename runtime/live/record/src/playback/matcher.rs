@@ -1,5 +1,4 @@
-//! The assignment of records to requests: each record once, in order of arrival among
-//! equals.
+//! Assigns records to requests. Each record is used once; equal records are used in order of arrival.
 
 use std::sync::Arc;
 
@@ -10,52 +9,52 @@ use crate::playback::capture_index::CaptureIndex;
 use crate::playback::index::{Places, Row, Unused, end_by_length};
 use crate::playback::params;
 
-/// The rule for matching requests with records.
+/// How requests are matched with records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MatchBy {
-    /// Requests are matched by the hashes of their prompts.
+    /// By the hash of the prompt.
     #[default]
     Content,
-    /// The first request gets the first record, and so on.
+    /// By arrival: the first request gets the first record, and so on.
     Index,
-    /// Requests are matched by their ids, which clients choose.
+    /// By the request id that the client chose.
     Id,
-    /// The first request of a session gets the session's first record, and so on.
+    /// By session: the first request of a session gets the session's first record, and so on.
     Session,
 }
 
-/// The treatment of requests without a record.
+/// What to do with a request that matches no record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Unmatched {
-    /// They are answered as if there were no capture.
+    /// Answer it as if there were no capture.
     #[default]
     Random,
-    /// They fail with the place of their divergence. Only the exact prompt of a record matches.
+    /// Fail it, and report where it diverged. Only records with exactly the same prompt match.
     Error,
-    /// They get the record that shares most of their prompt.
+    /// Use the record with the longest common prefix.
     Nearest,
-    /// They get the record that shares most of their prompt, and the run fails.
+    /// Fail it and the whole run. Only records with exactly the same prompt match.
     Fail,
 }
 
-/// A request, as far as matching goes.
+/// The properties of a request that matching uses.
 #[derive(Clone, Copy, Debug)]
 pub struct Lookup<'a> {
-    /// Hashes of its prompt, made by [`CaptureIndex::hasher`].
+    /// Hashes of the prompt, from [`CaptureIndex::hasher`].
     pub chain: &'a PromptChain,
-    /// Length of its prompt.
+    /// Length of the prompt.
     pub prompt_tokens: u32,
-    /// Its name on the wire.
+    /// The request id in the engine protocol.
     pub id: &'a str,
-    /// The name its sender gave it.
+    /// The request id chosen by the client.
     pub external_id: Option<&'a str>,
     pub session: Option<&'a str>,
-    /// Its sampling parameters by their wire names, without defaults; `None` if they do not matter.
+    /// Sampling parameters that differ from their defaults, by protocol names. `None` if they must be ignored.
     pub params: Option<&'a Map<String, Value>>,
 }
 
 impl<'a> Lookup<'a> {
-    /// A request that consists only of the prompt `chain`.
+    /// A request with only a prompt.
     #[must_use]
     pub fn of_no_client(chain: &'a PromptChain) -> Self {
         Self { chain, prompt_tokens: 0, id: "", external_id: None, session: None, params: None }
@@ -65,29 +64,30 @@ impl<'a> Lookup<'a> {
 /// The result of matching a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Match {
-    /// The record of this very prompt, or the one it named.
+    /// A record with the same prompt, or the one selected by index, id or session.
     Exact(Row),
-    /// A record of this very prompt with other sampling parameters: none is left
-    /// that has its own.
+    /// A record with the same prompt and other sampling parameters, because no unused record has the requested
+    /// ones.
     OtherParams(Row),
-    /// A record with the same full blocks and another tail.
+    /// A record with the same full blocks and a different tail.
     SameBlocks(Row),
-    /// The record that shares most of its blocks, and their number.
+    /// The record with the longest common prefix.
     Nearest {
         /// The record.
         row: Row,
-        /// Leading blocks that both have.
+        /// The number of leading blocks that both share.
         common_blocks: u32,
     },
-    /// None. This number of leading blocks agrees with some record.
+    /// No record.
     None {
-        /// They diverge in the block of this number, from 0.
+        /// The number of leading blocks shared with any unused record, which is the index of the first different
+        /// block.
         common_blocks: u32,
     },
 }
 
 impl Match {
-    /// The record, if it got one.
+    /// The record, if there is one.
     #[must_use]
     pub fn row(&self) -> Option<Row> {
         match *self {
@@ -97,7 +97,7 @@ impl Match {
     }
 }
 
-/// Assigns the records of a capture index to requests.
+/// Assigns the records of a capture to requests.
 #[derive(Clone)]
 pub struct Matcher {
     captures: Arc<CaptureIndex>,
@@ -108,7 +108,7 @@ pub struct Matcher {
 }
 
 impl Matcher {
-    /// A matcher with all records to give.
+    /// Creates a matcher with all records unused.
     #[must_use]
     pub fn new(captures: Arc<CaptureIndex>, by: MatchBy, policy: Unmatched) -> Self {
         let unused = Unused::new(captures.tree());
@@ -121,28 +121,27 @@ impl Matcher {
         &self.captures
     }
 
-    /// The treatment of requests without a record.
+    /// What to do with a request that matches no record.
     #[must_use]
     pub fn policy(&self) -> Unmatched {
         self.policy
     }
 
-    /// Records not requested yet.
+    /// The number of unused records.
     #[must_use]
     pub fn num_unused(&self) -> u32 {
         self.captures.num_records() - self.num_used
     }
 
-    /// Whether this record was not requested yet.
+    /// Whether a record is unused.
     #[must_use]
     pub fn is_unused(&self, row: Row) -> bool {
         self.unused.has(self.captures.tree().place_of(row))
     }
 
-    /// Finds the record of a request and uses it up.
+    /// Finds a record for a request and marks it as used.
     ///
-    /// Takes a few lookups, logarithmic in the length of the prompt and in the
-    /// number of records.
+    /// Takes time logarithmic in the prompt's length and in the number of records.
     pub fn take(&mut self, asked: &Lookup<'_>) -> Match {
         let found = match self.by {
             MatchBy::Content => self.by_content(asked),
@@ -190,8 +189,8 @@ impl Matcher {
         nearest.map_or(Match::None { common_blocks }, |row| Match::Nearest { row, common_blocks })
     }
 
-    /// Among records of the same prompt, starting with `first`: a record with these parameters, or
-    /// with unknown ones.
+    /// Chooses among unused records of one prompt, of which `first` is the earliest: prefers the same parameters,
+    /// then unknown parameters.
     fn by_params<E: Iterator<Item = Places>>(&self, params: u64, first: Row, ends: impl Fn() -> E) -> Match {
         let tree = self.captures.tree();
         if params == params::UNKNOWN || tree.params_of(first) == params {
@@ -206,8 +205,8 @@ impl Matcher {
         self.captures.tree().below(hash).and_then(|places| self.unused.first(places))
     }
 
-    /// Leading blocks shared with any record that is still there. The deeper,
-    /// the fewer share them, so the place can be bisected.
+    /// The number of leading blocks shared with an unused record. A longer prefix is shared by fewer records, so
+    /// bisection finds it.
     fn common_blocks(&self, blocks: &[BlockHash]) -> usize {
         blocks.partition_point(|&hash| self.below(hash).is_some())
     }
@@ -229,7 +228,7 @@ mod tests {
         CaptureMeta { block_size_tokens: Some(2), ..CaptureMeta::default() }
     }
 
-    /// Records of these prompts, which arrive in this order.
+    /// Builds records with these prompts, in order of arrival.
     fn captures(prompts: &[Vec<u32>], with_whole: bool) -> Arc<CaptureIndex> {
         let hasher = CaptureIndex::of_records(meta(), Vec::new()).hasher();
         let record = |(prompt, arrival_ns): (&Vec<u32>, u64)| {
@@ -341,7 +340,7 @@ mod tests {
         assert_eq!(take(&mut matcher, fifty.clone()), Match::Exact(2));
         assert_eq!(take(&mut matcher, fifty.clone()), Match::OtherParams(3), "better than none");
         assert_eq!(take(&mut matcher, fifty.clone()), Match::None { common_blocks: 0 });
-        // Records with unknown parameters take precedence over those with others.
+        // Unknown parameters are preferred to different ones.
         let mut matcher = records(&[five.clone(), json!({}), five]);
         assert_eq!(take(&mut matcher, fifty.clone()), Match::Exact(1));
         assert_eq!(take(&mut matcher, fifty.clone()), Match::OtherParams(0));
@@ -349,7 +348,7 @@ mod tests {
         assert_eq!(take(&mut matcher, fifty), Match::Exact(0));
     }
 
-    /// The expected match by the rules, found by looking at every record.
+    /// The expected match, found by a scan of all records.
     fn by_hand(prompts: &[Vec<u32>], used: &[bool], asked: &[u32]) -> Match {
         let unused = || (0..prompts.len()).filter(|&row| !used[row]);
         let blocks = |prompt: &[u32]| prompt.len() / 2;

@@ -1,11 +1,10 @@
-//! Playing back a capture: which record answers which request.
+//! Plays back a capture: decides which record answers which request.
 //!
-//! A [`CaptureIndex`] holds the records of a capture: their places in the file, and a tree of their
-//! prompts. A [`Matcher`] assigns them to requests, each once, by the content of their prompts, so
-//! the names invented by a frontend do not matter. A [`Playback`] is shared by several engines and
-//! counts mismatches.
+//! A [`CaptureIndex`] holds the positions of a capture's records and a tree of their prompts. A [`Matcher`] assigns
+//! each record to one request by prompt content, so request ids invented by a frontend do not matter. Several
+//! engines share a [`Playback`], which also counts mismatches.
 //!
-//! This crate knows captures. It knows nothing of engines, sockets or time.
+//! This module knows captures, but nothing about engines, sockets or time.
 
 mod capture_index;
 pub mod http;
@@ -21,19 +20,19 @@ pub use session::{Answer, Playback, PlaybackReport};
 
 use serde::Serialize;
 
-/// Numbers of requests by the way they were matched.
+/// Numbers of requests by match result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
-    /// Requests that got the record of their very prompt, or the one they named.
+    /// Requests that got a record with the same prompt, or the one selected by index, id or session.
     pub exact: u64,
-    /// The number of these whose record has other sampling parameters.
+    /// Requests in `exact` whose record has other sampling parameters.
     #[serde(skip_serializing_if = "is_zero")]
     pub other_params: u64,
-    /// Requests that got a record with the same full blocks and another tail.
+    /// Requests that got a record with the same full blocks and a different tail.
     pub same_blocks: u64,
-    /// Requests that got the record that shares most of their prompt.
+    /// Requests that got the record with the longest common prefix.
     pub nearest: u64,
-    /// Requests that got none.
+    /// Requests that got no record.
     pub unmatched: u64,
 }
 
@@ -53,7 +52,7 @@ impl Counts {
         } += 1;
     }
 
-    /// Requests without a record of the same prompt.
+    /// The number of requests without a record of the same prompt.
     #[must_use]
     pub fn diverged(&self) -> u64 {
         self.same_blocks + self.nearest + self.unmatched
@@ -63,33 +62,33 @@ impl Counts {
 /// A request without a record of the same prompt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Divergence {
-    /// Its name on the wire.
+    /// The request id in the engine protocol.
     pub id: String,
-    /// Length of its prompt.
+    /// Length of the prompt.
     pub prompt_tokens: u32,
     /// The first block that differs from every record, from 0.
     pub first_divergent_block: u32,
     /// The first token of that block.
     pub first_divergent_token: u32,
-    /// The record it got instead, by its name in the capture.
+    /// The id of the record that answered instead.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub answered_by: Option<String>,
 }
 
-/// The first of them; all are counted.
+/// The first divergences, and the number of all.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Divergences {
-    /// Their number.
+    /// The number of divergences.
     pub total: u64,
-    /// The first of them, at most [`Divergences::MOST`].
+    /// The first divergences, at most [`Divergences::MOST`].
     pub first: Vec<Divergence>,
 }
 
 impl Divergences {
-    /// As many are kept.
+    /// The maximum number of divergences that are kept.
     pub const MOST: usize = 1000;
 
-    /// Keeps one, if there is room for it.
+    /// Counts a divergence and keeps it if there is room.
     pub fn push(&mut self, divergence: impl FnOnce() -> Divergence) {
         self.total += 1;
         if self.first.len() < Self::MOST {

@@ -1,12 +1,12 @@
-//! Sampling parameters that decide the answer.
+//! Sampling parameters that affect the answer.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// The parameters that decide an answer, with vLLM's defaults. Others decide which parts of it the
-/// frontend receives.
+/// The parameters that affect which tokens are generated, with vLLM's defaults. Other parameters only affect what
+/// the frontend receives.
 const DECIDING: [(&str, &str); 18] = [
     ("allowed_token_ids", "null"),
     ("bad_words", "null"),
@@ -28,11 +28,11 @@ const DECIDING: [(&str, &str); 18] = [
     ("top_p", "1"),
 ];
 
-/// Unknown parameters.
+/// The key of unknown parameters.
 pub(crate) const UNKNOWN: u64 = 0;
 
-/// A key for the deciding ones among `params`; equal ones have equal keys. A record without any is
-/// unknown: importers leave out their tool's defaults.
+/// A key that is equal for parameters with equal effects. A record without parameters is unknown, because importers
+/// omit their tool's defaults.
 pub(crate) fn key(params: &Map<String, Value>) -> u64 {
     if params.is_empty() {
         return UNKNOWN;
@@ -47,7 +47,7 @@ pub(crate) fn key(params: &Map<String, Value>) -> u64 {
     xxh3_64(text.as_bytes()).max(UNKNOWN + 1)
 }
 
-/// The names of the deciding parameters that differ, with the requested and the recorded value.
+/// Describes the parameters that differ: name, requested value and recorded value.
 pub(crate) fn differences(asked: &Map<String, Value>, recorded: &Map<String, Value>) -> Vec<String> {
     let (asked, recorded) = (deciding(asked), deciding(recorded));
     let value = |of: &BTreeMap<&'static str, String>, name: &str, default: &str| -> String {
@@ -60,7 +60,7 @@ pub(crate) fn differences(asked: &Map<String, Value>, recorded: &Map<String, Val
     worded.collect()
 }
 
-/// The non-default parameters in canonical form.
+/// The parameters that differ from their defaults, in canonical form.
 fn deciding(params: &Map<String, Value>) -> BTreeMap<&'static str, String> {
     let given = DECIDING.iter().filter_map(|(name, default)| {
         let value = canonical(params.get(*name)?);
@@ -71,7 +71,7 @@ fn deciding(params: &Map<String, Value>) -> BTreeMap<&'static str, String> {
     given.collect()
 }
 
-/// Frontends hold some numbers in 32 bits, and write whole ones either way.
+/// Frontends store some numbers in 32 bits, and may write integers as floats.
 fn canonical(value: &Value) -> String {
     match value.as_f64().filter(|_| value.is_f64()) {
         Some(number) if number.fract() == 0.0 && number.abs() < 1e15 => format!("{}", number as i64),

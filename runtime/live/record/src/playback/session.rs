@@ -1,4 +1,4 @@
-//! One playback, shared by everybody who answers requests.
+//! One playback, shared by all engines.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -11,8 +11,7 @@ use crate::playback::matcher::{Lookup, Match, MatchBy, Matcher, Unmatched};
 use crate::playback::params;
 use crate::playback::{Counts, Divergence, Divergences};
 
-/// A capture that is being played back. Engines may share it: whichever of them a
-/// request comes to, its record is used up for all.
+/// A capture that is being played back. Engines can share it: a record used by one engine is used for all.
 pub struct Playback {
     captures: Arc<CaptureIndex>,
     state: Mutex<State>,
@@ -28,14 +27,13 @@ struct State {
 /// The answer to a request.
 #[derive(Debug, Default)]
 pub struct Answer {
-    /// The record, if it got one.
+    /// The record, if one was found.
     pub record: Option<Box<RequestRecord>>,
-    /// The place where its prompt diverged, if it did: a sentence for the log.
+    /// A log message that says where the prompt diverged, if it did.
     pub divergence: Option<String>,
-    /// How the sampling parameters of its record differ, if the playback is strict: a sentence for
-    /// the log.
+    /// A log message about different sampling parameters. Set only if the policy is [`Unmatched::Fail`].
     pub other_params: Option<String>,
-    /// Whether it must fail.
+    /// Whether the request must fail.
     pub is_refused: bool,
     /// Whether the run must end.
     pub ends_run: bool,
@@ -46,27 +44,27 @@ pub struct Answer {
 pub struct PlaybackReport {
     /// Records of the capture.
     pub records: u32,
-    /// Records that were not requested.
+    /// Records that were not used.
     pub unused: u32,
-    /// The names of the first ones.
+    /// The ids of the first unused records.
     pub first_unused: Vec<String>,
-    /// Counts of matches.
+    /// Numbers of requests by match result.
     #[serde(flatten)]
     pub counts: Counts,
     /// Requests without a record of the same prompt.
     pub divergences: Divergences,
-    /// Whether it failed because of one of them.
+    /// Whether a divergence made the run fail.
     pub has_failed: bool,
 }
 
-/// Names of unused records in a report.
+/// The maximum number of unused records that a report names.
 const MAX_UNUSED: usize = 100;
 
 impl Playback {
-    /// A playback of all records of `captures`.
+    /// Starts a playback of all records.
     ///
     /// # Errors
-    /// When records are to be matched by content, and have none.
+    /// When records must be matched by content, but have no hashes.
     pub fn new(captures: CaptureIndex, by: MatchBy, policy: Unmatched) -> Result<Self, PlaybackError> {
         if by == MatchBy::Content && !captures.has_hashes() {
             return Err(PlaybackError::NoHashes { path: captures.path().to_owned() });
@@ -85,11 +83,11 @@ impl Playback {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Everything behind it is whole between two statements.
+        // A panic cannot leave the state inconsistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Finds the record of a request, uses it up and counts it.
+    /// Finds a record for a request, marks it as used and counts the match.
     pub fn answer(&self, asked: &Lookup<'_>) -> Result<Answer, PlaybackError> {
         let mut state = self.state();
         let found = state.matcher.take(asked);
@@ -143,7 +141,7 @@ impl Playback {
 }
 
 impl State {
-    /// Keeps and words a divergence.
+    /// Stores a divergence and returns the log message for it.
     fn diverged(&mut self, asked: &Lookup<'_>, found: Match) -> String {
         let block_size_tokens = self.matcher.captures().hasher().block_size_tokens;
         let block = match found {

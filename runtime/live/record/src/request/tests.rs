@@ -34,12 +34,12 @@ fn event(kind: EventType, timestamp: f64) -> EngineCoreEvent {
     EngineCoreEvent { kind, timestamp }
 }
 
-/// An image at a place, of `length` placeholders.
+/// An image of `length` placeholders at `offset`.
 fn feature(offset: u64, length: u64) -> MmFeature {
     MmFeature {
         modality: "image".to_owned(),
         identifier: "img".to_owned(),
-        // The hash of processed inputs, which adapters share.
+        // The hash of the processed inputs, which is the same for all adapters.
         mm_hash: Some("processed".to_owned()),
         mm_position: PlaceholderRange { offset, length, is_embed: None },
         ..MmFeature::default()
@@ -62,7 +62,7 @@ fn masks_of_items_become_runs() {
     let (kept, hashes) = items(&[masked.clone(), feature(5, 1)], 6);
     assert_eq!((kept[0].embeds.as_deref(), kept[1].embeds.as_deref()), (Some(&[[1, 3]][..]), None));
     assert!(hashes.is_empty());
-    // A capture has no items out of place.
+    // Items that are out of order or range are not recorded.
     let beyond = feature(u64::from(u32::MAX), u64::MAX);
     for features in [vec![masked.clone(), feature(4, 1)], vec![feature(5, 2)], vec![feature(5, 0)], vec![beyond]] {
         let (kept, hashes) = items(&features, 6);
@@ -197,7 +197,6 @@ fn pooling_requests_have_their_parameters() {
 }
 
 proptest! {
-    /// Whatever comes in whatever order, the parts of a record fit each other.
     #[test]
     fn a_record_is_consistent(outputs in prop::collection::vec((0_usize..4, any::<u32>(), any::<bool>()), 0..30)) {
         let mut open = arrived(prompt(&[1, 2]), &Detail { tokens: true, ..DETAIL });

@@ -52,7 +52,7 @@ fn lines_of_one_request() {
     assert_eq!((end.requests, end.unfinished, end.continues), (1, 0, false));
 }
 
-/// By the frontend, by the engine with an output, and by the engine without.
+/// Requests can be aborted by the frontend, by the engine with an output, or by the engine without one.
 #[test]
 fn aborts() {
     let mut chain = chain(ONE);
@@ -64,7 +64,7 @@ fn aborts() {
     }
     chain.ask(0, 0, &Request::Abort(vec!["a".to_owned(), "nobody".to_owned()]));
     chain.asked(0);
-    // The abort has passed; this was on its way.
+    // This output was sent before the engine saw the abort.
     chain.wait_until("the abort was seen", |now| now.requests == 1);
     chain.answer(0, 0, &token("a", 2.0, Some(FinishReason::Length)));
     chain.answer(0, 0, &token("b", 2.0, Some(FinishReason::Abort)));
@@ -131,7 +131,7 @@ fn kv_events_are_recorded_beside() {
     let chain = chain_with(ONE, |config| config.kv_events.push(endpoint));
     let removed = BlockRemoved { block_hashes: vec![BlockHash::Int(9)], ..BlockRemoved::default() };
     let deadline = Instant::now() + PATIENCE;
-    // Nothing reports when the subscription has arrived.
+    // There is no message when the subscription becomes active.
     while chain.recorder.handle().summary().kv_batches == 0 {
         let events = vec![KvEvent::BlockRemoved(Box::new(removed.clone()))];
         let batch = KvEventBatch { ts: 1.0, events, data_parallel_rank: Some(0) };

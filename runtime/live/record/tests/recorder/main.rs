@@ -18,11 +18,11 @@ use vcr_wire::{
     ReadyResponse, Received, Request, SamplingParams, SchedulerStats, Transport, VllmMinor,
 };
 
-/// Long enough for a machine that is busy with something else.
+/// Long enough for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 const RULES: fn() -> &'static ProtocolRules = || VllmMinor::V0_33.rules();
 
-/// Number of each.
+/// How many API servers and engines to create.
 #[derive(Clone, Copy)]
 struct Shape {
     clients: usize,
@@ -32,7 +32,7 @@ struct Shape {
 
 const ONE: Shape = Shape { clients: 1, engines: 1, coordinator: false };
 
-/// A frontend, a recorder and engines, in this order.
+/// A frontend, a recorder and engines, connected in this order.
 struct Chain {
     frontend: FrontendLink,
     engines: Vec<EngineLink>,
@@ -72,8 +72,7 @@ fn chain_with(shape: Shape, change: impl FnOnce(&mut RecordConfig)) -> Chain {
     Chain { frontend, engines, recorder, folder }
 }
 
-/// A frontend with sockets in `folder`, and its engines, which come through the
-/// recorder.
+/// Starts a frontend with sockets in `folder`, and engines that connect to it through the recorder.
 fn meet(folder: &Path, engine_handshake: &str, shape: Shape) -> (FrontendLink, Vec<EngineLink>) {
     let transport = Transport::new();
     let data = DataAddress::Ipc { folder: folder.to_owned() };
@@ -116,7 +115,7 @@ fn add(id: &str, client: usize) -> Request {
     }))
 }
 
-/// One token for one request, in a step at `timestamp` seconds.
+/// An output of one token for one request, in a step at `timestamp` seconds.
 fn token(id: &str, timestamp: f64, finish_reason: Option<FinishReason>) -> EngineCoreOutputs {
     let output = EngineCoreOutput {
         request_id: id.to_owned(),
@@ -139,7 +138,7 @@ impl Chain {
         self.frontend.send(client, rank, request, &[], RULES()).expect("it is sent");
     }
 
-    /// The next request to an engine.
+    /// Receives the next request at an engine.
     fn asked(&mut self, rank: usize) -> Received {
         self.engines[rank].inputs.receive(PATIENCE).expect("it works").expect("something comes")
     }
@@ -156,7 +155,7 @@ impl Chain {
         self.folder.path().join("capture.jsonl")
     }
 
-    /// Waits until the recorder has seen enough.
+    /// Waits until the recorder's counts meet the condition.
     #[track_caller]
     fn wait_until(&self, what: &str, is_true: impl Fn(&RecordSummary) -> bool) {
         let deadline = Instant::now() + PATIENCE;
@@ -167,7 +166,7 @@ impl Chain {
         }
     }
 
-    /// Ends it and reads the written capture.
+    /// Stops the recorder and reads the capture.
     fn end(self) -> (RecordSummary, Vec<CaptureLine>) {
         let path = self.capture();
         self.recorder.handle().stop();

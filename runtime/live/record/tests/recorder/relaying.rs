@@ -4,8 +4,7 @@ use vcr_wire::{Integer, Source, StartDpWave, UtilityCall};
 
 use super::*;
 
-/// Requests reach their engine and answers their API server, and the capture contains each of them
-/// correctly.
+/// Requests reach the right engine and outputs the right API server, and the capture contains all of them.
 #[test]
 fn several_engines_and_api_servers() {
     let mut chain = chain(Shape { clients: 2, engines: 2, coordinator: false });
@@ -39,7 +38,7 @@ fn several_engines_and_api_servers() {
     }
 }
 
-/// Waves travel in both directions, and each engine's subscription counts at the gate.
+/// Waves travel from an engine to the coordinator, and from it to every engine.
 #[test]
 fn a_coordinator() {
     let mut chain = chain(Shape { clients: 1, engines: 2, coordinator: true });
@@ -59,7 +58,7 @@ fn a_coordinator() {
     chain.end();
 }
 
-/// Small, large, empty and many frames behind a message, both ways.
+/// A message can have many frames, small, large or empty, in both directions.
 #[test]
 fn frames_of_tensors_pass_byte_for_byte() {
     let mut chain = chain(ONE);
@@ -77,7 +76,7 @@ fn frames_of_tensors_pass_byte_for_byte() {
     chain.end();
 }
 
-/// Calls and their results pass, and are not steps.
+/// Utility calls and their results pass, and are not recorded as steps.
 #[test]
 fn calls() {
     let mut chain = chain(ONE);
@@ -91,7 +90,7 @@ fn calls() {
     assert_eq!((summary.steps, summary.undecodable), (0, 0));
 }
 
-/// A capture does not contain messages of other protocols; it only counts them.
+/// Messages of other protocols are counted but not recorded.
 #[test]
 fn garbage_passes_unchanged_and_is_counted() {
     let mut chain = chain(ONE);

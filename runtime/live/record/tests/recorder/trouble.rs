@@ -1,11 +1,11 @@
-//! On errors traffic continues, and the capture says which parts are missing.
+//! After errors the traffic continues, and the capture marks what is missing.
 
 use vcr_base::output::OutputError;
 use vcr_record::RecordError;
 
 use super::*;
 
-/// Sends N requests one after the other, each answered by one token.
+/// Sends requests one after the other. Each is answered with one token.
 fn serve(chain: &mut Chain, requests: u64) {
     for index in 0..requests {
         let id = index.to_string();
@@ -16,8 +16,7 @@ fn serve(chain: &mut Chain, requests: u64) {
     }
 }
 
-/// A recorder without room for a single message loses all of them, and reports that; no other part
-/// notices.
+/// If no message fits into the queue, all are counted as lost. The traffic is unaffected.
 #[test]
 fn a_full_queue_holds_up_nobody() {
     let mut chain = chain_with(ONE, |config| config.queue_bytes = 1);
@@ -28,7 +27,7 @@ fn a_full_queue_holds_up_nobody() {
     assert!(matches!(lines.last(), Some(CaptureLine::End(_))));
 }
 
-/// Records of requests with missing messages are not wrong.
+/// Requests with missing messages must not produce wrong records.
 #[test]
 fn requests_with_missing_messages_are_given_up() {
     let mut chain = chain_with(ONE, |config| config.queue_bytes = 4096);
@@ -49,7 +48,7 @@ fn requests_with_missing_messages_are_given_up() {
     assert!(records[0].error.is_some());
 }
 
-/// A capture that cannot be written ends; the traffic does not.
+/// If the capture cannot be written, only the capture ends.
 #[test]
 fn a_disk_that_takes_nothing_holds_up_nobody() {
     let elsewhere = tempfile::tempdir().expect("a temporary folder");
@@ -65,8 +64,8 @@ fn a_disk_that_takes_nothing_holds_up_nobody() {
     assert!(matches!(chain.recorder.wait(), Err(RecordError::Write { .. })));
 }
 
-/// Recording continues in a new file if the current one is removed, and lost records are counted;
-/// without any further record it is an error.
+/// If the current file is removed, recording continues in a new one, and lost records are counted. Without any
+/// further record this is an error.
 #[test]
 fn a_capture_that_is_removed_begins_again() {
     for more in [0, 1] {
@@ -98,8 +97,7 @@ fn a_capture_that_is_removed_begins_again() {
     }
 }
 
-/// Both come again: the frontend at the same address, the engine with the same
-/// identity.
+/// The frontend starts again at the same address, and the engine with the same identity.
 #[test]
 fn a_frontend_and_an_engine_that_start_again_are_served_again() {
     let mut chain = chain(ONE);
@@ -143,7 +141,7 @@ fn an_engine_that_dies_says_so_once() {
     assert_eq!(dead, 1);
 }
 
-/// Everything that had finished a moment ago can be read, whatever happens next.
+/// Finished requests are on disk a moment later, whatever happens next.
 #[test]
 fn what_is_over_is_on_its_way_to_the_disk() {
     let mut chain = chain(ONE);

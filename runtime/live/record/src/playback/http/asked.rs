@@ -6,7 +6,7 @@ use xxhash_rust::xxh3::Xxh3;
 use super::rules::{MatchRules, Order};
 use crate::http::{REDACTED, SAMPLING_PARAMETERS, Secrets, is_secret_name};
 
-/// Fields at the top of a body whose absence means this value.
+/// Defaults of top-level body fields. An absent field has this value.
 const DEFAULTS: &[(&str, Value)] = &[("stream", Value::Bool(false)), ("echo", Value::Bool(false))];
 
 /// A request as received.
@@ -14,22 +14,22 @@ const DEFAULTS: &[(&str, Value)] = &[("stream", Value::Bool(false)), ("echo", Va
 pub struct AskedParts<'a> {
     pub method: &'a str,
     pub path: &'a str,
-    /// The part after the `?`.
+    /// The query string, without the `?`.
     pub query: Option<&'a str>,
     pub headers: &'a [(String, String)],
     pub body: &'a [u8],
 }
 
-/// A request in canonical form.
+/// A request in canonical form. Equal requests match the same recordings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Asked {
     method: String,
     path: String,
     query: String,
-    /// The relevant headers.
+    /// Only the headers that are compared.
     headers: Vec<(String, String)>,
     content: Content,
-    /// Sampling parameters, where they choose among recordings.
+    /// Sampling parameters, if they select a recording.
     parameters: Option<Value>,
 }
 
@@ -40,10 +40,10 @@ enum Content {
 }
 
 impl Asked {
-    /// The canonical form of a request.
+    /// Converts a request to canonical form.
     #[must_use]
     pub fn of(parts: AskedParts<'_>, rules: &MatchRules) -> Self {
-        // A recording has no secrets, also not in its body.
+        // Redact the request as recordings are, including its body.
         let mut secrets = Secrets::default();
         let mut all: Vec<(String, String)> = parts.headers.to_vec();
         secrets.redact_headers(&mut all, &rules.redact);
@@ -93,7 +93,7 @@ impl Asked {
         format!("{} {}", self.method, self.path)
     }
 
-    /// Its body, if it is JSON.
+    /// The body, if it is JSON.
     pub(super) fn json(&self) -> Option<&Value> {
         match &self.content {
             Content::Json(value) => Some(value),
@@ -105,12 +105,12 @@ impl Asked {
         &self.query
     }
 
-    /// The headers that matter, on lines of their own.
+    /// The compared headers, one per line.
     pub(super) fn headers(&self) -> String {
         self.headers.iter().map(|(name, value)| format!("{name}: {value}")).collect::<Vec<_>>().join("\n")
     }
 
-    /// Requests with equal sampling parameters have equal ones; 0 where they do not choose.
+    /// A key that is equal for equal sampling parameters. It is 0 if they do not select a recording.
     pub(super) fn parameters_key(&self) -> u64 {
         self.parameters.as_ref().map_or(0, |parameters| {
             let mut hash = Xxh3::new();
@@ -126,7 +126,7 @@ impl Asked {
         hash.digest()
     }
 
-    /// Equal requests have equal keys.
+    /// A key that is equal for equal requests.
     pub(super) fn key(&self) -> u64 {
         let mut hash = Xxh3::with_seed(self.route_key());
         text(&self.query, &mut hash);
@@ -144,7 +144,7 @@ impl Asked {
         hash.digest()
     }
 
-    /// Hashes of its parts, sorted: fields, and items of the lists among them. Requests that share more of them are nearer.
+    /// Sorted hashes of the body's fields and of the items in its lists. Similar requests share more hashes.
     pub(super) fn sketch(&self) -> Box<[u64]> {
         const PARTS_MAX: usize = 256;
         let Some(Value::Object(fields)) = self.json() else { return Box::default() };
@@ -160,7 +160,7 @@ impl Asked {
     }
 }
 
-/// Removes irrelevant fields: ignored ones, nulls and defaults.
+/// Removes ignored fields, nulls and default values.
 fn strip(value: &mut Value, rules: &MatchRules) {
     if let Value::Object(fields) = value {
         fields.retain(|name, value| {
@@ -170,7 +170,7 @@ fn strip(value: &mut Value, rules: &MatchRules) {
     }
 }
 
-/// Takes the sampling parameters out of a body.
+/// Removes the sampling parameters from a body and returns them.
 fn take_parameters(value: &mut Value) -> Option<Value> {
     let fields = value.as_object_mut()?;
     let taken =
@@ -178,7 +178,7 @@ fn take_parameters(value: &mut Value) -> Option<Value> {
     Some(Value::Object(taken.collect()))
 }
 
-/// Removes the parts of texts that do not matter.
+/// Removes the ignored parts of all texts.
 fn remove_texts(value: &mut Value, rules: &MatchRules) {
     match value {
         Value::String(text) => rules.ignore_text.iter().for_each(|pattern| pattern.remove(text)),
@@ -188,7 +188,7 @@ fn remove_texts(value: &mut Value, rules: &MatchRules) {
     }
 }
 
-/// Parts of a form are separated by a line that clients draw by lot.
+/// Removes the boundary of a multipart form, because clients choose it at random.
 fn without_boundary(content_type: Option<&str>, body: &[u8]) -> Vec<u8> {
     let boundary = content_type.and_then(|kind| kind.split_once("boundary="));
     let boundary = boundary.map(|(_, rest)| rest.split(';').next().unwrap_or_default().trim_matches('"').as_bytes());
@@ -225,7 +225,7 @@ fn add(value: &Value, hash: &mut Xxh3) {
         Value::Bool(flag) => hash.update(if *flag { b"t" } else { b"f" }),
         Value::Number(number) => {
             hash.update(b"n");
-            // 1 and 1.0 are one number. Whole numbers beyond 53 bits keep all their digits.
+            // 1 and 1.0 are equal. Integers beyond 53 bits keep all digits.
             match number.as_f64().filter(|float| number.is_f64() || float.abs() < 9e15) {
                 Some(float) => hash.update(&(float + 0.0).to_bits().to_le_bytes()),
                 None => text(&number.to_string(), hash),
@@ -320,7 +320,7 @@ mod tests {
         let rules = MatchRules { redact, ..MatchRules::default() };
         let of = |body: &str| posted(body, &[], &rules).key();
         assert_eq!(of(r#"{"p":"[redacted]","a":1}"#), of(r#"{"p":{"any":"thing"},"a":1}"#));
-        // The recording has a key neither in its headers nor in its prompt.
+        // The recording has the key redacted in both its headers and its prompt.
         let recorded = posted(r#"{"prompt":"why is [redacted] refused?"}"#, &[("x-mine", REDACTED)], &rules);
         let asked = |body: &str, header: &str| posted(body, &[(header, "my-own-key-1")], &rules);
         for header in ["X-Mine", "x-api-key"] {

@@ -3,27 +3,27 @@
 use serde::Serialize;
 use serde_json::Value;
 
-/// Differences that are reported at most.
+/// The maximum number of reported differences.
 const DIFFERENCES_MAX: usize = 20;
-/// Characters of a text that are shown.
+/// The maximum length of a reported text, in characters.
 const TEXT_CHARS_MAX: usize = 120;
-/// Most equal characters shown before the first difference of two texts.
+/// How many equal characters are shown before the first difference of two texts.
 const COMMON_CHARS_MAX: usize = 30;
 
-/// A value that differs.
+/// A difference between two JSON values.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Difference {
-    /// Where, as a JSON pointer.
+    /// The JSON pointer to the value.
     pub path: String,
-    /// The value on the tape; `None` if it has none there.
+    /// The recorded value, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recorded: Option<Value>,
-    /// The requested value.
+    /// The requested value, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub asked: Option<Value>,
 }
 
-/// The first differences.
+/// Returns the first differences.
 pub(super) fn differences(recorded: &Value, asked: &Value) -> Vec<Difference> {
     let mut found = Vec::new();
     compare("", Some(recorded), Some(asked), &mut found);
@@ -59,7 +59,7 @@ fn compare(path: &str, recorded: Option<&Value>, asked: Option<&Value>, found: &
     }
 }
 
-/// Two texts, from shortly before where they differ.
+/// Cuts both texts to start shortly before their first difference.
 fn apart(recorded: &str, asked: &str) -> [Value; 2] {
     let common = recorded.chars().zip(asked.chars()).take_while(|(one, other)| one == other).count();
     [recorded, asked].map(|text| match common.saturating_sub(COMMON_CHARS_MAX) {

@@ -1,8 +1,7 @@
-//! Answers from exchanges over HTTP.
+//! Answers requests from recorded HTTP exchanges.
 //!
-//! An [`HttpTape`] holds the exchanges of a capture by their requests: method, path and the
-//! canonical form of the body ([`Asked`]). A [`Miss`] names the differences from the nearest
-//! recording.
+//! An [`HttpTape`] looks up exchanges by method, path and the canonical form of the body ([`Asked`]). A [`Miss`]
+//! reports the differences from the nearest recording.
 
 mod asked;
 mod diff;

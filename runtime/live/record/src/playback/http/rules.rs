@@ -1,51 +1,51 @@
-//! Which parts of a request are ignored, and which of several recordings it gets.
+//! Rules for comparing requests and for choosing among equal recordings.
 
 use regex::Regex;
 use serde::Deserialize;
 
 use crate::http::{JsonPath, RedactRules};
 
-/// Fields at the top of a body that do not matter unless requested: they name users and runs.
+/// Top-level body fields that are ignored by default, because they name users or runs.
 pub(super) const IGNORED: &[&str] =
     &["user", "metadata", "seed", "request_id", "safety_identifier", "prompt_cache_key"];
 
-/// How requests are compared with recordings: the file of `--match`.
+/// How requests are compared with recordings: the contents of the `--match` file.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct MatchRules {
-    /// Ignored paths in JSON bodies, in addition to the usual ones.
+    /// Paths in JSON bodies to ignore in addition to the defaults.
     pub ignore: Vec<JsonPath>,
-    /// Usual ones that do matter.
+    /// Fields to compare although they are ignored by default.
     pub compare: Vec<UsualField>,
-    /// Parts of texts in JSON bodies that do not matter.
+    /// Patterns to remove from texts in JSON bodies.
     pub ignore_text: Vec<TextPattern>,
-    /// Names of query parameters that do not matter.
+    /// Query parameters to ignore.
     pub ignore_query: Vec<String>,
-    /// Names of headers that matter.
+    /// Headers to compare.
     pub headers: Vec<String>,
-    /// Which of several recordings of one request answers.
+    /// How to choose among recordings of equal requests.
     pub order: Order,
-    /// Seed of a random order.
+    /// Seed of the random order.
     pub seed: u64,
-    /// Values that the recording replaced.
+    /// What the recorder redacted.
     #[serde(skip)]
     pub redact: RedactRules,
 }
 
-/// Which of several recordings of one request answers.
+/// How to choose among recordings of equal requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Order {
-    /// The next; the last one answers all later requests, too.
+    /// Play the recordings in order, then repeat the last.
     #[default]
     Recorded,
-    /// The next with the same sampling parameters, else the next one with any parameters.
+    /// Play the next recording with the same sampling parameters, or else the next with any parameters.
     Parameters,
-    /// One drawn by lot.
+    /// Play a random recording.
     Random,
 }
 
-/// A field that usually does not matter.
+/// A field that is ignored by default.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct UsualField(String);
@@ -70,7 +70,7 @@ impl TryFrom<String> for TextPattern {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
-        // The message of the parser draws the place on lines of its own.
+        // The parser's message spans several lines.
         let invalid = |error: regex::Error| error.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
         Regex::new(&text).map(Self).map_err(invalid)
     }
@@ -85,7 +85,7 @@ impl TextPattern {
 }
 
 impl MatchRules {
-    /// Whether a field at the top of a body does not matter.
+    /// Whether a top-level body field is ignored.
     pub(super) fn ignores(&self, name: &str) -> bool {
         IGNORED.contains(&name) && !self.compare.iter().any(|field| field.0 == name)
     }

@@ -1,4 +1,4 @@
-//! The exchanges of a capture, by request.
+//! The recorded exchanges of a capture, by request.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,10 +14,10 @@ use super::rules::{MatchRules, Order};
 use crate::http::RedactRules;
 use crate::playback::PlaybackError;
 
-/// Misses that a report lists.
+/// The maximum number of misses in a report.
 const MISSES_MAX: usize = 100;
 
-/// The exchanges of a capture. Requests take recordings of the same by an [`Order`].
+/// The recorded exchanges of a capture. An [`Order`] chooses among recordings of equal requests.
 pub struct HttpTape {
     file: Option<CaptureFile>,
     rules: MatchRules,
@@ -27,24 +27,23 @@ pub struct HttpTape {
 #[derive(Default)]
 struct State {
     entries: Vec<Entry>,
-    /// Recordings of equal requests, by their key.
+    /// Recordings of equal requests, by request key.
     by_key: HashMap<u64, Same>,
     report: HttpTapeReport,
 }
 
-/// The recordings of one request.
 #[derive(Default)]
 struct Same {
-    /// In their order.
+    /// Indexes of entries, in order of arrival.
     entries: Vec<u32>,
-    /// How often one was taken.
+    /// How many requests got one of the recordings.
     taken: u64,
 }
 
 struct Entry {
     place: Place,
     route: u64,
-    /// The key of its sampling parameters.
+    /// The key of the sampling parameters.
     parameters: u64,
     is_used: bool,
     sketch: Box<[u64]>,
@@ -64,22 +63,22 @@ pub enum Found {
     Miss(Box<Miss>),
 }
 
-/// A request that is not on the tape.
+/// A request without a recording.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Miss {
-    /// Its method and path.
+    /// Method and path.
     pub request: String,
-    /// The most similar recording of the same method and path.
+    /// The most similar recording with the same method and path.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nearest: Option<Nearest>,
 }
 
-/// A recording that is near.
+/// The recording most similar to a request.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Nearest {
-    /// Its id in the capture.
+    /// The recording's id in the capture.
     pub id: String,
-    /// The request's differences from it.
+    /// Differences between the recording and the request.
     pub differences: Vec<Difference>,
 }
 
@@ -87,28 +86,28 @@ pub struct Nearest {
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct HttpTapeReport {
     pub recordings: u64,
-    /// Recordings that no request took.
+    /// Recordings that were never played.
     pub unused: u64,
-    /// Recordings that cannot be played: the client went away, or their bodies are not complete.
+    /// Recordings that cannot be played: the client disconnected, or their bodies are incomplete.
     pub incomplete: u64,
     /// Requests that got a recording.
     pub matched: u64,
-    /// The number of these that got a recording already given to another request.
+    /// Requests that got a recording already played for another request.
     pub repeated: u64,
     /// Requests without a recording.
     pub missed: u64,
-    /// The first of them.
+    /// The first misses.
     pub misses: Vec<Miss>,
 }
 
 impl HttpTape {
-    /// A tape without recordings.
+    /// Creates a tape without recordings.
     #[must_use]
     pub fn empty(rules: MatchRules) -> Self {
         Self { file: None, rules, state: Mutex::default() }
     }
 
-    /// Reads a capture. Exchanges stay in the file.
+    /// Opens a capture. Exchanges stay in the file.
     pub fn open(path: &Path, rules: MatchRules, lenient: bool) -> Result<Self, PlaybackError> {
         let file = CaptureFile::open(path, &ReadOptions { lenient })?;
         let meta = file.meta();
@@ -124,7 +123,7 @@ impl HttpTape {
             true => found.push((record.arrival_ns, position, asked_of(&record, &rules))),
             false => state.report.incomplete += 1,
         })?;
-        // Lines are in the order of ends.
+        // The capture is in order of ends, not arrivals.
         found.sort_by_key(|(arrival_ns, ..)| *arrival_ns);
         for (_, position, asked) in found {
             state.add(Place::File(position), &asked);
@@ -132,13 +131,13 @@ impl HttpTape {
         Ok(Self { file: Some(file), rules, state: Mutex::new(state) })
     }
 
-    /// The ignored parts of requests.
+    /// The rules for comparing requests.
     #[must_use]
     pub fn rules(&self) -> &MatchRules {
         &self.rules
     }
 
-    /// Adds a recording. It counts as taken, by the request that made it.
+    /// Adds a recording. It counts as played for the request that was recorded.
     pub fn add(&self, record: HttpRecord) {
         let asked = asked_of(&record, &self.rules);
         let mut state = self.state();
@@ -153,7 +152,7 @@ impl HttpTape {
         }
     }
 
-    /// Finds the recording of a request.
+    /// Finds a recording for a request and marks it as played.
     pub fn take(&self, asked: &Asked) -> Result<Found, PlaybackError> {
         let key = asked.key();
         let mut state = self.state();
@@ -188,7 +187,7 @@ impl HttpTape {
         Ok(Found::Miss(Box::new(miss)))
     }
 
-    /// The totals of the playback so far.
+    /// The totals so far.
     #[must_use]
     pub fn report(&self) -> HttpTapeReport {
         self.state().report.clone()
@@ -232,7 +231,8 @@ impl Same {
         self.entries[(self.taken as usize).min(self.entries.len() - 1)]
     }
 
-    /// The next with these parameters, or the last of them; without any, the next.
+    /// The next recording with these parameters, or the last one. Without such a recording, the next one of any
+    /// parameters.
     fn of_parameters(&self, parameters: u64, entries: &[Entry]) -> u32 {
         let is_new = |index: &&u32| !entries[**index as usize].is_used;
         let equal = || self.entries.iter().filter(|index| entries[**index as usize].parameters == parameters);
@@ -240,7 +240,7 @@ impl Same {
         next.copied().unwrap_or_else(|| self.next())
     }
 
-    /// One of them by lot.
+    /// A random recording.
     fn drawn(&self, seed: u64, key: u64) -> u32 {
         let mut hash = Xxh3::with_seed(seed);
         hash.update(&key.to_le_bytes());
@@ -259,7 +259,7 @@ impl State {
         self.report.unused += 1;
     }
 
-    /// The first of the recordings of the same method and path that share most.
+    /// The first recording among those with the same method and path and the most common parts.
     fn nearest(&self, asked: &Asked) -> Option<Place> {
         let (route, sketch) = (asked.route_key(), asked.sketch());
         let of_route = self.entries.iter().filter(|entry| entry.route == route).enumerate();
@@ -268,7 +268,7 @@ impl State {
     }
 }
 
-/// Numbers that two sorted lists share.
+/// Counts the common numbers of two sorted lists.
 fn common(one: &[u64], other: &[u64]) -> usize {
     let mut other = other.iter().peekable();
     let is_shared = |part: &&u64| {
@@ -354,7 +354,7 @@ mod tests {
     #[test]
     fn recordings_are_chosen_by_parameters_or_by_lot() {
         let at = |temperature: u32| format!(r#"{{"prompt":"a","temperature":{temperature}}}"#);
-        // Later numbers arrive earlier.
+        // Records with higher numbers arrived earlier.
         let records = || vec![record(4, &at(0)), record(3, &at(1)), record(2, &at(0)), record(1, &at(2))];
         let rules = MatchRules { order: Order::Parameters, ..MatchRules::default() };
         let tape = tape_by(rules, records());
