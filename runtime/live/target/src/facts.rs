@@ -1,4 +1,4 @@
-//! Metrics that targets lack, with the reasons.
+//! The metrics that a target does not report, with the reasons.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ const OF_FILE: &str = "known to the server only, which does not report the steps
 const VIRTUAL: &str = "it exists in virtual time only";
 const OF_PROMPTS: &str = "engines report nothing about a prompt before its first token";
 
-/// Names of the metrics whose values have such an origin.
+/// The names of the metrics with such an origin.
 fn names(is_wanted: fn(Origin) -> bool) -> impl Iterator<Item = (&'static str, Origin)> {
     let infos = Metric::all().map(Metric::info).filter(move |info| is_wanted(info.origin));
     infos.map(|info| (info.name, info.origin))
@@ -24,14 +24,14 @@ pub(crate) fn absent_live() -> BTreeMap<&'static str, String> {
     names(Origin::is_virtual).map(|(name, origin)| (name, reason(origin).to_owned())).collect()
 }
 
-/// Metrics that engines behind an external server do not report, and the files that need them.
+/// Marks the metrics, and files, that an external server's engines do not report.
 pub(crate) fn absent_behind_server(target: &mut TargetReport) {
     target.absent.extend(names(Origin::is_hidden_by_servers).map(|(name, _)| (name, OF_SERVER.to_owned())));
     target.absent_files.insert("steps.jsonl", OF_FILE.to_owned());
 }
 
-/// Marks the metrics that a server lacks. `tells_cached`: whether its answers report the cached
-/// tokens of their prompts.
+/// Marks the metrics that the server did not report. `tells_cached` says whether its answers report cached prompt
+/// tokens.
 pub(crate) fn absent_without_metrics(target: &mut TargetReport, scraped: &Scraped, tells_cached: bool) {
     let reason = "the server has no metric `vllm:";
     let mut add = |name: &'static str, metric: &str| _ = target.absent.insert(name, format!("{reason}{metric}`"));

@@ -1,10 +1,8 @@
-//! Where a scenario's run happens, other than in virtual time: live engines of this process,
-//! the same behind `vcr serve`'s server or behind vLLM's own frontend, any server of OpenAI's
-//! API; and the client that measures.
+//! Targets: places to run a scenario other than virtual time. A run can use live engines in this process, with or
+//! without a server or vLLM's own frontend before them, or any server with OpenAI's API.
 //!
-//! `drive/` sends the requests of a run when they are due and keeps its account; it knows no
-//! target. `client/` is a client of servers, `engines/` has the engines of a run's cluster.
-//! [`Targets`] joins them to one target each.
+//! `drive/` sends the requests of a run when they are due and measures; it knows no target. `client/` is the client
+//! of servers, and `engines/` contains live engines. [`Targets`] combines them.
 
 mod client;
 mod drive;

@@ -1,4 +1,4 @@
-//! The targets: each joins a service with its knowledge of the engines.
+//! The targets. Each combines a service with facts from its engines.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -40,13 +40,14 @@ use crate::engines::steps::RunSteps;
 use crate::engines::totals::{SNAPSHOT_AGE, Totals};
 use crate::facts::{absent_behind_server, absent_live, absent_without_metrics};
 
-/// Default longest wait for tokens of an answer.
+/// Default timeout for the next tokens of an answer.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(300);
-/// Limits of a cluster's server: the cluster itself refuses prompts that are too long for its engines.
+/// The server of a cluster accepts any prompt length. The cluster itself refuses longer prompts than its engines
+/// support.
 const ANY_MODEL_LEN: u32 = i32::MAX as u32;
-/// Number of tasks that the driver runs between two checks for new input.
+/// How many tasks the driver runs before it checks for I/O and timers.
 const TASKS_BETWEEN_LOOKS: u32 = 16;
-/// Between two checks of a starting frontend.
+/// How often to check whether a frontend has started.
 const START_PAUSE: Duration = Duration::from_millis(20);
 
 /// Carries out runs in real time.
@@ -94,7 +95,7 @@ impl TargetDriver for Targets {
     }
 }
 
-/// Refuses a run whose KV is to move although it has parts that only engines of virtual time have.
+/// Refuses a run with real KV transfers if it also needs the engines of virtual time.
 fn check_moving(target: &Target, run: &RunConfig, parts: &[String]) -> Result<(), TargetError> {
     if run.topology.link().is_some_and(|link| link.plane.is_some()) && !parts.is_empty() {
         let (name, unsupported) = (target.name(), parts.join(", no "));
@@ -108,7 +109,7 @@ fn check_moving(target: &Target, run: &RunConfig, parts: &[String]) -> Result<()
     check_plane(run)
 }
 
-/// Refuses structured outputs: no request can set how long a server's grammar takes to compile.
+/// Refuses structured outputs: a request over HTTP cannot set how long its grammar takes to compile.
 fn check_grammars(target: &Target, run: &RunConfig) -> Result<(), TargetError> {
     let unsupported = vcr_cluster::structured_outputs(run);
     if unsupported.is_empty() {
@@ -122,7 +123,7 @@ fn check_grammars(target: &Target, run: &RunConfig) -> Result<(), TargetError> {
     ))
 }
 
-/// Refuses features that a foreign server cannot provide.
+/// Refuses features that an external server does not support.
 fn check_foreign(run: &RunConfig) -> Result<(), TargetError> {
     let mut unsupported = vcr_cluster::recorded_answers(run);
     if !run.faults.is_empty() {
@@ -137,22 +138,22 @@ fn check_foreign(run: &RunConfig) -> Result<(), TargetError> {
 
 fn on_one_thread<T>(run: impl Future<Output = Result<T, TargetError>>) -> Result<T, TargetError> {
     let mut builder = tokio::runtime::Builder::new_current_thread();
-    // Alarms are seen between so few tasks, however many streams have something.
+    // A small interval keeps timers precise even if many streams have data.
     let runtime = builder.event_interval(TASKS_BETWEEN_LOOKS).enable_all().build();
     let runtime = runtime.map_err(|error| TargetError::Failed(format!("cannot start the driver: {error}")))?;
     LocalSet::new().block_on(&runtime, run)
 }
 
-/// Each open stream is a file; the limit of processes is often low.
+/// Each open stream needs a file descriptor, and the default limit of a process is often low.
 fn raise_limit_of_files() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
-    // A lower limit shows when a connection cannot be made.
+    // A limit that is still too low causes connection errors later.
     _ = setrlimit(Resource::Nofile, limit);
 }
 
-/// Engines of this process, called directly.
+/// Runs on engines in this process, called directly.
 async fn live(run: RunConfig, observer: &mut dyn Observer) -> Result<Report, TargetError> {
     let steps = RunSteps::new(observer.step_sink());
     let (mut pools, mut services) = (Vec::new(), Vec::new());
@@ -184,7 +185,7 @@ async fn live(run: RunConfig, observer: &mut dyn Observer) -> Result<Report, Tar
     finish(driven?, target, (totals, &steps), plan.take_series())
 }
 
-/// Whether clients that leave cancel the computation of their prompts.
+/// Whether the computation of a prompt is cancelled when the client disconnects.
 fn cancels_prefill(run: &RunConfig) -> bool {
     let link = run.topology.link();
     !link.is_some_and(|link| matches!(link.cancellation, PrefillCancellation::Never { .. }))
@@ -194,7 +195,7 @@ fn handles(pools: &[EnginePool]) -> Vec<(PoolRole, EnginesHandle)> {
     pools.iter().map(EnginePool::handle).collect()
 }
 
-/// Runs on live engines behind the server of `vcr serve`, one server for each pool.
+/// Runs on live engines behind the server of `vcr serve`, with one server per pool.
 async fn serve(run: RunConfig, faults: &[ClientFault], observer: &mut dyn Observer) -> Result<Report, TargetError> {
     let (adapters, steps) = (run.adapters(), RunSteps::new(observer.step_sink()));
     let (mut pools, mut servers) = (Vec::new(), Vec::new());
@@ -225,7 +226,7 @@ async fn serve(run: RunConfig, faults: &[ClientFault], observer: &mut dyn Observ
     finish(driven, target, (totals, &steps), plan.take_series())
 }
 
-/// A whole cluster behind one server, for parts that servers of single engines lack.
+/// Runs on a whole cluster behind one server, because servers of single engines do not support some of its parts.
 async fn serve_cluster(
     run: RunConfig,
     faults: Vec<ClientFault>,
@@ -249,7 +250,7 @@ async fn serve_cluster(
         Ok((drive(run, true, service, observer, &mut plan).await?, target))
     }
     .await;
-    // The reason for the cluster's end is more informative than its clients' errors.
+    // The cluster's own error is more informative than those of its clients.
     let cluster = gateway.end()?;
     let (driven, target) = measured?;
     let target = TargetReport { name: "serve".to_owned(), cluster_parts: parts, ..target };
@@ -257,8 +258,7 @@ async fn serve_cluster(
     Ok(run.finish(MeasuredFacts { cluster: Some(Box::new(cluster)), ..facts })?)
 }
 
-/// Carries out a run on the server of its one pool, or on the servers of its prefill and decode
-/// pools.
+/// Carries out a run on one server per pool: either one server, or a prefill and a decode server.
 async fn measure_servers(
     servers: &[HttpTarget],
     books: Vec<Book>,
@@ -287,7 +287,7 @@ async fn measure_servers(
     }
 }
 
-/// Runs on live engines behind vLLM's own frontend, one for each pool.
+/// Runs on live engines behind vLLM's own frontend, with one frontend per pool.
 async fn behind_frontend(
     asked: &FrontendTarget,
     run: RunConfig,
@@ -335,7 +335,7 @@ async fn wait_until_it_serves(frontend: &mut Frontend, http: &HttpTarget) -> Res
     Ok(())
 }
 
-/// Any server.
+/// Runs on an external server.
 async fn foreign(http: &HttpTarget, run: RunConfig, observer: &mut dyn Observer) -> Result<Report, TargetError> {
     let Measured { driven, mut target, scraped, tells_cached } = measure(http, run, observer).await?;
     absent_behind_server(&mut target);
@@ -351,7 +351,7 @@ async fn foreign(http: &HttpTarget, run: RunConfig, observer: &mut dyn Observer)
     Ok(run.finish(facts)?)
 }
 
-/// A run that a client of a server has measured.
+/// A finished run on a server, as its client measured it.
 struct Measured {
     driven: Driven,
     target: TargetReport,
@@ -359,7 +359,7 @@ struct Measured {
     tells_cached: bool,
 }
 
-/// Queries a server's model, and carries out a run on it.
+/// Queries a server's model and carries out a run on it.
 async fn measure(http: &HttpTarget, run: RunConfig, observer: &mut dyn Observer) -> Result<Measured, TargetError> {
     let Client { service, target, tells_cached } = Client::connect(http, &run, None, CountedOutputs::All).await?;
     let scraper = Scraper::begin(&service.pool).await;
@@ -368,7 +368,7 @@ async fn measure(http: &HttpTarget, run: RunConfig, observer: &mut dyn Observer)
     Ok(Measured { driven, target, scraped, tells_cached: tells_cached.get() })
 }
 
-/// A client of a server, and its part of the report.
+/// The client of a server, and its part of the report.
 struct Client {
     service: Completions,
     target: TargetReport,
@@ -376,8 +376,8 @@ struct Client {
 }
 
 impl Client {
-    /// Queries a server's model; `book` has its engines' reports, and `told` selects the relevant
-    /// ones.
+    /// Connects to a server and queries its model. `book` has the reports of its engines, and `counted` selects
+    /// which of them count.
     async fn connect(
         http: &HttpTarget,
         run: &RunConfig,
@@ -414,7 +414,7 @@ impl Client {
     }
 }
 
-/// The results of a run, and additional facts for its report.
+/// Splits a finished run into its results and the other facts for the report.
 fn facts_of(driven: Driven, mut target: TargetReport) -> (vcr_cluster::MeasuredRun, MeasuredFacts) {
     let Driven { run, send_delays_ns, stopped_at_ns, notes, .. } = driven;
     target.notes.extend(notes);
@@ -422,7 +422,7 @@ fn facts_of(driven: Driven, mut target: TargetReport) -> (vcr_cluster::MeasuredR
     (run, facts)
 }
 
-/// The report of a run on engines of this process.
+/// Builds the report of a run on engines in this process.
 fn finish(
     driven: Driven,
     target: TargetReport,

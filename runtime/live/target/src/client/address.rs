@@ -3,18 +3,17 @@
 use hyper::Uri;
 use vcr_cluster::TargetError;
 
-/// Where a server is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Address {
     pub(crate) is_tls: bool,
     pub(crate) host: String,
     pub(crate) port: u16,
-    /// In front of `/v1`, without a slash at its end.
+    /// The path before `/v1`, without a trailing slash.
     pub(crate) path: String,
 }
 
 impl Address {
-    /// Reads `http://host:port/path`; a `/v1` at its end is left out.
+    /// Parses `http://host:port/path`. A trailing `/v1` is dropped.
     pub(crate) fn parse(text: &str) -> Result<Self, TargetError> {
         let invalid = || {
             TargetError::with_hint(
@@ -39,7 +38,7 @@ impl Address {
         Ok(Self { is_tls, host, port, path: path.to_owned() })
     }
 
-    /// As the header `Host` has it.
+    /// The address as in the `Host` header.
     pub(crate) fn authority(&self) -> String {
         if self.host.contains(':') {
             format!("[{}]:{}", self.host, self.port)

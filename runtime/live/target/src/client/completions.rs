@@ -1,4 +1,4 @@
-//! Requests as streamed text completions.
+//! Sends requests as streamed text completions.
 
 use std::cell::Cell;
 use std::fmt::Write as _;
@@ -21,24 +21,24 @@ use super::sse::{Event, EventReader, Usage};
 use crate::drive::{AnswerReporter, Answered, Service};
 use crate::engines::book::{Book, CountedOutputs};
 
-/// Bytes of an error that are read.
+/// Limit of an error body.
 pub(super) const MAX_ERROR_BYTES: usize = 64 * 1024;
-/// Bytes of a prefill server's answer.
+/// Limit of a prefill server's response.
 const MAX_PREFILL_BYTES: usize = 16 << 20;
-/// Number of tokens beyond the requested ones after which a stream counts as endless.
+/// A stream with more than this many extra tokens is treated as endless.
 const TOKENS_TOO_MANY: u32 = 64;
 
-/// Sends requests to a server.
+/// Sends requests to one server.
 pub(crate) struct Completions {
     pub(crate) pool: Rc<Pool>,
     pub(crate) server: Server,
-    /// Whether recorded requests get the server's model.
+    /// Whether the model in recorded requests is replaced by the server's model.
     pub(crate) replaces_model: bool,
-    /// Longest wait for the next tokens.
+    /// Timeout for the next tokens.
     pub(crate) idle_timeout: Duration,
-    /// Whether answers have reported the cached part of their prompt.
+    /// Whether any answer reported its cached prompt tokens.
     pub(crate) tells_cached: Rc<Cell<bool>>,
-    /// Observations of the engines of this process, if it has them.
+    /// What the engines reported, if they run in this process.
     pub(crate) book: Option<Book>,
     pub(crate) counted: CountedOutputs,
     /// How requests identify their session.
@@ -58,7 +58,7 @@ impl Service for Completions {
     }
 }
 
-/// How a request ended that a server did not answer.
+/// The ending of a request that failed with this error.
 pub(crate) fn failed(error: &ClientError, heard: &AnswerReporter) -> Answered {
     if let ClientError::Status { status: 429 | 503, .. } = error {
         return Answered::Shed;
@@ -70,21 +70,20 @@ pub(crate) fn failed(error: &ClientError, heard: &AnswerReporter) -> Answered {
     }
 }
 
-/// The part of a request that a server has.
+/// The part of a request that a server computes.
 #[derive(Clone, Copy)]
 pub(crate) enum Part<'a> {
-    /// The whole request: its prompt and its output.
+    /// The prompt and the output.
     Whole,
-    /// Its prompt, whose KV another server will fetch.
+    /// The prompt, whose KV another server will fetch.
     Prompt,
-    /// Its output; these `kv_transfer_params` name the place of its prompt's KV.
+    /// The output. These `kv_transfer_params` say where the KV of the prompt is.
     Output(&'a RawValue),
 }
 
-/// Parameters that vLLM's P/D proxies send to a prefill server.
+/// The parameters that vLLM's P/D proxies send to a prefill server.
 const DECODE_ELSEWHERE: &str = "{\"do_remote_decode\":true,\"do_remote_prefill\":false}";
 
-/// The relevant part of a prefill server's answer.
 #[derive(Deserialize)]
 struct Prefilled {
     error: Option<Box<RawValue>>,
@@ -92,7 +91,7 @@ struct Prefilled {
 }
 
 impl Completions {
-    /// Has a request answered, or its output; its tokens where they are needed.
+    /// Sends a request and reads the streamed output. Returns the output tokens if the request needs them.
     pub(crate) async fn exchange(
         &self,
         request: &IssuedRequest,
@@ -105,8 +104,8 @@ impl Completions {
         Ok(answer)
     }
 
-    /// Has the prompt of a request computed, also when this is dropped unless that `is_cancelled`; its
-    /// `kv_transfer_params`.
+    /// Computes a prompt and returns its `kv_transfer_params`. If this future is dropped, the computation continues
+    /// unless `is_cancelled` is true.
     pub(crate) async fn prefill(
         &self,
         request: &IssuedRequest,
@@ -149,7 +148,7 @@ impl Completions {
         ClientError::Silent(self.idle_timeout.as_secs())
     }
 
-    /// Sends a request; the body of its answer, and its connection.
+    /// Sends a request. Returns the response body and its connection.
     async fn send(
         &self,
         request: &IssuedRequest,
@@ -170,7 +169,7 @@ impl Completions {
         accepted(sent).await
     }
 
-    /// Enters the data that an engine in this process reported for a request.
+    /// Reports the engine's data about a request, if the engine runs in this process.
     pub(super) fn note_engine(&self, request: &IssuedRequest, heard: &AnswerReporter) {
         let Some(book) = &self.book else { return };
         book.report_engine(request.tag, heard, self.counted);
@@ -197,7 +196,7 @@ impl Completions {
                 biased;
                 data = next_data(body) => data?,
                 () = &mut deadline => {
-                    // Set again only when it has passed: most streams never get here.
+                    // The deadline is reset only when it has passed: most streams end before that.
                     let next = answer.last_tokens.map_or(Instant::now(), |at| at + self.idle_timeout);
                     if answer.last_tokens.is_none() || next <= Instant::now() {
                         return Err(ClientError::Silent(self.idle_timeout.as_secs()));
@@ -223,14 +222,14 @@ impl Completions {
         self.finish(request, heard, answer)
     }
 
-    /// Checks a whole answer.
+    /// Checks a complete answer.
     fn finish(&self, request: &IssuedRequest, heard: &AnswerReporter, answer: Answer) -> Result<Vec<u32>, ClientError> {
         if !answer.is_done && !answer.is_finished {
             return Err(ClientError::Lost("the answer ended before its end".to_owned()));
         }
         self.note_engine(request, heard);
         if let Some(usage) = answer.usage {
-            // Text that the server held back until it could contain no stop string.
+            // The server held this text back because it might start a stop string.
             if let Some(missing) = usage.completion_tokens.checked_sub(answer.counted).filter(|missing| *missing > 0) {
                 heard.tokens(missing);
             }
@@ -278,7 +277,7 @@ impl Completions {
         let adapter = request.adapter.and_then(|number| adapters.name(number));
         let model = adapter.as_ref().unwrap_or(model);
         let mut body = String::with_capacity(128 + request.prompt.len() * 6);
-        // Writing to a text cannot fail.
+        // Writing to a string cannot fail.
         _ = write!(body, "{{\"model\":{},\"prompt\":", serde_json::Value::from(model.as_str()));
         match prompts {
             PromptForm::TokenIds(vocabulary) => {
@@ -323,7 +322,7 @@ impl Completions {
     }
 }
 
-/// The body of an answer that is not an error.
+/// Returns the body of a successful response.
 async fn accepted((response, busy): (Response<Incoming>, Busy)) -> Result<(Incoming, Busy), ClientError> {
     let status = response.status();
     if status != StatusCode::OK {
@@ -334,14 +333,14 @@ async fn accepted((response, busy): (Response<Incoming>, Busy)) -> Result<(Incom
     Ok((response.into_body(), busy))
 }
 
-/// The whole answer of a prefill server.
+/// Reads the complete response of a prefill server.
 async fn prefilled(body: Incoming, busy: Busy) -> Result<Vec<u8>, ClientError> {
     let bytes = whole_body(body, MAX_PREFILL_BYTES).await?;
     busy.done();
     Ok(bytes)
 }
 
-/// Contents of an answer.
+/// What was received of an answer so far.
 #[derive(Default)]
 struct Answer {
     wants_ids: bool,
@@ -355,7 +354,7 @@ struct Answer {
 }
 
 impl Answer {
-    /// Takes an event; its new tokens.
+    /// Reads an event. Returns the number of its tokens.
     fn take(&mut self, data: &[u8]) -> Result<u32, ClientError> {
         if data == b"[DONE]" {
             self.is_done = true;
@@ -387,7 +386,7 @@ impl Answer {
                 self.ids.extend(choice.token_ids.unwrap_or_default());
             }
         }
-        // Counts are exact where the server sends them with each event.
+        // If every event has usage, that count is exact.
         if let Some(usage) = event.usage {
             tokens = usage.completion_tokens.saturating_sub(self.counted);
         }

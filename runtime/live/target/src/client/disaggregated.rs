@@ -1,6 +1,5 @@
-//! A server of prefill engines and one of decode engines, called as vLLM's P/D proxies do: the
-//! prompt goes to the first, which keeps its KV; its `kv_transfer_params` go with the request to
-//! the second.
+//! Calls a prefill server and a decode server, as vLLM's P/D proxies do. The prefill server computes the prompt and
+//! keeps its KV. Its `kv_transfer_params` are sent with the request to the decode server.
 
 use vcr_cluster::IssuedRequest;
 
@@ -8,11 +7,11 @@ use super::completions::{Completions, Part, failed};
 use super::error::ClientError;
 use crate::drive::{AnswerReporter, Answered, Service};
 
-/// Sends requests to a prefill server, and then to a decode server.
+/// Sends each request to a prefill server, then to a decode server.
 pub(crate) struct DisaggregatedServers {
     pub(crate) prefill: Completions,
     pub(crate) decode: Completions,
-    /// Whether a client that leaves cancels the computation of its prompt.
+    /// Whether the computation of a prompt is cancelled when the client disconnects.
     pub(crate) cancels_prefill: bool,
 }
 

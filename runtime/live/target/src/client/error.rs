@@ -1,8 +1,8 @@
-//! Why a server gave no answer.
+//! Errors of a client.
 
 use vcr_cluster::record::FailReason;
 
-/// Why a server gave no answer, as a person reads it.
+/// Why a request got no complete answer.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ClientError {
     #[error("cannot connect to {address}: {reason}")]
@@ -28,7 +28,7 @@ fn of_body(body: &str) -> String {
 }
 
 impl ClientError {
-    /// The reason in the record of a request.
+    /// The reason for the request's record.
     pub(crate) fn reason(&self) -> FailReason {
         match self {
             Self::Connect { .. } | Self::Tls { .. } | Self::Lost(_) => FailReason::Connection,
@@ -40,7 +40,7 @@ impl ClientError {
         }
     }
 
-    /// Whether the same request may be answered when it is sent again.
+    /// Whether a retry may succeed.
     pub(crate) fn is_passing(&self) -> bool {
         match self {
             Self::Connect { .. } | Self::Lost(_) | Self::Server(_) => true,

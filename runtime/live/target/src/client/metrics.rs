@@ -1,25 +1,25 @@
-//! The metrics of a server that names them as vLLM does.
+//! Reads the metrics of servers that use vLLM's names.
 
 use std::collections::BTreeMap;
 
-/// Values of `vllm:*` metrics at a time: sums over labels, and maxima of usages.
+/// Values of `vllm:*` metrics at one time. Totals are summed over labels; for usages, the maximum counts.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Scrape {
     values: BTreeMap<&'static str, f64>,
 }
 
-/// Totals, without the suffix that some servers leave out.
+/// Counters, without the suffix `_total`, which some servers omit.
 const TOTALS: [&str; 3] = ["vllm:num_preemptions", "vllm:prefix_cache_hits", "vllm:prefix_cache_queries"];
-/// Shares; the maximum over the engines counts.
+/// Gauges between 0 and 1. The maximum over all engines counts.
 const SHARES: [&str; 1] = ["vllm:kv_cache_usage_perc"];
 
 impl Scrape {
-    /// Reads Prometheus' text format and skips metrics that are not needed.
+    /// Parses Prometheus' text format. Other metrics are skipped.
     pub(crate) fn read(text: &str) -> Self {
         let mut scrape = Self::default();
         for line in text.lines().filter(|line| line.starts_with("vllm:")) {
             let name = line.split(['{', ' ']).next().unwrap_or_default();
-            // A label may have spaces; a time stamp may follow the value.
+            // A label may contain spaces, and a timestamp may follow the value.
             let rest = line.rsplit_once('}').map_or(&line[name.len()..], |(_, rest)| rest);
             let value = rest.split_whitespace().next().and_then(|text| text.parse::<f64>().ok());
             let Some(value) = value.filter(|value| value.is_finite()) else { continue };
@@ -34,14 +34,13 @@ impl Scrape {
         scrape
     }
 
-    /// Growth of a total since; none if it is not known at both times, or has begun
-    /// again.
+    /// The growth of a counter since `before`. None if either value is missing, or the counter was reset.
     pub(crate) fn since(&self, before: &Self, name: &str) -> Option<u64> {
         let grown = self.values.get(name)? - before.values.get(name)?;
         (grown >= 0.0).then_some(grown.round() as u64)
     }
 
-    /// Share of KV blocks in use.
+    /// The KV cache usage, from 0 to 1.
     pub(crate) fn kv_usage(&self) -> Option<f64> {
         self.values.get(SHARES[0]).copied()
     }

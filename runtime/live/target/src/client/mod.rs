@@ -1,4 +1,4 @@
-//! The client of a server with OpenAI's API: identification, requests, metrics.
+//! The client of a server with OpenAI's API: identifies the server, sends requests, reads metrics.
 
 pub(crate) mod address;
 pub(crate) mod completions;

@@ -1,4 +1,4 @@
-//! Connections to one server: HTTP/1.1, one request at a time on each, kept alive.
+//! Connections to one server: HTTP/1.1 with keep-alive, one request at a time on each.
 
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
@@ -21,10 +21,9 @@ use super::address::Address;
 use super::error::ClientError;
 use super::tls::Tls;
 
-/// Longest wait for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A body that is sent as a whole.
+/// A request body that is sent in one piece.
 pub(crate) struct Whole(Option<Bytes>);
 
 impl Body for Whole {
@@ -47,24 +46,24 @@ impl Body for Whole {
     }
 }
 
-/// The connections, and the common parts of all requests.
+/// The connections to a server, and the headers of all requests.
 pub(crate) struct Pool {
     pub(crate) address: Address,
     headers: HeaderMap,
     tls: Option<Tls>,
-    /// The address of the host, once there was a connection.
+    /// The resolved address, after the first connection.
     resolved: Cell<Option<SocketAddr>>,
     idle: Rc<RefCell<Vec<SendRequest<Whole>>>>,
 }
 
-/// A connection with a request in progress. It goes back to the pool by [`Busy::done`].
+/// A connection with a request in progress. [`Busy::done`] returns it to the pool.
 pub(crate) struct Busy {
     sender: SendRequest<Whole>,
     idle: Rc<RefCell<Vec<SendRequest<Whole>>>>,
 }
 
 impl Busy {
-    /// Returns the connection to the pool, once its answer has been read completely.
+    /// Returns the connection to the pool. Call this when the response has been read completely.
     pub(crate) fn done(self) {
         if !self.sender.is_closed() {
             self.idle.borrow_mut().push(self.sender);
@@ -72,19 +71,18 @@ impl Busy {
     }
 }
 
-/// A request to send.
 pub(crate) struct Outgoing<'a> {
     pub(crate) method: Method,
     pub(crate) path: &'a str,
-    /// Headers that the target's headers override.
+    /// Default headers, which the target's headers override.
     pub(crate) headers: HeaderMap,
-    /// Headers that override the target's.
+    /// Headers that override the target's headers.
     pub(crate) own: HeaderMap,
     pub(crate) body: Option<Bytes>,
 }
 
 impl<'a> Outgoing<'a> {
-    /// One whose body, if there is one, is JSON.
+    /// A request with an optional JSON body.
     pub(crate) fn json(method: Method, path: &'a str, body: Option<Bytes>, own: HeaderMap) -> Self {
         let mut headers = HeaderMap::new();
         if method == Method::POST {
@@ -102,8 +100,8 @@ impl Pool {
         Self { address, headers, tls, resolved: Cell::new(None), idle: Rc::default() }
     }
 
-    /// Sends a request once `sent` has ended, which is called when a connection waits for it. The head of the answer,
-    /// and the connection, which must be kept until its body has been read.
+    /// Sends a request. `sent` is called when the connection is ready, and the request is sent when it returns.
+    /// Returns the response's head and the connection, which must be kept until the body has been read.
     pub(crate) async fn send(
         &self,
         outgoing: &Outgoing<'_>,
@@ -130,7 +128,7 @@ impl Pool {
             }
             match sender.send_request(request).await {
                 Ok(response) => return Ok((response, Busy { sender, idle: Rc::clone(&self.idle) })),
-                // The server had closed a connection that was kept.
+                // The server closed an idle connection; try another one.
                 Err(error) if is_kept && !error.is_parse() => {}
                 Err(error) if error.is_parse() => return Err(ClientError::Garbage(with_causes(&error))),
                 Err(error) => return Err(ClientError::Lost(with_causes(&error))),
@@ -164,10 +162,10 @@ impl Pool {
         };
         let silent = |_| failed(format!("no answer within {} s", CONNECT_TIMEOUT.as_secs()));
         let connected = timeout(CONNECT_TIMEOUT, connecting).await.map_err(silent)?;
-        // A host that is found elsewhere now is looked for again.
+        // Resolve the host again if this address fails.
         self.resolved.set(connected.as_ref().ok().and_then(|stream| stream.peer_addr().ok()));
         let stream = connected.map_err(|error| failed(error.to_string()))?;
-        // A request is small, and must not wait for the answer to the one before.
+        // Requests are small and must not wait for acknowledgements.
         stream.set_nodelay(true).map_err(|error| failed(error.to_string()))?;
         let Some(tls) = &self.tls else { return self.handshake(stream).await };
         let tls_failed = |reason: String| ClientError::Tls { address: self.address.to_string(), reason };
@@ -184,14 +182,14 @@ impl Pool {
         let shaken = Builder::new().handshake(TokioIo::new(stream)).await;
         let (sender, connection) = shaken.map_err(|error| ClientError::Lost(with_causes(&error)))?;
         tokio::task::spawn_local(async move {
-            // The user of the connection is notified of its end.
+            // The sender reports errors of the connection.
             _ = connection.await;
         });
         Ok(sender)
     }
 }
 
-/// An error with its causes.
+/// Formats an error and its causes.
 pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

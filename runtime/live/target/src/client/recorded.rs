@@ -1,4 +1,4 @@
-//! Requests of a capture of HTTP, sent again as they were.
+//! Sends the requests of an HTTP capture again.
 
 use bytes::Bytes;
 use hyper::Method;
@@ -17,7 +17,7 @@ use super::sessions::session_of;
 use super::sse::EventReader;
 use crate::drive::AnswerReporter;
 
-/// Headers of a connection, of its client, or of the run.
+/// Headers that belong to a connection, a client or a run. They are not copied from recorded requests.
 const OWN_HEADERS: [&str; 10] = [
     "connection",
     "keep-alive",
@@ -30,11 +30,11 @@ const OWN_HEADERS: [&str; 10] = [
     "accept-encoding",
     "x-request-id",
 ];
-/// Longest answer that is no stream.
+/// Limit of a response that is not a stream.
 const MAX_ANSWER_BYTES: usize = 64 << 20;
 
 impl Completions {
-    /// Sends a recorded request, and counts the received tokens.
+    /// Sends a recorded request and counts the received tokens.
     pub(super) async fn repeat(
         &self,
         request: &IssuedRequest,
@@ -90,7 +90,7 @@ impl Completions {
         Ok(())
     }
 
-    /// Reads a stream; how many events had a text.
+    /// Reads a stream. Returns the number of events with text.
     async fn events(
         &self,
         mut body: Incoming,
@@ -114,7 +114,7 @@ impl Completions {
         }
     }
 
-    /// The recorded body, with the model that the target names.
+    /// The recorded body, with the target's model if it names one.
     fn recorded_body(&self, call: &RecordedCall) -> Bytes {
         let parsed =
             self.replaces_model.then(|| serde_json::from_slice::<serde_json::Value>(&call.body).ok()).flatten();

@@ -1,4 +1,4 @@
-//! Reads a server's metrics before, during and after a run.
+//! Scrapes a server's metrics before, during and after a run.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -10,12 +10,12 @@ use super::metrics::Scrape;
 use super::pool::Pool;
 use super::server::get;
 
-/// Time between two looks.
+/// Interval between scrapes.
 const INTERVAL: Duration = Duration::from_millis(500);
-/// Servers count an answer after they have sent it.
+/// Servers update their metrics shortly after they send an answer.
 const AFTER_LAST_ANSWER: Duration = Duration::from_millis(200);
 
-/// Reads metrics while it lives.
+/// Scrapes metrics until it is dropped.
 pub(crate) struct Scraper {
     pool: Rc<Pool>,
     before: Option<Scrape>,
@@ -23,7 +23,6 @@ pub(crate) struct Scraper {
     task: Option<JoinHandle<()>>,
 }
 
-/// Metrics of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Scraped {
     pub(crate) preemptions: Option<u64>,
@@ -32,7 +31,7 @@ pub(crate) struct Scraped {
 }
 
 impl Scraper {
-    /// Scrapes for the first time; a server without metrics is not scraped again.
+    /// Scrapes for the first time. A server without metrics is not scraped again.
     pub(crate) async fn begin(pool: &Rc<Pool>) -> Self {
         let before = scrape(pool).await.filter(|scrape| *scrape != Scrape::default());
         let peak = Rc::new(Cell::new(before.as_ref().and_then(Scrape::kv_usage).unwrap_or(0.0)));
@@ -49,7 +48,7 @@ impl Scraper {
         Self { pool: Rc::clone(pool), before, peak, task }
     }
 
-    /// Looks for the last time.
+    /// Scrapes for the last time.
     pub(crate) async fn end(mut self) -> Scraped {
         let Some(before) = self.before.take() else { return Scraped::default() };
         tokio::time::sleep(AFTER_LAST_ANSWER).await;

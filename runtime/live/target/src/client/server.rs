@@ -1,4 +1,4 @@
-//! Kind and model of a server: asked before the first request of a run.
+//! Identifies a server and its model before the first request of a run.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -21,31 +21,31 @@ use super::tls::Tls;
 use super::words::{FEWEST_WORDS, Words, candidates};
 use crate::drive::vocabulary::Vocabulary;
 
-/// Longest wait for the answer to a question.
+/// Timeout for the response to an identification request.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-/// Longest answer to a question that is read.
+/// Limit of such a response.
 const MAX_ANSWER_BYTES: usize = 32 << 20;
 
-/// Characters shown of a server's error.
+/// How many characters of a server's error message are shown.
 const MAX_MESSAGE_CHARS: usize = 200;
 
-/// How prompts are written.
+/// How prompts are sent.
 #[derive(Clone, Debug)]
 pub(crate) enum PromptForm {
     TokenIds(Vocabulary),
     Text(Words),
 }
 
-/// Facts of a server.
+/// What is known about a server.
 #[derive(Clone, Debug)]
 pub(crate) struct Server {
     pub(crate) model: String,
-    /// Its own description.
+    /// The version that the server reports.
     pub(crate) version: Option<String>,
-    /// Whether it accepts vLLM's additions to OpenAI's API.
+    /// Whether the server accepts vLLM's additions to OpenAI's API.
     pub(crate) is_vllm: bool,
     pub(crate) prompts: PromptForm,
-    /// The models that are LoRA adapters.
+    /// The names of the models that are LoRA adapters.
     pub(crate) adapters: AdapterNames,
 }
 
@@ -73,7 +73,7 @@ struct Tokenized {
     tokens: Vec<u32>,
 }
 
-/// A pool of connections as a target asks for it. Nothing is connected yet.
+/// Creates the connection pool for a target, without connecting.
 pub(crate) fn pool(target: &HttpTarget) -> Result<Pool, TargetError> {
     let address = Address::parse(&target.url)?;
     let mut headers = HeaderMap::new();
@@ -99,7 +99,7 @@ pub(crate) fn pool(target: &HttpTarget) -> Result<Pool, TargetError> {
     Ok(Pool::new(address, headers, tls))
 }
 
-/// Queries a server's model, which must have LoRA adapters of these numbers.
+/// Queries the server's model and checks that it has these LoRA adapters.
 pub(crate) async fn identify(
     pool: &Pool,
     target: &HttpTarget,
@@ -112,7 +112,7 @@ pub(crate) async fn identify(
                 format!("{} is not a server of OpenAI's API: its /v1/models is not a list of models", pool.address);
             TargetError::unusable(format!("{what} ({error})"))
         })?,
-        // Some gateways have no list.
+        // Some gateways have no list of models.
         Err(ClientError::Status { status: 404 | 405, .. }) if target.model.is_some() => Vec::new(),
         Err(error) => return Err(unreachable_server(target, error)),
     };
@@ -136,7 +136,7 @@ pub(crate) async fn identify(
     Ok(Server { model, version, is_vllm, prompts, adapters: target.adapters.clone() })
 }
 
-/// Whether every adapter of the workloads has a name, which the server's list of models has.
+/// Checks that every adapter of the workloads has a name, and that the server lists this name.
 fn check_adapters(
     pool: &Pool,
     target: &HttpTarget,
@@ -170,7 +170,7 @@ fn unreachable_server(target: &HttpTarget, error: ClientError) -> TargetError {
     TargetError::with_hint(format!("{}: {error}", target.url), hint)
 }
 
-/// How prompts are sent to this server.
+/// Decides how prompts are sent to this server.
 async fn prompts(pool: &Pool, target: &HttpTarget, model: &str, is_vllm: bool) -> Result<PromptForm, TargetError> {
     let wants_ids = target.prompts == Prompts::TokenIds
         || (target.prompts == Prompts::Auto && is_vllm && target.tokenizer.is_none());
@@ -212,7 +212,7 @@ fn words_of_folder(folder: &str) -> Result<Option<Words>, TargetError> {
 async fn words_of_server(pool: &Pool, model: &str) -> Result<Option<Words>, ClientError> {
     let words = candidates();
     let text = |words: &[&str]| words.iter().fold(String::new(), |text, word| text + " " + word);
-    // A text of one word reveals the tokens around it, if the word is one token.
+    // If the word is one token, the other tokens are those that the tokenizer adds around a text.
     let special = (count(pool, model, " time time").await?).saturating_sub(2);
     if count(pool, model, &text(&words)).await? == words.len() + special {
         return Ok(Words::new(words, special as u32));
@@ -226,13 +226,13 @@ async fn words_of_server(pool: &Pool, model: &str) -> Result<Option<Words>, Clie
     Ok(Words::new(single, special as u32))
 }
 
-/// A number below which every token exists in the model, derived from some words.
+/// The highest token id in some common words, plus one. Smaller ids are assumed to exist.
 async fn known_tokens(pool: &Pool, model: &str) -> Option<u32> {
     let tokenized = tokenize(pool, model, &candidates().join(" ")).await.ok()?;
     tokenized.tokens.iter().max().map(|last| last + 1)
 }
 
-/// Tokens of a text, by the server's tokenizer.
+/// Counts the tokens of a text with the server's tokenizer.
 async fn count(pool: &Pool, model: &str, text: &str) -> Result<usize, ClientError> {
     tokenize(pool, model, text).await.map(|tokenized| tokenized.count)
 }
@@ -243,7 +243,7 @@ async fn tokenize(pool: &Pool, model: &str, text: &str) -> Result<Tokenized, Cli
     serde_json::from_slice(&bytes).map_err(|error| ClientError::Garbage(format!("/tokenize: {error}")))
 }
 
-/// The answer to a GET.
+/// Sends a GET request and returns the response body.
 pub(crate) async fn get(pool: &Pool, path: &str) -> Result<Vec<u8>, ClientError> {
     request(pool, Method::GET, path, None).await
 }
@@ -263,7 +263,7 @@ async fn request(pool: &Pool, method: Method, path: &str, body: Option<Bytes>) -
     answered.unwrap_or(Err(ClientError::Silent(ANSWER_TIMEOUT.as_secs())))
 }
 
-/// All bytes of a body, up to a limit.
+/// Reads a whole body, up to a limit.
 pub(crate) async fn whole_body(mut body: Incoming, max_bytes: usize) -> Result<Vec<u8>, ClientError> {
     let mut bytes = Vec::new();
     while let Some(data) = next_data(&mut body).await? {
@@ -275,7 +275,7 @@ pub(crate) async fn whole_body(mut body: Incoming, max_bytes: usize) -> Result<V
     Ok(bytes)
 }
 
-/// The next bytes of a body; none at its end.
+/// Returns the next bytes of a body, or none at its end.
 pub(crate) async fn next_data(body: &mut Incoming) -> Result<Option<Bytes>, ClientError> {
     loop {
         let frame = std::future::poll_fn(|context| std::pin::Pin::new(&mut *body).poll_frame(context)).await;
@@ -291,7 +291,7 @@ pub(crate) async fn next_data(body: &mut Incoming) -> Result<Option<Bytes>, Clie
     }
 }
 
-/// Message of an error, in OpenAI's form or in any other.
+/// Extracts the message of an error, in OpenAI's format or others.
 pub(crate) fn message_of(bytes: &[u8]) -> String {
     let value: Option<serde_json::Value> = serde_json::from_slice(bytes).ok();
     let text = value.as_ref().and_then(|value| {

@@ -1,5 +1,4 @@
-//! How requests of a session identify it: by a header with its name, or with a token from the
-//! answer to the previous turn.
+//! How requests identify their session: by a header, or with a token from the previous answer.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -9,14 +8,13 @@ use vcr_cluster::{IssuedRequest, SessionNames, SessionToken, TargetError};
 
 use crate::engines::book::name_of;
 
-/// The workload and the number of a session.
+/// The workload and number of a session.
 pub(crate) type Session = (u32, u64);
 
 pub(crate) fn session_of(request: &IssuedRequest) -> Session {
     (request.workload, request.session)
 }
 
-/// Session data sent with requests.
 #[derive(Debug, Default)]
 pub(crate) struct Sessions {
     header: Option<HeaderName>,
@@ -48,11 +46,11 @@ impl Sessions {
         })
     }
 
-    /// The headers of a request: its id for the server's logs, and its session.
+    /// The request's headers: its id, for the server's logs, and its session.
     pub(crate) fn headers(&self, request: &IssuedRequest) -> HeaderMap {
         let mut headers = HeaderMap::new();
         let mut insert = |name: HeaderName, value: String| {
-            // Numbers and dashes.
+            // The value has only digits, letters and dashes.
             if let Ok(value) = HeaderValue::from_str(&value) {
                 headers.insert(name, value);
             }
@@ -74,13 +72,13 @@ impl Sessions {
         headers
     }
 
-    /// Keeps an answer's token for the next turn of its session.
+    /// Stores the token in an answer for the next request of its session.
     pub(crate) fn answered(&self, session: Session, headers: &HeaderMap) {
         let given = match &self.token {
             None => None,
             Some(Token::Header(name)) => headers.get(name).cloned(),
             Some(Token::Cookie) => {
-                // Attributes are for browsers.
+                // The attributes of a cookie are only for browsers.
                 let pairs =
                     headers.get_all(SET_COOKIE).iter().filter_map(|cookie| cookie.to_str().ok()?.split(';').next());
                 let pairs: Vec<&str> = pairs.map(str::trim).collect();

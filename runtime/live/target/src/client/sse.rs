@@ -1,25 +1,24 @@
-//! Server-sent events, as OpenAI's API streams answers.
+//! Parses the server-sent events of OpenAI's API.
 
 use std::borrow::Cow;
 
 use serde::Deserialize;
 
-/// Longest event; longer ones are not part of a text completion.
+/// Longer lines are errors: no event of a text completion is that long.
 const MAX_EVENT_BYTES: usize = 1 << 20;
 
-/// Cuts bytes into the data of events.
+/// Splits a stream of bytes into the data of events.
 #[derive(Debug, Default)]
 pub(crate) struct EventReader {
-    /// The beginning of a line whose end has not come.
+    /// The start of a line that is not complete.
     rest: Vec<u8>,
 }
 
-/// An invalid line.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct NoEvent(pub(crate) String);
 
 impl EventReader {
-    /// Hands the data of each event that ends in `bytes` to `take`, until it has enough.
+    /// Calls `take` with the data of each event that ends in `bytes`, until it returns an error.
     pub(crate) fn read<E>(
         &mut self,
         bytes: &[u8],
@@ -48,7 +47,7 @@ impl EventReader {
     }
 }
 
-/// The data of a line; none of comments, of other fields and of empty lines.
+/// Returns the data of a line. None for comments, other fields and empty lines.
 fn data_of(line: &[u8]) -> Result<Option<&[u8]>, NoEvent> {
     let line = line.strip_suffix(b"\r").unwrap_or(line);
     if let Some(data) = line.strip_prefix(b"data:") {
@@ -62,7 +61,7 @@ fn data_of(line: &[u8]) -> Result<Option<&[u8]>, NoEvent> {
     Err(NoEvent(format!("expected server-sent events, found `{shown}`")))
 }
 
-/// The needed fields of an event in a streamed text completion.
+/// The fields of a streamed text completion that are read.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Event<'a> {
     #[serde(default, borrow)]
@@ -71,7 +70,7 @@ pub(crate) struct Event<'a> {
     pub(crate) usage: Option<Usage>,
     #[serde(default, borrow)]
     pub(crate) error: Option<&'a serde_json::value::RawValue>,
-    /// `error` where the event itself is one.
+    /// `error` if the event itself is an error.
     #[serde(default, borrow)]
     pub(crate) object: Option<Cow<'a, str>>,
 }
@@ -86,7 +85,6 @@ pub(crate) struct Choice<'a> {
     pub(crate) finish_reason: Option<Cow<'a, str>>,
 }
 
-/// Counts of tokens.
 #[derive(Clone, Copy, Debug, Deserialize)]
 pub(crate) struct Usage {
     #[serde(default)]
@@ -119,7 +117,7 @@ mod tests {
         Ok(found)
     }
 
-    /// Packets end anywhere.
+    /// Packets can end anywhere.
     #[test]
     fn events_are_whole_wherever_they_are_cut() {
         let text = b"data: {\"a\":1}\n\n: ping\r\n\r\ndata:{\"b\":2}\r\n\r\nevent: x\ndata: [DONE]\n\n";

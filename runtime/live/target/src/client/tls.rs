@@ -1,4 +1,4 @@
-//! TLS towards servers.
+//! TLS connections to servers.
 
 use std::sync::Arc;
 
@@ -8,7 +8,6 @@ use rustls::{ClientConfig, RootCertStore};
 use tokio_rustls::TlsConnector;
 use vcr_cluster::TargetError;
 
-/// Makes TLS connections to one host.
 #[derive(Clone)]
 pub(crate) struct Tls {
     pub(crate) connector: TlsConnector,
@@ -16,10 +15,10 @@ pub(crate) struct Tls {
 }
 
 impl Tls {
-    /// Trusts the system's certificates and those of a PEM file.
+    /// Trusts the system's certificates and those in a PEM file.
     pub(crate) fn new(host: &str, ca_file: Option<&str>) -> Result<Self, TargetError> {
         let mut roots = RootCertStore::empty();
-        // A certificate of the system that cannot be read is one that is not trusted.
+        // Unreadable system certificates are not trusted.
         roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
         if let Some(path) = ca_file {
             let unusable = |reason: String| TargetError::unusable(format!("invalid `ca_file` `{path}`: {reason}"));

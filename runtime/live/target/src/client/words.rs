@@ -1,11 +1,11 @@
-//! Prompts as texts of an exact number of tokens.
+//! Prompts as texts with an exact number of tokens.
 //!
-//! A text consists of words that are one token wherever they occur: the pre-tokenizers of today's
-//! models split texts at spaces. The model's tokenizer decides which words qualify.
+//! A text consists of words that are always one token, because pre-tokenizers of current models split at spaces.
+//! The model's tokenizer decides which words qualify.
 
 use vcr_core::seed::mix;
 
-/// Short frequent words: candidates, for every model has a vocabulary of its own.
+/// Short frequent words. Vocabularies differ, so not all are single tokens in every model.
 const WORDS: &str = "time year people way day man thing woman life child world school state family student group \
     country problem hand part place case week company system program question work government number night point \
     home water room mother area money story fact month lot right study book eye job word business issue side kind \
@@ -22,30 +22,30 @@ const WORDS: &str = "time year people way day man thing woman life child world s
     condition choice rule daughter south husband floor campaign material population call economy hospital church \
     risk fire future bank";
 
-/// Words that are tried at once.
+/// All candidate words.
 pub(crate) fn candidates() -> Vec<&'static str> {
     WORDS.split_whitespace().collect()
 }
 
-/// The words of a model.
+/// Words that are single tokens for one model.
 #[derive(Clone, Debug)]
 pub(crate) struct Words {
     words: Vec<&'static str>,
-    /// Tokens that the tokenizer puts around every text.
+    /// The number of tokens that the tokenizer adds around every text.
     special: u32,
 }
 
-/// Counts of a tokenizer for texts.
+/// Fewer words cannot distinguish prompts well enough.
 pub(crate) const FEWEST_WORDS: usize = 64;
 
 impl Words {
-    /// The candidates that are single tokens, for a tokenizer that counts `special` tokens for an
-    /// empty text; none if there are too few to distinguish contents.
+    /// Takes the candidates that are single tokens. `special` is the number of tokens of an empty text. None if
+    /// there are fewer than [`FEWEST_WORDS`].
     pub(crate) fn new(single: Vec<&'static str>, special: u32) -> Option<Self> {
         (single.len() >= FEWEST_WORDS).then_some(Self { words: single, special })
     }
 
-    /// A text with as many tokens as `prompt`, with equal words for equal tokens.
+    /// Returns a text with as many tokens as `prompt`. Equal tokens become equal words.
     pub(crate) fn text(&self, prompt: &[u32]) -> String {
         let kept = prompt.len().saturating_sub(self.special as usize);
         let mut text = String::with_capacity(kept * 7);

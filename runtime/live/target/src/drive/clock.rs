@@ -1,16 +1,15 @@
-//! The clock of a run in real time, and an alarm that is not late.
+//! The clock of a run in real time, and a precise timer.
 
 use tokio::io::unix::AsyncFd;
 use vcr_wire::{Timer, monotonic_ns};
 
-/// Nanoseconds since the start of a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     origin_ns: u64,
 }
 
 impl Clock {
-    /// A clock that begins now.
+    /// Starts a clock at zero.
     pub(crate) fn start() -> Self {
         Self { origin_ns: monotonic_ns() }
     }
@@ -19,37 +18,36 @@ impl Clock {
         monotonic_ns() - self.origin_ns
     }
 
-    /// An instant of the run on the system's monotonic clock.
+    /// Converts a time of the run to the system's monotonic clock, in nanoseconds.
     pub(crate) fn monotonic_ns(self, at_ns: u64) -> u64 {
         self.origin_ns.saturating_add(at_ns)
     }
 
-    /// A time on the system's monotonic clock as time of the run.
+    /// Converts nanoseconds on the system's monotonic clock to a time of the run.
     pub(crate) fn of_monotonic_ns(self, ns: u64) -> u64 {
         ns.saturating_sub(self.origin_ns)
     }
 
-    /// Seconds on the system's monotonic clock as time of the run.
+    /// Converts seconds on the system's monotonic clock to a time of the run.
     pub(crate) fn of_monotonic_s(self, seconds: f64) -> u64 {
         self.of_monotonic_ns((seconds * 1e9) as u64)
     }
 }
 
-/// Ends a wait at an instant. The runtime's own timers are whole milliseconds; requests
-/// are due at any time.
+/// A timer with nanosecond resolution. The runtime's own timers round to milliseconds.
 pub(crate) struct Alarm {
     clock: Clock,
     timer: AsyncFd<Timer>,
 }
 
 impl Alarm {
-    /// An alarm on the runtime that this is called in.
+    /// Creates a timer in the current runtime.
     #[expect(deprecated, reason = "what replaces it is unsafe; a Timer has its descriptor as long as it lives")]
     pub(crate) fn new(clock: Clock) -> std::io::Result<Self> {
         Ok(Self { clock, timer: AsyncFd::new(Timer::new()?)? })
     }
 
-    /// Waits until an instant of the run; not at all if it has passed.
+    /// Waits until a time of the run. Returns at once if it has passed.
     pub(crate) async fn until(&self, at_ns: u64) -> std::io::Result<()> {
         if at_ns <= self.clock.now_ns() {
             return Ok(());

@@ -1,7 +1,6 @@
 //! The driver in real time: sends the requests of a run when they are due, and measures.
 //!
-//! Everything happens on one thread, the run's account included, so that nothing between a
-//! client and its account waits for a lock.
+//! Clients and accounting share one thread, so that no measurement waits for a lock.
 
 pub(crate) mod clock;
 pub(crate) mod vocabulary;
@@ -20,54 +19,52 @@ use vcr_cluster::{Due, Ending, IssuedRequest, MeasuredRun, RunConfig, TargetErro
 
 use clock::{Alarm, Clock};
 
-/// How often the observer is asked whether to end the run.
+/// How often the observer is asked whether to stop the run.
 const LOOK_INTERVAL_NS: u64 = 50_000_000;
-/// Pause before a request is sent again that was lost before its first token: its server may
-/// be about to come back.
+/// Pause before a retry of a request that was lost before its first token. The server may be restarting.
 const RETRY_PAUSE: Duration = Duration::from_millis(50);
 
-/// How long before their due time requests are prepared, with their bodies and connections, to be
-/// sent without delay.
+/// How long before its due time a request is prepared: its body and connection must be ready in time.
 const AHEAD_NS: u64 = 10_000_000;
 
-/// Notes of a report.
+/// The maximum number of notes in a report.
 const MAX_NOTES: usize = 8;
 
 /// Answers requests: a server, or engines.
 pub(crate) trait Service: 'static {
-    /// Sends a request and reports its answer as it comes. Dropped, the request is given up.
+    /// Sends a request and reports its answer as it arrives. Dropping the future cancels the request.
     async fn answer(&self, request: &IssuedRequest, heard: &AnswerReporter) -> Answered;
 }
 
 /// How an answer ended.
 #[derive(Debug)]
 pub(crate) enum Answered {
-    /// Whole; with the output's tokens, where they are needed and known.
+    /// Complete. Contains the output tokens if they are needed and known.
     Whole(Vec<u32>),
-    /// Refused: too much to do.
+    /// Rejected because of overload.
     Shed,
-    /// Lost, and would be again.
+    /// Failed. A retry would fail, too.
     Failed(FailReason),
-    /// Lost to a fault: may be sent again.
+    /// Lost because of a fault. A retry may succeed.
     Lost(FailReason),
 }
 
-/// A run and its clock, shared by the tasks of its requests.
+/// A run and its clock, shared by the tasks of all requests.
 pub(crate) struct Shared {
     pub(crate) clock: Clock,
     run: RefCell<MeasuredRun>,
     send_delays_ns: RefCell<Samples>,
-    /// Notes for the report, by their subject.
+    /// Notes for the report, by subject.
     notes: RefCell<BTreeMap<String, String>>,
-    /// Requests that are ready and wait until they are due, by that and by tag.
+    /// Prepared requests that wait until they are due, by due time and tag.
     ready: RefCell<BTreeMap<(u64, u64), oneshot::Sender<()>>>,
-    /// Requests in progress that their clients may give up, by tag.
+    /// Cancellable requests in progress, by tag.
     exchanges: RefCell<BTreeMap<u64, AbortHandle>>,
     changed: Notify,
 }
 
 impl Shared {
-    /// Adds a note to the report unless there is one about the same.
+    /// Adds a note to the report unless this subject already has one.
     fn note(&self, about: &str, text: impl Into<String>) {
         let mut notes = self.notes.borrow_mut();
         if notes.len() < MAX_NOTES && !notes.contains_key(about) {
@@ -75,22 +72,22 @@ impl Shared {
         }
     }
 
-    /// Has the requests sent that are ready and due.
+    /// Sends the prepared requests that are due.
     fn release(&self, now_ns: u64) {
         let mut ready = self.ready.borrow_mut();
         let later = ready.split_off(&(now_ns.saturating_add(1), 0));
         for (_, release) in std::mem::replace(&mut *ready, later) {
-            // It may have been given up.
+            // The request may have been cancelled.
             _ = release.send(());
         }
     }
 
-    /// When the next of them is due.
+    /// When the next prepared request is due.
     fn next_release_ns(&self) -> Option<u64> {
         self.ready.borrow().first_key_value().map(|((due_ns, _), _)| *due_ns)
     }
 
-    /// Cancels an open request.
+    /// Cancels a request in progress.
     fn give_up(&self, tag: u64) {
         if let Some(exchange) = self.exchanges.borrow_mut().remove(&tag) {
             exchange.abort();
@@ -98,7 +95,7 @@ impl Shared {
     }
 }
 
-/// Where a service reports the answer to one request.
+/// Receives a service's reports about one request.
 pub(crate) struct AnswerReporter {
     shared: Rc<Shared>,
     tag: u64,
@@ -106,7 +103,7 @@ pub(crate) struct AnswerReporter {
 }
 
 impl AnswerReporter {
-    /// The request is ready: waits until it is due.
+    /// Reports that the request is prepared, and waits until it is due.
     pub(crate) async fn sent(&self) {
         if self.shared.clock.now_ns() < self.due_ns {
             let (release, released) = oneshot::channel();
@@ -114,82 +111,81 @@ impl AnswerReporter {
             if self.shared.next_release_ns() == Some(self.due_ns) {
                 self.shared.changed.notify_one();
             }
-            // The run ends if it is never released.
+            // The channel closes without a message when the run ends.
             _ = released.await;
         }
         let delay_ns = self.shared.clock.now_ns().saturating_sub(self.due_ns);
         self.shared.send_delays_ns.borrow_mut().push(delay_ns, 1);
     }
 
-    /// Output tokens have arrived, together.
+    /// Reports output tokens that arrived together.
     pub(crate) fn tokens(&self, count: u32) {
         let now_ns = self.shared.clock.now_ns();
         let goes_on = self.shared.run.borrow_mut().tokens(self.tag, count, now_ns);
         if !goes_on {
-            // Its client has enough.
+            // The client needs no more tokens.
             self.shared.give_up(self.tag);
             self.shared.changed.notify_one();
         }
     }
 
-    /// The engine has begun with the prompt, at this time on the system's monotonic clock.
+    /// Reports that the engine started the prompt, in seconds on the system's monotonic clock.
     pub(crate) fn admitted(&self, at_s: f64, cached_tokens: u32) {
         let at_ns = self.shared.clock.of_monotonic_s(at_s).min(self.shared.clock.now_ns());
         self.shared.run.borrow_mut().admitted(self.tag, at_ns, cached_tokens);
     }
 
-    /// Number of cached tokens of the prompt.
+    /// Reports the number of cached prompt tokens.
     pub(crate) fn cached(&self, cached_tokens: u32) {
         self.shared.run.borrow_mut().cached(self.tag, cached_tokens);
     }
 
-    /// The engine has preempted the request.
+    /// Reports a preemption.
     pub(crate) fn preempted(&self) {
         let now_ns = self.shared.clock.now_ns();
         self.shared.run.borrow_mut().preempted(self.tag, now_ns);
     }
 
-    /// A prefill engine has computed the prompt.
+    /// Reports that a prefill engine has computed the prompt.
     pub(crate) fn prefilled(&self) {
         let now_ns = self.shared.clock.now_ns();
         self.shared.run.borrow_mut().prefilled(self.tag, now_ns);
     }
 
-    /// The KV of the prompt has reached a decode engine, at this time on the system's monotonic
-    /// clock.
+    /// Reports that the prompt's KV has reached a decode engine, at this time on the system's monotonic clock.
     pub(crate) fn transferred(&self, monotonic_ns: u64) {
         let at_ns = self.shared.clock.of_monotonic_ns(monotonic_ns).min(self.shared.clock.now_ns());
         self.shared.run.borrow_mut().transferred(self.tag, at_ns);
     }
 
-    /// Records which engine generates the output, by its index in the report.
+    /// Reports which engine generates the output, by its index in the report.
     pub(crate) fn decoded_by(&self, engine: u32) {
         self.shared.run.borrow_mut().decoded_by(self.tag, engine);
     }
 
-    /// Records which engine serves the request, by its index in the report.
+    /// Reports which engine serves the request, by its index in the report.
     pub(crate) fn served_by(&self, engine: u32) {
         self.shared.run.borrow_mut().served_by(self.tag, engine);
     }
 
-    /// Facts of a cluster's engines about the request, which has ended there.
+    /// Adds the facts that a cluster's engines recorded about the finished request.
     pub(crate) fn adopt(&self, engines: &RequestRecord) {
         self.shared.run.borrow_mut().adopt(self.tag, engines);
     }
 
-    /// Adds a note to the report unless there is one about the same.
+    /// Adds a note to the report unless this subject already has one.
     pub(crate) fn note(&self, about: &str, text: impl Into<String>) {
         self.shared.note(about, text);
     }
 }
 
-/// Actions at planned times of a run, such as its faults.
+/// Planned actions of a run, such as faults.
 pub(crate) trait Plan {
-    /// Starts the run: planned times count from now.
+    /// Starts the run. Planned times count from now.
     fn begin(&mut self, _clock: Clock) {}
-    /// When the next of it is due.
+    /// When the next action is due.
     fn next_ns(&self) -> Option<u64>;
-    /// Carries out the due actions.
+    /// Performs the actions that are due.
     fn act(&mut self, now_ns: u64);
     /// Takes the samples of engines that are due.
     fn sample(&mut self, now_ns: u64);
@@ -211,14 +207,14 @@ impl Plan for NoPlan {
 pub(crate) struct Driven {
     pub(crate) run: MeasuredRun,
     pub(crate) send_delays_ns: Samples,
-    /// When it was ended before its end, if it was.
+    /// When the run was stopped early, if it was.
     pub(crate) stopped_at_ns: Option<u64>,
     pub(crate) notes: Vec<String>,
     pub(crate) duration_ns: u64,
     pub(crate) clock: Clock,
 }
 
-/// Carries out a run on a service, on a `LocalSet`.
+/// Carries out a run on a service. Must run in a `LocalSet`.
 pub(crate) async fn drive<S: Service>(
     config: RunConfig,
     knows_engines: bool,
@@ -240,7 +236,7 @@ pub(crate) async fn drive<S: Service>(
     let service = Rc::new(service);
     let mut tasks = JoinSet::new();
     let outcome = issue_all(&shared, &service, &mut tasks, observer, plan).await;
-    // Requests in progress are given up.
+    // Cancel the requests in progress.
     tasks.shutdown().await;
     let stopped_at_ns = outcome?;
     let Some(shared) = Rc::into_inner(shared) else {
@@ -257,7 +253,7 @@ pub(crate) async fn drive<S: Service>(
     })
 }
 
-/// Sends requests until the run ends. Returns when it was cut short, if it was.
+/// Sends requests until the run ends. Returns the time of an early stop, if there was one.
 async fn issue_all<S: Service>(
     shared: &Rc<Shared>,
     service: &Rc<S>,
@@ -314,12 +310,12 @@ async fn issue_all<S: Service>(
             waited = alarm.until(until_ns) => waited.map_err(system)?,
             () = shared.changed.notified() => {}
         }
-        // Requests that were spawned have their turn before the next are looked for.
+        // Let the new tasks run before the next requests become due.
         tokio::task::yield_now().await;
     }
 }
 
-/// One request, with its further attempts.
+/// Sends one request, and retries it if it was lost.
 async fn exchange<S: Service>(shared: Rc<Shared>, service: Rc<S>, request: IssuedRequest) {
     let heard = AnswerReporter { shared, tag: request.tag, due_ns: request.due_ns };
     let (ending, answer) = loop {
@@ -337,7 +333,7 @@ async fn exchange<S: Service>(shared: Rc<Shared>, service: Rc<S>, request: Issue
         }
     };
     if ending == Ending::Failed(FailReason::Connection) {
-        // A closed loop does not query a lost server endlessly.
+        // The pause keeps a closed loop from sending endless requests to a lost server.
         tokio::time::sleep(RETRY_PAUSE).await;
     }
     let now_ns = heard.shared.clock.now_ns();

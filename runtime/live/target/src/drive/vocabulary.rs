@@ -1,15 +1,15 @@
-//! Tokens of drawn content in the vocabulary of a model.
+//! Maps drawn tokens to a model's vocabulary.
 
 use vcr_cluster::{DRAWN_TOKENS, TokenRange};
 
-/// No vocabulary is this large: larger tokens were drawn, as content or as an answer.
+/// No vocabulary is this large. Larger ids mark drawn tokens.
 const NO_VOCABULARY: u32 = 1 << 20;
-/// Below this are special tokens and single bytes in most vocabularies.
+/// In most vocabularies, ids below this are special tokens and single bytes.
 const FIRST_TOKEN: u32 = 256;
-/// A vocabulary that every model of today has.
+/// Every current model has at least this vocabulary.
 const COMMON_VOCABULARY: u32 = 32_000;
 
-/// The tokens of prompts.
+/// The range of token ids that prompts use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Vocabulary {
     first: u32,
@@ -17,7 +17,7 @@ pub(crate) struct Vocabulary {
 }
 
 impl Vocabulary {
-    /// Vocabulary of a model with this many tokens, if known.
+    /// Takes the size of the model's vocabulary, if known.
     pub(crate) fn new(size: Option<u32>) -> Self {
         let end = size.map_or(COMMON_VOCABULARY, |size| size.min(COMMON_VOCABULARY)).max(1);
         let first = if end > 2 * FIRST_TOKEN { FIRST_TOKEN } else { 0 };
@@ -28,7 +28,7 @@ impl Vocabulary {
         TokenRange { first: self.first, count: self.count }
     }
 
-    /// Replaces drawn tokens by tokens of the vocabulary. Tokens of answers stay.
+    /// Replaces drawn tokens with tokens of the vocabulary. Tokens of answers are kept.
     pub(crate) fn place(self, prompt: &mut [u32]) {
         for token in prompt.iter_mut().filter(|token| **token >= NO_VOCABULARY) {
             *token = self.first + (*token & !DRAWN_TOKENS) % self.count;

@@ -1,4 +1,4 @@
-//! Observations of the engines of this process about requests and caches, for the report.
+//! What the engines in this process report about requests and transfers.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,55 +10,55 @@ use vcr_wire::{EventType, FinishReason, SchedulerStats, StepOutput};
 
 use crate::drive::AnswerReporter;
 
-/// The outputs of an engine that count for a request.
+/// Which reports of an engine count for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CountedOutputs {
     All,
-    /// All but its tokens, which clients do not get.
+    /// Everything but output tokens, because clients do not get those of a prefill engine.
     Prompt,
-    /// Everything except its admission and cached tokens: another engine had its prompt.
+    /// Everything but admission and cached tokens, because another engine computed the prompt.
     Output,
 }
 
-/// An engine's observations of a request.
+/// What an engine reported about a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Noted {
-    /// When it was admitted, in seconds on the system's monotonic clock.
+    /// When the request was admitted, in seconds on the system's monotonic clock.
     pub(crate) scheduled_s: Option<f64>,
     pub(crate) cached_tokens: u32,
     pub(crate) preemptions: u32,
 }
 
 struct Contents {
-    /// Report index of the pool's first engine.
+    /// The index of the pool's first engine in the report.
     first_engine: u32,
-    /// The engines that have taken requests, by the requests' numbers.
+    /// The engine of each request, by the request's tag.
     engines: BTreeMap<u64, u16>,
-    /// When the KV of requests has reached their decode engines, on the system's monotonic clock.
+    /// When the prompt's KV reached the decode engine, in nanoseconds on the system's monotonic clock, by tag.
     received_ns: BTreeMap<u64, u64>,
-    /// Requests with a name of ours, by number.
+    /// Reports about the run's requests, by tag.
     requests: BTreeMap<u64, Noted>,
-    /// Transfers to its engines, with ends on the system's monotonic clock.
+    /// Transfers to the pool's engines. They end at times on the system's monotonic clock.
     transfers: Vec<KvTransfer>,
 }
 
-/// The book, which engines' threads write. Clones share it.
+/// Collects reports from the engines' threads. Clones share their contents.
 #[derive(Clone)]
 pub(crate) struct Book(Arc<Mutex<Contents>>);
 
-/// The name of a request by its number, as header and as id.
+/// The name of a request, for its header and id.
 pub(crate) fn name_of(tag: u64) -> String {
     format!("vcr-{tag}")
 }
 
-/// The number in a name such as `cmpl-vcr-17`.
+/// Extracts the tag from a name such as `cmpl-vcr-17`.
 pub(crate) fn tag_of(name: &str) -> Option<u64> {
     let (_, rest) = name.split_once("vcr-")?;
     rest.split('-').next()?.parse().ok()
 }
 
 impl Book {
-    /// The book of a pool whose first engine is this one of the report.
+    /// Creates the book of a pool. `first_engine` is the index of the pool's first engine in the report.
     pub(crate) fn new(first_engine: u32) -> Self {
         let contents = Contents {
             first_engine,
@@ -75,17 +75,17 @@ impl Book {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Report index of the pool's first engine.
+    /// The index of the pool's first engine in the report.
     pub(crate) fn first_engine(&self) -> u32 {
         self.contents().first_engine
     }
 
-    /// Takes the notes on a request.
+    /// Removes and returns the reports about a request.
     pub(crate) fn take(&self, tag: u64) -> Option<Noted> {
         self.contents().requests.remove(&tag)
     }
 
-    /// Enters where a request of this name is.
+    /// Records a change in the placement of a request.
     pub(crate) fn place(&self, name: &str, place: Placement) {
         let Some(tag) = tag_of(name) else { return };
         let mut contents = self.contents();
@@ -104,8 +104,7 @@ impl Book {
         }
     }
 
-    /// Reports the engine that has a request, and when its KV came there, unless that was done
-    /// already.
+    /// Passes on which engine has a request and when its KV arrived there. Each is passed on only once.
     pub(crate) fn report_engine(&self, tag: u64, heard: &AnswerReporter, counted: CountedOutputs) {
         let received_ns = self.contents().received_ns.remove(&tag);
         if let Some(at_ns) = received_ns {
@@ -118,27 +117,27 @@ impl Book {
         }
     }
 
-    /// Takes the engine of a request, by its index in the report.
+    /// Removes and returns the engine of a request, by its index in the report.
     fn take_engine(&self, tag: u64) -> Option<u32> {
         let mut contents = self.contents();
         let rank = contents.engines.remove(&tag)?;
         Some(contents.first_engine + u32::from(rank))
     }
 
-    /// Enters a transfer to an engine of the pool.
+    /// Records a transfer to an engine of the pool.
     pub(crate) fn transferred(&self, rank: u16, from: u32, end_ns: u64, outcome: Result<KvMoved, &'static str>) {
         let mut contents = self.contents();
         let engine = contents.first_engine + u32::from(rank);
         contents.transfers.push(KvTransfer { engine, from, end_ns, outcome });
     }
 
-    /// Takes the transfers so far.
+    /// Removes and returns the transfers so far.
     pub(crate) fn take_transfers(&self) -> Vec<KvTransfer> {
         std::mem::take(&mut self.contents().transfers)
     }
 }
 
-/// Writes a book, and passes all on to another observer.
+/// Records all reports in a book and forwards them to another observer.
 pub(crate) struct BookObserver {
     pub(crate) book: Book,
     pub(crate) next: Option<Box<dyn EngineObserver>>,

@@ -1,5 +1,5 @@
-//! Clusters whose parts engines of `vcr play` lack: the engines, routers, links and autoscalers
-//! of virtual time, by the system's clock.
+//! Runs clusters that the engines of `vcr play` cannot represent. Uses the engines, routers, links and autoscalers
+//! of virtual time with the system's clock.
 
 use std::time::Duration;
 
@@ -8,8 +8,7 @@ use vcr_cluster::{Report, RunClock, RunConfig, TargetError, TargetReport, simula
 
 use crate::drive::clock::Clock;
 
-/// Carries out a run on a cluster in real time; `parts` are the parts of the cluster that require
-/// this.
+/// Carries out a run on a cluster in real time. `parts` names the parts of the cluster that need this.
 pub(crate) fn run(run: RunConfig, parts: Vec<String>, observer: &mut dyn Observer) -> Result<Report, TargetError> {
     let target = TargetReport { name: "live".to_owned(), cluster_parts: parts, ..TargetReport::default() };
     let mut clock = SystemClock(Clock::start());

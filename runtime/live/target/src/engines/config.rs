@@ -1,4 +1,4 @@
-//! From a pool of a scenario to live engines.
+//! Converts a pool of a scenario to the settings of live engines.
 
 use std::sync::Arc;
 
@@ -18,18 +18,18 @@ use super::link::shared_link;
 use super::plane::plane;
 use super::steps::RunSteps;
 
-/// Hint for a run with parts that engines behind vLLM's frontend lack.
+/// Hint for a run with parts that engines behind vLLM's frontend do not support.
 const WITHOUT_FRONTEND: &str = "run it behind vcr's own server, without one, or in virtual time: `--target serve`, `--target live`, `--target virtual`";
-/// Reasons why a frontend cannot have a part.
+/// Reasons why a part is not supported behind a frontend.
 const OTHER_ENGINES: &str = "it supports only vLLM's engines";
 const ALONE: &str = "single engines do not see the others";
 const UNKNOWN_GRAMMARS: &str = "requests over HTTP cannot set how long their grammars take to compile";
 const PAIRS: &str = "NIXL's parameters have no such transfers";
-/// Engines that one process runs.
+/// The maximum number of engines in one process.
 const MAX_ENGINES: u32 = 256;
 
-/// The parts of a run that engines of `vcr play` lack, each as errors and reports name it. The
-/// engines of virtual time have them, by a clock.
+/// The parts of a run that the engines of `vcr play` do not support, as errors and reports name them. A cluster of
+/// virtual time can run them with the system's clock.
 pub(crate) fn cluster_parts(run: &RunConfig) -> Vec<String> {
     let mut parts = beyond_servers(run);
     for pool in run.topology.pools() {
@@ -43,13 +43,13 @@ pub(crate) fn cluster_parts(run: &RunConfig) -> Vec<String> {
     parts
 }
 
-/// The parts of a run that servers of single engines lack, too. These servers have KV tiers and
-/// ranks without a barrier, but report less of them. The server of a whole cluster has all of them.
+/// The parts of a run that servers of single engines do not support. They support KV tiers, and ranks without a
+/// barrier, but report less about them. The server of a whole cluster supports all parts.
 pub(crate) fn beyond_servers(run: &RunConfig) -> Vec<String> {
     parts_beyond_servers(run).into_iter().map(|(part, _)| part).collect()
 }
 
-/// The parts of a run that the servers cannot have, each with the reason.
+/// The parts of a run that servers of single engines do not support, each with the reason.
 fn parts_beyond_servers(run: &RunConfig) -> Vec<(String, &'static str)> {
     let recorded = vcr_cluster::recorded_answers(run).into_iter();
     let mut parts: Vec<_> = recorded.map(|part| (part, "no request would reach an engine")).collect();
@@ -71,10 +71,10 @@ fn parts_beyond_servers(run: &RunConfig) -> Vec<(String, &'static str)> {
     parts
 }
 
-/// Refuses a run whose engines cannot stand behind vLLM's own frontend.
+/// Refuses a run whose engines cannot serve vLLM's own frontend.
 ///
 /// # Errors
-/// When the run has parts that such engines lack; all of them are named, with the reasons.
+/// When the run has unsupported parts. The error names all of them, with the reasons.
 pub(crate) fn check_frontend(run: &RunConfig) -> Result<(), TargetError> {
     let unsupported = parts_beyond_servers(run);
     if unsupported.is_empty() {
@@ -86,7 +86,7 @@ pub(crate) fn check_frontend(run: &RunConfig) -> Result<(), TargetError> {
     Err(TargetError::with_hint(message, WITHOUT_FRONTEND))
 }
 
-/// How engines of two pools hand over KV.
+/// How the engines of two pools transfer KV.
 fn transfer_settings(run: &RunConfig, role: PoolRole, port: u16, book: &Book) -> Result<TransferSettings, TargetError> {
     let link = run.topology.link();
     let plane = plane(run, role, port, book)?;
@@ -107,7 +107,7 @@ fn transfer_settings(run: &RunConfig, role: PoolRole, port: u16, book: &Book) ->
     })
 }
 
-/// The time of requests outside of the steps of a pool's engines.
+/// The part of a request's overheads that applies to the pool in `role`.
 fn overheads(run: &RunConfig, role: PoolRole) -> Overheads {
     let all = run.topology.overheads();
     match role {
@@ -121,7 +121,7 @@ fn overheads(run: &RunConfig, role: PoolRole) -> Overheads {
     }
 }
 
-/// Features of a pool that live engines lack, with the reasons.
+/// The features of a pool that live engines do not support, with the reasons.
 fn pool_lacks(pool: &PoolConfig) -> Vec<(String, &'static str)> {
     let has_barrier = pool.data_parallel.barrier && pool.data_parallel.size > 1;
     let parts = [
@@ -136,9 +136,8 @@ fn pool_lacks(pool: &PoolConfig) -> Vec<(String, &'static str)> {
     there.map(|(_, part, reason)| (format!("{part} (pool `{}`)", pool.name), reason)).collect()
 }
 
-/// The settings of live engines for the pool in `role`, based on the first pool's.
-/// `side_channel_port` is for a prefill pool, whose engines use consecutive ports from there. The
-/// engines of requests are entered in `book`, and their steps reported to `steps`.
+/// The settings of live engines for the pool in `role`. `side_channel_port` is the first of consecutive ports for
+/// the engines of a prefill pool. Reports go to `book`, and steps to `steps`.
 pub(crate) fn live_config(
     run: &RunConfig,
     role: PoolRole,
@@ -186,7 +185,7 @@ pub(crate) fn live_config(
         injector: pool.failures.clone(),
         placements: Some(placements),
         steps: Some(steps.of_pool(first_engine)),
-        // Which of them run together is the scheduler's business.
+        // The scheduler, not this limit, decides which adapters run together.
         limits: Limits { max_cpu_loras: Some(run.adapters().len() as u32), ..Limits::default() },
         shutdown_timeout_ns: 0,
     })
@@ -210,13 +209,13 @@ fn identity(num_ranks: u16, tensor_parallel_size: u32) -> Identity {
     }
 }
 
-/// The model with the names of the run and the pool, which guests report.
+/// Adds the names of the run and the pool to the context of a latency model, for guests.
 fn named(run: &RunConfig, pool: &PoolConfig, make: &LatencyFactory) -> LatencyFactory {
     let (run, pool, make) = (run.name.clone(), pool.name.clone(), Arc::clone(make));
     Arc::new(move |context| make(&PluginContext { run: &run, pool: &pool, ..*context }))
 }
 
-/// One engine needs no router.
+/// Builds the pool's router. None if the pool has only one engine.
 fn router(run: &RunConfig, pool: &PoolConfig) -> Option<RouterFactory> {
     let (run, name, router) = (run.name.clone(), pool.name.clone(), pool.router.clone());
     let make: RouterFactory =

@@ -1,4 +1,4 @@
-//! Engines of this process, called directly.
+//! Calls engines in this process directly.
 
 use std::cell::Cell;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -17,18 +17,18 @@ use super::book::{Book, CountedOutputs, name_of};
 use crate::drive::vocabulary::Vocabulary;
 use crate::drive::{AnswerReporter, Answered, Service};
 
-/// Between two looks for an engine that is up.
+/// How long to wait before checking again whether an engine is up.
 const DOWN_PAUSE: Duration = Duration::from_millis(10);
 
 /// Sends requests to engines.
 pub(crate) struct Direct {
     pub(crate) engines: EngineClient,
     pub(crate) vocabulary: Vocabulary,
-    /// Knows which engine has a request.
+    /// Knows which engine has each request.
     pub(crate) book: Book,
-    /// Whether an engine that is down comes back.
+    /// Whether crashed engines restart.
     pub(crate) restarts: bool,
-    /// Attempts so far, so that each has a name of its own.
+    /// The number of attempts so far. It makes the id of each attempt unique.
     pub(crate) attempts: Cell<u64>,
 }
 
@@ -44,7 +44,7 @@ impl Service for Direct {
     }
 }
 
-/// Whether an output is the last one of a whole answer; none if others follow.
+/// Whether this last output completes an answer. None if more outputs follow.
 pub(crate) fn is_whole(output: &EngineCoreOutput) -> Option<bool> {
     match output.finish_reason? {
         FinishReason::Stop | FinishReason::Length | FinishReason::Repetition => Some(true),
@@ -52,7 +52,7 @@ pub(crate) fn is_whole(output: &EngineCoreOutput) -> Option<bool> {
     }
 }
 
-/// Reports an output's data.
+/// Reports the contents of an output.
 pub(crate) fn report(output: &EngineCoreOutput, heard: &AnswerReporter, counted: CountedOutputs) {
     let cached_tokens = output.prefill_stats.as_ref().map_or(0, |stats| stats.num_cached_tokens as u32);
     for event in output.events.iter().flatten() {
@@ -68,7 +68,7 @@ pub(crate) fn report(output: &EngineCoreOutput, heard: &AnswerReporter, counted:
     }
 }
 
-/// How a request ended that an engine did not answer.
+/// The ending of a request that an engine failed.
 pub(crate) fn ended(output: &EngineCoreOutput, heard: &AnswerReporter) -> Answered {
     match &output.error {
         Some(error) if error.code == "overloaded" => Answered::Shed,
@@ -76,7 +76,7 @@ pub(crate) fn ended(output: &EngineCoreOutput, heard: &AnswerReporter) -> Answer
             heard.note("transfers", format!("the KV of a prompt did not arrive: {}", error.message));
             Answered::Lost(FailReason::EngineCrash)
         }
-        // The engine chosen by the router has been lost.
+        // The engine that the router chose has crashed.
         Some(error) if error.retryable => Answered::Lost(FailReason::EngineCrash),
         Some(error) => {
             heard.note("refusals", format!("an engine refused a request: {}", error.message));
@@ -87,7 +87,7 @@ pub(crate) fn ended(output: &EngineCoreOutput, heard: &AnswerReporter) -> Answer
 }
 
 impl Direct {
-    /// Reports an answer to its end.
+    /// Reports an answer until it ends.
     pub(crate) async fn follow(
         &self,
         stream: &mut RequestStream,
@@ -130,7 +130,7 @@ impl Direct {
         loop {
             return match self.engines.submit(request.clone()) {
                 Ok(stream) => Ok(stream),
-                // All are down: the request waits for one, as in a cluster.
+                // If all engines are down, the request waits for a restart, as in a simulated cluster.
                 Err(EngineError::Dead) if self.restarts => {
                     tokio::time::sleep(DOWN_PAUSE).await;
                     continue;
@@ -145,7 +145,7 @@ impl Direct {
         }
     }
 
-    /// A request as engines get it, with a name of its own.
+    /// Converts a request for engines, with a unique id.
     pub(crate) fn request(&self, request: &IssuedRequest) -> EngineCoreRequest {
         let mut prompt = request.prompt.clone();
         self.vocabulary.place(&mut prompt);
@@ -173,13 +173,13 @@ impl Direct {
     }
 }
 
-/// The multimodal items that have a place in a prompt, if there are any.
+/// The multimodal items that occupy tokens of a prompt, if there are any.
 fn features(items: &[PromptItem]) -> Option<Vec<MmFeature>> {
     let features: Vec<MmFeature> = items.iter().filter(|item| item.len_tokens() > 0).map(feature).collect();
     (!features.is_empty()).then_some(features)
 }
 
-/// A multimodal item of a prompt, without its content.
+/// Converts a multimodal item, without its content.
 fn feature(item: &PromptItem) -> MmFeature {
     let len = item.len_tokens() as usize;
     let mask = item.embed_runs().map(|runs| {
@@ -201,6 +201,6 @@ fn feature(item: &PromptItem) -> MmFeature {
 
 fn adapter(number: u32) -> Option<LoraRequest> {
     let name = AdapterNames::default().name(number)?;
-    // Engines count theirs from 1.
+    // Ids of adapters start at 1 in engines.
     Some(LoraRequest { path: name.clone(), name, int_id: u64::from(number) + 1, ..LoraRequest::default() })
 }

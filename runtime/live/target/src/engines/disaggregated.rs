@@ -1,5 +1,5 @@
-//! Prefill and decode engines of this process, called as a P/D router does: the prompt goes to
-//! the first, which keep its KV; its `kv_transfer_params` go with the request to the second.
+//! Calls prefill and decode engines in this process, as a P/D router does. The prefill engine computes the prompt
+//! and keeps its KV. Its `kv_transfer_params` are sent with the request to the decode engine.
 
 use vcr_cluster::IssuedRequest;
 use vcr_cluster::record::FailReason;
@@ -10,15 +10,16 @@ use super::book::CountedOutputs;
 use super::direct::{Direct, ended, is_whole, report};
 use crate::drive::{AnswerReporter, Answered, Service};
 
-/// Sends requests to prefill engines, and then to decode engines.
+/// Sends each request to a prefill engine, then to a decode engine.
 pub(crate) struct Disaggregated {
     pub(crate) prefill: Direct,
     pub(crate) decode: Direct,
-    /// Whether a client that leaves cancels the computation of its prompt.
+    /// Whether the computation of a prompt is cancelled when the client disconnects.
     pub(crate) cancels_prefill: bool,
 }
 
-/// The outputs of a prompt. Dropped, they are waited for nevertheless if the computation is not to be cancelled.
+/// The output stream of a prefill request. If it is dropped, the computation continues unless `is_cancelled` is
+/// true.
 struct PromptStream {
     stream: Option<RequestStream>,
     is_cancelled: bool,
@@ -55,7 +56,7 @@ impl Service for Disaggregated {
 }
 
 impl Disaggregated {
-    /// Lets a prompt be computed, whose KV then waits; returns its place.
+    /// Computes a prompt. Returns the `kv_transfer_params` of its KV.
     async fn prefilled(&self, request: &IssuedRequest, heard: &AnswerReporter) -> Result<Value, Answered> {
         let mut first = self.prefill.request(request);
         if let Some(params) = &mut first.sampling_params {
@@ -94,7 +95,7 @@ impl Disaggregated {
     }
 }
 
-/// Puts `kv_transfer_params` into a request.
+/// Sets the `kv_transfer_params` of a request.
 fn transfer(request: &mut EngineCoreRequest, params: Value) {
     let sampling = request.sampling_params.get_or_insert_with(SamplingParams::default);
     sampling.extra_args = Some(Value::Map(vec![(Value::Str("kv_transfer_params".to_owned()), params)]));

@@ -1,4 +1,4 @@
-//! The planned faults of a run, on live engines.
+//! Applies the planned faults of a run to live engines.
 
 use std::collections::VecDeque;
 
@@ -11,7 +11,6 @@ use super::steps::RunSteps;
 use crate::drive::Plan;
 use crate::drive::clock::Clock;
 
-/// A change of an engine at a time.
 #[derive(Clone, Debug, PartialEq)]
 struct Change {
     at_ns: u64,
@@ -25,11 +24,11 @@ enum ChangeKind {
     Crash {
         restart_after_ns: Option<u64>,
     },
-    /// Steps take this many times as long.
+    /// Each step takes this many times as long.
     Slow(f64),
 }
 
-/// Applies faults to engines when they are due.
+/// Applies faults when they are due.
 pub(crate) struct FaultPlan {
     engines: EngineSeries,
     steps: RunSteps,
@@ -37,25 +36,25 @@ pub(crate) struct FaultPlan {
 }
 
 impl FaultPlan {
-    /// The faults of a run; a fault of an engine affects all of its ranks.
+    /// Plans the faults of a run. A fault of an engine affects all its ranks.
     pub(crate) fn new(engines: EngineSeries, steps: &RunSteps, run: &RunConfig) -> Self {
         let ranks = |role: PoolRole| run.topology.pool(role).map_or(1, |pool| pool.data_parallel.size);
         Self { engines, steps: steps.clone(), changes: changes(&run.faults, ranks).into() }
     }
 
-    /// The engines over time, where they were wanted.
+    /// The engines' samples over time, if requested.
     pub(crate) fn take_series(&mut self) -> Option<RunSeries> {
         self.engines.take()
     }
 }
 
-/// Whether engines of a pool that crash come back.
+/// Whether crashed engines of a pool restart.
 pub(crate) fn restarts(faults: &[FaultConfig], role: PoolRole) -> bool {
     let comes_back = |fault: &FaultConfig| matches!(fault.kind, FaultKind::Crash { restart_after_ns: Some(_) });
     faults.iter().any(|fault| fault.pool == role && comes_back(fault))
 }
 
-/// The faults as changes, the ends of slow-downs among them, in order of time.
+/// The faults as changes in order of time. The end of a slow-down is a change, too.
 fn changes(faults: &[FaultConfig], ranks: impl Fn(PoolRole) -> u32) -> Vec<Change> {
     let mut changes = Vec::new();
     let each_rank = |fault: &FaultConfig| {

@@ -10,14 +10,12 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use vcr_cluster::{AdapterNames, FrontendTarget, HttpTarget, TargetError};
 
-/// Longest wait for the frontend to serve.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
-/// The name of the model.
 const MODEL: &str = "sim";
-/// The end of a log that an error shows.
+/// How many lines of the log an error shows.
 const LOG_TAIL_LINES: usize = 8;
 
-/// A running frontend; killed when this is dropped.
+/// A running frontend. It is killed on drop.
 pub(crate) struct Frontend {
     process: Child,
     http_port: u16,
@@ -26,7 +24,7 @@ pub(crate) struct Frontend {
 }
 
 impl Frontend {
-    /// Starts the program, which waits for engines then; it loads these LoRA adapters.
+    /// Starts the frontend with these LoRA adapters. It then waits for engines.
     pub(crate) fn start(target: &FrontendTarget, engines: u32, adapters: &BTreeSet<u32>) -> Result<Self, TargetError> {
         if !Path::new(&target.model).join("tokenizer.json").exists() {
             let message = format!("invalid `model` `{}`: expected a folder with a tokenizer.json", target.model);
@@ -56,12 +54,12 @@ impl Frontend {
         Ok(Self { process, http_port, handshake_port, folder })
     }
 
-    /// The address for engines' HELLO.
+    /// The address to which engines send HELLO.
     pub(crate) fn handshake_address(&self) -> String {
         format!("tcp://127.0.0.1:{}", self.handshake_port)
     }
 
-    /// The frontend as a server.
+    /// The frontend as an HTTP target.
     pub(crate) fn target(&self) -> HttpTarget {
         HttpTarget {
             url: format!("http://127.0.0.1:{}", self.http_port),
@@ -70,7 +68,7 @@ impl Frontend {
         }
     }
 
-    /// An error if the frontend has ended, or does not serve in time.
+    /// Returns an error if the frontend has exited, or does not serve within [`START_TIMEOUT`].
     pub(crate) fn check_start(&mut self, since: Instant) -> Result<(), TargetError> {
         let ended = self.process.try_wait().ok().flatten();
         let problem = match ended {
@@ -93,13 +91,13 @@ impl Frontend {
 
 impl Drop for Frontend {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have exited already.
         _ = self.process.kill();
         _ = self.process.wait();
     }
 }
 
-/// Registers LoRA adapters with a frontend, if there are any.
+/// The arguments that register LoRA adapters, if there are any.
 fn adapter_args(adapters: &BTreeSet<u32>) -> Vec<String> {
     let names = AdapterNames::default();
     let modules = adapters.iter().filter_map(|number| names.name(*number)).map(|name| format!("{name}={name}"));
@@ -109,7 +107,7 @@ fn adapter_args(adapters: &BTreeSet<u32>) -> Vec<String> {
     ["--enable-lora", "--lora-modules"].map(str::to_owned).into_iter().chain(modules).collect()
 }
 
-/// A port that is free now; another program may take it before it is used.
+/// Finds a free port. Another program may take it before it is used.
 fn free_port() -> std::io::Result<u16> {
     Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
 }

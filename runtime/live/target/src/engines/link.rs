@@ -1,4 +1,4 @@
-//! The link between the pools of a run, shared by the transfers of its engines.
+//! The link between a run's pools, shared by all transfers.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use vcr_cluster::{Link, LinkConfig, LinkSharing, TransferKey};
 use vcr_live::SharedLink;
 
-/// A link as virtual time has it, by the system's clock.
+/// A simulated link that uses the system's clock.
 #[derive(Debug)]
 struct TimedLink {
     kv_bytes_per_token: u64,
@@ -17,13 +17,14 @@ struct TimedLink {
 #[derive(Debug)]
 struct State {
     link: Link,
-    /// The latest time that anybody has named: engines' clocks are read one after another.
+    /// The latest time that any engine has passed. Engines read the clock one after another, so it may be ahead of
+    /// theirs.
     now_ns: u64,
-    /// Number of the next transfer.
+    /// The number of the next transfer.
     next: u64,
-    /// Engines and requests of transfers in progress, by their numbers.
+    /// Engine and request of each transfer in progress, by transfer number.
     under_way: BTreeMap<u64, (u16, u64)>,
-    /// Requests whose KV has arrived or will arrive, by engine and time.
+    /// Requests whose KV has arrived or will arrive, by engine, time and transfer number.
     arrivals: BTreeMap<(u16, u64, u64), u64>,
 }
 
@@ -44,7 +45,7 @@ impl State {
     }
 }
 
-/// The link that all transfers of a run share, if they share one.
+/// The link that all transfers of a run share. None if they do not share one.
 pub(crate) fn shared_link(config: Option<&LinkConfig>) -> Option<Arc<dyn SharedLink>> {
     let config = config.filter(|link| link.sharing == LinkSharing::Shared)?;
     let state = State {
@@ -109,7 +110,7 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// A link of 1 MB/ms and 1 kB per token.
+    /// A link with 1 MB/ms and 1 kB per token.
     fn link(sharing: LinkSharing) -> Option<Arc<dyn SharedLink>> {
         shared_link(Some(&LinkConfig {
             bandwidth_bytes_per_s: Some(1_000_000_000),
@@ -128,7 +129,7 @@ mod tests {
         let link = link(LinkSharing::Shared).unwrap();
         link.start(0, 7, 10_000, 0);
         link.start(1, 8, 10_000, 5 * MS);
-        // 5 ms alone and 10 ms at half the speed; then the other has 5 ms left.
+        // The first transfer takes 5 ms alone and 10 ms at half speed. Then the second has 5 ms left.
         assert_eq!(link.next_arrival_ns(0), Some(15 * MS));
         assert_eq!(link.next_arrived(0, 15 * MS), None, "it has yet to cross the link");
         assert_eq!(link.next_arrival_ns(0), Some(16 * MS));

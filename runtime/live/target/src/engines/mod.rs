@@ -1,4 +1,4 @@
-//! Live engines for a run: the engines of its cluster, in this process and in real time.
+//! Live engines for a run: they run in this process and in real time.
 
 pub(crate) mod book;
 pub(crate) mod cluster;

@@ -1,4 +1,4 @@
-//! Bytes that move between the engines of a run's two pools.
+//! Real transfers of bytes between the engines of a run's two pools.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use vcr_transfer::{Geometry, GeometryInput, HeadOrder, Plane, Regions};
 
 use super::book::Book;
 
-/// The data plane to or from the engines of the pool in `role`, if there is one. Transfers to them are entered in `book`.
+/// The data plane of the engines in `role`, if the run has one. Transfers to them are recorded in `book`.
 pub(crate) fn plane(
     run: &RunConfig,
     role: PoolRole,
@@ -37,7 +37,7 @@ pub(crate) fn plane(
     }))
 }
 
-/// Checks the sizes of a run whose KV is to move, and that they fit the memory of this process.
+/// Checks the sizes for real KV transfers, and that the KV fits the memory of this process.
 pub(crate) fn check_plane(run: &RunConfig) -> Result<(), TargetError> {
     let Topology::Disaggregated { prefill, decode, link, .. } = &run.topology else { return Ok(()) };
     let Some(plane) = link.plane else { return Ok(()) };
@@ -89,18 +89,18 @@ fn geometry(
     input.with_block_bytes(block_bytes).and_then(Geometry::new).map_err(|cause| error(cause.to_string(), BLOCK_HINT))
 }
 
-/// Hint for sizes that do not fit together.
+/// Hint for a block size in bytes that is not a whole number.
 const BLOCK_HINT: &str = "a block has `kv_bytes_per_token` x `block_size` bytes, divided among KV cache groups; see \
                           `kv_layers` of its link";
 
-/// Bytes of a block, which are the same in all groups: the bytes of its tokens over all layers,
-/// divided among the blocks of all groups. None if they are not a whole number.
+/// Bytes of a block, equal in all groups: the bytes of a block's tokens over all layers, divided by the number of
+/// blocks in all groups. None if the result is not a whole number.
 fn block_bytes(engine: &EngineConfig, kv_bytes_per_token: u64) -> Option<u64> {
     let aligned_tokens = engine.aligned_tokens();
     let sizes = engine.kv_cache_groups().iter().map(|group| group.block_size.unwrap_or(engine.block_size()));
     let blocks: u64 = sizes.map(|size| u64::from(aligned_tokens / size)).sum();
     let bytes = kv_bytes_per_token.saturating_mul(aligned_tokens.into());
-    // Without groups there is one, whose blocks these are.
+    // Without KV cache groups, there is one block.
     let blocks = blocks.max(1);
     bytes.is_multiple_of(blocks).then_some(bytes / blocks)
 }
@@ -117,7 +117,7 @@ fn observer(book: Book) -> TransferObserver {
             }),
             Err(error) => Err(error.kind.name()),
         };
-        // Prefill engines are the report's first, and their names end with their number if there are several.
+        // Prefill engines come first in the report. If there are several, their ids end with their index.
         let number = ended.peer.engine_id.rsplit_once("_dp").and_then(|(_, number)| number.parse().ok());
         book.transferred(ended.rank, number.unwrap_or(0), ended.at_ns, outcome);
     })

@@ -14,24 +14,24 @@ use super::config::live_config;
 use super::steps::RunSteps;
 use super::totals::Totals;
 
-/// Size of the default vocabulary, for engines' drawn tokens and their prompts.
+/// The default vocabulary size, for prompts and outputs.
 pub(crate) const VOCAB_SIZE: u32 = 32_000;
-/// Attempts to find free ports in a row.
+/// How often to search for consecutive free ports.
 const PORT_ATTEMPTS: usize = 64;
 
-/// Running engines, and their reports on requests.
+/// The running engines of a pool, and their reports about requests.
 pub(crate) struct EnginePool {
     role: PoolRole,
     config: PoolConfig,
-    /// Report index of its first engine.
+    /// The index of the first engine in the report.
     first_engine: u32,
     engines: LiveEngines,
     book: Book,
 }
 
 impl EnginePool {
-    /// Starts the engines of the pool in `role` with a client for them, and waits until they serve.
-    /// Their events also go to `observer`, and their steps to `steps`.
+    /// Starts the engines of the pool in `role` and a client for them. Returns when they are ready. Events also go
+    /// to `observer`, and steps to `steps`.
     pub(crate) async fn start(
         run: &RunConfig,
         role: PoolRole,
@@ -52,8 +52,7 @@ impl EnginePool {
         Ok((pool, client))
     }
 
-    /// Starts the engines of the pool in `role` for a frontend of this version that waits for them
-    /// at this address.
+    /// Starts the engines of the pool in `role` for a vLLM frontend of this version, which waits at this address.
     pub(crate) fn behind(
         run: &RunConfig,
         role: PoolRole,
@@ -77,14 +76,14 @@ impl EnginePool {
         &self.book
     }
 
-    /// Totals of the engines, which must have been idle for a while.
+    /// The totals of the engines, which must have been idle for [`SNAPSHOT_AGE`](super::totals::SNAPSHOT_AGE).
     pub(crate) fn totals(&self, steps: &RunSteps, faults: &[FaultConfig], duration_ns: u64) -> Totals {
         let faults: Vec<_> = faults.iter().filter(|fault| fault.pool == self.role).cloned().collect();
         let mut totals = Totals::of(&self.engines.handle(), &self.config, (&self.book, steps), &faults, duration_ns);
         for engine in &mut totals.engines {
             engine.worker += self.first_engine;
             if self.role == PoolRole::Decode {
-                // Their prompts were computed elsewhere.
+                // Other engines computed the prompts.
                 engine.computed_tokens -= engine.prefill_tokens;
                 engine.prefill_tokens = 0;
             }
@@ -92,18 +91,17 @@ impl EnginePool {
         totals
     }
 
-    /// Ends the engines and joins their threads. The first of them that failed fails the run.
+    /// Stops the engines and joins their threads. Returns the error of the first engine that failed.
     pub(crate) fn end(self) -> Result<(), TargetError> {
         self.engines.handle().shut_down();
         self.engines.wait().map_err(engine_error)
     }
 }
 
-/// The position of a pool in its run.
 struct Place {
     config: PoolConfig,
     first_engine: u32,
-    /// The first of the ports on which its engines receive notices of fetched KV, if they do.
+    /// The first of the ports for notices of fetched KV. Only used by prefill engines.
     port: u16,
 }
 
@@ -124,8 +122,7 @@ fn engine_error(error: LiveError) -> TargetError {
     TargetError::Failed(crate::client::pool::with_causes(&error))
 }
 
-/// The first of N consecutive ports that are free now; another program may take one before
-/// it is used.
+/// Finds consecutive free ports and returns the first. Another program may take one before it is used.
 fn free_ports(count: u16) -> Result<u16, TargetError> {
     let failed = |error: std::io::Error| TargetError::Failed(format!("no free ports for KV transfers: {error}"));
     let mut last = std::io::Error::other("too few in a row");

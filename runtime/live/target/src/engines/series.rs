@@ -1,11 +1,10 @@
-//! Live engines over time, for scripts and charts.
+//! Samples of live engines over time, for scripts and charts.
 
 use vcr_cluster::PoolRole;
 use vcr_cluster::observe::{EngineSample, Incident, RunSeries};
 use vcr_live::{EnginesHandle, Snapshot};
 
-/// Samples of all engines of a run, if requested. They are as old as engines'
-/// snapshots, some milliseconds.
+/// Samples of all engines of a run, if requested. They come from snapshots, which are some milliseconds old.
 pub(crate) struct EngineSeries {
     pools: Vec<(PoolRole, EnginesHandle)>,
     series: Option<RunSeries>,
@@ -30,7 +29,7 @@ impl EngineSeries {
         }
     }
 
-    /// Records a change of an engine's health. Returns its index in the report.
+    /// Records a change of an engine's health. Returns the engine's index in the report.
     pub(crate) fn incident(&mut self, at_ns: u64, pool: PoolRole, engine: u16, incident: Incident) -> u32 {
         let before = self.pools.iter().take_while(|(role, _)| *role != pool);
         let first: usize = before.map(|(_, handle)| handle.snapshots().len()).sum();
@@ -41,7 +40,6 @@ impl EngineSeries {
         engine
     }
 
-    /// The samples.
     pub(crate) fn take(&mut self) -> Option<RunSeries> {
         self.series.take()
     }
@@ -53,7 +51,7 @@ impl EngineSeries {
 
 fn sample(role: PoolRole, snapshot: &Snapshot) -> EngineSample {
     let counters = &snapshot.counters;
-    // Prompts of decode engines are computed elsewhere.
+    // Other engines compute the prompts of decode engines.
     let prefill_tokens = match role {
         PoolRole::Aggregated | PoolRole::Prefill => counters.prompt_tokens.saturating_sub(counters.prefix_hits),
         PoolRole::Decode => 0,

@@ -1,4 +1,4 @@
-//! The server of `vcr serve` on the engines of a run, on a free port of this machine.
+//! Runs the server of `vcr serve` on the engines of a run, on a free local port.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,16 +14,15 @@ use vcr_frontend::metrics::{EngineMetrics, Metrics, MetricsOptions};
 use vcr_frontend::{Adapters, App, ChatOptions, EngineClient, HttpServer, MediaRules, Model, ServerOptions};
 use vcr_text::{ChatTemplate, GenerationConfig, Tokenizer};
 
-/// The name of the served model.
 const MODEL: &str = "sim";
-/// Connections of the run's own client live as long as the run.
+/// The run's own client keeps connections open for the whole run.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(3600);
-/// Requests in progress are given up at the end of a run.
+/// At the end of a run, requests in progress are cancelled.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(100);
-/// Prompts of a million tokens.
+/// Enough for a prompt of a million tokens.
 const MAX_BODY_BYTES: usize = 64 << 20;
 
-/// The metrics of a server, and their observer of its engines.
+/// The metrics of a server, and the observer that updates them.
 pub(crate) fn metrics(engines: u16, max_model_len: u32) -> (Metrics, Box<dyn EngineObserver>) {
     let metrics = Metrics::new(&MetricsOptions {
         model_name: MODEL.to_owned(),
@@ -35,16 +34,16 @@ pub(crate) fn metrics(engines: u16, max_model_len: u32) -> (Metrics, Box<dyn Eng
     (metrics, observer)
 }
 
-/// A running server; it ends when this is dropped.
+/// A running server. It stops on drop.
 pub(crate) struct Server {
     url: String,
     _stop: oneshot::Sender<()>,
-    /// Taken when this is dropped.
+    /// Taken on drop.
     threads: Option<ServerThreads>,
 }
 
 impl Server {
-    /// The server for its clients.
+    /// The server as an HTTP target.
     pub(crate) fn target(&self) -> HttpTarget {
         HttpTarget {
             url: self.url.clone(),
@@ -57,24 +56,24 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // The result is no longer needed.
+        // The results of the threads are not needed.
         self.threads.take().into_iter().for_each(ServerThreads::shut_down);
     }
 }
 
-/// The size of the served model's vocabulary.
+/// The vocabulary size of the served model.
 pub(crate) fn vocab_size() -> u32 {
     Tokenizer::builtin().vocab_size()
 }
 
-/// The path of a run's requests.
+/// The path of the run's requests.
 const COMPLETIONS: &str = "/v1/completions";
 
-/// The fault rules for the run's requests; the identification requests before them are exempt,
-/// unless a rule names their path.
+/// Parses the client faults. A fault without a path applies only to the run's requests, not to the identification
+/// requests before them.
 ///
 /// # Errors
-/// Names the first text that is not a client fault.
+/// The first text that is not a client fault.
 pub(crate) fn client_faults(target: &ServeTarget) -> Result<Vec<ClientFault>, TargetError> {
     let of_completions = |text: &str| {
         let is_placed = text.contains("path=") || text.starts_with("refuse");
@@ -83,15 +82,15 @@ pub(crate) fn client_faults(target: &ServeTarget) -> Result<Vec<ClientFault>, Ta
     };
     let rule = |text: &String| {
         let error = |error: RuleError| TargetError::unusable(error.to_string());
-        // Without the path first, whose addition would be a part of the error.
+        // Parse the original text first, so that an error does not show the added path.
         text.parse::<ClientFault>().map_err(error)?;
         of_completions(text).parse().map_err(error)
     };
     target.client_faults.iter().map(rule).collect()
 }
 
-/// Serves engines, which must be ready, with these LoRA adapters and client faults, which are
-/// drawn from the seed. Its threads are not the client's.
+/// Serves engines that are ready, with these LoRA adapters and client faults. Faults are drawn from `seed`. The
+/// server's threads are separate from the client's.
 pub(crate) fn serve(
     engines: EngineClient,
     metrics: Metrics,

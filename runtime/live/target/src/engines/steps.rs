@@ -1,4 +1,4 @@
-//! Steps of a run's live engines: samples for its report, and single steps for its files.
+//! Steps of a run's live engines: samples for the report, and single steps for files.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,7 +17,7 @@ use crate::drive::clock::Clock;
 pub(crate) struct RunSteps(Arc<Shared>);
 
 struct Shared {
-    /// The run's clock, once it has begun.
+    /// The run's clock, set when the run begins.
     clock: OnceLock<Clock>,
     counted: Mutex<Counted>,
     sink: Option<Arc<dyn StepSink>>,
@@ -26,40 +26,40 @@ struct Shared {
 #[derive(Default)]
 struct Counted {
     facts: StepFacts,
-    /// Largest share of KV blocks in use, by engine of the report.
+    /// The peak KV cache usage of each engine, by its index in the report.
     kv_peaks: BTreeMap<u32, f64>,
 }
 
 impl RunSteps {
-    /// Steps of a run that has not begun; shown to the sink of a caller that wants them.
+    /// Creates the record of a run that has not begun. If there is a sink, it gets every step.
     pub(crate) fn new(sink: Option<Arc<dyn StepSink>>) -> Self {
         Self(Arc::new(Shared { clock: OnceLock::new(), counted: Mutex::default(), sink }))
     }
 
-    /// The run begins.
+    /// Sets the clock of the run.
     pub(crate) fn begin(&self, clock: Clock) {
-        // There is one beginning.
+        // A run begins only once.
         _ = self.0.clock.set(clock);
     }
 
-    /// Sink for the steps of a pool's engines, whose first one has this index in the report.
+    /// Returns the observer for a pool's engines. The first engine has this index in the report.
     pub(crate) fn of_pool(&self, first_engine: u32) -> Arc<dyn StepObserver> {
         Arc::new(PoolSteps { run: self.clone(), first_engine })
     }
 
-    /// An engine of the report changes its health.
+    /// Passes a change of an engine's health to the sink.
     pub(crate) fn incident(&self, engine: u32, at_ns: u64, incident: Incident) {
         if let Some(sink) = &self.0.sink {
             sink.incident(engine, at_ns, incident);
         }
     }
 
-    /// Takes the samples so far.
+    /// Removes and returns the samples so far.
     pub(crate) fn take(&self) -> StepFacts {
         std::mem::take(&mut self.counted().facts)
     }
 
-    /// The largest share of its KV blocks that an engine of the report used so far.
+    /// The peak KV cache usage of an engine so far.
     pub(crate) fn kv_peak(&self, engine: u32) -> f64 {
         self.counted().kv_peaks.get(&engine).copied().unwrap_or(0.0)
     }

@@ -1,4 +1,4 @@
-//! Live engines in a report.
+//! Totals of live engines for a report.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,21 +10,20 @@ use vcr_live::{EnginesHandle, Snapshot};
 use super::book::Book;
 use super::steps::RunSteps;
 
-/// Snapshots of engines are at most so old.
+/// The maximum age of engines' snapshots.
 pub(crate) const SNAPSHOT_AGE: Duration = Duration::from_millis(60);
 
-/// Totals of engines.
 pub(crate) struct Totals {
     pub(crate) engines: Vec<EngineReport>,
     pub(crate) engine_names: Vec<String>,
     pub(crate) counters: BTreeMap<&'static str, u64>,
     pub(crate) kv_peak_usage: f64,
-    /// With ends on the system's monotonic clock.
+    /// Transfers, which end at times on the system's monotonic clock.
     pub(crate) kv_transfers: Vec<KvTransfer>,
 }
 
 impl Totals {
-    /// Totals of engines that have been idle for [`SNAPSHOT_AGE`].
+    /// Computes the totals of engines that have been idle for [`SNAPSHOT_AGE`].
     pub(crate) fn of(
         handle: &EnginesHandle,
         pool: &PoolConfig,
@@ -56,7 +55,7 @@ impl Totals {
 }
 
 impl Totals {
-    /// The totals of several pools, whose engines follow one another.
+    /// Adds up the totals of several pools. The engines keep their order.
     pub(crate) fn sum(pools: impl IntoIterator<Item = Self>) -> Self {
         let mut sum = Self {
             engines: Vec::new(),

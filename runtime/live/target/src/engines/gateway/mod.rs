@@ -1,9 +1,8 @@
-//! A whole cluster behind one server: its requests come over HTTP, and a thread of its own has its
-//! engines, routers, links and autoscalers of virtual time go by the system's clock.
+//! Runs a whole cluster behind one server. Requests arrive over HTTP. A separate thread runs the engines, routers,
+//! links and autoscalers of virtual time by the system's clock.
 //!
-//! To the server the cluster is one engine with the same protocol as any other. Events are handled
-//! when the clock has passed them, and outputs are sent then. A thread that is late catches up:
-//! steps begin at the end of their predecessors, as in live engines.
+//! To the server, the cluster is one engine. An event is handled, and its outputs are sent, when the clock has
+//! passed its time. A late thread catches up: steps begin when their predecessors end, as in live engines.
 
 pub(crate) mod register;
 
@@ -30,10 +29,10 @@ use crate::drive::Plan;
 use crate::drive::clock::Clock;
 use register::Register;
 
-/// The cluster's engine number for its server.
+/// The rank under which the server knows the cluster.
 const RANK: u16 = 0;
 
-/// A cluster that serves; it ends when [`Gateway::end`] is called.
+/// A cluster that serves requests until [`Gateway::end`].
 pub(crate) struct Gateway {
     begun: Arc<OnceLock<Clock>>,
     stop: Arc<AtomicBool>,
@@ -41,7 +40,7 @@ pub(crate) struct Gateway {
     thread: JoinHandle<Result<Report, TargetError>>,
 }
 
-/// Has a cluster begin with its run.
+/// Starts the cluster's time together with the run.
 pub(crate) struct Begin {
     begun: Arc<OnceLock<Clock>>,
     waker: Waker,
@@ -49,7 +48,7 @@ pub(crate) struct Begin {
 
 impl Plan for Begin {
     fn begin(&mut self, clock: Clock) {
-        // There is one beginning.
+        // A run begins only once.
         _ = self.begun.set(clock);
         self.waker.wake();
     }
@@ -64,8 +63,7 @@ impl Plan for Begin {
 }
 
 impl Gateway {
-    /// Starts the cluster of a run, whose drawn tokens are in `tokens`, with a client for it; it
-    /// shows its steps to a sink.
+    /// Starts a cluster and a client for it. Its drawn tokens are from `tokens`, and its steps go to a sink.
     pub(crate) fn start(
         run: &RunConfig,
         tokens: TokenRange,
@@ -85,7 +83,7 @@ impl Gateway {
                     let EngineLink { inputs, outputs, .. } = EngineLink::local(&of_thread, &ready());
                     Serving::new(cluster, outputs, register, of_begin).run(inputs, &waiter, &of_stop)
                 });
-                // A waiting client must be notified that no answer comes.
+                // Closing tells a waiting client that no answer will come.
                 of_thread.close();
                 served
             };
@@ -95,17 +93,17 @@ impl Gateway {
         })
     }
 
-    /// Signal for the cluster to begin its run.
+    /// Returns the plan that starts the cluster's time.
     pub(crate) fn plan(&self) -> Begin {
         Begin { begun: Arc::clone(&self.begun), waker: self.waker.clone() }
     }
 
-    /// Whether it has ended by itself.
+    /// Whether the cluster has stopped by itself.
     pub(crate) fn is_over(&self) -> bool {
         self.thread.is_finished()
     }
 
-    /// Ends the cluster and returns its report.
+    /// Stops the cluster and returns its report.
     pub(crate) fn end(self) -> Result<Report, TargetError> {
         self.stop.store(true, Ordering::Release);
         self.waker.wake();
@@ -113,7 +111,7 @@ impl Gateway {
     }
 }
 
-/// Settings that a cluster reports, without its engines.
+/// The ready message of a cluster, without settings of its engines.
 fn ready() -> ReadyResponse {
     ReadyResponse { vllm_version: format!("{}.0", VllmMinor::V0_33), supports_lora: true, ..ReadyResponse::default() }
 }
@@ -126,31 +124,30 @@ fn failed_link(error: LinkError) -> TargetError {
     TargetError::Failed(crate::client::pool::with_causes(&error))
 }
 
-/// A request in progress.
 struct UnderWay {
-    /// Its name for the server.
+    /// The request id on the server.
     id: String,
-    /// The name that its client gave it, as a number.
+    /// The tag from the client's request id.
     tag: Option<u64>,
     is_played: bool,
     output_tokens: u32,
-    /// Nothing of it leaves before this.
+    /// No further output is sent before this time.
     last_ns: u64,
 }
 
-/// An output, and the number and record of the request that it ends.
+/// An output. The last output of a request also has the request's tag and record.
 type Outgoing = (EngineCoreOutput, Option<(u64, Box<RequestRecord>)>);
 
-/// The thread of a cluster.
+/// The state of a cluster's thread.
 struct Serving {
     cluster: Cluster,
     link: EngineOutputs,
     register: Register,
     begun: Arc<OnceLock<Clock>>,
-    /// Requests in progress by their number in the cluster.
+    /// Requests in progress, by their number in the cluster.
     under_way: HashMap<u64, UnderWay>,
     numbers: HashMap<String, u64>,
-    /// Outputs in transit, by arrival time.
+    /// Outputs on their way to clients, by arrival time.
     outgoing: BTreeMap<u64, Vec<Outgoing>>,
     frame: Vec<u8>,
 }
@@ -169,7 +166,7 @@ impl Serving {
         }
     }
 
-    /// Serves until it is to stop.
+    /// Serves requests until `stop` is set.
     fn run(mut self, mut inputs: EngineInputs, waiter: &Waiter, stop: &AtomicBool) -> Result<Report, TargetError> {
         while !stop.load(Ordering::Acquire) {
             let clock = self.begun.get().copied();
@@ -217,7 +214,7 @@ impl Serving {
         let tag = tag_of(name);
         let origin = tag.and_then(|tag| self.register.origin(tag)).unwrap_or_default();
         let adapter = request.lora_request.as_ref().map(|lora| lora.name.as_str());
-        // KV of one adapter or tenant is of no use to another.
+        // KV cannot be shared between adapters or tenants.
         let salt = match (request.cache_salt.as_deref(), adapter) {
             (None, None) => String::new(),
             (salt, adapter) => format!("{}/{}", salt.unwrap_or_default(), adapter.unwrap_or_default()),
@@ -240,7 +237,7 @@ impl Serving {
         Ok(())
     }
 
-    /// Records an output in transit to its client.
+    /// Schedules the delivery of an output to its client.
     fn expect(&mut self, output: ClusterOutput) {
         match output {
             ClusterOutput::Tokens { request, num_tokens, at_ns } => {
@@ -265,7 +262,7 @@ impl Serving {
             }
             ClusterOutput::Ended { request, record } => {
                 self.cluster.forget_tokens(request);
-                // A caller that has cancelled it gets no more events.
+                // A client that cancelled its request gets no more outputs.
                 let Some(under_way) = self.under_way.remove(&request) else { return };
                 self.numbers.remove(&under_way.id);
                 let at_ns = under_way.last_ns.max(record.end_ns.unwrap_or(0));
@@ -282,7 +279,7 @@ impl Serving {
         }
     }
 
-    /// Sends the due outputs: one for each request.
+    /// Sends the due outputs, merged per request.
     fn send(&mut self, now_ns: u64) -> Result<(), TargetError> {
         let later = self.outgoing.split_off(&now_ns.saturating_add(1));
         let due = std::mem::replace(&mut self.outgoing, later);
@@ -290,7 +287,7 @@ impl Serving {
         let mut places: HashMap<String, usize> = HashMap::new();
         for (output, record) in due.into_values().flatten() {
             if let Some((tag, record)) = record {
-                // Before its client learns of the end.
+                // The register must have the record before the client sees the end.
                 self.register.ended(tag, *record);
             }
             match places.get(&output.request_id) {
@@ -331,7 +328,7 @@ fn prefill_stats(record: &RequestRecord) -> PrefillStats {
     }
 }
 
-/// Why a request got no whole answer, if it got none.
+/// The error of a request that did not complete.
 fn error_of(outcome: &Outcome) -> Option<RequestError> {
     let (code, retryable) = match outcome {
         Outcome::Completed => return None,

@@ -1,5 +1,5 @@
-//! Facts of requests that HTTP does not carry between a run's clients and the cluster behind their
-//! server: their origin, and how they ended.
+//! Facts about requests that HTTP cannot transfer between a run's clients and the cluster behind their server:
+//! where a request comes from, and how it ended.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,7 +16,7 @@ struct Contents {
     ended: BTreeMap<u64, RequestRecord>,
 }
 
-/// The register, by the clients' numbers of requests. Clones share it.
+/// The facts about each request, by tag. Clones share them.
 #[derive(Clone, Default)]
 pub(crate) struct Register(Arc<Mutex<Contents>>);
 
@@ -26,12 +26,12 @@ impl Register {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where a request comes from.
+    /// The origin of a request.
     pub(crate) fn origin(&self, tag: u64) -> Option<RequestOrigin> {
         self.contents().origins.get(&tag).copied()
     }
 
-    /// Records that a request has ended in the cluster.
+    /// Records the end of a request in the cluster.
     pub(crate) fn ended(&self, tag: u64, record: RequestRecord) {
         self.contents().ended.insert(tag, record);
     }
@@ -65,7 +65,7 @@ impl Service for ToCluster {
         }
         match (answered, record.map(|record| record.outcome)) {
             (Ok(answer), _) => Answered::Whole(answer),
-            // The stream of a server reports only that it was an error.
+            // The server's stream says only that an error occurred.
             (Err(_), Some(Outcome::Shed)) => Answered::Shed,
             (Err(_), Some(Outcome::Failed(FailReason::EngineCrash))) => Answered::Lost(FailReason::EngineCrash),
             (Err(_), Some(Outcome::Failed(reason))) => Answered::Failed(reason),
