@@ -1,4 +1,4 @@
-//! Answers as texts: canned ones, and data sets of conversations.
+//! Reads files of canned answers and conversation data sets.
 
 use serde::Deserialize;
 use vcr_live::{PromptDigest, TokenList};
@@ -7,21 +7,21 @@ use vcr_text::{TemplateRequest, Value};
 use crate::server::chats::ChatOptions;
 use crate::server::model::Model;
 
-/// A row of a file: an answer and its key.
+/// One row of a file: an answer, and the prompt or key that it belongs to.
 #[derive(Deserialize)]
 struct Row {
     answer: Option<String>,
     prompt: Option<String>,
     messages: Option<Vec<Value>>,
-    /// As ShareGPT has them.
+    /// In ShareGPT's format.
     conversations: Option<Vec<Turn>>,
-    /// As llm-d-inference-sim has them: the SHA-256 of the tokens of a prompt, as hexadecimal digits.
+    /// In llm-d-inference-sim's format: the SHA-256 of the prompt's tokens, in hexadecimal digits.
     prompt_hash: Option<String>,
-    /// The answer to the prompt of that hash.
+    /// The answer to the prompt with this hash.
     gen_tokens: Option<Generated>,
 }
 
-/// The tokens of an answer: their texts, and their ids unless an old tool wrote them.
+/// The tokens of an answer: their texts, and their ids unless an old tool wrote the file.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Generated {
@@ -35,7 +35,7 @@ struct Turn {
     value: String,
 }
 
-/// Answers in the tokens of a model.
+/// Collects answers as tokens of a model.
 struct Answers<'a> {
     model: &'a Model,
     chats: &'a ChatOptions,
@@ -43,11 +43,11 @@ struct Answers<'a> {
     list: TokenList,
 }
 
-/// The answers in the text of a file; none if its lines are tokens. Chats are rendered at `now_s`,
+/// Parses the answers in a file. Returns none if its lines contain tokens. Chats are rendered at the time `now_s`,
 /// in seconds since 1970.
 ///
 /// # Errors
-/// Names the line or the row that cannot be used.
+/// The line or row that is invalid.
 pub fn parse(text: &str, model: &Model, chats: &ChatOptions, now_s: Option<i64>) -> Result<Option<TokenList>, String> {
     let Some(rows) = rows(text)? else { return Ok(None) };
     let mut answers = Answers { model, chats, now_s, list: TokenList::default() };
@@ -60,7 +60,7 @@ pub fn parse(text: &str, model: &Model, chats: &ChatOptions, now_s: Option<i64>)
     Ok(Some(answers.list))
 }
 
-/// The rows of a JSON list, or of lines; none if they are tokens.
+/// Reads the rows of a JSON list or of JSON lines. Returns none if they contain tokens.
 fn rows(text: &str) -> Result<Option<Vec<Row>>, String> {
     if text.trim_start().starts_with('[') {
         return serde_json::from_str(text).map(Some).map_err(|error| error.to_string());
@@ -98,21 +98,21 @@ impl Answers<'_> {
         }
     }
 
-    /// An answer to the prompt of a hash. The first answer to a prompt is the one that it gets.
+    /// Adds an answer to the prompt with this hash. If a prompt has several answers, the first counts.
     fn hashed(&mut self, hash: &str, generated: Generated) -> Result<(), String> {
         let digest = digest(hash).ok_or("invalid `prompt_hash`: expected 64 hexadecimal digits")?;
         let (text, numbers) = match generated {
             Generated::Texts(strings) => (strings.concat(), Vec::new()),
             Generated::Tokens { strings, numbers } => (strings.concat(), numbers),
         };
-        // Ids of another vocabulary have other texts in this one.
+        // Ids of another vocabulary decode to other texts.
         let are_own = !numbers.is_empty() && self.model.tokenizer.decode(&numbers, false) == text;
         let tokens = if are_own { numbers } else { self.encode(&text, false)? };
         self.list.by_digest.entry(digest).or_insert(self.list.in_turn.len());
         self.push(tokens)
     }
 
-    /// Each message of the assistant answers the messages before it.
+    /// Adds each message of the assistant as an answer to the messages before it.
     fn conversation(&mut self, messages: &[Value]) -> Result<(), String> {
         let text = |message: &Value, name: &str| {
             let value = message.get_attr(name).ok()?;
@@ -136,7 +136,7 @@ impl Answers<'_> {
         self.push(tokens)
     }
 
-    /// Adds an answer. A prompt that is not there gets any of them.
+    /// Adds an answer. Prompts without their own answer can get any answer.
     fn push(&mut self, tokens: Vec<u32>) -> Result<(), String> {
         if tokens.is_empty() {
             return Err("an answer is empty; every request gets at least one token".to_owned());
@@ -163,7 +163,7 @@ impl Answers<'_> {
     }
 }
 
-/// The bytes of hexadecimal digits, as many as a digest has.
+/// Decodes the hexadecimal digits of a digest.
 fn digest(digits: &str) -> Option<PromptDigest> {
     let pairs: Option<Vec<&str>> = (0..digits.len()).step_by(2).map(|at| digits.get(at..at + 2)).collect();
     let is_digit = |byte: u8| byte.is_ascii_hexdigit();
@@ -210,7 +210,7 @@ mod tests {
         assert!(matches!(read(r#"{"output_token_ids": [1]}"#), Ok(None)), "they are tokens");
     }
 
-    /// A row with the hash of these tokens.
+    /// A row for the prompt with these tokens.
     fn hashed(prompt: &[u32], generated: serde_json::Value) -> String {
         let digits: String = prompt_digest(prompt).iter().map(|byte| format!("{byte:02x}")).collect();
         serde_json::json!({"prompt_hash": digits, "gen_tokens": generated}).to_string()
@@ -220,7 +220,7 @@ mod tests {
     fn answers_belong_to_the_digests_of_prompts() {
         let model = Model::builtin();
         let encode = |text: &str| model.tokenizer.encode(text, false).expect("tokens");
-        // One token for each letter, which the tokenizer would join.
+        // These single-letter tokens differ from the tokenizer's result, which joins them.
         let letters: Vec<u32> = ["o", "w", "l"].iter().flat_map(|letter| encode(letter)).collect();
         assert_ne!(letters, encode("owl"));
         let foreign = serde_json::json!({"strings": ["An", " owl", "."], "numbers": [900_001, 900_002, 13]});
@@ -234,7 +234,7 @@ mod tests {
         let list = read(&rows.join("\n")).expect("it is valid").expect("it has texts");
         let place = |prompt: &[u32]| list.by_digest.get(&prompt_digest(prompt)).copied();
         assert_eq!((place(&[1, 2, 3]), place(&[4]), place(&[5]), place(&[6])), (Some(0), Some(1), Some(3), None));
-        // Ids of another vocabulary, and old rows without ids: their text counts.
+        // For ids of another vocabulary and for old rows without ids, the text counts.
         assert_eq!(list.in_turn[..2], [encode("An owl."), encode("Two owls.")]);
         assert_eq!(list.in_turn[3], letters);
     }

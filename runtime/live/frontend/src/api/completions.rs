@@ -22,7 +22,6 @@ use crate::server::model::Model;
 use crate::server::{App, Counted, unix_s};
 
 text_request! {
-    /// The body of a request.
     CompletionRequest {
         prompt: Prompt,
         response_format: Option<vcr_text::Value>,
@@ -34,13 +33,12 @@ text_request! {
         prompt_embeds: Option<Value>,
         #[serde(default = "super::request::yes")]
         add_special_tokens: bool,
-        // Unknown fields are passed over, and lists are not requests.
+        // Ignores unknown fields. With `flatten`, a list is not accepted as a request.
         #[serde(flatten)]
         _other: std::collections::BTreeMap<String, serde::de::IgnoredAny>,
     }
 }
 
-/// Default number of output tokens.
 const DEFAULT_MAX_TOKENS: u32 = 16;
 
 impl CompletionRequest {
@@ -67,7 +65,7 @@ impl CompletionRequest {
 }
 
 impl CompletionRequest {
-    /// The request in tokens, as render endpoints answer it: one for each prompt.
+    /// Converts the request to tokens, for the render endpoint: one request per prompt.
     pub(super) fn rendered(mut self, with: Rendering<'_>, headers: &HeaderMap) -> Result<Vec<Rendered>, ApiError> {
         let (model, _) = with.model.resolve(self.model.as_deref())?;
         self.check(with.model)?;
@@ -86,17 +84,17 @@ impl CompletionRequest {
     }
 }
 
-/// Form of the answers.
+/// What the answers contain besides generated text.
 struct Form {
     id: String,
     created: u64,
     model: String,
-    /// The prompts, with tokens if they are shown, and the number of answers to each.
+    /// The prompts with their tokens, if the response contains them. Each has `n` answers.
     prompts: Vec<Tokenized>,
     prompt_tokens: Vec<usize>,
     n: usize,
     echo: bool,
-    /// Only the prompt is wanted: the token that engines make is hidden.
+    /// Whether the client wants no output (`max_tokens` is 0). Engines generate one token, which is hidden.
     is_prompt_only: bool,
     has_logprobs: bool,
     has_prompt_logprobs: bool,
@@ -105,7 +103,6 @@ struct Form {
     prompt_details: bool,
 }
 
-/// Answers text completions.
 pub(super) async fn completions(
     State(app): State<Arc<App>>,
     Call { headers, body: request, given }: Call<Box<CompletionRequest>>,
@@ -121,7 +118,7 @@ pub(super) async fn completions(
     Ok(json(&form.whole(&app, &answers)))
 }
 
-/// A request that is with the engines.
+/// A request whose prompts have been sent to the engines.
 struct Started {
     form: Form,
     merged: Merged,
@@ -129,7 +126,7 @@ struct Started {
     usages: (bool, bool),
 }
 
-/// Checks a request and hands its prompts to the engines.
+/// Checks a request and sends its prompts to the engines.
 async fn start(app: &Arc<App>, headers: &HeaderMap, mut request: Box<CompletionRequest>) -> Result<Started, ApiError> {
     let (model, adapter) = app.model.resolve(request.model.as_deref())?;
     request.check(&app.model)?;
@@ -300,7 +297,7 @@ struct ChunkChoice {
     prompt_token_ids: Option<Vec<u32>>,
 }
 
-/// Counts of one answer in progress.
+/// What has been sent of one answer.
 #[derive(Clone, Copy, Default)]
 struct Progress {
     output_tokens: usize,
@@ -337,7 +334,7 @@ impl Stream {
         out.push(&Chunk { id, object: "text_completion", created: *created, model, choices, usage });
     }
 
-    /// The chunks before all output: the echo and the prompts' tokens.
+    /// Sends the chunks before any output: the echoed text and the tokens of the prompts.
     fn begin(&mut self, out: &mut Events) {
         let ids = self.form.returns_token_ids;
         for index in 0..self.progress.len() {
@@ -361,7 +358,7 @@ impl Stream {
         let progress = &mut self.progress[index];
         progress.output_tokens += piece.tokens.len();
         progress.cached_tokens = piece.cached_tokens.map_or(progress.cached_tokens, |cached| cached as usize);
-        // An end apart from any token has no chunk of text.
+        // An end without tokens produces no text chunk.
         let is_empty = piece.tokens.is_empty() && piece.text.is_empty();
         if !(self.form.is_prompt_only || is_empty) {
             let offset = progress.text_chars;

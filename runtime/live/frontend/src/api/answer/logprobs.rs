@@ -1,4 +1,4 @@
-//! Logprobs in the forms of the endpoints.
+//! Formats logprobs for each endpoint.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use crate::dialects::ChatLogprob;
 use crate::generate::{Position, TokenLogprob, wide};
 
-/// Log probabilities of text completions.
+/// Logprobs of a text completion.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(in crate::api) struct CompletionLogprobs {
     tokens: Vec<String>,
@@ -22,7 +22,7 @@ fn name(entry: &TokenLogprob, as_id: bool) -> String {
 }
 
 impl CompletionLogprobs {
-    /// Adds positions; the text before them has `offset` characters.
+    /// Adds positions. `offset` is the number of characters before them. Returns the offset after them.
     pub(in crate::api) fn extend(&mut self, positions: &[Position], mut offset: usize, as_id: bool) -> usize {
         for Position(entries) in positions {
             let Some(own) = entries.first() else { continue };
@@ -36,7 +36,7 @@ impl CompletionLogprobs {
         offset
     }
 
-    /// Adds the first token of a prompt, which has no logprob.
+    /// Adds the first token of a prompt, which has no logprob. Returns the offset after it.
     pub(in crate::api) fn push_first(&mut self, token: u32, text: String, as_id: bool) -> usize {
         let text = if as_id { format!("token_id:{token}") } else { text };
         let offset = text.chars().count();
@@ -48,9 +48,9 @@ impl CompletionLogprobs {
     }
 }
 
-/// Log probabilities of chats: each token and the likeliest `top`.
+/// Logprobs of a chat: each token, and the `top` most likely tokens.
 pub(in crate::api) fn chat_logprobs(positions: &[Position], top: usize, as_id: bool) -> Vec<ChatLogprob> {
-    // As in vLLM, the bytes are the bytes of the name: parts of characters are replacement characters.
+    // As in vLLM, the bytes are those of the decoded token, so incomplete characters are replacement characters.
     let one = |entry: &TokenLogprob| {
         let token = name(entry, as_id);
         ChatLogprob { bytes: token.as_bytes().to_vec(), logprob: wide(entry.logprob), token, top_logprobs: None }
@@ -62,7 +62,7 @@ pub(in crate::api) fn chat_logprobs(positions: &[Position], top: usize, as_id: b
     positions.iter().filter_map(position).collect()
 }
 
-/// Log probabilities of tokens without their texts.
+/// Logprobs with token ids instead of texts.
 pub(in crate::api) fn token_logprobs(positions: &[Position]) -> Vec<Value> {
     let one =
         |entry: &TokenLogprob| json!({"token_id": entry.token, "logprob": wide(entry.logprob), "rank": entry.rank});
@@ -74,7 +74,7 @@ pub(in crate::api) fn token_logprobs(positions: &[Position]) -> Vec<Value> {
     positions.iter().filter_map(position).collect()
 }
 
-/// Log probabilities of a prompt: none for its first token, then maps by token id.
+/// Logprobs of a prompt: null for the first token, then maps by token id.
 pub(in crate::api) fn prompt_logprobs(positions: &[Position], as_id: bool) -> Vec<Option<BTreeMap<String, Value>>> {
     let entry = |entry: &TokenLogprob| {
         let value = json!({"logprob": wide(entry.logprob), "rank": entry.rank, "decoded_token": name(entry, as_id)});

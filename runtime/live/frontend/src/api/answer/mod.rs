@@ -1,4 +1,4 @@
-//! Shared by all answers of text: collecting them, and their ends.
+//! Collects answers and reports failures, for all endpoints that generate text.
 
 pub(super) mod logprobs;
 pub(super) mod sse;
@@ -8,7 +8,6 @@ use vcr_base::finish_reason::FinishReason;
 use crate::generate::{Finish, Merged, Piece};
 use crate::server::error::ApiError;
 
-/// The error of an answer that failed.
 pub(super) fn failure(finish: &Finish) -> Option<ApiError> {
     (finish.reason == FinishReason::Error).then(|| ApiError::of_engine(finish.error.as_ref()))
 }
@@ -16,7 +15,7 @@ pub(super) fn failure(finish: &Finish) -> Option<ApiError> {
 /// Waits for all answers.
 ///
 /// # Errors
-/// When one of them fails; the others are aborted.
+/// When an answer fails. The others are then aborted.
 pub(super) async fn gather(mut merged: Merged, count: usize) -> Result<Vec<Piece>, ApiError> {
     let mut answers = vec![Piece::default(); count];
     while let Some((index, piece)) = merged.next().await? {

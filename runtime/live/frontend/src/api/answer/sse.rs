@@ -14,27 +14,27 @@ use serde::Serialize;
 
 use crate::server::error::ApiError;
 
-/// Events that are written at once at most, in bytes: more of them save no time.
+/// The maximum number of bytes sent at once. Larger batches save no time.
 const BATCH_BYTES: usize = 16 * 1024;
-/// Room that a stream keeps for its next events.
+/// The buffer of a stream is reused up to this size.
 const KEPT_BYTES: usize = 1024;
 
-/// Where the events of a stream come from.
+/// Produces the events of a stream.
 pub(in crate::api) trait Source: Send + 'static {
-    /// Appends the next events; returns whether more will follow. Dropped while it
-    /// waits, it has lost nothing: it is called again.
+    /// Appends the next events. Returns whether more will follow. Must be cancel-safe: it may be dropped while it
+    /// waits and is then called again.
     fn next(&mut self, out: &mut Events) -> impl Future<Output = Result<bool, ApiError>> + Send;
 
-    /// Whether `[DONE]` is the last event.
+    /// Whether the stream ends with `[DONE]`.
     const HAS_DONE: bool = true;
 
-    /// Appends the final event of an error.
+    /// Appends the final event of a failed stream.
     fn fail(&self, error: &ApiError, out: &mut Events) {
         out.push(&error.body());
     }
 }
 
-/// Events that are ready, one behind the other as they are sent.
+/// Encoded events that wait to be sent.
 #[derive(Debug, Default)]
 pub(in crate::api) struct Events(Vec<u8>);
 
@@ -44,13 +44,12 @@ impl Events {
         self.push_behind(b"data: ", event);
     }
 
-    /// Adds an event that has a name.
+    /// Adds a named event.
     pub(in crate::api) fn push_named(&mut self, name: &str, event: &impl Serialize) {
         self.push_behind(format!("event: {name}\ndata: ").as_bytes(), event);
     }
 
-    /// Adds an event after its first line, or the beginning of it. A value without a JSON form is
-    /// left out.
+    /// Adds an event after `start`. Skips values that cannot be written as JSON.
     fn push_behind(&mut self, start: &[u8], event: &impl Serialize) {
         let before = self.0.len();
         self.0.extend_from_slice(start);
@@ -61,7 +60,7 @@ impl Events {
         }
     }
 
-    /// Takes all events out, as bytes; none if there are none.
+    /// Removes and returns all events. Returns none if there are none.
     fn take(&mut self) -> Option<Bytes> {
         if self.0.is_empty() {
             return None;
@@ -86,8 +85,8 @@ struct State<S> {
 }
 
 impl<S: Source> State<S> {
-    /// Waits for events, and takes all that are ready: many tokens of a fast engine become one
-    /// packet.
+    /// Waits for the next event and takes all events that are ready, so that many tokens of a fast engine become
+    /// one packet.
     async fn fill(&mut self) {
         while !self.is_over && self.events.0.len() < BATCH_BYTES {
             let is_first = self.events.0.is_empty();
@@ -109,16 +108,16 @@ impl<S: Source> State<S> {
         }
     }
 
-    /// The next part of the body; none behind the last one.
+    /// Returns the next part of the body, or none at its end.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, Infallible>>> {
-        // Sources lose nothing when they are dropped, so nothing is kept between calls.
+        // Sources are cancel-safe, so the future need not be kept between calls.
         ready!(pin!(self.fill()).poll(context));
         Poll::Ready(self.events.take().map(Ok))
     }
 }
 
-/// The answer that streams all events, and `[DONE]` behind them where the API has it.
-/// An error becomes the last event before it.
+/// A response that streams all events, then `[DONE]` if the API has it. An error is sent as an event before
+/// `[DONE]`.
 pub(in crate::api) fn response<S: Source>(source: S) -> Response {
     let mut state = State { source, events: Events::default(), is_over: false };
     let mut response = Response::new(Body::from_stream(stream::poll_fn(move |context| state.poll(context))));

@@ -1,4 +1,4 @@
-//! Answers of chats: whole, and as chunks of a stream.
+//! Answers of chats, complete or as streamed chunks.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -19,28 +19,28 @@ use crate::parse::Parser;
 use crate::server::Counted;
 use crate::server::error::ApiError;
 
-/// Form of the answers.
+/// What the answers contain besides generated text.
 pub(in crate::api) struct Form {
     pub(in crate::api) id: String,
     pub(in crate::api) created: u64,
     pub(in crate::api) model: String,
     pub(in crate::api) role: String,
     pub(in crate::api) prompt_tokens: usize,
-    /// The prompt, if it is shown.
+    /// The prompt's token ids, if the request wants them.
     pub(in crate::api) prompt_ids: Option<Vec<u32>>,
     pub(in crate::api) n: usize,
-    /// Likeliest tokens to show, if logprobs are.
+    /// How many of the most likely tokens to return, if logprobs are requested.
     pub(in crate::api) top_logprobs: Option<usize>,
     pub(in crate::api) tokens_as_ids: bool,
     pub(in crate::api) prompt_details: bool,
     pub(in crate::api) include_reasoning: bool,
-    /// An answer that the client made a call ends as text does.
+    /// Whether the client named the tool to call. Then the finish reason is that of text, not `tool_calls`.
     pub(in crate::api) is_call_named: bool,
-    /// Where the encoder's outputs for the prompt's media are, if they can be fetched.
+    /// Where to fetch the encoder outputs of the prompt's media, if they can be fetched.
     pub(in crate::api) ec_transfer_params: Option<Value>,
-    /// The API, if texts that are searched for calls of tools are counted.
+    /// The API name for the metric of parsed tool calls, if answers are counted there.
     pub(in crate::api) parsed_for: Option<&'static str>,
-    /// Text answers end with an image, which takes this long.
+    /// If set, text answers end with an image, whose generation takes this long.
     pub(in crate::api) image: Option<Duration>,
 }
 
@@ -63,7 +63,7 @@ pub(in crate::api) struct Completion {
 }
 
 impl Completion {
-    /// The first answer, and the counts of all.
+    /// The first answer, and the usage of all answers.
     pub(in crate::api) fn into_first(self) -> (Choice, Usage) {
         (self.choices.into_iter().next().unwrap_or_default(), self.usage)
     }
@@ -74,7 +74,7 @@ impl Form {
         self.top_logprobs.map(|top| ChoiceLogprobs { content: chat_logprobs(positions, top, self.tokens_as_ids) })
     }
 
-    /// Counts a text that was searched for calls of tools.
+    /// Counts an answer that was searched for tool calls.
     fn count_parsed(&self, counted: &Counted, is_streamed: bool, has_calls: bool) {
         if let Some(request_type) = self.parsed_for {
             counted.app().engines.observe_tool_parser(ToolParsing { request_type, is_streamed, has_calls });
@@ -116,7 +116,7 @@ impl Form {
         }
     }
 
-    /// Whether an answer has an image: not if it calls tools, or is empty.
+    /// Whether an answer ends with an image. Answers with tool calls and empty answers do not.
     fn has_image(&self, has_calls: bool, num_tokens: usize) -> bool {
         self.image.is_some() && !has_calls && num_tokens > 0
     }
@@ -137,7 +137,7 @@ impl Form {
         }
     }
 
-    /// A chunk as chat completions write it. The first of an answer shows the prompt.
+    /// Formats a chunk of a chat completion. The first chunk of an answer contains the prompt's tokens.
     fn chunk<'a>(&'a self, chunk: &'a ChatChunk) -> Chunk<'a> {
         let is_first = chunk.choice.as_ref().is_some_and(|choice| choice.delta.role.is_some());
         Chunk {
@@ -173,25 +173,24 @@ struct Chunk<'a> {
     modality: Option<&'static str>,
 }
 
-/// Answers that are streamed.
+/// A stream of answers.
 pub(in crate::api) struct Stream {
     form: Form,
     merged: Merged,
     include_usage: bool,
     continuous_usage: bool,
-    /// The progress of each answer.
     progress: Vec<Progress>,
-    /// Output tokens of each answer.
+    /// Number of output tokens of each answer.
     output_tokens: Vec<usize>,
     cached_tokens: usize,
     has_begun: bool,
     image: ImageWait,
-    /// Ends of answers that wait for their images.
+    /// Answers that have ended, but wait for their images.
     held: Vec<(usize, Finish)>,
     counted: Counted,
 }
 
-/// The time until images are generated. It is kept while nobody polls the stream.
+/// The time until images are generated. It must survive a cancelled poll of the stream.
 enum ImageWait {
     None,
     Ahead(Duration),
@@ -199,7 +198,7 @@ enum ImageWait {
 }
 
 impl ImageWait {
-    /// Waits until images are generated; returns at once if there are none.
+    /// Waits until images are generated, if there are any.
     async fn wait(&mut self) {
         if let Self::Ahead(time) = self {
             *self = Self::Waiting(Box::pin(sleep(*time)));
@@ -252,7 +251,7 @@ impl Stream {
         out(&self.form, ChatChunk { choice: Some(choice), usage, modality });
     }
 
-    /// The last chunk of an answer, behind its image if it has one.
+    /// Sends the image of an answer, if it has one, and its last chunk.
     fn push_end(&self, out: &mut impl FnMut(&Form, ChatChunk), index: usize, finish: &Finish) {
         let has_calls = self.progress[index].has_calls();
         if self.form.has_image(has_calls, self.output_tokens[index]) {
@@ -295,7 +294,7 @@ impl Stream {
         }
         Ok(())
     }
-    /// Hands on the next chunks; returns whether more will follow. Dropped while it waits, it has lost nothing.
+    /// Passes on the next chunks. Returns whether more will follow. Cancel-safe.
     pub(in crate::api) async fn advance(&mut self, out: &mut impl FnMut(&Form, ChatChunk)) -> Result<bool, ApiError> {
         if !std::mem::replace(&mut self.has_begun, true) {
             for index in 0..self.form.n {

@@ -1,4 +1,4 @@
-//! Messages of chats: the required fields of each role, with vLLM's error texts.
+//! Checks that messages have the fields that their roles require, with vLLM's error texts.
 
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
@@ -8,7 +8,7 @@ use vcr_text::{Value as Templated, ValueKind};
 use crate::server::error::ApiError;
 use crate::server::frontend_kind::FrontendKind;
 
-/// A message by its role. The names of the types are part of error messages.
+/// A message by role. Error messages contain the names of these types.
 #[derive(Deserialize)]
 #[expect(dead_code, reason = "only the shape is checked")]
 #[serde(tag = "role", rename_all = "lowercase")]
@@ -33,12 +33,12 @@ enum ChatMessage {
         content: String,
         name: String,
     },
-    /// Templates may know more roles.
+    /// Templates may support other roles.
     #[serde(other)]
     Other,
 }
 
-/// A text, or parts. Other modules read the parts that are not text.
+/// A string, or a list of parts. Parts other than text are read elsewhere.
 #[derive(Deserialize)]
 #[expect(dead_code, reason = "only the shape is checked")]
 #[serde(untagged)]
@@ -60,14 +60,14 @@ impl<'de> Deserialize<'de> for Part {
     }
 }
 
-/// One message, of the shape that its role asks for.
+/// A message that has the fields its role requires.
 struct Checked(Templated);
 
 impl<'de> Deserialize<'de> for Checked {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let message = Templated::deserialize(deserializer)?;
         if !has_shape(&message) {
-            // A copy is read, whose errors are vLLM's.
+            // Only for odd shapes: copy the message to get vLLM's error text.
             let json = serde_json::to_value(&message).map_err(D::Error::custom)?;
             ChatMessage::deserialize(json).map_err(D::Error::custom)?;
         }
@@ -75,8 +75,8 @@ impl<'de> Deserialize<'de> for Checked {
     }
 }
 
-/// Whether a message can be read as a [`ChatMessage`]. Nothing is copied for that: a
-/// message may be as long as a body. A message of an odd shape may be one nevertheless.
+/// Whether a message certainly deserializes as [`ChatMessage`]. Checks without a copy, because messages can be
+/// large. A message that fails this check may still be valid.
 fn has_shape(message: &Templated) -> bool {
     let attribute = |name: &str| message.get_attr(name).unwrap_or_default();
     let is_text = |name: &str| attribute(name).as_str().is_some();
@@ -92,7 +92,7 @@ fn has_shape(message: &Templated) -> bool {
         }
 }
 
-/// Whether a value can be read as [`MessageContent`].
+/// Whether a value certainly deserializes as [`MessageContent`].
 fn is_content(content: &Templated) -> bool {
     let is_part = |part: Templated| {
         let attribute = |name: &str| part.get_attr(name).unwrap_or_default();
@@ -103,17 +103,15 @@ fn is_content(content: &Templated) -> bool {
         || (content.kind() == ValueKind::Seq && content.try_iter().is_ok_and(|mut parts| parts.all(is_part)))
 }
 
-/// Messages of a request.
 pub(in crate::api) fn messages<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Templated>, D::Error> {
     let messages = Vec::<Checked>::deserialize(deserializer)?;
     Ok(messages.into_iter().map(|Checked(message)| message).collect())
 }
 
-/// The generation prompt behind the last message.
+/// Whether to add a generation prompt after the last message.
 ///
 /// # Errors
-/// When the request asks for both a new answer and a longer last message, or there is none to
-/// be continued.
+/// When the request wants both a new answer and a continued last message, or there is no message to continue.
 pub(in crate::api) fn generation_prompt(
     messages: &[Templated],
     add_generation_prompt: Option<bool>,
@@ -132,7 +130,7 @@ pub(in crate::api) fn generation_prompt(
     Ok(adds)
 }
 
-/// Messages as errors print them: a JSON value, made of one message at a time.
+/// Messages as errors print them: as JSON, converted one at a time.
 struct Printed<'a>(&'a [Templated]);
 
 impl std::fmt::Debug for Printed<'_> {
@@ -143,7 +141,7 @@ impl std::fmt::Debug for Printed<'_> {
     }
 }
 
-/// Refuses messages of the right shape that cannot be answered.
+/// Refuses messages that have the right fields but cannot be answered.
 pub(in crate::api) fn check(messages: &[Templated], frontend: FrontendKind) -> Result<(), ApiError> {
     let refused = |what: &str| {
         let value = Printed(messages);
@@ -155,7 +153,7 @@ pub(in crate::api) fn check(messages: &[Templated], frontend: FrontendKind) -> R
     let attribute = |message: &Templated, name: &str| message.get_attr(name).unwrap_or_default();
     for message in messages {
         let (role, content) = (attribute(message, "role"), attribute(message, "content"));
-        // The server in Python leaves these to the template.
+        // The Python server leaves these checks to the template.
         if frontend == FrontendKind::Python {
             continue;
         }
@@ -211,7 +209,7 @@ mod tests {
         assert!(error(r#"[{"role": "user", "content": [{"type": "text"}]}]"#).contains("untagged enum MessageContent"));
     }
 
-    /// A message is only copied for a refusal, with serde's error text.
+    /// A message is copied only to produce serde's error text.
     #[test]
     fn shapes_are_seen_without_a_copy() {
         for (text, is_seen) in [

@@ -38,7 +38,6 @@ use crate::server::model::Model;
 use crate::server::{App, Counted, unix_s};
 
 text_request! {
-    /// The body of a request.
     #[serde(expecting = "struct ChatCompletionRequest")]
     ChatRequest {
         #[serde(deserialize_with = "self::message::messages")]
@@ -68,7 +67,6 @@ text_request! {
     }
 }
 
-/// How much is to be reasoned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum ReasoningEffort {
@@ -98,7 +96,7 @@ impl ReasoningEffort {
 impl ChatRequest {
     fn check(&self, model: &Model) -> Result<(), ApiError> {
         message::check(&self.messages, model.frontend)?;
-        // The server in Python checks them as parameters of sampling.
+        // The Python server checks these fields as sampling parameters.
         match model.frontend {
             FrontendKind::Rust => self.ranges().check()?,
             FrontendKind::Python => self.check_as_python()?,
@@ -121,7 +119,7 @@ impl ChatRequest {
         Ok(())
     }
 
-    /// Checks refused only by the Python server, or by its own rules.
+    /// Checks that only the Python server makes, or that it makes differently.
     fn check_as_python(&self) -> Result<(), ApiError> {
         let top = self.top_logprobs.unwrap_or(0);
         if top < -1 {
@@ -160,7 +158,7 @@ impl ChatRequest {
         }
     }
 
-    /// Variables of its template: the server's, its own, and its effort.
+    /// The variables for the template: the server's, then the reasoning effort, then the request's.
     fn template_kwargs(&mut self, options: &ChatOptions) -> BTreeMap<String, Templated> {
         let own = self.chat_template_kwargs.take().unwrap_or_default();
         let mut kwargs = options.template_kwargs.clone();
@@ -174,20 +172,19 @@ impl ChatRequest {
         kwargs
     }
 
-    /// The tools that it offers and wants.
+    /// The tools that the request offers, and its tool choice.
     fn tool_context(&mut self) -> Result<ToolContext, ApiError> {
         let is_parallel = self.parallel_tool_calls.unwrap_or(true);
         ToolContext::new(self.tools.take(), &self.messages, self.tool_choice.as_ref(), is_parallel)
     }
 
-    /// The tokens of its prompt, and its media, unless its text is far too long. Consumes the
-    /// messages.
+    /// Renders and tokenizes the prompt, and refuses text that is far too long. Consumes the messages.
     fn prompt(&mut self, model: &Model, tools: &ToolContext, options: &ChatOptions) -> Result<MediaPrompt, ApiError> {
         let is_cut = self.truncate_prompt_tokens.is_some();
         self.prompt_if(model, tools, options, |text| if is_cut { Ok(()) } else { model.check_text(text) })
     }
 
-    /// As [`prompt`](Self::prompt), but fails if `check` refuses the text.
+    /// Like [`prompt`](Self::prompt), but with any check of the text.
     fn prompt_if(
         &mut self,
         model: &Model,
@@ -206,7 +203,7 @@ impl ChatRequest {
             self.continue_final_message,
             Some(&kwargs),
         )?;
-        // The text is as long as they are, and its tokens may be longer.
+        // Free the messages now: the text is as large, and its tokens may be larger.
         drop(messages);
         self.messages = Vec::new();
         check(&text)?;
@@ -217,7 +214,7 @@ impl ChatRequest {
         Ok((tokens, media))
     }
 
-    /// The request in tokens, as render endpoints answer it.
+    /// Converts the request to tokens, for the render endpoint.
     pub(super) fn rendered(
         mut self,
         with: Rendering<'_>,
@@ -242,7 +239,7 @@ impl ChatRequest {
     }
 }
 
-/// The text of a chat.
+/// Renders a chat to text.
 pub(super) fn render(
     model: &Model,
     messages: &[Templated],
@@ -276,7 +273,7 @@ pub(super) fn render(
     })
 }
 
-/// Renders a chat, and hands this thread's other work to another thread if that takes long.
+/// Renders a chat. If this may take long, other tasks of this thread move to another thread.
 fn rendered(template: &ChatTemplate, request: &TemplateRequest) -> Result<String, TemplateError> {
     let is_many = || Handle::try_current().is_ok_and(|handle| handle.runtime_flavor() == RuntimeFlavor::MultiThread);
     if template.waits() && is_many() {
@@ -285,19 +282,19 @@ fn rendered(template: &ChatTemplate, request: &TemplateRequest) -> Result<String
     template.render_chat(request)
 }
 
-/// A chat whose requests are with the engines.
+/// A chat whose requests have been sent to the engines.
 pub(super) struct Chat {
     form: Form,
     merged: Merged,
-    /// The parsers of each answer.
+    /// One parser for each answer.
     parsers: Vec<Parser>,
     usages: (bool, bool),
     counted: Counted,
 }
 
 impl Chat {
-    /// Checks a request, renders its prompt and hands it to the engines.
-    /// `request_type` is the API that it came by, as metrics name it.
+    /// Checks a request, renders its prompt and sends it to the engines. `request_type` is the API's name in
+    /// metrics.
     pub(super) async fn start(
         app: &Arc<App>,
         headers: &HeaderMap,
@@ -360,28 +357,27 @@ impl Chat {
         Ok(Self { form, merged: Merged::new(streams), parsers, usages, counted })
     }
 
-    /// These answers with an image in each that is a text; generating it takes this long.
+    /// Adds an image to each text answer. Generating it takes this long.
     fn with_image(mut self, image: Option<Duration>) -> Self {
         self.form.image = image;
         self
     }
 
-    /// The name of the model that answers.
+    /// The name of the model.
     pub(super) fn model(&self) -> &str {
         &self.form.model
     }
 
-    /// Its id without the API's prefix.
+    /// The request id without the prefix `chatcmpl-`.
     pub(super) fn own_id(&self) -> &str {
         self.form.id.strip_prefix("chatcmpl-").unwrap_or(&self.form.id)
     }
 
-    /// Its answers as they come.
     pub(super) fn stream(self) -> Stream {
         Stream::new(self.form, self.merged, self.parsers, self.usages, self.counted)
     }
 
-    /// Waits for its answers.
+    /// Waits for all answers.
     pub(super) async fn whole(self) -> Result<Completion, ApiError> {
         let answers = gather(self.merged, self.form.n).await?;
         if let Some(time) = self.form.image {
@@ -391,7 +387,7 @@ impl Chat {
     }
 }
 
-/// The number of tokens of a chat's prompt, of any length.
+/// Counts the tokens of a chat's prompt, which may exceed the model's limit.
 pub(super) fn count_tokens(app: &App, mut request: ChatRequest) -> Result<usize, ApiError> {
     app.model.resolve(request.model.as_deref())?;
     message::check(&request.messages, app.model.frontend)?;
@@ -399,7 +395,6 @@ pub(super) fn count_tokens(app: &App, mut request: ChatRequest) -> Result<usize,
     Ok(request.prompt_if(&app.model, &tools, &app.options.chat, |_| Ok(()))?.0.len())
 }
 
-/// Answers chats.
 pub(super) async fn chat_completions(
     State(app): State<Arc<App>>,
     Call { headers, body: request, given }: Call<ChatRequest>,

@@ -1,11 +1,9 @@
-//! Ranges of a chat's fields, refused in the words of vLLM's validator: one line for each
-//! field, without the names of Rust types.
+//! Ranges of a chat's fields. As in vLLM's validator, an error has one line per field and no names of Rust types.
 
 use serde_json::Value;
 
 use crate::server::error::ApiError;
 
-/// The fields that are checked.
 #[derive(Clone, Debug, Default)]
 pub(in crate::api) struct ChatFields {
     pub(in crate::api) frequency_penalty: Option<f32>,
@@ -47,7 +45,7 @@ impl ChatFields {
         self.check_pairs()
     }
 
-    /// Fields that exclude each other.
+    /// Refuses fields that exclude each other.
     fn check_pairs(&self) -> Result<(), ApiError> {
         if self.top_logprobs.is_some_and(|top| top != 0) && !self.logprobs {
             return Err(ApiError::invalid("__all__: top_logprobs is only allowed when logprobs is enabled"));
@@ -69,14 +67,14 @@ impl ChatFields {
     }
 }
 
-/// The line of a number outside its range.
+/// Describes a value outside its range.
 fn range<T: PartialOrd + Into<Value>>(
     field: &str,
     given: Option<T>,
     (min, max): (Option<T>, Option<T>),
 ) -> Option<String> {
     let given = given?;
-    // Values other than numbers are in no range.
+    // NaN is in no range.
     let is_inside = min.as_ref().is_none_or(|min| given >= *min) && max.as_ref().is_none_or(|max| given <= *max);
     if is_inside {
         return None;

@@ -1,10 +1,10 @@
-//! Messages of chats out of the parts of answers.
+//! Builds chat messages from the parsed parts of answers.
 
 use crate::dialects::{Delta, Message};
 use crate::generate::Span;
 use crate::parse::{Parser, Part};
 
-/// A whole answer in its parts.
+/// A complete answer as a message.
 #[derive(Debug)]
 pub(in crate::api) struct Reply {
     pub(in crate::api) message: Message,
@@ -12,7 +12,7 @@ pub(in crate::api) struct Reply {
 }
 
 impl Reply {
-    /// Reads a whole answer.
+    /// Parses a complete answer.
     pub(in crate::api) fn read(role: &str, mut parser: Parser, text: &str, spans: &[Span]) -> Self {
         let mut parts = parser.push(text, spans);
         parts.extend(parser.finish());
@@ -20,31 +20,31 @@ impl Reply {
         Self { message, reasoning_tokens: parser.reasoning_tokens() }
     }
 
-    /// Whether it calls tools.
+    /// Whether the answer calls tools.
     pub(in crate::api) fn has_calls(&self) -> bool {
         !self.message.tool_calls.is_empty()
     }
 
-    /// Whether tokens may be shown: not where they are of reasoning that is not.
+    /// Whether the answer's tokens may be returned. Tokens of hidden reasoning must stay hidden.
     pub(in crate::api) fn shows_tokens(&self, include_reasoning: bool) -> bool {
         include_reasoning || self.message.reasoning.is_none()
     }
 }
 
-/// An answer that is read as it comes.
+/// Parses an answer while it is streamed.
 pub(in crate::api) struct Progress {
     parser: Parser,
     include_reasoning: bool,
-    /// Chunks are one for each update of the engine, rather than one for each part.
+    /// Whether an update of the engine becomes one chunk, instead of one chunk per part.
     is_combined: bool,
     is_in_reasoning: bool,
     has_calls: bool,
 }
 
-/// Additions of an update to an answer's message.
+/// What an update of the engine adds to the message.
 pub(in crate::api) struct Update {
     pub(in crate::api) deltas: Vec<Delta>,
-    /// Whether the tokens of the update may be shown.
+    /// Whether the update's tokens may be returned.
     pub(in crate::api) shows_tokens: bool,
 }
 
@@ -53,22 +53,22 @@ impl Progress {
         Self { parser, include_reasoning, is_combined, is_in_reasoning: false, has_calls: false }
     }
 
-    /// The reasoning so far, in tokens.
+    /// The number of reasoning tokens so far.
     pub(in crate::api) fn reasoning_tokens(&self) -> usize {
         self.parser.reasoning_tokens()
     }
 
-    /// Whether the text so far ends with reasoning.
+    /// Whether the text so far ends within reasoning.
     pub(in crate::api) fn is_in_reasoning(&self) -> bool {
         self.is_in_reasoning
     }
 
-    /// Whether it calls tools.
+    /// Whether the answer calls tools.
     pub(in crate::api) fn has_calls(&self) -> bool {
         self.has_calls
     }
 
-    /// Takes more of the text.
+    /// Parses more text.
     pub(in crate::api) fn push(&mut self, text: &str, spans: &[Span]) -> Update {
         let was_in_reasoning = self.is_in_reasoning;
         let parts = self.parser.push(text, spans);
@@ -77,7 +77,7 @@ impl Progress {
         Update { deltas: self.deltas(parts), shows_tokens }
     }
 
-    /// Takes its end.
+    /// Parses the end of the text.
     pub(in crate::api) fn finish(&mut self) -> Vec<Delta> {
         let parts = self.parser.finish();
         self.deltas(parts)

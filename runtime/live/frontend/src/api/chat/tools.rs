@@ -1,4 +1,4 @@
-//! Tools of a chat: the offered functions and the tool choice, by vLLM's rules.
+//! The tools and tool choice of a chat, by vLLM's rules.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use crate::parse::ArgumentTypes;
 use crate::server::chats::{CallParsing, ChatOptions};
 use crate::server::error::ApiError;
 
-/// A list entry of `tools`.
+/// An entry of `tools`.
 #[derive(Clone, Debug, Deserialize)]
 pub(in crate::api) struct OfferedTool {
     #[serde(rename = "type", default = "function")]
@@ -26,12 +26,12 @@ fn function() -> String {
     "function".to_owned()
 }
 
-/// A tool as requests have it and as templates get it.
+/// A function that a request offers. Templates get the same fields.
 #[derive(Clone, Debug, Deserialize)]
 struct Function {
     name: String,
     description: Option<String>,
-    /// Its keys stay in their order.
+    /// A JSON schema. Its keys keep their order.
     #[serde(default = "nothing")]
     parameters: Templated,
     strict: Option<bool>,
@@ -42,7 +42,6 @@ fn nothing() -> Templated {
     Templated::from(())
 }
 
-/// The `tool_choice` of a request.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged)]
 pub(in crate::api) enum ToolChoice {
@@ -74,7 +73,7 @@ pub(in crate::api) struct FunctionChoice {
     name: String,
 }
 
-/// The calls that a request allows or requires.
+/// The tool choice after validation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Choice {
     None,
@@ -86,17 +85,17 @@ enum Choice {
 /// The tools of one chat.
 #[derive(Debug)]
 pub(in crate::api) struct ToolContext {
-    /// Functions of the request, then those of its messages.
+    /// The first `of_request` functions are from the request, the others from its messages.
     offered: Vec<Function>,
     of_request: usize,
     choice: Choice,
     is_parallel: bool,
-    /// Whether a tool has returned something since the model has spoken.
+    /// Whether there is a tool result after the last assistant message.
     has_result: bool,
 }
 
 impl ToolContext {
-    /// The tools that a request and its messages offer, and the choice among them.
+    /// Validates the tools of a request and its messages, and the tool choice.
     pub(in crate::api) fn new(
         tools: Option<Vec<OfferedTool>>,
         messages: &[Templated],
@@ -137,7 +136,7 @@ impl ToolContext {
         Ok(Self { offered, of_request, choice, is_parallel, has_result })
     }
 
-    /// The tools that the template gets.
+    /// The tools for the template.
     pub(in crate::api) fn templated(&self, options: &ChatOptions) -> Option<Vec<Templated>> {
         let is_unused = options.excludes_unused_tools && self.choice == Choice::None;
         let shown = &self.offered[if is_unused { self.of_request } else { 0 }..];
@@ -147,7 +146,7 @@ impl ToolContext {
         (!shown.is_empty()).then(|| shown.iter().map(entry).collect())
     }
 
-    /// The form of the calls to be found in the answer, if any are.
+    /// The format of tool calls to look for in the answer. None if the answer can have no calls.
     pub(in crate::api) fn form(&self, options: &ChatOptions) -> Result<Option<&'static CallForm>, ApiError> {
         if self.choice == Choice::None || self.offered.is_empty() {
             return Ok(None);
@@ -160,28 +159,28 @@ impl ToolContext {
         }
     }
 
-    /// The types of their arguments.
+    /// The types of the tools' arguments.
     pub(in crate::api) fn types(&self) -> ArgumentTypes {
         ArgumentTypes::new(&self.offered.iter().map(Function::tool).collect::<Vec<_>>())
     }
 
-    /// The most calls of an answer that the client gets.
+    /// The maximum number of calls that an answer returns.
     pub(in crate::api) fn calls_max(&self) -> usize {
         if self.is_parallel { usize::MAX } else { 1 }
     }
 
-    /// Whether the request names the tool to be called; its answer then ends as text does.
+    /// Whether the request names the tool to call. Then the finish reason is that of text.
     pub(in crate::api) fn is_named(&self) -> bool {
         matches!(self.choice, Choice::Named(_))
     }
 
-    /// Whether the model decides if it calls a tool. Only then vLLM counts the texts that it searches for calls.
+    /// Whether the model decides if it calls a tool. vLLM counts parsed answers only in this case.
     pub(in crate::api) fn is_auto(&self) -> bool {
         self.choice == Choice::Auto
     }
 
-    /// Makes the engine's answer a call, or a call with the stated probability. A tool's result is
-    /// answered with text unless a call is required.
+    /// Constrains the answer to a tool call: always if the tool choice requires one, otherwise with the configured
+    /// probability. Unless a call is required, a tool result is answered with text.
     pub(in crate::api) fn constrain(&self, form: &CallForm, options: &ChatOptions, asked: &mut EngineSubmission) {
         let is_named = |tool: &&Function| !matches!(&self.choice, Choice::Named(name) if *name != tool.name);
         let tools: Vec<Tool> = self.offered.iter().filter(is_named).map(Function::tool).collect();

@@ -1,4 +1,4 @@
-//! Requests in progress by their names, so that `Abort` finds them.
+//! Requests in progress by id, for `Abort`.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,11 +7,11 @@ use tokio::sync::Notify;
 
 type Table = HashMap<String, Vec<Arc<Notify>>>;
 
-/// Requests that can be aborted. Several may have one name.
+/// Requests that can be aborted. Several may have the same id.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Aborts(Arc<Mutex<Table>>);
 
-/// A request's place among them, until it is dropped.
+/// Keeps a request in the table until it is dropped.
 #[derive(Debug)]
 pub(super) struct Registration {
     aborts: Aborts,
@@ -21,7 +21,7 @@ pub(super) struct Registration {
 
 impl Aborts {
     fn table(&self) -> MutexGuard<'_, Table> {
-        // Entries are added and removed one by one.
+        // A panic cannot leave the table inconsistent.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -31,7 +31,7 @@ impl Aborts {
         Registration { aborts: self.clone(), id: id.to_owned(), notify }
     }
 
-    /// Aborts all unfinished requests of a name.
+    /// Aborts all requests in progress with this id.
     pub(super) fn abort(&self, id: &str) {
         self.table().get(id).into_iter().flatten().for_each(|notify| notify.notify_one());
     }

@@ -1,4 +1,4 @@
-//! gRPC calls on routes of HTTP: framing and statuses are tonic's.
+//! Handles gRPC calls on HTTP routes. tonic does framing and status codes.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -17,12 +17,11 @@ use tonic_prost::ProstCodec;
 use crate::server::error::ApiError;
 
 type Pending<T> = Pin<Box<dyn Future<Output = Result<tonic::Response<T>, Status>> + Send>>;
-/// The answer of a route.
+/// The response of a route.
 pub(super) type Answering = Pin<Box<dyn Future<Output = Response> + Send>>;
-/// Answers as they come.
+/// A stream of answers.
 pub(super) type Answers<A> = Pin<Box<dyn Stream<Item = Result<A, Status>> + Send>>;
 
-/// A handler of one call.
 struct Handler<F>(F);
 
 impl<F, T, Q, A> UnaryService<Q> for Handler<F>
@@ -54,7 +53,7 @@ where
     }
 }
 
-/// The server's limit for bodies applies, which the layers around it know.
+/// The outer layers already enforce the server's body limit.
 fn server<A, Q>() -> Grpc<ProstCodec<A, Q>>
 where
     A: Message + Default + 'static,
@@ -63,7 +62,7 @@ where
     Grpc::new(ProstCodec::default()).max_decoding_message_size(usize::MAX).max_encoding_message_size(usize::MAX)
 }
 
-/// Answers with one message.
+/// Answers a call with one message.
 pub(super) fn unary<Q, A, F, T>(request: Request, handle: F) -> Answering
 where
     F: FnMut(Q) -> T + Send + 'static,
@@ -74,7 +73,7 @@ where
     Box::pin(async move { server::<A, Q>().unary(Handler(handle), request.with_limited_body()).await.map(Body::new) })
 }
 
-/// Answers with messages.
+/// Answers a call with a stream of messages.
 pub(super) fn streaming<Q, A, F, T>(request: Request, handle: F) -> Answering
 where
     F: FnMut(Q) -> T + Send + 'static,

@@ -1,4 +1,4 @@
-//! `Embed`: the vector of a prompt of tokens.
+//! `Embed`: returns the embedding of a tokenized prompt.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::messages::{EmbedRequest, EmbedResponse};
 use crate::server::error::ApiError;
 use crate::server::{App, unix_s};
 
-/// Calls an engine, which refuses unless embeddings were enabled at start.
+/// Sends the request to an engine. The engine refuses it unless embeddings were enabled at startup.
 pub(super) async fn embed(
     app: &Arc<App>,
     request: EmbedRequest,

@@ -1,5 +1,4 @@
-//! `Generate`: tokens or text in, tokens out, as a stream of messages or one for each
-//! completion at its end.
+//! `Generate`: generates tokens from tokens or text. Answers are streamed, or sent as one message per completion.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -21,7 +20,7 @@ use crate::generate::{Finish, Merged, Piece, Placement, Position, Sampling, Stop
 use crate::server::error::ApiError;
 use crate::server::{App, Counted};
 
-/// Begins to answer.
+/// Starts a generation.
 pub(super) async fn generate(
     app: &Arc<App>,
     request: GenerateRequest,
@@ -78,7 +77,7 @@ fn object(text: &str) -> Result<Map<String, Value>, ApiError> {
     serde_json::from_str(text).map_err(|_| ApiError::invalid("invalid kv_transfer_params_json: expected a JSON object"))
 }
 
-/// Keeps the last tokens of a prompt; -1 keeps as many as the model takes.
+/// Keeps the last tokens of a prompt. -1 keeps as many as the model supports.
 fn truncate(prompt: &mut Vec<u32>, to: Option<i32>, max_model_len: u32) -> Result<(), ApiError> {
     let keep = match to {
         None => return Ok(()),
@@ -90,8 +89,8 @@ fn truncate(prompt: &mut Vec<u32>, to: Option<i32>, max_model_len: u32) -> Resul
     Ok(())
 }
 
-/// Parameters as other requests have them. A scalar that is not there is 0, which no
-/// sampler takes for some of them.
+/// Converts sampling parameters. Protocol buffers read a missing number as 0; where 0 is invalid, it means the
+/// default.
 fn sampling(params: SamplingParams) -> Result<Sampling, ApiError> {
     let unless_zero = |value: f32| if value == 0.0 { 1.0 } else { value };
     let structured = match params.constraint {
@@ -135,17 +134,17 @@ fn sampling(params: SamplingParams) -> Result<Sampling, ApiError> {
     })
 }
 
-/// A request in progress.
+/// A generation in progress.
 struct Generation {
-    /// None once it has been aborted.
+    /// None after an abort.
     merged: Option<Merged>,
-    /// The completions: since the last message of a stream, or since the beginning.
+    /// The output of each completion: since the last message of a stream, or in total.
     outputs: Vec<Piece>,
     streams: bool,
     top: Option<i32>,
     top_of_prompt: Option<i32>,
     prompt_tokens: u32,
-    /// Empty unless its logprobs are shown.
+    /// The prompt's tokens if its logprobs are returned, otherwise empty.
     prompt: Vec<u32>,
     ready: VecDeque<GenerateResponse>,
     registration: Registration,
@@ -153,7 +152,7 @@ struct Generation {
 }
 
 impl Generation {
-    /// The next message; none after the last one.
+    /// Returns the next message, or none after the last.
     async fn next(&mut self) -> Option<Result<GenerateResponse, tonic::Status>> {
         loop {
             if let Some(ready) = self.ready.pop_front() {
@@ -199,7 +198,7 @@ impl Generation {
         Ok(())
     }
 
-    /// Aborts the unfinished requests, in the engine as well.
+    /// Aborts the unfinished requests, in the engines, too.
     fn abort(&mut self) {
         self.merged = None;
         for index in 0..self.outputs.len() {
@@ -250,7 +249,7 @@ impl Generation {
 
     fn input_logprobs(&self, output: &Piece) -> Option<InputLogProbs> {
         let positions = output.prompt_logprobs.as_ref()?;
-        // Nothing comes before the first token.
+        // The first token has no logprob.
         let own =
             std::iter::once(None).chain(positions.iter().map(|position| first_of(position).map(|(_, value)| value)));
         let top = std::iter::once(TopLogProbs::default())

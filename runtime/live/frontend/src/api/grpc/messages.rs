@@ -1,5 +1,5 @@
-//! Messages of `vllm.grpc.engine.VllmEngine`: the fields of `vllm_engine.proto` that affect a
-//! simulated engine. Others are skipped, as in protocol buffers.
+//! Messages of `vllm.grpc.engine.VllmEngine`. They contain the fields of `vllm_engine.proto` that affect a
+//! simulated engine; protocol buffers skip other fields.
 
 use std::collections::HashMap;
 
@@ -51,7 +51,7 @@ pub(super) struct SamplingParams {
     pub(super) truncate_prompt_tokens: Option<i32>,
 }
 
-/// The structure that an output must have.
+/// The constraint of a structured output.
 #[derive(Clone, PartialEq, Oneof)]
 pub(super) enum Constraint {
     #[prost(string, tag = "16")]
@@ -98,7 +98,6 @@ pub(super) struct GenerateRequest {
     pub(super) data_parallel_rank: Option<i32>,
 }
 
-/// A prompt.
 #[derive(Clone, PartialEq, Oneof)]
 pub(super) enum Input {
     #[prost(message, tag = "2")]
@@ -127,7 +126,7 @@ pub(super) struct InputLogProbs {
     pub(super) top_logprobs: Vec<TopLogProbs>,
 }
 
-/// None for the first token of a prompt.
+/// No value for the first token of a prompt.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct InputTokenLogProb {
     #[prost(float, optional, tag = "1")]
@@ -225,7 +224,6 @@ pub(super) struct EmbedResponse {
     pub(super) embedding_dim: u32,
 }
 
-/// A message without fields.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Empty {}
 

@@ -1,4 +1,4 @@
-//! gRPC: the service `vllm.grpc.engine.VllmEngine` on the port of HTTP.
+//! The gRPC service `vllm.grpc.engine.VllmEngine`, on the HTTP port.
 
 mod aborts;
 mod calls;
@@ -28,12 +28,11 @@ use crate::server::error::ApiError;
 use crate::server::routes::Routes;
 use crate::server::{App, unix_s};
 
-/// State shared by calls.
 struct Service {
     app: Arc<App>,
     aborts: Aborts,
     started_at: Instant,
-    /// When the latest request came, as the bits of seconds since 1970.
+    /// When the last request arrived: the bits of a float, in seconds since 1970.
     last_receive: AtomicU64,
 }
 
@@ -47,7 +46,6 @@ impl Service {
     }
 }
 
-/// The routes of the service.
 pub(super) fn routes(app: Arc<App>) -> Routes {
     let service = Service {
         app,

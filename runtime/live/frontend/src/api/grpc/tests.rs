@@ -1,4 +1,4 @@
-//! Messages byte for byte as Python's implementation of protocol buffers writes them.
+//! Compares messages byte for byte with those of Python's protocol buffers.
 
 use std::collections::HashMap;
 
@@ -58,7 +58,7 @@ fn requests_have_the_fields_of_vllm() {
     let hex = "0a02723112080a0178120301ac0222640d0000003f150000803e1807250000003e2d0000803f35000080bf3d0000004040094802\
                5201615a0105600170017802aa01060a01790a016eb00103b80101c001fcffffffffffffffff01c80101d2010708061500\
                00003fd801ffffffffffffffffff01280142027b7d4801";
-    // The order of fields within a message is free, and differs for `oneof`s.
+    // The order of fields is not fixed, and differs for `oneof`s.
     assert_eq!(GenerateRequest::decode(bytes(hex).as_slice()).expect("it is a message"), request);
     assert_eq!(GenerateRequest::decode(request.encode_to_vec().as_slice()).expect("it is a message"), request);
 }

@@ -1,4 +1,4 @@
-//! Sleep, pauses and the prefix cache.
+//! Sleep, pause and prefix cache reset.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::engine::EngineError;
 use crate::server::App;
 use crate::server::error::ApiError;
 
-/// The parameters of a query.
+/// The parameters of a query string.
 pub(in crate::api) struct Params(Vec<(String, String)>);
 
 impl Params {
@@ -38,7 +38,7 @@ impl Params {
         }
     }
 
-    /// How requests in progress end.
+    /// What happens to requests in progress: `abort`, `wait` or `keep`.
     fn mode(&self) -> Result<&str, ApiError> {
         match self.get("mode").unwrap_or("abort") {
             mode @ ("abort" | "wait" | "keep") => Ok(mode),
@@ -51,7 +51,7 @@ fn invalid(key: &str, reason: &str) -> ApiError {
     ApiError::invalid(format!("Failed to deserialize query string: {key}: {reason}"))
 }
 
-/// A percent-decoded text; it stays unchanged if the result is not text.
+/// Percent-decodes a text. Returns it unchanged if the result is not UTF-8.
 fn decoded(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -75,12 +75,11 @@ fn decoded(text: &str) -> String {
     String::from_utf8(bytes).unwrap_or_else(|_| text.to_owned())
 }
 
-/// The failure of a call of the engines.
+/// Converts the error of a failed call to the engines.
 pub(in crate::api) fn call_error(call: &'static str) -> impl Fn(EngineError) -> ApiError {
     move |error| ApiError::internal(format!("failed to call {call}: {error}"))
 }
 
-/// Puts the engines to sleep.
 pub(in crate::api) async fn sleep(
     State(app): State<Arc<App>>,
     RawQuery(query): RawQuery,
@@ -95,7 +94,7 @@ pub(in crate::api) async fn sleep(
     Ok(Json(json!({"status": "sleeping", "level": level})))
 }
 
-/// Wakes the engines, or parts of them.
+/// Wakes the engines, or only the parts named by tags.
 pub(in crate::api) async fn wake_up(
     State(app): State<Arc<App>>,
     RawQuery(query): RawQuery,
@@ -107,19 +106,17 @@ pub(in crate::api) async fn wake_up(
     Ok(Json(json!({"status": if is_awake { "awake" } else { "sleeping" }, "tags": tags})))
 }
 
-/// Whether the engines sleep.
 pub(in crate::api) async fn is_sleeping(State(app): State<Arc<App>>) -> Result<Json<Value>, ApiError> {
     let is_sleeping = app.engines.is_sleeping().await.map_err(call_error("is_sleeping"))?;
     Ok(Json(json!({"is_sleeping": is_sleeping})))
 }
 
-/// Drops the prefix cache.
 pub(in crate::api) async fn reset_prefix_cache(
     State(app): State<Arc<App>>,
     RawQuery(query): RawQuery,
 ) -> Result<Json<Value>, Response> {
     let params = Params::read(query);
-    // vLLM reports errors of this query in plain text.
+    // vLLM reports errors in this query as plain text.
     let flags = params
         .flag("reset_running_requests", false)
         .and_then(|running| Ok((running, params.flag("reset_external", false)?)));
@@ -129,26 +126,23 @@ pub(in crate::api) async fn reset_prefix_cache(
     Ok(Json(json!({"success": success})))
 }
 
-/// Pauses the engines.
 pub(in crate::api) async fn pause(
     State(app): State<Arc<App>>,
     RawQuery(query): RawQuery,
 ) -> Result<Json<Value>, ApiError> {
     let params = Params::read(query);
-    // vLLM names this parameter whichever is wrong.
+    // vLLM names this parameter for errors in any parameter.
     let of_mode = |error: ApiError| ApiError { param: Some("mode".into()), ..error };
     let (mode, clears) = (params.mode().map_err(of_mode)?, params.flag("clear_cache", true).map_err(of_mode)?);
     app.engines.pause(mode, clears).await.map_err(call_error("pause"))?;
     Ok(Json(json!({"status": "paused"})))
 }
 
-/// Resumes the engines.
 pub(in crate::api) async fn resume(State(app): State<Arc<App>>) -> Result<Json<Value>, ApiError> {
     app.engines.resume().await.map_err(call_error("resume"))?;
     Ok(Json(json!({"status": "resumed"})))
 }
 
-/// Whether the engines are paused.
 pub(in crate::api) async fn is_paused(State(app): State<Arc<App>>) -> Result<Json<Value>, ApiError> {
     let is_paused = app.engines.is_paused().await.map_err(call_error("is_paused"))?;
     Ok(Json(json!({"is_paused": is_paused})))

@@ -1,5 +1,4 @@
-//! Routes of vLLM's development mode, routes that only its Python frontend has, and the lookup of
-//! engines by rank.
+//! Routes of vLLM's development mode, routes that only its Python frontend has, and the lookup of engines by rank.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -33,7 +32,6 @@ const NOT_SIMULATED: [&str; 8] = [
     "/is_scaling_elastic_ep",
 ];
 
-/// All routes of this module.
 pub(in crate::api) fn routes() -> Routes<Arc<App>> {
     let call = |method, message| changes(move |state, body| replace_weights(state, body, method, message));
     let mut routes: Routes<Arc<App>> = Routes::new()
@@ -67,14 +65,14 @@ async fn not_simulated(method: Method, path: MatchedPath) -> ApiError {
     ApiError::not_simulated(&format!("{method} {}", path.as_str()))
 }
 
-/// A call that clears a cache which is not there.
+/// A call that clears a cache. Simulated engines have no such cache.
 fn clears(method: &'static str) -> MethodRouter<Arc<App>> {
     changes(move |State(app): State<Arc<App>>| async move {
         app.engines.call_all(method, &[]).await.map(|_| StatusCode::OK).map_err(call_error(method))
     })
 }
 
-/// The engines by data-parallel rank, in the format of Mooncake's bootstrap server.
+/// Engine ids by data-parallel rank, in the format of Mooncake's bootstrap server.
 async fn query(State(app): State<Arc<App>>) -> Json<Value> {
     let (id, ranks) = (&app.options.engine_id, app.engines.num_ranks());
     let entry = |rank: usize| {
@@ -84,7 +82,7 @@ async fn query(State(app): State<Arc<App>>) -> Json<Value> {
     Json(Value::Object((0..ranks).map(entry).collect()))
 }
 
-/// The settings that the frontend knows.
+/// The frontend's settings.
 fn config(app: &App) -> Value {
     let model = &app.model;
     let ready = app.engines.settings().map(|settings| *settings).unwrap_or_default();
@@ -106,7 +104,7 @@ fn config(app: &App) -> Value {
     })
 }
 
-/// The settings, and information about the machine.
+/// The frontend's settings and environment.
 async fn server_info(State(app): State<Arc<App>>, RawQuery(query): RawQuery) -> Result<Json<Value>, ApiError> {
     let params = Params::read(query);
     let config = config(&app);
@@ -129,7 +127,7 @@ async fn server_info(State(app): State<Arc<App>>, RawQuery(query): RawQuery) -> 
         const SECRETS: [&str; 6] = ["KEY", "SECRET", "TOKEN", "PASSWORD", "CREDENTIAL", "AUTH"];
         name.starts_with("VLLM_") && !SECRETS.iter().any(|secret| name.contains(secret))
     };
-    // Variables that are not text are none of vLLM's.
+    // vLLM's own variables are all valid text.
     let variables =
         std::env::vars_os().filter_map(|(name, value)| name.into_string().ok().zip(value.into_string().ok()));
     let vllm_env: BTreeMap<String, String> = variables.filter(|(name, _)| is_public(name)).collect();
@@ -139,7 +137,7 @@ async fn server_info(State(app): State<Arc<App>>, RawQuery(query): RawQuery) -> 
     Ok(Json(json!({"vllm_config": config, "vllm_env": vllm_env, "system_env": system_env})))
 }
 
-/// The number of GPUs, of all ranks or of one.
+/// The number of GPUs of all ranks, or of one rank.
 async fn world_size(State(app): State<Arc<App>>, RawQuery(query): RawQuery) -> Result<Json<Value>, ApiError> {
     let with_ranks = Params::read(query).flag("include_dp", true)?;
     let of_rank = app.engines.settings().map_or(1, |settings| settings.world_size);
@@ -147,7 +145,7 @@ async fn world_size(State(app): State<Arc<App>>, RawQuery(query): RawQuery) -> R
     Ok(Json(json!({"world_size": of_rank * ranks})))
 }
 
-/// Where the KV events of each rank are published.
+/// The endpoints of the KV events of each rank.
 async fn kv_event_sources(State(app): State<Arc<App>>) -> Json<Value> {
     let source = |events: KvEventsConfig| {
         json!({
@@ -165,13 +163,12 @@ async fn kv_event_sources(State(app): State<Arc<App>>) -> Json<Value> {
     Json(Value::Object(app.engines.all_settings().into_iter().filter_map(entry).collect()))
 }
 
-/// The body of a request to end others.
 #[derive(Deserialize)]
 pub(in crate::api) struct AbortRequest {
     request_ids: Option<Vec<String>>,
 }
 
-/// Ends requests; all if none are named.
+/// Aborts requests. Without ids, aborts all.
 pub(in crate::api) async fn abort_requests(
     State(app): State<Arc<App>>,
     body: Body<AbortRequest>,
@@ -181,7 +178,6 @@ pub(in crate::api) async fn abort_requests(
     Ok(StatusCode::OK)
 }
 
-/// The body of a call of all workers.
 #[derive(Deserialize)]
 struct RpcRequest {
     method: Option<String>,
@@ -192,7 +188,7 @@ struct RpcRequest {
     kwargs: Map<String, Value>,
 }
 
-/// Calls a function of all workers; each returns nothing.
+/// Calls a function on all workers. Simulated workers return null.
 async fn collective_rpc(State(app): State<Arc<App>>, body: Body<RpcRequest>) -> Result<Json<Value>, ApiError> {
     let FastJson(request) = body?;
     let Some(method) = request.method else {
@@ -219,14 +215,13 @@ async fn release_kv_cache_memory(State(app): State<Arc<App>>) -> Result<Json<Val
     Ok(Json(json!({"status": "kv_cache_released"})))
 }
 
-/// The name of the weights that the engines have.
+/// The version name of the engines' weights.
 async fn weight_info(State(app): State<Arc<App>>) -> Result<Json<Value>, ApiError> {
     let method = "get_weight_version";
     let versions = app.engines.call_all(method, &[]).await.map_err(call_error(method))?;
     Ok(Json(json!({"weight_version": versions.first().map(json_of)})))
 }
 
-/// The body of a request that names the weights.
 #[derive(Deserialize)]
 struct VersionRequest {
     new_version: String,
@@ -237,7 +232,7 @@ async fn set_weight_version(app: &App, version: &str) -> Result<(), ApiError> {
     app.engines.call_all(method, &[version.into()]).await.map(drop).map_err(call_error(method))
 }
 
-/// Names the weights.
+/// Sets the version name of the weights.
 async fn update_weight_version(
     State(app): State<Arc<App>>,
     body: Body<VersionRequest>,
@@ -247,8 +242,8 @@ async fn update_weight_version(
     Ok(Json(json!({"success": true, "new_version": new_version})))
 }
 
-/// A part of replacing weights: there are none, so it only happens in the engines' log
-/// and their faults. At its end the weights may get a name.
+/// One step of replacing weights. Simulated engines have no weights, so a step only affects their log and faults.
+/// The last step may set a version name.
 async fn replace_weights(
     State(app): State<Arc<App>>,
     body: Bytes,

@@ -10,7 +10,6 @@ use crate::server::App;
 use crate::server::adapters::NewAdapter;
 use crate::server::error::ApiError;
 
-/// The body of a request to load an adapter.
 #[derive(Debug, Deserialize)]
 pub(in crate::api) struct LoadRequest {
     lora_name: String,
@@ -21,7 +20,6 @@ pub(in crate::api) struct LoadRequest {
     is_3d_lora_weight: bool,
 }
 
-/// Loads an adapter.
 pub(in crate::api) async fn load(State(app): State<Arc<App>>, body: Body<LoadRequest>) -> Result<String, ApiError> {
     let FastJson(LoadRequest { lora_name: name, lora_path: path, load_inplace, is_3d_lora_weight: is_3d }) = body?;
     let done = format!("Success: LoRA adapter '{name}' added successfully.");
@@ -30,14 +28,12 @@ pub(in crate::api) async fn load(State(app): State<Arc<App>>, body: Body<LoadReq
     Ok(done)
 }
 
-/// The body of a request to unload an adapter.
 #[derive(Debug, Deserialize)]
 pub(in crate::api) struct UnloadRequest {
     lora_name: String,
     lora_int_id: Option<u64>,
 }
 
-/// Unloads an adapter.
 pub(in crate::api) async fn unload(State(app): State<Arc<App>>, body: Body<UnloadRequest>) -> Result<String, ApiError> {
     let FastJson(UnloadRequest { lora_name: name, lora_int_id }) = body?;
     if name.is_empty() {

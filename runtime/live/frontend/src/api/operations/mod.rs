@@ -1,4 +1,4 @@
-//! Endpoints of operators: the server's state, its models, its engines.
+//! Endpoints for operators: the server's state, its models, its engines.
 
 pub(super) mod admin;
 pub(super) mod development;
@@ -18,13 +18,13 @@ use vcr_live::WEB_PAGE_HEADERS;
 use crate::server::App;
 use crate::server::error::ApiError;
 
-/// A route that changes the engines or stops requests. Web pages may not call it, not even pages of allowed
-/// origins: a form on any page could send such a request.
+/// A POST route that changes engines or stops requests. Web pages may not call it, not even pages of allowed
+/// origins, because a form on any page can send a POST request.
 pub(super) fn changes<H: Handler<T, Arc<App>>, T: 'static>(handler: H) -> MethodRouter<Arc<App>> {
     guarded(post(handler))
 }
 
-/// Refuses requests of web pages of other origins for all methods of a route.
+/// Refuses requests from web pages of other origins, for all methods of a route.
 pub(super) fn guarded(methods: MethodRouter<Arc<App>>) -> MethodRouter<Arc<App>> {
     methods.layer(from_fn(refuse_web_pages))
 }

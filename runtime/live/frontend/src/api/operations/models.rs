@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::server::{App, unix_s};
 
-/// The names of the model, then its adapters.
+/// Lists the names of the model, then the adapters.
 pub(in crate::api) async fn models(State(app): State<Arc<App>>) -> Json<Value> {
     let model = &app.model;
     let created = unix_s() as u64;

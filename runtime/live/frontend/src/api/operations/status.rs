@@ -14,23 +14,23 @@ fn status(is_good: bool) -> StatusCode {
     if is_good { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }
 }
 
-/// Whether every engine serves.
+/// Whether all engines are healthy.
 pub(in crate::api) async fn health(State(app): State<Arc<App>>) -> StatusCode {
     status(app.engines.is_healthy())
 }
 
-/// As [`health`], and refused while the start-up delay lasts.
+/// Like [`health`], but not ready during the startup delay.
 pub(in crate::api) async fn ready(State(app): State<Arc<App>>) -> StatusCode {
     status(app.is_ready())
 }
 
-/// The version of vLLM that is simulated.
+/// The simulated version of vLLM.
 pub(in crate::api) async fn version(State(app): State<Arc<App>>) -> Json<Value> {
     let version = app.engines.settings().map(|settings| settings.vllm_version).unwrap_or_default();
     Json(json!({"version": version, "vcr_version": env!("CARGO_PKG_VERSION")}))
 }
 
-/// Requests for text in progress.
+/// The number of text requests in progress.
 pub(in crate::api) async fn load(State(app): State<Arc<App>>) -> Json<Value> {
     Json(json!({"server_load": app.load.load(Ordering::Relaxed)}))
 }

@@ -1,7 +1,7 @@
 //! `POST /classify`.
 //!
-//! A class is a direction drawn from its label; its logit is twenty times the cosine of the angle
-//! between that and the embedding. The meaning of a text is not known.
+//! The logit of a class is twenty times the cosine between the embedding and a random direction drawn from the
+//! class label. It does not depend on the meaning of the text.
 
 use std::sync::Arc;
 
@@ -16,9 +16,9 @@ use crate::api::request::body::{Body, FastJson};
 use crate::server::App;
 use crate::server::error::ApiError;
 
-/// The labels of Transformers where a model has none of its own.
+/// Transformers' labels for models without their own.
 const LABELS: [&str; 2] = ["LABEL_0", "LABEL_1"];
-/// Logits are cosines times this.
+/// The factor from cosines to logits.
 const SCALE: f64 = 20.0;
 
 #[derive(Serialize)]
@@ -29,14 +29,13 @@ pub(in crate::api) struct Class {
     num_classes: usize,
 }
 
-/// Answers with classes.
 pub(in crate::api) async fn classify(
     State(app): State<Arc<App>>,
     headers: HeaderMap,
     body: Body<PoolRequest>,
 ) -> Result<Json<List<Class>>, ApiError> {
     let FastJson(mut request) = body?;
-    // The activation applies to the classes, not to the embedding.
+    // The activation is applied to the classes, not to the embedding.
     let has_softmax = request.options.use_activation.take().unwrap_or(true);
     let answer = request.vectors(&app, &headers, "classify", None).await?;
     let class = |(index, vector): (usize, &Vec<f32>)| {
@@ -49,7 +48,7 @@ pub(in crate::api) async fn classify(
     Ok(Json(answer.list(data)))
 }
 
-/// The cosine of the angle between a vector of length 1 and the direction of a label.
+/// The cosine between a unit vector and the direction of a label.
 fn cosine_to_label(vector: &[f32], label: &str) -> f64 {
     let mut stream = Stream::new(0, label);
     let directions: Vec<f64> = vector.iter().map(|_| stream.normal()).collect();

@@ -1,4 +1,4 @@
-//! `POST /v2/embed`: embeddings in Cohere's words.
+//! `POST /v2/embed`: embeddings in Cohere's API.
 
 use std::sync::Arc;
 
@@ -16,7 +16,6 @@ use crate::api::request::body::{Body, FastJson};
 use crate::server::App;
 use crate::server::error::ApiError;
 
-/// The body of a request.
 #[derive(Debug, Deserialize)]
 pub(in crate::api) struct EmbedRequest {
     model: Option<String>,
@@ -90,7 +89,7 @@ struct Embeddings {
 }
 
 impl EmbedRequest {
-    /// The request of `/v1/embeddings` that has the same meaning.
+    /// Converts the request to one for `/v1/embeddings`.
     fn translated(&self) -> Result<PoolRequest, ApiError> {
         let chat = |parts: Vec<Value>| json!([{"role": "user", "content": parts}]);
         let image = |url: &str| json!({"type": "image_url", "image_url": {"url": url}});
@@ -122,7 +121,7 @@ impl EmbedRequest {
     }
 }
 
-/// A bit for each number, eight in a row: whether it is not negative.
+/// Packs the signs of eight numbers into a byte: 1 means not negative.
 fn bits(vector: &[f32]) -> Vec<u8> {
     let byte = |numbers: &[f32]| numbers.iter().fold(0, |byte, number| byte << 1 | u8::from(*number >= 0.0));
     vector.chunks(8).map(byte).collect()
@@ -154,7 +153,6 @@ fn encoded(vectors: Vec<Vec<f32>>, types: &[EmbeddingType]) -> Result<Embeddings
     Ok(all)
 }
 
-/// Answers with embeddings.
 pub(in crate::api) async fn embed(
     State(app): State<Arc<App>>,
     headers: HeaderMap,

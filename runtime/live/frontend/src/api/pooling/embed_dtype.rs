@@ -1,6 +1,5 @@
-//! Number formats of vectors in bytes, by vLLM's names.
+//! Number formats of embeddings in bytes, by vLLM's names.
 
-/// A number format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::api) struct EmbedDtype {
     pub(in crate::api) name: &'static str,
@@ -8,7 +7,7 @@ pub(in crate::api) struct EmbedDtype {
     mantissa_bits: u32,
 }
 
-/// vLLM's, the first being the usual one.
+/// vLLM's formats, the default first.
 const DTYPES: [EmbedDtype; 5] = [
     EmbedDtype { name: "float32", exponent_bits: 8, mantissa_bits: 23 },
     EmbedDtype { name: "float16", exponent_bits: 5, mantissa_bits: 10 },
@@ -18,15 +17,15 @@ const DTYPES: [EmbedDtype; 5] = [
 ];
 
 impl EmbedDtype {
-    /// The format of this name, or the usual one.
+    /// Returns the format with this name, or the default. The error lists the names.
     pub(in crate::api) fn named(name: Option<&str>) -> Result<Self, String> {
         let Some(name) = name else { return Ok(DTYPES[0]) };
         let names = || format!("`{}`", DTYPES.map(|dtype| dtype.name).join("`, `"));
         DTYPES.into_iter().find(|dtype| dtype.name == name).ok_or_else(names)
     }
 
-    /// Appends a number in this format. Numbers of vectors are between -1 and 1, which all formats
-    /// represent.
+    /// Appends a number in this format. Numbers of embeddings are between -1 and 1, which is within the range of
+    /// all formats.
     pub(in crate::api) fn write(self, number: f32, is_big_endian: bool, out: &mut Vec<u8>) {
         let size = (1 + self.exponent_bits + self.mantissa_bits) as usize / 8;
         let bits = self.bits(number);
@@ -37,20 +36,20 @@ impl EmbedDtype {
         }
     }
 
-    /// The nearest number of the format; of two the even one.
+    /// Rounds to the nearest number of the format, ties to even.
     fn bits(self, number: f32) -> u32 {
         if self.mantissa_bits == 23 {
             return number.to_bits();
         }
         let sign = u32::from(number.is_sign_negative()) << (self.exponent_bits + self.mantissa_bits);
         let bias = (1 << (self.exponent_bits - 1)) - 1;
-        // Numbers below the least exponent have that one, and no leading 1.
+        // Subnormal numbers use the smallest exponent and have no leading 1.
         let exponent = ((number.to_bits() >> 23) & 0xff).cast_signed() - 127;
         let exponent = exponent.max(1 - bias);
         let unit_exponent = i64::from(exponent) - i64::from(self.mantissa_bits);
         let unit = f64::from_bits((1023 + unit_exponent).cast_unsigned() << 52);
         let units = (f64::from(number.abs()) / unit).round_ties_even() as u32;
-        // The leading 1 of the units, where there is one, adds 1 to the exponent.
+        // If there is a leading 1, it adds 1 to the exponent.
         let before = (exponent + bias - 1).cast_unsigned() << self.mantissa_bits;
         sign | (before + units)
     }

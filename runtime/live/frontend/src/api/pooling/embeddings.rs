@@ -29,7 +29,7 @@ struct Pooled {
     data: Encoded,
 }
 
-/// The number of dimensions that a request wants.
+/// Checks the requested number of dimensions.
 pub(in crate::api) fn dimensions(model: &Model, asked: Option<i64>) -> Result<Option<u32>, ApiError> {
     let Some(asked) = asked else { return Ok(None) };
     let longest = model.embedding_dimensions;
@@ -40,7 +40,6 @@ pub(in crate::api) fn dimensions(model: &Model, asked: Option<i64>) -> Result<Op
     })
 }
 
-/// Answers with embeddings.
 pub(in crate::api) async fn embeddings(
     State(app): State<Arc<App>>,
     headers: HeaderMap,

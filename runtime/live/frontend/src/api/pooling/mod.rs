@@ -1,4 +1,4 @@
-//! Shared by requests for embeddings, pooling, classes and scores.
+//! Shared parts of requests for embeddings, pooling, classes and scores.
 
 pub(super) mod classify;
 pub(super) mod cohere;
@@ -24,7 +24,7 @@ use crate::server::error::ApiError;
 use crate::server::model::Model;
 use crate::server::{App, unix_s};
 
-/// Fields that all of these requests have.
+/// Fields that all these requests have.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub(super) struct PoolOptions {
     pub(super) model: Option<String>,
@@ -35,12 +35,12 @@ pub(super) struct PoolOptions {
     truncate_prompt_tokens: Option<i64>,
     truncation_side: Option<Side>,
     pub(super) use_activation: Option<bool>,
-    /// Tokens of a prompt at most, if more are not cut off but refused.
+    /// The maximum length of a prompt, if longer prompts must be refused rather than cut.
     #[serde(skip)]
     pub(super) refused_above: Option<i64>,
 }
 
-/// The end of a prompt that is cut off.
+/// The side of a long prompt that is cut off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Side {
@@ -48,7 +48,7 @@ enum Side {
     Right,
 }
 
-/// Fields of requests whose input is a prompt, several, or a chat.
+/// Fields of requests whose input is one prompt, several prompts, or a chat.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct PoolRequest {
     #[serde(flatten)]
@@ -71,7 +71,7 @@ pub(super) struct PoolRequest {
     normalize: Option<Value>,
 }
 
-/// How vectors are written.
+/// How vectors are encoded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum EncodingFormat {
@@ -82,7 +82,7 @@ pub(super) enum EncodingFormat {
     BytesOnly,
 }
 
-/// The order of the bytes of a number.
+/// The byte order of numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Endianness {
@@ -91,7 +91,7 @@ pub(super) enum Endianness {
     Big,
 }
 
-/// Counts of tokens, in vLLM's fields.
+/// Token counts, with vLLM's fields.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct PoolUsage {
     prompt_tokens: usize,
@@ -113,7 +113,7 @@ impl PoolUsage {
     }
 }
 
-/// An answer that is a list.
+/// A response with a list of items.
 #[derive(Serialize)]
 pub(in crate::api) struct List<T> {
     id: String,
@@ -124,7 +124,7 @@ pub(in crate::api) struct List<T> {
     usage: PoolUsage,
 }
 
-/// Vectors with the other parts of their answer.
+/// The vectors of a response, with its other fields.
 pub(super) struct Vectors {
     pub(super) id: String,
     pub(super) created: u64,
@@ -134,14 +134,14 @@ pub(super) struct Vectors {
 }
 
 impl Vectors {
-    /// The answer with these items instead of the vectors.
+    /// Builds the response with these items instead of the vectors.
     pub(super) fn list<T>(self, data: Vec<T>) -> List<T> {
         let Self { id, created, model, prompt_tokens, .. } = self;
         List { id, object: "list", created, model, data, usage: PoolUsage::new(prompt_tokens) }
     }
 }
 
-/// One text or tokens.
+/// One input: a text, tokens, or a chat.
 pub(super) enum Prompt {
     Text(String),
     Tokens(Vec<u32>),
@@ -202,7 +202,7 @@ impl PoolRequest {
         }
     }
 
-    /// Computes its vectors.
+    /// Computes the vectors of the request's prompts.
     pub(super) async fn vectors(
         mut self,
         app: &Arc<App>,
@@ -218,7 +218,7 @@ impl PoolRequest {
 }
 
 impl PoolOptions {
-    /// Computes the vectors of prompts.
+    /// Computes the vectors of these prompts.
     pub(super) async fn vectors(
         &self,
         app: &Arc<App>,
@@ -248,7 +248,7 @@ impl PoolOptions {
         Ok(Vectors { id, created, model, vectors, prompt_tokens })
     }
 
-    /// Cuts a prompt as asked, and refuses one that does not fit.
+    /// Cuts a prompt as requested, and refuses a prompt that is still too long.
     fn fit(&self, model: &Model, (tokens, media): &mut MediaPrompt) -> Result<(), ApiError> {
         let longest = i64::from(model.max_model_len);
         if let Some(asked) = self.truncate_prompt_tokens {
@@ -285,7 +285,7 @@ impl PoolOptions {
     }
 }
 
-/// A chat, or a list of chats.
+/// Reads a chat, or a list of chats.
 fn chats(value: Value, field: &'static str) -> Result<Vec<Prompt>, ApiError> {
     let expected = || ApiError::malformed(format!("{field}: expected a list of messages, or a list of such lists"));
     let Value::Array(items) = value else { return Err(expected()) };
@@ -307,7 +307,7 @@ fn chats(value: Value, field: &'static str) -> Result<Vec<Prompt>, ApiError> {
     several.collect()
 }
 
-/// One prompt or several: texts, lists of tokens, or chats.
+/// Reads one prompt or several: texts, lists of tokens, or chats.
 fn inputs(value: Value) -> Result<Vec<Prompt>, ApiError> {
     let expected = || ApiError::malformed("input: expected a text, a list of tokens, a chat, or a list of these");
     let token = |value: &Value| value.as_u64().and_then(|token| u32::try_from(token).ok()).ok_or_else(expected);

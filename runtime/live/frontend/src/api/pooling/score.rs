@@ -1,7 +1,6 @@
-//! `POST /score`, `POST /rerank` and their other paths.
+//! `POST /score`, `POST /rerank` and their aliases.
 //!
-//! As with vLLM's embedding models, a score is the cosine of the angle between the
-//! embeddings of a pair.
+//! As with vLLM's embedding models, a score is the cosine between the embeddings of a pair.
 
 use std::sync::Arc;
 
@@ -18,7 +17,7 @@ use crate::server::App;
 use crate::server::error::ApiError;
 use crate::server::model::Model;
 
-/// Fields that scores and ranks share.
+/// Fields that both kinds of requests have.
 #[derive(Debug, Deserialize)]
 struct PairOptions {
     #[serde(flatten)]
@@ -29,7 +28,6 @@ struct PairOptions {
     max_tokens_per_doc: i64,
 }
 
-/// The body of a request for scores.
 #[derive(Debug, Deserialize)]
 pub(in crate::api) struct ScoreRequest {
     #[serde(flatten)]
@@ -40,7 +38,6 @@ pub(in crate::api) struct ScoreRequest {
     documents: Value,
 }
 
-/// The body of a request for ranks.
 #[derive(Debug, Deserialize)]
 pub(in crate::api) struct RerankRequest {
     #[serde(flatten)]
@@ -85,7 +82,7 @@ struct Document {
     multi_modal: Option<()>,
 }
 
-/// One text or several.
+/// Reads one text or several.
 fn texts(value: Value, field: &str) -> Result<Vec<String>, ApiError> {
     let items = match value {
         Value::Array(items) => items,
@@ -102,7 +99,7 @@ fn texts(value: Value, field: &str) -> Result<Vec<String>, ApiError> {
 }
 
 impl PairOptions {
-    /// Embeds queries, then documents.
+    /// Computes the embeddings of the queries, then of the documents.
     async fn vectors(
         &self,
         app: &Arc<App>,
@@ -136,7 +133,7 @@ impl PairOptions {
     }
 }
 
-/// Tokens of a text at most; 0 means no limit.
+/// The maximum number of tokens of a text. 0 means no limit.
 fn limit(model: &Model, asked: i64, name: &'static str) -> Result<Option<usize>, ApiError> {
     let longest = model.max_model_len;
     match usize::try_from(asked) {
@@ -147,7 +144,7 @@ fn limit(model: &Model, asked: i64, name: &'static str) -> Result<Option<usize>,
     }
 }
 
-/// The scores of pairs: of each document and its query, or the only one.
+/// The score of each document with its query, or with the only query.
 fn scores(vectors: &[Vec<f32>], queries: usize) -> Vec<f64> {
     let (queries, documents) = vectors.split_at(queries);
     let query = |index: usize| if queries.len() == 1 { &queries[0] } else { &queries[index] };
@@ -162,7 +159,6 @@ fn cosine(one: &[f32], other: &[f32]) -> f64 {
     if lengths > 0.0 { product(one, other) / lengths } else { 0.0 }
 }
 
-/// Answers with the score of each pair.
 pub(in crate::api) async fn score(
     State(app): State<Arc<App>>,
     headers: HeaderMap,
@@ -176,7 +172,7 @@ pub(in crate::api) async fn score(
     Ok(Json(answer.list(data)))
 }
 
-/// Answers with documents in the order of their scores.
+/// Answers with the documents, highest score first.
 pub(in crate::api) async fn rerank(
     State(app): State<Arc<App>>,
     headers: HeaderMap,
@@ -195,7 +191,7 @@ pub(in crate::api) async fn rerank(
         relevance_score,
     };
     let mut results: Vec<_> = documents.into_iter().enumerate().zip(scores).map(rank).collect();
-    // Equal ones stay in their order.
+    // The sort is stable: equal scores keep their order.
     results.sort_by(|one, other| other.relevance_score.total_cmp(&one.relevance_score));
     if top_n > 0 {
         results.truncate(top_n);

@@ -1,4 +1,4 @@
-//! Vectors as answers write them: numbers, base64, or bytes.
+//! Encodes vectors as numbers, base64, or bytes.
 
 use axum::body::Body;
 use axum::http::{HeaderName, HeaderValue, header};
@@ -12,7 +12,7 @@ use super::embed_dtype::EmbedDtype;
 use super::{EncodingFormat, Endianness, PoolRequest, PoolUsage, Vectors};
 use crate::server::error::ApiError;
 
-/// How the vectors of an answer are written.
+/// How the vectors of a response are encoded.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::api) struct Encoding {
     format: EncodingFormat,
@@ -29,7 +29,7 @@ pub(in crate::api) enum Encoded {
 }
 
 impl Encoding {
-    /// The parameters of the request.
+    /// Reads the encoding from the request.
     pub(in crate::api) fn of(request: &PoolRequest) -> Result<Self, ApiError> {
         let asked = request.embed_dtype.as_deref();
         let dtype = EmbedDtype::named(asked).map_err(|names| {
@@ -50,7 +50,7 @@ impl Encoding {
         bytes
     }
 
-    /// A vector in an answer of JSON.
+    /// Encodes a vector for a JSON response.
     pub(in crate::api) fn json(self, vector: Vec<f32>) -> Encoded {
         match self.format {
             EncodingFormat::Float => Encoded::Numbers(vector),
@@ -58,7 +58,7 @@ impl Encoding {
         }
     }
 
-    /// The answer in bytes, if requested: all vectors in a row, described in a header.
+    /// If the request wants bytes, builds a response with all vectors, described in a header.
     pub(in crate::api) fn raw(self, of: &Vectors) -> Option<Response> {
         let has_metadata = match self.format {
             EncodingFormat::Float | EncodingFormat::Base64 => return None,

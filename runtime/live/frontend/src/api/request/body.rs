@@ -17,15 +17,15 @@ use crate::server::App;
 use crate::server::error::ApiError;
 use crate::server::frontend_kind::FrontendKind;
 
-/// Values in a body at most. Each may take a hundred bytes of memory, so that a body of
-/// a few megabytes would take gigabytes; prompts of all models are far shorter.
+/// The maximum number of values in a body. A value may take a hundred bytes of memory, so a body of a few megabytes
+/// could take gigabytes. Real prompts are far shorter.
 const MAX_VALUES: usize = 4 << 20;
 
 /// The body of a request, or its error.
 pub(in crate::api) type Body<T> = Result<FastJson<T>, ApiError>;
 
-/// The body of a request, read as [`Json`] reads it, with its errors. Where it is
-/// valid that takes half the time: nothing is noted down of the path to an error.
+/// Reads a body as [`Json`] does, with the same errors. Valid bodies take half the time, because the path to a
+/// possible error is not tracked.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::api) struct FastJson<T>(pub(in crate::api) T);
 
@@ -40,13 +40,13 @@ impl<T: DeserializeOwned> FromRequest<Arc<App>> for FastJson<T> {
     }
 }
 
-/// Bodies up to this length are checked by the rules of vLLM's server in Python where they are not simply read.
+/// Longer bodies are not checked by the rules of vLLM's Python server.
 const CHECKED_BYTES_MAX: usize = 1 << 20;
 
 /// The frontend whose error texts are used.
 #[derive(Clone, Copy, Debug)]
 struct Words {
-    /// The path and the model's limits, for errors in the words of the Python server.
+    /// The path and the model's limits, if errors have the Python server's texts.
     python: Option<(&'static str, Limits)>,
 }
 
@@ -58,13 +58,12 @@ impl Words {
         Self { python: path.map(|path| (path, limits)) }
     }
 
-    /// The refusal of a content type.
+    /// Converts the error for a wrong content type.
     fn kind(self, checked: Result<(), ApiError>) -> Result<(), ApiError> {
         if self.python.is_some() { checked.map_err(|_| Refused::media_type().into()) } else { checked }
     }
 
-    /// Parses the bytes of a body. Nulls are checked again, because null here often means a missing
-    /// value.
+    /// Parses a body. Bodies with null are checked again, because here null often means a missing value.
     fn read<T: DeserializeOwned>(self, bytes: &[u8]) -> Result<T, ApiError> {
         let Some((path, limits)) = self.python.filter(|_| bytes.len() <= CHECKED_BYTES_MAX) else {
             return read(bytes);
@@ -82,12 +81,12 @@ impl Words {
     }
 }
 
-/// The bytes of a request that has not reached the engines yet, for its error texts.
+/// The bytes of a request before it reaches the engines, for error texts.
 #[derive(Clone, Debug)]
 pub(in crate::api) struct Given(Option<(&'static str, Limits, Bytes)>);
 
 impl Given {
-    /// The refusal of a request in the words of the frontend that the server is like.
+    /// Returns the refusal of a request, with the error text of the simulated frontend.
     pub(in crate::api) fn refusal(&self, error: ApiError) -> ApiError {
         let Some((path, limits, bytes)) = self.0.as_ref().filter(|_| error.status == StatusCode::BAD_REQUEST) else {
             return error;
@@ -104,8 +103,8 @@ impl From<Refused> for ApiError {
     }
 }
 
-/// A request with a JSON body, as [`FastJson`] reads it, and its headers, which are moved
-/// where axum's own way to take both would copy them.
+/// A request with a JSON body, read as by [`FastJson`], and its headers. The headers are moved; axum's tuple of
+/// extractors would copy them.
 #[derive(Clone, Debug)]
 pub(in crate::api) struct Call<T> {
     pub(in crate::api) headers: HeaderMap,
@@ -128,19 +127,18 @@ impl<T: DeserializeOwned> FromRequest<Arc<App>> for Call<T> {
     }
 }
 
-/// Memory that a length in a head reserves at most, until the body is that long.
+/// The maximum memory that is reserved because of a stated length. Longer bodies grow as they arrive.
 const RESERVED_BYTES: usize = 64 << 20;
 
-/// The length of a body, if its head states it.
+/// The length of a body, if the headers state it.
 fn body_length(headers: &HeaderMap) -> Option<usize> {
     headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok())
 }
 
-/// The bytes of a body, each frame freed as soon as it is copied. A body of one frame is not
-/// copied.
+/// Collects a body. Each frame is freed as soon as it is copied. A body of one frame is not copied.
 async fn collected(request: Request, length: Option<usize>) -> Result<Bytes, ApiError> {
     let mut frames = request.with_limited_body().into_body().into_data_stream().map(|frame| {
-        // With the error text of axum's own collection of a body.
+        // Use the error text that axum uses when it collects a body.
         frame.map_err(|error| ApiError::malformed(format!("Failed to buffer the request body: {error}")))
     });
     let Some(first) = frames.next().await.transpose()? else { return Ok(Bytes::new()) };
@@ -156,7 +154,7 @@ async fn collected(request: Request, length: Option<usize>) -> Result<Bytes, Api
     Ok(bytes.into())
 }
 
-/// Reads the bytes of a body.
+/// Parses a body.
 pub(in crate::api) fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
     if bytes.len() > MAX_VALUES && values(bytes) > MAX_VALUES {
         return Err(ApiError::invalid(format!("invalid body: expected at most {MAX_VALUES} JSON values")));
@@ -167,10 +165,10 @@ pub(in crate::api) fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiEr
     }
 }
 
-/// Room for a short answer: it is written without growing.
+/// Initial capacity, enough for a short response.
 const ANSWER_BYTES: usize = 1024;
 
-/// The answer of a value, as [`Json`] makes it.
+/// Builds a response like [`Json`].
 pub(in crate::api) fn json(value: &impl Serialize) -> Response {
     let mut bytes = Vec::with_capacity(ANSWER_BYTES);
     match serde_json::to_writer(&mut bytes, value) {
@@ -179,12 +177,12 @@ pub(in crate::api) fn json(value: &impl Serialize) -> Response {
     }
 }
 
-/// Refuses a content type that is no JSON, as [`Json`] does.
+/// Refuses a content type that is not JSON, as [`Json`] does.
 async fn check_kind(kind: Option<&HeaderValue>) -> Result<(), ApiError> {
     if kind.is_some_and(|kind| kind.as_bytes() == b"application/json") {
         return Ok(());
     }
-    // For other JSON types axum names an empty body, whose syntax error comes next.
+    // For other JSON types, axum reports the syntax error of the empty body.
     let mut probe = Request::new(HttpBody::empty());
     probe.headers_mut().extend(kind.map(|kind| (header::CONTENT_TYPE, kind.clone())));
     match Json::<IgnoredAny>::from_request(probe, &()).await {
@@ -193,7 +191,7 @@ async fn check_kind(kind: Option<&HeaderValue>) -> Result<(), ApiError> {
     }
 }
 
-/// An upper bound of the number of values in a JSON text: its separators and opening brackets.
+/// An upper bound for the number of values in a JSON text: it counts separators and opening brackets.
 fn values(text: &[u8]) -> usize {
     let (mut count, mut is_text, mut is_escaped) = (1, false, false);
     for byte in text {
@@ -230,7 +228,7 @@ mod tests {
         assert!(check_kind(None).await.is_err_and(|error| error.message.contains("application/json")));
     }
 
-    /// A body in several frames with a limit of `limit` bytes.
+    /// A body of several frames, with a limit in bytes.
     fn framed(limit: usize) -> Request {
         let frames = ["ab", "", "cde"].map(Ok::<_, std::io::Error>);
         let mut request = Request::new(HttpBody::from_stream(futures_util::stream::iter(frames)));

@@ -1,4 +1,4 @@
-//! Parts that requests share.
+//! Shared parts of requests.
 
 pub(super) mod body;
 pub(super) mod prompt;
@@ -24,7 +24,7 @@ pub(super) struct StreamOptions {
 }
 
 impl StreamOptions {
-    /// Refuses options without a stream; an empty object has none.
+    /// Refuses stream options without a stream. An empty object is allowed.
     pub(super) fn check(options: Option<&Self>, stream: bool) -> Result<(), ApiError> {
         let is_empty =
             options.is_none_or(|options| options.include_usage.is_none() && options.continuous_usage_stats.is_none());
@@ -34,7 +34,8 @@ impl StreamOptions {
         Err(ApiError::invalid_param("stream_options", "stream_options are only supported when stream=true."))
     }
 
-    /// Whether a stream ends with its usage, and whether each chunk has one. `app` may force the former.
+    /// Whether a stream ends with usage, and whether each chunk has usage. The server's options can force the
+    /// first.
     pub(super) fn usages(options: Option<&Self>, app: &App) -> (bool, bool) {
         let options = options.copied().unwrap_or_default();
         let include = app.options.forces_usage || options.include_usage.unwrap_or(false);
@@ -42,7 +43,7 @@ impl StreamOptions {
     }
 }
 
-/// Properties of a request other than its prompt and its sampling.
+/// Fields of a rendered request other than its prompt and sampling parameters.
 #[derive(Clone, Debug)]
 pub(super) struct Carried {
     pub(super) stream: bool,
@@ -52,7 +53,7 @@ pub(super) struct Carried {
     pub(super) return_token_ids: Option<bool>,
 }
 
-/// A value whose null is its default.
+/// Reads null as the default value.
 pub(super) fn or_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
@@ -61,7 +62,7 @@ where
     Option::deserialize(deserializer).map(Option::unwrap_or_default)
 }
 
-/// A number of likeliest tokens; -1 and 0 are all of them.
+/// Reads `top_k`. -1 and 0 mean all tokens.
 pub(super) fn top_k<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<i64>, D::Error> {
     let given: Option<i64> = Option::deserialize(deserializer)?;
     match given {
@@ -76,7 +77,7 @@ pub(super) fn yes() -> bool {
     true
 }
 
-/// Declares a request for text: its own fields and the common ones.
+/// Declares a request for text, from its own fields and the common ones.
 macro_rules! text_request {
     (
         $(#[$meta:meta])*
@@ -138,7 +139,7 @@ macro_rules! text_request {
         }
 
         impl $name {
-            /// Checks that all requests pass, in the order of vLLM.
+            /// Checks that all requests for text must pass, in vLLM's order.
             fn check_shared(
                 &self,
                 model: &$crate::server::model::Model,
@@ -158,7 +159,7 @@ macro_rules! text_request {
                 })
             }
 
-            /// Its sampling parameters but for the number of tokens and logprobs.
+            /// The sampling parameters, except the number of tokens and logprobs.
             fn take_sampling(&mut self) -> $crate::generate::Sampling {
                 $crate::generate::Sampling {
                     frequency_penalty: self.frequency_penalty,
@@ -197,7 +198,7 @@ macro_rules! text_request {
                 }
             }
 
-            /// Properties of a rendered request other than its prompt and its sampling.
+            /// Fields of the rendered request other than its prompt and sampling parameters.
             fn carried(&self, headers: &axum::http::HeaderMap) -> super::request::Carried {
                 super::request::Carried {
                     stream: self.stream,
@@ -208,7 +209,7 @@ macro_rules! text_request {
                 }
             }
 
-            /// Its place and order.
+            /// Where and in which order the request is computed.
             fn placement(
                 &self,
                 headers: &axum::http::HeaderMap,
@@ -244,7 +245,7 @@ pub(super) struct Shared<'a> {
     pub(super) spaces_between_special_tokens: bool,
 }
 
-/// Completions of one request at most; each is a request of its own.
+/// The maximum number of completions of a request. Each completion is a separate engine request.
 pub(super) const MAX_N: u32 = 128;
 
 pub(super) fn check_shared(asked: &Shared<'_>) -> Result<(), ApiError> {
@@ -259,7 +260,7 @@ pub(super) fn check_shared(asked: &Shared<'_>) -> Result<(), ApiError> {
     if n > MAX_N {
         return Err(ApiError::invalid_param("n", format!("n must be from 1 to {MAX_N}, got {n}.")));
     }
-    // The server in Python has no such field, and takes lengths that bind nothing here.
+    // The Python server has no field `best_of`, and accepts any length.
     let is_rust = asked.frontend == FrontendKind::Rust;
     if is_rust && asked.best_of.is_some_and(|best_of| best_of != n.max(1)) {
         return Err(ApiError::invalid_param("best_of", "best_of is not supported."));
@@ -289,22 +290,21 @@ pub(super) fn check_shared(asked: &Shared<'_>) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// The value of a header that is a text.
+/// Returns the value of a header, unless it is empty or not text.
 fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim).filter(|text| !text.is_empty())
 }
 
-/// The engine that the header names; as in vLLM, one that is not a number names none.
+/// The data-parallel rank in the header. As in vLLM, a value that is not a number is ignored.
 pub(super) fn rank_of(headers: &HeaderMap) -> Option<u32> {
     header(headers, "x-data-parallel-rank").and_then(|text| text.parse().ok())
 }
 
-/// The priority in the header.
 pub(super) fn priority_of(headers: &HeaderMap) -> Option<i32> {
     header(headers, "x-vllm-priority").and_then(|text| text.parse().ok())
 }
 
-/// Refuses an invalid share of cached tokens.
+/// Refuses a `cache_hit_threshold` outside 0 to 1.
 pub(super) fn check_threshold(threshold: Option<f64>) -> Result<(), ApiError> {
     match threshold.filter(|threshold| !(0.0..=1.0).contains(threshold)) {
         None => Ok(()),
@@ -315,19 +315,18 @@ pub(super) fn check_threshold(threshold: Option<f64>) -> Result<(), ApiError> {
     }
 }
 
-/// The share of cached tokens that the header of llm-d-inference-sim asks for: more than
-/// any prompt has.
+/// The cache hit threshold that a header of llm-d-inference-sim requests: more than any prompt can reach.
 pub(super) fn least_cached_of(headers: &HeaderMap) -> Option<f64> {
     let is_asked = header(headers, "x-cache-threshold-finish-reason")?.eq_ignore_ascii_case("true");
     is_asked.then_some(f64::INFINITY)
 }
 
-/// The session that the header names.
+/// The session id in the header.
 pub(super) fn session_of(headers: &HeaderMap) -> Option<String> {
     header(headers, SESSION_ID.as_str()).map(str::to_owned)
 }
 
-/// Where a model must be named, an empty name names none, but for the server in Python.
+/// An empty model name is an error, except in the Python server.
 pub(super) fn check_named(name: Option<&str>, model: &Model) -> Result<(), ApiError> {
     match name {
         Some("") if model.frontend == FrontendKind::Rust => Err(ApiError::unknown_model("")),
@@ -335,7 +334,7 @@ pub(super) fn check_named(name: Option<&str>, model: &Model) -> Result<(), ApiEr
     }
 }
 
-/// The server in Python refuses outputs that are longer than the longest sequence.
+/// The Python server refuses outputs longer than the maximum model length.
 pub(super) fn check_length(model: &Model, name: &'static str, tokens: Option<u32>) -> Result<(), ApiError> {
     match (model.frontend, tokens) {
         (FrontendKind::Python, Some(tokens)) if tokens > model.max_model_len => {
@@ -350,12 +349,12 @@ pub(super) fn check_length(model: &Model, name: &'static str, tokens: Option<u32
     }
 }
 
-/// The name in the header, even an empty one.
+/// The request id in the header, which may be empty.
 pub(super) fn id_header(headers: &HeaderMap) -> Option<&str> {
     headers.get("x-request-id").and_then(|value| value.to_str().ok())
 }
 
-/// The name of a request: the header's, its own, or one made up.
+/// The request id: from the header, from the body, or a new one.
 pub(super) fn request_id(ids: &RequestIds, headers: &HeaderMap, prefix: &str, own: Option<&str>) -> String {
     match id_header(headers).or(own) {
         Some(id) => format!("{prefix}-{id}"),
@@ -363,8 +362,8 @@ pub(super) fn request_id(ids: &RequestIds, headers: &HeaderMap, prefix: &str, ow
     }
 }
 
-/// Checks what depends on the server, once for all requests of a call and before an engine gets them: the room in which
-/// an SGLang engine meets another one, and the structure that answers must or may have.
+/// Checks a submission against the server's state, once per call and before the engines get it: the bootstrap room
+/// for a disaggregated SGLang engine, and the structures that answers must or may have.
 pub(super) async fn check_submission(app: &App, asked: &mut crate::generate::EngineSubmission) -> Result<(), ApiError> {
     let mode = app.options.sglang.as_ref().and_then(|info| info.get("disaggregation_mode"));
     if mode.is_some_and(|mode| mode != "null") {
@@ -386,13 +385,13 @@ pub(super) async fn check_submission(app: &App, asked: &mut crate::generate::Eng
         return app.structures.check(std::sync::Arc::clone(structure)).await.map_err(ApiError::invalid);
     }
     if let Some(chance) = &mut asked.chance {
-        // Requests that draw it are refused.
+        // If the structure is invalid, only the requests that draw it are refused.
         chance.refusal = app.structures.check(std::sync::Arc::clone(&chance.structured_outputs)).await.err();
     }
     Ok(())
 }
 
-/// Sends the `index`th of the requests of one call to an engine.
+/// Sends one of the `count` requests of a call to an engine.
 pub(super) fn submit(
     app: &Arc<App>,
     id: &str,
@@ -406,7 +405,7 @@ pub(super) fn submit(
     }
     let crate::generate::EngineSubmission { mut request, mut text, chance } = asked;
     text.least_cached = text.least_cached.or(app.options.least_cached);
-    // Engines read the place among several completions off this name.
+    // Engines read the index among several completions from this id.
     request.request_id = if count > 1 { app.ids.behind(&format!("{index}_{id}")) } else { app.ids.behind(id) };
     request.external_req_id = Some(id.to_owned());
     request.arrival_time = crate::server::unix_s();
@@ -425,7 +424,7 @@ pub(super) fn submit(
     Ok(crate::generate::TextStream::new(outputs, &app.model.tokenizer, text, detokenizer))
 }
 
-/// Sends the `count` equal requests of one call to engines.
+/// Sends the `count` equal requests of a call to the engines.
 pub(super) fn submit_all(
     app: &Arc<App>,
     id: &str,
@@ -436,7 +435,7 @@ pub(super) fn submit_all(
     requests.map(|(index, asked)| submit(app, id, index, count, asked)).collect()
 }
 
-/// The parameters of a KV transfer, including the fields of SGLang's routers.
+/// Adds the fields of SGLang's routers to the parameters of a KV transfer.
 pub(super) fn with_bootstrap(
     params: Option<serde_json::Map<String, serde_json::Value>>,
     bootstrap: [(&str, Option<serde_json::Value>); 3],
@@ -449,8 +448,9 @@ pub(super) fn with_bootstrap(
     Some(params)
 }
 
-/// The parameters of the `index`th prompt's KV transfer: its own values of lists, and its own room as SGLang counts
-/// them, from the one of the call. A server of SGLang checks the values; to one of vLLM, unusable ones are a miss.
+/// The parameters of one prompt's KV transfer. Lists have one value per prompt. A single bootstrap room is
+/// incremented per prompt, as in SGLang. An SGLang server refuses invalid values; a vLLM server treats them as a
+/// cache miss.
 pub(super) fn transfer_of(
     params: Option<&serde_json::Map<String, serde_json::Value>>,
     index: usize,

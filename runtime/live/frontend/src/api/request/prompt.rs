@@ -18,8 +18,8 @@ pub(in crate::api) enum Prompt {
     TokenLists(Vec<Vec<u32>>),
 }
 
-/// Reads prompts straight into their lists: serde's buffer for an untagged enum is many times as
-/// large as a long list of tokens.
+/// Reads prompts directly into lists. serde's buffer for an untagged enum would be many times larger than a long
+/// list of tokens.
 impl<'de> Deserialize<'de> for Prompt {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         match Item::deserialize(deserializer)? {
@@ -34,7 +34,7 @@ impl<'de> Deserialize<'de> for Prompt {
     }
 }
 
-/// A prompt, or an element of its lists.
+/// A prompt, or an element of a prompt list.
 enum Item {
     Token(u32),
     Text(String),
@@ -50,11 +50,11 @@ impl<'de> Deserialize<'de> for Item {
     }
 }
 
-/// Tokens of a list that are read before memory is taken for them.
+/// How many tokens of a list are read before memory is allocated.
 const FIRST_TOKENS: usize = 128;
 
-/// The tokens of a list that begins with `first`, without the room that other items take.
-/// A short list is copied once instead of with each growth.
+/// Reads a list of tokens that starts with `first`, without storing an [`Item`] per token. A short list is copied
+/// once instead of at each growth.
 fn tokens<'de, A: SeqAccess<'de>>(first: u32, mut items: A) -> Result<Item, A::Error> {
     let (mut start, mut count) = ([first; FIRST_TOKENS], 1);
     let mut tokens = Vec::new();
@@ -80,7 +80,7 @@ fn tokens<'de, A: SeqAccess<'de>>(first: u32, mut items: A) -> Result<Item, A::E
     Ok(if are_tokens { Item::Tokens(tokens) } else { Item::Other })
 }
 
-/// A token, or anything else.
+/// A token, or any other value.
 struct MaybeToken(Option<u32>);
 
 impl<'de> Deserialize<'de> for MaybeToken {
@@ -191,7 +191,7 @@ impl<'de> Visitor<'de> for ItemVisitor {
     }
 }
 
-/// A prompt in tokens, and its text where that was given.
+/// A prompt as tokens, and its text if the request contained text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::api) struct Tokenized {
     pub(in crate::api) tokens: Vec<u32>,
@@ -199,7 +199,7 @@ pub(in crate::api) struct Tokenized {
 }
 
 impl Prompt {
-    /// The tokens of all prompts; `id` is the request's name for errors.
+    /// Tokenizes all prompts. `id` is the request id, for errors.
     pub(in crate::api) fn tokenize(
         self,
         model: &Model,
@@ -249,10 +249,10 @@ fn without_tokens(id: &str, model: &Model) -> ApiError {
     })
 }
 
-/// The Python server's error for a prompt without tokens.
+/// The Python server's error for an empty prompt.
 const NO_PROMPT: &str = "The decoder prompt cannot be empty";
 
-/// The refusal of a list without tokens.
+/// The error for an empty list of tokens.
 pub(in crate::api) fn no_tokens(id: &str, model: &Model) -> ApiError {
     ApiError::invalid(match model.frontend {
         FrontendKind::Python => NO_PROMPT.to_owned(),
@@ -260,7 +260,7 @@ pub(in crate::api) fn no_tokens(id: &str, model: &Model) -> ApiError {
     })
 }
 
-/// Keeps the last tokens of a prompt; -1 keeps as many as the model takes.
+/// Keeps the last tokens of a prompt. -1 keeps as many as the model supports.
 pub(in crate::api) fn truncate_to(
     tokens: &mut Vec<u32>,
     limit: Option<i64>,

@@ -1,4 +1,4 @@
-//! Structured outputs: the requested structures, by vLLM's rules and with its error texts.
+//! Structured outputs, by vLLM's rules and with its error texts.
 
 use std::sync::Arc;
 
@@ -11,12 +11,11 @@ use vcr_wire::Value;
 use crate::generate::wire_of_text;
 use crate::server::error::ApiError;
 
-/// Objects and lists in a schema may be nested this deep.
+/// The maximum nesting depth of a schema.
 const NESTING_MAX: usize = 64;
-/// Depth of a structural tag around its schemas, at most.
+/// The maximum nesting depth of a structural tag around its schemas.
 const TAG_NESTING: usize = 16;
 
-/// The `response_format` of a request.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(in crate::api) enum ResponseFormat {
@@ -35,25 +34,25 @@ pub(in crate::api) enum ResponseFormat {
 pub(in crate::api) struct JsonSchema {
     #[serde(rename = "name")]
     _name: String,
-    /// Its keys stay in their order.
+    /// A JSON schema. Its keys keep their order.
     #[serde(alias = "json_schema")]
     schema: Templated,
 }
 
-/// The one kind of structure that an output must have.
+/// The constraint on an output.
 #[derive(Clone, Debug)]
 enum Constraint {
-    /// A schema as JSON.
+    /// A JSON schema, as text.
     Json(String),
     Regex(String),
     Choice(Vec<String>),
     Grammar(String),
     JsonObject,
-    /// A tag as JSON.
+    /// A structural tag, as JSON text.
     StructuralTag(String),
 }
 
-/// A structure and how it may be filled.
+/// A constraint and its options.
 #[derive(Clone, Debug)]
 pub(in crate::api) struct Structure {
     constraint: Constraint,
@@ -89,7 +88,7 @@ impl Constraint {
         }
     }
 
-    /// Refuses structures that no engine could follow.
+    /// Refuses constraints that no engine supports.
     fn check(&self) -> Result<(), String> {
         let empty = |text: &str| text.trim().is_empty();
         let name = self.name();
@@ -173,13 +172,13 @@ fn text_of(value: &Templated) -> String {
     serde_json::to_string(value).unwrap_or_else(|_| "null".to_owned())
 }
 
-/// An error without its place in a text that the client has not sent.
+/// Formats an error without its position, which refers to a text that the client did not send.
 fn without_place(error: &serde_json::Error) -> String {
     let text = error.to_string();
     text.split_once(" at line ").map_or(text.clone(), |(message, _)| message.to_owned())
 }
 
-/// The structure that `structured_outputs` asks for.
+/// Reads the structure in `structured_outputs`.
 pub(in crate::api) fn own(given: Option<&Templated>) -> Result<Option<Structure>, ApiError> {
     let Some(given) = given else { return Ok(None) };
     let structure = serde_json::from_str::<Given>(&text_of(given))
@@ -190,7 +189,7 @@ pub(in crate::api) fn own(given: Option<&Templated>) -> Result<Option<Structure>
     })
 }
 
-/// The `response_format` of a text completion, which is checked late.
+/// Parses the `response_format` of a text completion. vLLM checks it late.
 pub(in crate::api) fn late_format(format: Option<&Templated>) -> Result<Option<ResponseFormat>, ApiError> {
     let format = format.map(|format| serde_json::from_str(&text_of(format))).transpose();
     format.map_err(|error| {
@@ -199,7 +198,7 @@ pub(in crate::api) fn late_format(format: Option<&Templated>) -> Result<Option<R
     })
 }
 
-/// The structure that a request asks for in one way, the other, or both.
+/// Combines the structures in `response_format` and `structured_outputs`.
 pub(in crate::api) fn structure(
     format: Option<&ResponseFormat>,
     given: Option<&Templated>,
@@ -229,7 +228,7 @@ pub(in crate::api) fn structure(
     Ok(Some(structure))
 }
 
-/// A structure in the terms of engines.
+/// Converts a structure for engines.
 pub(in crate::api) fn wire(structure: Structure) -> Arc<Value> {
     let name = structure.constraint.name();
     let constraint = match structure.constraint {
@@ -254,7 +253,7 @@ pub(in crate::api) fn wire(structure: Structure) -> Arc<Value> {
     Arc::new(Value::Map(pairs))
 }
 
-/// A structural tag in the terms of engines.
+/// Converts a structural tag for engines.
 pub(in crate::api) fn tag(tag: String) -> Arc<Value> {
     let pairs = vec![("structural_tag".into(), tag.as_str().into()), ("_backend".into(), "xgrammar".into())];
     Arc::new(Value::Map(pairs))

@@ -25,10 +25,10 @@ use crate::server::error::ApiError;
 use crate::server::model::Model;
 use crate::server::{App, Counted};
 
-/// Tokens of an output unless a request says how many.
+/// The default length of an output.
 const DEFAULT_MAX_TOKENS: u32 = 128;
 
-/// A value for all prompts of a call, or one for each.
+/// One value for all prompts of a call, or one value per prompt.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged, expecting = "expected a value of this field, or a list with one for each prompt")]
 enum Each<T> {
@@ -76,13 +76,13 @@ struct SamplingParams {
     json_schema: Option<String>,
     regex: Option<String>,
     ebnf: Option<String>,
-    // Unknown parameters are ignored, and lists are no parameters.
+    // Ignores unknown parameters. With `flatten`, a list is not accepted.
     #[serde(flatten)]
     _other: BTreeMap<String, IgnoredAny>,
 }
 
 impl SamplingParams {
-    /// In the terms of engines, without logprobs.
+    /// Converts the parameters for engines, without logprobs.
     fn sampling(self) -> Result<Sampling, ApiError> {
         let grammars = [
             ("json", self.json_schema.map(|schema| serde_json::from_str(&schema).unwrap_or(Value::from(schema)))),
@@ -120,7 +120,6 @@ impl SamplingParams {
     }
 }
 
-/// The body of a request.
 #[derive(Debug, Deserialize)]
 #[serde(expecting = "an object")]
 pub(super) struct GenerateRequest {
@@ -142,39 +141,38 @@ pub(super) struct GenerateRequest {
     bootstrap_room: Option<Value>,
     routed_dp_rank: Option<u32>,
     data_parallel_rank: Option<u32>,
-    // What is not simulated, and must not be passed over.
+    // Fields that are not simulated. Requests with them are refused.
     input_embeds: Option<Value>,
     image_data: Option<Value>,
     video_data: Option<Value>,
     audio_data: Option<Value>,
     session_params: Option<Value>,
-    // Unknown fields are passed over, and lists are not requests.
+    // Ignores unknown fields. With `flatten`, a list is not accepted as a request.
     #[serde(flatten)]
     _other: BTreeMap<String, IgnoredAny>,
 }
 
-/// What an answer shows besides text and tokens.
+/// What an answer contains besides text and tokens.
 #[derive(Clone, Debug)]
 struct Shown {
     rid: String,
     prompt_tokens: usize,
     has_logprobs: bool,
     top_logprobs: usize,
-    /// Tokens of the prompt that are shown, where any are.
+    /// The prompt's tokens, if some of them are returned.
     prompt: Option<Vec<u32>>,
     first_shown: usize,
 }
 
 struct Form {
     shown: Vec<Shown>,
-    /// Whether the answer is a list.
+    /// Whether the response is a list.
     is_batch: bool,
     has_texts: bool,
     begun: Instant,
     eos: Option<u32>,
 }
 
-/// Answers text or tokens with both.
 pub(super) async fn generate(
     State(app): State<Arc<App>>,
     Call { headers, body: request, given: _ }: Call<Box<GenerateRequest>>,
@@ -206,7 +204,7 @@ fn refused(error: &ApiError) -> Response {
 }
 
 impl GenerateRequest {
-    /// The prompts in tokens, and whether they are a batch.
+    /// The tokenized prompts, and whether they are a batch.
     fn prompts(&mut self, model: &Model) -> Result<(Vec<Vec<u32>>, bool), ApiError> {
         let unusable = [
             ("input_embeds", &self.input_embeds),
@@ -248,7 +246,7 @@ impl GenerateRequest {
         Ok((prompts, is_batch))
     }
 
-    /// Checks that each list has a value for each prompt, and that no two requests have one name.
+    /// Checks that each list has one value per prompt, and that request ids are unique.
     fn check_lists(&self, num_prompts: usize) -> Result<(), ApiError> {
         let is_wrong = |length: Option<usize>| length.is_some_and(|length| length != num_prompts);
         if is_wrong(Each::num_values(self.rid.as_ref())) {
@@ -277,7 +275,7 @@ impl GenerateRequest {
         Ok(())
     }
 
-    /// Where a prompt is computed, and its order.
+    /// Where and in which order a prompt is computed.
     fn placement(&self, model: &Model, index: usize, rank: Option<u32>) -> Result<Placement, ApiError> {
         let adapter = Each::of(self.lora_path.as_ref(), index).flatten();
         Ok(Placement {
@@ -313,7 +311,7 @@ impl GenerateRequest {
     }
 }
 
-/// What an engine gets of a prompt, and as how many requests.
+/// The submission for one prompt, and the number of completions.
 struct Asked {
     shown: Shown,
     n: u32,
@@ -321,8 +319,8 @@ struct Asked {
 }
 
 impl GenerateRequest {
-    /// The checked parts of a request for the engines, and whether its answer is a list. `base` names requests without
-    /// a name.
+    /// Converts the request to submissions. Also returns whether the response is a list. `base` is the request id
+    /// if the request has none.
     fn asked(&mut self, model: &Model, base: &str, rank: Option<u32>) -> Result<(Vec<Asked>, bool), ApiError> {
         let (prompts, is_batch) = self.prompts(model)?;
         let (num_prompts, mut is_list) = (prompts.len(), is_batch);
@@ -363,7 +361,7 @@ impl GenerateRequest {
     }
 }
 
-/// The prompts of a body of `/generate`, as the render endpoints of vLLM show them.
+/// Renders the prompts of a `/generate` body in the format of vLLM's render endpoints.
 pub fn render_generate(body: &[u8], model: &Model) -> Result<Value, ApiError> {
     let (asked, _) = read::<GenerateRequest>(body)?.asked(model, "rendered", None)?;
     let rendered = |asked: &Asked| {
@@ -373,7 +371,7 @@ pub fn render_generate(body: &[u8], model: &Model) -> Result<Value, ApiError> {
     Ok(asked.iter().map(rendered).collect())
 }
 
-/// Checks a request and hands its prompts to the engines.
+/// Checks a request and sends its prompts to the engines.
 async fn start(
     app: &Arc<App>,
     mut request: Box<GenerateRequest>,
@@ -399,7 +397,7 @@ async fn start(
 }
 
 impl Form {
-    /// An answer so far.
+    /// The answer so far, as JSON.
     fn output(&self, index: usize, answer: &Piece) -> Value {
         let Shown { rid, prompt_tokens, .. } = &self.shown[index];
         let mut meta = json!({
@@ -455,7 +453,7 @@ impl Form {
         let own = |positions: &[Position]| -> Vec<Value> {
             positions.iter().filter_map(|Position(entries)| entries.first()).map(|entry| self.entry(entry)).collect()
         };
-        // As in SGLang, the first token that is shown has no logprob.
+        // As in SGLang, the first returned token has no logprob.
         let of_prompt = answer.prompt_logprobs.as_deref().zip(shown.prompt.as_deref());
         let (input, input_tops) = of_prompt.map_or_else(Default::default, |(positions, prompt)| {
             let later = &positions[shown.first_shown.min(positions.len())..];
@@ -478,7 +476,7 @@ impl Form {
 struct Stream {
     form: Form,
     merged: Merged,
-    /// Each event has all of its answer, as SGLang's.
+    /// The answers so far. As in SGLang, each event contains the whole answer.
     answers: Vec<Piece>,
     _counted: Counted,
 }
@@ -499,7 +497,7 @@ impl Source for Stream {
     }
 }
 
-/// The stream of a request that is refused: SGLang has begun it by then.
+/// The stream of a refused request. As in SGLang, the stream starts before the error.
 struct Failed(ApiError);
 
 impl Source for Failed {

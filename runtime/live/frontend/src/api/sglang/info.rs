@@ -1,4 +1,4 @@
-//! What SGLang's server tells of itself, and what changes its engines.
+//! SGLang's endpoints for information about the server, and for changes of its engines.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::generate::{Merged, Placement, Sampling};
 use crate::server::App;
 use crate::server::error::ApiError;
 
-/// Whether a token comes. A server that is busy is not asked for one.
+/// Checks health by generating a token, unless other requests are in progress.
 pub(super) async fn health_generate(State(app): State<Arc<App>>) -> StatusCode {
     let token = async {
         if app.load.load(std::sync::atomic::Ordering::Relaxed) > 0 {
@@ -32,7 +32,6 @@ pub(super) async fn health_generate(State(app): State<Arc<App>>) -> StatusCode {
     if is_well { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }
 }
 
-/// The model.
 pub(super) async fn model_info(State(app): State<Arc<App>>) -> Json<Value> {
     let name = app.model.names.first();
     let mode = app.options.sglang.as_ref().and_then(|info| info.get("disaggregation_mode"));
@@ -54,7 +53,7 @@ pub(super) async fn model_info(State(app): State<Arc<App>>) -> Json<Value> {
     }))
 }
 
-/// Settings, and a state for each engine.
+/// The settings, and the state of each engine.
 pub(super) async fn server_info(State(app): State<Arc<App>>) -> Json<Value> {
     let mut info = app.options.sglang.clone().unwrap_or_default();
     let loads = app.engines.loads();
@@ -70,13 +69,13 @@ pub(super) async fn server_info(State(app): State<Arc<App>>) -> Json<Value> {
     Json(info.into())
 }
 
-/// Requests under way by engine, as routers ask for them.
+/// The number of requests in progress per engine, for routers.
 pub(super) async fn load(State(app): State<Arc<App>>) -> Json<Value> {
     let of_rank = |(rank, load): (usize, usize)| json!({"dp_rank": rank, "num_reqs": load});
     Json(app.engines.loads().into_iter().enumerate().map(of_rank).collect())
 }
 
-/// Empties the radix cache, unless a request is under way.
+/// Resets the radix cache, unless requests are in progress.
 pub(super) async fn flush_cache(State(app): State<Arc<App>>) -> Result<Response, ApiError> {
     let is_flushed = app.engines.reset_prefix_cache(false, false).await.map_err(call_error("flush_cache"))?;
     Ok(if is_flushed {
@@ -88,7 +87,6 @@ pub(super) async fn flush_cache(State(app): State<Arc<App>>) -> Result<Response,
     })
 }
 
-/// The body of a request to end others.
 #[derive(Deserialize)]
 pub(super) struct AbortRequest {
     #[serde(default)]
@@ -97,7 +95,7 @@ pub(super) struct AbortRequest {
     abort_all: bool,
 }
 
-/// Ends a request, or all. One that is not known is none.
+/// Aborts one request or all. Unknown ids are ignored.
 pub(super) async fn abort_request(
     State(app): State<Arc<App>>,
     body: Body<AbortRequest>,

@@ -1,4 +1,4 @@
-//! SGLang's server: what it has besides the endpoints of vLLM, and its forms of those that both have.
+//! SGLang's server: its own endpoints, and the endpoints it shares with vLLM, in SGLang's format.
 
 mod generate;
 mod info;
@@ -15,7 +15,7 @@ use super::{chat, completions, operations, tokens, translated};
 use crate::server::App;
 use crate::server::routes::Routes;
 
-/// All endpoints of SGLang that are simulated.
+/// All simulated endpoints of SGLang.
 pub(super) fn routes(app: Arc<App>) -> Routes {
     let shared = Routes::new()
         .route("/v1/completions", post(completions::completions))

@@ -1,4 +1,4 @@
-//! Answers that vLLM has as well, in SGLang's form.
+//! Converts vLLM's responses to SGLang's format.
 
 use std::sync::Arc;
 
@@ -12,11 +12,11 @@ use serde_json::{Map, Value, json};
 
 use crate::server::App;
 
-/// Fields of a choice, but for its ids of tokens, which are there on request alone.
+/// The fields of a choice that SGLang returns. Token ids are returned only on request.
 const CHOICE: [&str; 7] = ["index", "text", "message", "delta", "logprobs", "finish_reason", "matched_stop"];
 const IDS: [&str; 2] = ["token_ids", "prompt_token_ids"];
 
-/// Changes an answer, or each event of a stream.
+/// Converts a response, or each event of a stream.
 pub(super) async fn speak(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let (mut parts, body) = next.run(request).await.into_parts();
     let eos = app.model.eos_tokens.first().copied();
@@ -25,7 +25,7 @@ pub(super) async fn speak(State(app): State<Arc<App>>, request: Request, next: N
         Body::from_stream(body.into_data_stream().map(move |frame| frame.map(|events| of_events(&events, eos))))
     } else if kind.starts_with(b"application/json") {
         parts.headers.remove(header::CONTENT_LENGTH);
-        // The answer is in memory already.
+        // The response is in memory already.
         let whole = to_bytes(body, usize::MAX).await.unwrap_or_default();
         Body::from(of_json(&whole, eos).unwrap_or(whole))
     } else {
@@ -40,7 +40,7 @@ fn of_json(bytes: &[u8], eos: Option<u32>) -> Option<Bytes> {
     serde_json::to_vec(&value).ok().map(Bytes::from)
 }
 
-/// A frame has whole events.
+/// Converts events. A frame contains only complete events.
 fn of_events(events: &[u8], eos: Option<u32>) -> Bytes {
     let mut out = Vec::with_capacity(events.len());
     for line in events.split_inclusive(|byte| *byte == b'\n') {
@@ -60,7 +60,7 @@ fn of_events(events: &[u8], eos: Option<u32>) -> Bytes {
 fn rewrite(value: &mut Value, eos: Option<u32>) {
     let Some(fields) = value.as_object_mut() else { return };
     if let Some(mut error) = fields.remove("error") {
-        // Errors of Anthropic's API, which have a `type`, have the same form in SGLang.
+        // For errors of Anthropic's API, which have a `type`, SGLang uses the same format.
         if fields.contains_key("type") {
             fields.insert("error".to_owned(), error);
             return;
@@ -105,7 +105,7 @@ fn of_choice(choice: &mut Map<String, Value>, eos: Option<u32>) {
         let reasoning = text.remove("reasoning").unwrap_or_default();
         text.insert("reasoning_content".to_owned(), reasoning);
         text.entry("role").or_insert(Value::Null);
-        // The first delta has the role, and an empty text.
+        // The first delta contains the role and an empty text.
         let none = if text["role"].is_string() && part == "delta" { "".into() } else { Value::Null };
         text.entry("content").or_insert(none);
         let has_calls = text.get("tool_calls").and_then(Value::as_array).is_some_and(|calls| !calls.is_empty());

@@ -1,4 +1,4 @@
-//! Media of a prompt in tokens, as rendered requests have them.
+//! Media of a tokenized prompt, in the format of rendered requests.
 
 use std::collections::BTreeMap;
 
@@ -8,12 +8,12 @@ use vcr_wire::{MmFeature, PlaceholderRange};
 
 use crate::server::error::ApiError;
 
-/// Hashes and places of media, by modality.
+/// Hashes and positions of media, by modality.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(in crate::api) struct Features {
     mm_hashes: BTreeMap<String, Vec<String>>,
     mm_placeholders: BTreeMap<String, Vec<Place>>,
-    /// Tensors, which are not read.
+    /// Tensors. They are ignored.
     #[serde(default)]
     kwargs_data: Option<Value>,
 }
@@ -25,7 +25,6 @@ struct Place {
 }
 
 impl Features {
-    /// The features of a prompt.
     pub(in crate::api) fn of(features: &[MmFeature]) -> Self {
         let mut all = Self::default();
         for feature in features {
@@ -36,10 +35,10 @@ impl Features {
         all
     }
 
-    /// As engines take them, for a prompt of this many tokens.
+    /// Converts the features for engines. `prompt_tokens` is the length of the prompt.
     ///
     /// # Errors
-    /// When hashes and places do not belong together, or a place is not in the prompt.
+    /// When hashes and positions do not match, or a position is outside the prompt.
     pub(in crate::api) fn placed(self, prompt_tokens: usize) -> Result<Vec<MmFeature>, ApiError> {
         let refused = |what: &str| Err(ApiError::invalid_param("features", what));
         if !self.mm_hashes.keys().eq(self.mm_placeholders.keys()) {

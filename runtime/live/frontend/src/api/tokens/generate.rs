@@ -1,4 +1,4 @@
-//! `POST /inference/v1/generate`: tokens in, tokens out.
+//! `POST /inference/v1/generate`: generates tokens from tokens.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,8 +26,7 @@ use crate::server::frontend_kind::FrontendKind;
 use crate::server::model::Model;
 use crate::server::{App, Counted};
 
-/// Sampling parameters in the names of vLLM's own class. The name of the type is part of
-/// error messages.
+/// Sampling parameters with the field names of vLLM's class. Error messages contain the name of this type.
 #[derive(Clone, Debug, Default, Deserialize)]
 struct GenerateSamplingParams {
     n: Option<u32>,
@@ -61,7 +60,6 @@ struct SamplingParams {
     vllm_xargs: Option<Map<String, Value>>,
 }
 
-/// The body of a request.
 #[derive(Clone, Debug, Deserialize)]
 pub(in crate::api) struct GenerateRequest {
     request_id: Option<String>,
@@ -78,13 +76,13 @@ pub(in crate::api) struct GenerateRequest {
     cache_hit_threshold: Option<f64>,
     features: Option<Features>,
     return_token_ids: Option<bool>,
-    // Unknown fields are passed over, and lists are not requests.
+    // Ignores unknown fields. With `flatten`, a list is not accepted as a request.
     #[serde(flatten)]
     _other: BTreeMap<String, IgnoredAny>,
 }
 
 impl GenerateRequest {
-    /// Checks the request, in the order of vLLM.
+    /// Checks the request, in vLLM's order.
     fn check(&self, model: &Model) -> Result<(), ApiError> {
         let of_params = |message| Err(ApiError::invalid_param("sampling_params", message));
         let params = &self.sampling_params.inner;
@@ -103,7 +101,7 @@ impl GenerateRequest {
         if params.prompt_logprobs.is_some() && self.stream {
             return of_params("`prompt_logprobs` are not available when `stream=true`.");
         }
-        // Stops by text take a detokenizer, which has no part in this API.
+        // Stop strings need a detokenizer, which this API does not use.
         let is_rust = model.frontend == FrontendKind::Rust;
         if is_rust && self.sampling_params.stop.clone().is_some_and(|stop| !stop.into_vec().is_empty()) {
             return Err(ApiError::invalid_param("stop", "stop is not supported."));
@@ -157,7 +155,7 @@ impl GenerateRequest {
     }
 }
 
-/// Characters of a salt at most.
+/// The maximum length of a cache salt, in characters.
 const SALT_CHARS_MAX: usize = 128;
 
 #[derive(Serialize)]
@@ -188,7 +186,7 @@ fn logprobs(positions: &[Position], are_wanted: bool) -> Option<Value> {
     are_wanted.then(|| json!({"content": token_logprobs(positions)}))
 }
 
-/// The length of a prompt, in the words of the server in Python.
+/// Checks the length of a prompt, with the Python server's error text.
 fn check_decoder_prompt(model: &Model, tokens: usize) -> Result<(), ApiError> {
     let limit = model.max_model_len;
     if model.frontend == FrontendKind::Rust || tokens < limit as usize {
@@ -206,7 +204,6 @@ fn check_decoder_prompt(model: &Model, tokens: usize) -> Result<(), ApiError> {
     }))
 }
 
-/// Answers in tokens.
 pub(in crate::api) async fn generate(
     State(app): State<Arc<App>>,
     Call { headers, body: mut request, given }: Call<GenerateRequest>,

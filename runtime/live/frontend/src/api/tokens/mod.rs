@@ -1,4 +1,4 @@
-//! Endpoints whose requests or answers are tokens.
+//! Endpoints with tokens in the request or the response.
 
 pub(super) mod features;
 pub(super) mod generate;

@@ -1,5 +1,5 @@
-//! Render endpoints: a request becomes one in tokens, as `/inference/v1/generate` takes
-//! it, and nothing is computed.
+//! Render endpoints. They convert a request to the tokenized form that `/inference/v1/generate` accepts, and
+//! compute nothing.
 
 use std::sync::Arc;
 
@@ -34,8 +34,7 @@ pub enum RenderedApi {
     Responses,
 }
 
-/// Renders the body of a request as the render endpoint of its API does, without a
-/// server.
+/// Renders a request body like the render endpoint of its API, without a server.
 pub fn render_body(api: RenderedApi, body: &[u8], model: &Model, chats: &ChatOptions) -> Result<Value, ApiError> {
     fn json(rendered: impl Serialize) -> Result<Value, ApiError> {
         serde_json::to_value(rendered)
@@ -51,7 +50,7 @@ pub fn render_body(api: RenderedApi, body: &[u8], model: &Model, chats: &ChatOpt
     }
 }
 
-/// Prefix of the ids of chats.
+/// The id prefix of chats.
 const CHAT_PREFIX: &str = "chatcmpl";
 
 fn rendered_messages(request: &Value, with: Rendering<'_>, headers: &HeaderMap) -> Result<Rendered, ApiError> {
@@ -66,7 +65,6 @@ fn rendered_response(request: &Value, with: Rendering<'_>, headers: &HeaderMap) 
     translated::chat(responses::chat_request(request, &[]))?.rendered(with, headers, "resp")
 }
 
-/// Renders a chat.
 pub(in crate::api) async fn chat(
     State(app): State<Arc<App>>,
     headers: HeaderMap,
@@ -76,7 +74,6 @@ pub(in crate::api) async fn chat(
     request.rendered(Rendering::of(&app), &headers, CHAT_PREFIX).map(Json)
 }
 
-/// Renders prompts.
 pub(in crate::api) async fn completions(
     State(app): State<Arc<App>>,
     headers: HeaderMap,
@@ -86,7 +83,6 @@ pub(in crate::api) async fn completions(
     request.rendered(Rendering::of(&app), &headers).map(Json)
 }
 
-/// Renders a request of Anthropic's API.
 pub(in crate::api) async fn messages(
     State(app): State<Arc<App>>,
     headers: HeaderMap,
@@ -96,7 +92,6 @@ pub(in crate::api) async fn messages(
     rendered_messages(&request, Rendering::of(&app), &headers).map(Json)
 }
 
-/// Renders a request for a response.
 pub(in crate::api) async fn responses(
     State(app): State<Arc<App>>,
     headers: HeaderMap,

@@ -1,4 +1,4 @@
-//! Requests in tokens, as render endpoints answer them.
+//! Tokenized requests, the responses of render endpoints.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::server::chats::ChatOptions;
 use crate::server::ids::RequestIds;
 use crate::server::model::Model;
 
-/// Inputs of rendering: a server without its engines.
+/// What rendering needs: a server without engines.
 #[derive(Clone, Copy)]
 pub(in crate::api) struct Rendering<'a> {
     pub(in crate::api) model: &'a Model,
@@ -29,7 +29,6 @@ impl<'a> Rendering<'a> {
     }
 }
 
-/// A request in tokens.
 #[derive(Debug, Serialize)]
 pub(in crate::api) struct Rendered {
     request_id: String,
@@ -78,7 +77,7 @@ impl Rendered {
         }
     }
 
-    /// Adds the arguments that the chat's template had.
+    /// Sets the variables that the chat template got.
     pub(in crate::api) fn set_template_kwargs(&mut self, kwargs: Option<&BTreeMap<String, Templated>>) {
         let kwargs = kwargs.filter(|kwargs| !kwargs.is_empty());
         self.reasoning_parser_kwargs = kwargs.map(|kwargs| json!({ "chat_template_kwargs": kwargs }));
@@ -94,7 +93,7 @@ fn given_structure(structure: &vcr_wire::Value) -> Value {
     structure
 }
 
-/// The parameters that a request gave, by vLLM's names; none of the model's defaults.
+/// The sampling parameters of a request by vLLM's names, without the model's defaults.
 fn sampling_params(sampling: Sampling) -> Map<String, Value> {
     let number = |value: Option<f32>| value.map(wide);
     let repetition = sampling.repetition_detection.map(|repetition| {

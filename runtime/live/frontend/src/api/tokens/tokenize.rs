@@ -18,7 +18,7 @@ use crate::server::App;
 use crate::server::error::ApiError;
 use crate::server::model::Model;
 
-/// A chat, or else a text.
+/// A chat, or otherwise a text.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 pub(in crate::api) enum TokenizeRequest {
@@ -67,8 +67,8 @@ impl ChatTokens {
     }
 }
 
-/// The tokens of a text or a chat, as they are answered: a list of JSON values would take
-/// eight times their memory.
+/// The tokens of a text or chat. This type is serialized directly: a list of JSON values would take eight times the
+/// memory.
 #[derive(Debug, Serialize)]
 pub(in crate::api) struct Tokens {
     count: usize,
@@ -77,7 +77,6 @@ pub(in crate::api) struct Tokens {
     tokens: Vec<u32>,
 }
 
-/// Answers with the tokens of a text or a chat.
 pub(in crate::api) async fn tokenize(
     State(app): State<Arc<App>>,
     body: Body<TokenizeRequest>,
@@ -100,14 +99,12 @@ pub(in crate::api) async fn tokenize(
     Ok(Json(Tokens { count: tokens.len(), max_model_len: app.model.max_model_len, token_strs, tokens }))
 }
 
-/// Tokens.
 #[derive(Debug, Deserialize)]
 pub(in crate::api) struct DetokenizeRequest {
     model: Option<String>,
     tokens: Vec<u32>,
 }
 
-/// The text of tokens.
 pub(in crate::api) async fn detokenize(
     State(app): State<Arc<App>>,
     body: Body<DetokenizeRequest>,
@@ -118,7 +115,7 @@ pub(in crate::api) async fn detokenize(
     Ok(Json(json!({"prompt": app.model.tokenizer.decode(&request.tokens, false)})))
 }
 
-/// The tokenizer's configuration, where the server may show it.
+/// The tokenizer's configuration, if the server is allowed to return it.
 pub(in crate::api) async fn tokenizer_info(State(app): State<Arc<App>>) -> Json<Value> {
     Json(app.options.tokenizer_info.clone().unwrap_or_default())
 }

@@ -18,7 +18,7 @@ use crate::dialects::{ChatChunk, Event};
 use crate::server::App;
 use crate::server::error::ApiError;
 
-/// An error in the words of this API.
+/// An error in the format of this API.
 pub(in crate::api) struct Refusal(ApiError);
 
 impl<E: Into<ApiError>> From<E> for Refusal {
@@ -51,7 +51,6 @@ impl Translation for MessageStream {
     }
 }
 
-/// Answers messages.
 pub(in crate::api) async fn messages(
     State(app): State<Arc<App>>,
     headers: HeaderMap,
@@ -70,7 +69,6 @@ pub(in crate::api) async fn messages(
     Ok(Json(anthropic::message(&id, &model, &choice, usage)).into_response())
 }
 
-/// Counts the tokens of a prompt.
 pub(in crate::api) async fn count_tokens(State(app): State<Arc<App>>, body: Body<Value>) -> Result<Response, Refusal> {
     let FastJson(request) = body?;
     let translated = anthropic::prompt_request(&request);

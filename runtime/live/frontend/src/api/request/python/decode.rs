@@ -1,9 +1,9 @@
-//! The position and reason of a parse error of Python's `json`.
+//! Finds the position and reason of a JSON error as Python's `json` reports it.
 
-/// Nesting that is followed at most.
+/// The maximum nesting depth that is checked.
 const DEPTH_MAX: usize = 200;
 
-/// The problem of a text and the index of its character. None if Python reads it.
+/// Returns the error in a text and the index of its character. None if Python accepts the text.
 pub(super) fn problem(text: &str) -> Option<(String, usize)> {
     let mut reader = Reader { chars: text.chars().collect(), at: 0, depth: 0 };
     if reader.chars.first() == Some(&'\u{feff}') {

@@ -1,4 +1,4 @@
-//! Kinds of values as Pydantic checks and converts them.
+//! Checks and converts values as Pydantic does.
 
 use serde_json::{Map, Number, Value};
 
@@ -11,31 +11,30 @@ pub(super) enum Kind {
     Float,
     Text,
     Int,
-    /// An integer from here on.
+    /// An integer of at least this value.
     IntFrom(i64),
-    /// An integer that is null where it is 0.
+    /// An integer; 0 is read as null.
     IntOrNull,
-    /// An integer of 64 bits.
+    /// A 64-bit integer.
     Int64,
     OneOf(&'static [&'static str]),
     List(&'static Kind),
-    /// A list with a minimum and a maximum number of items.
+    /// A list with a minimum and a maximum length.
     ListOf(&'static Kind, usize, usize),
     Dict(&'static Kind),
     Optional(&'static Kind),
-    /// One of several types, and the name of this part in an error's location, if any.
+    /// One of several types. The text is the type's part of an error's location, and may be empty.
     Union(&'static [(&'static str, Kind)]),
     Model(&'static [Field]),
-    /// A dictionary with these keys.
+    /// A `TypedDict` with these keys.
     Typed(&'static [Field]),
     Dataclass(&'static str, &'static [Field]),
-    /// An object of a class that is no model, or its fields.
+    /// An instance of a class that is not a Pydantic model, or its fields.
     Instance(&'static str, &'static [Field]),
-    /// A text or anything that has items.
+    /// A string, or any value that has items.
     Iterable,
 }
 
-/// A field of a model.
 pub(super) struct Field {
     pub(super) name: &'static str,
     pub(super) kind: Kind,
@@ -50,7 +49,7 @@ pub(super) const fn optional(name: &'static str, kind: Kind) -> Field {
     Field { name, kind, is_required: false }
 }
 
-/// An error of validation.
+/// A validation error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Problem {
     kind: &'static str,
@@ -73,25 +72,25 @@ impl Problem {
         Self { context: Some(context), ..self }
     }
 
-    /// A body that is not JSON.
+    /// The error for a body that is not JSON.
     pub(super) fn no_json(reason: &str, at: usize) -> Self {
         let empty = Value::Object(Map::new());
         Self::new("json_invalid", &format!("body.{at}"), "JSON decode error", &empty)
             .with(format!("'error': {}", quoted(reason)))
     }
 
-    /// A body that is missing.
+    /// The error for a missing body.
     pub(super) fn no_body() -> Self {
         Self::missing("body".to_owned(), &Value::Null)
     }
 
-    /// A value that fails a check of its own.
+    /// The error for a value that fails a custom check.
     pub(super) fn value_error(place: &str, reason: &str, input: &Value) -> Self {
         Self::new("value_error", place, format!("Value error, {reason}"), input)
             .with(format!("'error': ValueError({})", quoted(reason)))
     }
 
-    /// It as the handler of vLLM writes it.
+    /// The text of the error, as vLLM's handler writes it.
     pub(super) fn text(&self) -> String {
         let Self { kind, place, message, input, context } = self;
         let (kind, place, message, input) = (quoted(kind), quoted(place), quoted(message), quoted(input));
@@ -100,13 +99,13 @@ impl Problem {
     }
 }
 
-/// A check in progress.
+/// A validation in progress.
 pub(super) struct Check {
     pub(super) problems: Vec<Problem>,
 }
 
 impl Check {
-    /// The value as Pydantic converts it; none if it does not fit, which is added to `problems`.
+    /// Converts a value as Pydantic does. If it does not fit, adds to `problems` and returns none.
     pub(super) fn value(&mut self, kind: &Kind, value: &Value, place: &str, is_strict: bool) -> Option<Value> {
         match kind {
             Kind::Any => Some(value.clone()),
@@ -307,7 +306,7 @@ impl Check {
         checked.into_iter().collect::<Option<Vec<_>>>().map(Value::Array)
     }
 
-    /// The first type that fits unchanged, or else the first one that fits after conversion.
+    /// Returns the first type that fits without conversion, or else the first that fits with conversion.
     fn union(&mut self, members: &[(&str, Kind)], value: &Value, place: &str) -> Option<Value> {
         for is_strict in [true, false] {
             let mut problems = Vec::new();
@@ -326,7 +325,7 @@ impl Check {
         None
     }
 
-    /// The fields of an object; further ones are kept.
+    /// Checks the fields of an object. Unknown fields are kept.
     fn fields(&mut self, fields: &[Field], value: &Value, place: &str, is_strict: bool) -> Option<Value> {
         let before = self.problems.len();
         let mut checked = value.as_object().cloned().unwrap_or_default();
@@ -346,7 +345,7 @@ impl Check {
     }
 }
 
-/// A model in which null fields count as missing.
+/// Removes null fields, which count as missing.
 fn without_nulls(mut value: Value) -> Value {
     if let Value::Object(fields) = &mut value {
         fields.retain(|_, value| !value.is_null());
@@ -354,7 +353,7 @@ fn without_nulls(mut value: Value) -> Value {
     value
 }
 
-/// A number that Python would show as one with a fraction.
+/// Returns a number, and its text as Python's float.
 pub(super) fn as_float(value: &Value) -> Option<(f64, String)> {
     value.as_f64().map(|number| (number, float(number)))
 }

@@ -1,7 +1,7 @@
-//! Requests as vLLM's Python API server reads them: its conversions, and its error texts.
+//! Reads requests as vLLM's Python API server does: same conversions, same error texts.
 //!
-//! A body that parses at once does not come here. Any other body is checked as Pydantic would, which either
-//! reports errors in that server's words or converts its values to the expected kinds.
+//! A body that parses directly does not need this module. Any other body is checked as Pydantic does. The result is
+//! either an error with the Python server's text, or a body with converted values.
 
 mod decode;
 mod kinds;
@@ -13,12 +13,12 @@ use serde_json::Value;
 
 use self::kinds::{Check, Kind, Problem};
 
-/// Most validation errors in a response.
+/// The maximum number of validation errors in a response.
 const TOLD_MAX: usize = 10;
-/// Characters of an error at most.
+/// The maximum length of one validation error, in characters.
 const TOLD_CHARS_MAX: usize = 1_000;
 
-/// Why a request is refused, in the words of Python.
+/// Why a request is refused, with the Python server's text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Refused {
     pub(super) status: u16,
@@ -32,7 +32,7 @@ impl Refused {
         Self { status: 400, kind: "BadRequestError", message: message.into(), param: None }
     }
 
-    /// An error of a field, whose value may be included.
+    /// An error about a field, and optionally its value.
     fn field(message: &str, name: &str, value: Option<String>) -> Self {
         let value = value.map(|value| format!(", value={value}")).unwrap_or_default();
         let message = format!("{message} (parameter={name}{value})");
@@ -43,7 +43,7 @@ impl Refused {
         Self { status: 500, kind: "InternalServerError", message, param: None }
     }
 
-    /// A refusal for at least one validation error.
+    /// The refusal for one or more validation errors.
     fn validation(problems: &[Problem]) -> Self {
         let count = problems.len();
         let label = if count == 1 { "error" } else { "errors" };
@@ -63,27 +63,27 @@ impl Refused {
         Self { kind: "Bad Request", param, ..Self::plain(message) }
     }
 
-    /// A body of another type than JSON.
+    /// The error for a content type other than JSON.
     pub(super) fn media_type() -> Self {
         let message = "1 validation error:\n  Unsupported Media Type: Only 'application/json' is allowed";
         Self { kind: "Bad Request", ..Self::plain(message) }
     }
 }
 
-/// Limits of the model for requests.
+/// The limits that the model imposes on requests.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     pub(super) max_model_len: u32,
     pub(super) vocab_size: u32,
 }
 
-/// The path, if its bodies are checked here.
+/// Returns the path if its bodies are checked here.
 pub(super) fn known(path: &str) -> Option<&'static str> {
     let paths = ["/v1/completions", "/v1/chat/completions", "/inference/v1/generate", "/tokenize", "/detokenize"];
     paths.into_iter().find(|known| *known == path)
 }
 
-/// A body with its values converted.
+/// Checks a body and converts its values.
 pub(super) fn checked(path: &str, text: &[u8], limits: &Limits) -> Result<Value, Refused> {
     let value = read(text)?;
     let rules = match path {
@@ -114,7 +114,7 @@ pub(super) fn checked(path: &str, text: &[u8], limits: &Limits) -> Result<Value,
         return Err(Refused::validation(&[problem]));
     }
     let Some(Value::Object(mut fields)) = checked else { return Err(Refused::validation(&check.problems)) };
-    // It has no such field.
+    // The Python server has no field `best_of`.
     fields.remove("best_of");
     let params = if path == "/inference/v1/generate" { fields.get("sampling_params") } else { None };
     let params = params.and_then(Value::as_object).unwrap_or(&fields);
@@ -128,7 +128,7 @@ pub(super) fn checked(path: &str, text: &[u8], limits: &Limits) -> Result<Value,
     Ok(Value::Object(fields))
 }
 
-/// The JSON of a body.
+/// Parses a body as JSON.
 fn read(text: &[u8]) -> Result<Value, Refused> {
     if text.is_empty() {
         return Err(Refused::validation(&[Problem::no_body()]));
@@ -137,7 +137,7 @@ fn read(text: &[u8]) -> Result<Value, Refused> {
         let text = String::from_utf8_lossy(text);
         match decode::problem(&text) {
             Some((reason, at)) => Err(Refused::validation(&[Problem::no_json(&reason, at)])),
-            // Python reads it: a mark of the order of bytes before the text, or half a pair of surrogates.
+            // Python accepts this text: it starts with a byte order mark, or contains a lone surrogate.
             None => serde_json::from_str(text.trim_start_matches('\u{feff}'))
                 .map_err(|error| Refused::plain(error.to_string())),
         }

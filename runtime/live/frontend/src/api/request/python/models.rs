@@ -1,4 +1,4 @@
-//! The bodies that vLLM's API server in Python reads, in the order of their fields.
+//! The request bodies of vLLM's Python API server, with fields in their order there.
 
 use super::kinds::Kind::{
     Any, Bool, Dataclass, Dict, Float, Instance, Int, Int64, IntFrom, IntOrNull, Iterable, List, ListOf, Model, OneOf,
@@ -92,7 +92,7 @@ const TOOL_CHOICE: Kind = Optional(&Union(&[
 ]));
 
 const CONTENT: Kind = Union(&[("", Text), ("", Iterable)]);
-/// A message of one of the roles of OpenAI, or of any other.
+/// A message with one of OpenAI's roles, or any other message.
 const MESSAGE: Kind = Union(&[
     (
         "ChatCompletionDeveloperMessageParam",
@@ -140,7 +140,6 @@ const MESSAGE: Kind = Union(&[
 const TOKEN: Kind = IntFrom(0);
 const PROMPT: Kind = Optional(&Union(&[("", List(&TOKEN)), ("", List(&List(&TOKEN))), ("", Text), ("", List(&Text))]));
 
-/// The body of `/v1/completions`.
 pub(super) const COMPLETION: &[Field] = &[
     optional("model", TEXT_OR_NONE),
     optional("prompt", PROMPT),
@@ -198,7 +197,6 @@ pub(super) const COMPLETION: &[Field] = &[
     optional("stream_interval", Optional(&IntFrom(1))),
 ];
 
-/// The body of `/v1/chat/completions`.
 pub(super) const CHAT: &[Field] = &[
     required("messages", List(&MESSAGE)),
     optional("model", TEXT_OR_NONE),
@@ -270,7 +268,7 @@ pub(super) const CHAT: &[Field] = &[
     optional("stream_interval", Optional(&IntFrom(1))),
 ];
 
-/// `sampling_params` of a body of tokens.
+/// `sampling_params` in the body of `/inference/v1/generate`.
 const SAMPLING: &[Field] = &[
     optional("n", Int),
     optional("presence_penalty", Float),
@@ -303,7 +301,6 @@ const SAMPLING: &[Field] = &[
     optional("repetition_detection", Optional(&REPETITION)),
 ];
 
-/// The body of `/inference/v1/generate`.
 pub(super) const GENERATE: &[Field] = &[
     optional("request_id", Text),
     required("token_ids", ListOf(&Int, 1, usize::MAX)),
@@ -318,7 +315,7 @@ pub(super) const GENERATE: &[Field] = &[
     optional("ec_transfer_params", OBJECT),
 ];
 
-/// The body of `/tokenize`: of a text, or of a chat.
+/// The body of `/tokenize`, for a text or a chat.
 pub(super) const TOKENIZE: Kind = Union(&[
     (
         "",
@@ -347,5 +344,4 @@ pub(super) const TOKENIZE: Kind = Union(&[
     ),
 ]);
 
-/// The body of `/detokenize`.
 pub(super) const DETOKENIZE: &[Field] = &[optional("model", TEXT_OR_NONE), required("tokens", List(&Int))];

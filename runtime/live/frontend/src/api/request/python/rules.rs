@@ -1,5 +1,5 @@
-//! Checks of vLLM's Python API server beyond the kinds of fields: checks before them, and checks of sampling
-//! parameters after them.
+//! Checks of vLLM's Python API server other than those of types: some come before the type checks, the checks of
+//! sampling parameters come after.
 
 use serde_json::{Map, Value};
 
@@ -7,9 +7,9 @@ use super::kinds::as_float;
 use super::words::{class, is_true, shown, written};
 use super::{Limits, Refused};
 
-/// Characters of a salt at most.
+/// The maximum length of a cache salt, in characters.
 const SALT_CHARS_MAX: usize = 128;
-/// Most likeliest tokens at each position.
+/// The maximum number of logprobs per position.
 const MAX_LOGPROBS: i64 = 20;
 
 type Fields = Map<String, Value>;
@@ -31,7 +31,7 @@ fn refuse_value(message: impl AsRef<str>, name: &'static str, value: &Value) -> 
     Err(Refused::field(message.as_ref(), name, Some(written(value))))
 }
 
-/// Checks of a text completion that precede its fields.
+/// Checks a text completion before its types.
 pub(super) fn completion(fields: &Fields) -> Checked {
     let is_empty = match given(fields, "prompt") {
         None => true,
@@ -48,7 +48,7 @@ pub(super) fn completion(fields: &Fields) -> Checked {
     thinking(fields)
 }
 
-/// Checks of a chat that precede its fields.
+/// Checks a chat before its types.
 pub(super) fn chat(fields: &Fields) -> Checked {
     match fields.get("messages") {
         None | Some(Value::Array(_) | Value::Object(_) | Value::String(_)) => {}
@@ -64,12 +64,12 @@ pub(super) fn chat(fields: &Fields) -> Checked {
     thinking(fields)
 }
 
-/// Checks of a body of tokens that precede its fields.
+/// Checks a body of `/inference/v1/generate` before its types.
 pub(super) fn generate(fields: &Fields) -> Checked {
     salt(fields)
 }
 
-/// Checks of a body of `/tokenize` that precede its fields.
+/// Checks a body of `/tokenize` before its types.
 pub(super) fn generation_prompt(fields: &Fields) -> Checked {
     let both = is_true(fields.get("continue_final_message")) && is_true(fields.get("add_generation_prompt"));
     if both { refuse("Cannot set both `continue_final_message` and `add_generation_prompt` to True.") } else { Ok(()) }
@@ -130,7 +130,7 @@ fn structured_outputs(fields: &Fields, param: Option<&'static str>) -> Checked {
     Ok(())
 }
 
-/// The kinds of structures: one must be given.
+/// Checks that exactly one kind of structure is given.
 pub(super) fn kinds_of_structure(structure: &Fields) -> Checked {
     let kinds = ["json", "regex", "choice", "grammar", "json_object", "structural_tag"];
     let count = kinds.iter().filter(|name| given(structure, name).is_some()).count();
@@ -241,7 +241,7 @@ fn tools(fields: &Fields) -> Checked {
     refuse_field("The tool specified in `tool_choice` does not match any of the specified `tools`", "tool_choice")
 }
 
-/// Checks of a prompt that follow its type.
+/// Checks a prompt after its type.
 pub(super) fn prompt(fields: &Fields, path: &str) -> Checked {
     let is_empty = |name: &str| fields.get(name).and_then(Value::as_array).is_some_and(Vec::is_empty);
     if path == "/v1/completions" && is_empty("prompt") {
@@ -264,7 +264,7 @@ pub(super) fn prompt(fields: &Fields, path: &str) -> Checked {
     Ok(())
 }
 
-/// Checks of the sampling parameters that follow their types.
+/// Checks the sampling parameters after their types.
 pub(super) fn sampling(fields: &Fields, limits: &Limits, path: &str) -> Checked {
     let is_chat = path == "/v1/chat/completions";
     let is_text = is_chat || path == "/v1/completions";

@@ -1,12 +1,12 @@
-//! Values and errors in the words of Python.
+//! Formats values as Python does.
 
 use serde_json::Value;
 pub(super) use vcr_text::python::{float_text as float, quoted};
 
-/// Characters of an input that an error repeats at most.
+/// How many characters of an input an error repeats.
 const INPUT_CHARS_MAX: usize = 200;
 
-/// `repr` of a value.
+/// Returns Python's `repr` of a value.
 pub(super) fn shown(value: &Value) -> String {
     match value {
         Value::Null => "None".to_owned(),
@@ -30,7 +30,7 @@ pub(super) fn written(value: &Value) -> String {
     }
 }
 
-/// A value as an error of validation repeats it.
+/// Formats a value as validation errors show it.
 pub(super) fn summary(value: &Value) -> String {
     match value {
         Value::Array(items) => format!("<list of {} items>", items.len()),
@@ -45,7 +45,7 @@ pub(super) fn summary(value: &Value) -> String {
     }
 }
 
-/// Names of values as a sentence lists them.
+/// Joins names with commas and "or".
 pub(super) fn either(names: &[&str]) -> String {
     let names: Vec<String> = names.iter().map(|name| quoted(name)).collect();
     match names.split_last() {
@@ -55,7 +55,7 @@ pub(super) fn either(names: &[&str]) -> String {
     }
 }
 
-/// The name of a value's class.
+/// The name of the value's Python class.
 pub(super) fn class(value: &Value) -> &'static str {
     match value {
         Value::Null => "NoneType",
@@ -68,7 +68,7 @@ pub(super) fn class(value: &Value) -> &'static str {
     }
 }
 
-/// Whether a value counts as true.
+/// Whether the value is true in Python.
 pub(super) fn is_true(value: Option<&Value>) -> bool {
     match value {
         None | Some(Value::Null) => false,
