@@ -1,4 +1,4 @@
-//! The API with all that stands around it.
+//! The API with all its layers.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -15,21 +15,21 @@ use crate::server::App;
 use crate::server::frontend_kind::FrontendKind;
 use crate::traces::propagate;
 
-/// The settings of a whole server, without its API.
+/// The settings of a server, without its API.
 #[derive(Clone, Debug)]
 pub struct HttpServer {
-    /// Layers around the routes.
+    /// The layers around the routes.
     pub around: Around,
-    /// Faults that clients meet.
+    /// The client faults.
     pub faults: FaultLayer,
-    /// Sockets.
+    /// Socket options.
     pub listen: ListenOptions,
-    /// Whether requests have spans, so that the spans of their callers are kept.
+    /// Whether requests are traced, so that the trace context of their callers is kept.
     pub is_traced: bool,
 }
 
 impl HttpServer {
-    /// All routes with all layers around them.
+    /// Builds all routes with their layers.
     fn site(&self, app: Arc<App>) -> Arc<dyn Service> {
         let is_python = app.options.frontend == FrontendKind::Python;
         let has_document = app.options.has_document && is_python;
@@ -40,13 +40,13 @@ impl HttpServer {
         self.around.site(routes, self.faults.clone())
     }
 
-    /// Serves until `shutdown`, and then until requests in progress have ended.
+    /// Serves until `shutdown`, then until the requests in progress have ended.
     pub async fn serve(self, listener: TcpListener, app: Arc<App>, shutdown: impl Future<Output = ()>) {
         self.serve_ranks(vec![listener], None, app, shutdown).await;
     }
 
-    /// As [`serve`](Self::serve), with one socket for all engines or a socket for each, in their order, and
-    /// perhaps one for the page. A request goes to the engine of its socket, unless it names another.
+    /// Like [`serve`](Self::serve), with one socket for all engines or one per engine in order of rank, and
+    /// optionally a socket for the page. A request goes to the engine of its socket, unless it selects another.
     pub async fn serve_ranks(
         self,
         listeners: Vec<TcpListener>,

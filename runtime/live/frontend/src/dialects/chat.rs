@@ -1,4 +1,5 @@
-//! Answers of chats, whole and in chunks: chat completions write them as they are, and the other APIs read them.
+//! Answers of chats, complete or in chunks. Chat completions serialize them directly; the other APIs translate
+//! them.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -7,7 +8,6 @@ use crate::generate::{StopCause, Usage};
 use crate::media::IMAGE_URL;
 use crate::parse::Part;
 
-/// The content of a message.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 pub(crate) enum Content {
@@ -34,7 +34,7 @@ impl Content {
     }
 }
 
-/// Adds to the text of a message.
+/// Appends text to a message.
 fn push_text(content: &mut Option<Content>, text: &str) {
     match content.get_or_insert_with(|| Content::Text(String::new())) {
         Content::Text(all) => all.push_str(text),
@@ -42,7 +42,7 @@ fn push_text(content: &mut Option<Content>, text: &str) {
     }
 }
 
-/// A content that is a text, unless it is empty.
+/// The content, if it is a non-empty text.
 fn text_of(content: Option<&Content>) -> Option<&str> {
     match content {
         Some(Content::Text(text)) => shown(Some(text)),
@@ -50,12 +50,11 @@ fn text_of(content: Option<&Content>) -> Option<&str> {
     }
 }
 
-/// A text that is not empty.
 fn shown(text: Option<&String>) -> Option<&str> {
     text.map(String::as_str).filter(|text| !text.is_empty())
 }
 
-/// The message of a whole answer.
+/// The message of a complete answer.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Message {
     role: String,
@@ -69,10 +68,9 @@ pub(crate) struct Message {
     pub(crate) reasoning: Option<String>,
 }
 
-/// A call of a tool.
 #[derive(Debug, Serialize)]
 pub(crate) struct Call {
-    /// Its id, which the result refers to.
+    /// The call's id, which the tool result repeats.
     pub(crate) id: String,
     r#type: &'static str,
     pub(crate) function: CalledFunction,
@@ -81,19 +79,18 @@ pub(crate) struct Call {
 #[derive(Debug, Serialize)]
 pub(crate) struct CalledFunction {
     pub(crate) name: String,
-    /// JSON text, which may be cut.
+    /// JSON text. It is incomplete if the answer was cut.
     pub(crate) arguments: String,
 }
 
 impl Call {
-    /// A call without arguments yet.
+    /// Creates a call with empty arguments.
     pub(crate) fn new(id: String, name: String) -> Self {
         Self { id, r#type: "function", function: CalledFunction { name, arguments: String::new() } }
     }
 }
 
 impl Message {
-    /// A message of these parts.
     pub(crate) fn new(role: &str, parts: impl IntoIterator<Item = Part>) -> Self {
         let mut message = Self { role: role.to_owned(), ..Self::default() };
         for part in parts {
@@ -111,7 +108,7 @@ impl Message {
         message
     }
 
-    /// Adds an image behind its text.
+    /// Appends an image.
     pub(crate) fn add_image(&mut self) {
         let text = match self.content.take() {
             Some(Content::Text(text)) => Some(ContentPart::Text { text }),
@@ -120,24 +117,23 @@ impl Message {
         self.content = Some(Content::Parts(text.into_iter().chain([Content::image()]).collect()));
     }
 
-    /// Its text, unless it is empty.
+    /// The text, unless it is empty.
     pub(super) fn text(&self) -> Option<&str> {
         text_of(self.content.as_ref())
     }
 
-    /// Its reasoning, unless it is empty.
+    /// The reasoning, unless it is empty.
     pub(super) fn reasoning(&self) -> Option<&str> {
         shown(self.reasoning.as_ref())
     }
 }
 
-/// A token with its log probability.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct ChatLogprob {
     pub(crate) bytes: Vec<u8>,
     pub(crate) logprob: f64,
     pub(crate) token: String,
-    /// The likeliest tokens in its place. None within this list.
+    /// The most likely tokens at this position. None within this list.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) top_logprobs: Option<Vec<Self>>,
 }
@@ -147,7 +143,7 @@ pub(crate) struct ChoiceLogprobs {
     pub(crate) content: Vec<ChatLogprob>,
 }
 
-/// A whole answer.
+/// A complete answer.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Choice {
     pub(crate) index: usize,
@@ -160,7 +156,7 @@ pub(crate) struct Choice {
     pub(crate) weight_versions: Option<Value>,
 }
 
-/// More of a message.
+/// An addition to a message.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Delta {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -173,10 +169,10 @@ pub(crate) struct Delta {
     reasoning: Option<String>,
 }
 
-/// More of a call: its id and its name, then its arguments.
+/// An addition to a tool call: first its id and name, then its arguments.
 #[derive(Debug, Serialize)]
 pub(crate) struct CallDelta {
-    /// Its place among the calls of the answer.
+    /// The index of the call in the answer.
     pub(crate) index: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) id: Option<String>,
@@ -194,19 +190,19 @@ pub(crate) struct FunctionDelta {
 }
 
 impl CallDelta {
-    /// More of its arguments, unless they are empty.
+    /// The additional arguments, unless they are empty.
     pub(super) fn arguments(&self) -> Option<&str> {
         shown(self.function.arguments.as_ref())
     }
 }
 
 impl Delta {
-    /// The first of a message.
+    /// The first delta of a message.
     pub(crate) fn of_role(role: &str) -> Self {
         Self { role: Some(role.to_owned()), ..Self::default() }
     }
 
-    /// An image behind the text.
+    /// An image after the text.
     pub(crate) fn of_image() -> Self {
         Self { content: Some(Content::Parts(vec![Content::image()])), ..Self::default() }
     }
@@ -234,18 +230,18 @@ impl Delta {
         self.content.is_none() && self.reasoning.is_none() && self.tool_calls.is_empty()
     }
 
-    /// Its text, unless it is empty.
+    /// The text, unless it is empty.
     pub(super) fn text(&self) -> Option<&str> {
         text_of(self.content.as_ref())
     }
 
-    /// Its reasoning, unless it is empty.
+    /// The reasoning, unless it is empty.
     pub(super) fn reasoning(&self) -> Option<&str> {
         shown(self.reasoning.as_ref())
     }
 }
 
-/// More of an answer.
+/// An addition to an answer.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct ChunkChoice {
     pub(crate) index: usize,
@@ -260,10 +256,9 @@ pub(crate) struct ChunkChoice {
     pub(crate) token_ids: Option<Vec<u32>>,
 }
 
-/// A part of a streamed answer.
 #[derive(Debug, Default)]
 pub(crate) struct ChatChunk {
-    /// None if all that it has is counts.
+    /// None if the chunk contains only usage.
     pub(crate) choice: Option<ChunkChoice>,
     pub(crate) usage: Option<Usage>,
     pub(crate) modality: Option<&'static str>,
@@ -271,14 +266,12 @@ pub(crate) struct ChatChunk {
 
 #[cfg(test)]
 impl ChatChunk {
-    /// A chunk of these parts.
     pub(super) fn of(parts: impl IntoIterator<Item = Part>) -> Self {
         let mut choice = ChunkChoice::default();
         parts.into_iter().for_each(|part| choice.delta.add(part));
         Self { choice: Some(choice), ..Self::default() }
     }
 
-    /// A chunk of text.
     pub(super) fn text(text: &str) -> Self {
         Self::of([Part::Text(text.to_owned())])
     }
@@ -288,19 +281,19 @@ impl ChatChunk {
         Self::of([Part::Call { index, id: id.to_owned(), name: name.to_owned() }])
     }
 
-    /// More arguments of a call.
+    /// Additional arguments of a call.
     pub(super) fn arguments(index: usize, text: &str) -> Self {
         Self::of([Part::Arguments { index, text: text.to_owned() }])
     }
 
-    /// This chunk as the last one of its answer, with the reason for the end.
+    /// Makes this the last chunk of its answer, with the finish reason.
     pub(super) fn ending(mut self, reason: &'static str, stop: Option<StopCause>) -> Self {
         let choice = self.choice.get_or_insert_default();
         (choice.finish_reason, choice.stop_reason) = (Some(reason), stop);
         self
     }
 
-    /// The counts of tokens of a prompt and its answer.
+    /// A chunk with usage only.
     pub(super) fn counts(prompt_tokens: usize, completion_tokens: usize) -> Self {
         Self { usage: Some(Usage::new(prompt_tokens, completion_tokens, None)), ..Self::default() }
     }

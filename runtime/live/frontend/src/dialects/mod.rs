@@ -1,9 +1,8 @@
-//! The other languages of the frontend: Anthropic's Messages and OpenAI's Responses.
+//! The other APIs of the frontend: Anthropic's Messages and OpenAI's Responses.
 //!
-//! Both are translations, as in vLLM: a request becomes one for chat completions, and
-//! the answer to that, whole or in chunks, is written as the API has it. Nothing here knows
-//! engines, HTTP or time; ids and times are arguments, so the same input has the same
-//! output.
+//! Both are translations, as in vLLM: a request becomes a chat completion, and the answer, complete or in chunks,
+//! is written in the API's format. This module knows nothing about engines, HTTP or time. Ids and times are
+//! arguments, so equal inputs give equal outputs.
 
 pub mod anthropic;
 mod chat;
@@ -21,7 +20,7 @@ use serde_json::Value;
 pub(crate) struct InvalidRequest {
     /// The problem, for the user.
     pub(crate) message: String,
-    /// The parameter concerned, such as `messages[2].content`.
+    /// The invalid parameter, such as `messages[2].content`.
     pub(crate) param: Option<String>,
 }
 
@@ -32,31 +31,31 @@ impl InvalidRequest {
     }
 }
 
-/// One server-sent event.
+/// A server-sent event.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Event {
-    /// Its name, on the `event:` line.
+    /// The name, on the `event:` line.
     pub(crate) name: &'static str,
-    /// Its JSON, on the `data:` line.
+    /// The JSON, on the `data:` line.
     pub(crate) data: Value,
 }
 
-/// A JSON string, or an error that names its place.
+/// Reads a JSON string. An error names `param`.
 fn text<'a>(value: &'a Value, param: &str) -> Result<&'a str, InvalidRequest> {
     value.as_str().ok_or_else(|| InvalidRequest::new(param, "expected a string"))
 }
 
-/// A JSON list, or an error that names its place.
+/// Reads a JSON list. An error names `param`.
 fn list<'a>(value: &'a Value, param: &str) -> Result<&'a [Value], InvalidRequest> {
     value.as_array().map(Vec::as_slice).ok_or_else(|| InvalidRequest::new(param, "expected a list"))
 }
 
-/// A field that is present and not null.
+/// Returns a field that is present and not null.
 fn given<'a>(value: &'a Value, field: &str) -> Option<&'a Value> {
     value.get(field).filter(|value| !value.is_null())
 }
 
-/// Copies the fields that mean the same in both languages.
+/// Copies fields that have the same meaning in both APIs.
 fn copy(from: &Value, names: &[&str], to: &mut serde_json::Map<String, Value>) {
     for name in names {
         if let Some(value) = given(from, name) {

@@ -1,4 +1,4 @@
-//! All engines of the process.
+//! The client of all engines in this process.
 
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
@@ -14,16 +14,16 @@ use super::rank::{Rank, now_s};
 use super::stream::RequestStream;
 use crate::http::ConnectionControl;
 
-/// Sends requests to engines and hands on their outputs. Clones share it.
+/// Sends requests to engines and returns their outputs. Clones share the state.
 #[derive(Clone)]
 pub struct EngineClient(Arc<Inner>);
 
 struct Inner {
     ranks: Arc<[Rank]>,
     observer: Option<Arc<dyn EngineObserver>>,
-    /// Engines that have been ready once.
+    /// The number of engines that have been ready.
     ready: watch::Receiver<usize>,
-    /// Requests in progress of an engine at most, if there is a limit.
+    /// Limit of requests in progress per engine.
     load_limit: OnceLock<usize>,
     admission: OnceLock<Admission>,
 }
@@ -33,13 +33,13 @@ struct Inner {
 pub struct Admission {
     /// `--max-num-queued-reqs`: requests in progress.
     pub requests: Option<usize>,
-    /// `--max-num-queued-tokens`: tokens of the prompts of requests without an output.
+    /// `--max-num-queued-tokens`: prompt tokens of requests without an output.
     pub prompt_tokens: Option<usize>,
 }
 
 impl EngineClient {
-    /// Starts the engines of `config`. Their messages are handled on their own threads:
-    /// each wakes the tasks of its requests, and none of the server's waits between.
+    /// Starts the engines of `config`. Each engine's thread handles its own messages and wakes the tasks of its
+    /// requests directly.
     pub fn start(
         config: LiveConfig,
         observer: Option<Arc<dyn EngineObserver>>,
@@ -49,8 +49,8 @@ impl EngineClient {
         Self::before(ranks, observer, |sink| LiveEngines::start_local(config, sink))
     }
 
-    /// The client of engines that the caller starts and that speak the protocol: `start` gets a
-    /// link for each, in order of rank, whose messages go to the sink.
+    /// Creates a client for engines that the caller starts. `start` returns one link per engine, in order of rank,
+    /// and must send the engines' messages to the sink.
     pub fn before<T, E>(
         ranks: Range<u16>,
         observer: Option<Arc<dyn EngineObserver>>,
@@ -76,18 +76,17 @@ impl EngineClient {
         ))
     }
 
-    /// Refuses requests for an engine with this number of requests in progress, from now on. The
-    /// first limit stays.
+    /// Limits the requests in progress per engine. Further requests are refused. Only the first call has an effect.
     pub fn limit_load(&self, limit: usize) {
         _ = self.0.load_limit.set(limit);
     }
 
-    /// Refuses calls beyond these limits from now on. The first limits stay.
+    /// Sets the admission limits. Only the first call has an effect.
     pub fn limit_admission(&self, admission: Admission) {
         _ = self.0.admission.set(admission);
     }
 
-    /// Whether a call for this number of requests is admitted.
+    /// Fails if the admission limits refuse a call with this number of requests.
     pub fn check_admission(&self, count: usize) -> Result<(), EngineError> {
         let Some(admission) = self.0.admission.get() else { return Ok(()) };
         let sum = |of: fn(&Rank) -> usize| self.ranks().iter().map(of).sum::<usize>();
@@ -105,59 +104,58 @@ impl EngineClient {
         Err(error)
     }
 
-    /// Tells the observer that a text was searched for calls of tools.
+    /// Reports to the observer that an answer was searched for tool calls.
     pub(crate) fn observe_tool_parser(&self, parsed: ToolParsing) {
         if let Some(observer) = &self.0.observer {
             observer.tools_parsed(parsed);
         }
     }
 
-    /// Whether the engines take this number of requests of one call at once when they are idle. A call
-    /// with more is refused before any of it is sent: trying it again does not help.
+    /// Fails if a call has more requests than idle engines can take at once. A retry would not help, so the call is
+    /// refused before any request is sent.
     pub fn check_fits(&self, count: usize) -> Result<(), EngineError> {
         let limit = self.0.load_limit.get().copied().unwrap_or(usize::MAX);
         let most = self.ranks().iter().fold(0_usize, |sum, rank| sum.saturating_add(rank.room().min(limit)));
         if count > most { Err(EngineError::TooMany { count, most }) } else { Ok(()) }
     }
 
-    /// Waits until every engine has been ready once. `false` if they ended before.
+    /// Waits until all engines have been ready. Returns `false` if they stopped before.
     pub async fn ready(&self) -> bool {
         let wanted = self.0.ranks.len();
         self.0.ready.clone().wait_for(|count| *count >= wanted).await.is_ok()
     }
 
-    /// Whether every engine serves.
+    /// Whether all engines are healthy.
     #[must_use]
     pub fn is_healthy(&self) -> bool {
         self.0.ranks.iter().all(|rank| rank.is_up())
     }
 
-    /// The engines' number.
+    /// The number of engines.
     #[must_use]
     pub fn num_ranks(&self) -> usize {
         self.0.ranks.len()
     }
 
-    /// Requests under way, by engine.
+    /// The number of requests in progress, by engine.
     #[must_use]
     pub fn loads(&self) -> Vec<usize> {
         self.ranks().iter().map(Rank::load).collect()
     }
 
-    /// Settings that the first engine reported when it was ready.
+    /// The settings that the first engine reported when it became ready.
     #[must_use]
     pub fn settings(&self) -> Option<Box<ReadyResponse>> {
         self.0.ranks.first().and_then(|rank| rank.ready())
     }
 
-    /// Settings that all engines reported when they were ready, by rank.
+    /// The settings that the engines reported when they became ready, by rank.
     #[must_use]
     pub fn all_settings(&self) -> Vec<ReadyResponse> {
         self.0.ranks.iter().filter_map(|rank| rank.ready()).map(|ready| *ready).collect()
     }
 
-    /// Ends requests by the names that their answers have; all requests if none is
-    /// given.
+    /// Aborts requests by the ids that clients know. Without ids, aborts all requests.
     pub fn abort(&self, ids: &[String]) {
         for rank in self.ranks() {
             rank.abort_all(|internal| ids.is_empty() || ids.iter().any(|id| is_part_of(internal, id)));
@@ -168,18 +166,18 @@ impl EngineClient {
         &self.0.ranks
     }
 
-    /// Notifies the observer that all engines sleep at a level, or are awake.
+    /// Reports to the observer that all engines sleep at this level, or are awake.
     pub(super) fn observe_sleep(&self, level: Option<u32>) {
         if let Some(observer) = &self.0.observer {
             observer.sleep_level(level);
         }
     }
 
-    /// Sends a request: to the engine with the fewest requests, unless its
-    /// `data_parallel_rank` names one, counted from 0, or its client's connection does.
+    /// Sends a request to the engine that its `data_parallel_rank` (from 0) or its client's connection selects, or
+    /// else to the engine with the fewest requests.
     ///
     /// # Errors
-    /// When there is no such engine, it does not serve, or its queue or its mailbox is full.
+    /// When the engine does not exist or is not healthy, or its queue or mailbox is full.
     pub fn submit(&self, request: impl Into<Box<EngineCoreRequest>>) -> Result<RequestStream, EngineError> {
         let mut request = request.into();
         let ranks = self.ranks();
@@ -219,8 +217,8 @@ impl EngineClient {
     }
 }
 
-/// Whether an engine's request is one of the call that clients know as `id`: its name
-/// may have a place among several before it, and has a suffix.
+/// Whether an engine request belongs to the call `id`. Its request id is the call's id with a random suffix, and
+/// may have an index before it.
 fn is_part_of(internal: &str, id: &str) -> bool {
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let Some((name, _suffix)) = internal.rsplit_once('-') else { return false };
@@ -228,7 +226,7 @@ fn is_part_of(internal: &str, id: &str) -> bool {
         Some((place, rest)) if is_number(place) && name != id => rest,
         _ => name,
     };
-    // Requests for vectors have their place behind it.
+    // Embedding requests have their index after the id.
     name == id || name.strip_prefix(id).and_then(|rest| rest.strip_prefix('-')).is_some_and(is_number)
 }
 

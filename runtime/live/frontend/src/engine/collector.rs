@@ -1,4 +1,4 @@
-//! The outputs of one request between the engine and its client.
+//! Holds the outputs of a request until its client reads them.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,15 +9,15 @@ use vcr_wire::{EngineCoreOutput, StepOutput};
 
 use super::EngineError;
 
-/// Outputs that wait apart from each other; further ones of a client that does
-/// not read are joined, so that they take four bytes a token.
+/// How many outputs are kept separately. If a client does not read, further outputs are merged, so that each token
+/// takes four bytes.
 const SEPARATE_OUTPUTS: usize = 64;
 
-/// Outputs in their order, in little memory.
+/// A queue of outputs that takes little memory.
 #[derive(Debug, Default)]
 pub(super) struct Outputs {
     parts: VecDeque<Part>,
-    /// Tokens of plain parts, and the number already taken.
+    /// The tokens of all `Part::Tokens`, and how many of them were taken.
     tokens: Vec<u32>,
     taken: usize,
 }
@@ -44,7 +44,7 @@ impl Outputs {
         }
     }
 
-    /// Takes the next output out.
+    /// Takes the next output.
     pub(super) fn pop(&mut self) -> Option<StepOutput<'_>> {
         match self.parts.pop_front()? {
             Part::Whole(output) => Some(StepOutput::Whole(output)),
@@ -60,7 +60,7 @@ impl Outputs {
         self.parts.is_empty()
     }
 
-    /// Clears the taken parts and keeps the allocation.
+    /// Removes everything, but keeps the allocations.
     fn clear(&mut self) {
         self.parts.clear();
         self.tokens.clear();
@@ -93,7 +93,7 @@ impl Collector {
         }
     }
 
-    /// As [`Collector::push`], but leaves it to the caller to wake the client.
+    /// Like [`Collector::push`], but returns the waker instead of waking the client.
     pub(super) fn put(&self, output: StepOutput<'_>) -> Option<Waker> {
         self.waiting().outputs.push(output);
         self.waker.take()
@@ -104,7 +104,7 @@ impl Collector {
         self.waker.wake();
     }
 
-    /// Takes all outputs in exchange for the empty `taken`; an error comes behind all of them.
+    /// Takes all outputs by swapping them with `taken`. An error is returned after all outputs.
     pub(super) fn poll(&self, taken: &mut Outputs, context: &mut Context<'_>) -> Poll<Result<(), EngineError>> {
         taken.clear();
         self.waker.register(context.waker());
@@ -121,7 +121,7 @@ impl Collector {
 mod tests {
     use super::*;
 
-    /// A client that never reads must cost little memory, and lose nothing.
+    /// A client that never reads must take little memory and lose no output.
     #[test]
     fn outputs_of_a_slow_client_are_joined() {
         let collector = Collector::default();
@@ -147,7 +147,7 @@ mod tests {
         assert_eq!(collector.poll(&mut outputs, &mut context), Poll::Ready(Err(EngineError::Dead)));
     }
 
-    /// Allocations are reused, and taken parts do not come twice.
+    /// Allocations are reused, and each output is returned once.
     #[test]
     fn outputs_come_once_and_in_order() {
         let collector = Collector::default();

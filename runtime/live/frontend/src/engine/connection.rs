@@ -1,4 +1,4 @@
-//! The connection that a request came by, for faults of its engine that end it.
+//! The connection of a request, so that an engine fault can reset it.
 
 use std::future::Future;
 
@@ -8,7 +8,7 @@ tokio::task_local! {
     static CONNECTION: ConnectionControl;
 }
 
-/// Handles a request that came by `connection`.
+/// Runs `handling` for a request from `connection`.
 pub(crate) fn with_connection<F: Future>(
     connection: ConnectionControl,
     handling: F,

@@ -1,4 +1,4 @@
-//! The engines of this process, as the server uses them.
+//! The client side of the engines in this process.
 
 mod client;
 mod collector;
@@ -14,37 +14,37 @@ pub(crate) use connection::{current_connection, with_connection};
 pub use observer::{EngineObserver, RequestObserver, RequestStart, ToolParsing};
 pub use stream::RequestStream;
 
-/// Why an engine gave no answer.
+/// Why an engine did not answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EngineError {
     #[error("data_parallel_rank {rank} is out of range [0, {ranks})")]
     UnknownRank {
-        /// The requested one.
+        /// The requested rank.
         rank: u32,
-        /// Their number.
+        /// The number of engines.
         ranks: u32,
     },
     #[error("the waiting queue is full: at most {limit} requests may be under way")]
     QueueFull {
-        /// Requests that run and wait at most.
+        /// Limit of requests in progress.
         limit: usize,
     },
-    /// A call asks for more requests than engines take at once, however idle they are.
+    /// A call has more requests than idle engines can take at once.
     #[error(
         "this call asks for {count} answers at once, and the engines take at most {most}: split it into several calls"
     )]
     TooMany {
-        /// Requests of the call.
+        /// The number of requests in the call.
         count: usize,
-        /// The limit of taken ones.
+        /// The limit for one call.
         most: usize,
     },
-    /// As many requests are in progress as [`Admission`] allows.
+    /// The limit of requests in [`Admission`] is reached.
     #[error(
         "The engine is currently busy and cannot accept new requests. Please try again later or on a different instance."
     )]
     Busy,
-    /// As many tokens of prompts are not computed yet as [`Admission`] allows.
+    /// The limit of prompt tokens in [`Admission`] is reached.
     #[error(
         "The engine has reached its prefill token backlog limit. Please try again later or on a different instance."
     )]

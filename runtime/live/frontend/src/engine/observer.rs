@@ -6,65 +6,65 @@ use vcr_wire::{SchedulerStats, StepOutput};
 /// A request about to be sent to an engine.
 #[derive(Clone, Debug)]
 pub struct RequestStart {
-    /// The engine's number.
+    /// The engine's rank.
     pub rank: u16,
-    /// The name that users see.
+    /// The request id that users see.
     pub id: String,
-    /// Seconds on the monotonic clock.
+    /// Arrival in seconds on the monotonic clock.
     pub arrival_s: f64,
     pub prompt_tokens: u64,
-    /// Most tokens of the output.
+    /// Limit of output tokens.
     pub max_tokens: Option<u64>,
-    /// The sampling temperature, if the request is for text.
+    /// The sampling temperature. None for pooling requests.
     pub temperature: Option<f64>,
-    /// The limit of nucleus sampling, if the request is for text.
+    /// The `top_p` of the request. None for pooling requests.
     pub top_p: Option<f64>,
-    /// The number of answers, if the request is for text.
+    /// The number of answers. None for pooling requests.
     pub n: Option<u32>,
-    /// Name of the adapter, if it uses one.
+    /// The LoRA adapter's name, if there is one.
     pub adapter: Option<String>,
-    /// Hashes of its images, audios and videos.
+    /// Hashes of images, audios and videos.
     pub media: Vec<String>,
 }
 
-/// A text that was searched for calls of tools.
+/// An answer that was searched for tool calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ToolParsing {
-    /// The API, as vLLM's metrics name it.
+    /// The API's name in vLLM's metrics.
     pub request_type: &'static str,
-    /// Whether it is a part of a stream.
+    /// Whether the answer is part of a stream.
     pub is_streamed: bool,
-    /// Whether it has a call, or a part of one.
+    /// Whether it contains a call, or a part of one.
     pub has_calls: bool,
 }
 
-/// Hears of everything that engines send. It must not wait.
+/// Gets all messages from engines. It must not block.
 pub trait EngineObserver: Send + Sync {
-    /// The scheduler's statistics of a step.
+    /// Reports the scheduler's statistics of a step.
     fn scheduler(&self, rank: u16, stats: &SchedulerStats);
 
-    /// A request begins; returns its observer.
+    /// Reports a new request. Returns an observer for it.
     fn request(&self, start: RequestStart) -> Box<dyn RequestObserver>;
 
-    /// All engines sleep at this level, or are awake.
+    /// Reports that all engines sleep at this level, or are awake.
     fn sleep_level(&self, _level: Option<u32>) {}
 
-    /// A call was refused for this reason.
+    /// Reports that a call was refused for this reason.
     fn rejected(&self, _reason: &'static str) {}
 
-    /// A text was searched for calls of tools.
+    /// Reports that an answer was searched for tool calls.
     fn tools_parsed(&self, _parsed: ToolParsing) {}
 
-    /// All outputs of a message have been reported.
+    /// Reports that all outputs of a message have been reported.
     fn message_ended(&self, rank: u16);
 }
 
-/// Hears of one request.
+/// Gets the outputs of one request.
 pub trait RequestObserver: Send {
-    /// New output. `engine_s` is the engine's and `now_s` this thread's reading of
-    /// the same monotonic clock.
+    /// Reports an output. `engine_s` is when the engine sent it, and `now_s` when this thread got it, on the same
+    /// monotonic clock.
     fn output(&mut self, now_s: f64, engine_s: f64, output: &StepOutput<'_>);
 
-    /// It has ended.
+    /// Reports the end of the request.
     fn finish(self: Box<Self>, now_s: f64, reason: FinishReason);
 }

@@ -1,4 +1,4 @@
-//! One engine, as its client sees it.
+//! The client side of one engine.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,10 +19,9 @@ use super::observer::{EngineObserver, RequestObserver};
 use super::wake_ups::WakeUps;
 use crate::http::ConnectionControl;
 
-/// A request in progress.
 struct Entry {
     collector: Arc<Collector>,
-    /// Tokens of its prompt, until its first output.
+    /// The number of prompt tokens until the first output, then 0.
     prefilling_tokens: usize,
     observer: Option<Box<dyn RequestObserver>>,
     connection: Option<ConnectionControl>,
@@ -37,17 +36,17 @@ struct Table {
     requests: HashMap<Arc<str>, Entry>,
     calls: BTreeMap<u64, Answer>,
     last_call: u64,
-    /// Reusable list of the wakers for a message.
+    /// Wakers of the clients in one message. The allocation is reused.
     woken: Vec<Waker>,
 }
 
-/// One engine with its requests.
+/// The state of one engine and its requests.
 pub(super) struct Rank {
     pub(super) number: u16,
     link: OnceLock<LocalLink>,
     table: Mutex<Table>,
     load: AtomicUsize,
-    /// Tokens of the prompts of requests without an output.
+    /// Prompt tokens of requests without an output.
     prefilling_tokens: AtomicUsize,
     wake_ups: WakeUps,
 }
@@ -69,26 +68,26 @@ impl Rank {
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
-        // Requests and calls are entered and removed one by one.
+        // A panic cannot leave the table inconsistent.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn connect(&self, link: LocalLink) {
-        // The first one stays; there is only one.
+        // There is only one call.
         _ = self.link.set(link);
     }
 
-    /// Requests in progress.
+    /// The number of requests in progress.
     pub(super) fn load(&self) -> usize {
         self.load.load(Ordering::Relaxed)
     }
 
-    /// Tokens of the prompts of requests without an output.
+    /// Prompt tokens of requests without an output.
     pub(super) fn prefilling_tokens(&self) -> usize {
         self.prefilling_tokens.load(Ordering::Relaxed)
     }
 
-    /// Most requests that may be sent before the engine takes any.
+    /// How many requests fit in the engine's mailbox.
     pub(super) fn room(&self) -> usize {
         self.link.get().map_or(usize::MAX, LocalLink::max_waiting)
     }
@@ -113,7 +112,7 @@ impl Rank {
         })
     }
 
-    /// Sends a request that came by `connection`, and returns where its outputs come.
+    /// Sends a request from `connection`. Returns the collector of its outputs.
     pub(super) fn submit(
         &self,
         id: &Arc<str>,
@@ -124,7 +123,7 @@ impl Rank {
         let collector = Arc::new(Collector::default());
         let prefilling_tokens = request.prompt_token_ids.as_ref().map_or(0, Vec::len);
         let entry = Entry { collector: Arc::clone(&collector), prefilling_tokens, observer, connection };
-        // Before it is sent: its outputs may come at once.
+        // Insert first, because outputs may arrive at once.
         self.table().requests.insert(Arc::clone(id), entry);
         self.load.fetch_add(1, Ordering::Relaxed);
         self.prefilling_tokens.fetch_add(prefilling_tokens, Ordering::Relaxed);
@@ -138,7 +137,7 @@ impl Rank {
         Ok(collector)
     }
 
-    /// Removes a request that the engine still has, and aborts it there.
+    /// Aborts a request that has not ended.
     pub(super) fn abort(&self, id: &str, reason: FinishReason) {
         if self.end(id, reason) {
             // A lost engine has no requests.
@@ -146,12 +145,12 @@ impl Rank {
         }
     }
 
-    /// Aborts the requests with wanted names, and notifies their clients.
+    /// Aborts all requests with wanted ids and notifies their clients.
     pub(super) fn abort_all(&self, is_wanted: impl Fn(&str) -> bool) {
         let ids: Vec<String> =
             self.table().requests.keys().filter(|id| is_wanted(id)).map(|id| id.to_string()).collect();
         for id in &ids {
-            // Before it is removed, so that its client does not wait forever.
+            // Notify the client first, so that it does not wait forever.
             if let Some(entry) = self.table().requests.get(id.as_str()) {
                 let finish_reason = Some(FinishReason::Abort);
                 let output = EngineCoreOutput { request_id: id.clone(), finish_reason, ..EngineCoreOutput::default() };
@@ -196,12 +195,12 @@ impl Rank {
     fn answer(&self, number: u64, result: Result<Value, EngineError>) {
         let answer = self.table().calls.remove(&number);
         if let Some(answer) = answer {
-            // The caller may have gone.
+            // The caller may have left.
             _ = answer.send(result);
         }
     }
 
-    /// Handles an event. Returns whether it is ready for the first time.
+    /// Handles an event. Returns whether the engine became ready for the first time.
     pub(super) fn handle(&self, event: LocalEvent<'_>, observer: Option<&dyn EngineObserver>) -> bool {
         match event {
             LocalEvent::Ready(ready) => {
@@ -225,9 +224,8 @@ impl Rank {
         false
     }
 
-    /// Ends the requests with outputs in a message that a fault damages. Real clients would wait
-    /// forever for lost outputs, so their connections are reset; outputs that cannot be decoded
-    /// become errors.
+    /// Ends the requests in a message that a fault damages. For lost outputs, real clients would wait forever, so
+    /// their connections are reset. Outputs that cannot be decoded become errors.
     fn take_damaged(&self, mut step: StepOutputs<'_>, damage: MessageDamage) {
         if let Some(utility) = step.message.utility_output.take() {
             self.answer(utility.call_id.as_u64().unwrap_or(0), Err(EngineError::Unreadable));
@@ -277,11 +275,10 @@ impl Rank {
         }
         let (now_s, engine_s) = (now_s(), step.message.timestamp);
         let mut table = self.table();
-        // Clients that wait are woken when the table is free again, which they need for
-        // their next requests.
+        // Wake the clients after the lock is released, because they need it for their next requests.
         let mut woken = std::mem::take(&mut table.woken);
         step.for_each(|id, output| {
-            // Aborted requests may have outputs in transit.
+            // An output may arrive after its request was aborted.
             let Some(entry) = table.requests.get_mut(id) else { return };
             self.prefilling_tokens.fetch_sub(std::mem::take(&mut entry.prefilling_tokens), Ordering::Relaxed);
             if let Some(observer) = &mut entry.observer {
@@ -294,7 +291,7 @@ impl Rank {
             let Some(reason) = finish else { return woken.extend(entry.collector.put(output)) };
             if let Some(entry) = table.requests.remove(id) {
                 self.load.fetch_sub(1, Ordering::Relaxed);
-                // Before its client knows of the end, and may look at metrics.
+                // The client may read metrics as soon as it sees the end, so update them first.
                 if let Some(observer) = entry.observer {
                     observer.finish(now_s, reason);
                 }

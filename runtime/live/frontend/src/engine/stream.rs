@@ -11,14 +11,13 @@ use super::EngineError;
 use super::collector::{Collector, Outputs};
 use super::rank::Rank;
 
-/// The outputs of a request. Dropped before its end, it aborts the request in the
-/// engine.
+/// The outputs of a request. If it is dropped early, the request is aborted.
 pub struct RequestStream {
     ranks: Arc<[Rank]>,
     place: usize,
     id: Arc<str>,
     collector: Arc<Collector>,
-    /// Outputs that were taken together with an earlier one.
+    /// Outputs taken from the collector but not returned.
     taken: Outputs,
     is_done: bool,
 }
@@ -28,12 +27,12 @@ impl RequestStream {
         Self { ranks, place, id, collector, taken: Outputs::default(), is_done: false }
     }
 
-    /// The next output, without its name; none after the output with a finish reason.
+    /// Returns the next output, without a request id. None after the last output.
     pub async fn next(&mut self) -> Result<Option<EngineCoreOutput>, EngineError> {
         poll_fn(|context| self.poll(context).map_ok(|output| output.map(owned))).await
     }
 
-    /// As [`RequestStream::next`], for use in streams.
+    /// Like [`RequestStream::next`], for implementations of streams.
     pub fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<StepOutput<'_>>, EngineError>> {
         if self.is_done {
             return Poll::Ready(Ok(None));
@@ -50,12 +49,12 @@ impl RequestStream {
         Poll::Ready(Ok(output))
     }
 
-    /// Ends it in the engine: the server has all it needs, by a stop string.
+    /// Ends the request in the engine, because a stop string ended the text.
     pub fn stop(&mut self) {
         self.end(FinishReason::Stop);
     }
 
-    /// The number of its engine.
+    /// The rank of the request's engine.
     #[must_use]
     pub fn rank(&self) -> u16 {
         self.ranks[self.place].number
@@ -75,7 +74,7 @@ impl Drop for RequestStream {
     }
 }
 
-/// An output with its own memory, and without a name.
+/// Converts an output to an owned one without a request id.
 fn owned(output: StepOutput<'_>) -> EngineCoreOutput {
     match output {
         StepOutput::Whole(output) => *output,

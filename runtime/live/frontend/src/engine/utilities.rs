@@ -1,4 +1,4 @@
-//! Calls of the engines' own functions, each of all engines.
+//! Calls of the engines' utility functions. Each call goes to all engines.
 
 use futures_util::future::try_join_all;
 use vcr_wire::{LoraLayout, LoraRequest, Value};
@@ -6,20 +6,20 @@ use vcr_wire::{LoraLayout, LoraRequest, Value};
 use super::{EngineClient, EngineError};
 
 impl EngineClient {
-    /// Calls a function of every engine and returns their results, by rank.
+    /// Calls a function of all engines. Returns the results by rank.
     pub async fn call_all(&self, method: &str, args: &[Value]) -> Result<Vec<Value>, EngineError> {
         let calls = self.ranks().iter().map(|rank| rank.call(method, args.to_vec()));
         let answers = calls.map(|call| async { call.await.unwrap_or(Err(EngineError::Dead)) });
         try_join_all(answers.collect::<Vec<_>>()).await
     }
 
-    /// Whether every engine answers true.
+    /// Whether all engines return true.
     async fn all_true(&self, method: &str, args: &[Value]) -> Result<bool, EngineError> {
         let answers = self.call_all(method, args).await?;
         Ok(answers.iter().all(|answer| answer.as_bool().unwrap_or(false)))
     }
 
-    /// Puts all engines to sleep once running requests have ended according to `mode`.
+    /// Puts all engines to sleep. `mode` decides what happens to running requests first.
     pub async fn sleep(&self, level: u32, mode: &str) -> Result<(), EngineError> {
         self.call_all("sleep", &[u64::from(level).into(), mode.into()]).await?;
         self.observe_sleep(Some(level));
@@ -56,7 +56,7 @@ impl EngineClient {
         self.call_all("resume_scheduler", &[]).await.map(drop)
     }
 
-    /// Drops the prefix cache of all engines.
+    /// Resets the prefix cache of all engines. Returns whether all succeeded.
     pub async fn reset_prefix_cache(&self, running: bool, external: bool) -> Result<bool, EngineError> {
         self.all_true("reset_prefix_cache", &[running.into(), external.into()]).await
     }
@@ -64,7 +64,7 @@ impl EngineClient {
     /// Loads an adapter into all engines.
     ///
     /// # Errors
-    /// When an engine refuses, for want of a slot for example, or is lost.
+    /// When an engine refuses the adapter, for example without a free slot, or is lost.
     pub async fn add_lora(&self, adapter: &LoraRequest) -> Result<bool, EngineError> {
         let LoraRequest { name, int_id, path, base_model_name, load_inplace, is_3d, .. } = adapter;
         debug_assert_eq!(adapter.layout, LoraLayout::Six, "0.33 has six elements");

@@ -1,4 +1,4 @@
-//! When an engine that waits is woken for new requests.
+//! Delays the wake-up of an idle engine, so that it sees several requests at once.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -6,18 +6,18 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use vcr_wire::WakeUp;
 
-/// How long a wake-up waits at most while requests come: a thread reads some thirty meanwhile. With
-/// a third of it, an engine faster than its clients was woken for every fifth of 64.
+/// The longest delay of a wake-up while requests arrive. A thread parses about thirty requests in this time. With a
+/// third of it, an engine faster than its clients woke up for every fifth of 64 requests.
 const LONGEST_WAIT: Duration = Duration::from_micros(300);
 
-/// Collects requests that come together, so that one wake-up of the engine serves all.
+/// Collects requests that arrive together, so that one wake-up serves all.
 #[derive(Clone, Debug, Default)]
 pub(super) struct WakeUps(Arc<Mutex<Option<Waiting>>>);
 
 #[derive(Debug)]
 struct Waiting {
     since: Instant,
-    /// Wakes the engine when it is dropped.
+    /// Wakes the engine when dropped.
     _wake_up: WakeUp,
 }
 
@@ -26,8 +26,8 @@ impl WakeUps {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records a posted request with the result of [`vcr_wire::LocalLink::post`]. The engine is
-    /// woken once this thread has done all other ready work.
+    /// Takes the result of [`vcr_wire::LocalLink::post`] for a request. The engine wakes up when this thread has no
+    /// other work.
     pub(super) fn posted(&self, wake_up: Option<WakeUp>) {
         let Some(wake_up) = wake_up else { return self.wake_if_late() };
         let Ok(runtime) = Handle::try_current() else { return };

@@ -1,4 +1,4 @@
-//! Bodies damaged in transit to the client.
+//! Damages response bodies.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use super::kind::FaultKind;
 use super::short::{ended_by_itself, stopped};
 use crate::http::ConnectionControl;
 
-/// Next action on the body.
+/// The next action on the body.
 #[derive(Debug)]
 enum Action {
     Send(Bytes),
@@ -26,7 +26,7 @@ enum Action {
     End,
 }
 
-/// A body under a fault.
+/// A response body with a fault.
 struct Faulty {
     body: BodyDataStream,
     kind: FaultKind,
@@ -35,19 +35,17 @@ struct Faulty {
     events: EventSplitter,
     actions: VecDeque<Action>,
     tokens: u32,
-    /// The fault has happened, and happens once.
+    /// Whether the fault has happened. It happens only once.
     is_over: bool,
     has_ended: bool,
 }
 
-/// A reset of a connection that cannot be reached: the body fails instead, and
-/// the server closes the connection.
+/// The body's error after a reset. If the connection is not known, this error makes the server close it.
 #[derive(Debug, thiserror::Error)]
 #[error("a fault resets the connection")]
 struct ConnectionReset;
 
-/// The body that a client receives under a fault. `is_stream` distinguishes server-sent events from
-/// one JSON value.
+/// Returns the body that the client gets. `is_stream` is true for server-sent events and false for one JSON value.
 pub(super) fn faulty_body(body: Body, kind: FaultKind, is_stream: bool, connection: Option<ConnectionControl>) -> Body {
     let faulty = Faulty {
         body: body.into_data_stream(),
@@ -107,7 +105,7 @@ impl Faulty {
         }
     }
 
-    /// Ends the output, and aborts the request by dropping its body.
+    /// Ends the body. Dropping the original body aborts the request.
     fn finish(&mut self) {
         self.has_ended = true;
         self.actions.clear();
@@ -125,7 +123,7 @@ impl Faulty {
         }
     }
 
-    /// One event of a stream.
+    /// Sends an event of a stream, with the fault if it is due.
     fn event(&mut self, event: Bytes) {
         if self.is_due(&event) {
             self.is_over = true;
@@ -175,8 +173,8 @@ impl Faulty {
         }
     }
 
-    /// Whether the fault happens at this event: at the first one, or at the one
-    /// after this many tokens. A stream that ends before has the fault at its end.
+    /// Whether the fault happens at this event: the first, or the first after this many tokens. If the stream is
+    /// shorter, the fault happens at its end.
     fn is_due(&mut self, event: &[u8]) -> bool {
         let after_tokens = match &self.kind {
             FaultKind::Reset { after_tokens }
@@ -191,7 +189,7 @@ impl Faulty {
         is_due
     }
 
-    /// The one value of a body that is not a stream.
+    /// Sends a body that is one JSON value, with the fault.
     fn value(&mut self, whole: Bytes) {
         match &self.kind {
             FaultKind::Reset { .. } => {
@@ -213,7 +211,7 @@ impl Faulty {
     }
 }
 
-/// The text with its last bracket turned, or something else that no reader takes.
+/// Makes a JSON text invalid, if possible by replacing its last bracket.
 fn broken_json(text: &str) -> String {
     let broken = match text.trim_end().strip_suffix('}') {
         Some(open) => format!("{open}]"),

@@ -1,4 +1,4 @@
-//! Caller of a request: its path, key, tenant and model.
+//! The properties of a call that rules match.
 
 use std::collections::BTreeMap;
 
@@ -8,11 +8,11 @@ use serde::Deserialize;
 
 use super::rule::{CountedPer, FaultConditions};
 
-/// Paths of orchestrators, which rules affect only if they name a path.
+/// Paths for probes and monitoring. A rule affects them only if it names a path.
 const UNTOUCHED: &[&str] = &["/health", "/health/ready", "/metrics", "/ping", "/ready", "/load", "/version"];
 
-/// How the tenant of a call is found: by a header, else by the API key, else it is the
-/// `cache_salt` of the body, as for scheduling policies of the engines.
+/// How the tenant of a call is found: from the header, or else from the API key, or else from the body's
+/// `cache_salt`. The engines' scheduling policies do the same.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tenants {
     pub header: HeaderName,
@@ -34,14 +34,13 @@ impl Tenants {
     }
 }
 
-/// The keys of a body that rules look at.
+/// The fields of a body that rules match.
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct NamedInBody {
     model: Option<String>,
     cache_salt: Option<String>,
 }
 
-/// One call, as rules see it.
 pub(super) struct Caller<'a> {
     path: &'a str,
     headers: &'a HeaderMap,
@@ -55,7 +54,7 @@ impl<'a> Caller<'a> {
         Self { path: parts.uri.path(), headers, tenant: tenants.of(headers, body), model: body.model.as_deref() }
     }
 
-    /// The value that separates this caller's counts.
+    /// The value by which this call is counted separately.
     pub(super) fn counted_as(&self, per: &CountedPer) -> Option<&'a str> {
         match per {
             CountedPer::ApiKey => api_key(self.headers),
@@ -65,7 +64,7 @@ impl<'a> Caller<'a> {
         }
     }
 
-    /// Whether it is one of a rule's occasions, but for their number and time.
+    /// Whether the call matches all conditions except number and time.
     pub(super) fn fits(&self, when: &FaultConditions) -> bool {
         let is_path = match &when.path {
             Some(start) => self.path.starts_with(start),
@@ -83,7 +82,7 @@ impl<'a> Caller<'a> {
     }
 }
 
-/// The key in a call, as OpenAI's or Anthropic's clients send it.
+/// The API key of a call, as OpenAI's or Anthropic's clients send it.
 fn api_key(headers: &HeaderMap) -> Option<&str> {
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
     let bearer = text(header::AUTHORIZATION.as_str()).and_then(|value| {

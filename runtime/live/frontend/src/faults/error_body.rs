@@ -1,4 +1,4 @@
-//! Errors as vLLM writes them.
+//! Errors in vLLM's format.
 
 use axum::body::Body;
 use axum::http::{HeaderValue, StatusCode, header};
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::events::data;
 use crate::dialects::anthropic;
 
-/// vLLM's error object, with its keys in vLLM's order.
+/// vLLM's error object. The keys have vLLM's order.
 #[derive(Serialize)]
 struct ErrorObject<'a> {
     message: &'a str,
@@ -19,7 +19,7 @@ struct ErrorObject<'a> {
     code: u16,
 }
 
-/// vLLM's name of an error with a status.
+/// vLLM's error type for a status code.
 pub(super) fn error_type(code: u16) -> &'static str {
     match code {
         401 => "AuthenticationError",
@@ -33,15 +33,14 @@ pub(super) fn error_type(code: u16) -> &'static str {
     }
 }
 
-/// The error object of a status, as JSON.
+/// The error object for a status code, as JSON.
 pub(super) fn error_json(code: u16, message: &str, param: Option<&str>) -> String {
     let error = ErrorObject { message, kind: error_type(code), param, code };
     let error = serde_json::to_string(&error).expect("texts and numbers are JSON");
     format!("{{\"error\":{error}}}")
 }
 
-/// The events of an error in a stream, in the form of the API that `event` is of, and with
-/// the end that it has.
+/// The final events of a stream that fails, in the format of the API that `event` belongs to.
 pub(super) fn error_events(event: &[u8], code: u16, message: &str) -> String {
     let value = data(event).and_then(|data| serde_json::from_str::<Value>(data).ok()).unwrap_or_default();
     let error = match value["type"].as_str() {
@@ -57,7 +56,7 @@ pub(super) fn error_events(event: &[u8], code: u16, message: &str) -> String {
     format!("event: error\ndata: {error}\n\n")
 }
 
-/// An answer with an error, in the form that the clients of a path expect.
+/// An error response in the format that clients of this path expect.
 #[must_use]
 pub fn error_response(
     path: &str,
@@ -71,7 +70,7 @@ pub fn error_response(
     let value = if path.starts_with("/v1/messages") {
         anthropic::error(code, message).to_string()
     } else if code == 401 {
-        // vLLM refuses keys outside of its error handling.
+        // vLLM checks API keys outside of its error handling.
         json!({"error": "Unauthorized"}).to_string()
     } else {
         error_json(code, message, param)
@@ -85,7 +84,7 @@ pub fn error_response(
     response
 }
 
-/// The response with another body, whose type is JSON if it parses as such, otherwise HTML.
+/// Replaces the body of a response. The content type is JSON if the body is JSON, and HTML otherwise.
 pub(super) fn with_own_body(response: Response, body: &str) -> Response {
     let (mut parts, _) = response.into_parts();
     let kind = if serde_json::from_str::<Value>(body).is_ok() { "application/json" } else { "text/html" };

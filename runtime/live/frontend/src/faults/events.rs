@@ -3,7 +3,7 @@
 use bytes::{Bytes, BytesMut};
 use serde_json::Value;
 
-/// Puts the parts of a body together into events, each with its blank line.
+/// Combines the parts of a body into events, each with its blank line.
 #[derive(Debug, Default)]
 pub(super) struct EventSplitter {
     buffer: BytesMut,
@@ -14,30 +14,30 @@ impl EventSplitter {
         self.buffer.extend_from_slice(part);
     }
 
-    /// The next whole event.
+    /// The next complete event.
     pub(super) fn next(&mut self) -> Option<Bytes> {
         let end = self.buffer.windows(2).position(|pair| pair == b"\n\n")?;
         Some(self.buffer.split_to(end + 2).freeze())
     }
 
-    /// The rest that has no blank line behind it.
+    /// The bytes after the last complete event.
     pub(super) fn rest(&mut self) -> Option<Bytes> {
         (!self.buffer.is_empty()).then(|| self.buffer.split().freeze())
     }
 }
 
-/// The data of an event, if it has one line of it.
+/// The data of an event, if it has a data line.
 pub(super) fn data(event: &[u8]) -> Option<&str> {
     let text = std::str::from_utf8(event).ok()?;
     text.lines().find_map(|line| line.strip_prefix("data:")).map(str::trim)
 }
 
-/// Whether it is the end of OpenAI's streams.
+/// Whether this event is the end of an OpenAI stream.
 pub(super) fn is_done(event: &[u8]) -> bool {
     data(event) == Some("[DONE]")
 }
 
-/// Whether it brings some of the answer: text, reasoning, arguments or tokens.
+/// Whether this event contains a part of the answer: text, reasoning, arguments or tokens.
 pub(super) fn has_token(event: &[u8]) -> bool {
     let Some(value) = data(event).and_then(|data| serde_json::from_str::<Value>(data).ok()) else { return false };
     if let Some(kind) = value["type"].as_str() {
@@ -55,7 +55,7 @@ pub(super) fn has_token(event: &[u8]) -> bool {
     })
 }
 
-/// The event or body with its `usage` removed; none if it has none.
+/// Removes `usage` from an event or body. Returns none if there is no usage.
 pub(super) fn without_usage(json: &str) -> Option<String> {
     fn remove(value: &mut Value) -> bool {
         let Value::Object(map) = value else { return false };
@@ -69,7 +69,7 @@ pub(super) fn without_usage(json: &str) -> Option<String> {
     remove(&mut value).then(|| value.to_string())
 }
 
-/// Whether it exists for its usage only: OpenAI's last event before the end.
+/// Whether this event contains only usage, as OpenAI's last event before the end.
 pub(super) fn is_usage_only(event: &[u8]) -> bool {
     let Some(value) = data(event).and_then(|data| serde_json::from_str::<Value>(data).ok()) else { return false };
     value["usage"].is_object() && value["choices"].as_array().is_some_and(Vec::is_empty)

@@ -1,4 +1,4 @@
-//! Selection of the fault for a call.
+//! Chooses the fault of a call.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -12,20 +12,20 @@ use super::caller::{Caller, NamedInBody, Tenants};
 use super::kind::FaultKind;
 use super::rule::ClientFault;
 
-/// Callers that a rule counts apart; further ones are counted together, so that
-/// clients cannot fill the memory.
+/// How many callers a rule counts separately. Further callers are counted together, so that clients cannot fill the
+/// memory.
 const COUNTED_CALLERS: usize = 10_000;
 
-/// The rules of a server, with their counts.
+/// The rules of a server and their counts.
 #[derive(Debug)]
 pub struct ClientFaults {
     rules: Mutex<Vec<Active>>,
-    /// Rules so far: each has draws of its own.
+    /// The number of rules added so far. It selects the random stream of the next rule.
     added: AtomicUsize,
     seed: u64,
     tenants: Tenants,
     since: Instant,
-    /// Whether a rule reads bodies.
+    /// Whether a rule matches bodies.
     needs_body: AtomicBool,
 }
 
@@ -33,22 +33,21 @@ pub struct ClientFaults {
 struct Active {
     rule: ClientFault,
     random: Stream,
-    /// Counts of all callers without separate ones.
+    /// Counts of the callers that are not counted separately.
     together: Counts,
-    /// Counts of callers with separate ones.
+    /// Counts of the callers that are counted separately.
     apart: HashMap<String, Counts>,
 }
 
 #[derive(Debug, Default)]
 struct Counts {
-    /// Matching calls.
+    /// The number of calls that matched.
     calls: u64,
     faults: u64,
 }
 
 impl ClientFaults {
-    /// Rules whose draws depend on the seed, the place of the rule and the number
-    /// of the call only.
+    /// Creates the rules. Random draws depend only on the seed, the index of the rule and the number of the call.
     #[must_use]
     pub fn new(rules: Vec<ClientFault>, seed: u64, tenants: Tenants) -> Self {
         let needs_body = AtomicBool::new(false);
@@ -65,11 +64,11 @@ impl ClientFaults {
     }
 
     fn active(&self) -> MutexGuard<'_, Vec<Active>> {
-        // Rules are added and counted one by one.
+        // A panic cannot leave the rules inconsistent.
         self.rules.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a rule behind the others. Its time counts from the start of the server.
+    /// Adds a rule at the end. Its times count from the start of the server.
     pub fn add(&self, rule: ClientFault) {
         let mut rules = self.active();
         let number = self.added.fetch_add(1, Ordering::Relaxed);
@@ -97,23 +96,22 @@ impl ClientFaults {
         self.needs_body.store(false, Ordering::Relaxed);
     }
 
-    /// The rules, as users write them.
+    /// The rules in the user's syntax.
     #[must_use]
     pub fn rules(&self) -> Vec<String> {
         self.active().iter().map(|active| active.rule.to_string()).collect()
     }
 
-    /// Whether a rule reads bodies.
+    /// Whether a rule matches bodies.
     pub(super) fn needs_body(&self) -> bool {
         self.needs_body.load(Ordering::Relaxed)
     }
 
-    /// Whether there is no rule.
     pub(super) fn is_empty(&self) -> bool {
         self.active().is_empty()
     }
 
-    /// The fault of a call. All rules count it; the first that hits applies.
+    /// The fault of a call. Every rule counts the call; the first rule that hits decides.
     pub(super) fn of_call(&self, parts: &Parts, body: &NamedInBody) -> Option<FaultKind> {
         let caller = Caller::new(parts, body, &self.tenants);
         self.first(Some(&caller), |kind| *kind != FaultKind::Refuse)
@@ -138,8 +136,8 @@ impl ClientFaults {
 }
 
 impl Active {
-    /// Counts a call, if it matches. Whether its fault is this rule's: not if an earlier
-    /// rule has one for it (`is_taken`).
+    /// Counts a call that matches. Returns whether the rule hits. A rule never hits if an earlier rule did
+    /// (`is_taken`).
     fn hits(&mut self, caller: Option<&Caller<'_>>, elapsed_ns: u64, is_taken: bool) -> bool {
         let when = &self.rule.when;
         let in_window_ns = when.period_ns.map_or(elapsed_ns, |period_ns| elapsed_ns % period_ns);

@@ -4,7 +4,7 @@ use axum::http::HeaderValue;
 use vcr_base::units;
 use vcr_base::units::rule::{Keys, RuleError};
 
-/// Fault that a client meets; at the start where `after_tokens` is `None`.
+/// A fault of a response. If `after_tokens` is `None`, it happens at the start.
 #[derive(Clone, Debug, PartialEq)]
 pub enum FaultKind {
     /// An error instead of an answer.
@@ -13,61 +13,61 @@ pub enum FaultKind {
         code: u16,
         /// The header `Retry-After`, in seconds.
         retry_after_s: Option<u64>,
-        /// The error's message; one of vLLM's if not given.
+        /// The error message. `None` uses vLLM's.
         message: Option<String>,
         /// The error's `param`.
         param: Option<&'static str>,
         /// The whole body, instead of an error object.
         body: Option<String>,
     },
-    /// The connection is reset as soon as it is accepted.
+    /// The connection is reset right after it is accepted.
     Refuse,
-    /// It is reset, before the answer or within the stream.
+    /// The connection is reset before the response or within the stream.
     Reset {
-        /// Tokens before that.
+        /// The number of tokens before the reset.
         after_tokens: Option<u32>,
     },
-    /// Nothing comes, before the head of the response or between two tokens.
+    /// The response stops before its head or between two tokens.
     Stall {
-        /// Nanoseconds; `None` means forever.
+        /// The duration in nanoseconds. `None` means forever.
         for_ns: Option<u64>,
-        /// Tokens before that.
+        /// The number of tokens before the stall.
         after_tokens: Option<u32>,
     },
-    /// The body comes in small parts.
+    /// The body arrives in small parts.
     Slow {
-        /// Nanoseconds between them.
+        /// Nanoseconds between two parts.
         every_ns: u64,
         bytes: usize,
     },
-    /// The body ends in the middle of an event, or of a JSON value.
+    /// The body ends within an event or a JSON value.
     Truncate {
-        /// Tokens before that.
+        /// The number of tokens before the end.
         after_tokens: Option<u32>,
     },
-    /// An event, or the body, is not valid JSON.
+    /// An event, or the body, is invalid JSON.
     Malformed {
-        /// Tokens before that.
+        /// The number of tokens before the invalid event.
         after_tokens: Option<u32>,
     },
     /// The stream ends with an error event.
     ErrorEvent {
-        /// Tokens before that.
+        /// The number of tokens before the error.
         after_tokens: Option<u32>,
-        /// The code in the error.
+        /// The error's status code.
         code: u16,
         message: Option<String>,
     },
-    /// The header `Content-Type` does not fit the body.
+    /// The header `Content-Type` does not match the body.
     ContentType { value: HeaderValue },
-    /// `[DONE]` comes this many times.
+    /// `[DONE]` is sent a wrong number of times.
     Done {
-        /// Not once.
+        /// The number of times: 0 or more than 1.
         times: u8,
     },
-    /// There is no usage.
+    /// The response has no usage.
     NoUsage,
-    /// The answer is whole in form and ends before its requested length, as if it had come to its end.
+    /// The answer is well-formed and ends early, as if the text were complete.
     Short { after_tokens: u32 },
 }
 
@@ -94,7 +94,7 @@ pub(super) const KINDS: &[(&str, &[&str])] = &[
     ("short", &["after"]),
 ];
 
-/// Faults that llm-d-inference-sim draws from: name, status, `param`, message.
+/// Named errors of llm-d-inference-sim: name, status code, `param`, message.
 pub(super) const NAMED: &[(&str, u16, Option<&str>, &str)] = &[
     ("rate_limit", 429, None, "Rate limit reached. Please retry later."),
     ("invalid_api_key", 401, None, "Unauthorized"),
@@ -175,7 +175,7 @@ pub(super) fn kind(keys: &Keys) -> Result<FaultKind, RuleError> {
     })
 }
 
-/// A duration, or `ever`.
+/// Parses a duration. None for `ever`.
 fn span(text: &str) -> Result<Option<u64>, units::UnitError> {
     if text == "ever" { Ok(None) } else { units::duration_ns(text).map(Some) }
 }

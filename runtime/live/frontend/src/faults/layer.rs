@@ -1,4 +1,4 @@
-//! The layer between clients and routes that injects faults.
+//! The layer before the routes that injects faults.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -23,26 +23,26 @@ use crate::http::{ConnectionControl, Innermost, Next};
 use crate::metrics::Metrics;
 use crate::page::current;
 
-/// The header of llm-d-inference-sim that asks for an error at once.
+/// A header of llm-d-inference-sim that requests an error.
 const RETURN_ERROR: &str = "x-return-error";
 
-/// The longest time that the body of a request is read which is not needed.
+/// The longest time to read a request body that is not needed.
 const MAX_TAKING_IN: Duration = Duration::from_secs(5);
 
-/// State of the layer.
+/// The state of the layer.
 #[derive(Clone, Debug)]
 pub struct FaultLayer {
     /// The rules.
     pub faults: Arc<ClientFaults>,
-    /// Where faults are counted.
+    /// Counts the faults.
     pub metrics: Metrics,
-    /// The limit of bodies read for rules.
+    /// The maximum body size that is read for rules.
     pub max_body_bytes: usize,
 }
 
 impl FaultLayer {
-    /// Applies the fault of a rule to a request that came by `connection`, or else passes it on.
-    /// Request headers select no faults here: they are for the server behind.
+    /// Applies the fault of a matching rule to a request from `connection`, or passes the request on. Request
+    /// headers cannot request faults here, because they are for the upstream server.
     pub async fn around<F: Future<Output = Response>>(
         &self,
         connection: ConnectionControl,
@@ -62,7 +62,7 @@ impl Innermost for FaultLayer {
     }
 }
 
-/// Lets a request meet its fault, if it has one.
+/// Applies the fault that a header or a rule selects.
 pub(super) async fn inject<F: Future<Output = Response>>(
     layer: &FaultLayer,
     request: Request,
@@ -76,11 +76,11 @@ pub(super) async fn inject<F: Future<Output = Response>>(
     if layer.faults.is_empty() {
         return next(request).await;
     }
-    // In a box, so that requests of a server without faults have no room for it.
+    // Box the future, so that requests to a server without faults need no space for it.
     Box::pin(judged(layer, request, next)).await
 }
 
-/// Lets a request meet the fault of the rule that applies, if there is one.
+/// Applies the fault of the rule that hits, if there is one.
 async fn judged<F: Future<Output = Response>>(
     layer: &FaultLayer,
     request: Request,
@@ -99,7 +99,7 @@ async fn judged<F: Future<Output = Response>>(
     }
 }
 
-/// A request under a fault.
+/// Handles a request with this fault.
 async fn faulty<F: Future<Output = Response>>(
     layer: &FaultLayer,
     kind: FaultKind,
@@ -111,7 +111,7 @@ async fn faulty<F: Future<Output = Response>>(
     let (kind, request) = match kind {
         FaultKind::Short { after_tokens } => match shortened(request, after_tokens, layer.max_body_bytes).await {
             Ok(request) => (kind, request),
-            // Nothing to shorten: the request is as short already, or generates nothing.
+            // The request cannot be shortened: its limit is already as low, or it generates nothing.
             Err(request) => return next(*request).await,
         },
         kind => (kind, request),
@@ -132,7 +132,7 @@ async fn faulty<F: Future<Output = Response>>(
         }
         FaultKind::Reset { after_tokens: None } => {
             let body = faulty_body(Body::from("reset"), kind, false, connection.clone());
-            // A reset before the head: the response is never written.
+            // Reset before the response's head is written.
             if let Some(connection) = connection {
                 connection.reset();
                 std::future::pending::<()>().await;
@@ -151,16 +151,16 @@ async fn faulty<F: Future<Output = Response>>(
     transformed(next(request).await, kind, connection)
 }
 
-/// Reads the body of a request that is answered without it. The server closes a connection with
-/// unread bytes, and the client, which may send head and body separately, would lose the answer.
+/// Reads and discards a request body. Otherwise the server would close a connection with unread bytes, and a client
+/// that sends head and body separately could lose the response.
 async fn take_in(request: Request) {
     let mut data = request.with_limited_body().into_body().into_data_stream();
     let read = async { while let Some(Ok(_)) = data.next().await {} };
-    // Who sends more slowly loses the answer.
+    // A slower client loses the response.
     let _ = timeout(MAX_TAKING_IN, read).await;
 }
 
-/// An answer under a fault of its body or head.
+/// Applies a fault to the head or body of a response.
 fn transformed(response: Response, kind: FaultKind, connection: Option<ConnectionControl>) -> Response {
     if !response.status().is_success() {
         return response;
@@ -176,7 +176,7 @@ fn transformed(response: Response, kind: FaultKind, connection: Option<Connectio
     Response::from_parts(parts, faulty_body(body, kind, is_stream, connection))
 }
 
-/// Names in a body, which is read only where a rule needs them.
+/// Reads the fields that rules match, if a rule needs the body.
 async fn with_body(layer: &FaultLayer, request: Request) -> Result<(Request, NamedInBody), Response> {
     if !layer.faults.needs_body() {
         return Ok((request, NamedInBody::default()));
@@ -194,7 +194,7 @@ async fn with_body(layer: &FaultLayer, request: Request) -> Result<(Request, Nam
     }
 }
 
-/// The error that the header asks for.
+/// The error that the header requests, if any.
 fn returned_error(path: &str, headers: &HeaderMap) -> Option<Response> {
     let text = headers.get(RETURN_ERROR)?.to_str().unwrap_or("");
     if path.starts_with("/v1/embeddings") {

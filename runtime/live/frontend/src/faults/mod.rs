@@ -1,4 +1,4 @@
-//! Faults that clients meet: errors, stalls, broken streams, reset connections.
+//! Faults that clients see: errors, stalls, broken streams, reset connections.
 
 mod body;
 mod caller;

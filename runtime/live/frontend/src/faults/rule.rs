@@ -21,56 +21,54 @@ static CLIENT_RULES: Syntax = Syntax {
     unnamed_key: "",
 };
 
-/// A fault that clients meet, with its occasions.
+/// A fault that clients see, and the calls it may hit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClientFault {
     pub kind: FaultKind,
-    /// The calls that it may hit.
+    /// The calls that the fault may hit.
     pub when: FaultConditions,
-    /// The user's text.
     text: String,
 }
 
-/// The calls that a rule may hit. All conditions must hold.
+/// The conditions of a rule. All must hold.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FaultConditions {
-    /// Probability at each.
+    /// The probability for each call.
     pub rate: f64,
-    /// Every Nth only.
+    /// Hit only every Nth call.
     pub nth: u64,
-    /// Numbers of matching calls, from 1.
+    /// The range of call numbers to hit, from 1. Only matching calls are numbered.
     pub calls: RangeInclusive<u64>,
-    /// Number of calls after which their numbers restart from 1.
+    /// The number of calls after which numbering restarts at 1.
     pub cycle: u64,
-    /// Callers whose calls and faults are counted apart; all together if `None`.
+    /// How callers are counted separately. `None` counts all together.
     pub per: Option<CountedPer>,
     /// Limit of faults.
     pub count: u64,
-    /// Start and end of the fault window, in nanoseconds since the server, or the current period,
-    /// started.
+    /// Start and end of the fault window, in nanoseconds since the start of the server or of the current period.
     pub window_ns: (u64, u64),
-    /// Nanoseconds after which the window repeats.
+    /// The length of a period in nanoseconds.
     pub period_ns: Option<u64>,
-    /// The path starts with this.
+    /// A prefix of the path.
     pub path: Option<String>,
-    /// A header, in lower case, and its value if that matters.
+    /// A header in lower case, and its value if required.
     pub header: Option<(String, Option<String>)>,
     /// The API key of the call.
     pub api_key: Option<String>,
-    /// The tenant that calls.
+    /// The tenant of the call.
     pub tenant: Option<String>,
-    /// The `model` of its body.
+    /// The `model` in the body.
     pub model: Option<String>,
 }
 
-/// Attribute that separates callers' counts.
+/// The attribute by which callers are counted separately.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CountedPer {
     ApiKey,
     Tenant,
-    /// The `model` of the body.
+    /// The `model` in the body.
     Model,
-    /// The value of a header, by its name in lower case.
+    /// The value of this header, in lower case.
     Header(String),
 }
 
@@ -87,8 +85,7 @@ impl CountedPer {
 }
 
 impl ClientFault {
-    /// A fault from its kind and its keys with their values, which may contain commas
-    /// other than in the text of a rule.
+    /// Creates a rule from its kind and its keys with values. Unlike in the text syntax, values may contain commas.
     pub fn from_pairs<'a>(kind: &str, pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<Self, RuleError> {
         Self::of_keys(&CLIENT_RULES.of_pairs(kind, pairs)?)
     }
@@ -101,13 +98,13 @@ impl ClientFault {
         Ok(fault)
     }
 
-    /// Whether it changes what is asked, so that no recording is found.
+    /// Whether the fault changes the request, so that no recording would match.
     #[must_use]
     pub fn changes_requests(&self) -> bool {
         matches!(self.kind, FaultKind::Short { .. })
     }
 
-    /// The syntax, for the help.
+    /// The syntax, for help texts.
     pub const SYNTAX: &str = "KIND[:KEY=VALUE,...], where KIND is one of
   status:code=429[,retry-after=2s,message=TEXT|body=TEXT]
   rate_limit  invalid_api_key  context_length  server_error  invalid_request  model_not_found
@@ -159,13 +156,13 @@ impl FaultConditions {
         })
     }
 
-    /// Whether they depend on a request, not only on a connection.
+    /// Whether the conditions need a request, not only a connection.
     fn needs_request(&self) -> bool {
         let texts = [&self.path, &self.api_key, &self.tenant, &self.model];
         self.header.is_some() || self.per.is_some() || texts.into_iter().any(Option::is_some)
     }
 
-    /// Whether they depend on the body of a request.
+    /// Whether the conditions need the request's body.
     pub(super) fn needs_body(&self) -> bool {
         self.model.is_some()
             || self.tenant.is_some()
@@ -186,7 +183,7 @@ fn calls(text: &str) -> Result<RangeInclusive<u64>, &'static str> {
 impl FromStr for ClientFault {
     type Err = RuleError;
 
-    /// Parses `kind:key=value,...`, or a JSON object of `kind` and the same keys.
+    /// Parses `kind:key=value,...`, or a JSON object with `kind` and the same keys.
     fn from_str(text: &str) -> Result<Self, RuleError> {
         if text.trim_start().starts_with('{') {
             let map = serde_json::from_str(text);
@@ -210,7 +207,7 @@ impl ClientFault {
     }
 }
 
-/// In files, a rule is its text, or a map of `kind` and the same keys.
+/// In files, a rule is the same text, or a map with `kind` and the same keys.
 impl<'de> Deserialize<'de> for ClientFault {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]

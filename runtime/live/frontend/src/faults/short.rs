@@ -1,5 +1,5 @@
-//! Answers that are shorter than requested and well-formed: the engine gets a smaller limit, and
-//! the answer reports a natural end.
+//! Shortens answers and keeps them well-formed. The engine gets a lower token limit, and the response reports a
+//! natural end.
 
 use axum::body::{Body, to_bytes};
 use axum::extract::Request;
@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use super::events::data;
 
-/// The keys of a path's requests that limit tokens; the first is set where none is given.
+/// The token limits in requests of this path. If none is given, the first is set.
 fn limits(path: &str) -> &'static [&'static str] {
     match path.trim_end_matches('/').rsplit('/').next() {
         Some("completions") => &["max_tokens", "max_completion_tokens"],
@@ -18,14 +18,14 @@ fn limits(path: &str) -> &'static [&'static str] {
     }
 }
 
-/// The request with at most `tokens` output tokens. As it was, if nothing of it is shortened.
+/// Limits a request to `tokens` output tokens. Returns the request as an error if it cannot be shortened.
 pub(super) async fn shortened(request: Request, tokens: u32, max_bytes: usize) -> Result<Request, Box<Request>> {
     let limits = limits(request.uri().path());
     if limits.is_empty() {
         return Err(Box::new(request));
     }
     let (parts, body) = request.into_parts();
-    // The layers around have limits of their own; a body beyond them is not read by the routes either.
+    // The outer layers have their own limit. The routes refuse larger bodies.
     let bytes = to_bytes(body, max_bytes).await.unwrap_or_default();
     let shorter = serde_json::from_slice(&bytes).ok().and_then(|body| shorter(body, limits, tokens));
     match shorter {
@@ -55,7 +55,7 @@ fn shorter(mut body: Map<String, Value>, limits: &[&str], tokens: u32) -> Option
     is_shorter.then(|| Value::Object(body).to_string())
 }
 
-/// An event of a stream that ends by its limit of tokens, as if the text had ended.
+/// If an event reports the token limit, returns it with a natural end instead.
 pub(super) fn ended_by_itself(event: &[u8]) -> Option<Bytes> {
     let text = std::str::from_utf8(event).ok()?;
     let ended = stopped(data(event)?)?;
@@ -64,7 +64,7 @@ pub(super) fn ended_by_itself(event: &[u8]) -> Option<Bytes> {
     Some(Bytes::from(format!("{head}data: {ended}\n\n")))
 }
 
-/// A body that ends by its limit of tokens, as if the text had ended; none if it does not.
+/// If a body reports the token limit, returns it with a natural end instead.
 pub(super) fn stopped(json: &str) -> Option<String> {
     let mut value = serde_json::from_str(json).ok()?;
     stop(&mut value).then(|| value.to_string())

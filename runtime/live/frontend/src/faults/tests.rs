@@ -1,4 +1,4 @@
-//! The layer over an echoing route, as a client sees it.
+//! Tests the layer in front of an echoing route.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -131,7 +131,7 @@ async fn streams_break_behind_so_many_tokens() {
         ),
         "{error}"
     );
-    // A stream that is too short has the fault at its end.
+    // If the stream is too short, the fault happens at its end.
     assert!(streamed("error-event:after=99").await.contains("InternalServerError"));
 }
 
@@ -183,7 +183,7 @@ async fn a_header_asks_for_an_error() {
     }
 }
 
-/// Else the connection is closed with something unread, and the answer may be lost.
+/// Otherwise the connection would be closed with unread bytes, and the response could be lost.
 #[tokio::test]
 async fn an_error_is_answered_once_the_body_is_read() {
     for (rules, header) in [(&[][..], "429"), (&["status:code=429"][..], "")] {

@@ -1,4 +1,4 @@
-//! Token ids and words that a request names: checks in vLLM's words, and biases of logits.
+//! Checks of token ids and words in requests, with vLLM's error texts, and logit biases.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use crate::server::error::ApiError;
 use crate::server::frontend_kind::FrontendKind;
 use crate::server::model::Model;
 
-/// Refuses ids that the model does not know.
+/// Refuses ids outside the vocabulary.
 pub(super) fn check_ids(name: &str, ids: &[u32], vocab_size: u32) -> Result<(), ApiError> {
     let unknown: Vec<u32> = ids.iter().copied().filter(|id| *id >= vocab_size).collect();
     if unknown.is_empty() {
@@ -19,7 +19,7 @@ pub(super) fn check_ids(name: &str, ids: &[u32], vocab_size: u32) -> Result<(), 
     )))
 }
 
-/// Refuses prompts of tokens that the model does not know.
+/// Refuses prompts with ids outside the vocabulary.
 pub(super) fn check_prompt_ids(ids: &[u32], model: &Model) -> Result<(), ApiError> {
     match (model.frontend, ids.iter().max()) {
         (FrontendKind::Python, Some(greatest)) if *greatest >= model.vocab_size => {
@@ -30,7 +30,7 @@ pub(super) fn check_prompt_ids(ids: &[u32], model: &Model) -> Result<(), ApiErro
     }
 }
 
-/// Tokens that are allowed must have a text.
+/// Refuses `allowed_token_ids` that are empty or contain unknown ids.
 pub(super) fn check_allowed(ids: Option<&[u32]>, model: &Model) -> Result<(), ApiError> {
     match ids {
         None => Ok(()),
@@ -54,7 +54,7 @@ pub(super) fn check_bad_words(words: Option<&[String]>) -> Result<(), ApiError> 
     }
 }
 
-/// The biases by token, which requests write as texts.
+/// Parses the logit biases. Requests write token ids as strings.
 pub(super) fn logit_bias(biases: BTreeMap<String, f32>, model: &Model) -> Result<LogitBias, ApiError> {
     let wrong: Vec<&String> = biases.keys().filter(|key| key.parse::<u32>().is_err()).collect();
     if !wrong.is_empty() {
@@ -70,8 +70,7 @@ pub(super) fn logit_bias(biases: BTreeMap<String, f32>, model: &Model) -> Result
     Ok(LogitBias(pairs.into_iter().collect()))
 }
 
-/// A number of single precision as written: the shortest decimal with the same single-precision
-/// value.
+/// Widens a number to the shortest decimal that rounds to the same `f32`.
 pub(crate) fn wide(value: f32) -> f64 {
     value.to_string().parse().unwrap_or_else(|_| f64::from(value))
 }

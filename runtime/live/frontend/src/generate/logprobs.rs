@@ -1,26 +1,25 @@
-//! Logprobs with the texts of their tokens.
+//! Logprobs with the text of each token.
 
 use vcr_text::Tokenizer;
 use vcr_wire::Logprobs;
 
-/// A token that was or could have been chosen.
+/// A token that was chosen or among the most likely.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct TokenLogprob {
     pub(crate) token: u32,
     pub(crate) logprob: f32,
-    /// 1 is the likeliest.
+    /// 1 is the most likely.
     pub(crate) rank: u32,
-    /// Empty for special tokens, which texts leave out.
+    /// Empty for special tokens, which texts omit.
     pub(crate) text: String,
 }
 
-/// The logprobs at one position: the token itself first, then the likeliest ones,
-/// none twice.
+/// The logprobs at one position: the chosen token first, then the most likely ones, without duplicates.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Position(pub(crate) Vec<TokenLogprob>);
 
 impl Position {
-    /// The positions of an engine's logprobs; none if they are invalid.
+    /// Converts an engine's logprobs. Returns nothing if they are invalid.
     pub(crate) fn read(logprobs: &Logprobs, tokenizer: &Tokenizer) -> Vec<Self> {
         let Ok(rows) = logprobs.rows(&[]) else { return Vec::new() };
         let width = rows.width.max(1);

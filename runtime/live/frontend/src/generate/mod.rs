@@ -1,4 +1,4 @@
-//! Parameters of a request, in the engine's terms, and its answer: pieces of text, or vectors.
+//! Converts requests for engines, and their outputs to text or vectors.
 
 mod ids;
 mod logprobs;

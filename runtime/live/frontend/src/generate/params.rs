@@ -1,4 +1,4 @@
-//! Sampling parameters as requests have them, in the terms of engines.
+//! Converts sampling parameters for engines.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,14 +16,13 @@ use crate::server::error::ApiError;
 use crate::server::frontend_kind::FrontendKind;
 use crate::server::model::Model;
 
-/// Most likeliest tokens at each position: vLLM's default.
+/// vLLM's default limit of logprobs per position.
 const MAX_LOGPROBS: i32 = 20;
-/// Below this temperature vLLM takes the likeliest token.
+/// Below this temperature, vLLM always takes the most likely token.
 const GREEDY_BELOW: f64 = 1e-5;
-/// Stop strings of a request at most.
+/// The maximum number of stop strings in a request.
 const MAX_STOP_STRINGS: usize = 4;
 
-/// One text or several.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged)]
 pub(crate) enum StringOrArray {
@@ -40,7 +39,7 @@ impl StringOrArray {
     }
 }
 
-/// When a request that repeats itself is stopped.
+/// When to stop an output that repeats itself.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(expecting = "struct RepetitionDetectionParams")]
 pub(crate) struct Repetition {
@@ -50,7 +49,7 @@ pub(crate) struct Repetition {
     pub(crate) min_count: u32,
 }
 
-/// Parameters that all requests for text share.
+/// The parameters that all requests for text have.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sampling {
     pub(crate) frequency_penalty: Option<f32>,
@@ -75,20 +74,20 @@ pub(crate) struct Sampling {
     pub(crate) logprobs: Option<i32>,
     pub(crate) prompt_logprobs: Option<i32>,
     pub(crate) repetition_detection: Option<Repetition>,
-    /// The structure that the output must have, in the terms of engines.
+    /// The structure of the output, in the engines' format.
     pub(crate) structured_outputs: Option<Arc<Value>>,
     pub(crate) thinking_token_budget: Option<i64>,
     pub(crate) vllm_xargs: Option<Map<String, Json>>,
     pub(crate) kv_transfer_params: Option<Map<String, Json>>,
 }
 
-/// A request for text, ready for an engine.
+/// A request for text that is ready for an engine.
 #[derive(Clone, Debug)]
 pub(crate) struct EngineSubmission {
-    /// Several hundred bytes, which are not moved.
+    /// Boxed, because it has several hundred bytes.
     pub(crate) request: Box<EngineCoreRequest>,
     pub(crate) text: TextSettings,
-    /// Probability of reasoning and tool calls that the request leaves open.
+    /// The probability of a reasoning block or tool call that the request does not decide.
     pub(crate) chance: Option<OptionalStructure>,
 }
 
@@ -97,12 +96,12 @@ pub(crate) struct EngineSubmission {
 pub(crate) struct OptionalStructure {
     pub(crate) probability: f64,
     pub(crate) structured_outputs: Arc<Value>,
-    /// Why the engines cannot follow it, if they cannot.
+    /// The reason why the engines do not support the structure, if so.
     pub(crate) refusal: Option<String>,
 }
 
 impl OptionalStructure {
-    /// Adds the structure to a request or not; the same request with the same seed gets the same.
+    /// Decides whether a request gets the structure. Equal requests with equal seeds get the same result.
     pub(crate) fn take(self, params: &mut SamplingParams, prompt: &[u32], index: usize) -> Result<(), ApiError> {
         let own = params.seed.and_then(|seed| seed.as_u64().or(seed.as_i64().map(i64::cast_unsigned))).unwrap_or(0);
         let content = prompt.iter().fold(own, |seed, token| mix(seed ^ u64::from(*token)));
@@ -114,7 +113,7 @@ impl OptionalStructure {
     }
 }
 
-/// Engine and order that a request asks for.
+/// Where and in which order a request is computed.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Placement {
     pub(crate) priority: i64,
@@ -122,15 +121,15 @@ pub(crate) struct Placement {
     pub(crate) session_id: Option<String>,
     pub(crate) rank: Option<u32>,
     pub(crate) adapter: Option<LoraRequest>,
-    /// The share of the prompt that must be cached for an answer.
+    /// The minimum share of the prompt that must be cached. Otherwise there is no answer.
     pub(crate) least_cached: Option<f64>,
 }
 
 impl Sampling {
-    /// The engine's request for an answer to `prompt`.
+    /// Builds the engine's request for an answer to `prompt`.
     ///
     /// # Errors
-    /// When a parameter is out of its range, or the prompt is too long; in vLLM's words.
+    /// When a parameter is out of range or the prompt is too long. Errors have vLLM's texts.
     pub(crate) fn into_engine_request(
         self,
         model: &Model,
@@ -245,7 +244,7 @@ impl Sampling {
     }
 }
 
-/// The number of answers, in the words of the server in Python.
+/// Checks the number of answers, with the Python server's error texts.
 fn check_count(n: Option<u32>, temperature: f64) -> Result<(), ApiError> {
     match n {
         Some(0) => Err(ApiError::invalid("n must be at least 1, got 0.")),

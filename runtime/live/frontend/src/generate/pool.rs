@@ -1,4 +1,4 @@
-//! Requests that want a vector instead of text: one prefill, no tokens.
+//! Requests for vectors instead of text: a prefill without output tokens.
 
 use futures_util::future::try_join_all;
 use vcr_base::finish_reason::FinishReason;
@@ -10,20 +10,19 @@ use crate::media::MediaPrompt;
 use crate::server::App;
 use crate::server::error::ApiError;
 
-/// Shared by all vectors of a request.
+/// Settings of all vectors of a request.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pooling {
-    /// Numbers of a vector, if fewer than the model's are wanted.
+    /// The number of dimensions, if the model's vectors must be shortened.
     pub(crate) dimensions: Option<u32>,
-    /// Whether vectors are brought to length 1; the model does so by default.
+    /// Whether to normalize the vectors. By default, the model does.
     pub(crate) use_activation: Option<bool>,
 }
 
-/// The vectors of several prompts, in their order. The engines compute the prompts like any request's prompt,
-/// and end them at once.
+/// Computes the vectors of several prompts, in order. Engines prefill the prompts and then end the requests.
 ///
 /// # Errors
-/// When an engine refuses one; the others are aborted.
+/// When an engine refuses a prompt. The others are then aborted.
 pub(crate) async fn pooled(
     app: &App,
     id: &str,
@@ -59,7 +58,7 @@ pub(crate) async fn pooled(
     try_join_all(streams.into_iter().map(vector)).await
 }
 
-/// The vector that a request ends with.
+/// Waits for the vector of a request.
 async fn vector(mut stream: RequestStream) -> Result<Vec<f32>, ApiError> {
     while let Some(output) = stream.next().await? {
         if output.finish_reason == Some(FinishReason::Error) {
@@ -71,6 +70,6 @@ async fn vector(mut stream: RequestStream) -> Result<Vec<f32>, ApiError> {
             return Ok(numbers.iter().map(|number| f32::from_le_bytes(*number)).collect());
         }
     }
-    // Aborted by a pause, or by the end of the server.
+    // The request was aborted by a pause or by the server's shutdown.
     Err(ApiError::internal("Failed to generate results for all prompts"))
 }

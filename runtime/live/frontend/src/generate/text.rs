@@ -1,4 +1,4 @@
-//! The text of a request's outputs.
+//! Converts the outputs of a request to text.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -13,7 +13,7 @@ use super::logprobs::Position;
 use super::value::json_of;
 use crate::engine::{EngineError, RequestStream};
 
-/// Cause of an answer's end other than the end of the text.
+/// The stop token or stop string that ended an answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub(crate) enum StopCause {
@@ -21,52 +21,51 @@ pub(crate) enum StopCause {
     Text(String),
 }
 
-/// How an answer ended.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Finish {
     pub(crate) reason: FinishReason,
     pub(crate) stop: Option<StopCause>,
-    /// Why it failed, if it did.
+    /// The error, if the answer failed.
     pub(crate) error: Option<RequestError>,
     pub(crate) kv_transfer_params: Option<Value>,
-    /// Whether too little of its prompt was cached, so that it has no answer.
+    /// Whether the answer was cancelled because too little of its prompt was cached.
     pub(crate) is_uncached: bool,
 }
 
 impl Finish {
-    /// The name of its reason.
+    /// The name of the finish reason.
     pub(crate) fn name(&self) -> &'static str {
         if self.is_uncached { "cache_threshold" } else { self.reason.name() }
     }
 }
 
-/// The text of one token within a piece, or a part of it.
+/// A part of a piece that comes from one token: the whole text of the token, or a part of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
-    /// None of text that is left at the end.
+    /// None for text that was held back until the end.
     pub(crate) token: Option<u32>,
     pub(crate) bytes: usize,
-    /// Whether it is the first part of the token's text, and the last one.
+    /// Whether this is the first part of the token's text.
     pub(crate) is_first: bool,
     pub(crate) is_last: bool,
 }
 
-/// A part of an answer, or all of it.
+/// A part of an answer, or the whole answer.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Piece {
     pub(crate) text: String,
-    /// The token behind each part of the text, where requested.
+    /// The token of each part of the text, if requested.
     pub(crate) spans: Vec<Span>,
     pub(crate) tokens: Vec<u32>,
     pub(crate) logprobs: Vec<Position>,
     pub(crate) prompt_logprobs: Option<Vec<Position>>,
-    /// From the first piece on: prompt tokens that were found in a cache.
+    /// The number of cached prompt tokens. Set from the first piece on.
     pub(crate) cached_tokens: Option<u64>,
     pub(crate) finish: Option<Finish>,
 }
 
 impl Piece {
-    /// Adds the next part of the same answer.
+    /// Appends the next piece of the same answer.
     pub(crate) fn append(&mut self, more: Self) {
         self.text.push_str(&more.text);
         self.spans.extend(more.spans);
@@ -77,7 +76,7 @@ impl Piece {
         self.finish = more.finish.or(self.finish.take());
     }
 
-    /// The name of its finish reason.
+    /// The name of the finish reason.
     pub(crate) fn reason(&self) -> Option<&'static str> {
         self.finish.as_ref().map(Finish::name)
     }
@@ -91,37 +90,36 @@ impl Piece {
     }
 }
 
-/// Settings of the text of an answer.
+/// Settings for the text of an answer.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TextSettings {
     pub(crate) stop: Vec<String>,
     pub(crate) include_stop: bool,
     pub(crate) skip_special: bool,
     pub(crate) min_tokens: u32,
-    /// The token that ends a text, which is not part of it.
+    /// The token that ends a text. It is not part of the text.
     pub(crate) eos_token: Option<u32>,
-    /// Return the token behind each part of the text.
+    /// Whether pieces contain spans.
     pub(crate) has_spans: bool,
-    /// The share of the prompt that must be cached for an answer.
+    /// The minimum share of the prompt that must be cached. Otherwise there is no answer.
     pub(crate) least_cached: Option<f64>,
 }
 
-/// The answer to one request as text. Dropped before its end, it aborts the
-/// request.
+/// The answer to a request as text. If it is dropped early, the request is aborted.
 pub(crate) struct TextStream {
     outputs: RequestStream,
     tokenizer: Tokenizer,
     detokenizer: Detokenizer,
     stops: StopStrings,
     settings: TextSettings,
-    /// Spans of text that is not released.
+    /// Spans of text that is held back.
     spans: VecDeque<Span>,
     output_tokens: u32,
     is_done: bool,
 }
 
 impl TextStream {
-    /// The answer of `outputs`, by a detokenizer that knows the prompt.
+    /// Creates the answer of `outputs`. The detokenizer already knows the prompt.
     pub(crate) fn new(
         outputs: RequestStream,
         tokenizer: &Tokenizer,
@@ -157,14 +155,14 @@ impl TextStream {
         Poll::Ready(Ok(Some(piece)))
     }
 
-    /// The text of an output: of its tokens, and of its other parts, if any.
+    /// Converts an output: its tokens, and the rest if there is any.
     fn take(&mut self, tokens: Vec<u32>, rest: Option<Box<EngineCoreOutput>>) -> Piece {
         if let Some(piece) = self.refused(rest.as_deref()) {
             return piece;
         }
         let mut piece = Piece::default();
         self.output_tokens += tokens.len() as u32;
-        // The token that stops a text belongs to it only if requested.
+        // A stop token is part of the text only if requested.
         let is_hidden = rest.as_deref().is_some_and(|output| self.hides_last(&tokens, output));
         let mut text = String::new();
         for token in &tokens[..tokens.len().saturating_sub(usize::from(is_hidden))] {
@@ -196,14 +194,14 @@ impl TextStream {
         }
         piece.spans = self.released_spans(piece.text.len());
         if piece.finish.is_some() {
-            // Tokens whose text a stop string cut off are still tokens of the answer.
+            // Tokens whose text was cut by a stop string still belong to the answer.
             let cut = self.spans.drain(..).filter(|span| span.is_first);
             piece.spans.extend(cut.map(|span| Span { bytes: 0, ..span }));
         }
         piece
     }
 
-    /// The end of an answer whose first output reports too few cached tokens.
+    /// Ends an answer whose first output reports too few cached tokens.
     fn refused(&mut self, first: Option<&EngineCoreOutput>) -> Option<Piece> {
         let stats = first?.prefill_stats.as_ref()?;
         let (prompt, cached) = (stats.num_prompt_tokens.max(1), stats.num_cached_tokens);
@@ -214,7 +212,7 @@ impl TextStream {
         Some(Piece { cached_tokens: Some(cached), finish: Some(finish), ..Piece::default() })
     }
 
-    /// Takes the parts of an output other than tokens.
+    /// Converts the parts of an output that are not tokens.
     fn take_rest(&mut self, output: &EngineCoreOutput, piece: &mut Piece, text: &mut String) {
         let read = |logprobs| Position::read(logprobs, &self.tokenizer);
         piece.logprobs = output.new_logprobs.as_ref().map(read).unwrap_or_default();
@@ -233,7 +231,7 @@ impl TextStream {
         }
     }
 
-    /// The spans of the next bytes of the text; the last one may continue.
+    /// Returns the spans of the next bytes. The last span may be split.
     fn released_spans(&mut self, mut bytes: usize) -> Vec<Span> {
         let mut released = Vec::new();
         while let Some(span) = self.spans.front_mut() {
@@ -251,7 +249,7 @@ impl TextStream {
         released
     }
 
-    /// Whether the last of its tokens ends a text without being a part of it.
+    /// Whether the last token ends the text without being part of it.
     fn hides_last(&self, tokens: &[u32], output: &EngineCoreOutput) -> bool {
         if output.finish_reason != Some(FinishReason::Stop) || self.settings.include_stop {
             return false;
@@ -264,10 +262,10 @@ impl TextStream {
     }
 }
 
-/// The answers to several requests, as they come.
+/// The answers to several requests, in order of arrival.
 pub(crate) struct Merged {
     streams: Vec<TextStream>,
-    /// The one to be asked first, so that none starves another.
+    /// The stream that is polled first. It rotates, so that none starves.
     first: usize,
 }
 
@@ -276,7 +274,7 @@ impl Merged {
         Self { streams, first: 0 }
     }
 
-    /// The next piece and whose it is; none after all have ended.
+    /// Returns the next piece and the index of its answer. None after all have ended.
     pub(crate) async fn next(&mut self) -> Result<Option<(usize, Piece)>, EngineError> {
         poll_fn(|context| self.poll(context)).await
     }

@@ -1,8 +1,8 @@
-//! Counts of tokens in answers.
+//! Token counts of responses.
 
 use serde::Serialize;
 
-/// Tokens of a request.
+/// The token counts of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Usage {
     pub(crate) prompt_tokens: usize,
@@ -33,16 +33,15 @@ impl Usage {
         }
     }
 
-    /// This usage with `reasoning_tokens` of its output tokens counted as reasoning.
+    /// Sets how many output tokens are reasoning.
     pub(crate) fn with_reasoning(self, reasoning_tokens: usize) -> Self {
         Self { completion_tokens_details: CompletionDetails { reasoning_tokens }, ..self }
     }
-    /// Prompt tokens found in the prefix cache, where they are shown.
+    /// The number of cached prompt tokens, if the response contains it.
     pub(crate) fn cached_tokens(self) -> usize {
         self.prompt_tokens_details.map_or(0, |details| details.cached_tokens)
     }
 
-    /// Output tokens that are reasoning.
     pub(crate) fn reasoning_tokens(self) -> usize {
         self.completion_tokens_details.reasoning_tokens
     }

@@ -1,20 +1,18 @@
-//! JSON values in the engines' protocol, and back.
+//! Converts JSON values to the engines' protocol and back.
 
 use serde::Deserialize;
 use serde_json::Value as Json;
 use vcr_wire::Value;
 
-/// A JSON value as the engine takes it.
 pub(crate) fn wire_of(json: &Json) -> Value {
     Value::deserialize(json).unwrap_or(Value::Nil)
 }
 
-/// The JSON value of a text as the engine takes it. The keys of objects keep their order.
+/// Converts a JSON text. The keys of objects keep their order.
 pub(crate) fn wire_of_text(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or(Value::Nil)
 }
 
-/// An engine's value as JSON.
 pub(crate) fn json_of(value: &Value) -> Json {
     serde_json::to_value(value).unwrap_or(Json::Null)
 }

@@ -1,4 +1,4 @@
-//! All layers around the routes, in their order.
+//! Combines all layers around the routes.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -24,48 +24,47 @@ use crate::server::error::{ApiError, refusal};
 use crate::server::ids::RequestIds;
 use crate::server::routes::{Handlers, Routes};
 
-/// Layers around the routes.
+/// The layers around the routes.
 #[derive(Clone, Debug)]
 pub struct Around {
     pub metrics: Metrics,
-    /// Made-up metrics that are served in their place, if there are any.
+    /// Fake metrics that are served instead, if set.
     pub fake_metrics: Option<Arc<FakeSlot>>,
     pub api_keys: Vec<String>,
-    /// Pages of other origins.
+    /// Rules for pages of other origins.
     pub cors: Cors,
-    /// Ids and the access log.
+    /// Request ids and the access log.
     pub log: RequestLog,
-    /// The pod that responses name.
+    /// The pod that response headers name.
     pub pod: PodHeaders,
-    /// The cookie of sessions, if there is one.
+    /// The session cookie, if enabled.
     pub session_cookie: Option<SessionCookie>,
-    /// Limits of a request's body.
+    /// Limits of a request body.
     pub body: BodyLimits,
-    /// The limit of large bodies that come at the same time, together.
+    /// Memory limit for all large bodies together.
     pub body_memory_bytes: usize,
-    /// The service before the routes, if any.
+    /// A service that runs before the routes, if any.
     pub before: Option<Arc<dyn Before>>,
-    /// The page at `/_vcr/`, if there is one.
+    /// The page at `/_vcr/`, if enabled.
     pub page: Option<Arc<Page>>,
 }
 
-/// Service between the layers and the routes.
+/// A service between the layers and the routes.
 pub trait Innermost: Send + Sync + 'static {
-    /// Answers a request, by `next` or by itself.
+    /// Answers a request, or passes it to `next`.
     fn run(&self, request: Request, next: Next<'_>) -> impl Future<Output = Response> + Send;
 }
 
-/// Service that answers instead of the routes, such as from recordings. Faults apply to its
-/// answers, too.
+/// A service that can answer instead of the routes, for example from recordings. Faults apply to its answers, too.
 pub trait Before: std::fmt::Debug + Send + Sync {
-    /// Sees a request before faults happen to it, and gives it back.
+    /// Sees a request before faults apply, and returns it.
     fn see(&self, request: Request) -> Pin<Box<dyn Future<Output = Request> + Send + '_>>;
 
-    /// Answers a request, by `next` or by itself.
+    /// Answers a request, or passes it to `next`.
     fn answer<'a>(&'a self, request: Request, next: Next<'a>) -> Pin<Box<dyn Future<Output = Response> + Send + 'a>>;
 }
 
-/// The routes behind [`Innermost`].
+/// What comes after [`Innermost`].
 pub struct Next<'a> {
     handlers: &'a Handlers,
     before: Option<&'a dyn Before>,
@@ -78,7 +77,7 @@ impl std::fmt::Debug for Next<'_> {
 }
 
 impl Next<'_> {
-    /// Lets the routes answer.
+    /// Passes the request on to the routes.
     pub async fn run(self, request: Request) -> Response {
         match self.before {
             None => self.handlers.answer(request).await,
@@ -87,10 +86,10 @@ impl Next<'_> {
     }
 }
 
-/// All that answers requests.
+/// A service that answers all requests.
 pub trait Service: Send + Sync {
-    /// Answers the request of a client. The future is in a box, so that a connection
-    /// has no room for it once the answer has begun.
+    /// Answers a client's request. The future is boxed, so that a connection needs no space for it after the
+    /// response has started.
     fn answer(
         self: Arc<Self>,
         request: Request<Incoming>,
@@ -102,14 +101,14 @@ pub trait Service: Send + Sync {
 #[derive(Clone, Debug)]
 pub struct Client {
     pub peer: SocketAddr,
-    /// The connection that the request came by.
+    /// The connection of the request.
     pub connection: ConnectionControl,
-    /// Whether it came to the page's own address.
+    /// Whether the request arrived at the page's own address.
     pub is_at_page: bool,
 }
 
-/// Routes and the layers around them. One future holds all layers: they stand outside
-/// of the router, which would copy and box each for every request.
+/// The routes and all layers in one future. In axum's router, each layer would be cloned and boxed for every
+/// request.
 struct Layers<I> {
     log: RequestLog,
     pod: PodHeaders,
@@ -127,9 +126,8 @@ struct Layers<I> {
 }
 
 impl Around {
-    /// Puts the layers around routes: from the outside in, the access log, CORS,
-    /// API keys and the metrics of HTTP. Faults are `innermost`, so that logs and
-    /// metrics show them as clients meet them.
+    /// Adds the layers around `routes`. From the outside in: access log, CORS, API keys, HTTP metrics. Faults are
+    /// `innermost`, so that logs and metrics show what clients see.
     pub(crate) fn site(&self, routes: Routes, innermost: impl Innermost) -> Arc<dyn Service> {
         let served = match &self.fake_metrics {
             None => get(metrics::serve).with_state(self.metrics.clone()),
@@ -165,7 +163,7 @@ impl<I: Innermost> Service for Layers<I> {
     ) -> Pin<Box<dyn Future<Output = Response> + Send>> {
         let (mut request, verdict) = LimitedBody::of(request, self.body_limits);
         if !is_within_unset_limit(request.headers()) {
-            // The body has its own limit.
+            // The body already has its own limit.
             DefaultBodyLimit::disable().apply(&mut request);
         }
         let Client { peer, connection, is_at_page } = client;
@@ -209,7 +207,7 @@ impl<I: Innermost> Layers<I> {
         }
     }
 
-    /// Answers a request, unless its body exceeds the limits.
+    /// Answers a request, and refuses it if its body exceeds the limits.
     async fn limited(&self, request: Request, verdict: &Verdict) -> Response {
         let is_http1 = request.version() < Version::HTTP_2;
         let refused = refusal(request.uri().path());
@@ -242,10 +240,10 @@ impl<I: Innermost> Layers<I> {
     }
 }
 
-/// The limit of a body without any other, which is axum's.
+/// axum's limit for a body without another limit.
 const UNSET_LIMIT_BYTES: u64 = 2_097_152;
 
-/// Whether the head of a request promises a body within axum's limit, which HTTP holds it to.
+/// Whether the stated content length is within axum's limit. HTTP enforces the stated length.
 fn is_within_unset_limit(headers: &HeaderMap) -> bool {
     content_length(headers).is_some_and(|bytes| bytes <= UNSET_LIMIT_BYTES)
 }

@@ -1,4 +1,4 @@
-//! The bodies of requests: limits of their lengths, and of the time to send one.
+//! Limits of request bodies: size, and time to send.
 
 use std::future::Future as _;
 use std::pin::Pin;
@@ -11,24 +11,24 @@ use axum::http::Request;
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// Further time for each byte that has arrived, in addition to the timeout.
+/// Additional time for each byte that has arrived.
 const PER_BYTE: Duration = Duration::from_micros(10);
 
 #[derive(Clone, Copy, Debug)]
 pub struct BodyLimits {
     pub max_bytes: usize,
-    /// The time that a client may take to send it, with more for each byte that has arrived.
+    /// The time in which a client must send a body. Each byte that arrives extends it.
     pub timeout: Duration,
 }
 
-/// The reason why a body is not read to its end.
+/// Why a body is not read to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cut {
     TooLarge,
     TooSlow,
 }
 
-/// Whether the body of one request was cut. Clones share it; a request without a body has none.
+/// Why the body of one request was cut, if it was. Clones share it. Requests without a body have none.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Verdict(Option<Arc<OnceLock<Cut>>>);
 
@@ -37,7 +37,7 @@ impl Verdict {
         Self((!body.is_end_stream()).then(Arc::default))
     }
 
-    /// The error of a body that is cut.
+    /// Records the reason. Returns the error for the reader of the body.
     pub(super) fn cut(&self, why: Cut) -> axum::Error {
         if let Some(verdict) = &self.0 {
             _ = verdict.set(why);
@@ -48,7 +48,6 @@ impl Verdict {
         })
     }
 
-    /// Whether there is a body.
     pub(super) fn has_body(&self) -> bool {
         self.0.is_some()
     }
@@ -58,16 +57,16 @@ impl Verdict {
     }
 }
 
-/// A body that fails when it is too long or its client too slow. Only time during which the server
-/// waits for the client counts.
+/// A body that fails if it is too long or the client is too slow. Only the time that the server waits for the
+/// client counts.
 pub(super) struct LimitedBody<B> {
     body: B,
     limits: BodyLimits,
     verdict: Verdict,
     received_bytes: u64,
-    /// Earlier waits for the client.
+    /// The total of earlier waits for the client.
     waited: Duration,
-    /// The beginning of the present wait.
+    /// The start of the current wait.
     since: Option<Instant>,
     alarm: Option<Pin<Box<Sleep>>>,
 }
@@ -77,7 +76,7 @@ where
     B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
     B::Error: Into<axum::BoxError>,
 {
-    /// A request whose body has limits, and whether it was cut by them.
+    /// Limits the body of a request. The verdict tells whether the limits cut it.
     pub(super) fn of(request: Request<B>, limits: BodyLimits) -> (Request<Body>, Verdict) {
         let verdict = Verdict::of(request.body());
         let request = request.map(|body| match verdict.has_body() {
@@ -93,7 +92,7 @@ impl<B> LimitedBody<B> {
         Self { body, limits, verdict, received_bytes: 0, waited: Duration::ZERO, since: None, alarm: None }
     }
 
-    /// The client's total time allowance for the bytes received so far.
+    /// The time that the client has for the bytes received so far.
     fn allowed(&self) -> Duration {
         let more = PER_BYTE.as_nanos().saturating_mul(u128::from(self.received_bytes));
         self.limits.timeout.saturating_add(Duration::from_nanos(u64::try_from(more).unwrap_or(u64::MAX)))
@@ -105,12 +104,12 @@ impl<B> LimitedBody<B> {
         }
     }
 
-    /// Whether the client's time has passed. The alarm stays, since bytes only postpone it, and is
-    /// set again when it fires early.
+    /// Whether the client's time is over. The alarm is not moved when bytes arrive, so it may fire early and is
+    /// then set again.
     fn is_late(&mut self, context: &mut Context<'_>) -> bool {
         let since = *self.since.get_or_insert_with(Instant::now);
         let left = self.allowed().saturating_sub(self.waited);
-        // A time that no clock reaches is no limit.
+        // If the clock cannot represent the deadline, there is no limit.
         let Some(deadline) = since.checked_add(left) else { return false };
         let alarm = self.alarm.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
         while alarm.as_mut().poll(context).is_ready() {
@@ -170,7 +169,7 @@ mod tests {
 
     const MAX_BYTES: usize = 1_000_000;
 
-    /// A body whose client sends the channel's contents.
+    /// A body whose client sends what the channel contains.
     fn sent(timeout: Duration) -> (mpsc::UnboundedSender<Bytes>, LimitedBody<Body>, Verdict) {
         let (sender, receiver) = mpsc::unbounded_channel();
         let pieces = futures_util::stream::unfold(receiver, async |mut receiver: mpsc::UnboundedReceiver<Bytes>| {
@@ -208,7 +207,7 @@ mod tests {
         assert_eq!(verdict.get(), Some(Cut::TooLarge));
     }
 
-    /// The server reads nothing while it waits for memory: that time is not the client's.
+    /// While the server waits for memory it does not read, and this time does not count.
     #[tokio::test]
     async fn only_waits_for_the_client_count() {
         let (sender, mut body, _) = sent(Duration::MAX);

@@ -1,4 +1,4 @@
-//! TLS towards other servers.
+//! TLS connections to other servers.
 
 use std::io;
 use std::sync::Arc;
@@ -7,10 +7,10 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
 
-/// TLS that checks servers against the system's authorities and the PEM text `authorities`.
+/// Trusts the system's certificates and those in the PEM text `authorities`.
 pub fn client_tls(authorities: Option<&[u8]>) -> io::Result<ClientConfig> {
     let mut roots = RootCertStore::empty();
-    // A certificate of the system that cannot be read is one that is not trusted.
+    // Unreadable system certificates are not trusted.
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if let Some(pem) = authorities {
         let mut count = 0;

@@ -1,4 +1,4 @@
-//! A client's connection, as a request sees it.
+//! A client's connection, for the code that handles its requests.
 
 use std::io;
 use std::pin::Pin;
@@ -11,37 +11,37 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
-/// A connection within one of its requests, which may end it.
+/// Controls a connection from within a request.
 #[derive(Clone, Debug, Default)]
 pub struct ConnectionControl(Arc<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// The engine whose port it came by, counted from 0.
+    /// The engine rank of the server port, from 0, if each engine has its own port.
     rank: Option<u32>,
-    /// The port that it came by.
+    /// The server port.
     port: u16,
     is_reset: AtomicBool,
     reset: Notify,
 }
 
 impl ConnectionControl {
-    /// A connection on this port. The port belongs to an engine if engines have their own ports.
+    /// Creates the control of a connection to this port. `rank` is set if the port belongs to an engine.
     pub(super) fn by_port(port: u16, rank: Option<u32>) -> Self {
         Self(Arc::new(State { rank, port, ..State::default() }))
     }
 
-    /// The port that it came by.
+    /// The server port of the connection.
     pub(super) fn port(&self) -> u16 {
         self.0.port
     }
 
-    /// The engine of its requests that name none.
+    /// The engine for requests that select none.
     pub(crate) fn rank(&self) -> Option<u32> {
         self.0.rank
     }
 
-    /// Resets the connection: the client gets RST, not an orderly end.
+    /// Resets the connection: the client gets RST instead of an orderly close.
     pub fn reset(&self) {
         self.0.is_reset.store(true, Ordering::Release);
         self.0.reset.notify_one();
@@ -56,7 +56,7 @@ impl ConnectionControl {
     }
 }
 
-/// The socket of a client. Dropped after a reset, it leaves no orderly end.
+/// A client's socket. If it is dropped after a reset, the client gets RST.
 #[derive(Debug)]
 pub(super) struct ClientSocket {
     stream: TcpStream,
@@ -77,7 +77,7 @@ impl Drop for ClientSocket {
     }
 }
 
-/// A socket that lingers for no time sends RST when it is closed.
+/// Makes the socket send RST when it is closed, by setting its linger time to zero.
 pub(super) fn reset_on_close(stream: &TcpStream) {
     let zero = Some(Duration::ZERO);
     if let Err(error) = rustix::net::sockopt::set_socket_linger(stream, zero) {

@@ -1,4 +1,4 @@
-//! The alarm for heads of requests that come too slowly.
+//! The timer for request heads that arrive too slowly.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -11,9 +11,9 @@ use tokio::time::sleep_until;
 
 type Alarm = Pin<Box<tokio::time::Sleep>>;
 
-/// The timer of one connection. A library that waits for a head sets an alarm for each and cancels
-/// it as soon as the head has arrived. Here the alarm stays with the connection: it fires early,
-/// and then waits for the rest, instead of being set and cancelled with every request.
+/// The timer of one connection. hyper sets a timer for each head and cancels it when the head has arrived. Here the
+/// connection keeps one alarm. It may fire early and then waits for the rest, which saves setting and cancelling a
+/// timer for each request.
 #[derive(Clone, Debug, Default)]
 pub(super) struct HeadTimer(Arc<Mutex<Option<Alarm>>>);
 
@@ -37,7 +37,7 @@ impl Timer for HeadTimer {
     }
 }
 
-/// A wait for the head of a request.
+/// A wait for a request head.
 struct Wait {
     deadline: tokio::time::Instant,
     alarm: Option<Alarm>,
@@ -81,7 +81,7 @@ mod tests {
     const HOUR: Duration = Duration::from_secs(3600);
     const MOMENT: Duration = Duration::from_millis(1);
 
-    /// An alarm of an earlier wait neither ends a longer one nor delays a shorter one.
+    /// A kept alarm neither shortens a later, longer wait nor extends a shorter one.
     #[tokio::test]
     async fn an_alarm_that_is_kept_goes_off_at_the_time_of_the_last_wait() {
         let timer = HeadTimer::default();

@@ -1,4 +1,4 @@
-//! Requests with large bodies: their memory, and the time that they take.
+//! Requests with large bodies: limits of their memory and time.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -19,33 +19,33 @@ use tokio::time::{Instant, Sleep, sleep};
 
 use super::body::{Cut, Verdict};
 
-/// Bodies of at least this length are large: a millisecond or more of work. Memory for the rest is
-/// reserved in parts of this length.
+/// Bodies of at least this length are large: they take a millisecond or more of work. Memory is reserved in parts
+/// of this length.
 const LARGE_BYTES: u64 = 128 * 1024;
-/// While a body keeps others waiting for memory: the time that it may take, and more for each
-/// byte of it that has arrived.
+/// While a body makes others wait for memory, it may take this time, plus [`PER_BYTE`] for each byte that has
+/// arrived.
 const WITH_OTHERS: Duration = Duration::from_secs(5);
 const PER_BYTE: Duration = Duration::from_micros(1);
-/// While a body keeps others waiting for memory: the longest time without a byte.
+/// While a body makes others wait for memory, the longest time without a byte.
 const STALLED: Duration = Duration::from_secs(10);
-/// Time between two checks of a body's progress.
+/// Interval between checks of a body's progress.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Memory limit of all large bodies together. Clones share it.
 ///
-/// Memory is reserved as bytes arrive, so a client that only announces a large body takes none.
-/// Bodies that hold a part of the memory and need more could deadlock: so one of them at a time may
-/// take the last room, which is enough for a whole body.
+/// Memory is reserved as bytes arrive, so a client that only announces a large body takes none. Bodies that each
+/// hold some memory and need more could deadlock. So there is a reserve for one whole body, which one body at a
+/// time may take.
 #[derive(Clone, Debug)]
 pub(super) struct BodyMemory {
-    /// Parts of the shared room.
+    /// Free parts of the shared memory.
     shared: Arc<Semaphore>,
     last: Arc<Semaphore>,
-    /// Bodies that wait.
+    /// The number of bodies that wait for memory.
     waiting: Arc<AtomicUsize>,
 }
 
-/// A body that waits for memory, until it is dropped.
+/// Counts a waiting body until it is dropped.
 struct InQueue(Arc<AtomicUsize>);
 
 impl InQueue {
@@ -61,31 +61,31 @@ impl Drop for InQueue {
     }
 }
 
-/// Memory that a body has.
+/// Memory that was reserved for a body.
 #[derive(Debug)]
 enum Grant {
-    /// A part of the shared room.
+    /// One part of the shared memory.
     Part(OwnedSemaphorePermit),
-    /// The last room: all that the body needs.
+    /// The reserve, which is enough for the whole body.
     Last(OwnedSemaphorePermit),
 }
 
 type Acquired = Pin<Box<dyn Future<Output = Option<Grant>> + Send>>;
 
 impl BodyMemory {
-    /// Large bodies take `bytes` together at most, and at least one of `longest` fits.
+    /// Creates memory of `bytes`, of which the reserve takes `longest`.
     pub(super) fn new(bytes: usize, longest: usize) -> Self {
         let parts = bytes.saturating_sub(longest) / LARGE_BYTES as usize;
         let shared = Arc::new(Semaphore::new(parts.min(Semaphore::MAX_PERMITS)));
         Self { shared, last: Arc::new(Semaphore::new(1)), waiting: Arc::default() }
     }
 
-    /// One more part, if there is room.
+    /// Reserves a part without waiting.
     fn part(&self) -> Option<Grant> {
         Arc::clone(&self.shared).try_acquire_owned().ok().map(Grant::Part)
     }
 
-    /// Waits for one more part, or for the last room.
+    /// Waits for a part or for the reserve.
     fn wait(&self) -> Acquired {
         let Self { shared, last, waiting } = self.clone();
         Box::pin(async move {
@@ -99,15 +99,15 @@ impl BodyMemory {
     }
 }
 
-/// The room of one body, from its first bytes until they have become a request for an engine.
+/// The memory of one body, from its first bytes until a request for an engine has been built.
 #[derive(Debug, Default)]
 struct Room(Mutex<Held>);
 
 #[derive(Debug, Default)]
 struct Held {
-    /// Parts of the shared room, or the last room.
+    /// Parts of the shared memory, or the reserve.
     permit: Option<OwnedSemaphorePermit>,
-    /// Whether its handler has read it.
+    /// Whether the handler has read the whole body.
     is_read: bool,
 }
 
@@ -122,21 +122,21 @@ impl Room {
                 Some(parts) => parts.merge(part),
                 None => held.permit = Some(part),
             },
-            // It has room for all of the body, so others can have the parts.
+            // The reserve is enough for the whole body, so its parts are released.
             Grant::Last(last) => held.permit = Some(last),
         });
     }
 
-    /// The handler waits: a body that was read no longer counts as a body.
+    /// Called when the handler waits: the memory of a body that was read is released.
     fn leave_if_read(&self) {
         self.change(|held| drop(held.permit.take_if(|_| held.is_read)));
     }
 }
 
-/// How a body with memory arrives.
+/// The progress of a body that has reserved memory.
 struct Progress {
     since: Instant,
-    /// Since when it has kept others waiting without a byte.
+    /// Since when the body has sent no byte while others wait.
     stalled: Option<Instant>,
     next_look: Pin<Box<Sleep>>,
 }
@@ -151,14 +151,14 @@ impl Progress {
         self.stalled = self.stalled.map(|_| Instant::now());
     }
 
-    /// Whether it must yield to others, with this many bytes received.
+    /// Whether the body must be cut, after `received` bytes.
     fn is_over(elapsed: Duration, stalled: Duration, received: u64) -> bool {
         let more = PER_BYTE.as_nanos().saturating_mul(u128::from(received));
         let allowed = WITH_OTHERS.saturating_add(Duration::from_nanos(u64::try_from(more).unwrap_or(u64::MAX)));
         stalled >= STALLED || elapsed >= allowed
     }
 
-    /// Whether it keeps others waiting for too long; checked occasionally.
+    /// Whether the body makes others wait too long. Checked once per [`LOOK`].
     fn is_late(&mut self, received: u64, waiting: &AtomicUsize, context: &mut Context<'_>) -> bool {
         while self.next_look.as_mut().poll(context).is_ready() {
             match waiting.load(Ordering::Relaxed) {
@@ -182,11 +182,11 @@ struct Admitted {
     memory: BodyMemory,
     room: Arc<Room>,
     verdict: Verdict,
-    /// Bytes so far.
+    /// Bytes received so far.
     received: u64,
-    /// Bytes that it has room for; the first part needs none.
+    /// Bytes for which memory is reserved. The first part needs no reservation.
     granted: u64,
-    /// A wait for more room, and its beginning.
+    /// A wait for memory, and its start.
     waits: Option<(Acquired, Instant)>,
     progress: Option<Progress>,
 }
@@ -197,13 +197,13 @@ impl Admitted {
         Self { body, memory, room, verdict, received: 0, granted: LARGE_BYTES, waits: None, progress: None }
     }
 
-    /// Reserves room for the next part.
+    /// Waits until memory is reserved for the next part.
     fn poll_room(&mut self, context: &mut Context<'_>) -> Poll<()> {
         while self.received > self.granted {
             let granted = match &mut self.waits {
                 Some((acquired, since)) => {
                     let granted = ready!(acquired.as_mut().poll(context));
-                    // That time was not the client's.
+                    // This time must not count against the client.
                     if let Some(progress) = &mut self.progress {
                         progress.since += since.elapsed();
                         progress.resume();
@@ -271,8 +271,7 @@ impl Drop for Admitted {
     }
 }
 
-/// Handles a request, a large one once there is room for it, while its thread's other work
-/// continues.
+/// Handles a request. A large body first waits for memory, and other tasks of this thread continue meanwhile.
 pub(super) async fn beside_others<F: Future<Output = Response>>(
     memory: &BodyMemory,
     verdict: &Verdict,
@@ -282,17 +281,17 @@ pub(super) async fn beside_others<F: Future<Output = Response>>(
     let length = content_length(request.headers());
     match length.map_or(request.body().is_end_stream(), |bytes| bytes < LARGE_BYTES) {
         true => next(request).await,
-        // In a box, so that small requests have no room for it.
+        // Box the future, so that small requests need no space for it.
         false => Box::pin(admitted(memory, verdict, request, next)).await,
     }
 }
 
-/// The length of a body, if its head states it.
+/// The length of a body, if the headers state it.
 pub(super) fn content_length(headers: &HeaderMap) -> Option<u64> {
     headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok())
 }
 
-/// Handles a request whose body is large, or may be.
+/// Handles a request whose body is large or has an unknown length.
 async fn admitted<F: Future<Output = Response>>(
     memory: &BodyMemory,
     verdict: &Verdict,
@@ -300,7 +299,7 @@ async fn admitted<F: Future<Output = Response>>(
     next: impl FnOnce(Request) -> F,
 ) -> Response {
     let headers = request.headers();
-    // One without a length, in chunks, may have any.
+    // A chunked body can have any length.
     let takes_long = headers.contains_key(header::CONTENT_LENGTH) || headers.contains_key(header::TRANSFER_ENCODING);
     let may_block = takes_long && Handle::current().runtime_flavor() == RuntimeFlavor::MultiThread;
     let room = Arc::<Room>::default();
@@ -326,7 +325,7 @@ mod tests {
     const PART: usize = LARGE_BYTES as usize;
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// A body in frames of half a part, `parts` long, that never ends.
+    /// A body of `parts` parts that never ends, in frames of half a part.
     fn unending(memory: &BodyMemory, parts: usize) -> Admitted {
         let frames = std::iter::repeat_n(Bytes::from(vec![0; PART / 2]), 2 * parts).map(Ok::<_, std::io::Error>);
         let frames = futures_util::stream::iter(frames);
@@ -334,7 +333,7 @@ mod tests {
         Admitted::new(body, memory, &Arc::default(), Verdict::default())
     }
 
-    /// Reads the bytes that have arrived and have room. Returns their length.
+    /// Reads all bytes that have arrived and have memory. Returns the number of bytes.
     async fn read(body: &mut Admitted) -> usize {
         while poll_immediate(poll_fn(|context| Pin::new(&mut *body).poll_frame(context))).await.is_some() {}
         body.received as usize
@@ -349,7 +348,7 @@ mod tests {
         assert!(Progress::is_over(10 * SECOND, 10 * SECOND, u64::MAX), "no byte for ten seconds");
     }
 
-    /// A promise takes no memory, and neither does the first part of a body.
+    /// Neither a stated length nor the first part of a body takes memory.
     #[tokio::test]
     async fn memory_is_taken_as_bytes_arrive() {
         let memory = BodyMemory::new(3 * PART, PART);
@@ -362,7 +361,7 @@ mod tests {
         assert_eq!(memory.shared.available_permits(), 0);
     }
 
-    /// Bodies that each hold a part and need another one do not deadlock.
+    /// Bodies that each hold a part and need another one must not deadlock.
     #[tokio::test]
     async fn one_body_at_a_time_takes_the_last_room() {
         let memory = BodyMemory::new(7 * PART, 5 * PART);
@@ -380,7 +379,7 @@ mod tests {
         assert_eq!(memory.waiting.load(Ordering::Relaxed), 2);
     }
 
-    /// Only bodies without room count as waiting, also after they have given up.
+    /// Only bodies without memory count as waiting, and no longer after they have given up.
     #[tokio::test]
     async fn bodies_without_room_are_counted() {
         let memory = BodyMemory::new(PART, PART);

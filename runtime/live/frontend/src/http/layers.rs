@@ -1,5 +1,4 @@
-//! Layers of every request: API keys, CORS, request ids, the access log, and
-//! panics that stay inside.
+//! Layers for every request: API keys, CORS, request ids, the access log, and handling of panics.
 
 use std::fmt;
 use std::future::Future;
@@ -22,8 +21,8 @@ use crate::server::error::Failure;
 use crate::server::ids::{LongId, RequestIds};
 use crate::server::responses::KeyOwner;
 
-/// Paths readable without a key: for probes, scrapers and routers. vLLM guards only `/v1`, `/v2`
-/// and `/inference`, so in development mode anybody can pause its engines.
+/// Paths that need no key, for probes, scrapers and routers. vLLM protects only `/v1`, `/v2` and `/inference`; in
+/// its development mode, anyone can pause its engines.
 const OPEN: &[&str] = &[
     "/health",
     "/health/ready",
@@ -40,15 +39,15 @@ const OPEN: &[&str] = &[
     "/query",
     "/weight_info",
 ];
-/// Paths whose handlers ask which key a request came with.
+/// Paths whose handlers need to know the API key's owner.
 const OWNED: &str = "/v1/responses";
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
-/// How long browsers may keep the answer to a preflight.
+/// How long browsers may cache the response to a preflight request.
 const PREFLIGHT_MAX_AGE_S: &str = "600";
 const ALL_METHODS: &str = "DELETE,GET,HEAD,OPTIONS,PATCH,POST,PUT";
 
-/// The keys that open the API; with none, it is open to all.
+/// The valid API keys. If there are none, no key is required.
 #[derive(Clone)]
 pub struct ApiKeys {
     keys: Arc<[String]>,
@@ -62,13 +61,13 @@ impl std::fmt::Debug for ApiKeys {
 }
 
 impl ApiKeys {
-    /// Non-empty keys.
+    /// Takes non-empty keys.
     #[must_use]
     pub fn new(keys: impl IntoIterator<Item = String>, metrics: &Metrics) -> Self {
         Self { keys: keys.into_iter().collect(), metrics: metrics.clone() }
     }
 
-    /// Compares the given key with every key, in a time that does not reveal how much matches.
+    /// Compares the given key with all keys in constant time.
     fn open(&self, given: &[u8]) -> Option<KeyOwner> {
         let (mut place, mut any) = (0, Choice::from(0));
         for (number, key) in (0_u32..).zip(self.keys.iter()) {
@@ -80,7 +79,6 @@ impl ApiKeys {
     }
 }
 
-/// Refuses requests without a valid key.
 pub(super) async fn require_key<F: Future<Output = Response>>(
     keys: &ApiKeys,
     mut request: Request,
@@ -99,7 +97,7 @@ pub(super) async fn require_key<F: Future<Output = Response>>(
     (StatusCode::UNAUTHORIZED, axum::Json(json!({"error": "Unauthorized"}))).into_response()
 }
 
-/// Whether a request needs no key. Browsers send none with a preflight, SageMaker's probes may be
+/// Whether a request needs no key. Browsers send no key with a preflight request, and SageMaker's probes may be
 /// `POST /ping`.
 fn is_open(request: &Request) -> bool {
     let (method, path) = (request.method(), request.uri().path());
@@ -107,7 +105,7 @@ fn is_open(request: &Request) -> bool {
     method == Method::OPTIONS || (reads && OPEN.contains(&path)) || Page::is_shell(method, path)
 }
 
-/// `Authorization: Bearer KEY`; for Anthropic's clients also `X-Api-Key: KEY`.
+/// The key in `Authorization: Bearer KEY` or, for Anthropic's clients, `X-Api-Key: KEY`.
 fn given_key(request: &Request) -> Option<&[u8]> {
     let headers = request.headers();
     let bearer = headers.get(header::AUTHORIZATION).and_then(|value| {
@@ -121,16 +119,16 @@ fn given_key(request: &Request) -> Option<&[u8]> {
     })
 }
 
-/// Permissions of pages of other origins.
+/// What pages of other origins may do.
 #[derive(Clone, Debug, Default)]
 pub struct Cors {
-    /// Origins; `*` is any, and none turns all of this off.
+    /// Allowed origins. `*` allows any origin; an empty list turns CORS off.
     pub origins: Vec<String>,
-    /// Methods; `*` is any.
+    /// Allowed methods. `*` allows any method.
     pub methods: Vec<String>,
-    /// Request headers; `*` is any.
+    /// Allowed request headers. `*` allows any header.
     pub headers: Vec<String>,
-    /// Whether cookies and authorization may be sent.
+    /// Whether cookies and authorization are allowed.
     pub credentials: bool,
 }
 
@@ -155,7 +153,7 @@ impl Cors {
         }
     }
 
-    /// The answer to a browser that asks first.
+    /// The response to a preflight request.
     fn preflight(&self, origin: &HeaderValue, asked: Option<&HeaderValue>) -> Response {
         let mut response = StatusCode::OK.into_response();
         let headers = response.headers_mut();
@@ -178,7 +176,7 @@ impl Cors {
     }
 }
 
-/// Answers preflights, and marks answers for pages of other origins.
+/// Answers preflight requests and adds CORS headers to responses.
 pub(super) async fn cors<F: Future<Output = Response>>(
     cors: &Cors,
     request: Request,
@@ -199,12 +197,12 @@ pub(super) async fn cors<F: Future<Output = Response>>(
 /// Settings of the access log.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RequestLog {
-    /// Whether all responses have the header `X-Request-Id`; failures always have it.
+    /// Whether all responses have the header `X-Request-Id`. Failures always have it.
     pub has_id_header: bool,
 }
 
-/// Assigns a request its id, logs it under the target `access`, and turns a panic into an error
-/// with that id. The outermost layer.
+/// Assigns a request id, logs the request under the target `access`, and converts a panic to an error with the id.
+/// This is the outermost layer.
 pub(super) async fn log_request<F: Future<Output = Response>>(
     log: RequestLog,
     ids: &RequestIds,
@@ -214,7 +212,7 @@ pub(super) async fn log_request<F: Future<Output = Response>>(
 ) -> Response {
     let given = request.headers().get(&REQUEST_ID).and_then(|value| value.to_str().ok());
     let id = given.filter(|id| !id.is_empty()).map_or_else(|| Name::Own(ids.long()), |id| Name::Given(id.into()));
-    // The URI is part of the whole received head, which a long stream would keep in memory.
+    // Copy the path: the URI shares the buffer of the whole head, and a long stream would keep it in memory.
     let (method, path) = (request.method().clone(), Box::<str>::from(request.uri().path()));
     let start = Instant::now();
     let mut response = match AssertUnwindSafe(next(request)).catch_unwind().await {
@@ -253,7 +251,6 @@ pub(super) async fn log_request<F: Future<Output = Response>>(
     response
 }
 
-/// The id of a request.
 #[derive(Clone, Debug)]
 enum Name {
     Given(Box<str>),
@@ -270,8 +267,8 @@ impl fmt::Display for Name {
 }
 
 impl Name {
-    /// The id as a field of the log: in quotes, unless it is a word, so that a client's id cannot
-    /// look like other fields.
+    /// Formats the id for the log. Ids that are not plain words are quoted, so that a client cannot fake other log
+    /// fields.
     fn logged(&self) -> impl fmt::Display + '_ {
         struct Logged<'a>(&'a Name);
         impl fmt::Display for Logged<'_> {

@@ -1,5 +1,4 @@
-//! The sockets of the server: accepting, TLS, limits against clients that are
-//! slow on purpose, and an orderly end.
+//! The server's sockets: accept, TLS, limits for slow clients, and shutdown.
 
 use std::convert::Infallible;
 use std::future::{Future, pending};
@@ -29,35 +28,33 @@ use super::threads::ThreadPool;
 use super::tls::Tls;
 use crate::metrics::{Held, Metrics};
 
-/// Pause after a failure to accept: most are a lack of file descriptors, which
-/// only the end of other connections heals.
+/// Pause after a failed accept. Usually there are no free file descriptors, and other connections must end first.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
-/// Time between two pings of HTTP/2, and for their answers: a client that has silently disconnected
-/// does not keep its connection.
+/// Interval of HTTP/2 pings, and the timeout for their answers. They detect clients that have silently
+/// disconnected.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
-/// The read buffer of an HTTP/1 connection, and so the limit of a request's head.
+/// The read buffer of an HTTP/1 connection, which limits a request's head.
 const MAX_HEAD_BYTES: usize = 64 * 1024;
 
-/// How connections are treated.
+/// Settings for connections.
 #[derive(Clone)]
 pub struct ListenOptions {
     /// The certificate, for HTTPS.
     pub tls: Option<Arc<Tls>>,
-    /// Time for the TLS handshake and the head of a request, and for a connection
-    /// to be idle between two requests.
+    /// Timeout for the TLS handshake, for a request's head, and for an idle connection between two requests.
     pub head_timeout: Duration,
-    /// Time for running requests to end after the shutdown began.
+    /// Time for running requests to end after shutdown has started.
     pub shutdown_timeout: Duration,
     /// Decides which new connections are reset at once.
     pub refuses: Arc<dyn Fn() -> bool + Send + Sync>,
-    /// Where connections are counted.
+    /// Counts connections.
     pub metrics: Metrics,
-    /// The engine of requests that name none, counted from 0; otherwise any.
+    /// The engine for requests that select none, from 0. `None` allows any engine.
     pub rank: Option<u32>,
     /// Whether this is the page's own address.
     pub is_at_page: bool,
-    /// The threads of connections; the default leaves all to the one that accepts.
+    /// The threads that serve connections. By default, the accepting thread serves all.
     pub threads: Arc<ThreadPool>,
 }
 
@@ -68,7 +65,7 @@ impl std::fmt::Debug for ListenOptions {
     }
 }
 
-/// An address that cannot be listened on.
+/// An address on which the server cannot listen.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on {address}: {source}")]
 pub struct ListenError {
@@ -76,13 +73,12 @@ pub struct ListenError {
     source: std::io::Error,
 }
 
-/// Opens the socket of a server.
+/// Opens the server's socket.
 pub async fn bind(address: SocketAddr) -> Result<TcpListener, ListenError> {
     TcpListener::bind(address).await.map_err(|source| ListenError { address, source })
 }
 
-/// Serves HTTP/1 and HTTP/2 until `shutdown`, then until the last request ends
-/// or its time is up.
+/// Serves HTTP/1 and HTTP/2 until `shutdown`, then until the last request ends or the shutdown timeout is over.
 pub async fn serve(
     listener: TcpListener,
     site: Arc<dyn Service>,
@@ -111,7 +107,7 @@ pub async fn serve(
                 connection.begin(stream);
             }
             Err(error) => {
-                // It is tried again many times a second.
+                // The accept is retried many times per second, so log only the first failure.
                 if !was_failing {
                     tracing::warn!(%error, "a connection cannot be accepted");
                 }
@@ -126,18 +122,17 @@ pub async fn serve(
     }
 }
 
-/// A connection and its service. There are thousands at a time, so rarely needed parts are boxed.
+/// A connection and its service. There are thousands, so rarely needed parts are boxed.
 struct Connection {
     site: Arc<dyn Service>,
     options: Arc<ListenOptions>,
     peer: SocketAddr,
-    /// The server's port.
     port: u16,
     ends: watch::Receiver<bool>,
 }
 
 impl Connection {
-    /// Serves it, on its thread.
+    /// Serves the connection on its thread.
     fn begin(self, stream: TcpStream) {
         let options = Arc::clone(&self.options);
         match options.threads.next() {
@@ -146,7 +141,7 @@ impl Connection {
         }
     }
 
-    /// Serves on another thread than the one that accepted it.
+    /// Serves the connection on another thread than the accepting one.
     async fn moved(self, stream: io::Result<std::net::TcpStream>) {
         match stream.and_then(TcpStream::from_std) {
             Ok(stream) => self.accepted(stream).await,
@@ -156,7 +151,7 @@ impl Connection {
 
     async fn accepted(self, stream: TcpStream) {
         let _held = Held::connection(&self.options.metrics);
-        // A token is a packet: it must not wait for the next one.
+        // Each token is a packet that must not wait for the next one.
         let _ = stream.set_nodelay(true);
         let control = ConnectionControl::by_port(self.port, self.options.rank);
         let socket = ClientSocket::new(stream, control.clone());
@@ -193,8 +188,8 @@ impl Connection {
             Protocol::Http1 => {
                 let mut builder = http1::Builder::new();
                 builder.timer(HeadTimer::default()).header_read_timeout(head_timeout).max_buf_size(MAX_HEAD_BYTES);
-                // Answers and events are short: to copy them behind their heads takes less than a
-                // write of several parts.
+                // Responses and events are short, so copying them after their heads is faster than a vectored
+                // write.
                 builder.writev(false);
                 let connection = builder.serve_connection(socket, self.service(&control, || ()));
                 self.driven(pin!(connection), http1::Connection::graceful_shutdown, &control, pending()).await;
@@ -206,7 +201,7 @@ impl Connection {
                 let mut builder = http2::Builder::new(TokioExecutor::new());
                 builder.timer(TokioTimer::new()).keep_alive_interval(PING_INTERVAL).keep_alive_timeout(PING_TIMEOUT);
                 let mut connection = Box::pin(builder.serve_connection(socket, service));
-                // The library waits for the first request without a limit.
+                // hyper has no timeout for the first request of an HTTP/2 connection.
                 let without_request = async {
                     sleep(head_timeout).await;
                     if has_begun.load(Ordering::Relaxed) {

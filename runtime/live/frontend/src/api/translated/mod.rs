@@ -1,4 +1,4 @@
-//! Streams of chats in the words of other APIs.
+//! Streams chats in the format of other APIs.
 
 pub(super) mod messages;
 pub(super) mod responses;
@@ -11,18 +11,18 @@ use crate::api::answer::sse::{Events, Source};
 use crate::dialects::{ChatChunk, Event, InvalidRequest};
 use crate::server::error::ApiError;
 
-/// Translation of the chunks of a chat into events of another API.
+/// Converts the chunks of a chat to events of another API.
 pub(super) trait Translation: Send + Sync + 'static {
     /// Appends the events of a chunk.
     fn push(&mut self, chunk: &ChatChunk, out: &mut Vec<Event>);
 
-    /// Appends the events of the end.
+    /// Appends the final events.
     fn finish(&mut self, out: &mut Vec<Event>);
 
     fn error(&self, error: &ApiError) -> Event;
 }
 
-/// A stream of a chat in the words of another API.
+/// A stream of a chat in the format of another API.
 pub(super) struct Translated<T> {
     pub(super) chat: Stream,
     pub(super) translation: T,
@@ -49,7 +49,7 @@ impl<T: Translation> Source for Translated<T> {
     }
 }
 
-/// The chat that a translated request asks for.
+/// Deserializes the chat request that a translation produced.
 pub(super) fn chat(translated: Result<Value, InvalidRequest>) -> Result<ChatRequest, ApiError> {
     let request = translated.map_err(|error| ApiError::invalid(error.message))?;
     serde_json::from_value(request).map_err(|error| ApiError::invalid(format!("invalid request: {error}")))

@@ -1,4 +1,4 @@
-//! `POST /v1/responses`: OpenAI's Responses API, and the responses that it stores.
+//! `POST /v1/responses`: OpenAI's Responses API, and stored responses.
 
 use std::sync::Arc;
 
@@ -20,33 +20,33 @@ use crate::server::error::ApiError;
 use crate::server::responses::{KeyOwner, Repeated, ResponseId, StoredResponse};
 use crate::server::{App, unix_s};
 
-/// The owner of a request, in an extension where there are API keys.
+/// The API key's owner. An extension holds it if the server has API keys.
 type Owner = Option<Extension<KeyOwner>>;
 
 fn owner_of(owner: Owner) -> KeyOwner {
     owner.map_or_else(KeyOwner::default, |Extension(owner)| owner)
 }
 
-/// Where a response is stored when it is complete.
+/// A response that will be stored when it is complete.
 struct ResponseSlot {
     app: Arc<App>,
     id: ResponseId,
     owner: KeyOwner,
-    /// The chat that it answers, as a JSON list.
+    /// The messages that the response answers, as a JSON list.
     messages: Bytes,
 }
 
 impl ResponseSlot {
-    /// The slot of a response that is to be stored and can be.
+    /// Returns none if the response is not to be stored, or storage is off.
     fn new(app: &Arc<App>, id: ResponseId, owner: KeyOwner, messages: &[Value]) -> Option<Self> {
         let messages = app.responses.packed(&messages)?;
         Some(Self { app: Arc::clone(app), id, owner, messages })
     }
 
-    /// Stores a response; its answer is a part of the chat that continues from it.
+    /// Stores a response together with the messages that a continued chat starts with.
     fn store(self, response: &Value) {
         let store = &self.app.responses;
-        // Items of an answer are items of an input.
+        // Output items have the same format as input items.
         let answer = input_messages(&json!({ "input": response["output"] })).unwrap_or_default();
         if let (Some(response), Some(answer)) = (store.packed(response), store.packed(&answer)) {
             let messages = joined(&self.messages, &answer).into();
@@ -55,7 +55,7 @@ impl ResponseSlot {
     }
 }
 
-/// Two JSON lists as one.
+/// Concatenates two JSON lists.
 fn joined(first: &[u8], second: &[u8]) -> Vec<u8> {
     if first == b"[]" || second == b"[]" {
         return [first, second].into_iter().find(|list| *list != b"[]").unwrap_or(first).to_vec();
@@ -63,7 +63,7 @@ fn joined(first: &[u8], second: &[u8]) -> Vec<u8> {
     [&first[..first.len() - 1], b",", &second[1..]].concat()
 }
 
-/// A streamed response, which is stored in the end if it has a slot.
+/// A streamed response. If it has a slot, it is stored at its end.
 struct StoredStream {
     stream: ResponseStream,
     slot: Option<ResponseSlot>,
@@ -87,7 +87,7 @@ impl Translation for StoredStream {
     }
 }
 
-/// The chat before a request: the response that it continues.
+/// The messages of the response that a request continues.
 fn earlier(app: &App, owner: KeyOwner, request: &Value) -> Result<Vec<Value>, ApiError> {
     let Some(id) = request["previous_response_id"].as_str() else { return Ok(Vec::new()) };
     if !id.starts_with("resp_") {
@@ -99,7 +99,7 @@ fn earlier(app: &App, owner: KeyOwner, request: &Value) -> Result<Vec<Value>, Ap
         .map_err(|error| ApiError::internal(format!("cannot read the stored response: {error}")))
 }
 
-/// A stored response. One of another API key does not exist for this one.
+/// Finds a stored response. A response of another API key counts as missing.
 fn found(app: &App, owner: KeyOwner, id: &ResponseId) -> Result<StoredResponse, ApiError> {
     app.responses.get(id, owner).ok_or_else(|| {
         let hint = match app.responses.is_enabled() {
@@ -110,7 +110,6 @@ fn found(app: &App, owner: KeyOwner, id: &ResponseId) -> Result<StoredResponse, 
     })
 }
 
-/// Answers requests for a response.
 pub(in crate::api) async fn responses(
     State(app): State<Arc<App>>,
     owner: Owner,
@@ -132,7 +131,7 @@ pub(in crate::api) async fn responses(
         ResponseSlot::new(&app, id.clone(), owner, &messages)
     };
     drop(messages);
-    // The chat has its text by now.
+    // The chat already has a copy of the input.
     if let Some(fields) = request.as_object_mut() {
         fields.remove("input");
     }
@@ -158,7 +157,7 @@ pub(in crate::api) async fn responses(
     Ok(Json(response).into_response())
 }
 
-/// A response that is stored.
+/// Returns a stored response.
 pub(in crate::api) async fn response(
     State(app): State<Arc<App>>,
     owner: Owner,
@@ -169,7 +168,7 @@ pub(in crate::api) async fn response(
     Ok(([kind], stored.response).into_response())
 }
 
-/// Removes a response.
+/// Deletes a stored response.
 pub(in crate::api) async fn delete(
     State(app): State<Arc<App>>,
     owner: Owner,
@@ -181,7 +180,7 @@ pub(in crate::api) async fn delete(
     Ok(Json(json!({ "id": id, "object": "response", "deleted": true })))
 }
 
-/// Refuses to cancel a response: only background responses can be cancelled.
+/// Refuses to cancel a response, because only background responses can be cancelled.
 pub(in crate::api) async fn cancel(
     State(app): State<Arc<App>>,
     owner: Owner,

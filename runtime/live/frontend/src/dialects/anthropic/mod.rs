@@ -11,18 +11,18 @@ use serde_json::{Value, json};
 use super::{Call, Choice};
 use crate::generate::{StopCause, Usage};
 
-/// The answer to a request that does not stream. `id` begins with `msg_`.
+/// The response to a request without streaming. `id` starts with `msg_`.
 pub(crate) fn message(id: &str, model: &str, choice: &Choice, counts: Usage) -> Value {
     let (answer, mut content) = (&choice.message, Vec::new());
     if let Some(thinking) = answer.reasoning() {
         content.push(json!({ "type": "thinking", "thinking": thinking, "signature": "" }));
     }
-    // An answer without anything in it still has a text block.
+    // An empty answer still has a text block.
     if answer.text().is_some() || answer.tool_calls.is_empty() {
         content.push(json!({ "type": "text", "text": answer.text().unwrap_or_default() }));
     }
     for Call { id, function, .. } in &answer.tool_calls {
-        // Arguments cut off at the token limit are no JSON.
+        // If the token limit cut the arguments, they are not valid JSON.
         let input: Value = serde_json::from_str(&function.arguments).unwrap_or_else(|_| json!({}));
         content.push(json!({ "type": "tool_use", "id": id, "name": function.name, "input": input }));
     }
@@ -65,7 +65,7 @@ fn usage(usage: Usage) -> Value {
     })
 }
 
-/// The reason in this API's words, and the stop string where one ended the answer.
+/// The stop reason of this API, and the stop string that ended the answer, if any.
 fn stop_reason<'a>(finish_reason: Option<&str>, stop: Option<&'a StopCause>) -> (&'static str, Option<&'a str>) {
     match (finish_reason, stop) {
         (Some("length"), _) => ("max_tokens", None),

@@ -1,20 +1,20 @@
-//! Messages requests as chat-completion requests.
+//! Translates requests of the Messages API to chat completions.
 
 use serde_json::{Map, Value, json};
 
 use crate::dialects::{InvalidRequest, copy, given, list, text};
 
-/// Efforts that vLLM's protocol has.
+/// The efforts that vLLM supports.
 const EFFORTS: [&str; 5] = ["low", "medium", "high", "xhigh", "max"];
-/// The least budget of thinking tokens.
+/// The minimum thinking budget, in tokens.
 const MIN_THINKING_TOKENS: u64 = 1024;
 
-/// The chat-completion request that has the same meaning.
+/// Translates a request to a chat completion.
 pub(crate) fn chat_request(request: &Value) -> Result<Value, InvalidRequest> {
     let mut chat = prompt_fields(request)?;
     let max_tokens = request["max_tokens"].as_u64().filter(|tokens| *tokens > 0);
     let max_tokens = max_tokens.ok_or_else(|| InvalidRequest::new("max_tokens", "expected a number above 0"))?;
-    // The prefill of a request that is decoded elsewhere has one token.
+    // A request whose decode runs elsewhere generates only one token.
     let is_prefill = request["kv_transfer_params"]["do_remote_decode"] == true;
     if let Some(budget) = thinking_tokens(request)?.filter(|budget| !is_prefill && *budget >= max_tokens) {
         let problem = format!("expected less than `max_tokens`, which is {max_tokens}, got {budget}");
@@ -35,12 +35,12 @@ pub(crate) fn chat_request(request: &Value) -> Result<Value, InvalidRequest> {
     Ok(Value::Object(chat))
 }
 
-/// The chat-completion request that has the same prompt, to count its tokens.
+/// Translates only the prompt, to count its tokens.
 pub(crate) fn prompt_request(request: &Value) -> Result<Value, InvalidRequest> {
     prompt_fields(request).map(Value::Object)
 }
 
-/// The fields of a chat that its prompt depends on.
+/// The fields of a chat that affect its prompt.
 fn prompt_fields(request: &Value) -> Result<Map<String, Value>, InvalidRequest> {
     if !request.is_object() {
         return Err(InvalidRequest::new("request", "expected an object"));
@@ -73,7 +73,7 @@ fn prompt_fields(request: &Value) -> Result<Map<String, Value>, InvalidRequest> 
     Ok(chat)
 }
 
-/// The JSON schema that the answer is to have.
+/// The JSON schema of the answer, if the request has one.
 fn response_format(request: &Value) -> Result<Option<Value>, InvalidRequest> {
     let Some(format) = given(&request["output_config"], "format") else { return Ok(None) };
     let kind = given(format, "type").map_or(Some("json_schema"), Value::as_str);
@@ -97,7 +97,7 @@ fn effort(request: &Value) -> Result<Option<&str>, InvalidRequest> {
     }
 }
 
-/// The budget of thinking tokens, where thinking is enabled with one.
+/// The thinking budget in tokens. None unless thinking is enabled.
 fn thinking_tokens(request: &Value) -> Result<Option<u64>, InvalidRequest> {
     if request["thinking"]["type"] != "enabled" {
         return Ok(None);
@@ -111,7 +111,7 @@ fn thinking_tokens(request: &Value) -> Result<Option<u64>, InvalidRequest> {
     }
 }
 
-/// Whether the answer should contain reasoning, if the request specifies it.
+/// Whether the answer should contain reasoning, if the request states it.
 fn thinking(request: &Value) -> Result<Option<bool>, InvalidRequest> {
     let Some(thinking) = given(request, "thinking") else { return Ok(None) };
     match thinking["type"].as_str() {
@@ -153,8 +153,7 @@ fn system_text(system: &Value) -> Result<String, InvalidRequest> {
     Ok(texts?.join(""))
 }
 
-/// The blocks of a user's turn. Results of tools become messages of their own, before the user's
-/// text.
+/// Translates the blocks of a user's turn. Tool results become separate messages before the user's text.
 fn user(blocks: &[Value], role: &str, place: &str, out: &mut Vec<Value>) -> Result<(), InvalidRequest> {
     let mut parts = Vec::new();
     for (index, block) in blocks.iter().enumerate() {
@@ -191,8 +190,8 @@ fn image(block: &Value, param: &str) -> Result<Value, InvalidRequest> {
     Ok(json!({ "type": "image_url", "image_url": { "url": image_url(&block["source"], param)? } }))
 }
 
-/// The message of a tool, which has texts only, and one of the user with its images, as
-/// in vLLM: templates of chats have no place for images of tools.
+/// Translates a tool result to a tool message with the texts and a user message with the images. As in vLLM, images
+/// cannot stay in the tool message, because chat templates do not support them there.
 fn tool_result(block: &Value, param: &str, out: &mut Vec<Value>) -> Result<(), InvalidRequest> {
     let place = format!("{param}.content");
     let (mut texts, mut images) = (Vec::new(), Vec::new());

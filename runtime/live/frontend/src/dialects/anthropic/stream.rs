@@ -1,4 +1,4 @@
-//! Chunks of a chat as the events of a streamed message.
+//! Translates the chunks of a chat to the events of a streamed message.
 
 use serde_json::{Value, json};
 
@@ -6,23 +6,23 @@ use super::{stop_reason, usage};
 use crate::dialects::{CallDelta, ChatChunk, Event};
 use crate::generate::{StopCause, Usage};
 
-/// The content block that is open.
+/// The open content block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Block {
     Thinking,
     Text,
-    /// The answer's tool call of this index.
+    /// A tool call, by its index in the answer.
     Tool(usize),
 }
 
-/// One streamed message: each chunk in, its events out.
+/// A streamed message. It takes chunks and produces events.
 #[derive(Debug)]
 pub(crate) struct MessageStream {
     id: String,
     model: String,
     has_started: bool,
     block: Option<Block>,
-    /// Blocks begun.
+    /// The number of blocks started so far.
     num_blocks: usize,
     finish_reason: Option<&'static str>,
     stop: Option<StopCause>,
@@ -30,7 +30,7 @@ pub(crate) struct MessageStream {
 }
 
 impl MessageStream {
-    /// A message without events yet. `id` begins with `msg_`.
+    /// Creates a message without events. `id` starts with `msg_`.
     pub(crate) fn new(id: impl Into<String>, model: impl Into<String>) -> Self {
         Self {
             id: id.into(),
@@ -71,7 +71,7 @@ impl MessageStream {
         }
     }
 
-    /// Appends the events of the end.
+    /// Appends the final events.
     pub(crate) fn finish(&mut self, out: &mut Vec<Event>) {
         self.start(out);
         if self.num_blocks == 0 {
@@ -104,7 +104,7 @@ impl MessageStream {
         out.push(Event { name: "message_start", data: json!({ "type": "message_start", "message": message }) });
     }
 
-    /// Begins a block, unless it is open; the one before it ends.
+    /// Starts a block and ends the previous one. Does nothing if the block is open.
     fn open(&mut self, block: Block, call: Option<&CallDelta>, out: &mut Vec<Event>) {
         if self.block == Some(block) {
             return;

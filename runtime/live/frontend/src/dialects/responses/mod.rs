@@ -13,19 +13,18 @@ use self::tools::ToolNames;
 use super::{Call, CalledFunction, ChatLogprob, Choice, copy, given};
 use crate::generate::Usage;
 
-/// Fields of a response from its request and from the server.
+/// The fields of a response that come from its request or the server.
 #[derive(Clone, Debug)]
 pub(crate) struct ResponseHead {
-    /// Its id, which begins with `resp_`.
+    /// The id, which starts with `resp_`.
     id: String,
     /// Seconds since 1970.
     created_at: u64,
-    /// The model's name.
     model: String,
-    /// The fields that the response repeats.
+    /// The request fields that the response repeats.
     repeated: Map<String, Value>,
     tools: ToolNames,
-    /// Whether the answer must be a call: a truncated text is then the beginning of one.
+    /// Whether the answer must be a tool call. Then a text that was cut is the start of a call.
     must_call: bool,
 }
 
@@ -56,13 +55,13 @@ impl ResponseHead {
         Self { id: id.into(), created_at, model: model.into(), repeated, tools: ToolNames::of(request), must_call }
     }
 
-    /// The id of an output item, `prefix` and the place among the response's items.
+    /// The id of an output item: the prefix, the response's id and the item's index.
     fn item_id(&self, prefix: &str, index: usize) -> String {
         let own = self.id.strip_prefix("resp_").unwrap_or(&self.id);
         format!("{prefix}_{own}_{index}")
     }
 
-    /// The item of a call, at this place in the output.
+    /// The output item of a call, at this index.
     fn call_item(&self, index: usize, call: &Call, status: &str) -> Value {
         let Call { id: call_id, function: CalledFunction { name, arguments }, .. } = call;
         let id = self.item_id(self.call_prefix(name), index);
@@ -109,14 +108,14 @@ impl ResponseHead {
     }
 }
 
-/// The answer to a request that does not stream.
+/// The response to a request without streaming.
 pub(crate) fn response(head: &ResponseHead, choice: &Choice, usage: Usage) -> Value {
     let (answer, is_cut) = (&choice.message, choice.finish_reason == Some("length"));
     let mut output = Vec::new();
     if let Some(reasoning) = answer.reasoning() {
         output.push(reasoning_item(&head.item_id("rs", output.len()), reasoning));
     }
-    // Only the last item can be cut.
+    // Only the last item can be incomplete.
     let last_status = if is_cut { "incomplete" } else { "completed" };
     let content = answer.text().filter(|_| !(head.must_call && is_cut));
     if content.is_some() || (answer.tool_calls.is_empty() && !head.must_call) {

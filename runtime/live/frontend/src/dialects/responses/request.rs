@@ -1,11 +1,11 @@
-//! Responses requests as chat-completion requests.
+//! Translates requests of the Responses API to chat completions.
 
 use serde_json::{Map, Value, json};
 
 use super::tools::{chat_tools, custom_arguments, flat_name, tool_choice};
 use crate::dialects::{InvalidRequest, copy, given, list, text};
 
-/// Items of an input that a model never sees: results of OpenAI's hosted tools.
+/// Input items that models never see: they belong to OpenAI's hosted tools.
 const DROPPED: &[&str] = &[
     "additional_tools",
     "apply_patch_call",
@@ -32,8 +32,8 @@ const DROPPED: &[&str] = &[
     "web_search_call",
 ];
 
-/// The chat-completion request that has the same meaning. `earlier` are the messages of
-/// the response that `previous_response_id` names, its answer included.
+/// Translates a request to a chat completion. `earlier` contains the messages up to the response that
+/// `previous_response_id` names, including that response.
 pub(crate) fn chat_request(request: &Value, earlier: &[Value]) -> Result<Value, InvalidRequest> {
     if !request.is_object() {
         return Err(InvalidRequest::new("request", "expected an object"));
@@ -72,13 +72,13 @@ pub(crate) fn chat_request(request: &Value, earlier: &[Value]) -> Result<Value, 
     Ok(Value::Object(chat))
 }
 
-/// Whether the answer is to have the log probabilities of its tokens.
+/// Whether the answer should contain logprobs.
 fn includes_logprobs(request: &Value) -> bool {
     let include = request["include"].as_array();
     include.is_some_and(|include| include.iter().any(|part| part == "message.output_text.logprobs"))
 }
 
-/// The chat messages of a request's `input`.
+/// Translates a request's `input` to chat messages.
 pub(crate) fn input_messages(request: &Value) -> Result<Vec<Value>, InvalidRequest> {
     let input =
         given(request, "input").ok_or_else(|| InvalidRequest::new("input", "expected a string or a list of items"))?;
@@ -157,7 +157,7 @@ fn content_part((index, part): (usize, &Value), place: &str) -> Result<Value, In
     }
 }
 
-/// A call of an earlier turn. Calls in a row are one message of the assistant.
+/// Adds a call of an earlier turn. Consecutive calls form one assistant message.
 fn call(item: &Value, place: &str, name: &str, arguments: &str, out: &mut Vec<Value>) -> Result<(), InvalidRequest> {
     let call = json!({
         "id": text(&item["call_id"], &format!("{place}.call_id"))?,
@@ -172,7 +172,7 @@ fn call(item: &Value, place: &str, name: &str, arguments: &str, out: &mut Vec<Va
     Ok(())
 }
 
-/// The call that an output belongs to. Codex adds outputs of its own, which have none.
+/// The id of the call that an output belongs to. Codex also sends outputs without a call.
 fn output_id<'a>(item: &'a Value, place: &str) -> Result<&'a str, InvalidRequest> {
     given(item, "call_id").map_or(Ok(""), |id| text(id, &format!("{place}.call_id")))
 }

@@ -1,4 +1,4 @@
-//! Chunks of a chat as the events of a streamed response.
+//! Translates the chunks of a chat to the events of a streamed response.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use super::{ResponseHead, message_item, reasoning_item, text_part};
 use crate::dialects::{Call, CallDelta, ChatChunk, ChatLogprob, Event};
 use crate::generate::Usage;
 
-/// The output item that is open.
+/// The open output item.
 #[derive(Debug)]
 enum Item {
     Reasoning {
@@ -17,7 +17,7 @@ enum Item {
         text: String,
         logprobs: Vec<ChatLogprob>,
     },
-    /// A call, and the part of a custom tool's input that the client has received.
+    /// A call. For custom tools, `input` is the part of the input that was sent.
     Call {
         index: usize,
         call: Call,
@@ -25,23 +25,23 @@ enum Item {
     },
 }
 
-/// One streamed response: each chunk in, its events out.
+/// A streamed response. It takes chunks and produces events.
 #[derive(Debug)]
 pub(crate) struct ResponseStream {
     head: ResponseHead,
     sequence_number: u64,
     has_started: bool,
     item: Option<Item>,
-    /// Text and log probabilities that wait for the end: they may be the beginning of a call.
+    /// Text and logprobs that are held back until the end, because they may be the start of a call.
     held: Option<(String, Vec<ChatLogprob>)>,
-    /// Complete items.
+    /// The completed items.
     output: Vec<Value>,
     is_cut: bool,
     usage: Usage,
 }
 
 impl ResponseStream {
-    /// A response without events yet.
+    /// Creates a response without events.
     pub(crate) fn new(head: ResponseHead) -> Self {
         Self {
             head,
@@ -86,7 +86,7 @@ impl ResponseStream {
         }
     }
 
-    /// Appends the events of the end. Returns the whole response.
+    /// Appends the final events. Returns the complete response.
     pub(crate) fn finish(&mut self, out: &mut Vec<Event>) -> Value {
         self.start(out);
         if let Some((text, entries)) = self.held.take().filter(|_| !self.is_cut) {
@@ -159,7 +159,7 @@ impl ResponseStream {
     fn push_input(&mut self, read: fn(&str) -> String, out: &mut Vec<Event>) {
         let Some(Item::Call { call, input, .. }) = &mut self.item else { return };
         let all = read(&call.function.arguments);
-        // A sent part cannot be taken back.
+        // Text that was sent cannot be withdrawn.
         let more = all.strip_prefix(input.as_str()).unwrap_or(&all).to_owned();
         *input = all;
         if !more.is_empty() {
@@ -167,7 +167,7 @@ impl ResponseStream {
         }
     }
 
-    /// Begins an item; the one before it ends.
+    /// Starts an item and ends the previous one.
     fn open(&mut self, item: Item, out: &mut Vec<Event>) {
         self.close("completed", out);
         let id = self.item_id(&item);
@@ -192,7 +192,7 @@ impl ResponseStream {
         }
     }
 
-    /// Ends the open item, with this status.
+    /// Ends the open item with this status.
     fn close(&mut self, status: &str, out: &mut Vec<Event>) {
         self.push_rest(out);
         let Some(item) = &self.item else { return };
@@ -236,7 +236,7 @@ impl ResponseStream {
         self.item = None;
     }
 
-    /// Tells the end of the input of a custom tool.
+    /// Sends the rest of a custom tool's input.
     fn push_rest(&mut self, out: &mut Vec<Event>) {
         if matches!(&self.item, Some(Item::Call { call, .. }) if self.head.tools.is_custom(&call.function.name)) {
             self.push_input(custom_input, out);
@@ -252,7 +252,7 @@ impl ResponseStream {
         self.head.item_id(prefix, self.output.len())
     }
 
-    /// The final event of an error.
+    /// The final event of a failed response.
     pub(crate) fn error(&self, code: &str, message: &str, param: Option<&str>) -> Event {
         let data = json!({
             "type": "error", "code": code, "message": message, "param": param,
@@ -261,7 +261,7 @@ impl ResponseStream {
         Event { name: "error", data }
     }
 
-    /// An event about the open item.
+    /// Adds an event about the open item.
     fn say(&mut self, name: &'static str, mut data: Value, out: &mut Vec<Event>) {
         if let (Some(item), Value::Object(data)) = (&self.item, &mut data) {
             data.insert("item_id".to_owned(), json!(self.item_id(item)));
@@ -280,7 +280,7 @@ impl ResponseStream {
     }
 }
 
-/// The log probabilities of a token as events have them, without the bytes.
+/// The logprobs of a token in the format of events, without bytes.
 fn streamed_logprobs(entry: &ChatLogprob) -> Value {
     let plain = |entry: &ChatLogprob| json!({ "token": entry.token, "logprob": entry.logprob });
     let mut shown = plain(entry);

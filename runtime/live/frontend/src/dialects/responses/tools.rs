@@ -1,4 +1,4 @@
-//! Tools of the Responses API as function tools of a chat, and calls of these as the client knows them.
+//! Translates tools of the Responses API to function tools of a chat, and calls back.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use crate::dialects::{InvalidRequest, copy, given, list, text};
 
-/// Tools that a model is never shown: they run at the service that OpenAI is. vLLM drops them, too.
+/// Tools that models are not shown, because they run at OpenAI. vLLM drops them, too.
 const DROPPED: &[&str] = &[
     "apply_patch",
     "code_interpreter",
@@ -25,21 +25,21 @@ const DROPPED: &[&str] = &[
     "web_search_preview",
     "web_search_preview_2025_03_11",
 ];
-/// The argument of the function that stands for a custom tool.
+/// The argument of the function that represents a custom tool.
 const CUSTOM_INPUT: &str = "input";
-/// Between a namespace and the name of a function in it.
+/// Separates a namespace from a function name.
 const SEPARATOR: &str = "__";
 
-/// The names of a request's tools that are not plain functions.
+/// The tools of a request that are not plain functions.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ToolNames {
-    /// Namespaces and names, by the name of the function that a chat has.
+    /// Namespace and name, by the function name in the chat.
     namespaced: BTreeMap<String, (String, String)>,
     custom: BTreeSet<String>,
 }
 
 impl ToolNames {
-    /// The tools of a request, already checked by [`chat_tools`].
+    /// Reads the tools of a request, which [`chat_tools`] has checked.
     pub(super) fn of(request: &Value) -> Self {
         let mut names = Self::default();
         for tool in request["tools"].as_array().into_iter().flatten() {
@@ -57,12 +57,12 @@ impl ToolNames {
         names
     }
 
-    /// Whether the tool takes a text, not arguments.
+    /// Whether this is a custom tool, which takes a text instead of arguments.
     pub(super) fn is_custom(&self, name: &str) -> bool {
         self.custom.contains(name)
     }
 
-    /// The namespace and the name of a function.
+    /// Splits a function name into namespace and name.
     pub(super) fn resolve<'a>(&'a self, name: &'a str) -> (Option<&'a str>, &'a str) {
         match self.namespaced.get(name) {
             Some((namespace, local)) => (Some(namespace), local),
@@ -71,7 +71,7 @@ impl ToolNames {
     }
 }
 
-/// The name of a namespace's function in a chat.
+/// The name in the chat of a function in a namespace.
 pub(super) fn flat_name(namespace: &str, name: &str) -> String {
     format!("{namespace}{SEPARATOR}{name}")
 }
@@ -80,7 +80,7 @@ fn functions_of(namespace: &Value) -> impl Iterator<Item = &Value> {
     namespace["tools"].as_array().into_iter().flatten().filter(|tool| tool["type"] == "function")
 }
 
-/// The function tools of a chat.
+/// Translates the tools to function tools of a chat.
 pub(super) fn chat_tools(request: &Value) -> Result<Vec<Value>, InvalidRequest> {
     let mut out = Vec::new();
     let Some(tools) = given(request, "tools") else { return Ok(out) };
@@ -113,7 +113,7 @@ fn function(tool: &Value, name: &str) -> Value {
     json!({ "type": "function", "function": function })
 }
 
-/// A custom tool as a function with one text.
+/// Translates a custom tool to a function with one string argument.
 fn custom(tool: &Value, place: &str) -> Result<Value, InvalidRequest> {
     if tool["format"]["type"] == "grammar" {
         let problem = "custom tools with a grammar are not supported; expected a format of type `text`";
@@ -133,7 +133,7 @@ fn custom(tool: &Value, place: &str) -> Result<Value, InvalidRequest> {
     Ok(json!({ "type": "function", "function": function }))
 }
 
-/// The choice among these tools of a chat. None if there is nothing to choose from.
+/// Translates the tool choice. `tools` are the tools of the chat. None if there are no tools.
 pub(super) fn tool_choice(request: &Value, tools: &[Value]) -> Result<Option<Value>, InvalidRequest> {
     let refused = |problem: &str| Err(InvalidRequest::new("tool_choice", problem));
     let Some(choice) = given(request, "tool_choice") else { return Ok((!tools.is_empty()).then(|| json!("auto"))) };
@@ -148,7 +148,7 @@ pub(super) fn tool_choice(request: &Value, tools: &[Value]) -> Result<Option<Val
         return Ok(Some(choice.clone()));
     }
     if !is_named {
-        // A choice among tools that are dropped leaves the others to the model.
+        // If the choice names tools that are dropped, the model may choose among the others.
         return match choice["type"].is_string() {
             true => Ok(Some(json!("auto"))),
             false => refused("expected `none`, `auto`, `required` or an object with a `type`"),
@@ -171,33 +171,34 @@ pub(super) fn tool_choice(request: &Value, tools: &[Value]) -> Result<Option<Val
     }
 }
 
-/// The arguments of the function that stands for a custom tool.
+/// The arguments of the function that represents a custom tool.
 pub(super) fn custom_arguments(input: &str) -> String {
     json!({ CUSTOM_INPUT: input }).to_string()
 }
 
-/// The text that a custom tool is called with. Arguments of another shape are the text themselves.
+/// The input of a custom tool's call. Arguments in another format are used as they are.
 pub(super) fn custom_input(arguments: &str) -> String {
     let parsed: Option<Value> = serde_json::from_str(arguments).ok();
     let input = parsed.as_ref().and_then(|arguments| arguments[CUSTOM_INPUT].as_str());
     input.unwrap_or(arguments).to_owned()
 }
 
-/// The beginning of that text, of arguments that are not complete: whole characters only.
+/// The input of a custom tool's call whose arguments are incomplete. It ends with a complete character.
 pub(super) fn custom_input_so_far(arguments: &str) -> String {
     let behind = |text: &str, prefix: &str| text.trim_start().strip_prefix(prefix).map(str::to_owned);
     let key = format!("\"{CUSTOM_INPUT}\"");
     let inside = behind(arguments, "{").and_then(|rest| behind(&rest, &key)).and_then(|rest| behind(&rest, ":"));
     let Some(escaped) = inside.and_then(|rest| behind(&rest, "\"")) else { return String::new() };
     let mut end = 0;
-    // The end of the text, or of the last character in it that is complete.
+    // Find the end of the text, or of its last complete character.
     while let Some(length) = escaped_length(&escaped[end..]) {
         end += length;
     }
     serde_json::from_str(&format!("\"{}\"", &escaped[..end])).unwrap_or_default()
 }
 
-/// The length of the first character of an escaped text. None at its end, and where it is cut.
+/// The length of the first character of an escaped text. None at the end of the text, or if the character is
+/// incomplete.
 fn escaped_length(text: &str) -> Option<usize> {
     let first = text.chars().next()?;
     match first {
@@ -209,7 +210,7 @@ fn escaped_length(text: &str) -> Option<usize> {
             }
             let unit = |at: usize| u16::from_str_radix(text.get(at..at + 4)?, 16).ok();
             match unit(2)? {
-                // The first half of a character.
+                // The first half of a surrogate pair.
                 0xD800..=0xDBFF => unit(8).map(|_| 12),
                 _ => Some(6),
             }
