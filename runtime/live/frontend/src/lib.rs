@@ -1,16 +1,13 @@
-//! The frontend of `vcr serve`: vLLM's OpenAI-compatible HTTP server, in the same
-//! process as the live engines.
+//! The frontend of `vcr serve`: vLLM's OpenAI-compatible HTTP server, in the same process as the live engines.
 //!
-//! `engine/` sends requests to the engines and receives their outputs; `generate/` converts
-//! requests to sampling parameters and outputs to text; `parse/` extracts reasoning and tool calls;
-//! `media/` counts images, audio and video; `api/` has a module for each endpoint; `dialects/`
-//! translates other APIs; `server/` holds their shared state and serves connections.
+//! `engine/` sends requests to the engines and receives their outputs. `generate/` converts requests to sampling
+//! parameters and outputs to text. `parse/` extracts reasoning and tool calls. `media/` counts images, audio and
+//! video. `api/` has a module for each endpoint. `dialects/` translates other APIs. `server/` holds shared state.
 //!
-//! Around it, `http/` has sockets, TLS, API keys and CORS, `faults/` the faults
-//! that clients meet, `metrics/` what dashboards read, `traces/` spans of requests, `proxy/` a reverse
-//! proxy that records any server, and answers from recordings, `page/` the page at `/_vcr/`, `tee` bodies
-//! that are seen as they pass. Files are read from their texts: `options_file` those of options, `llm_d/` configurations of
-//! llm-d-inference-sim, `answers` data sets.
+//! Around the API, `http/` has sockets, TLS, API keys and CORS. `faults/` injects client faults. `metrics/` has
+//! Prometheus metrics, and `traces/` sends spans of requests. `proxy/` records any server and answers from
+//! recordings. `page/` is the page at `/_vcr/`, and `tee` observes bodies. Three modules parse files:
+//! `options_file` for options, `llm_d/` for configurations of llm-d-inference-sim, and `answers` for data sets.
 
 pub mod answers;
 mod api;

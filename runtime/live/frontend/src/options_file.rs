@@ -1,30 +1,29 @@
-//! Files of options by their names, in YAML. Which options there are is the command
-//! line's business.
+//! Reads options from YAML files. The command line decides which options exist.
 
 use std::collections::BTreeMap;
 
 use yaml_serde::Value;
 
-/// A value in a file of options.
+/// A value in an options file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Setting {
-    /// Null: as if the option were not there.
+    /// Null, as if the option were missing.
     Unset,
     /// `true` or `false`.
     Bool(bool),
-    /// A text, or a number in text form.
+    /// A string, or a number as text.
     Text(String),
-    /// Several values.
+    /// A list of values.
     List(Vec<Setting>),
-    /// A map, as its JSON.
+    /// A map, as JSON text.
     Map(String),
-    /// A value with a tag, or a map that has no JSON.
+    /// A value with a tag, or a map that cannot be written as JSON.
     Other,
 }
 
 impl Setting {
-    /// The value as one word of a command line, a map as its JSON; none if it takes several words
-    /// or none.
+    /// The value as one word of a command line; a map is written as JSON. None if the value is not exactly one
+    /// word.
     #[must_use]
     pub fn word(&self) -> Option<String> {
         match self {
@@ -49,7 +48,7 @@ impl From<Value> for Setting {
     }
 }
 
-/// Reads the text of a file; an empty one has no options.
+/// Parses the text of a file. An empty file has no options.
 pub fn parse(text: &str) -> Result<BTreeMap<String, Setting>, String> {
     match yaml_serde::from_str::<Option<BTreeMap<String, Value>>>(text) {
         Ok(values) => Ok(values.unwrap_or_default().into_iter().map(|(name, value)| (name, value.into())).collect()),

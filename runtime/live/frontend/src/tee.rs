@@ -1,4 +1,4 @@
-//! Bodies whose parts are seen as they pass.
+//! Observes bodies as they pass.
 
 use std::error::Error;
 use std::pin::Pin;
@@ -7,12 +7,12 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
 
-/// Sees a body as it passes.
+/// Observes a body.
 pub(crate) trait Seen: Unpin {
-    /// A part passes.
+    /// Called with each part.
     fn part(&mut self, bytes: &[u8]);
 
-    /// It has ended. Only the first call counts.
+    /// Called at the end. Only the first call counts.
     fn ended(&mut self, end: Passed);
 }
 
@@ -20,13 +20,13 @@ pub(crate) trait Seen: Unpin {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Passed {
     Whole,
-    /// Whoever read it went away.
+    /// The reader stopped before the end.
     Left,
     /// The error with its causes.
     Failed(String),
 }
 
-/// A body that is seen.
+/// A body with an observer.
 pub(crate) struct Tee<B: Body + Unpin, S: Seen> {
     body: B,
     seen: S,
@@ -40,7 +40,7 @@ impl<B: Body + Unpin, S: Seen> Tee<B, S> {
 
 impl<B: Body + Unpin, S: Seen> Drop for Tee<B, S> {
     fn drop(&mut self) {
-        // Nobody asks for the end of a body that is known to have ended.
+        // A reader that knows that the body has ended does not poll it again.
         self.seen.ended(if self.body.is_end_stream() { Passed::Whole } else { Passed::Left });
     }
 }
@@ -73,7 +73,7 @@ impl<B: Body<Data = Bytes, Error: Error> + Unpin, S: Seen> Body for Tee<B, S> {
     }
 }
 
-/// An error with what caused it.
+/// Formats an error and its causes.
 pub(crate) fn with_causes(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

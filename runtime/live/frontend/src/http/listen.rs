@@ -215,7 +215,7 @@ impl Connection {
         }
     }
 
-    /// The service of this connection; `begin` is called with each request.
+    /// Returns the service of this connection. It calls `begin` for each request.
     fn service<B: Fn() + Send>(
         &self,
         control: &ConnectionControl,
@@ -231,7 +231,7 @@ impl Connection {
         })
     }
 
-    /// Serves until the connection ends, is reset, or `too_late`.
+    /// Drives the connection until it ends, is reset, or `too_late` completes.
     async fn driven<C: Future<Output = hyper::Result<()>>>(
         &mut self,
         mut connection: Pin<&mut C>,
@@ -244,7 +244,7 @@ impl Connection {
         let mut watches_end = true;
         loop {
             tokio::select! {
-                // First, since all else is rare.
+                // Poll the connection first, because the other events are rare.
                 biased;
                 result = connection.as_mut() => {
                     if let Err(error) = result {

@@ -1,5 +1,4 @@
-//! HTTP around the API: sockets, TLS, API keys, CORS, request ids, the access
-//! log, and limits.
+//! HTTP around the API: sockets, TLS, API keys, CORS, request ids, the access log, and limits.
 
 mod around;
 mod body;

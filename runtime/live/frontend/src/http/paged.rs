@@ -1,4 +1,4 @@
-//! A page at an address of its own, for commands without a server.
+//! A page at its own address, for commands without a server.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -13,7 +13,7 @@ use hyper::body::Incoming;
 use super::around::{Client, Service};
 use crate::page::{Page, PageRequest, Peer};
 
-/// Serves a page and nothing else.
+/// Serves only a page.
 #[derive(Debug)]
 pub struct PageSite(pub Arc<Page>);
 

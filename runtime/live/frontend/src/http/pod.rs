@@ -1,4 +1,4 @@
-//! Headers of responses that name the pod of the server, as llm-d-inference-sim has them.
+//! Response headers that name the server's pod, as in llm-d-inference-sim.
 
 use axum::http::header::InvalidHeaderValue;
 use axum::http::{HeaderName, HeaderValue};
@@ -8,7 +8,7 @@ const POD: HeaderName = HeaderName::from_static("x-inference-pod");
 const NAMESPACE: HeaderName = HeaderName::from_static("x-inference-namespace");
 const PORT: HeaderName = HeaderName::from_static("x-inference-port");
 
-/// The pod that responses name, if they name any.
+/// The pod and namespace for response headers. Both are optional.
 #[derive(Clone, Debug, Default)]
 pub struct PodHeaders {
     pod: Option<HeaderValue>,
@@ -16,13 +16,13 @@ pub struct PodHeaders {
 }
 
 impl PodHeaders {
-    /// Headers with these names; an empty one counts as none.
+    /// Creates headers with these names. An empty name counts as none.
     pub fn new(pod: Option<&str>, namespace: Option<&str>) -> Result<Self, InvalidHeaderValue> {
         let value = |name: Option<&str>| name.filter(|name| !name.is_empty()).map(HeaderValue::from_str).transpose();
         Ok(Self { pod: value(pod)?, namespace: value(namespace)? })
     }
 
-    /// Adds them to the response to a request that came by this port.
+    /// Adds the headers to a response. `port` is the server port of the request.
     pub(super) fn add(&self, response: &mut Response, port: u16) {
         if let Some(pod) = &self.pod {
             response.headers_mut().insert(POD, pod.clone());

@@ -1,4 +1,4 @@
-//! The version of HTTP that a connection speaks, by its first bytes.
+//! Detects the HTTP version of a connection from its first bytes.
 
 use std::io;
 use std::pin::Pin;
@@ -6,12 +6,11 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 
-/// How HTTP/2 begins.
+/// The first bytes of an HTTP/2 connection.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// Room for the first read: a request without a long prompt.
+/// Size of the first read. It is enough for a request without a long prompt.
 const FIRST_BYTES: usize = 1024;
 
-/// The version of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Protocol {
     Http1,
@@ -33,11 +32,11 @@ pub(super) async fn detect<S: AsyncRead + Unpin>(mut socket: S) -> io::Result<(P
     }
 }
 
-/// A connection whose first bytes come again.
+/// A connection that returns its first bytes again.
 #[derive(Debug)]
 pub(super) struct Replayed<S> {
     socket: S,
-    /// Without room once all of it was taken.
+    /// The first bytes. Freed when all of them have been read.
     first: Vec<u8>,
     taken: usize,
 }

@@ -1,10 +1,9 @@
-//! Sessions by cookie, as load balancers keep them: a response to a request without one sets it.
+//! Session cookies, as load balancers set them. The response to a request without the cookie sets it.
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 
 use crate::server::ids::RequestIds;
 
-/// The header that names the session of a request.
 pub(crate) const SESSION_ID: HeaderName = HeaderName::from_static("x-session-id");
 
 /// The name of the cookie.
@@ -12,15 +11,15 @@ pub(crate) const SESSION_ID: HeaderName = HeaderName::from_static("x-session-id"
 pub struct SessionCookie(String);
 
 impl SessionCookie {
-    /// A cookie of this name.
+    /// Creates a cookie with this name.
     pub fn new(name: &str) -> Result<Self, &'static str> {
         let is_name =
             !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
         if is_name { Ok(Self(name.to_owned())) } else { Err("expected letters, digits, `-`, `_` and `.`") }
     }
 
-    /// Assigns a request the session of its cookie, unless it names one. Without a cookie the
-    /// session is new, and the header that sets the cookie is returned.
+    /// Sets the session header from the cookie, unless the request already has the header. A request without the
+    /// cookie gets a new session, and the `Set-Cookie` value is returned.
     pub(crate) fn enter(&self, headers: &mut HeaderMap, ids: &RequestIds) -> Option<HeaderValue> {
         if headers.contains_key(SESSION_ID) {
             return None;
@@ -31,7 +30,7 @@ impl SessionCookie {
             });
         let session = known.map_or_else(|| ids.long().to_string(), str::to_owned);
         let set = known.is_none().then(|| format!("{}={session}; Path=/; HttpOnly; SameSite=Lax", self.0));
-        // Values that came in a header, and hexadecimal digits, are valid in one.
+        // Values from a header and hexadecimal digits are valid in a header.
         headers.insert(SESSION_ID, HeaderValue::from_str(&session).ok()?);
         HeaderValue::from_str(&set?).ok()
     }

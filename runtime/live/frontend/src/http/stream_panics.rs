@@ -1,4 +1,4 @@
-//! Streams whose code fails after the head of the answer has gone.
+//! Handles panics in streams after the response's head has been sent.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
@@ -10,8 +10,8 @@ use axum::response::Response;
 use futures_util::stream::{self, Stream as _};
 use serde_json::Value;
 
-/// An answer as it is, unless it streams events and one of them panics: then it ends with the event
-/// from `failed`, instead of a lost connection.
+/// Wraps a response. If it streams events and the stream panics, the last event is the one from `failed`. Otherwise
+/// the client would only see a lost connection.
 pub(super) fn guarded<E: FnOnce() -> Value + Send + 'static>(
     response: Response,
     failed: impl FnOnce() -> E,
@@ -26,7 +26,7 @@ pub(super) fn guarded<E: FnOnce() -> Value + Send + 'static>(
         Body::from_stream(stream::poll_fn(move |context| {
             let Some((data, failed)) = open.take() else { return Poll::Ready(None) };
             let mut data = data;
-            // After a panic nothing of it is used again.
+            // After a panic, the stream is not polled again.
             match catch_unwind(AssertUnwindSafe(|| Pin::new(&mut data).poll_next(context))) {
                 Ok(next) => {
                     open = Some((data, failed));
@@ -52,7 +52,6 @@ mod tests {
 
     use super::*;
 
-    /// An interrupted connection gives a client no reason.
     #[tokio::test]
     async fn a_panic_within_a_stream_becomes_its_last_event() {
         let mut left = 2;

@@ -1,4 +1,4 @@
-//! A server on a socket, and clients that behave in different ways.
+//! Tests a server on a socket with clients that behave in different ways.
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
@@ -41,7 +41,6 @@ fn options() -> ListenOptions {
     }
 }
 
-/// No faults.
 struct Direct;
 
 impl Innermost for Direct {
@@ -90,7 +89,7 @@ fn list_of(items: &[&str]) -> Vec<String> {
     items.iter().map(|item| (*item).to_owned()).collect()
 }
 
-/// A server, and the sender that ends it.
+/// Starts a server. Sending to the returned sender stops it.
 async fn started(options: ListenOptions) -> (SocketAddr, oneshot::Sender<()>, tokio::task::JoinHandle<()>) {
     let listener = bind(([127, 0, 0, 1], 0).into()).await.expect("a free port");
     let address = listener.local_addr().expect("an address");
@@ -102,7 +101,7 @@ async fn started(options: ListenOptions) -> (SocketAddr, oneshot::Sender<()>, to
     (address, end, task)
 }
 
-/// The answer to a request whose connection is closed behind it.
+/// Sends a request on a connection that is then closed. Returns the response.
 async fn ask(address: SocketAddr, head: &str) -> String {
     let mut stream = TcpStream::connect(address).await.expect("it listens");
     let request = format!("{head}host: x\r\nconnection: close\r\n\r\n");
@@ -182,7 +181,7 @@ async fn a_reset_is_no_orderly_end() {
     assert_eq!(error.kind(), ErrorKind::ConnectionReset);
 
     let (address, _end, _) = started(ListenOptions { refuses: Arc::new(|| true), ..options() }).await;
-    // It may be reset before `connect` returns.
+    // The connection may be reset before `connect` returns.
     if let Ok(mut stream) = TcpStream::connect(address).await {
         assert!(stream.read(&mut [0; 10]).await.is_err());
     }
@@ -202,7 +201,7 @@ async fn clients_without_a_request_are_cut_off_and_harm_no_others() {
     }
     assert!(ask(address, "GET /health HTTP/1.1\r\n").await.starts_with("HTTP/1.1 200"));
     for mut stream in idle {
-        // Ends or is reset; without the limit this waits forever.
+        // The stream ends or is reset. Without the limit, this would wait forever.
         let _ = stream.read_to_end(&mut Vec::new()).await;
     }
 }
@@ -225,7 +224,7 @@ async fn the_end_waits_for_no_idle_connection() {
     task.await.expect("it ends");
 }
 
-/// Where threads share connections, the tokens of a step come in another order each time.
+/// If threads shared connections, the order of a step's tokens would vary.
 #[test]
 fn threads_get_connections_in_turn() {
     let threads = ServerThreads::start(3).expect("there are threads");

@@ -1,5 +1,4 @@
-//! TLS of the server: certificates from files, read again when they change, or one that the
-//! server signs itself.
+//! TLS of the server. The certificate is read from files, and again when they change, or it is self-signed.
 
 use std::fs;
 use std::io::Read;
@@ -13,32 +12,32 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 use tokio_rustls::TlsAcceptor;
 
-/// The largest file of certificates or keys; the authorities of a system take 300 KB.
+/// Limit of a file with certificates or keys. A system's authorities take 300 KB.
 const PEM_BYTES_MAX: u64 = 4 << 20;
 
-/// Whether clients need a certificate, by the numbers of Python's `ssl.CERT_*`.
+/// Whether clients need a certificate, as in Python's `ssl.CERT_*`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ClientCertificates {
     /// No certificate is requested.
     #[default]
     None,
-    /// A certificate is requested, and checked if it is sent.
+    /// A certificate is requested, and checked if the client sends one.
     Optional,
-    /// One must come.
+    /// A certificate is required.
     Required,
 }
 
 /// The certificate of a TLS server.
 #[derive(Debug)]
 pub enum ServerCertificate {
-    /// From files in PEM.
+    /// PEM files.
     Files {
         /// The certificate and its chain.
         certificates: PathBuf,
-        /// The key; in the file of the certificate if not given.
+        /// The key. If not given, it is in the file of the certificate.
         key: Option<PathBuf>,
     },
-    /// One that the server has signed itself.
+    /// A certificate that the server signed itself.
     SelfSigned { certificate: CertificateDer<'static>, key: Arc<PrivatePkcs8KeyDer<'static>> },
 }
 
@@ -46,18 +45,18 @@ pub enum ServerCertificate {
 #[derive(Debug)]
 pub struct TlsSettings {
     pub own: ServerCertificate,
-    /// Certificates that clients' certificates rest on, in PEM.
+    /// A PEM file with the authorities of client certificates.
     pub client_authorities: Option<PathBuf>,
-    /// Whether clients need one.
+    /// Whether clients need a certificate.
     pub client_certificates: ClientCertificates,
 }
 
-/// A file that TLS cannot be set up with.
+/// A certificate or key that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     #[error("invalid {what} `{}`: expected a PEM file: {reason}", path.display())]
     File {
-        /// Purpose of the file.
+        /// The purpose of the file.
         what: &'static str,
         path: PathBuf,
         /// The problem.
@@ -65,7 +64,7 @@ pub enum TlsError {
     },
     #[error("invalid certificate `{name}`: {reason}")]
     Refused {
-        /// The path of the certificate, or its names.
+        /// The path of the certificate, or `self-signed`.
         name: String,
         /// The problem.
         reason: String,
@@ -98,19 +97,19 @@ impl std::fmt::Debug for Current {
     }
 }
 
-/// When files changed, and how long they are.
+/// The modification time and length of each file.
 type Stamps = Vec<Option<(SystemTime, u64)>>;
 
 impl Tls {
-    /// Reads the files, or signs a certificate.
+    /// Reads the files, or uses the self-signed certificate.
     pub fn new(settings: TlsSettings) -> Result<Self, TlsError> {
         let stamps = settings.stamps();
         let acceptor = settings.acceptor()?;
         Ok(Self { settings, current: Mutex::new(Current { acceptor, stamps }) })
     }
 
-    /// Accepts the next connection: with the certificate now on disk, or the previous one if that
-    /// is invalid.
+    /// Returns the acceptor for the next connection. It uses the certificate that is now on disk, or the previous
+    /// one if that is invalid.
     pub(super) fn acceptor(&self) -> TlsAcceptor {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         let stamps = self.settings.stamps();
@@ -129,10 +128,10 @@ impl Tls {
 }
 
 impl ServerCertificate {
-    /// Signs a certificate with a new key for the names and addresses of the server.
+    /// Creates a self-signed certificate with a new key. `names` are the names and addresses of the server.
     ///
     /// # Errors
-    /// When one of them is neither a name nor an address.
+    /// When an entry is neither a name nor an address.
     pub fn self_signed(names: Vec<String>) -> Result<Self, TlsError> {
         let shown = names.join(", ");
         let signed = rcgen::generate_simple_self_signed(names)
@@ -141,7 +140,7 @@ impl ServerCertificate {
         Ok(Self::SelfSigned { certificate: signed.cert.der().clone(), key: Arc::new(key) })
     }
 
-    /// The files that it consists of.
+    /// The files of the certificate and key.
     fn files(&self) -> [Option<&PathBuf>; 2] {
         match self {
             Self::Files { certificates, key } => [Some(certificates), key.as_ref()],
@@ -149,7 +148,7 @@ impl ServerCertificate {
         }
     }
 
-    /// Its name in messages.
+    /// The name of the certificate in messages.
     fn name(&self) -> String {
         match self {
             Self::Files { certificates, .. } => certificates.display().to_string(),
@@ -212,7 +211,7 @@ impl TlsSettings {
     }
 }
 
-/// The contents of a file of certificates or keys.
+/// Reads a file of certificates or keys.
 fn pem(path: &Path) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
     let read = fs::File::open(path).and_then(|file| file.take(PEM_BYTES_MAX + 1).read_to_end(&mut bytes));

@@ -1,4 +1,4 @@
-//! Reads configuration files of llm-d-inference-sim.
+//! Translates configuration files of llm-d-inference-sim.
 
 mod table;
 
@@ -9,25 +9,25 @@ use vcr_base::units;
 
 pub use table::{Rule, SECTIONS, SETTINGS};
 
-/// A file in terms of `vcr serve`.
+/// The translation of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Translation {
-    /// Options of the command line, with their values unless they are flags.
+    /// Command-line options. Flags have no value.
     pub options: Vec<(&'static str, Option<String>)>,
-    /// Settings that change nothing here, with the reason.
+    /// Settings that have no effect here, with the reason.
     pub ignored: Vec<String>,
-    /// Settings that cannot be honoured, with the reason.
+    /// Settings that are not supported, with the reason.
     pub missing: Vec<String>,
 }
 
-/// Faults that are drawn from when no types are named.
+/// The failure types that are used if none is named.
 const ALL_FAILURES: &[&str] =
     &["rate_limit", "invalid_api_key", "context_length", "server_error", "invalid_request", "model_not_found"];
 
-/// Options of images, which need `--omni`.
+/// Options for images. They need `--omni`.
 const IMAGES: &[&str] = &["--image-emission-rate", "--time-to-generate-image", "--time-to-generate-image-std-dev"];
 
-/// Translates the text of a file, which is YAML.
+/// Parses a YAML file and translates it.
 pub fn parse(text: &str) -> Result<Translation, String> {
     let file: Value = yaml_serde::from_str(text).map_err(|error| error.to_string())?;
     translate(&file)
@@ -36,7 +36,7 @@ pub fn parse(text: &str) -> Result<Translation, String> {
 /// Translates the settings of a file.
 ///
 /// # Errors
-/// Names the first setting that is unknown, or whose value is invalid.
+/// The first setting that is unknown or has an invalid value.
 pub fn translate(file: &Value) -> Result<Translation, String> {
     let Value::Object(top) = file else {
         return Err("invalid configuration: expected settings by name".to_owned());
@@ -59,8 +59,8 @@ pub fn translate(file: &Value) -> Result<Translation, String> {
             translation.add(name, *rule, value, &all)?;
         }
     }
-    // There, the spread of one calculator is a separate option beside the other's; here both are
-    // one.
+    // In llm-d-inference-sim, each latency calculator has its own option for this deviation. Here they share one
+    // option, so only the last one that is used is kept.
     let is_spread = |option: &str| option == "--kv-cache-transfer-time-std-dev";
     let is_used = |value: &Option<String>| value.as_deref() != Some("0ns");
     let used = translation.options.iter().rposition(|(option, value)| is_spread(option) && is_used(value));
@@ -108,7 +108,7 @@ impl Translation {
         Ok(())
     }
 
-    /// Takes options away that others overrule there, and that would be refused here.
+    /// Removes options that other options override there, and that would be errors here.
     fn remove_overruled(&mut self) {
         let has = |translation: &Self, name: &str| translation.options.iter().any(|(option, _)| *option == name);
         if !has(self, "--omni") {
@@ -123,9 +123,8 @@ impl Translation {
         self.options.push((option, Some(value)));
     }
 
-    /// One of the types is drawn there for each failure; here each has a rule of
-    /// its own. A rule only sees the calls that no rule before it failed, so that
-    /// later ones need a higher rate for the same share.
+    /// In llm-d-inference-sim, each failure draws one of the types. Here each type has its own rule. A rule only
+    /// sees calls that no earlier rule has failed, so later rules need a higher rate for an equal share.
     fn failures(&mut self, option: &'static str, rate: &Value, types: Option<&Value>) -> Result<(), String> {
         let invalid = || format!("invalid setting `failure-injection-rate`: expected 0 to 100, got {rate}");
         let percent = rate.as_f64().filter(|percent| (0.0..=100.0).contains(percent)).ok_or_else(invalid)?;
@@ -146,7 +145,7 @@ impl Translation {
     fn special(&mut self, name: &str, value: &Value, all: &Map<String, Value>) -> Result<(), String> {
         match (name, value) {
             ("model", Value::String(model)) => {
-                // There is no folder of the model there: it is a name only.
+                // In llm-d-inference-sim the model is only a name, without a folder.
                 if !all.contains_key("served-model-name") {
                     self.option("--served-model-name", model.clone());
                 }
@@ -165,7 +164,7 @@ impl Translation {
             }
             ("failure-types", Value::Array(_)) => {}
             ("dataset-path", Value::String(path)) => self.data_set(path, all),
-            // It stands for a path that is not there.
+            // The URL is used only if there is no path.
             ("dataset-url", Value::String(url)) => {
                 if text(all, "dataset-path").is_none() {
                     self.data_set(url, all);
@@ -173,7 +172,7 @@ impl Translation {
             }
             ("data-parallel-size", Value::Number(size)) => {
                 self.option("--data-parallel-size", size.to_string());
-                // There, each rank has a port.
+                // In llm-d-inference-sim, each rank has its own port.
                 if size.as_u64().is_some_and(|size| size > 1) {
                     self.options.push(("--data-parallel-multi-port-external-lb", None));
                 }
@@ -185,7 +184,7 @@ impl Translation {
 }
 
 impl Translation {
-    /// Answers from the data set at a path, or else at the URL that is given for it.
+    /// Uses the data set at a path, or else at the configured URL.
     fn data_set(&mut self, source: &str, all: &Map<String, Value>) {
         let is_echo = text(all, "mode") == Some("echo");
         let url = text(all, "dataset-url").filter(|_| !Path::new(source).exists());
@@ -195,7 +194,7 @@ impl Translation {
     }
 }
 
-/// The text of a setting that has one.
+/// The value of a setting, if it is a non-empty text.
 fn text<'a>(all: &'a Map<String, Value>, name: &str) -> Option<&'a str> {
     all.get(name).and_then(Value::as_str).filter(|text| !text.is_empty())
 }
@@ -209,13 +208,13 @@ fn plain(value: &Value) -> Option<String> {
         Value::String(text) => Some(text.clone()),
         Value::Number(number) => Some(number.to_string()),
         Value::Bool(is_on) => Some(is_on.to_string()),
-        // An adapter may be an object instead of its text.
+        // An adapter can be an object instead of a string.
         Value::Object(_) => Some(value.to_string()),
         _ => None,
     }
 }
 
-/// A duration as Go writes it, such as `1m30s`, or a number of milliseconds.
+/// Parses a duration in Go's format, such as `1m30s`, or a number of milliseconds.
 fn duration_ns(value: &Value) -> Option<u64> {
     match value {
         Value::Number(number) => number.as_u64()?.checked_mul(1_000_000),
@@ -357,7 +356,7 @@ mod tests {
         assert_eq!(names.len(), SETTINGS.len());
     }
 
-    /// The page is written by hand; this keeps it complete.
+    /// The page is written by hand. This test keeps it complete.
     #[test]
     fn the_page_has_each_setting() {
         let page = include_str!("../../../../../docs/reference/serve/llm-d.md");

@@ -1,24 +1,24 @@
-//! The settings of llm-d-inference-sim, and their equivalents here.
+//! The settings of llm-d-inference-sim and the equivalent options.
 
 /// How a setting is translated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
-    /// An option with the same value; a list repeats the option.
+    /// An option with the same value. A list repeats the option.
     Same(&'static str),
-    /// An option that takes a duration; a bare number is of milliseconds.
+    /// An option with a duration. A plain number is in milliseconds.
     Duration(&'static str),
-    /// A share in percent that is a client fault's rate here.
+    /// A percentage that becomes the rate of a client fault.
     Percent(&'static str),
-    /// An option that takes a probability, which is in percent there.
+    /// An option with a probability, which is a percentage in llm-d-inference-sim.
     Share(&'static str),
     Flag(&'static str),
-    /// An option that takes JSON.
+    /// An option with a JSON value.
     Json(&'static str),
-    /// An option that takes a size in megabytes.
+    /// An option with a size, which is in megabytes in llm-d-inference-sim.
     Megabytes(&'static str),
-    /// Has its own translation.
+    /// A setting with its own translation.
     Special,
-    /// Changes nothing here, and why.
+    /// A setting without effect here, with the reason.
     Ignored(&'static str),
 }
 
@@ -114,5 +114,5 @@ pub const SETTINGS: &[(&str, Rule)] = &[
     ("tensor-parallel-size", Rule::Ignored("it has no effect there either")),
 ];
 
-/// Sections whose settings may also stand at the top.
+/// Sections whose settings may also be at the top level.
 pub const SECTIONS: &[&str] = &["latencies", "kvcache"];

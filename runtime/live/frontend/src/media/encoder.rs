@@ -1,4 +1,4 @@
-//! Encoders without a language model, whose outputs other engines fetch.
+//! Encoders without a language model. Other engines fetch their outputs.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -6,11 +6,10 @@ use serde_json::{Value, json};
 use vcr_core::tokens::{BatchTokenSource, TokenAnswer, TokenError, TokenRequest, TokenWant};
 use vcr_wire::MmFeature;
 
-/// Bytes of a number in an encoder's output.
+/// Bytes per number in an encoder's output.
 const NUMBER_BYTES: u64 = 2;
 
-/// The tokens of a server whose language model is left out: all of them are the first of the
-/// vocabulary, as in vLLM.
+/// The tokens of a server without a language model. As in vLLM, each is the first of the vocabulary.
 #[derive(Clone, Copy, Debug)]
 pub struct EncoderOnly;
 
@@ -28,19 +27,18 @@ impl BatchTokenSource for EncoderOnly {
     }
 }
 
-/// The place of an encoder's outputs, as in answers.
+/// Where an encoder's outputs are, as responses state it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EncoderAddress {
-    /// The host of the server.
+    /// The server's host.
     pub host: String,
     pub port: u16,
-    /// Numbers in the output for a placeholder token.
+    /// Numbers in the output per placeholder token.
     pub hidden_size: u32,
 }
 
 impl EncoderAddress {
-    /// `ec_transfer_params` of an answer: an entry for the hash of each medium; none without
-    /// media.
+    /// The `ec_transfer_params` of an answer: one entry per medium, by hash. None without media.
     pub(crate) fn params(&self, media: Option<&[MmFeature]>) -> Option<Value> {
         let media = media.filter(|media| !media.is_empty())?;
         let agent = STANDARD.encode(format!("{}:{}", self.host, self.port));

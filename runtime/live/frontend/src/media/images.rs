@@ -1,4 +1,4 @@
-//! Images in the answers of chats, as llm-d-inference-sim has them in its omni mode.
+//! Images in the answers of chats, as in llm-d-inference-sim's omni mode.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -7,31 +7,31 @@ use axum::http::HeaderMap;
 use vcr_base::random::Stream;
 use vcr_core::seed::derive;
 
-/// The image of every answer: a PNG of one transparent pixel.
+/// The image in all answers: a PNG with one transparent pixel.
 pub(crate) const IMAGE_URL: &str = "data:image/png;base64,\
     iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAAC0lEQVR42mNgAAIAAAUAAen63NgAAAAASUVORK5CYII=";
 
-/// Header of a request whose answer has an image.
+/// A request header that asks for an image in the answer.
 const HEADER: &str = "x-send-image";
 
-/// Answers that have an image, and how long one takes.
+/// Which answers have an image, and how long an image takes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ImageOptions {
-    /// The probability of an image where the request does not ask for one.
+    /// The probability of an image if the request does not ask for one.
     pub rate: f64,
-    /// The mean time of an image, in nanoseconds.
+    /// Mean time to generate an image, in nanoseconds.
     pub time_ns: u64,
-    /// Its standard deviation.
+    /// Standard deviation of this time, in nanoseconds.
     pub time_std_dev_ns: u64,
-    /// The seed of draws.
+    /// The seed of random draws.
     pub seed: u64,
 }
 
-/// The images of a server.
+/// Decides which chats get images.
 #[derive(Debug, Default)]
 pub(crate) struct Images {
     options: Option<ImageOptions>,
-    /// Chats so far, by whose number is drawn.
+    /// The number of chats so far. It selects the random draw of a chat.
     chats: AtomicU64,
 }
 
@@ -40,7 +40,7 @@ impl Images {
         Self { options, chats: AtomicU64::new(0) }
     }
 
-    /// How long the image of the next chat takes, if its answer has one.
+    /// The time to generate the next chat's image. None if its answer has no image.
     pub(crate) fn of_chat(&self, headers: &HeaderMap) -> Option<Duration> {
         let options = self.options?;
         let number = self.chats.fetch_add(1, Ordering::Relaxed);
@@ -54,7 +54,7 @@ impl Images {
 impl ImageOptions {
     fn draw(&self, random: &mut Stream) -> Duration {
         let spread = if self.time_std_dev_ns == 0 { 0.0 } else { random.normal() * self.time_std_dev_ns as f64 };
-        // A negative time counts as none.
+        // The cast turns negative times into zero.
         Duration::from_nanos((self.time_ns as f64 + spread) as u64)
     }
 }

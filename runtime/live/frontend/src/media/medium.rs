@@ -1,4 +1,4 @@
-//! One image, audio or video of a chat.
+//! An image, audio or video in a chat.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -9,21 +9,20 @@ use super::rules::{MediaRules, Modality};
 use super::size::{audio_seconds, image_pixels};
 use crate::server::error::ApiError;
 
-/// An image, audio or video.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Medium {
     pub(super) modality: Modality,
-    /// Its placeholder tokens.
+    /// The number of placeholder tokens.
     pub(super) tokens: u32,
-    /// A hash of its content, or of its URL.
+    /// A hash of the content, or of the URL.
     pub(super) hash: String,
-    /// Its name in the prefix cache, if the client gave it one.
+    /// The name in the prefix cache, if the client gave one.
     pub(super) uuid: Option<String>,
 }
 
 /// Types of parts that are text for a template.
 const TEXTS: [&str; 6] = ["text", "input_text", "output_text", "refusal", "thinking", "tool_reference"];
-/// Types of parts with media, and the field with their content.
+/// Types of media parts, each with the field of its content.
 const MEDIA: [(&str, &str, Modality); 9] = [
     ("image_url", "image_url", Modality::Image),
     ("input_image", "image_url", Modality::Image),
@@ -36,17 +35,17 @@ const MEDIA: [(&str, &str, Modality); 9] = [
     ("video_embeds", "video_embeds", Modality::Video),
 ];
 
-/// Whether parts of a type are text, whatever other fields they have.
+/// Whether parts of this type are text, whatever other fields they have.
 pub(super) fn is_text_type(kind: &str) -> bool {
     TEXTS.contains(&kind)
 }
 
 impl Medium {
-    /// The medium of a part of a message's content; none if it is a text.
+    /// Reads the medium of a content part. None if the part is text.
     pub(super) fn read(part: &Value, rules: &MediaRules) -> Result<Option<Self>, ApiError> {
         let has = |name: &str| part.get(name).is_some();
         let Some(kind) = part["type"].as_str() else {
-            // The fields of a part without a type decide its type.
+            // If a part has no type, its fields decide.
             let found = MEDIA.iter().find(|(_, field, _)| has(field));
             return found.map(|(_, field, modality)| Self::of(part, field, *modality, rules)).transpose();
         };
@@ -66,7 +65,7 @@ impl Medium {
     fn of(part: &Value, field: &str, modality: Modality, rules: &MediaRules) -> Result<Self, ApiError> {
         let uuid = part["uuid"].as_str().map(str::to_owned);
         let content = &part[field];
-        // Audio in the message itself has its data and its format.
+        // Inline audio has its data and format in the message.
         let text = content.as_str().or_else(|| content["url"].as_str());
         let inline = content["data"].as_str();
         if let Some(format) = content["format"].as_str().filter(|_| inline.is_some())
@@ -78,7 +77,7 @@ impl Medium {
             (Some(data), ..) => Source::Data(data),
             (_, Some(url), _) => Source::of_url(url)?,
             (_, _, Value::Object(_) | Value::Array(_)) => Source::PreRouted(content.to_string()),
-            // Media that the client has sent before are referenced by name.
+            // A medium that the client sent before is referenced by its name.
             _ if uuid.is_some() => Source::PreRouted(String::new()),
             _ => return Err(refused(&format!("missing `{field}` in a content part"))),
         };
@@ -92,19 +91,17 @@ fn refused(problem: &str) -> ApiError {
     ApiError::invalid(format!("multimodal preprocessing error: {problem}"))
 }
 
-/// Where the content of a medium is.
 enum Source<'a> {
-    /// Here, in base64.
+    /// In the message, as base64.
     Data(&'a str),
-    /// Not here: its URL, or another description of it.
+    /// Elsewhere: a URL or another description.
     PreRouted(String),
 }
 
-/// Base64 that is decoded to look at the head of a file: metadata in front of an
-/// image's size may take some 64 kB.
+/// How much base64 is decoded to read the header of a file. Metadata before an image's size can take about 64 kB.
 const HEAD_CHARS: usize = 400_000;
 
-/// Bytes that base64 stands for.
+/// The number of bytes that the base64 text encodes.
 fn decoded_len(data: &str) -> usize {
     data.trim_end_matches('=').len() * 3 / 4
 }
@@ -127,7 +124,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Its placeholder tokens; none if it is not base64.
+    /// The number of placeholder tokens. None if the data is not base64.
     fn tokens(&self, modality: Modality, rules: &MediaRules) -> Option<u32> {
         let Self::Data(data) = self else {
             return Some(match modality {

@@ -1,5 +1,5 @@
-//! Images, audio and video in chats. Their contents are not interpreted: they count as placeholder
-//! tokens, and are named by a hash of their content, so that the prefix cache distinguishes them.
+//! Images, audio and video in chats. Their contents are not interpreted. They count as placeholder tokens and are
+//! identified by a hash of their content, so that the prefix cache can tell them apart.
 
 mod encoder;
 mod images;

@@ -1,5 +1,5 @@
-//! How media pass through a chat's template: a mark represents each of them in the text, and its
-//! placeholder tokens replace the mark.
+//! Passes media through a chat template: each medium is replaced with a mark in the text, and the mark with
+//! placeholder tokens after rendering.
 
 use std::borrow::Cow;
 
@@ -11,21 +11,21 @@ use super::medium::{Medium, is_text_type};
 use super::rules::{MediaRules, Modality};
 use crate::server::error::ApiError;
 
-/// A prompt in tokens, and the media in it.
+/// A tokenized prompt and its media.
 pub(crate) type MediaPrompt = (Vec<u32>, Option<Vec<MmFeature>>);
 
 #[derive(Debug, Default)]
 pub(crate) struct ChatMedia {
     media: Vec<Medium>,
-    /// Prefix of marks: no message has it.
+    /// The prefix of all marks, which no message contains.
     mark: String,
 }
 
 impl ChatMedia {
-    /// Takes the media out of messages; the returned messages have marks in their places.
+    /// Replaces the media in messages with marks.
     ///
     /// # Errors
-    /// When a part cannot be read, or there are too many media; in vLLM's words.
+    /// When a part is invalid, or there are too many media. Errors have vLLM's texts.
     pub(crate) fn take<'a>(
         messages: &'a [Value],
         template: Option<&ChatTemplate>,
@@ -48,8 +48,7 @@ impl ChatMedia {
         if all.media.is_empty() { Ok((Cow::Borrowed(messages), all)) } else { Ok((Cow::Owned(marked), all)) }
     }
 
-    /// A message with marks for its media; where parts are joined, they come first, as
-    /// in vLLM.
+    /// Replaces the media of a message with marks. If the template joins parts, the marks come first, as in vLLM.
     fn mark_parts(&mut self, original: &Value, is_joined: bool, rules: &MediaRules) -> Result<Value, ApiError> {
         let unreadable =
             |error: serde_json::Error| ApiError::invalid_param("messages", format!("invalid message: {error}"));
@@ -85,7 +84,7 @@ impl ChatMedia {
         Ok(())
     }
 
-    /// The tokens of the rendered text, with placeholders for the media.
+    /// Tokenizes the rendered text and replaces the marks with placeholder tokens.
     pub(crate) fn prompt(&self, text: &str, tokenizer: &Tokenizer, add_special: bool) -> Result<MediaPrompt, ApiError> {
         let encode = |text: &str, add_special: bool| {
             tokenizer.encode(text, add_special).map_err(|error| ApiError::invalid(error.to_string()))
@@ -118,24 +117,24 @@ fn lost(how: &str) -> ApiError {
     ApiError::invalid(format!("multimodal preprocessing error: the chat template {how}"))
 }
 
-/// Whether any part of a message may be more than text.
+/// Whether a part of the message may be more than text.
 fn may_have_media(message: &Value) -> bool {
     let is_text = |part: Value| part.get_attr("type").is_ok_and(|kind| kind.as_str().is_some_and(is_text_type));
     let content = message.get_attr("content").unwrap_or_default();
     content.kind() == ValueKind::Seq && content.try_iter().is_ok_and(|mut parts| !parts.all(is_text))
 }
 
-/// Letters that are for private use: no tokenizer's or template's.
+/// Marks use private-use characters, which no tokenizer or template uses.
 const MARK_END: char = '\u{e001}';
 
 fn mark() -> String {
     let mut bytes = [0; 8];
-    // A fixed mark does as well, unless a message has it.
+    // A fixed mark also works, unless a message contains it.
     _ = getrandom::fill(&mut bytes);
     format!("\u{e000}{:016x}.", u64::from_le_bytes(bytes))
 }
 
-/// The token that stands for media.
+/// The placeholder token of a modality.
 fn placeholder(tokenizer: &Tokenizer, modality: Modality) -> u32 {
     modality.placeholders().iter().find_map(|name| tokenizer.token_id(name)).unwrap_or(0)
 }
@@ -150,7 +149,7 @@ fn feature(medium: &Medium, offset: usize) -> MmFeature {
     }
 }
 
-/// The media of a prompt whose first `removed` tokens were removed.
+/// Moves the media of a prompt after its first `removed` tokens were cut off.
 pub(crate) fn shifted(features: Option<Vec<MmFeature>>, removed: usize) -> Option<Vec<MmFeature>> {
     let removed = removed as u64;
     let mut features = features?;

@@ -1,11 +1,10 @@
-//! How many placeholder tokens media take, and how many of them a prompt may have.
+//! How many placeholder tokens media take, and how many media a prompt may have.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
 use serde::Deserialize;
 
-/// A kind of media.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Modality {
@@ -23,7 +22,7 @@ impl Modality {
         }
     }
 
-    /// Names of its placeholder token, the likeliest first.
+    /// Names of the placeholder token, the most common first.
     pub(super) fn placeholders(self) -> &'static [&'static str] {
         match self {
             Self::Image => {
@@ -35,33 +34,33 @@ impl Modality {
     }
 }
 
-/// Placeholder tokens of media, and their limits.
+/// How media are counted and limited.
 #[derive(Clone, Debug, Default)]
 pub struct MediaRules {
-    /// Tokens of each image; `None`: by its size.
+    /// Tokens per image. `None` derives them from its size.
     pub image_tokens: Option<u32>,
-    /// Tokens of each audio; `None`: by its duration.
+    /// Tokens per audio. `None` derives them from its duration.
     pub audio_tokens: Option<u32>,
-    /// Tokens of each video; `None`: 1024.
+    /// Tokens per video. `None` means 1024.
     pub video_tokens: Option<u32>,
-    /// Media of a prompt at most.
+    /// Limits of the number of media in a prompt.
     pub limits: MediaLimits,
 }
 
-/// Tokens of an image of unknown size.
+/// Tokens of an image whose size is unknown.
 const IMAGE_TOKENS: u32 = 256;
 const VIDEO_TOKENS: u32 = 1024;
-/// Width in pixels of the square that is one token of an image, as in Qwen2.5-VL.
+/// One token represents a square of this width in pixels, as in Qwen2.5-VL.
 const PIXELS: usize = 28;
-/// Tokens of the smallest and the largest image.
+/// Minimum and maximum tokens of an image.
 const IMAGE_RANGE: (usize, usize) = (4, 16_384);
-/// Tokens of a second of audio, as Qwen2-Audio has.
+/// Tokens per second of audio, as in Qwen2-Audio.
 const AUDIO_TOKENS_PER_S: f64 = 25.0;
-/// Seconds of audio of unknown duration.
+/// Assumed duration of audio whose duration is unknown, in seconds.
 const AUDIO_S: f64 = 10.0;
 
 impl MediaRules {
-    /// Tokens of an image of this many pixels.
+    /// Tokens of an image of this size in pixels.
     pub(super) fn image(&self, size: Option<(usize, usize)>) -> u32 {
         self.image_tokens.unwrap_or_else(|| match size {
             Some((width, height)) => {
@@ -78,13 +77,12 @@ impl MediaRules {
         self.audio_tokens.unwrap_or_else(by_duration)
     }
 
-    /// Tokens of a video.
     pub(super) fn video(&self) -> u32 {
         self.video_tokens.unwrap_or(VIDEO_TOKENS)
     }
 }
 
-/// Media of a prompt at most, by kind; a kind that is not in it is not limited.
+/// The maximum number of media in a prompt, by modality. Modalities without an entry are not limited.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MediaLimits(BTreeMap<Modality, usize>);
 
@@ -94,7 +92,7 @@ impl MediaLimits {
     }
 }
 
-/// A limit in one of the forms that vLLM takes.
+/// A limit in one of vLLM's formats.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Limit {
@@ -105,7 +103,7 @@ enum Limit {
 impl FromStr for MediaLimits {
     type Err = String;
 
-    /// Reads `{"image": 2, "video": {"count": 1}}`, or the older `image=2,video=1`.
+    /// Parses `{"image": 2, "video": {"count": 1}}`, or the older format `image=2,video=1`.
     fn from_str(text: &str) -> Result<Self, String> {
         let expected = |_| "expected JSON such as {\"image\": 2, \"video\": 0}".to_owned();
         if !text.trim_start().starts_with('{') {

@@ -1,20 +1,20 @@
-//! Sizes of media, read from the first bytes of their files.
+//! Reads the size of media from the first bytes of their files.
 
-/// Width and height of an image in pixels.
+/// The width and height of an image in pixels.
 pub(super) fn image_pixels(file: &[u8]) -> Option<(usize, usize)> {
     imagesize::blob_size(file).ok().map(|size| (size.width, size.height))
 }
 
-/// Default bytes per second of audio: 128 kbit/s.
+/// Assumed bytes per second of audio: 128 kbit/s.
 const BYTES_PER_S: f64 = 16_000.0;
 
-/// Seconds of audio, in a file of `file_bytes` bytes that begins with `start`.
+/// The duration of audio in seconds. `start` contains the first bytes of a file with `file_bytes` bytes.
 pub(super) fn audio_seconds(start: &[u8], file_bytes: usize) -> f64 {
     let (header, rate) = wav_rate(start).unwrap_or((0, BYTES_PER_S));
     file_bytes.saturating_sub(header) as f64 / rate
 }
 
-/// Bytes before the samples of a WAV file, and bytes of a second of them.
+/// The number of bytes before the samples of a WAV file, and its bytes per second.
 fn wav_rate(start: &[u8]) -> Option<(usize, f64)> {
     if start.get(..4)? != b"RIFF" || start.get(8..12)? != b"WAVE" {
         return None;
@@ -28,7 +28,7 @@ fn wav_rate(start: &[u8]) -> Option<(usize, f64)> {
             b"data" => return Some((at + 8, f64::from(rate?))),
             _ => {}
         }
-        // Chunks have an even length.
+        // Chunks are padded to an even length.
         at = at.checked_add(8)?.checked_add(bytes)?.checked_add(bytes % 2)?;
     }
 }

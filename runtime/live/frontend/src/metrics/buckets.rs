@@ -1,41 +1,40 @@
-//! Bucket bounds of histograms, by the families that vLLM's
-//! `--custom-histogram-buckets` knows.
+//! Bucket bounds of histograms, by the families of vLLM's `--custom-histogram-buckets`.
 
 use std::collections::BTreeMap;
 
-/// A family of histograms with the same bounds.
+/// A family of histograms with equal bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Buckets {
-    /// Seconds of requests and of their phases.
+    /// Seconds of a request or of one of its phases.
     RequestLatency,
     /// Seconds to the first token.
     TimeToFirstToken,
     /// Seconds between tokens.
     InterTokenLatency,
-    /// Tokens of a step.
+    /// Tokens per step.
     IterationTokens,
     /// The parameter `n`.
     RequestParamsN,
     RequestNumPreemptions,
-    /// Tokens of a request: 1, 2, 5, 10 and so on up to the context length.
+    /// Tokens per request: 1, 2, 5, 10 and so on up to the context length.
     RequestTokens,
-    /// Seconds that KV blocks stay.
+    /// Seconds that a KV block stays cached.
     KvCacheResidency,
-    /// Seconds of KV transfers.
+    /// Seconds per KV transfer.
     TransferTime,
-    /// Seconds until a KV transfer is posted.
+    /// Seconds to post a KV transfer.
     PostTime,
-    /// Bytes of KV transfers.
+    /// Bytes per KV transfer.
     TransferBytes,
-    /// Descriptors of KV transfers.
+    /// Descriptors per KV transfer.
     Descriptors,
-    /// Seconds of HTTP requests, by handler.
+    /// Seconds per HTTP request, by handler.
     HttpDuration,
-    /// Seconds of HTTP requests.
+    /// Seconds per HTTP request.
     HttpDurationFine,
-    /// Seconds of administrative operations.
+    /// Seconds per administrative operation.
     Operation,
-    /// No bounds: a sum and a count.
+    /// No bounds: only a sum and a count.
     None,
 }
 
@@ -62,7 +61,7 @@ const HTTP_FINE: &[f64] = &[
 ];
 const OPERATION: &[f64] = &[0.01, 0.1, 1.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0];
 
-/// The families that can be changed, by the names that vLLM has for them.
+/// The families whose bounds can be changed, by vLLM's names.
 const CUSTOM: &[(&str, Buckets)] = &[
     ("request_latency", Buckets::RequestLatency),
     ("time_to_first_token", Buckets::TimeToFirstToken),
@@ -75,7 +74,7 @@ const CUSTOM: &[(&str, Buckets)] = &[
 ];
 
 impl Buckets {
-    /// The bounds, for a context length.
+    /// The bounds for this context length.
     #[must_use]
     pub fn bounds(self, max_model_len_tokens: u64) -> Vec<f64> {
         let fixed = match self {
@@ -89,7 +88,7 @@ impl Buckets {
             Self::KvCacheResidency => RESIDENCY,
             Self::TransferTime => TRANSFER,
             Self::PostTime => POST,
-            // 2 KiB, and four times as much for each of the others.
+            // 2 KiB, then a factor of four per bucket.
             Self::TransferBytes => return (0..12).map(|power| 2048.0 * 4_f64.powi(power)).collect(),
             Self::Descriptors => DESCRIPTORS,
             Self::HttpDuration => &[0.1, 0.5, 1.0],
@@ -108,13 +107,12 @@ fn one_two_five(most: u64) -> Vec<f64> {
     all.take_while(|bound| *bound <= most).map(|bound| bound as f64).collect()
 }
 
-/// Bounds that override the default bounds of families.
+/// Bounds that replace the defaults of families.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CustomBuckets(BTreeMap<Buckets, Vec<f64>>);
 
 impl CustomBuckets {
-    /// Reads a JSON object of lists of bounds by family, as vLLM's
-    /// `--custom-histogram-buckets` has it.
+    /// Parses a JSON object with a list of bounds per family, as vLLM's `--custom-histogram-buckets` expects.
     pub fn from_json(text: &str) -> Result<Self, String> {
         let lists: BTreeMap<String, Vec<f64>> =
             serde_json::from_str(text).map_err(|error| format!("expected an object of lists of numbers: {error}"))?;

@@ -1,4 +1,4 @@
-//! Metrics of one engine: the contributions of its steps and requests.
+//! Records the metrics of one engine.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -13,8 +13,8 @@ use super::page::Metrics;
 use super::series::EngineSeries;
 use super::table::Name;
 
-/// Writes the metrics of one engine. Looks its series up once, so that a token
-/// costs a few atomic additions. Clones share the series.
+/// Records the metrics of one engine. Each series is looked up once, so that a token costs only a few atomic
+/// additions. Clones share the series.
 #[derive(Clone, Debug)]
 pub struct EngineRecorder(Arc<Inner>);
 
@@ -33,7 +33,7 @@ struct Inner {
     of_sglang: Option<OfSglang>,
 }
 
-/// What a server of SGLang shows besides.
+/// Additional metrics of an SGLang server.
 #[derive(Debug)]
 struct OfSglang {
     used_tokens: Gauge,
@@ -51,7 +51,7 @@ impl OfSglang {
     }
 }
 
-/// Sums of one message of an engine, over all of its requests.
+/// Totals over all requests in one message of an engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Iteration {
     /// Prompt tokens that were computed.
@@ -61,38 +61,38 @@ pub struct Iteration {
     pub preemptions: u64,
 }
 
-/// The phases of a request that ended, in seconds.
+/// The durations of a finished request, in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Phases {
-    /// From its arrival to its end.
+    /// From arrival to the end.
     pub e2e_s: f64,
-    /// Waiting.
+    /// From queueing to admission.
     pub queue_s: f64,
     /// From admission to the first token.
     pub prefill_s: f64,
-    /// From the first token to the last one.
+    /// From the first token to the last.
     pub decode_s: f64,
     /// From admission to the last token.
     pub inference_s: f64,
-    /// A token after the first one, on average.
+    /// The mean time per token after the first.
     pub time_per_output_token_s: f64,
 }
 
-/// The counts of a request that ended.
+/// The counts of a finished request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Finished {
     pub prompt_tokens: u64,
-    /// Tokens of its prompt that came from a cache.
+    /// Prompt tokens that were cached.
     pub cached_tokens: u64,
-    /// Tokens it got.
+    /// Output tokens.
     pub generated_tokens: u64,
-    /// Its `max_tokens`, as the engine was asked.
+    /// The engine's `max_tokens` for the request.
     pub max_tokens: Option<u64>,
     pub preemptions: u64,
 }
 
 impl EngineRecorder {
-    /// The series of an engine.
+    /// Creates the recorder of an engine.
     #[must_use]
     pub fn new(metrics: &Metrics, engine: u32) -> Self {
         let labels = metrics.engine_labels(engine);
@@ -119,7 +119,7 @@ impl EngineRecorder {
         }))
     }
 
-    /// The state of the scheduler after a step.
+    /// Records the scheduler's state after a step.
     pub fn scheduler(&self, stats: &SchedulerStats) {
         let whole = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
         self.0.running.set(whole(stats.num_running_reqs));
@@ -168,7 +168,7 @@ impl EngineRecorder {
         }
     }
 
-    /// Transfers of KV from and to other engines.
+    /// Records KV transfers from and to other engines.
     fn transfers(&self, transfers: &NixlStats) {
         for (name, seconds) in [
             (Name::NixlXferTimeSeconds, &transfers.transfer_duration),
@@ -184,7 +184,7 @@ impl EngineRecorder {
         }
         let count = |events: &[u64]| events.iter().sum::<u64>();
         let (failed, unnotified) = (&transfers.num_failed_transfers, &transfers.num_failed_notifications);
-        // The Python frontend has all failures in one metric.
+        // The Python frontend counts all failures in one metric.
         let also_failed =
             if self.0.counts_all_failures { count(unnotified) + count(&transfers.num_failed_handshakes) } else { 0 };
         self.count(Name::NixlNumFailedTransfers, count(failed) + also_failed);
@@ -192,14 +192,14 @@ impl EngineRecorder {
         self.count(Name::NixlNumKvExpiredReqs, count(&transfers.num_kv_expired_reqs));
     }
 
-    /// Adds a message with outputs of requests. One without is not counted.
+    /// Records a message with outputs. Messages without outputs are not counted.
     pub fn iteration(&self, iteration: &Iteration) {
         self.0.generation_tokens.inc_by(iteration.generated_tokens);
         self.0.preemptions.inc_by(iteration.preemptions);
         self.0.iteration_tokens.observe((iteration.computed_prompt_tokens + iteration.generated_tokens) as f64);
     }
 
-    /// The first output of a request.
+    /// Records the first output of a request.
     pub fn first_token(&self, since_arrival_s: f64, prefill: Option<&PrefillStats>) {
         self.observe(Name::TimeToFirstTokenSeconds, since_arrival_s);
         self.add(Name::CorruptedRequests, 0);
@@ -215,12 +215,12 @@ impl EngineRecorder {
         }
     }
 
-    /// The series of gaps between tokens, for a request to keep.
+    /// The histogram of inter-token latency, for requests to keep.
     pub(crate) fn inter_token_latency(&self) -> Histogram {
         self.0.series.histogram(Name::InterTokenLatencySeconds).clone()
     }
 
-    /// A request that ended.
+    /// Records a finished request.
     pub fn finished(&self, reason: FinishReason, counts: &Finished, phases: &Phases) {
         self.add_by(Name::RequestSuccess, "finished_reason", reason.name(), 1);
         self.observe(Name::RequestPromptTokens, counts.prompt_tokens as f64);
@@ -239,14 +239,14 @@ impl EngineRecorder {
         self.observe(Name::RequestTimePerOutputTokenSeconds, phases.time_per_output_token_s);
     }
 
-    /// A call of a client that ended: its `n`, and the tokens of its longest
-    /// choice. With `n` of 1 it is the request itself.
+    /// Records a finished call with its `n` and the number of tokens of its longest answer. If `n` is 1, the call
+    /// is the request.
     pub fn call_finished(&self, n: u64, longest_choice_tokens: u64) {
         self.observe(Name::RequestParamsN, n as f64);
         self.observe(Name::RequestMaxNumGenerationTokens, longest_choice_tokens as f64);
     }
 
-    /// Adds to a counter that exists from the start, or may be absent at 0.
+    /// Adds to a counter. An amount of 0 does not create the counter.
     pub(super) fn count(&self, name: Name, amount: u64) {
         if amount > 0 {
             self.add(name, amount);

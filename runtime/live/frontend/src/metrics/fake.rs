@@ -1,5 +1,4 @@
-//! Invented metrics instead of the real ones: constants, or functions of the time, as in
-//! llm-d-inference-sim.
+//! Fake metrics: constants or functions of time, as in llm-d-inference-sim.
 
 use std::collections::BTreeMap;
 use std::f64::consts::TAU;
@@ -16,7 +15,7 @@ use super::page::{Labels, Metrics, MetricsOptions};
 use super::table::{Kind, Name, TABLE};
 use crate::server::frontend_kind::FrontendKind;
 
-/// A gauge as a function of the time.
+/// A gauge as a function of time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FakeGauge {
     shape: Shape,
@@ -34,7 +33,7 @@ enum Shape {
     SquareWave,
 }
 
-/// The functions, by name.
+/// The functions by name.
 const SHAPES: &[(&str, Shape)] = &[
     ("oscillate", Shape::Oscillate),
     ("ramp", Shape::Ramp),
@@ -43,7 +42,7 @@ const SHAPES: &[(&str, Shape)] = &[
 ];
 
 impl FakeGauge {
-    /// The value some time after the start.
+    /// The value after this time.
     #[must_use]
     pub fn at(&self, elapsed_s: f64) -> f64 {
         let periods = elapsed_s / self.period_s;
@@ -101,7 +100,7 @@ impl<'de> Deserialize<'de> for FakeGauge {
     }
 }
 
-/// Adapters of requests at some time.
+/// The LoRA adapters of requests at one time.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FakeLoras {
@@ -111,15 +110,15 @@ pub struct FakeLoras {
     /// Names, separated by commas.
     #[serde(default)]
     pub waiting: String,
-    /// Seconds since the Unix epoch.
+    /// Seconds since 1970.
     #[serde(default)]
     pub timestamp: f64,
 }
 
-/// Made-up metrics, with the keys of llm-d-inference-sim's `--fake-metrics`.
+/// Fake metrics, with the keys of llm-d-inference-sim's `--fake-metrics`.
 ///
-/// Lists of `...-buckets-values` have the count of each bucket; lists of
-/// `request-...-tokens` have values that are observed once.
+/// Lists named `...-buckets-values` contain the count of each bucket. Lists named `request-...-tokens` contain
+/// values, each observed once.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 #[expect(missing_docs, reason = "the fields are named after the metrics")]
@@ -147,7 +146,7 @@ pub struct FakeMetrics {
     pub prefix_cache_queries: Option<u64>,
 }
 
-/// Serves made-up metrics since it was made.
+/// Serves fake metrics, with time starting at its creation.
 #[derive(Debug)]
 pub struct FakePage {
     fake: FakeMetrics,
@@ -156,16 +155,16 @@ pub struct FakePage {
     since: Instant,
 }
 
-/// Counts beyond this are refused: each is observed one by one.
+/// Larger counts are refused, because each observation is made separately.
 const MAX_OBSERVATIONS: u64 = 1_000_000;
 
 impl FakePage {
-    /// A page of these metrics; all others are 0 or absent.
+    /// Creates a page of these metrics. All others are 0 or absent.
     ///
     /// # Errors
-    /// Says which list is longer than the buckets of its metric or counts too much.
+    /// When a list is longer than the buckets of its metric or contains too large counts.
     pub fn new(fake: FakeMetrics, options: &MetricsOptions) -> Result<Self, String> {
-        // Only invented values exist from the start.
+        // Only fake values may exist from the start.
         let frontend = FrontendKind::Rust;
         let options = MetricsOptions { buckets: CustomBuckets::default(), frontend, cache: None, ..options.clone() };
         let metrics = Metrics::new(&options);
@@ -218,7 +217,7 @@ impl FakePage {
         Ok(Self { fake, metrics, engine, since: Instant::now() })
     }
 
-    /// The text of the made-up metrics as they are now.
+    /// The current exposition of the fake metrics.
     #[must_use]
     pub fn exposition(&self) -> String {
         self.exposition_at(self.since.elapsed().as_secs_f64())
@@ -243,7 +242,7 @@ impl FakePage {
     }
 }
 
-/// Observes the bound of each bucket as many times as its count.
+/// Observes the bound of each bucket as often as its count says.
 fn observe_buckets(
     metrics: &Metrics,
     name: Name,
@@ -264,7 +263,7 @@ fn observe_buckets(
     }
     let last = bounds.iter().rev().find(|bound| bound.is_finite()).copied().unwrap_or(0.0);
     for (bound, count) in bounds.into_iter().zip(counts) {
-        // Above the last bound, where an infinite value would spoil the sum.
+        // Observe a value above the last bound: infinity would make the sum infinite.
         let value = if bound.is_finite() { bound } else { last * 2.0 };
         let histogram = metrics.histogram(name, labels);
         for _ in 0..*count {

@@ -1,4 +1,4 @@
-//! Made-up metrics that change while a server runs, and give way to the real ones.
+//! Fake metrics that can change while a server runs.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::fake::FakePage;
 use super::page::MetricsOptions;
 
-/// The invented metrics that a server serves instead of the real ones, if any.
+/// The fake metrics that a server serves instead of the real ones, if any.
 #[derive(Debug)]
 pub struct FakeSlot {
     options: MetricsOptions,
@@ -16,23 +16,23 @@ pub struct FakeSlot {
 
 #[derive(Debug)]
 struct Served {
-    /// As users wrote them.
+    /// The values as they were set.
     values: Map<String, Value>,
     page: FakePage,
 }
 
 impl FakeSlot {
-    /// A server of the real metrics.
+    /// Starts with the real metrics.
     #[must_use]
     pub fn new(options: MetricsOptions) -> Self {
         Self { options, served: Mutex::new(None) }
     }
 
-    /// Sets values by the names of llm-d-inference-sim, and leaves all others. Null leaves a value,
-    /// too, as there. Functions of the time begin again.
+    /// Sets values by the names of llm-d-inference-sim. Other values stay, and so do values set to null, as in
+    /// llm-d-inference-sim. Functions of time restart.
     ///
     /// # Errors
-    /// Names the value that is none. Nothing has changed then.
+    /// The first invalid value. Then nothing changes.
     pub fn set(&self, change: Map<String, Value>) -> Result<(), String> {
         let mut served = self.served();
         let mut values = served.as_ref().map(|served| served.values.clone()).unwrap_or_default();
@@ -46,18 +46,18 @@ impl FakeSlot {
         Ok(())
     }
 
-    /// The values that are served, as they were set.
+    /// The current fake values, as they were set.
     #[must_use]
     pub fn values(&self) -> Map<String, Value> {
         self.served().as_ref().map(|served| served.values.clone()).unwrap_or_default()
     }
 
-    /// Serves the real metrics again.
+    /// Returns to the real metrics.
     pub fn clear(&self) {
         *self.served() = None;
     }
 
-    /// The text of made-up metrics, if they are served.
+    /// The exposition of the fake metrics, if there are any.
     pub(crate) fn exposition(&self) -> Option<String> {
         self.served().as_ref().map(|served| served.page.exposition())
     }

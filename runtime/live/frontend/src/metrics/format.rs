@@ -1,4 +1,4 @@
-//! The text of the metrics in the format that a client asks for.
+//! Formats the metrics as the client requests.
 
 use axum::http::{HeaderMap, header};
 
@@ -6,14 +6,14 @@ use super::frontends::SUMMARIES;
 use super::table::TABLE;
 use crate::server::frontend_kind::FrontendKind;
 
-/// The type of OpenMetrics, for the header.
+/// The content type of OpenMetrics.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// The type of the Prometheus text format.
+/// The content type of the Prometheus text format.
 const PROMETHEUS: &str = "text/plain; version=1.0.0; charset=utf-8";
 
-/// The page for a client with these headers, with its type. vLLM's Rust frontend has one format;
-/// its Python frontend answers with OpenMetrics on request.
+/// Returns content type and text for a client with these headers. vLLM's Rust frontend has one format; its Python
+/// frontend uses OpenMetrics on request.
 pub(crate) fn page(
     open_metrics: String,
     frontend: FrontendKind,
@@ -30,12 +30,12 @@ pub(crate) fn page(
     if asks { (CONTENT_TYPE, summaries(&open_metrics)) } else { (PROMETHEUS, prometheus(&open_metrics, start_s)) }
 }
 
-/// Whether a line or a family is one of a summary.
+/// Whether the name is that of a summary.
 fn is_summary(name: &str) -> bool {
     SUMMARIES.iter().any(|summary| TABLE[*summary as usize].name == name)
 }
 
-/// Whether a line is a bucket of a summary, which has none.
+/// Whether a line is a bucket of a summary. Summaries have no buckets.
 fn is_no_bucket(line: &str) -> bool {
     let name = line.split(['{', ' ']).next().unwrap_or_default();
     name.strip_suffix("_bucket").is_some_and(is_summary)
@@ -45,7 +45,7 @@ fn kind_of<'a>(name: &str, kind: &'a str) -> &'a str {
     if is_summary(name) { "summary" } else { kind }
 }
 
-/// OpenMetrics with summaries instead of their histograms.
+/// Converts histograms that represent summaries to summaries.
 fn summaries(open_metrics: &str) -> String {
     let mut out = String::with_capacity(open_metrics.len());
     for line in open_metrics.lines().filter(|line| !is_no_bucket(line)) {
@@ -58,26 +58,26 @@ fn summaries(open_metrics: &str) -> String {
     out
 }
 
-/// Ends of names of samples that come once for each series of a counter, a histogram or a summary.
+/// Suffixes of samples that occur once per series of a counter, histogram or summary.
 const ONCE: [&str; 2] = ["_total", "_count"];
 
-/// When the series of a family were made, according to `prometheus_client`.
+/// Writes when the series of a family were created, as `prometheus_client` does.
 #[derive(Default)]
 struct Created<'a> {
-    /// Name and help.
+    /// The name and help of the family.
     family: Option<(&'a str, &'a str)>,
     labels: Vec<&'a str>,
 }
 
 impl<'a> Created<'a> {
-    /// Begins a family; the system's counters of a process have no creation time.
+    /// Starts a family. Counters of the process have no creation time.
     fn begin(&mut self, name: &'a str, help: &'a str, kind: &str) {
         let has_times = matches!(kind, "counter" | "histogram" | "summary") && !name.starts_with("process_");
         self.family = has_times.then_some((name, help));
         self.labels.clear();
     }
 
-    /// Looks at a sample.
+    /// Reads a sample of the family.
     fn see(&mut self, line: &'a str) {
         let Some((name, _)) = self.family else { return };
         let Some(rest) = line.strip_prefix(name) else { return };
@@ -87,7 +87,7 @@ impl<'a> Created<'a> {
         }
     }
 
-    /// Writes the times behind the family.
+    /// Writes the creation times after the family.
     fn end(&mut self, out: &mut String, start_s: Option<f64>) {
         let family = self.family.take().filter(|_| !self.labels.is_empty());
         let (Some((name, help)), Some(start_s)) = (family, start_s) else { return };
@@ -98,13 +98,14 @@ impl<'a> Created<'a> {
     }
 }
 
-/// The Prometheus text format: counters have their suffix in the heads of their families, and there is no end mark.
+/// Converts OpenMetrics to the Prometheus text format: counters have their suffix in the family's name, and there
+/// is no end mark.
 fn prometheus(open_metrics: &str, start_s: Option<f64>) -> String {
     let mut out = String::with_capacity(open_metrics.len());
     let (mut help, mut created) = (None, Created::default());
     for line in open_metrics.lines().filter(|line| *line != "# EOF" && !is_no_bucket(line)) {
         if let Some(rest) = line.strip_prefix("# HELP ") {
-            // The type, which comes behind it, decides the name.
+            // The type on the next line decides the name.
             help = rest.split_once(' ').map(|(_, help)| help);
             created.end(&mut out, start_s);
             continue;

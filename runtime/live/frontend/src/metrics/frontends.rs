@@ -1,11 +1,11 @@
-//! Differences between the metrics of vLLM's frontends. The [table](super::table::TABLE) lists the
-//! Rust frontend's metrics, followed by the Python frontend's own.
+//! Differences between the metrics of vLLM's frontends. The [table](super::table::TABLE) contains the Rust
+//! frontend's metrics, then those that only the Python frontend has.
 
 use super::sglang;
 use super::table::{Metric, Name, Series};
 use crate::server::frontend_kind::FrontendKind;
 
-/// Metrics of the Python frontend alone.
+/// Metrics that only the Python frontend has.
 const OF_PYTHON: &[Name] = &[
     Name::EngineSleepState,
     Name::MmCacheQueries,
@@ -17,7 +17,7 @@ const OF_PYTHON: &[Name] = &[
     Name::ToolCallParserInvocations,
 ];
 
-/// Metrics of the Rust frontend alone.
+/// Metrics that only the Rust frontend has.
 const OF_RUST: &[Name] = &[
     Name::RlWeightUpdateOperationDurationSeconds,
     Name::RlWeightUpdateOperationsInFlight,
@@ -25,7 +25,7 @@ const OF_RUST: &[Name] = &[
     Name::SleepModeOperationsInFlight,
 ];
 
-/// Metrics that the Python frontend describes in other words.
+/// Metrics with other help texts in the Python frontend.
 const PYTHON_HELP: &[(Name, &str)] = &[
     (Name::NumPreemptions, "Cumulative number of preemption from the engine."),
     (Name::PromptTokensCached, "Number of cached prompt tokens (local + external)."),
@@ -42,7 +42,7 @@ const PYTHON_HELP: &[(Name, &str)] = &[
     ),
 ];
 
-/// Metrics that the Python frontend has for each engine from the start.
+/// Metrics that the Python frontend shows for each engine from the start.
 const PYTHON_FROM_START: &[Name] = &[
     Name::PromptTokens,
     Name::PromptTokensCached,
@@ -63,7 +63,7 @@ const PYTHON_FROM_START: &[Name] = &[
     Name::RequestTimePerOutputTokenSeconds,
 ];
 
-/// Summaries, which have a sum and a count. They are kept as histograms without bounds.
+/// Summaries have only a sum and a count. They are stored as histograms without buckets.
 pub(super) const SUMMARIES: &[Name] = &[Name::HttpRequestSizeBytes, Name::HttpResponseSizeBytes];
 
 /// Whether a frontend has a metric.
@@ -77,8 +77,8 @@ pub(super) fn is_served(name: Name, frontend: FrontendKind) -> bool {
     }
 }
 
-/// A frontend's help text for a metric. The exposition appends a full stop, also where the Rust
-/// frontend has one.
+/// A frontend's help text for a metric. The exposition always appends a full stop, even if the Rust frontend's text
+/// already ends with one.
 pub(super) fn help(name: Name, metric: &Metric, frontend: FrontendKind) -> &'static str {
     if frontend == FrontendKind::Rust {
         return metric.help;
@@ -87,7 +87,7 @@ pub(super) fn help(name: Name, metric: &Metric, frontend: FrontendKind) -> &'sta
     own.unwrap_or(metric.help).trim_end_matches('.')
 }
 
-/// The series that a metric has at the start.
+/// The series that a metric has from the start.
 pub(super) fn series(name: Name, metric: &Metric, frontend: FrontendKind) -> Series {
     if frontend == FrontendKind::Rust {
         return metric.series;

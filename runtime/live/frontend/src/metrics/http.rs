@@ -17,27 +17,27 @@ use super::page::{Labels, Metrics};
 use super::table::Name;
 use crate::server::routes::Paths;
 
-/// Routes that vLLM leaves out of these metrics.
+/// Routes that vLLM excludes from these metrics.
 const UNCOUNTED: &[&str] = &["/metrics", "/health", "/load", "/ping", "/version", "/server_info"];
-/// The handler of requests without a route.
+/// The handler label of requests without a route.
 const NO_HANDLER: &str = "none";
 
-/// Serves the exposition.
+/// Serves all metrics.
 pub async fn serve(State(metrics): State<Metrics>, headers: HeaderMap) -> Response {
     metrics.answer(None, &headers)
 }
 
-/// The metrics of HTTP requests; each series is looked up once.
+/// Records HTTP requests. Each series is looked up once.
 #[derive(Debug)]
 pub(crate) struct HttpRecorder {
     metrics: Metrics,
-    /// The handlers' names.
+    /// The paths of the routes, used as handler labels.
     paths: Paths,
-    /// Series by the name of the handler.
+    /// Series by handler label.
     series: Mutex<BTreeMap<&'static str, Vec<HttpSeries>>>,
 }
 
-/// The series of a method and a class of statuses.
+/// The series of one method and status class.
 #[derive(Clone, Debug)]
 struct HttpSeries {
     method: Method,
@@ -49,7 +49,7 @@ struct HttpSeries {
     response_size: Histogram,
 }
 
-/// The sizes of a request and its response, by their heads.
+/// The body sizes that the heads of a request and its response state.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sizes {
     request_bytes: u64,
@@ -93,8 +93,8 @@ impl HttpRecorder {
     }
 }
 
-/// Counts a request and its time until the head of its response. Inside of
-/// authorization: refused requests are not counted.
+/// Counts a request, and the time until the head of its response. Runs after the check of API keys, so refused
+/// requests are not counted.
 pub(crate) async fn count<F: Future<Output = Response>>(
     recorder: &HttpRecorder,
     request: Request,
@@ -106,7 +106,7 @@ pub(crate) async fn count<F: Future<Output = Response>>(
     let start = Instant::now();
     let response = next(request).await;
     if !UNCOUNTED.contains(&handler) && method != Method::OPTIONS {
-        // A complete body gets its length later.
+        // The content length of a complete body is set later.
         let response_bytes = response.body().size_hint().exact().unwrap_or(0);
         let (class, elapsed_s) = (response.status().as_u16() / 100, start.elapsed().as_secs_f64());
         recorder.record(handler, &method, class, elapsed_s, Sizes { request_bytes, response_bytes });
@@ -118,7 +118,7 @@ pub(crate) async fn count<F: Future<Output = Response>>(
     if is_stream { watched(&recorder.metrics, response) } else { response }
 }
 
-/// The length of a body, as its head states it.
+/// The length of a body, if the headers state it.
 fn length_of(headers: &HeaderMap) -> u64 {
     let length = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
     length.unwrap_or(0)
@@ -137,7 +137,7 @@ fn watched(metrics: &Metrics, response: Response) -> Response {
     })
 }
 
-/// One more in a gauge while it lives.
+/// Increases a gauge by one until dropped.
 #[derive(Debug)]
 pub struct Held(Gauge);
 
@@ -147,7 +147,7 @@ impl Held {
         Self(gauge)
     }
 
-    /// A connection of a client.
+    /// Counts a client's connection.
     #[must_use]
     pub fn connection(metrics: &Metrics) -> Self {
         Self::new(metrics.gauge(Name::VcrConnectionsOpen, &Labels::new()))
@@ -161,12 +161,12 @@ impl Drop for Held {
 }
 
 impl Metrics {
-    /// A fault that a client met.
+    /// Counts an injected fault.
     pub(crate) fn fault(&self, kind: &str) {
         self.counter(Name::VcrFaultsInjected, &vec![("kind", kind.to_owned())]).inc();
     }
 
-    /// A request without a valid API key.
+    /// Counts a request without a valid API key.
     pub(crate) fn unauthorized(&self) {
         self.counter(Name::VcrRequestsUnauthorized, &Labels::new()).inc();
     }

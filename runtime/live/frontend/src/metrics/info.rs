@@ -1,9 +1,9 @@
-//! Facts of the engines' caches, as labels of a metric.
+//! Shows the settings of the engines' caches as labels of a metric.
 
 use super::page::{CacheConfig, Labels, Metrics};
 use super::table::Name;
 
-/// Settings that a simulated cache does not have, with the value that vLLM shows for none.
+/// Settings that simulated caches do not have, with vLLM's default values.
 const UNSET: &[(&str, &str)] = &[
     ("_block_size_resolved", "True"),
     ("cache_hit_alignment_tokens", "None"),
@@ -38,7 +38,7 @@ impl Metrics {
     /// Shows the settings of an engine's KV cache.
     pub(super) fn show_cache(&self, cache: &CacheConfig, max_model_len_tokens: u64, engine: u32) {
         let python = |value: bool| if value { "True" } else { "False" }.to_owned();
-        // One block is never used.
+        // The null block is never used.
         let size_tokens = u64::from(cache.block_size) * u64::from(cache.num_gpu_blocks.saturating_sub(1));
         let concurrency = size_tokens as f64 / max_model_len_tokens.max(1) as f64;
         let mut labels: Labels = vec![

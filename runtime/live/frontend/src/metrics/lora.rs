@@ -1,4 +1,4 @@
-//! Adapters of running and of waiting requests.
+//! Metrics of LoRA adapters that running or waiting requests use.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,7 +16,7 @@ struct Inner {
     counts: Mutex<Counts>,
 }
 
-/// Requests of each adapter; an adapter without any is left out.
+/// The number of requests per adapter. Adapters without requests have no entry.
 #[derive(Debug, Default)]
 struct Counts {
     waiting: BTreeMap<String, u64>,
@@ -24,18 +24,18 @@ struct Counts {
 }
 
 impl LoraRecorder {
-    /// No requests yet.
+    /// Starts without requests.
     #[must_use]
     pub fn new(metrics: &Metrics) -> Self {
         Self(Arc::new(Inner { metrics: metrics.clone(), counts: Mutex::default() }))
     }
 
-    /// A request of an adapter goes to an engine.
+    /// Counts a request that was sent to an engine.
     pub fn queued(&self, adapter: &str, now_unix_s: f64) {
         self.change(now_unix_s, |counts| *counts.waiting.entry(adapter.to_owned()).or_default() += 1);
     }
 
-    /// It is admitted.
+    /// Counts a request that was admitted.
     pub fn running(&self, adapter: &str, now_unix_s: f64) {
         self.change(now_unix_s, |counts| {
             less(&mut counts.waiting, adapter);
@@ -43,15 +43,14 @@ impl LoraRecorder {
         });
     }
 
-    /// It ends, admitted or not.
+    /// Counts a request that ended, admitted or not.
     pub fn finished(&self, adapter: &str, was_running: bool, now_unix_s: f64) {
         self.change(now_unix_s, |counts| {
             less(if was_running { &mut counts.running } else { &mut counts.waiting }, adapter);
         });
     }
 
-    /// The only series is the current one: its labels name the adapters, and its value is the time
-    /// of the change.
+    /// Replaces the metric's only series. Its labels name the adapters, and its value is the time of the change.
     fn change(&self, now_unix_s: f64, change: impl FnOnce(&mut Counts)) {
         let mut counts = self.0.counts.lock().unwrap_or_else(PoisonError::into_inner);
         change(&mut counts);

@@ -1,4 +1,4 @@
-//! The Python frontend's cache of media for its processor.
+//! The Python frontend's multimodal processor cache.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Mutex, PoisonError};
@@ -6,10 +6,10 @@ use std::sync::{Mutex, PoisonError};
 use super::engine::EngineRecorder;
 use super::table::Name;
 
-/// Media that the cache holds. vLLM's holds as many as fit into `--mm-processor-cache-gb`.
+/// Capacity of the cache in media. vLLM's cache is limited by `--mm-processor-cache-gb` instead.
 const ROOM: usize = 65_536;
 
-/// Media of requests, the newest [`ROOM`] of them.
+/// The latest [`ROOM`] media of requests.
 #[derive(Debug, Default)]
 pub(super) struct MediaCache(Mutex<Seen>);
 
@@ -20,7 +20,7 @@ struct Seen {
 }
 
 impl MediaCache {
-    /// Looks up the media of a request, by their hashes.
+    /// Looks up a request's media by their hashes.
     pub(super) fn look_up(&self, media: &[String], engine: &EngineRecorder) {
         if media.is_empty() {
             return;
@@ -44,7 +44,7 @@ impl MediaCache {
 }
 
 impl EngineRecorder {
-    /// Counts looked-up media, and the found ones among them.
+    /// Counts lookups and hits.
     fn media(&self, queries: u64, hits: u64) {
         self.count(Name::MmCacheQueries, queries);
         self.count(Name::MmCacheHits, hits);

@@ -1,5 +1,4 @@
-//! The metrics of vLLM's frontend, with its names, labels and buckets; the metrics of the process; and our
-//! own.
+//! The metrics of vLLM's frontend with its names, labels and buckets; metrics of the process; and our own.
 
 mod buckets;
 mod engine;

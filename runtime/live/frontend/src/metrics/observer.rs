@@ -1,4 +1,4 @@
-//! Metrics from the messages of engines.
+//! Records metrics from the engines' messages.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,7 +15,7 @@ use super::request::RequestRecord;
 use super::table::Name;
 use crate::engine::{EngineObserver, RequestObserver, RequestStart, ToolParsing};
 
-/// Writes metrics from the messages of engines.
+/// Records metrics from the engines' messages.
 #[derive(Debug)]
 pub struct EngineMetrics {
     metrics: Metrics,
@@ -27,12 +27,12 @@ pub struct EngineMetrics {
 #[derive(Clone, Debug)]
 struct Engine {
     recorder: EngineRecorder,
-    /// Sums over the outputs of one message.
+    /// Totals over the outputs of the current message.
     iteration: Arc<Mutex<Option<Iteration>>>,
 }
 
 impl EngineMetrics {
-    /// The metrics of these engines.
+    /// Creates the metrics of these engines.
     #[must_use]
     pub fn new(metrics: &Metrics, engines: impl IntoIterator<Item = u16>) -> Self {
         let engine = |number: u16| {
@@ -94,7 +94,7 @@ impl EngineObserver for EngineMetrics {
     }
 }
 
-/// A request of an engine that has no metrics.
+/// A request of an engine without metrics.
 struct Unobserved;
 
 impl RequestObserver for Unobserved {
@@ -109,7 +109,7 @@ struct Observed {
     lora: Option<Lora>,
 }
 
-/// The adapter of a request.
+/// The LoRA adapter of a request.
 struct Lora {
     name: String,
     recorder: LoraRecorder,

@@ -19,52 +19,51 @@ use super::{format, frontends, process, sglang};
 use crate::server::frontend_kind::FrontendKind;
 use crate::server::unix_s;
 
-/// The settings of an engine's KV cache that `vllm:cache_config_info` shows.
+/// The settings of an engine's KV cache in `vllm:cache_config_info`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CacheConfig {
-    /// Tokens of a block.
+    /// Tokens per block.
     pub block_size: u32,
-    /// Blocks of the device.
+    /// Blocks on the device.
     pub num_gpu_blocks: u32,
-    /// Whether prompts may hit cached prefixes.
+    /// Whether prefix caching is enabled.
     pub enable_prefix_caching: bool,
-    /// The data type of the cache, as vLLM writes it.
+    /// The cache's data type, as vLLM writes it.
     pub cache_dtype: String,
-    /// The hash of blocks, as vLLM writes it.
+    /// The hash algorithm of blocks, as vLLM writes it.
     pub prefix_caching_hash_algo: String,
-    /// The states that are kept, as vLLM writes it.
+    /// Which Mamba states are cached, as vLLM writes it.
     pub mamba_cache_mode: String,
     pub prefix_cache_retention_interval: u32,
 }
 
-/// The labels of a series.
 pub(crate) type Labels = Vec<(&'static str, String)>;
 
-/// Facts of a server at its start.
+/// Settings of the metrics.
 #[derive(Clone, Debug, Default)]
 pub struct MetricsOptions {
-    /// The value of `model_name`: the first served model name.
+    /// The label `model_name`: the first served model name.
     pub model_name: String,
-    /// The numbers of the engines.
+    /// The ranks of the engines.
     pub engines: Vec<u32>,
-    /// The context length, which bounds the buckets of lengths.
+    /// The context length. It limits the buckets of token counts.
     pub max_model_len_tokens: u64,
-    /// Replaced bucket bounds.
+    /// Bucket bounds that replace the defaults.
     pub buckets: CustomBuckets,
-    /// The frontend whose metrics these are.
+    /// The frontend whose metrics are simulated.
     pub frontend: FrontendKind,
-    /// The part of a server of SGLang, which has other metrics: `unified`, `prefill` or `decode`.
+    /// The role of an SGLang server: `unified`, `prefill` or `decode`. SGLang has other metrics.
     pub sglang: Option<&'static str>,
-    /// Adapters that a step has at most, of a server that has adapters.
+    /// The maximum number of adapters per step, if the server has adapters.
     pub max_loras: Option<u32>,
-    /// The KV cache of each engine, if it is known.
+    /// The KV cache of each engine, if known.
     pub cache: Option<CacheConfig>,
-    /// Whether answers are searched for calls of tools.
+    /// Whether answers are searched for tool calls.
     pub has_tool_parser: bool,
 }
 
 impl MetricsOptions {
-    /// The name and the help of a metric, where it is shown.
+    /// The name and help of a metric, or none if it is not shown.
     fn shown(&self, name: Name, metric: &Metric) -> Option<(&'static str, &'static str)> {
         if self.sglang.is_some() {
             return sglang::shown(name, metric);
@@ -80,7 +79,7 @@ impl MetricsOptions {
     }
 }
 
-/// Makes histograms with the bounds of a metric.
+/// Creates histograms with these bounds.
 #[derive(Clone, Debug)]
 struct Bounds(Vec<f64>);
 
@@ -112,19 +111,19 @@ struct Inner {
     frontend: FrontendKind,
     sglang: Option<&'static str>,
     max_loras: Option<u32>,
-    /// When its series were made.
+    /// When the series were created, in seconds since 1970.
     start_s: f64,
 }
 
 impl Metrics {
-    /// The metrics of [`TABLE`], with the series that they have at start.
+    /// Creates the metrics of [`TABLE`], with their initial series.
     #[must_use]
     pub fn new(options: &MetricsOptions) -> Self {
         let mut registry = Registry::default();
         let mut slots = Vec::with_capacity(TABLE.len());
         let frontend = options.frontend;
         for (metric, name) in TABLE.iter().zip(NAMES) {
-            // What a frontend does not have is counted, and not shown.
+            // Metrics that a frontend does not have are counted but not shown.
             let mut unshown = Registry::default();
             let shown = options.shown(*name, metric);
             let registry = if shown.is_some() { &mut registry } else { &mut unshown };
@@ -190,9 +189,9 @@ impl Metrics {
         metrics
     }
 
-    /// The page for a client with these headers, of the text that it may have instead of these metrics.
+    /// Formats the metrics for a client with these headers. `text` replaces the real metrics, if given.
     pub(crate) fn answer(&self, text: Option<String>, headers: &HeaderMap) -> Response {
-        // Given metrics have only their own series.
+        // Fake metrics have no series with creation times.
         let start_s = text.is_none().then_some(self.0.start_s);
         let text = text.unwrap_or_else(|| self.exposition());
         let (kind, text) = format::page(text, self.0.frontend, headers, start_s);
@@ -209,22 +208,22 @@ impl Metrics {
         }
     }
 
-    /// Most adapters of a step, if metrics report it.
+    /// The maximum number of adapters per step, if the metrics show it.
     pub(super) fn max_loras(&self) -> Option<u32> {
         self.0.max_loras.filter(|_| self.is_of_python())
     }
 
-    /// Whether these are the metrics of a server of SGLang.
+    /// Whether an SGLang server is simulated.
     pub(super) fn is_of_sglang(&self) -> bool {
         self.0.sglang.is_some()
     }
 
-    /// Whether these are the metrics of the Python frontend.
+    /// Whether the Python frontend is simulated.
     pub(super) fn is_of_python(&self) -> bool {
         self.0.frontend == FrontendKind::Python
     }
 
-    /// The text of all metrics as they are now, as OpenMetrics.
+    /// The current exposition of all metrics, as OpenMetrics.
     #[must_use]
     pub fn exposition(&self) -> String {
         self.update_process();
@@ -253,7 +252,7 @@ impl Metrics {
         &self.0.registry
     }
 
-    /// The labels of a series that engines share.
+    /// The labels of a series without an engine label.
     pub(super) fn model_labels(&self, more: &[(&'static str, &str)]) -> Labels {
         let more = more.iter().map(|(label, value)| (*label, (*value).to_owned()));
         std::iter::once(("model_name", self.0.model_name.clone())).chain(more).collect()
@@ -314,7 +313,7 @@ impl Metrics {
         }
     }
 
-    /// Removes all series of a gauge, for one whose labels are its value.
+    /// Removes all series of a gauge, for metrics whose labels are the value.
     pub(crate) fn clear(&self, name: Name) {
         if let Slot::Ratio(family) = self.slot(name) {
             family.clear();
@@ -338,8 +337,7 @@ impl Slot {
     }
 }
 
-/// A family that appears even without series, as in vLLM, and whose one series without labels has
-/// no brackets.
+/// A family that is shown even without series, as in vLLM. Its only series without labels has no braces.
 #[derive(Clone, Debug)]
 struct Shown<M, C>(Family<Labels, M, C>);
 

@@ -1,13 +1,11 @@
-//! Linux's statistics of this process, under the names of Prometheus' own clients.
+//! Linux's statistics of this process, under the names of Prometheus' clients.
 
 use std::fs;
 
-/// Clock ticks of a second in `/proc`; the same on every Linux machine that
-/// this is built for.
+/// Clock ticks per second in `/proc`. The value is the same on all supported Linux machines.
 const TICKS_PER_S: f64 = 100.0;
 const PAGE_BYTES: i64 = 4096;
 
-/// Statistics of the process at a scrape.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Usage {
     pub(super) cpu_s: f64,
@@ -18,7 +16,7 @@ pub(super) struct Usage {
     pub(super) max_fds: i64,
 }
 
-/// Reads the values of this process. Where there is no `/proc`, they are 0.
+/// Reads the statistics of this process. Without `/proc`, all are 0.
 pub(super) fn read() -> Usage {
     let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let boot_s = fs::read_to_string("/proc/stat").ok().and_then(|text| boot_time_s(&text)).unwrap_or(0.0);
@@ -31,8 +29,7 @@ pub(super) fn read() -> Usage {
     }
 }
 
-/// The fields of `/proc/self/stat`, counted behind the program's name, which may
-/// itself have spaces and brackets.
+/// Parses `/proc/self/stat`. Fields are counted after the program's name, which may contain spaces and brackets.
 fn usage(stat: &str, boot_s: f64) -> Option<Usage> {
     let (_, behind) = stat.rsplit_once(')')?;
     let fields: Vec<f64> = behind.split_whitespace().map(|field| field.parse().unwrap_or(0.0)).collect();

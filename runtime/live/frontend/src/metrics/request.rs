@@ -1,4 +1,4 @@
-//! The life of one request, according to its outputs.
+//! Derives the metrics of a request from its outputs.
 
 use prometheus_client::metrics::histogram::Histogram;
 use vcr_base::finish_reason::FinishReason;
@@ -6,8 +6,8 @@ use vcr_wire::{EngineCoreEvent, EventType, PrefillStats};
 
 use super::engine::{EngineRecorder, Finished, Iteration, Phases};
 
-/// The record of a request, from its arrival until it ends. Drop it unfinished
-/// if it never reached an engine: only requests of engines are counted.
+/// Records a request from arrival to end. If the request never reached an engine, drop the record: only requests
+/// that reached an engine are counted.
 #[derive(Debug)]
 pub struct RequestRecord {
     engine: EngineRecorder,
@@ -24,10 +24,9 @@ pub struct RequestRecord {
 }
 
 impl RequestRecord {
-    /// A request that goes to an engine.
+    /// Starts the record of a request that is sent to an engine.
     ///
-    /// `arrival_s` is the arrival at the server, on any clock that the other
-    /// times of the server are taken from.
+    /// `arrival_s` is the arrival at the server, on the clock of the other server times.
     #[must_use]
     pub fn new(engine: &EngineRecorder, arrival_s: f64, prompt_tokens: u64, max_tokens: Option<u64>) -> Self {
         Self {
@@ -43,16 +42,16 @@ impl RequestRecord {
         }
     }
 
-    /// Tokens that it got so far.
+    /// Output tokens so far.
     #[must_use]
     pub fn generated_tokens(&self) -> u64 {
         self.counts.generated_tokens
     }
 
-    /// Takes an output of the engine.
+    /// Records an output.
     ///
-    /// `now_s` is on the clock of the arrival, `engine_s` the timestamp of the
-    /// engine's message. `iteration` sums over the outputs of that message.
+    /// `now_s` is on the clock of the arrival, and `engine_s` is the timestamp of the engine's message. `iteration`
+    /// adds up all outputs of that message.
     pub fn output(
         &mut self,
         iteration: &mut Iteration,
@@ -90,8 +89,8 @@ impl RequestRecord {
         self.last_token_s = engine_s;
     }
 
-    /// Ends it: the engine ended it, a stop string was found, or its client left. Returns its
-    /// number of tokens.
+    /// Ends the record: the engine ended the request, a stop string was found, or the client left. Returns the
+    /// number of output tokens.
     pub fn finish(self, now_s: f64, reason: FinishReason) -> u64 {
         let scheduled_s = self.scheduled_s.unwrap_or(self.queued_s);
         let after_first = self.counts.generated_tokens.saturating_sub(1);

@@ -1,5 +1,4 @@
-//! The series of one engine, each looked up once: that takes labels, which cost more
-//! than counting.
+//! The series of one engine. Each is looked up once, because a lookup by labels costs more than counting.
 
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -9,10 +8,10 @@ use prometheus_client::metrics::histogram::Histogram;
 use super::page::Metrics;
 use super::table::{Name, TABLE};
 
-/// The value of a further label, and its counter.
+/// The value of an additional label, and its counter.
 type Labelled = (Box<str>, Counter);
 
-/// Series of one engine. One is created when it is first asked for.
+/// The series of one engine. Each is created at its first use.
 #[derive(Debug)]
 pub(super) struct EngineSeries {
     metrics: Metrics,
@@ -20,7 +19,7 @@ pub(super) struct EngineSeries {
     /// Counters by [`Name`].
     counters: Box<[OnceLock<Counter>]>,
     histograms: Box<[OnceLock<Histogram>]>,
-    /// Counters with a further label, by [`Name`]. A name has few values of the label.
+    /// Counters with an additional label, by [`Name`]. Each label has few values.
     labelled: Box<[Mutex<Vec<Labelled>>]>,
 }
 
@@ -45,7 +44,7 @@ impl EngineSeries {
         self.histograms[name as usize].get_or_init(create)
     }
 
-    /// The counter with a further label.
+    /// Returns the counter with this additional label.
     pub(super) fn counter_by(&self, name: Name, label: &'static str, value: &str) -> Counter {
         let mut labelled = self.labelled[name as usize].lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, counter)) = labelled.iter().find(|(known, _)| &**known == value) {

@@ -1,4 +1,5 @@
-//! The metrics of SGLang's server, as far as they are kept: those of vLLM under SGLang's names, and a few of its own.
+//! The metrics of SGLang's server that are simulated: vLLM's metrics under SGLang's names, and some that only
+//! SGLang has.
 
 use super::buckets::Buckets;
 use super::table::{Metric, Name};
@@ -6,7 +7,7 @@ use super::table::{Metric, Name};
 /// Metrics that vLLM's servers do not have.
 pub(super) const OWN: [Name; 3] = [Name::NumUsedTokens, Name::MaxTotalNumTokens, Name::CacheHitRate];
 
-/// What vLLM has as well, by SGLang's name without the suffix of counters, with its help.
+/// vLLM's metrics by SGLang's names (without the suffix of counters) and help texts.
 const SHOWN: &[(Name, &str, &str)] = &[
     (Name::NumRequestsRunning, "sglang:num_running_reqs", "The number of running requests."),
     (Name::NumRequestsWaiting, "sglang:num_queue_reqs", "The number of requests in the waiting queue."),
@@ -46,7 +47,7 @@ const SHOWN: &[(Name, &str, &str)] = &[
     (Name::RequestQueueTimeSeconds, "sglang:queue_time_seconds", "Histogram of queueing time in seconds."),
 ];
 
-/// The name and the help of a metric; none if SGLang's server does not show it.
+/// SGLang's name and help of a metric. None if SGLang's server does not show it.
 pub(super) fn shown(name: Name, metric: &Metric) -> Option<(&'static str, &'static str)> {
     if let Some((_, own, help)) = SHOWN.iter().find(|(of, ..)| *of == name) {
         return Some((own, help.trim_end_matches('.')));
@@ -74,7 +75,7 @@ const TOKENS: &[f64] = &[
     22.5e3, 25e3, 27.5e3, 30e3, 35e3, 40e3, 60e3, 80e3, 100e3, 200e3, 300e3, 400e3, 600e3, 800e3, 1e6, 1.1e6,
 ];
 
-/// Bounds that SGLang has for a metric.
+/// SGLang's bucket bounds of a metric, if they differ.
 pub(super) fn bounds(name: Name, buckets: Buckets) -> Option<&'static [f64]> {
     Some(match (name, buckets) {
         (Name::RequestQueueTimeSeconds, _) => QUEUED,

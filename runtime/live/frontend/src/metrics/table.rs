@@ -1,33 +1,32 @@
-//! The table of all metrics: names, types, buckets and help of vLLM 0.33, as its
-//! Rust frontend serves them, and ours behind them.
+//! The table of all metrics: names, types, buckets and help of vLLM 0.33's Rust frontend, followed by our own.
 
 use super::buckets::Buckets;
 
 /// The type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Kind {
-    /// A gauge of whole numbers.
+    /// A gauge with integer values.
     Gauge,
-    /// A gauge of floating-point numbers.
+    /// A gauge with floating-point values.
     Ratio,
-    /// A counter; its samples end in `_total`.
+    /// A counter. Its samples end in `_total`.
     Counter,
     /// A counter of seconds.
     Seconds,
     Histogram(Buckets),
 }
 
-/// The series that a metric has before anything has happened.
+/// The series that a metric has from the start.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Series {
-    /// None.
+    /// No series.
     Later,
     Process,
-    /// One of each engine.
+    /// One per engine.
     One,
-    /// One of each engine and each of these values of a label.
+    /// One per engine and value of this label.
     ByLabel(&'static str, &'static [&'static str]),
-    /// One of the process and each choice of values of these labels.
+    /// One of the process per combination of these labels' values.
     OfModel(&'static [(&'static str, &'static [&'static str])]),
 }
 
@@ -37,13 +36,13 @@ pub struct Metric {
     pub name: &'static str,
     /// The type.
     pub kind: Kind,
-    /// The series at start.
+    /// The series from the start.
     pub series: Series,
-    /// The help; the exposition ends it with a full stop.
+    /// The help text. The exposition appends a full stop.
     pub help: &'static str,
 }
 
-/// Declares the names once, as an index and as the table behind it.
+/// Declares each metric once, and derives the index and the table from that.
 macro_rules! metrics {
     ($($index:ident, $name:literal, $kind:expr, $series:expr, $help:literal;)*) => {
         /// The index of a metric in [`TABLE`].
@@ -59,7 +58,7 @@ macro_rules! metrics {
             &[$(Metric { name: $name, kind: $kind, series: $series, help: $help },)*]
         };
 
-        /// Their indices.
+        /// All indexes, in order.
         pub(super) const NAMES: &[Name] = &[$(Name::$index,)*];
     };
 }

@@ -1,4 +1,4 @@
-//! Exchanges that are watched as they pass.
+//! Observes exchanges as they pass.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use hyper::body::Body as _;
 use super::watch::{CURRENT, Exchange, Watch};
 use crate::tee::{Passed, Seen, Tee};
 
-/// Sees the body of a request.
+/// Observes a request body.
 struct Asked(Arc<Exchange>);
 
 impl Seen for Asked {
@@ -23,7 +23,7 @@ impl Seen for Asked {
     fn ended(&mut self, _: Passed) {}
 }
 
-/// Sees the body of an answer.
+/// Observes a response body.
 struct Answered(Arc<Exchange>);
 
 impl Seen for Answered {
@@ -37,7 +37,7 @@ impl Seen for Answered {
 }
 
 impl Watch {
-    /// Serves a request by `next`, and keeps what passes.
+    /// Lets `next` answer a request, and records the exchange.
     pub(crate) async fn around<F: Future<Output = Response>>(
         &self,
         peer: SocketAddr,
@@ -45,7 +45,7 @@ impl Watch {
         next: impl FnOnce(Request) -> F,
     ) -> Response {
         let exchange = self.begin(&request, peer);
-        // The client may go before the answer begins, which drops this future.
+        // If the client leaves before the response starts, this future is dropped.
         let unanswered = Unanswered(Some(Arc::clone(&exchange)));
         let request = match request.body().is_end_stream() {
             true => request,
@@ -58,7 +58,7 @@ impl Watch {
     }
 }
 
-/// Ends an exchange whose client goes before there is an answer.
+/// Ends an exchange whose client leaves before the response.
 struct Unanswered(Option<Arc<Exchange>>);
 
 impl Unanswered {

@@ -1,4 +1,4 @@
-//! The last minutes of engines.
+//! Samples of engines over the last minutes.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -10,15 +10,15 @@ use vcr_wire::monotonic_ns;
 
 use super::steps::StepRing;
 
-/// Time between two samples, and how many are kept.
+/// The interval of samples, and how many are kept.
 const INTERVAL: Duration = Duration::from_secs(1);
 const SAMPLES: usize = 300;
 
-/// Samples of engines, one each second.
+/// Samples of engines, one per second.
 pub struct EngineWatch {
     engines: EnginesHandle,
     steps: Arc<StepRing>,
-    /// Samples with their times on the system's monotonic clock.
+    /// Samples, each with its time on the system's monotonic clock.
     samples: Mutex<VecDeque<(u64, Vec<Value>)>>,
 }
 
@@ -29,7 +29,7 @@ impl std::fmt::Debug for EngineWatch {
 }
 
 impl EngineWatch {
-    /// Watches engines until the result is dropped.
+    /// Samples engines until the returned value is dropped.
     pub fn start(engines: EnginesHandle, steps: Arc<StepRing>) -> std::io::Result<Arc<Self>> {
         let watch = Arc::new(Self { engines, steps, samples: Mutex::default() });
         let own = Arc::downgrade(&watch);
@@ -41,7 +41,8 @@ impl EngineWatch {
         self.samples.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Engines as they are now, and all that was sampled after this time, in milliseconds of the system's monotonic clock.
+    /// The current state of the engines, and all samples after this time, in milliseconds on the system's monotonic
+    /// clock.
     pub(super) fn json(&self, after_ms: f64) -> Value {
         let after_ns = (after_ms.max(0.0) * 1e6) as u64;
         let snapshots = self.engines.snapshots();
@@ -78,10 +79,10 @@ fn ms(ns: u64) -> f64 {
     ns as f64 / 1e6
 }
 
-/// The values that always change; counts are totals.
+/// The values that change. Counts are totals.
 fn sampled(snapshot: &Snapshot) -> Value {
     let counters = &snapshot.counters;
-    // The null block is none that a request can use.
+    // Requests cannot use the null block.
     let blocks = snapshot.num_gpu_blocks.saturating_sub(1);
     let used = (snapshot.kv_cache_usage * f64::from(blocks)).round() as u32;
     json!({
@@ -103,7 +104,7 @@ fn sampled(snapshot: &Snapshot) -> Value {
     })
 }
 
-/// Takes samples while somebody holds the watch.
+/// Takes samples until the watch is dropped.
 fn sample(watch: &Weak<EngineWatch>) {
     while let Some(watch) = watch.upgrade() {
         let engines = watch.engines.snapshots().iter().map(sampled).collect();

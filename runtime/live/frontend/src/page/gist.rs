@@ -1,11 +1,11 @@
-//! Requests in short.
+//! Short summaries of requests.
 
 use serde_json::Value;
 
-/// Characters of a text that stands for a request in a list.
+/// The maximum length of a summary's text, in characters.
 const GIST_CHARS: usize = 160;
 
-/// A summary of a request's body.
+/// A summary of a request body.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Gist {
     pub(super) model: Option<String>,
@@ -29,7 +29,7 @@ impl Gist {
     }
 }
 
-/// The text of a message's content, or of a prompt.
+/// The text of a message's content or of a prompt.
 fn text_of(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),

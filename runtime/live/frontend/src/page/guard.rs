@@ -1,4 +1,4 @@
-//! Access to the page: who may open it, and which requests it may make.
+//! Access control of the page: who may open it, and what requests it may make.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -10,28 +10,28 @@ use serde_json::json;
 /// Where the page is served, and to whom.
 #[derive(Clone, Debug, Default)]
 pub struct Audience {
-    /// An additional host name or address of the page, besides this machine's.
+    /// A host name or address of the page in addition to this machine's.
     pub host: Option<String>,
-    /// Whether other machines may ask.
+    /// Whether other machines may access the page.
     pub is_open: bool,
 }
 
-/// Who asks, and where.
+/// The client of a request to the page.
 #[derive(Clone, Copy, Debug)]
 pub struct Peer {
     pub address: SocketAddr,
-    /// Whether it asked at the page's own address.
+    /// Whether the request arrived at the page's own address.
     pub is_at_own: bool,
 }
 
 const SEC_FETCH_SITE: &str = "sec-fetch-site";
 
 impl Audience {
-    /// Admits a request, or returns why not.
+    /// Admits a request, or returns the reason why not.
     ///
-    /// A page of another site could send requests in the name of its viewer: the browser reveals
-    /// that by `Origin` or `Sec-Fetch-Site`. It could also resolve its own name to the address of
-    /// this machine, so only known names are accepted.
+    /// Another site's page could send requests on behalf of its viewer; the browser shows this in `Origin` or
+    /// `Sec-Fetch-Site`. It could also resolve its own name to this machine's address, so only known host names are
+    /// accepted.
     pub(super) fn check(&self, request: &Request, peer: Peer) -> Result<(), Refused> {
         let headers = request.headers();
         if !self.is_open && !peer.address.ip().to_canonical().is_loopback() {
@@ -62,13 +62,13 @@ impl Audience {
     }
 }
 
-/// Removes the headers that identify the requesting page: it is this page.
+/// Removes the headers that name the origin, because the request comes from this page.
 pub(super) fn vouch(request: &mut Request) {
     request.headers_mut().remove(header::ORIGIN);
     request.headers_mut().remove(SEC_FETCH_SITE);
 }
 
-/// Whether another site's link opens the page, which then makes its own requests.
+/// Whether a link on another site opens the page. The page then makes its own requests.
 fn is_opening(request: &Request) -> bool {
     let is_page = matches!(request.uri().path(), "/_vcr" | "/_vcr/");
     is_page && request.method() == Method::GET && text(request.headers(), "sec-fetch-mode") == Some("navigate")
@@ -93,7 +93,7 @@ fn host_of(request: &Request) -> Option<String> {
     Some(authority[..end].to_owned())
 }
 
-/// Why a request is refused, and the remedy.
+/// Why a request is refused, and how to change that.
 #[derive(Debug)]
 pub(super) struct Refused {
     message: String,
@@ -172,7 +172,7 @@ mod tests {
         ] {
             assert!(!check(API, &[(name, value)]), "{name}: {value}");
         }
-        // A link opens the page.
+        // A link may open the page.
         let link = [("sec-fetch-site", "cross-site"), ("sec-fetch-mode", "navigate")];
         assert!(check("/_vcr/", &link) && !check(API, &link));
     }

@@ -1,9 +1,9 @@
-//! The page at `/_vcr/`: a server's requests and answers, the state of its engines, and controls.
+//! The page at `/_vcr/`: a server's requests and responses, the state of its engines, and controls.
 //!
-//! A [`Watch`] keeps the latest exchanges of clients, within limits of number and memory. It sees each beside its way:
-//! bodies are seen in `around`, engines tell their part by [`WatchedEngines`]. [`EngineWatch`] keeps the last minutes
-//! of engines. A [`Page`] serves both as JSON, and the page that draws them; changes go to the routes of the control
-//! plane and of the server, once `guard` has let them in.
+//! A [`Watch`] keeps the latest exchanges, limited in number and memory. It only observes them: `around` observes
+//! bodies, and [`WatchedEngines`] the engines. [`EngineWatch`] keeps samples of the engines over the last minutes.
+//! A [`Page`] serves both as JSON, and the HTML that draws them. Changes go to the routes of the control plane or
+//! the server, after `guard` has admitted them.
 
 mod around;
 mod engines;

@@ -1,4 +1,4 @@
-//! The engines' reports on the requests of exchanges.
+//! Adds the engines' reports about requests to exchanges.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use vcr_wire::{EventType, SchedulerStats, StepOutput};
 use super::watch::{EngineRequest, Exchange, current};
 use crate::engine::{EngineObserver, RequestObserver, RequestStart, ToolParsing};
 
-/// Tells exchanges of their requests, beside what another observer does.
+/// Adds engine reports to exchanges, and forwards them to another observer.
 pub struct WatchedEngines(pub Arc<dyn EngineObserver>);
 
 impl EngineObserver for WatchedEngines {
@@ -69,7 +69,7 @@ impl RequestObserver for Watched {
         let is_first = self.last_s.is_none();
         self.output_tokens += tokens as u64;
         self.last_s = Some(engine_s);
-        // Most outputs are one more token, which the end includes.
+        // Most outputs are one more token, which is counted at the end.
         if is_first || !events.is_empty() {
             self.exchange.engine_tells(self.place, |request| {
                 for event in events {

@@ -1,4 +1,4 @@
-//! The page and the requests it makes.
+//! Serves the page and answers its requests.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -33,9 +33,9 @@ const SCRIPT: &str = concat!(
     include_str!("../../assets/page.js"),
 );
 
-/// The page may do one thing more than reports: request its own origin.
+/// In addition to what reports may do, the page may send requests to its own origin.
 const POLICY: &str = "; connect-src 'self'";
-/// Headers of every answer: no other page frames it, and nothing is kept.
+/// Headers of all responses: no other page may frame them, and no cache may store them.
 const HEADERS: [(header::HeaderName, &str); 4] = [
     (header::CONTENT_SECURITY_POLICY, "frame-ancestors 'none'"),
     (header::CACHE_CONTROL, "no-store"),
@@ -43,7 +43,7 @@ const HEADERS: [(header::HeaderName, &str); 4] = [
     (header::REFERRER_POLICY, "no-referrer"),
 ];
 
-/// Paths of the server that the page asks for. Whatever they change is changed in the name of whoever has the page open.
+/// Server paths that the page requests. A change by such a request happens on behalf of whoever has the page open.
 const SERVER_PATHS: [&str; 12] = [
     "/sleep",
     "/wake_up",
@@ -59,24 +59,24 @@ const SERVER_PATHS: [&str; 12] = [
     "/v1/responses/render",
 ];
 
-/// The kind of server behind a page.
+/// What a page shows.
 #[derive(Debug, Default)]
 pub struct PageOf {
     /// The command, such as `serve`.
     pub command: &'static str,
-    /// The model or the server behind.
+    /// The model, or the server behind a proxy.
     pub title: String,
-    /// Exchanges with clients, if there are any.
+    /// The exchanges with clients, if there are any.
     pub watch: Option<Arc<Watch>>,
-    /// Engines of this process, if there are any.
+    /// The engines in this process, if there are any.
     pub engines: Option<Arc<EngineWatch>>,
-    /// Tokens of a KV block of theirs.
+    /// Tokens per KV block of the engines.
     pub block_size: Option<u32>,
     /// The routes of the control plane.
     pub control: Option<Router>,
-    /// Whether the routes of the server can be asked.
+    /// Whether the page can send requests to the server's routes.
     pub has_server: bool,
-    /// Whether each request needs a key of the server.
+    /// Whether each request needs an API key of the server.
     pub needs_key: bool,
 }
 
@@ -84,24 +84,24 @@ pub struct PageOf {
 pub struct Page {
     of: PageOf,
     audience: Audience,
-    /// Whether it has an address of its own, and is at no other.
+    /// Whether the page has its own address. Then it is served only there.
     has_own_address: bool,
     html: Bytes,
 }
 
-/// The handling of a request.
+/// What happens to a request.
 #[derive(Debug)]
 pub enum PageRequest {
-    /// The page has answered it.
+    /// The page has answered the request.
     Answered(Response),
-    /// The routes of the server answer it, in the name of the page.
+    /// The server's routes must answer the request on behalf of the page.
     Server(Request),
-    /// It is not the page's.
+    /// The request is not for the page.
     Other(Request),
 }
 
 impl Page {
-    /// The page of something.
+    /// Creates a page.
     pub fn new(of: PageOf, audience: Audience, has_own_address: bool) -> std::io::Result<Self> {
         let mut html = Vec::new();
         let data = json!({
@@ -123,33 +123,31 @@ impl Page {
         Ok(Self { of, audience, has_own_address, html: html.into() })
     }
 
-    /// Whether a path may be the page's.
+    /// Whether a path belongs to the page.
     #[must_use]
     pub fn owns(path: &str) -> bool {
         matches!(path, "/_vcr" | PREFIX) || path.starts_with("/_vcr/api/")
     }
 
-    /// Whether the page should show a request: not its own requests, and not frequent probes or
-    /// scrapes.
+    /// Whether the page should show a request. It hides its own requests, and frequent probes and scrapes.
     #[must_use]
     fn shows(path: &str) -> bool {
         const PROBES: [&str; 7] = ["/health", "/ready", "/ping", "/load", "/metrics", "/health/ready", "/favicon.ico"];
         !path.starts_with("/_vcr") && !PROBES.contains(&path)
     }
 
-    /// Whether the request is for the page itself, which contains nothing secret: keys protect its
-    /// data.
+    /// Whether the request is for the page itself. It contains no secrets; its data needs a key.
     #[must_use]
     pub fn is_shell(method: &Method, path: &str) -> bool {
         matches!(path, "/_vcr" | PREFIX) && method == Method::GET
     }
 
-    /// The page as routes of a server on this machine.
+    /// Routes that serve the page on this machine.
     pub fn routes(self: Arc<Self>) -> Router {
         let answer = move |request: Request| {
             let page = Arc::clone(&self);
             async move {
-                // The control plane has loopback addresses only.
+                // The control plane listens only on loopback addresses.
                 let peer = Peer { address: ([127, 0, 0, 1], 0).into(), is_at_own: false };
                 match page.answer(request, peer).await {
                     PageRequest::Answered(response) => response,
@@ -162,7 +160,7 @@ impl Page {
             .fold(Router::new(), |routes, path| routes.route(path, any(answer.clone())))
     }
 
-    /// Answers a request that is the page's.
+    /// Answers a request if it belongs to the page.
     pub async fn answer(&self, request: Request, peer: Peer) -> PageRequest {
         if !Self::owns(request.uri().path()) || self.has_own_address != peer.is_at_own {
             return PageRequest::Other(request);
@@ -188,7 +186,7 @@ impl Page {
                 return answered(unknown(&path));
             }
             vouch(&mut request);
-            // Routes do not fail.
+            // Routes never return an error.
             let Ok(response) = TowerToHyperService::new(control.clone()).call(request).await;
             return answered(response);
         }
@@ -211,9 +209,9 @@ impl Page {
         }
     }
 
-    /// Answers the page's periodic requests.
+    /// Answers the page's periodic requests for data.
     async fn data(&self, request: Request) -> PageRequest {
-        // A body cannot be shared between threads, and is not needed.
+        // The request body is not needed, and a future that holds it could not move between threads.
         let (method, uri) = (request.method().clone(), request.uri().clone());
         let path = uri.path();
         let Some(rest) = path.strip_prefix("/_vcr/api/") else { return PageRequest::Other(request) };
@@ -224,7 +222,7 @@ impl Page {
                 let (watch, after) = (Arc::clone(watch), after as u64);
                 let skipped = watch.look();
                 aside(move || {
-                    // Before the list: changes in the meantime are reported next time.
+                    // Read the revision before the list, so that changes in between are reported next time.
                     let revision = watch.revision();
                     let changed: Vec<Value> = watch.since(after).iter().map(|exchange| summary(exchange)).collect();
                     let list = json!({"revision": revision, "oldest": watch.oldest(), "requests": changed, "skipped": skipped});
@@ -255,7 +253,7 @@ impl Page {
     }
 }
 
-/// Lets the page see a request and its answer.
+/// Lets the page observe a request and its response.
 pub(crate) async fn watched<F: Future<Output = Response>>(
     page: Option<&Page>,
     peer: SocketAddr,
@@ -272,7 +270,7 @@ fn answered(response: Response) -> PageRequest {
     PageRequest::Answered(response)
 }
 
-/// Makes an answer on a thread that serves no clients: many bodies take a while to read.
+/// Builds a response on a thread that serves no clients, because reading many bodies takes time.
 async fn aside<R: IntoResponse + Send + 'static>(make: impl FnOnce() -> R + Send + 'static) -> Response {
     match spawn_blocking(make).await {
         Ok(made) => made.into_response(),

@@ -15,7 +15,7 @@ use super::gist::Gist;
 use super::watch::{EngineRequest, Exchange, Watch};
 use crate::tee::Passed;
 
-/// Steps of an engine that are kept.
+/// The number of steps that are kept per engine.
 const STEPS: usize = 512;
 
 /// The latest steps, by engine.
@@ -23,18 +23,18 @@ const STEPS: usize = 512;
 pub struct StepRing {
     first_rank: u16,
     ranks: Vec<Mutex<Rank>>,
-    /// What keeps requests, unless the server does that.
+    /// Keeps requests, unless the server does.
     watch: Option<Arc<Watch>>,
 }
 
 #[derive(Debug, Default)]
 struct Rank {
     steps: VecDeque<Step>,
-    /// Requests under way, by tag.
+    /// Requests in progress, by tag.
     requests: BTreeMap<u64, Arc<Exchange>>,
 }
 
-/// A step. Times are nanoseconds of the system's monotonic clock.
+/// A step. Times are on the system's monotonic clock.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Step {
     #[serde(skip)]
@@ -48,8 +48,8 @@ pub(super) struct Step {
 }
 
 impl StepRing {
-    /// Makes a ring for each of `num_ranks` engines from `first_rank` on. `watch` keeps their requests, if
-    /// there is one.
+    /// Creates a ring for each of `num_ranks` engines, starting with `first_rank`. If there is a `watch`, it keeps
+    /// their requests.
     #[must_use]
     pub fn new(first_rank: u16, num_ranks: u16, watch: Option<Arc<Watch>>) -> Arc<Self> {
         Arc::new(Self { first_rank, ranks: (0..num_ranks).map(|_| Mutex::default()).collect(), watch })
@@ -60,7 +60,7 @@ impl StepRing {
         Some(own.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Steps of an engine that ended later than this.
+    /// The steps of an engine that ended after this time.
     pub(super) fn since(&self, rank: u16, ns: u64) -> Vec<Step> {
         let own = self.rank(rank);
         own.map_or_else(Vec::new, |own| own.steps.iter().filter(|step| step.end_ns > ns).copied().collect())
@@ -119,7 +119,7 @@ impl StepObserver for StepRing {
         for &tag in &plan.preempted {
             own.tell(tag, |request| request.preempted(now_s));
         }
-        // Newly admitted requests come after all that were running.
+        // The admitted requests come after the requests that were already running.
         for entry in plan.scheduled.iter().rev().take_while(|entry| entry.kind != ScheduledKind::Running) {
             own.tell(entry.tag, |request| {
                 if request.scheduled_s.is_none() {

@@ -1,4 +1,4 @@
-//! Exchanges as JSON.
+//! Converts exchanges to JSON.
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::{Map, Value, json};
@@ -14,14 +14,14 @@ fn ms(ns: u64) -> f64 {
     ns as f64 / 1e6
 }
 
-/// An exchange as a line of a list.
+/// An exchange as an entry of a list.
 pub(super) fn summary(exchange: &Exchange) -> Value {
     let state = exchange.state();
     let gist = match exchange.gist.get() {
         Some(gist) => gist.clone(),
         None => {
             let gist = Gist::of(&state.request.bytes);
-            // The body has arrived when there is an answer.
+            // If there is a response, the request body is complete.
             if state.status.is_some() || state.end.is_some() {
                 _ = exchange.gist.set(gist.clone());
             }
@@ -63,8 +63,8 @@ pub(super) fn summary(exchange: &Exchange) -> Value {
     })
 }
 
-/// When the client got the first token: the first part of the answer that is not earlier than the engine's, since
-/// streams may begin with the role of who speaks.
+/// When the client got the first token: with the first chunk after the engine's first token. Earlier chunks may
+/// contain only the role.
 fn first_ns(state: &State, start_ns: u64) -> Option<u64> {
     let of_engine = state.engine.iter().filter_map(|request| request.first_token_s).min_by(f64::total_cmp);
     let least_ns = of_engine.map_or(0, |first_s| ((first_s * 1e9) as u64).saturating_sub(start_ns));
@@ -95,7 +95,7 @@ pub(super) fn detail(exchange: &Exchange) -> Value {
     all
 }
 
-/// An exchange as a capture of its own; one under way as if its client went away now.
+/// An exchange as a capture. If it is in progress, it looks as if its client had just disconnected.
 pub(super) fn capture(exchange: &Exchange) -> serde_json::Result<String> {
     let state = exchange.state();
     let mut rest = state.answer.bytes.as_slice();
@@ -105,7 +105,7 @@ pub(super) fn capture(exchange: &Exchange) -> serde_json::Result<String> {
         part.to_vec()
     };
     let mut chunks: Vec<_> = state.chunks.iter().map(|(at_ns, bytes)| (*at_ns, part(*bytes as usize))).collect();
-    // Parts beyond those whose times are kept.
+    // The chunks whose times were not kept.
     chunks.push((state.last_chunk_ns, part(usize::MAX)));
     chunks.retain(|(_, bytes)| !bytes.is_empty());
     let (end, error) = match &state.end {
@@ -135,7 +135,7 @@ pub(super) fn capture(exchange: &Exchange) -> serde_json::Result<String> {
     capture_of(&recorded, exchange.limits.body_bytes)
 }
 
-/// Times in milliseconds since the start of the exchange.
+/// Converts an engine request. Times are in milliseconds since the start of the exchange.
 fn engine_request(request: &EngineRequest, start_s: f64) -> Value {
     let since = |time_s: f64| (time_s - start_s) * 1e3;
     let preempted_ms: Vec<f64> = request.preempted_s.iter().map(|time_s| since(*time_s)).collect();
@@ -155,7 +155,7 @@ fn engine_request(request: &EngineRequest, start_s: f64) -> Value {
     })
 }
 
-/// Headers without secrets; several values of one are joined.
+/// Headers without secrets. Several values of a header are joined.
 pub(crate) fn headers(headers: &HeaderMap) -> Map<String, Value> {
     let mut all = Map::new();
     for (name, value) in headers {
@@ -171,7 +171,7 @@ pub(crate) fn headers(headers: &HeaderMap) -> Map<String, Value> {
     all
 }
 
-/// Names and values of headers; bytes beyond ASCII are replaced.
+/// Header names and values. Bytes beyond ASCII are replaced.
 pub(crate) fn pairs(headers: &HeaderMap) -> Vec<(String, String)> {
     let pair = |(name, value): (&HeaderName, &HeaderValue)| {
         (name.as_str().to_owned(), String::from_utf8_lossy(value.as_bytes()).into_owned())

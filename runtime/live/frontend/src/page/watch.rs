@@ -1,4 +1,4 @@
-//! The latest exchanges of clients with a server.
+//! The latest exchanges between clients and a server.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -16,16 +16,16 @@ use crate::tee::Passed;
 
 /// Approximate memory of an exchange without its bodies.
 const EXCHANGE_BYTES: usize = 2048;
-/// Memory of bodies is counted in parts of this length, so that most chunks count none.
+/// The memory of bodies is counted in steps of this length, so that most chunks change no count.
 const PART_BYTES: usize = 4096;
-/// Exchanges of a second that are kept while nobody looks: more would be gone before anybody could read them, and
-/// keeping one takes a sixth of the processor time of a short request.
+/// How many exchanges per second are kept while nobody looks at the list. More would be dropped before anyone could
+/// read them. Keeping an exchange takes a sixth of the processor time of a short request.
 pub(super) const UNSEEN_PER_SECOND: u64 = 200;
-/// Who asked for the list within this time looks at it.
+/// After a request for the list, somebody counts as looking at it for this time.
 const LOOKING_NS: u64 = 30_000_000_000;
-/// Most engine requests of one exchange that are distinguished.
+/// The maximum number of engine requests of one exchange that are shown separately.
 const ENGINE_REQUESTS: usize = 64;
-/// Times of preemptions that are kept of a request.
+/// How many preemption times are kept per request.
 const PREEMPTIONS: usize = 64;
 
 tokio::task_local! {
@@ -41,10 +41,10 @@ pub(crate) fn current() -> Option<Arc<Exchange>> {
 #[derive(Clone, Copy, Debug)]
 pub struct WatchLimits {
     pub exchanges: usize,
-    /// Memory of all of them.
+    /// The total memory of all exchanges.
     pub bytes: usize,
     pub body_bytes: usize,
-    /// Parts of an answer whose times are kept.
+    /// How many chunks of a response have their times kept.
     pub chunks: usize,
 }
 
@@ -62,11 +62,11 @@ pub struct Watch {
     bytes: AtomicUsize,
     last: AtomicU64,
     revision: AtomicU64,
-    /// When the list was last requested; 0 if never.
+    /// When the list was last requested, or 0.
     asked_ns: AtomicU64,
     /// The current second, and how many exchanges were kept in it.
     kept: Mutex<(u64, u64)>,
-    /// Exchanges that were not kept.
+    /// The number of exchanges that were not kept.
     skipped: AtomicU64,
     limits: WatchLimits,
 }
@@ -76,7 +76,7 @@ pub(crate) struct Exchange {
     watch: Weak<Watch>,
     pub(super) limits: WatchLimits,
     pub(super) number: u64,
-    /// The watch's revision when it began or ended.
+    /// The watch's revision when the exchange started or ended.
     revision: AtomicU64,
     pub(super) start_ns: u64,
     /// Milliseconds since 1970.
@@ -86,11 +86,11 @@ pub(crate) struct Exchange {
     pub(super) headers: HeaderMap,
     pub(super) peer: SocketAddr,
     state: Mutex<State>,
-    /// A summary of the request's body, once it has arrived.
+    /// A summary of the request body, after it has arrived.
     pub(super) gist: OnceLock<Gist>,
 }
 
-/// A body up to a limit.
+/// A body, up to a limit.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
     pub(super) bytes: Vec<u8>,
@@ -103,7 +103,7 @@ impl Kept {
     }
 }
 
-/// What an engine tells of a request. Times are nanoseconds of the system's monotonic clock, as in the engine.
+/// An engine's report about a request. Times are in seconds on the system's monotonic clock, as in the engine.
 #[derive(Clone, Debug, Default)]
 pub(super) struct EngineRequest {
     pub(super) id: String,
@@ -136,7 +136,7 @@ pub(super) struct State {
     pub(super) headers: HeaderMap,
     pub(super) head_ns: u64,
     pub(super) answer: Kept,
-    /// Nanoseconds since the start, and bytes.
+    /// The time of each chunk, in nanoseconds since the start, and its length in bytes.
     pub(super) chunks: Vec<(u64, u32)>,
     pub(super) num_chunks: u64,
     pub(super) first_chunk_ns: u64,
@@ -147,7 +147,7 @@ pub(super) struct State {
 }
 
 impl Watch {
-    /// A watch that keeps nothing yet.
+    /// Creates a watch without exchanges.
     #[must_use]
     pub fn new(limits: WatchLimits) -> Arc<Self> {
         Arc::new_cyclic(|own| Self {
@@ -163,8 +163,8 @@ impl Watch {
         })
     }
 
-    /// Whether to keep the next exchange: every one while somebody looks, otherwise only as many as
-    /// a person could read.
+    /// Whether to keep the next exchange. All are kept while somebody looks at the list, and otherwise
+    /// [`UNSEEN_PER_SECOND`].
     pub(super) fn keeps_next(&self) -> bool {
         let now_ns = monotonic_ns();
         let asked_ns = self.asked_ns.load(Ordering::Relaxed);
@@ -184,7 +184,7 @@ impl Watch {
         false
     }
 
-    /// Records that somebody looks at the list. Returns how many exchanges were not kept before.
+    /// Records that somebody looks at the list. Returns how many exchanges were not kept so far.
     pub(super) fn look(&self) -> u64 {
         self.asked_ns.store(monotonic_ns(), Ordering::Relaxed);
         self.skipped.load(Ordering::Relaxed)
@@ -212,7 +212,7 @@ impl Watch {
     }
 
     fn exchanges(&self) -> MutexGuard<'_, VecDeque<Arc<Exchange>>> {
-        // Exchanges come and go one by one.
+        // A panic cannot leave the list inconsistent.
         self.exchanges.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -220,14 +220,14 @@ impl Watch {
         self.revision.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Counts the memory of a body.
+    /// Adds to the memory of bodies.
     fn take(&self, bytes: usize) {
         if self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes > self.limits.bytes {
             self.trim();
         }
     }
 
-    /// Forgets the oldest exchanges beyond the limits.
+    /// Drops the oldest exchanges until the limits are met.
     fn trim(&self) {
         loop {
             let mut exchanges = self.exchanges();
@@ -243,7 +243,6 @@ impl Watch {
         }
     }
 
-    /// Forgets all exchanges.
     pub(super) fn clear(&self) {
         let all = std::mem::take(&mut *self.exchanges());
         for exchange in all {
@@ -252,21 +251,20 @@ impl Watch {
         self.next_revision();
     }
 
-    /// The latest revision.
     pub(super) fn revision(&self) -> u64 {
         self.revision.load(Ordering::Relaxed)
     }
 
-    /// The number of the oldest exchange that is kept.
+    /// The number of the oldest kept exchange.
     pub(super) fn oldest(&self) -> u64 {
         self.exchanges().front().map_or(self.last.load(Ordering::Relaxed) + 1, |oldest| oldest.number)
     }
 
-    /// Exchanges that have changed since a revision, or are in progress.
+    /// The exchanges that changed after a revision or are in progress.
     pub(super) fn since(&self, revision: u64) -> Vec<Arc<Exchange>> {
         let exchanges: Vec<_> = self.exchanges().iter().cloned().collect();
         let is_new = |exchange: &Arc<Exchange>| {
-            // The state first: who ends an exchange changes both while it has the state.
+            // Check the state first: whoever ends an exchange changes both while holding the state.
             let is_under_way = exchange.state().end.is_none();
             is_under_way || exchange.revision.load(Ordering::Relaxed) > revision
         };
@@ -280,7 +278,7 @@ impl Watch {
 
 impl Exchange {
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
-        // The state after a panic is shown as it is.
+        // After a panic, the state is shown as it is.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -288,7 +286,7 @@ impl Exchange {
         monotonic_ns().saturating_sub(self.start_ns)
     }
 
-    /// Frees its memory. Returns how much it was.
+    /// Frees the exchange's memory. Returns how much it was.
     fn forget(&self) -> usize {
         let mut state = self.state();
         state.is_forgotten = true;
@@ -297,7 +295,7 @@ impl Exchange {
         bodies + EXCHANGE_BYTES
     }
 
-    /// Adds to a body.
+    /// Appends to a body.
     fn keep(&self, bytes: &[u8], of: fn(&mut State) -> &mut Kept, then: impl FnOnce(&mut State)) {
         let mut state = self.state();
         if state.is_forgotten {
@@ -319,12 +317,12 @@ impl Exchange {
         }
     }
 
-    /// A part of the request has arrived.
+    /// Records a part of the request body.
     pub(super) fn asked(&self, bytes: &[u8]) {
         self.keep(bytes, |state| &mut state.request, |_| {});
     }
 
-    /// A part of the answer passes.
+    /// Records a part of the response body.
     pub(super) fn chunk(&self, bytes: &[u8]) {
         let at_ns = self.since_start_ns();
         let most = self.limits.chunks;
@@ -348,7 +346,7 @@ impl Exchange {
         state.headers.clone_from(response.headers());
     }
 
-    /// Notes the end of the answer. Only the first call counts.
+    /// Records the end of the response. Only the first call counts.
     pub(super) fn ended(&self, end: Passed) {
         let mut state = self.state();
         if state.end.is_none() {
@@ -359,12 +357,12 @@ impl Exchange {
         }
     }
 
-    /// Its client meets this fault.
+    /// Records a fault of the response.
     pub(crate) fn met(&self, fault: &'static str) {
         self.state().fault.get_or_insert(fault);
     }
 
-    /// An engine takes a request of it. Returns its place, if there is room.
+    /// Records a request that was sent to an engine. Returns its index, if there is room.
     pub(super) fn engine_begins(&self, request: EngineRequest) -> Option<usize> {
         let mut state = self.state();
         let place = state.engine.len();
@@ -374,7 +372,7 @@ impl Exchange {
         })
     }
 
-    /// Changes the engine's part of an exchange.
+    /// Changes the engine's report about a request.
     pub(super) fn engine_tells(&self, place: usize, tell: impl FnOnce(&mut EngineRequest)) {
         if let Some(request) = self.state().engine.get_mut(place) {
             tell(request);
@@ -409,7 +407,7 @@ mod tests {
         let all: Vec<_> = (0..5).map(|_| asked(&watch, b"x")).collect();
         assert_eq!((watch.oldest(), watch.since(0).len()), (3, 3));
         assert!(all[0].state().is_forgotten && !all[2].state().is_forgotten);
-        // Limited by memory, too; bodies of removed ones take none.
+        // Memory is limited, too. The bodies of removed exchanges take none.
         all[4].chunk(&[0; 5000]);
         assert!(watch.oldest() > 3);
         assert!(watch.bytes.load(Ordering::Relaxed) <= limits().bytes);
@@ -433,7 +431,7 @@ mod tests {
     #[test]
     fn most_of_a_fast_load_is_not_kept_while_nobody_looks() {
         let watch = Watch::new(limits());
-        // Within ten seconds, by far.
+        // This takes far less than ten seconds.
         let kept = (0..10 * UNSEEN_PER_SECOND).filter(|_| watch.keeps_next()).count() as u64;
         assert!((UNSEEN_PER_SECOND..10 * UNSEEN_PER_SECOND).contains(&kept), "{kept}");
         assert_eq!(watch.look(), 10 * UNSEEN_PER_SECOND - kept);

@@ -1,4 +1,4 @@
-//! Calls of tools out of a text, as vLLM's parsers find them.
+//! Finds tool calls in a text, as vLLM's parsers do.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::section_calls::SectionCalls;
 use super::types::ArgumentTypes;
 use super::xml_calls::XmlCalls;
 
-/// Finds calls in a text that arrives in pieces.
+/// Finds tool calls in a streamed text.
 pub(super) enum CallParser {
     Json(JsonCalls),
     Section(SectionCalls),
@@ -29,7 +29,7 @@ impl CallParser {
         }
     }
 
-    /// Passes on what is certain.
+    /// Passes on the parts that are certain.
     pub(super) fn push(&mut self, text: &str, out: impl FnMut(CallEvent<'_>)) {
         match self {
             Self::Json(calls) => calls.push(text, out),
@@ -39,7 +39,7 @@ impl CallParser {
         }
     }
 
-    /// Passes on the rest: an unfinished mark is text.
+    /// Passes on the rest. An incomplete delimiter is text.
     pub(super) fn finish(self, out: impl FnMut(CallEvent<'_>)) {
         match self {
             Self::Json(calls) => calls.finish(out),
@@ -54,7 +54,7 @@ impl CallParser {
 mod tests {
     use super::*;
 
-    /// Names and arguments, and the text around them.
+    /// Returns the calls with names and arguments, and the other text.
     fn parsed(form: &str, text: &str) -> (Vec<(String, String)>, String) {
         let mut calls: Vec<(String, String)> = Vec::new();
         let mut plain = String::new();
@@ -96,7 +96,7 @@ mod tests {
         assert_eq!(parsed("phi4_mini_json", &phi).0.len(), 2);
     }
 
-    /// As in vLLM: a mark of a call counts once there is something behind it.
+    /// As in vLLM, a call's start delimiter counts only if something follows it.
     #[test]
     fn a_call_that_is_cut_leaves_the_text_that_was_not_certain() {
         assert_eq!(parsed("hermes", "a <tool_call>\n"), (Vec::new(), "a <tool_call>\n".to_owned()));
@@ -111,7 +111,7 @@ mod tests {
         assert_eq!(parsed("hermes", text).0, [call("say_\"hi\"", r#"{"a": "\"}", "b": [1,]}"#)]);
     }
 
-    /// Llama's calls are objects without marks, unless their token occurs.
+    /// Llama's calls are JSON objects without delimiters, unless its special token occurs.
     #[test]
     fn an_answer_of_objects_is_one_of_calls() {
         let object = r#"{"name": "f", "parameters": {"a": 1}}"#;

@@ -1,33 +1,33 @@
-//! Events of parsers of calls, and the search for marks.
+//! Events of tool-call parsers, and the search for delimiters.
 
-/// A part of an answer.
+/// An event in an answer.
 pub(super) enum CallEvent<'a> {
     /// Text that is not part of a call.
     Text(&'a str),
     /// A call of the tool with this name.
     Call(String),
-    /// More of its arguments.
+    /// More arguments of the last call.
     Arguments(&'a str),
 }
 
-/// The length of the longest end of `text` that `mark` begins with.
+/// The length of the longest suffix of `text` that is a prefix of `mark`.
 pub(super) fn beginning(text: &str, mark: &str) -> usize {
     let longest = text.len().min(mark.len().saturating_sub(1));
     let lengths = (1..=longest).rev().filter(|length| mark.is_char_boundary(*length));
     lengths.into_iter().find(|length| text.ends_with(&mark[..*length])).unwrap_or(0)
 }
 
-/// Beginning of a text.
+/// How a text starts.
 pub(super) enum Begins<'a> {
-    /// The mark, and this behind it.
+    /// With the whole mark. The rest of the text follows.
     Whole(&'a str),
-    /// A part of it: more text must come.
+    /// With a part of the mark. More text is needed.
     Partial,
-    /// Something else.
+    /// With something else.
     Not,
 }
 
-/// Whether a text begins with `mark`, after white space.
+/// Compares the start of a text with `mark`, after white space.
 pub(super) fn begins<'a>(text: &'a str, mark: &str) -> Begins<'a> {
     let text = text.trim_ascii_start();
     match text.strip_prefix(mark) {
@@ -37,8 +37,8 @@ pub(super) fn begins<'a>(text: &'a str, mark: &str) -> Begins<'a> {
     }
 }
 
-/// Passes on the text before `mark`, or the text that cannot be a part of it. Returns whether the
-/// mark was found; it is then removed from the buffer.
+/// Passes on the text before `mark`, or all text that cannot be a part of it. Returns whether the mark was found.
+/// If so, it is removed from the buffer.
 pub(super) fn text_before(buffer: &mut String, mark: &str, out: &mut impl FnMut(CallEvent<'_>)) -> bool {
     let found = buffer.find(mark);
     let free = found.unwrap_or_else(|| buffer.len() - beginning(buffer, mark));

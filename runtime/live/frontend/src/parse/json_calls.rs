@@ -1,25 +1,25 @@
-//! Calls that are JSON objects between marks.
+//! Calls that are JSON objects between delimiters.
 
 use vcr_text::tools::JsonForm;
 
 use super::event::{CallEvent, beginning};
 use super::scan::{JsonObject, Scanned, header};
 
-/// Where the parser is.
+/// The state of the parser.
 enum Mode {
     Text,
     Header,
     Arguments(JsonObject),
-    /// Behind the arguments of a call.
+    /// After the arguments of a call.
     Close,
-    /// After an invalid call: the rest is text.
+    /// After an invalid call. The rest is text.
     Broken,
 }
 
-/// Finds calls in a text that arrives in pieces.
+/// Finds calls in a streamed text.
 pub(super) struct JsonCalls {
     form: &'static JsonForm,
-    /// Starts of a call, the longest first.
+    /// The start delimiters of a call, longest first.
     starts: Vec<String>,
     mode: Mode,
     buffer: String,
@@ -37,13 +37,13 @@ impl JsonCalls {
         Self { form, starts, mode: Mode::Text, buffer: String::new(), is_at_start: true }
     }
 
-    /// Passes on what is certain.
+    /// Passes on the parts that are certain.
     pub(super) fn push(&mut self, text: &str, mut out: impl FnMut(CallEvent<'_>)) {
         self.buffer.push_str(text);
         while self.step(&mut out) {}
     }
 
-    /// Passes on the rest: an unfinished mark is text.
+    /// Passes on the rest. An incomplete delimiter is text.
     pub(super) fn finish(self, mut out: impl FnMut(CallEvent<'_>)) {
         let is_closed = self.form.end.is_empty() && matches!(self.mode, Mode::Close) && self.buffer.trim() == "}";
         if !self.buffer.is_empty() && !is_closed {
@@ -51,7 +51,7 @@ impl JsonCalls {
         }
     }
 
-    /// Takes one thing off the buffer; false where more text must come first.
+    /// Parses one element of the buffer. Returns false if more text is needed.
     fn step(&mut self, out: &mut impl FnMut(CallEvent<'_>)) -> bool {
         if self.buffer.is_empty() {
             return false;
@@ -109,7 +109,7 @@ impl JsonCalls {
             let behind = &self.buffer[at + length..];
             let call = if self.form.inner.is_none() { behind.trim_ascii_start() } else { behind };
             if call.is_empty() && self.form.inner.is_none() {
-                // White space is a part of the mark, so that the mark may continue.
+                // White space is part of the delimiter, so the delimiter may continue.
                 self.buffer.drain(..at);
                 return false;
             }

@@ -1,5 +1,5 @@
-//! The parts of an answer: reasoning, text and calls of tools, out of the text that the
-//! engine's tokens make. Ids of calls are an argument; nothing here knows requests.
+//! Splits an answer's text into reasoning, text and tool calls. The ids of calls derive from a seed. This module
+//! knows nothing about requests.
 
 mod calls;
 mod event;
@@ -24,16 +24,16 @@ use reasoning::ReasoningParser;
 
 pub(crate) use types::ArgumentTypes;
 
-/// A part of an answer, or more of one.
+/// A part of an answer, or an addition to one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// More reasoning.
+    /// Additional reasoning.
     Reasoning(String),
-    /// More text.
+    /// Additional text.
     Text(String),
     /// A call of the tool `name`.
     Call { index: usize, id: String, name: String },
-    /// More of the arguments of a call.
+    /// Additional arguments of a call.
     Arguments { index: usize, text: String },
 }
 
@@ -48,8 +48,8 @@ pub(crate) struct Parser {
 }
 
 impl Parser {
-    /// A parser of the answer to `prompt`. Calls are looked for where `calls` has a
-    /// form, with the types of the tools, and the first `calls_max` of them are parts.
+    /// Creates a parser for the answer to `prompt`. If `calls` is given, it finds tool calls in that format, using
+    /// the tools' argument types, and returns the first `calls_max`.
     pub(crate) fn new(
         reasoning: Option<&ReasoningForm>,
         calls: Option<(&'static CallForm, Arc<ArgumentTypes>)>,
@@ -62,12 +62,12 @@ impl Parser {
         Self { reasoning, calls, calls_max, calls_seen: 0, id_seed, reasoning_tokens: 0 }
     }
 
-    /// Tokens of the reasoning so far.
+    /// Reasoning tokens so far.
     pub(crate) fn reasoning_tokens(&self) -> usize {
         self.reasoning_tokens
     }
 
-    /// The parts of more text, which the spans contain in order.
+    /// Parses more text. The spans cover the text in order.
     pub(crate) fn push(&mut self, text: &str, spans: &[Span]) -> Vec<Part> {
         let mut parts = Vec::new();
         match self.reasoning.take() {
@@ -82,7 +82,7 @@ impl Parser {
         parts
     }
 
-    /// The parts that were held back: the answer has ended.
+    /// Ends the answer. Returns the parts that were held back.
     pub(crate) fn finish(&mut self) -> Vec<Part> {
         let mut parts = Vec::new();
         if let Some(reasoning) = self.reasoning.take() {
@@ -144,7 +144,7 @@ fn add_text(text: &str, parts: &mut Vec<Part>) {
     }
 }
 
-/// An id as vLLM makes them: `call_` and 24 hexadecimal digits.
+/// Creates an id in vLLM's format: `call_` and 24 hexadecimal digits.
 fn call_id(seed: u64, index: usize) -> String {
     let first = mix(seed ^ index as u64);
     format!("call_{first:016x}{:08x}", mix(first) >> 32)
@@ -162,7 +162,7 @@ mod tests {
         (Parser::new(form.as_ref(), calls, calls_max, 7, (&tokenizer, &prompt)), tokenizer)
     }
 
-    /// The parts of a text that comes `count` tokens at a time, put together.
+    /// The merged parts of a text that arrives `count` tokens at a time.
     fn parts(parser: (Parser, Tokenizer), text: &str, count: usize) -> (Vec<Part>, usize) {
         let (mut parser, tokenizer) = parser;
         let tokens = tokenizer.encode(text, false).expect("it has tokens");
@@ -219,7 +219,7 @@ mod tests {
         }
     }
 
-    /// Stop strings hold text back, so that a token may come in two parts.
+    /// Stop strings hold text back, so a token's text may arrive in two parts.
     #[test]
     fn a_mark_may_come_in_parts() {
         let (mut parser, _) = parser(Some("deepseek_v3"), false, 0, "");

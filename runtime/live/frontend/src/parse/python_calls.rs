@@ -1,28 +1,27 @@
-//! Calls in a list, as Python writes calls of functions with keyword arguments:
-//! `[f(a=1, b='x'), g()]`.
+//! Calls in a Python list, with keyword arguments: `[f(a=1, b='x'), g()]`.
 //!
-//! As in vLLM an answer is a list of calls from its first character on, or text. The list comes as
-//! a whole; one that is cut, or that has anything else in it, is text.
+//! As in vLLM, an answer is either such a list from its first character, or text. The list is parsed as a whole. If
+//! it is incomplete or contains anything else, it is text.
 
 use vcr_text::tools::PythonForm;
 
 use super::event::{Begins, CallEvent, begins};
 use super::scan::Scanned;
 
-/// Lists within lists, at most.
+/// The maximum nesting depth of lists.
 const MAX_DEPTH: usize = 64;
 
-/// Where the parser is.
+/// The state of the parser.
 enum Mode {
     Start,
     Calls,
-    /// Behind the list.
+    /// After the list.
     End,
     /// The answer is not a list, or the list has ended.
     Text,
 }
 
-/// Finds calls in a text that arrives in pieces.
+/// Finds calls in a streamed text.
 pub(super) struct PythonCalls {
     form: &'static PythonForm,
     mode: Mode,
@@ -50,7 +49,7 @@ impl PythonCalls {
         }
     }
 
-    /// Does one thing; false where more text must come first.
+    /// Parses one element. Returns false if more text is needed.
     fn step(&mut self, out: &mut impl FnMut(CallEvent<'_>)) -> bool {
         if self.buffer.is_empty() {
             return false;
@@ -106,14 +105,14 @@ impl PythonCalls {
     }
 }
 
-/// Whether a text begins with a list whose first item is a call.
+/// Whether a text starts with a list whose first item is a call.
 fn first_call(text: &str) -> Scanned<()> {
     let mut cursor = Cursor { rest: text };
     let begins = cursor.mark("[").and_then(|()| cursor.name().map(|_| ())).and_then(|()| cursor.mark("("));
     scanned(begins, text, &cursor)
 }
 
-/// The tools and arguments of a list.
+/// The names and arguments of the calls in a list.
 fn calls(text: &str) -> Scanned<Vec<(String, String)>> {
     let mut cursor = Cursor { rest: text };
     let calls = cursor.calls();
@@ -128,7 +127,7 @@ fn scanned<T>(found: Result<T, Stop>, text: &str, cursor: &Cursor<'_>) -> Scanne
     }
 }
 
-/// Why something is not there.
+/// Why parsing stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stop {
     Partial,
@@ -159,7 +158,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Keyword arguments as JSON, up to the closing bracket. As in vLLM others are passed over.
+    /// Parses keyword arguments to JSON, up to the closing bracket. As in vLLM, positional arguments are ignored.
     fn arguments(&mut self) -> Result<String, Stop> {
         let mut entries = Vec::new();
         self.items(')', |cursor| {
@@ -177,7 +176,7 @@ impl<'a> Cursor<'a> {
         Ok(format!("{{{}}}", entries.join(", ")))
     }
 
-    /// Items with commas between them, up to `close`.
+    /// Parses items separated by commas, up to `close`.
     fn items(&mut self, close: char, mut item: impl FnMut(&mut Self) -> Result<(), Stop>) -> Result<(), Stop> {
         loop {
             if self.is_next(close)? {
@@ -193,7 +192,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// A literal as JSON.
+    /// Parses a literal to JSON.
     fn literal(&mut self, depth: usize) -> Result<String, Stop> {
         if depth > MAX_DEPTH {
             return Err(Stop::Invalid);
@@ -224,7 +223,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// A number, or the name of a constant, of Python's or of JSON's.
+    /// Parses a number, or a constant of Python or JSON.
     fn word(&mut self) -> Result<String, Stop> {
         let is_part = |character: char| character.is_ascii_alphanumeric() || "_+-.".contains(character);
         let end = self.rest.find(|character| !is_part(character)).ok_or(Stop::Partial)?;
@@ -235,7 +234,7 @@ impl<'a> Cursor<'a> {
             "False" | "false" => Ok("false".to_owned()),
             "None" | "null" => Ok("null".to_owned()),
             _ if serde_json::from_str::<serde_json::Number>(word).is_ok() => Ok(word.to_owned()),
-            // Such as `.5` and `1.`, which JSON has not.
+            // JSON does not allow numbers such as `.5` and `1.`.
             _ if word.contains(|character: char| character.is_ascii_digit()) => {
                 let number = word.parse().ok().and_then(serde_json::Number::from_f64);
                 number.map(|number| number.to_string()).ok_or(Stop::Invalid)
@@ -280,7 +279,7 @@ impl<'a> Cursor<'a> {
         Err(Stop::Partial)
     }
 
-    /// A name, after white space.
+    /// Parses a name after white space.
     fn name(&mut self) -> Result<&'a str, Stop> {
         let first = self.next()?;
         if !first.is_alphabetic() && first != '_' {
@@ -293,7 +292,7 @@ impl<'a> Cursor<'a> {
         Ok(name)
     }
 
-    /// The next character that is not white space, which stays.
+    /// Skips white space. Returns the next character without consuming it.
     fn next(&mut self) -> Result<char, Stop> {
         self.rest = self.rest.trim_start();
         self.rest.chars().next().ok_or(Stop::Partial)

@@ -1,25 +1,23 @@
-//! Separates reasoning from the answer. By vLLM's rules, a mark counts only if its own token wrote
-//! it.
+//! Separates reasoning from the answer. As in vLLM, a delimiter counts only if it is a single special token.
 
 use vcr_text::{Phase, ReasoningForm};
 
 use crate::generate::Span;
 
-/// Tells reasoning and answer apart.
 pub(super) struct ReasoningParser {
     form: ReasoningForm,
     is_inside: bool,
-    /// Text of the form that may follow the last mark.
+    /// Text of the format that may follow the last delimiter.
     pending: &'static str,
-    /// Text that may belong to a mark, and its tokens.
+    /// Text that may belong to a delimiter, and the number of its tokens.
     held: String,
     held_tokens: usize,
-    /// A mark that has not come as a whole.
+    /// The part of a delimiter that has arrived.
     mark: String,
 }
 
 impl ReasoningParser {
-    /// A parser of a text that begins in this phase.
+    /// Creates a parser for a text that starts in this phase.
     pub(super) fn new(form: ReasoningForm, phase: Phase) -> Self {
         let (is_inside, pending) = match phase {
             Phase::Open => (false, ""),
@@ -29,14 +27,14 @@ impl ReasoningParser {
         Self { form, is_inside, pending, held: String::new(), held_tokens: 0, mark: String::new() }
     }
 
-    /// Hands on pieces: whether they are reasoning, their text, their tokens.
+    /// Passes on pieces: whether each is reasoning, its text, and its number of tokens.
     pub(super) fn push(&mut self, text: &str, spans: &[Span], mut out: impl FnMut(bool, &str, usize)) {
         let mut rest = text;
         for span in spans {
             let (piece, behind) = rest.split_at(span.bytes.min(rest.len()));
             rest = behind;
             let mark = if self.is_inside { self.form.end_id() } else { self.form.start_id() };
-            // A mark without its text was cut off.
+            // A delimiter without text was cut off by a stop string.
             let is_mark = span.token == Some(mark) && span.bytes > 0;
             if !is_mark && self.mark.is_empty() {
                 self.take(piece, usize::from(span.token.is_some() && span.is_first), &mut out);
@@ -51,13 +49,13 @@ impl ReasoningParser {
         }
     }
 
-    /// Passes on the text held back.
+    /// Passes on the text that is held back.
     pub(super) fn finish(self, mut out: impl FnMut(bool, &str, usize)) {
         out(self.is_inside, &self.held, self.held_tokens);
         out(self.is_inside, &self.mark, 0);
     }
 
-    /// Leaves a mark behind, with the text of the form around it.
+    /// Switches at a delimiter, and drops the white space that the format puts around it.
     fn cross(&mut self, out: &mut impl FnMut(bool, &str, usize)) {
         if self.held != self.form.before(self.is_inside) {
             out(self.is_inside, &self.held, self.held_tokens);

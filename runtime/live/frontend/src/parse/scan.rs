@@ -1,27 +1,26 @@
-//! JSON that arrives in pieces.
+//! Scans JSON that arrives in pieces.
 
-/// Result of a scan.
 pub(super) enum Scanned<T> {
-    /// More text must come.
+    /// More text is needed.
     Partial,
-    /// It cannot become a match.
+    /// The text cannot become a match.
     Invalid,
-    /// A match of this length.
+    /// A match with this length.
     Whole { value: T, bytes: usize },
 }
 
-/// Follows a JSON object to its end, by its brackets and strings alone.
+/// Finds the end of a JSON object, from its brackets and strings only.
 #[derive(Debug, Default)]
 pub(super) struct JsonObject {
-    /// Brackets that are open.
+    /// The number of open brackets.
     depth: usize,
     is_in_string: bool,
     is_escaped: bool,
 }
 
 impl JsonObject {
-    /// Takes the next text of the object. Nothing is partial twice: all of a partial
-    /// text belongs to it.
+    /// Scans the next part of the object. If the result is partial, the whole text belongs to the object and must
+    /// not be scanned again.
     pub(super) fn scan(&mut self, text: &str) -> Scanned<()> {
         for (at, byte) in text.bytes().enumerate() {
             if self.is_in_string {
@@ -51,8 +50,7 @@ impl JsonObject {
     }
 }
 
-/// The beginning of a call, `{"name": NAME, "arguments": `, with any of the keys for
-/// the arguments, and its name.
+/// Scans the start of a call, `{"name": NAME, "arguments": `, with any of the keys for arguments. Returns the name.
 pub(super) fn header(text: &str, argument_keys: &[&str]) -> Scanned<String> {
     let mut cursor = Cursor { rest: text };
     match cursor.header(argument_keys) {
@@ -85,14 +83,14 @@ impl Cursor<'_> {
             return Err(Stop::Invalid);
         }
         self.mark(':')?;
-        // The arguments begin at once, so that their text is theirs alone.
+        // The arguments must start here, so that their text contains nothing else.
         match self.next()? {
             '{' => Ok(name),
             _ => Err(Stop::Invalid),
         }
     }
 
-    /// The next character that is not a space, which stays.
+    /// Skips white space. Returns the next character without consuming it.
     fn next(&mut self) -> Result<char, Stop> {
         self.rest = self.rest.trim_ascii_start();
         self.rest.chars().next().ok_or(Stop::Partial)

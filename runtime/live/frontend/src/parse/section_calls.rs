@@ -1,25 +1,24 @@
-//! Calls in a section of their own, with the name before the arguments, as DeepSeek's and
-//! Kimi's models write them.
+//! Calls in a section, with the name before the arguments, as DeepSeek's and Kimi's models write them.
 
 use vcr_text::tools::SectionForm;
 
 use super::event::{Begins, CallEvent, beginning, begins, text_before};
 use super::scan::{JsonObject, Scanned};
 
-/// Where the parser is.
+/// The state of the parser.
 enum Mode {
     Text,
-    /// Before a call, or the end of the section.
+    /// Before a call, or before the end of the section.
     Section,
     Name,
     Arguments(JsonObject),
-    /// Behind the arguments of a call.
+    /// After the arguments of a call.
     Close,
-    /// After an invalid call: the rest is text.
+    /// After an invalid call. The rest is text.
     Broken,
 }
 
-/// Finds calls in a text that arrives in pieces.
+/// Finds calls in a streamed text.
 pub(super) struct SectionCalls {
     form: &'static SectionForm,
     mode: Mode,
@@ -36,7 +35,7 @@ impl SectionCalls {
         while self.step(&mut out) {}
     }
 
-    /// As in vLLM, a mark within the section that is cut is not text, but a name is.
+    /// As in vLLM, an incomplete delimiter in the section is dropped, but an incomplete name is text.
     pub(super) fn finish(self, mut out: impl FnMut(CallEvent<'_>)) {
         let end = match self.mode {
             Mode::Text | Mode::Broken => self.buffer.len(),
@@ -48,7 +47,7 @@ impl SectionCalls {
         }
     }
 
-    /// Takes one thing off the buffer; false where more text must come first.
+    /// Parses one element of the buffer. Returns false if more text is needed.
     fn step(&mut self, out: &mut impl FnMut(CallEvent<'_>)) -> bool {
         if self.buffer.is_empty() {
             return false;
@@ -102,7 +101,7 @@ impl SectionCalls {
         }
     }
 
-    /// The name of the tool in the name of a call.
+    /// Extracts the tool's name from the name of a call.
     fn name(&self, name: &str) -> String {
         let name = name.trim();
         if !self.form.is_numbered {

@@ -1,4 +1,4 @@
-//! Types of the arguments of tools, for forms of calls that do not write JSON.
+//! Types of tool arguments, for call formats that do not write JSON.
 
 use std::collections::HashMap;
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use vcr_text::tools::Tool;
 
-/// Arguments of tools that are not strings.
+/// Whether each argument of each tool is written as JSON.
 #[derive(Debug, Default)]
 pub(crate) struct ArgumentTypes(HashMap<String, HashMap<String, bool>>);
 
@@ -20,7 +20,7 @@ impl ArgumentTypes {
         Self(tools.iter().filter_map(of_tool).collect())
     }
 
-    /// A value as JSON. As in vLLM it is a text unless the schema states otherwise, or it is
+    /// Converts a value to JSON. As in vLLM, it is a string unless the schema has another type, or the value is
     /// `null`.
     pub(super) fn json(&self, tool: &str, key: &str, value: &str) -> String {
         let is_json = self.0.get(tool).and_then(|types| types.get(key)).is_some_and(|is_json| *is_json);
@@ -33,7 +33,7 @@ impl ArgumentTypes {
     }
 }
 
-/// JSON without white space between its parts, whose keys stay in their order.
+/// Removes white space between the parts of a JSON text. Keys keep their order.
 fn compact(json: &str) -> String {
     let (mut is_in_string, mut is_escaped) = (false, false);
     let is_part = |character: &char| {

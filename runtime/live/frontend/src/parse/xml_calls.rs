@@ -1,5 +1,4 @@
-//! Calls whose arguments stand one by one between marks, as Qwen3-Coder, Seed, MiniMax and
-//! GLM write them.
+//! Calls with separate arguments between delimiters, as Qwen3-Coder, Seed, MiniMax and GLM write them.
 
 use std::sync::Arc;
 
@@ -8,19 +7,19 @@ use vcr_text::tools::XmlForm;
 use super::event::{Begins, CallEvent, begins, text_before};
 use super::types::ArgumentTypes;
 
-/// Where the parser is.
+/// The state of the parser.
 enum Mode {
     Text,
-    /// Behind the start of a call, or of several between the same marks.
+    /// After the start of a call. One pair of delimiters may contain several calls.
     Call,
-    /// Behind a call: white space before the next one is not text.
+    /// After a call. White space before the next call is not text.
     Between,
-    /// After an invalid call: the rest is text.
+    /// After an invalid call. The rest is text.
     Broken,
 }
 
-/// Finds calls in a text that arrives in pieces. As in vLLM a call comes as a whole, and one
-/// that is cut is text.
+/// Finds calls in a streamed text. As in vLLM, a call is returned only when it is complete. An incomplete call is
+/// text.
 pub(super) struct XmlCalls {
     form: &'static XmlForm,
     types: Arc<ArgumentTypes>,
@@ -44,7 +43,7 @@ impl XmlCalls {
         }
     }
 
-    /// Takes one thing off the buffer; false where more text must come first.
+    /// Parses one element of the buffer. Returns false if more text is needed.
     fn step(&mut self, out: &mut impl FnMut(CallEvent<'_>)) -> bool {
         if self.buffer.is_empty() {
             return false;
@@ -89,7 +88,7 @@ impl XmlCalls {
     }
 }
 
-/// The tools and arguments between the marks of a call; none if it is not a call.
+/// The names and arguments between the delimiters of a call. None if there is no valid call.
 fn calls(form: &XmlForm, types: &ArgumentTypes, text: &str) -> Option<Vec<(String, String)>> {
     let mut calls = Vec::new();
     let mut rest = text.trim();
@@ -102,10 +101,10 @@ fn calls(form: &XmlForm, types: &ArgumentTypes, text: &str) -> Option<Vec<(Strin
     (!calls.is_empty()).then_some(calls)
 }
 
-/// The name of a tool, and the text behind it.
+/// The name of a tool, and the text after it.
 fn name<'a>(form: &XmlForm, text: &'a str) -> Option<(&'a str, &'a str)> {
     let text = text.strip_prefix(form.before_name)?;
-    // Where nothing ends a name but white space, the first mark does, too.
+    // If only white space ends a name, the first delimiter ends it, too.
     let (name, behind) = if form.name_end.trim_ascii().is_empty() {
         text.split_at(text.find(['\n', '<']).unwrap_or(text.len()))
     } else {
@@ -115,7 +114,7 @@ fn name<'a>(form: &XmlForm, text: &'a str) -> Option<(&'a str, &'a str)> {
     (!name.is_empty() && !name.contains(['{', '"'])).then_some((name, behind))
 }
 
-/// The arguments of a call as JSON, and the text behind their end.
+/// The arguments of a call as JSON, and the text after them.
 fn arguments<'a>(form: &XmlForm, types: &ArgumentTypes, tool: &str, text: &'a str) -> Option<(String, &'a str)> {
     let mut entries = Vec::new();
     let mut rest = text.trim_ascii_start();
@@ -127,7 +126,7 @@ fn arguments<'a>(form: &XmlForm, types: &ArgumentTypes, tool: &str, text: &'a st
     Some((format!("{{{}}}", entries.join(",")), rest.strip_prefix(form.function_end)?))
 }
 
-/// A whole argument: its key, its value and the text behind it.
+/// A complete argument: its key, its value and the text after it.
 fn entry<'a>(form: &XmlForm, text: &'a str) -> Option<(&'a str, &'a str, &'a str)> {
     let (key, rest) = text.split_once(form.key_end)?;
     let rest =

@@ -4,19 +4,19 @@ use std::str::FromStr;
 
 use hyper::Uri;
 
-/// Where a server is.
+/// The address of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
-    /// Whether it speaks TLS.
+    /// Whether the server uses TLS.
     pub is_tls: bool,
-    /// Its name or IP address, without brackets.
+    /// The host name or IP address, without brackets.
     pub host: String,
     pub port: u16,
-    /// The prefix of requests' paths, without a slash at its end.
+    /// A prefix for request paths, without a trailing slash.
     pub path: String,
 }
 
-/// An address that cannot be used.
+/// An invalid address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid server address `{0}`: expected http://HOST:PORT or https://HOST:PORT, with a path if it has one")]
 pub struct AddressError(String);
@@ -24,7 +24,7 @@ pub struct AddressError(String);
 impl FromStr for Address {
     type Err = AddressError;
 
-    /// Reads an address; a `/v1` at its end is left out, since requests have it.
+    /// Parses an address. A trailing `/v1` is dropped, because requests have it.
     fn from_str(text: &str) -> Result<Self, AddressError> {
         let invalid = || AddressError(text.to_owned());
         let uri: Uri = text.parse().map_err(|_| invalid())?;
@@ -46,7 +46,7 @@ impl FromStr for Address {
 }
 
 impl Address {
-    /// As the header `Host` has it.
+    /// The address as in the `Host` header.
     pub(crate) fn authority(&self) -> String {
         let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
         match (self.is_tls, self.port) {

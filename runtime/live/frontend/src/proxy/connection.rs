@@ -1,4 +1,4 @@
-//! One connection to a server.
+//! A connection to a server.
 
 use std::io;
 use std::time::Duration;
@@ -16,10 +16,10 @@ use tokio_rustls::TlsConnector;
 
 use crate::proxy::address::Address;
 
-/// Time between two pings of HTTP/2, and for their answers.
+/// The interval of HTTP/2 pings, and the timeout for their answers.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 
-/// TLS towards one server.
+/// TLS settings for one server.
 #[derive(Clone)]
 pub(crate) struct Tls {
     pub(crate) connector: TlsConnector,
@@ -32,18 +32,18 @@ pub(crate) enum Sender {
     Http2(http2::SendRequest<Body>),
 }
 
-/// A request that was not answered.
+/// A request that got no response.
 pub(crate) struct Unsent {
     pub(crate) error: hyper::Error,
-    /// The request, if nothing of it was sent.
+    /// The request, if no part of it was sent.
     pub(crate) request: Option<Request<Body>>,
 }
 
 impl Sender {
-    /// Connects, with HTTP/2 where the server chooses it.
+    /// Connects, with HTTP/2 if the server selects it.
     pub(crate) async fn connect(address: &Address, tls: Option<&Tls>) -> io::Result<Self> {
         let stream = TcpStream::connect((address.host.as_str(), address.port)).await?;
-        // A request is small, and must not wait for the answer to the one before.
+        // Requests are small and must not wait for acknowledgements.
         stream.set_nodelay(true)?;
         let Some(tls) = tls else { return Self::http1(stream).await.map_err(io::Error::other) };
         let stream = tls.connector.connect(tls.name.clone(), stream).await?;
@@ -56,7 +56,7 @@ impl Sender {
         let mut builder = http1::Builder::new();
         builder.preserve_header_case(true);
         let (sender, connection) = builder.handshake(TokioIo::new(stream)).await?;
-        // Its requests are notified of its end.
+        // The sender reports errors of the connection.
         tokio::spawn(async move { drop(connection.await) });
         Ok(Self::Http1(sender))
     }
@@ -69,7 +69,7 @@ impl Sender {
         Ok(Self::Http2(sender))
     }
 
-    /// Another one of the same connection, if it takes several requests at a time.
+    /// Another sender for the same connection, if the connection supports concurrent requests.
     pub(crate) fn shared(&self) -> Option<Self> {
         match self {
             Self::Http1(_) => None,
@@ -81,7 +81,7 @@ impl Sender {
         matches!(self, Self::Http2(_))
     }
 
-    /// Whether it takes a request now, or soon.
+    /// Whether the connection accepts a request now or soon.
     pub(crate) async fn is_ready(&mut self) -> bool {
         match self {
             Self::Http1(sender) => !sender.is_closed() && sender.ready().await.is_ok(),

@@ -1,4 +1,4 @@
-//! Exchanges that pass, and a copy of them.
+//! Copies exchanges as they pass.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,20 +12,20 @@ use vcr_trace::capture::HttpEnd;
 use crate::page::pairs;
 use crate::tee::{Passed, Seen, Tee};
 
-/// An open exchange. It is recorded when this is dropped: by default, as one whose client
-/// disconnected.
+/// An exchange in progress. It is recorded when this is dropped. Until the end is known, it counts as one whose
+/// client disconnected.
 pub(crate) struct OpenExchange {
     exchange: Exchange,
     request: Arc<Mutex<Copied>>,
     end: HttpEnd,
     max_body_bytes: usize,
-    /// Kept bytes of the answer.
+    /// The number of copied response bytes.
     kept_bytes: usize,
     recorder: Arc<HttpRecorder>,
     under_way: Arc<AtomicU32>,
 }
 
-/// The copy of a body up to a limit.
+/// A copy of a body, up to a limit.
 #[derive(Default)]
 struct Copied {
     bytes: Vec<u8>,
@@ -33,7 +33,7 @@ struct Copied {
 }
 
 impl OpenExchange {
-    /// One whose head has arrived now.
+    /// Starts an exchange whose request head has just arrived.
     pub(crate) fn begin(
         exchange: Exchange,
         max_body_bytes: usize,
@@ -50,20 +50,20 @@ impl OpenExchange {
         now_ns().saturating_sub(self.exchange.arrived_ns)
     }
 
-    /// The body of the request, which is copied as it passes.
+    /// Copies the request body as it passes.
     pub(crate) fn request_body(&self, body: AxumBody) -> AxumBody {
         let copy = RequestCopy { copied: Arc::clone(&self.request), max_body_bytes: self.max_body_bytes };
         AxumBody::new(Tee::new(body, copy))
     }
 
-    /// The head of the answer has arrived.
+    /// Records the response's head.
     pub(crate) fn answered(&mut self, status: u16, headers: &HeaderMap) {
         self.exchange.head_ns = Some(self.since_arrival_ns());
         self.exchange.status = Some(status);
         self.exchange.headers = pairs(headers);
     }
 
-    /// There is no answer of the server.
+    /// Records that the server gave no response.
     pub(crate) fn failed(&mut self, message: String) {
         self.end = HttpEnd::ServerLost;
         self.exchange.error = Some(message);
@@ -87,7 +87,7 @@ fn lock(copied: &Mutex<Copied>) -> MutexGuard<'_, Copied> {
     copied.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Copies the body of a request.
+/// Copies a request body.
 struct RequestCopy {
     copied: Arc<Mutex<Copied>>,
     max_body_bytes: usize,
@@ -106,7 +106,7 @@ impl Seen for RequestCopy {
     fn ended(&mut self, _: Passed) {}
 }
 
-/// Copies the body of the answer.
+/// Copies the response body.
 impl Seen for OpenExchange {
     fn part(&mut self, bytes: &[u8]) {
         let after_ns = self.since_arrival_ns();

@@ -1,4 +1,4 @@
-//! The head of a recorded answer.
+//! The head of a recorded response.
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::Response;
@@ -7,7 +7,7 @@ use vcr_trace::capture::{HttpEnd, HttpRecord};
 
 use crate::proxy::upstream::remove_hop_by_hop;
 
-/// Status and headers of a recorded answer.
+/// The status and headers of a recorded response.
 pub(crate) fn head_of(record: &HttpRecord) -> Response<()> {
     let body_bytes: usize = record.chunks.iter().map(|(_, bytes)| bytes.0.len()).sum();
     let status = record.status.and_then(|status| StatusCode::from_u16(status).ok());
@@ -17,7 +17,7 @@ pub(crate) fn head_of(record: &HttpRecord) -> Response<()> {
     head
 }
 
-/// The recorded headers that are valid for the answer as sent.
+/// The recorded headers that are valid for the response as it is sent.
 pub(crate) fn headers_of(record: &HttpRecord, body_bytes: usize) -> HeaderMap {
     let mut headers = HeaderMap::new();
     for (name, value) in record.headers.iter().filter(|(_, value)| value != REDACTED) {

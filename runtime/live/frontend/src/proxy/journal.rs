@@ -15,7 +15,7 @@ pub struct Journal {
     limit: usize,
 }
 
-/// Who answers a request: nobody yet, if it meets a fault first.
+/// What answered a request. Not set if a fault comes first.
 pub(crate) type AnsweredBy = Arc<OnceLock<&'static str>>;
 
 #[derive(Debug)]
@@ -25,13 +25,13 @@ struct Noted {
 }
 
 impl Journal {
-    /// A journal of this many requests.
+    /// Creates a journal of at most `limit` requests.
     #[must_use]
     pub fn new(limit: usize) -> Self {
         Self { entries: Mutex::default(), limit }
     }
 
-    /// Notes a request. Values of secret headers are left out.
+    /// Records a request. Values of secret headers are redacted.
     pub(crate) fn note(&self, parts: &Parts, body: &[u8]) -> AnsweredBy {
         let request = json!({
             "method": parts.method.as_str(),
@@ -49,7 +49,7 @@ impl Journal {
         answered_by
     }
 
-    /// The requests.
+    /// The requests as JSON.
     pub(crate) fn json(&self) -> Value {
         let shown = |noted: &Noted| {
             let mut request = noted.request.clone();
@@ -59,7 +59,7 @@ impl Journal {
         json!({"requests": self.entries().iter().map(shown).collect::<Vec<_>>()})
     }
 
-    /// Forgets them.
+    /// Removes all requests.
     pub(crate) fn clear(&self) {
         self.entries().clear();
     }

@@ -1,11 +1,10 @@
-//! HTTP in front of any server: a reverse proxy that records, and answers from its recordings.
+//! HTTP in front of any server: a reverse proxy that records, and a player that answers from recordings.
 //!
-//! A [`Proxy`] forwards every request to an [`Upstream`] and every part of the answer back as it
-//! comes. A copy goes to a recorder of [`vcr_record::http`] when the exchange ends. A [`Player`]
-//! precedes the routes of a server and answers from the recordings of
-//! [`vcr_record::playback::http`].
+//! A [`Proxy`] forwards each request to an [`Upstream`], and each part of the response as it arrives. When the
+//! exchange ends, a copy goes to a recorder of [`vcr_record::http`]. A [`Player`] runs before the routes of a
+//! server and answers from the recordings of [`vcr_record::playback::http`].
 //!
-//! Only a [`Pace`] knows engines: it has recorded answers wait for them.
+//! Only a [`Pace`] knows engines. It delays recorded responses until the engines have generated their tokens.
 
 mod address;
 mod connection;

@@ -1,4 +1,4 @@
-//! Recorded answers at the times of the engines: each part waits for its tokens.
+//! Paces recorded responses with engines: each part waits for its tokens.
 
 use std::io;
 use std::sync::OnceLock;
@@ -17,39 +17,39 @@ use crate::engine::{EngineClient, EngineError, RequestStream};
 use crate::faults::error_response;
 use crate::proxy::head::head_of;
 
-/// Has engines work for recorded answers: for their numbers of tokens, whatever the text.
+/// Lets engines generate as many tokens as recorded responses have. The generated text is not used.
 pub struct Pace {
     engines: OnceLock<EngineClient>,
     tokenizer: Tokenizer,
     count: AtomicU64,
 }
 
-/// Outputs of an engine, as far as they came.
+/// The outputs of an engine so far.
 struct Progress {
     stream: RequestStream,
     tokens: u32,
     is_done: bool,
 }
 
-/// Why there are no times.
+/// Why pacing failed.
 enum Stopped {
     Engine(EngineError),
     Refused(String),
 }
 
 impl Pace {
-    /// One whose engines are not there yet. The tokenizer counts where answers do not.
+    /// Creates a pace whose engines have not started. The tokenizer counts tokens that responses do not state.
     #[must_use]
     pub fn new(tokenizer: Tokenizer) -> Self {
         Self { engines: OnceLock::new(), tokenizer, count: AtomicU64::new(0) }
     }
 
-    /// The engines have started.
+    /// Sets the engines, which have started.
     pub fn begin(&self, engines: EngineClient) {
         _ = self.engines.set(engines);
     }
 
-    /// The tokens of a recording, if it is a generation.
+    /// The tokens of a recording. None if it is not a generation.
     pub(crate) fn tokens(&self, record: &HttpRecord) -> Option<AnswerTokens> {
         AnswerTokens::of(record, &|text| self.encode(text).len() as u64)
     }
@@ -58,7 +58,7 @@ impl Pace {
         self.tokenizer.encode(text, false).unwrap_or_default()
     }
 
-    /// Answers a request with a recording when the engines have its tokens.
+    /// Answers a request from a recording, paced by the engines.
     pub(crate) async fn play(&self, record: HttpRecord, body: &[u8], tokens: AnswerTokens) -> Response {
         let path = record.path.clone();
         match self.begun(&record, body, &tokens).await {
@@ -68,7 +68,7 @@ impl Pace {
         }
     }
 
-    /// Has an engine begin, and waits for the tokens that there are before the head of the answer.
+    /// Starts the engine request, and waits for the tokens that precede the response's head.
     async fn begun(&self, record: &HttpRecord, body: &[u8], tokens: &AnswerTokens) -> Result<Progress, Stopped> {
         let engines = self.engines.get().ok_or(Stopped::Engine(EngineError::Dead))?;
         let prompt = prompt_tokens(body, tokens.prompt_tokens, &|text| self.encode(text));
@@ -94,7 +94,7 @@ impl Pace {
 }
 
 impl Progress {
-    /// Waits until there are this many tokens.
+    /// Waits until the engine has generated this many tokens.
     async fn until(&mut self, tokens: u32) -> Result<(), Stopped> {
         while self.tokens < tokens && !self.is_done {
             let Some(output) = self.stream.next().await.map_err(Stopped::Engine)? else {
@@ -119,7 +119,7 @@ fn answer(record: HttpRecord, tokens: AnswerTokens, progress: Progress) -> Respo
     let parts = stream::unfold(Some((chunks, progress, tokens)), |state| async move {
         let (mut chunks, mut progress, tokens) = state?;
         let part = chunks.next();
-        // The engine has its last token, too, before the answer ends.
+        // The response must not end before the engine's last token.
         let due = part.as_ref().map_or(tokens.output_tokens, |(at_ns, _)| tokens.due(*at_ns));
         if progress.until(due).await.is_err() {
             let lost = io::Error::new(io::ErrorKind::ConnectionReset, "the engine was lost");

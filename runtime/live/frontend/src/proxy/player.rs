@@ -1,4 +1,4 @@
-//! Answers from recordings, before the routes of a server.
+//! Answers requests from recordings, before the routes of a server.
 
 use std::fmt;
 use std::future::Future;
@@ -28,42 +28,42 @@ use crate::proxy::journal::{AnsweredBy, Journal};
 use crate::proxy::pace::Pace;
 use crate::proxy::reverse::Proxy;
 
-/// The latest requests, for tests.
+/// The path of the latest requests, for tests.
 const REQUESTS_PATH: &str = "/_vcr/requests";
 
-/// Paths that the server itself answers: they describe the server, not the model.
+/// Paths that the server itself answers, because they describe the server and not the model.
 const OPERATIONS: [&str; 7] = ["/health", "/ready", "/ping", "/load", "/metrics", "/version", "/openapi.json"];
 
-/// How an unrecorded request is handled.
+/// What to do with a request that was not recorded.
 pub enum Misses {
-    /// It is refused, and `stop` is called, if there is one.
+    /// Refuse it, and call `stop` if it is set.
     Refuse {
-        /// Ends the server.
+        /// Stops the server.
         stop: Option<Box<dyn Fn() + Send + Sync>>,
     },
-    /// The server answers as without a tape.
+    /// Let the simulated server answer it.
     Simulate,
-    /// It is passed on and recorded.
+    /// Forward it and record the exchange.
     Record(Box<Proxy>),
 }
 
-/// When recorded answers come.
+/// When the parts of recorded responses are sent.
 pub enum Times {
-    /// At their recorded times, divided by this.
+    /// At their recorded times, divided by this factor.
     Recorded(f64),
-    /// At the engines' token times. Parts without tokens come at their recorded times.
+    /// When the engines have generated their tokens. Parts without tokens use their recorded times.
     Engines(Arc<Pace>),
 }
 
-/// Answers from a tape, and notes requests.
+/// Answers from a tape and records requests in a journal.
 pub struct Player {
     /// The tape, if there is one.
     pub tape: Option<Arc<HttpTape>>,
-    /// How unrecorded requests are handled.
+    /// What to do with a request that was not recorded.
     pub misses: Misses,
-    /// When recorded answers come.
+    /// When the parts of recorded responses are sent.
     pub times: Times,
-    /// The latest requests, served at `/_vcr/requests`, if they are kept.
+    /// The latest requests for `/_vcr/requests`, if they are kept.
     pub journal: Option<Journal>,
 }
 
@@ -112,7 +112,7 @@ impl Player {
     async fn played(&self, request: Request, next: Next<'_>) -> Response {
         let start = Instant::now();
         let (parts, body) = request.into_parts();
-        // The layers around have limits of their own.
+        // The outer layers have their own limits.
         let body = match to_bytes(body, usize::MAX).await {
             Ok(body) => body,
             Err(error) => return error_response(parts.uri.path(), 400, Some(&error.to_string()), None, None),
@@ -159,7 +159,7 @@ impl Player {
     }
 }
 
-/// Notes who answers a request.
+/// Records what answered a request.
 fn note(parts: &Parts, answered_by: &'static str) {
     if let Some(noted) = parts.extensions.get::<AnsweredBy>() {
         _ = noted.set(answered_by);
@@ -177,7 +177,7 @@ fn served(journal: &Journal, method: &Method) -> Response {
     }
 }
 
-/// The answer to a request that is not on the tape.
+/// The response to a request that is not on the tape.
 fn refused(path: &str, miss: &Miss) -> Response {
     let message = message_of(miss);
     tracing::warn!("{message}");
@@ -203,7 +203,7 @@ fn message_of(miss: &Miss) -> String {
     format!("not on the tape: {request}; the nearest recording, {}, differs in {}", nearest.id, differences.join(", "))
 }
 
-/// Answers as recorded, at the recorded times after `start`.
+/// Plays a recorded response. Times count from `start`.
 async fn play(record: HttpRecord, start: Instant, time_scale: f64) -> Response {
     let due = move |after_ns: u64| start + Duration::from_nanos((after_ns as f64 / time_scale) as u64);
     let head = head_of(&record);
@@ -219,8 +219,7 @@ async fn play(record: HttpRecord, start: Instant, time_scale: f64) -> Response {
                     return Some((Ok(Bytes::from(bytes.0)), (chunks, end_ns)));
                 }
                 sleep_until(due(end_ns?)).await;
-                // Buffered data is sent when a body has nothing more for now; an error would
-                // discard it.
+                // Yield, so that hyper sends the buffered data first. An error would discard it.
                 yield_now().await;
                 let lost = || Err(io::Error::new(io::ErrorKind::ConnectionReset, "the recorded answer broke off"));
                 is_lost.then(|| (lost(), (chunks, None)))

@@ -1,4 +1,4 @@
-//! The proxy: passes requests on, and answers back.
+//! The proxy: forwards requests and responses.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -23,16 +23,16 @@ use crate::tee::Tee;
 /// Settings of a proxy.
 #[derive(Clone, Copy, Debug)]
 pub struct ProxyOptions {
-    /// Limit of a body on the tape, in bytes. Longer ones are passed on all the same.
+    /// Limit of a recorded body, in bytes. Longer bodies are still forwarded.
     pub max_body_bytes: usize,
 }
 
-/// Forwards requests to a server, and records the exchanges.
+/// Forwards requests to a server and records the exchanges.
 pub struct Proxy {
     upstream: Arc<Upstream>,
     recorder: Arc<HttpRecorder>,
     options: ProxyOptions,
-    /// Faults that clients meet.
+    /// The client faults.
     faults: Option<FaultLayer>,
     /// The page at `/_vcr/`, if there is one.
     page: Option<Arc<Page>>,
@@ -40,7 +40,7 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// A proxy of a server.
+    /// Creates a proxy for a server.
     #[must_use]
     pub fn new(
         upstream: Arc<Upstream>,
@@ -51,13 +51,13 @@ impl Proxy {
         Self { upstream, recorder, options, faults, page: None, under_way: Arc::default() }
     }
 
-    /// This proxy with a page that shows the relayed exchanges.
+    /// Adds a page that shows the exchanges.
     #[must_use]
     pub fn with_page(self, page: Option<Arc<Page>>) -> Self {
         Self { page, ..self }
     }
 
-    /// Passes a request on.
+    /// Forwards a request.
     pub(crate) async fn forward(&self, request: Request) -> Response {
         let (parts, body) = request.into_parts();
         let path = parts.uri.path().to_owned();
@@ -93,7 +93,7 @@ impl Proxy {
     }
 }
 
-/// The HTTP feature that is not relayed: another protocol on the same connection.
+/// The name of an HTTP feature that cannot be forwarded: one that switches the protocol of the connection.
 fn upgrade_of(method: &Method, headers: &HeaderMap) -> Option<String> {
     if *method == Method::CONNECT {
         return Some("CONNECT".to_owned());

@@ -1,4 +1,4 @@
-//! The server behind the proxy, and connections to it.
+//! The server behind the proxy, and the connections to it.
 
 use std::io;
 use std::path::Path;
@@ -22,12 +22,11 @@ use crate::proxy::address::Address;
 use crate::proxy::connection::{Sender, Tls, Unsent};
 use crate::tee::with_causes;
 
-/// Longest wait for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Idle connections that are kept.
+/// The maximum number of idle connections.
 const IDLE_MAX: usize = 256;
 
-/// Headers that concern one connection.
+/// Headers that apply to one connection only.
 const HOP_BY_HOP: [HeaderName; 6] = [
     header::CONNECTION,
     HeaderName::from_static("keep-alive"),
@@ -37,7 +36,7 @@ const HOP_BY_HOP: [HeaderName; 6] = [
     header::UPGRADE,
 ];
 
-/// Why a server cannot be reached.
+/// Why a request to the server failed.
 #[derive(Debug, thiserror::Error)]
 pub enum UpstreamError {
     #[error("cannot connect to {address}: {reason}")]
@@ -78,7 +77,7 @@ pub struct Upstream {
     idle: Mutex<Vec<Sender>>,
 }
 
-/// The body of an answer. Its connection is kept for the next request once it has ended.
+/// The body of a response. At its end, its connection becomes available for the next request.
 pub(crate) struct AnswerBody {
     incoming: Incoming,
     sender: Option<Sender>,
@@ -86,8 +85,8 @@ pub(crate) struct AnswerBody {
 }
 
 impl Upstream {
-    /// The server at an address. Its certificate is checked against the system's authorities and
-    /// the PEM file `authorities`. Does not connect yet.
+    /// Creates the server at an address, without connecting. Its certificate is checked against the system's
+    /// authorities and the PEM file `authorities`.
     pub fn new(address: Address, authorities: Option<&Path>) -> Result<Arc<Self>, UpstreamError> {
         let failed = |reason: String| UpstreamError::Tls { address: address.to_string(), reason };
         let tls = match (address.is_tls, authorities) {
@@ -107,7 +106,7 @@ impl Upstream {
         Ok(Arc::new(Self { address, host, tls, idle: Mutex::default() }))
     }
 
-    /// Where it is.
+    /// The server's address.
     #[must_use]
     pub fn address(&self) -> &Address {
         &self.address
@@ -133,7 +132,7 @@ impl Upstream {
                 }
                 return Err(self.lost("it was closed at once".to_owned()));
             }
-            // Others may use a connection of HTTP/2 meanwhile.
+            // Other requests can share an HTTP/2 connection meanwhile.
             if let Some(shared) = sender.shared() {
                 self.keep(shared);
             }
@@ -144,27 +143,27 @@ impl Upstream {
                     let sender = Some(sender).filter(|_| !is_shared);
                     return Ok(response.map(|incoming| AnswerBody { incoming, sender, upstream: Arc::clone(self) }));
                 }
-                // The server had closed a connection that was kept.
+                // The server closed an idle connection; try another one.
                 Err(Unsent { request: Some(unsent), .. }) if is_kept => request = unsent,
                 Err(Unsent { error, .. }) => return Err(self.lost(with_causes(&error))),
             }
         }
     }
 
-    /// A request for the server: its path, and the headers that are not for this connection alone.
+    /// Converts a request for the server: changes its path, and removes headers that apply to one connection only.
     fn request(&self, mut parts: Parts, body: AxumBody) -> Result<Request<AxumBody>, UpstreamError> {
         let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
         let path = format!("{}{path}", self.address.path);
         let invalid = |reason: String| UpstreamError::Request { address: self.address.to_string(), reason };
         parts.uri = path.parse::<Uri>().map_err(|error| invalid(error.to_string()))?;
         remove_hop_by_hop(&mut parts.headers);
-        // Bodies begin at once.
+        // Bodies are sent without waiting for `100 Continue`.
         parts.headers.remove(header::EXPECT);
         parts.extensions.clear();
         Ok(Request::from_parts(parts, body))
     }
 
-    /// Completes a request for a connection of this version.
+    /// Completes a request for the HTTP version of the connection.
     fn complete(&self, request: &mut Request<AxumBody>, is_http2: bool) -> Result<(), UpstreamError> {
         *request.version_mut() = if is_http2 { Version::HTTP_2 } else { Version::HTTP_11 };
         let path = request.uri().path_and_query().cloned();
@@ -206,7 +205,7 @@ impl Upstream {
     }
 }
 
-/// Removes headers that concern one connection.
+/// Removes headers that apply to one connection only.
 pub(crate) fn remove_hop_by_hop(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(header::CONNECTION)
@@ -247,7 +246,7 @@ impl Body for AnswerBody {
         let polled = Pin::new(&mut self.incoming).poll_frame(context);
         match &polled {
             Poll::Ready(None) => self.keep_connection(),
-            // It is no longer usable.
+            // After an error, the connection cannot be used again.
             Poll::Ready(Some(Err(_))) => self.sender = None,
             _ => {}
         }

@@ -1,5 +1,4 @@
-//! The adapters that requests may name, and their coming and going while the server
-//! runs.
+//! The LoRA adapters that requests can select. They can be loaded and unloaded while the server runs.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -16,25 +15,25 @@ pub struct Adapters(Arc<Inner>);
 #[derive(Debug, Default)]
 struct Inner {
     listed: RwLock<Vec<LoraRequest>>,
-    /// The number of the adapter that was loaded last; changes go one after the other.
+    /// The id of the adapter that was loaded last. The lock makes changes happen one after the other.
     last: Mutex<u64>,
 }
 
-/// An adapter to be loaded.
+/// An adapter to load.
 #[derive(Clone, Debug)]
 pub struct NewAdapter {
-    /// The name that requests give as their model.
+    /// The name by which requests select the adapter.
     pub name: String,
-    /// Where it would be; nothing is read from there.
+    /// The adapter's path. Nothing is read from it.
     pub path: String,
-    /// Replace the adapter of this name.
+    /// Whether to replace an adapter with the same name.
     pub load_inplace: bool,
-    /// Whether its weights belong to a mixture of experts.
+    /// Whether the weights belong to a mixture-of-experts model.
     pub is_3d: bool,
 }
 
 impl Adapters {
-    /// Adapters that exist from the start: names and paths.
+    /// Creates adapters from names and paths, which exist from the start.
     #[must_use]
     pub fn new(modules: impl IntoIterator<Item = (String, String)>) -> Self {
         let adapter = |((name, path), int_id)| LoraRequest { name, int_id, path, ..LoraRequest::default() };
@@ -49,14 +48,14 @@ impl Adapters {
         self.0.listed.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The adapter of this name.
+    /// The adapter with this name.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<LoraRequest> {
         let listed = self.0.listed.read().unwrap_or_else(PoisonError::into_inner);
         listed.iter().find(|adapter| adapter.name == name).cloned()
     }
 
-    /// Loads the adapters that are listed from the start into the engines.
+    /// Loads the listed adapters into the engines.
     pub async fn load_listed(&self, engines: &EngineClient) -> Result<(), ApiError> {
         for adapter in self.all() {
             add(engines, &adapter).await?;
@@ -64,11 +63,10 @@ impl Adapters {
         Ok(())
     }
 
-    /// Loads an adapter into the engines and lists it. Names of the model itself are
-    /// `taken`.
+    /// Loads an adapter into the engines and lists it. `taken` contains the names of the model.
     ///
     /// # Errors
-    /// In vLLM's words.
+    /// As in vLLM, with its texts.
     pub async fn load(&self, engines: &EngineClient, taken: &[String], new: NewAdapter) -> Result<(), ApiError> {
         ensure_enabled(engines)?;
         for (field, value) in [("lora_name", &new.name), ("lora_path", &new.path)] {
@@ -96,7 +94,7 @@ impl Adapters {
         let NewAdapter { name, path, load_inplace, is_3d } = new;
         let adapter = LoraRequest { name, int_id, path, load_inplace, is_3d, ..LoraRequest::default() };
         add(engines, &adapter).await?;
-        // Requests with it must not load it in place once more.
+        // Requests that use the adapter must not load it again.
         self.list(LoraRequest { load_inplace: false, ..adapter });
         Ok(())
     }
@@ -109,10 +107,10 @@ impl Adapters {
         }
     }
 
-    /// Unloads an adapter from the engines and from the list.
+    /// Unloads an adapter from the engines and removes it from the list.
     ///
     /// # Errors
-    /// In vLLM's words.
+    /// As in vLLM, with its texts.
     pub async fn unload(&self, engines: &EngineClient, name: &str, int_id: Option<u64>) -> Result<(), ApiError> {
         ensure_enabled(engines)?;
         let _last = self.0.last.lock().await;
@@ -127,7 +125,7 @@ impl Adapters {
         let removed =
             removed.map_err(|error| ApiError::internal(format!("failed to unload LoRA adapter `{name}`: {error}")))?;
         if !removed {
-            // It has made room for others.
+            // The engine has already evicted it.
             return Err(ApiError::internal(format!(
                 "engine rejected removal of LoRA adapter `{name}` with id {expected}"
             )));

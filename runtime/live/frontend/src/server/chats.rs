@@ -8,27 +8,27 @@ use vcr_text::{ReasoningForm, Value};
 /// Settings of chats.
 #[derive(Clone, Debug, Default)]
 pub struct ChatOptions {
-    /// How the model writes its reasoning, if that is separated.
+    /// The reasoning format, if reasoning is separated from the answer.
     pub reasoning: Option<ReasoningForm>,
-    /// How calls of tools are found.
+    /// How to find tool calls.
     pub calls: CallParsing,
-    /// The probability of a call where a request leaves that to the model.
+    /// The probability of a tool call if the request leaves the choice to the model.
     pub call_probability: f64,
-    /// The role of answers, unless it is `assistant`.
+    /// The role of answers, if not `assistant`.
     pub response_role: Option<String>,
-    /// Leave tools out of prompts of requests that want no calls.
+    /// Whether to leave tools out of prompts whose request wants no tool call.
     pub excludes_unused_tools: bool,
-    /// Variables of the chat template that requests may override.
+    /// Variables for the chat template, which requests may override.
     pub template_kwargs: BTreeMap<String, Value>,
 }
 
-/// How calls of tools are found in answers.
+/// How tool calls are found in answers.
 #[derive(Clone, Debug, Default)]
 pub enum CallParsing {
-    /// They are not.
+    /// Tool calls are not searched for.
     #[default]
     Disabled,
-    /// It is not known how this model writes them.
+    /// The model's call format is unknown, for this reason.
     Unavailable(String),
     Form(&'static CallForm),
 }

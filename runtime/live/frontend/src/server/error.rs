@@ -1,4 +1,4 @@
-//! Errors as vLLM answers them.
+//! Errors in vLLM's format.
 
 use std::borrow::Cow;
 
@@ -15,15 +15,15 @@ use crate::engine::EngineError;
 /// A kind of error that clients can distinguish.
 #[derive(Debug)]
 pub struct ErrorKind {
-    /// The HTTP status, which is `code` of the error object.
+    /// The HTTP status, which is also the error object's `code`.
     pub status: StatusCode,
-    /// `type` of the error object.
+    /// The error object's `type`.
     pub name: &'static str,
-    /// The reasons for it, as the reference has them.
+    /// When the error occurs, for the reference documentation.
     pub meaning: &'static str,
 }
 
-/// All kinds, in the order of their statuses.
+/// All kinds, by status.
 pub const ERROR_KINDS: [&ErrorKind; 11] = [
     &INVALID,
     &MALFORMED,
@@ -92,13 +92,13 @@ const BUSY: ErrorKind = ErrorKind {
     meaning: "`--max-num-queued-reqs` or `--max-num-queued-tokens` is reached",
 };
 
-/// An error for a client: a status and vLLM's error object.
+/// An error response: a status and vLLM's error object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiError {
     pub status: StatusCode,
     pub kind: &'static str,
     pub message: String,
-    /// The parameter it is about.
+    /// The invalid parameter.
     pub param: Option<Cow<'static, str>>,
 }
 
@@ -107,26 +107,26 @@ impl ApiError {
         Self { status: kind.status, kind: kind.name, message: message.into(), param: None }
     }
 
-    /// A request that cannot be served unchanged.
+    /// An invalid request, which must be changed.
     #[must_use]
     pub fn invalid(message: impl Into<String>) -> Self {
         Self::new(&INVALID, message)
     }
 
-    /// A body that is not a request at all.
+    /// A body that cannot be parsed as a request.
     #[must_use]
     pub fn malformed(message: impl Into<String>) -> Self {
         Self::new(&MALFORMED, message)
     }
 
-    /// Something that vLLM has and that is not simulated.
+    /// A feature of vLLM that is not simulated.
     #[must_use]
     pub fn not_simulated(what: &str) -> Self {
         let message = format!("{what} is not simulated.");
         Self::new(&NOT_SIMULATED, message)
     }
 
-    /// As [`ApiError::invalid`], because of one parameter.
+    /// Like [`ApiError::invalid`], for one parameter.
     #[must_use]
     pub fn invalid_param(param: &'static str, message: impl Into<String>) -> Self {
         Self { param: Some(param.into()), ..Self::invalid(message) }
@@ -139,19 +139,19 @@ impl ApiError {
         Self { param: Some("model".into()), ..Self::not_found(message) }
     }
 
-    /// Something that this client may not do.
+    /// An action that this client may not perform.
     #[must_use]
     pub fn forbidden(message: impl Into<String>) -> Self {
         Self::new(&FORBIDDEN, message)
     }
 
-    /// Something that does not exist.
+    /// An object that does not exist.
     #[must_use]
     pub fn not_found(message: impl Into<String>) -> Self {
         Self::new(&NOT_FOUND, message)
     }
 
-    /// A request with a chat template of its own.
+    /// A request that contains a chat template.
     #[must_use]
     pub fn untrusted_template() -> Self {
         Self::invalid(
@@ -160,7 +160,7 @@ impl ApiError {
         )
     }
 
-    /// A body that came too slowly.
+    /// A body that arrived too slowly.
     #[must_use]
     pub fn too_slow() -> Self {
         Self::new(&TOO_SLOW, "The request body took too long to arrive.")
@@ -172,13 +172,13 @@ impl ApiError {
         Self::new(&TOO_LARGE, format!("The request body is too large: expected at most {max_bytes} bytes."))
     }
 
-    /// A failure that is not the client's.
+    /// A failure of the server.
     #[must_use]
     pub fn internal(message: impl Into<String>) -> Self {
         Self::new(&INTERNAL, message)
     }
 
-    /// Something that may work later.
+    /// A temporary failure.
     #[must_use]
     pub fn unavailable(message: impl Into<String>) -> Self {
         Self::new(&UNAVAILABLE, message)
@@ -194,7 +194,7 @@ impl ApiError {
         }
     }
 
-    /// The error object, its fields in vLLM's order.
+    /// The error object. Its fields have vLLM's order.
     #[must_use]
     pub fn body(&self) -> ErrorBody<'_> {
         let Self { status, kind, message, param } = self;
@@ -233,7 +233,7 @@ impl From<EngineError> for ApiError {
     }
 }
 
-/// Answers errors in the words of the API that a path belongs to.
+/// Returns a function that formats errors for the API of this path.
 pub(crate) fn refusal(path: &str) -> fn(&ApiError) -> Response {
     match path.starts_with("/v1/messages") {
         true => |error| (error.status, Json(anthropic::error(error.status.as_u16(), &error.message))).into_response(),
@@ -241,7 +241,7 @@ pub(crate) fn refusal(path: &str) -> fn(&ApiError) -> Response {
     }
 }
 
-/// Among the extensions of a response: why the server failed, for the log.
+/// An extension of responses: why the server failed, for the log.
 #[derive(Clone, Debug)]
 pub(crate) struct Failure(pub(crate) String);
 

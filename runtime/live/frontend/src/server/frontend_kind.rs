@@ -1,11 +1,11 @@
-//! Which of vLLM's frontends the server is like.
+//! vLLM's frontends that can be simulated.
 
 /// A frontend of vLLM 0.33.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FrontendKind {
-    /// The API server in Python, which `vllm serve` starts.
+    /// The Python API server, which `vllm serve` starts.
     #[default]
     Python,
-    /// The one in Rust, which it starts with `VLLM_USE_RUST_FRONTEND=1`.
+    /// The Rust frontend, which `vllm serve` starts if `VLLM_USE_RUST_FRONTEND=1`.
     Rust,
 }

@@ -1,11 +1,11 @@
-//! Names of requests.
+//! Ids of requests.
 
 use std::fmt::{self, Write as _};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use vcr_core::seed::mix;
 
-/// A name of thirty-two hexadecimal digits.
+/// An id of 32 hexadecimal digits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LongId(u64, u64);
 
@@ -15,7 +15,7 @@ impl fmt::Display for LongId {
     }
 }
 
-/// A name of eight hexadecimal digits.
+/// An id of 8 hexadecimal digits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ShortId(u32);
 
@@ -25,7 +25,7 @@ impl fmt::Display for ShortId {
     }
 }
 
-/// Makes up names that no other process makes.
+/// Creates ids that are unique across processes.
 #[derive(Debug)]
 pub(crate) struct RequestIds {
     base: u64,
@@ -35,7 +35,7 @@ pub(crate) struct RequestIds {
 impl RequestIds {
     pub(crate) fn new() -> Self {
         let mut bytes = [0; 8];
-        // Without the system's randomness names only repeat after a restart.
+        // If the system has no randomness, ids may repeat after a restart.
         _ = getrandom::fill(&mut bytes);
         Self { base: u64::from_le_bytes(bytes), next: AtomicU64::new(0) }
     }
@@ -45,29 +45,29 @@ impl RequestIds {
         mix(!self.base ^ self.next.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Thirty-two hexadecimal digits, which are written only where they are shown.
+    /// An id of 32 hexadecimal digits. It is formatted only if it is shown.
     pub(crate) fn long(&self) -> LongId {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         LongId(mix(self.base ^ number), mix(!self.base ^ number))
     }
 
-    /// Eight hexadecimal digits.
+    /// An id of 8 hexadecimal digits.
     pub(crate) fn next(&self) -> String {
         self.short().to_string()
     }
 
-    /// Eight hexadecimal digits, which are written only where they are shown.
+    /// An id of 8 hexadecimal digits. It is formatted only if it is shown.
     pub(crate) fn short(&self) -> ShortId {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         ShortId((mix(self.base ^ number) >> 32) as u32)
     }
 
-    /// `start`, a dash and eight hexadecimal digits, written at once.
+    /// `start`, a dash and 8 hexadecimal digits.
     pub(crate) fn behind(&self, start: &str) -> String {
         let mut name = String::with_capacity(start.len() + 9);
         name.push_str(start);
         name.push('-');
-        // A text takes all that is written to it.
+        // Writing to a string cannot fail.
         _ = write!(name, "{}", self.short());
         name
     }

@@ -26,18 +26,18 @@ use responses::{RepeatedMemory, ResponseStore};
 use schema_backend::SchemaBackend;
 use structures::{StructureCheck, Structures};
 
-/// The server's state. Handlers share it.
+/// The server's state, shared by all handlers.
 pub struct App {
     pub engines: EngineClient,
     pub model: Model,
-    /// Settings.
+    /// Settings of the server.
     pub options: ServerOptions,
     pub(crate) ids: RequestIds,
     pub(crate) responses: ResponseStore,
     pub(crate) repeated: RepeatedMemory,
     pub(crate) images: Images,
     pub(crate) structures: Structures,
-    /// Requests for text in progress, for `/load`.
+    /// The number of text requests in progress, for `/load`.
     pub(crate) load: AtomicUsize,
     ready_at: Instant,
 }
@@ -45,46 +45,44 @@ pub struct App {
 /// Settings of the server.
 #[derive(Clone, Debug, Default)]
 pub struct ServerOptions {
-    /// How long `/ready` is refused after the start.
+    /// How long `/ready` fails after the start.
     pub startup_duration: Duration,
-    /// The frontend of vLLM that this one is like.
+    /// The simulated frontend of vLLM.
     pub frontend: FrontendKind,
-    /// What `/server_info` tells of a server of SGLang, if this is one.
+    /// SGLang's settings for `/server_info`. Set if SGLang's server is simulated.
     pub sglang: Option<serde_json::Map<String, serde_json::Value>>,
-    /// What decides whether JSON schemas of outputs are taken.
+    /// The backend that decides which JSON schemas are accepted.
     pub schema_backend: SchemaBackend,
-    /// Describe the routes at `/openapi.json`, as the Python frontend does.
+    /// Whether to serve an OpenAPI document at `/openapi.json`, as the Python frontend does.
     pub has_document: bool,
-    /// The tokenizer's configuration for `/tokenizer_info`, which is not served without it.
+    /// The tokenizer's configuration for `/tokenizer_info`. Without it, that path is not served.
     pub tokenizer_info: Option<serde_json::Value>,
-    /// End each stream with its usage, whatever its request asks for.
+    /// Whether each stream ends with usage, even if the request does not ask for it.
     pub forces_usage: bool,
-    /// Name tokens of logprobs by their ids, by default.
+    /// Whether logprobs name tokens by id by default.
     pub tokens_as_ids: bool,
-    /// Tell in each usage how many prompt tokens were cached.
+    /// Whether usage contains the number of cached prompt tokens.
     pub enable_prompt_tokens_details: bool,
-    /// The name of the engines for others, with the rank behind it if there are several.
+    /// The engine id for other servers. With several ranks, the rank is appended.
     pub engine_id: String,
-    /// Give requests that are sampled without a seed one of their own, so that the
-    /// same prompt gets several answers.
+    /// Whether to give requests without a seed their own seed, so that equal prompts get different answers.
     pub is_varied: bool,
-    /// The share of a prompt that must be cached for an answer, unless its request states another
-    /// one.
+    /// The default share of a prompt that must be cached for an answer.
     pub least_cached: Option<f64>,
-    /// Memory for responses that the Responses API stores; 0 stores none.
+    /// Memory limit for stored responses, in bytes. 0 stores none.
     pub stored_responses_bytes: usize,
     /// Settings of chats.
     pub chat: ChatOptions,
-    /// Checks structures of outputs before an engine gets them, if its source of tokens follows them.
+    /// Checks structured outputs before a request reaches an engine, if the token source follows them.
     pub structures: Option<StructureCheck>,
-    /// Images in answers, if there may be any.
+    /// Settings of images in answers, if enabled.
     pub images: Option<ImageOptions>,
-    /// Where the outputs of an encoder without a language model are.
+    /// Where to fetch the outputs of an encoder-only server.
     pub encoder: Option<EncoderAddress>,
 }
 
 impl App {
-    /// A server of `model` on `engines`.
+    /// Creates a server of `model` on `engines`.
     #[must_use]
     pub fn new(engines: EngineClient, model: Model, options: ServerOptions) -> Arc<Self> {
         let ready_at = Instant::now() + options.startup_duration;
@@ -102,20 +100,20 @@ impl App {
         })
     }
 
-    /// Whether the start-up delay has passed and every engine serves.
+    /// Whether the startup delay is over and all engines are healthy.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         Instant::now() >= self.ready_at && self.engines.is_healthy()
     }
 
-    /// Counts a request for text until the guard is dropped.
+    /// Counts a text request until the guard is dropped.
     pub(crate) fn count(self: &Arc<Self>) -> Counted {
         self.load.fetch_add(1, Ordering::Relaxed);
         Counted(Arc::clone(self))
     }
 }
 
-/// A request that `/load` counts.
+/// A text request that `/load` counts.
 pub(crate) struct Counted(Arc<App>);
 
 impl Counted {
@@ -130,7 +128,7 @@ impl Drop for Counted {
     }
 }
 
-/// The time, in seconds since 1970.
+/// The current time in seconds since 1970.
 pub(crate) fn unix_s() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
 }

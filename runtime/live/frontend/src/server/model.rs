@@ -1,4 +1,4 @@
-//! The served model: its names, its text and its limits.
+//! The served model: its names, tokenizer and limits.
 
 use std::cmp::Ordering;
 
@@ -10,39 +10,39 @@ use super::error::ApiError;
 use super::frontend_kind::FrontendKind;
 use crate::media::MediaRules;
 
-/// Texts of at least this length are refused by their length, if it exceeds the limit for certain.
+/// Longer texts are refused without tokenizing them if they certainly exceed the limit.
 const LONG_TEXT_BYTES: usize = 64 * 1024;
 
-/// Facts of the served model.
+/// The served model.
 #[derive(Clone, Debug)]
 pub struct Model {
-    /// Its names; answers have the first.
+    /// The model's names. Responses use the first.
     pub names: Vec<String>,
-    /// Where it was found, for `/v1/models`.
+    /// The model's folder or name, for `/v1/models`.
     pub root: String,
     pub tokenizer: Tokenizer,
-    /// Its chat template; none refuses chats.
+    /// The chat template. Without one, chats are refused.
     pub template: Option<ChatTemplate>,
-    /// Sampling defaults.
+    /// Default sampling parameters.
     pub generation: GenerationConfig,
-    /// Tokens that end a text, the first being the one that engines call so.
+    /// Tokens that end a text. The first is the engines' EOS token.
     pub eos_tokens: Vec<u32>,
-    /// The longest sequence of the engines.
+    /// The maximum length of a sequence.
     pub max_model_len: u32,
-    /// The size of its vocabulary, which may be larger than the tokenizer's.
+    /// The size of the vocabulary, which may be larger than the tokenizer's.
     pub vocab_size: u32,
-    /// Numbers in an embedding.
+    /// Dimensions of an embedding.
     pub embedding_dimensions: u32,
-    /// How images, audio and video are accounted.
+    /// How images, audio and video are counted.
     pub media: MediaRules,
     pub adapters: Adapters,
-    /// The frontend of vLLM whose errors name an unknown model.
+    /// The simulated frontend of vLLM, which decides the error texts.
     pub frontend: FrontendKind,
 }
 
 impl Model {
-    /// Checks the `model` of a request; a missing or empty one means the served model. Returns the name for
-    /// its answer, which is the model's first name or the adapter's name, and the adapter if it names one.
+    /// Finds the model or adapter that a request names. A missing or empty name means the served model. Returns the
+    /// name for the response, and the adapter if one is named.
     pub fn resolve(&self, asked: Option<&str>) -> Result<(String, Option<LoraRequest>), ApiError> {
         let first = self.names.first().cloned().unwrap_or_default();
         match asked.filter(|name| !name.is_empty()) {
@@ -55,7 +55,7 @@ impl Model {
         }
     }
 
-    /// No model has this name.
+    /// The error for an unknown model name.
     fn unknown(&self, name: &str) -> ApiError {
         let error = ApiError::unknown_model(name);
         match self.frontend {
@@ -66,7 +66,7 @@ impl Model {
         }
     }
 
-    /// Tokens of an output at most, for a prompt of this length.
+    /// The maximum length of the output for a prompt of this length.
     pub fn max_tokens(&self, asked: Option<u32>, prompt_tokens: usize) -> Result<u32, ApiError> {
         let limit = self.max_model_len;
         let start = format!("This model's maximum context length is {limit} tokens. However, your prompt");
@@ -89,7 +89,7 @@ impl Model {
         }
     }
 
-    /// Refuses a prompt that is longer than the model's longest sequence.
+    /// Refuses a prompt that is longer than the maximum model length.
     pub fn check_prompt(&self, prompt_tokens: usize) -> Result<(), ApiError> {
         let limit = self.max_model_len;
         if prompt_tokens <= limit as usize {
@@ -102,8 +102,8 @@ impl Model {
         Err(self.too_long(&format!("{prompt_tokens}"), &end))
     }
 
-    /// Refuses a text with more tokens than the model's longest sequence. The server in Python stops counting
-    /// beyond that, so its error only says how many tokens the text has at least.
+    /// Refuses a text with more tokens than the maximum model length. The Python server stops counting there, so
+    /// its error says "at least".
     pub fn check_text_prompt(&self, prompt_tokens: usize) -> Result<(), ApiError> {
         let counted = self.max_model_len as usize + 1;
         if self.frontend == FrontendKind::Rust || prompt_tokens < counted {
@@ -124,9 +124,8 @@ impl Model {
         )
     }
 
-    /// Refuses a long text that cannot fit the model's longest sequence even if it has only
-    /// the longest tokens: by its length, as vLLM does, since its tokens take far more time and
-    /// memory. Shorter texts are refused by the number of their tokens.
+    /// Refuses a long text that is too long even if it consists of the longest tokens. As in vLLM, this avoids
+    /// tokenizing it, which takes far more time and memory. Shorter texts are refused by their number of tokens.
     pub fn check_text(&self, text: &str) -> Result<(), ApiError> {
         if text.len() < LONG_TEXT_BYTES {
             return Ok(());
@@ -146,13 +145,13 @@ impl Model {
         ))
     }
 
-    /// The tokens of a prompt that is not cut, as [`Model::encode`] returns them.
+    /// Tokenizes a prompt that must not be truncated.
     pub fn encode_whole(&self, text: &str, add_special: bool) -> Result<Vec<u32>, ApiError> {
         self.check_text(text)?;
         self.encode(text, add_special)
     }
 
-    /// The tokens of a text.
+    /// Tokenizes a text.
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, ApiError> {
         self.tokenizer.encode(text, add_special).map_err(|error| ApiError::invalid(error.to_string()))
     }
@@ -160,7 +159,7 @@ impl Model {
 
 #[cfg(test)]
 impl Model {
-    /// The built-in model as tests need it.
+    /// A model for tests, with the built-in tokenizer.
     pub(crate) fn builtin() -> Self {
         let tokenizer = Tokenizer::builtin();
         Self {
@@ -198,7 +197,7 @@ mod tests {
         let model = model();
         assert_eq!(model.resolve(None).expect("the first"), ("sim".to_owned(), None));
         assert_eq!(model.resolve(Some("")).expect("the first").0, "sim");
-        // As in vLLM, answers have the first name.
+        // As in vLLM, responses use the first name.
         assert_eq!(model.resolve(Some("other")).expect("the second").0, "sim");
         assert!(model.resolve(Some("fine")).expect("an adapter").1.is_some());
         assert_eq!(model.resolve(Some("x")), Err(ApiError::unknown_model("x")));
@@ -216,7 +215,7 @@ mod tests {
         assert!(message(100).contains("your prompt fills it with 100 input tokens, leaving no room"));
     }
 
-    /// A text is refused by its length only if no tokens could make it fit.
+    /// A text is refused by its length only if no tokenization could make it fit.
     #[test]
     fn texts_that_cannot_fit_are_refused_by_their_length() {
         let longest = |model: &Model| model.max_model_len as usize * model.tokenizer.max_token_chars();
@@ -229,9 +228,9 @@ mod tests {
         let numbers =
             format!("passed {} input characters. However, the model's context length is only 20000", most + 1);
         assert!(error.message.contains(&numbers), "{}", error.message);
-        // Characters count, not bytes.
+        // The limit is in characters, not bytes.
         assert_eq!(model.check_text(&"\u{e4}".repeat(most)), Ok(()));
-        // Short ones are counted in tokens.
+        // Short texts are counted in tokens.
         let model = Model { max_model_len: 10, ..model };
         assert_eq!(model.check_text(&"a".repeat(LONG_TEXT_BYTES - 1)), Ok(()));
         assert!(model.check_text(&"a".repeat(LONG_TEXT_BYTES)).is_err());

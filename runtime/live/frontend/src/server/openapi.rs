@@ -1,4 +1,4 @@
-//! The OpenAPI document of the routes, as FastAPI serves one.
+//! The OpenAPI document of the routes, as FastAPI serves it.
 
 use axum::Json;
 use axum::Router;
@@ -9,10 +9,10 @@ use hyper::service::Service;
 use hyper_util::service::TowerToHyperService;
 use serde_json::{Map, Value, json};
 
-/// The document of the paths that `router` has. It is asked for the methods of each.
+/// Builds the document for these paths of `router`. The router is asked for the methods of each path.
 pub(super) async fn document(router: Router, paths: Vec<&'static str>) -> Json<Value> {
     let mut described = Map::new();
-    // Calls of gRPC are described by their messages.
+    // gRPC calls are described by their protocol buffers.
     for path in paths.into_iter().filter(|path| !path.starts_with("/vllm.")) {
         let methods = methods(&router, path).await;
         let operations = methods.iter().map(|method| (method.to_lowercase(), operation(path, method)));
@@ -22,7 +22,7 @@ pub(super) async fn document(router: Router, paths: Vec<&'static str>) -> Json<V
     Json(json!({"openapi": "3.1.0", "info": info, "paths": described}))
 }
 
-/// The methods of a path. A router answers others with their list.
+/// The methods of a path. In response to any other method, a router lists them.
 async fn methods(router: &Router, path: &str) -> Vec<String> {
     let uri = path.replace(['{', '}'], "");
     let mut request = Request::new(Body::empty());
@@ -31,7 +31,7 @@ async fn methods(router: &Router, path: &str) -> Vec<String> {
     *request.uri_mut() = uri;
     let Ok(response) = TowerToHyperService::new(router.clone()).call(request).await;
     let allowed = response.headers().get(header::ALLOW).and_then(|allowed| allowed.to_str().ok()).unwrap_or_default();
-    // Every GET also allows HEAD, so that is not listed.
+    // HEAD is not listed, because every GET route allows it.
     allowed
         .split(',')
         .map(str::trim)

@@ -1,4 +1,4 @@
-//! Responses of the Responses API, stored so that requests can refer to them.
+//! Stores responses of the Responses API, so that later requests can refer to them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::Value;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Bytes that an entry of the store takes in addition to its texts.
+/// Memory of a stored response in addition to its texts.
 const ENTRY_BYTES: usize = 256;
 
 /// The id of a response: 128 random bits, which cannot be guessed.
@@ -18,7 +18,7 @@ const ENTRY_BYTES: usize = 256;
 pub(crate) struct ResponseId(String);
 
 impl ResponseId {
-    /// A new one. None if the system has no randomness.
+    /// Creates an id. None if the system has no randomness.
     pub(crate) fn new() -> Option<Self> {
         let mut bytes = [0; 16];
         getrandom::fill(&mut bytes).ok()?;
@@ -41,15 +41,15 @@ impl fmt::Display for ResponseId {
     }
 }
 
-/// The API key that a request came with, by its place among the server's. None without keys.
+/// The owner of a stored response: the index of its API key. None if the server has no keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct KeyOwner(pub(crate) Option<u32>);
 
 #[derive(Clone, Debug)]
 pub(crate) struct StoredResponse {
-    /// The response object, as JSON.
+    /// The response object as JSON.
     pub(crate) response: Bytes,
-    /// The chat so far without the instructions, as a JSON list. It ends with the answer.
+    /// The messages of the chat, including the answer but not the instructions, as a JSON list.
     pub(crate) messages: Bytes,
 }
 
@@ -59,7 +59,7 @@ impl StoredResponse {
     }
 }
 
-/// The latest responses by their ids, within a budget of bytes. The oldest is removed first.
+/// The latest responses by id, within a memory budget. The oldest is removed first.
 #[derive(Debug)]
 pub(crate) struct ResponseStore {
     budget_bytes: usize,
@@ -69,7 +69,7 @@ pub(crate) struct ResponseStore {
 #[derive(Debug, Default)]
 struct Kept {
     by_id: BTreeMap<ResponseId, (KeyOwner, StoredResponse)>,
-    /// From the oldest on.
+    /// Ids from oldest to newest.
     order: VecDeque<ResponseId>,
     bytes: usize,
 }
@@ -83,17 +83,17 @@ impl Kept {
 }
 
 impl ResponseStore {
-    /// A store of `budget_bytes`, which stores nothing if that is 0.
+    /// Creates a store. With a budget of 0 it stores nothing.
     pub(crate) fn new(budget_bytes: usize) -> Self {
         Self { budget_bytes, kept: Mutex::default() }
     }
 
-    /// Whether anything is stored.
+    /// Whether responses are stored.
     pub(crate) fn is_enabled(&self) -> bool {
         self.budget_bytes > 0
     }
 
-    /// A value as JSON. None if the store cannot hold it.
+    /// Serializes a value to JSON. None if it is too large for the store.
     pub(crate) fn packed(&self, value: &impl Serialize) -> Option<Bytes> {
         let mut writer = Bounded { bytes: Vec::new(), max_bytes: self.budget_bytes.checked_sub(ENTRY_BYTES)? };
         serde_json::to_writer(&mut writer, value).ok()?;
@@ -101,7 +101,7 @@ impl ResponseStore {
         Some(writer.bytes.into())
     }
 
-    /// Stores a response for the requests of its owner, unless it exceeds the budget alone.
+    /// Stores a response for its owner, unless it exceeds the whole budget.
     pub(crate) fn insert(&self, id: ResponseId, owner: KeyOwner, stored: StoredResponse) {
         let bytes = stored.bytes();
         if bytes > self.budget_bytes {
@@ -124,7 +124,7 @@ impl ResponseStore {
         kept.by_id.get(id).filter(|(of, _)| *of == owner).map(|(_, stored)| stored.clone())
     }
 
-    /// Removes a response of this owner; returns false if there is none.
+    /// Removes a response of this owner. Returns false if there is none.
     pub(crate) fn remove(&self, id: &ResponseId, owner: KeyOwner) -> bool {
         let mut kept = self.kept();
         if kept.by_id.get(id).is_none_or(|(of, _)| *of != owner) {
@@ -136,26 +136,26 @@ impl ResponseStore {
     }
 
     fn kept(&self) -> MutexGuard<'_, Kept> {
-        // Nothing that holds the lock can leave a half-made change behind.
+        // A panic cannot leave the store inconsistent.
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Memory limit for the parts of requests that running responses repeat, such as metadata.
+/// Memory limit for the request fields, such as metadata, that running responses repeat.
 const REPEATED_BYTES_MAX: usize = 256 << 20;
-/// Less is not counted.
+/// Requests below this size are not counted.
 const SMALL_BYTES: usize = 64 << 10;
-/// Memory is counted in parts of this size.
+/// Memory is counted in units of this size.
 const PART_BYTES: usize = 1 << 10;
-/// Memory of a value without its texts.
+/// Memory of a JSON value without its text.
 const VALUE_BYTES: usize = 96;
 
-/// Memory for the parts of requests that running responses repeat: a waiting or running response
-/// holds it until its end.
+/// Limits the memory of the request fields that responses repeat. A response holds its share while it waits or
+/// runs.
 #[derive(Debug)]
 pub(crate) struct RepeatedMemory(Arc<Semaphore>);
 
-/// A part of it, until it is dropped.
+/// The share of one response. It is released on drop.
 #[derive(Debug)]
 pub(crate) struct Repeated {
     _permit: Option<OwnedSemaphorePermit>,
@@ -170,9 +170,9 @@ impl RepeatedMemory {
         Self(Arc::new(Semaphore::new(bytes / PART_BYTES)))
     }
 
-    /// Reserves room for the repeated parts of a request. None if others hold too much.
+    /// Reserves memory for a request. None if other responses hold too much.
     pub(crate) fn hold(&self, request: &Value) -> Option<Repeated> {
-        // The request itself, and its repeated part in the answer.
+        // The fields are in the request and again in the response.
         let bytes = 2 * memory(request);
         if bytes < SMALL_BYTES {
             return Some(Repeated { _permit: None });
@@ -182,7 +182,7 @@ impl RepeatedMemory {
     }
 }
 
-/// Bytes that a value takes, about.
+/// The approximate memory of a value, in bytes.
 fn memory(value: &Value) -> usize {
     let (mut bytes, mut open) = (0, vec![value]);
     while let Some(value) = open.pop() {
@@ -200,7 +200,7 @@ fn memory(value: &Value) -> usize {
     bytes
 }
 
-/// Bytes that are written, up to a limit.
+/// A writer with a size limit.
 struct Bounded {
     bytes: Vec<u8>,
     max_bytes: usize,

@@ -1,4 +1,4 @@
-//! Routes with the paths that name requests in metrics.
+//! Routes, and their paths for the labels of metrics.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -16,16 +16,16 @@ use serde_json::json;
 
 use super::openapi::document;
 
-/// An answer in progress.
+/// A future response.
 pub(crate) type Answered = Pin<Box<dyn Future<Output = Response> + Send>>;
 
-/// Answers requests to one path.
+/// A handler that is called without the router.
 type Direct = Box<dyn Fn(Request) -> Answered + Send + Sync>;
 
-/// Makes it from the handlers' shared state.
+/// Builds a direct handler from the shared state.
 type MakeDirect<S> = Box<dyn FnOnce(S) -> Direct + Send + Sync>;
 
-/// Routes with a list of their paths, which a router does not provide.
+/// Routes with a list of their paths, because a router cannot list them.
 pub(crate) struct Routes<S = ()> {
     router: Router<S>,
     paths: Vec<&'static str>,
@@ -37,15 +37,14 @@ impl<S: Clone + Send + Sync + 'static> Routes<S> {
         Self { router: Router::new(), paths: Vec::new(), direct: Vec::new() }
     }
 
-    /// Adds a route. `{name}` in its path stands for one segment.
+    /// Adds a route. `{name}` in its path matches one segment.
     #[must_use]
     pub(crate) fn route(mut self, path: &'static str, methods: MethodRouter<S>) -> Self {
         self.paths.push(path);
         Self { router: self.router.route(path, methods), ..self }
     }
 
-    /// Adds a POST route for the busiest clients. Its requests skip the router, which copies and
-    /// boxes them.
+    /// Adds a POST route for frequent requests. They skip the router, which would copy and box them.
     #[must_use]
     pub(crate) fn post<H, T>(mut self, path: &'static str, handler: H) -> Self
     where
@@ -66,7 +65,7 @@ impl<S: Clone + Send + Sync + 'static> Routes<S> {
         Self { router: self.router.merge(other.router), ..self }
     }
 
-    /// These routes with the state that their handlers share.
+    /// Sets the shared state of the handlers.
     #[must_use]
     pub(crate) fn with_state(self, state: S) -> Routes {
         let with_state = |(path, make): (&'static str, MakeDirect<S>)| -> (&'static str, MakeDirect<()>) {
@@ -77,7 +76,7 @@ impl<S: Clone + Send + Sync + 'static> Routes<S> {
         Routes { router: self.router.with_state(state), paths: self.paths, direct }
     }
 
-    /// These paths, with the router changed by `change` for all requests.
+    /// Changes the router with `change`. All requests then use the router.
     #[must_use]
     pub(crate) fn map(self, change: impl FnOnce(Router<S>) -> Router<S>) -> Self {
         Self { router: change(self.router), paths: self.paths, direct: Vec::new() }
@@ -85,14 +84,14 @@ impl<S: Clone + Send + Sync + 'static> Routes<S> {
 }
 
 impl Routes {
-    /// These routes and a document of them at `/openapi.json`.
+    /// Adds an OpenAPI document at `/openapi.json`.
     #[must_use]
     pub(crate) fn with_document(self) -> Self {
         let (router, paths) = (self.router.clone(), self.paths.clone());
         self.route("/openapi.json", get(move || document(router.clone(), paths.clone())))
     }
 
-    /// These routes; other paths and methods are answered as by FastAPI.
+    /// Answers unknown paths and methods as FastAPI does.
     #[must_use]
     pub(crate) fn with_details(self) -> Self {
         let detail = |status: StatusCode, text: &'static str| (status, Json(json!({"detail": text})));
@@ -101,7 +100,7 @@ impl Routes {
         Self { router: router.method_not_allowed_fallback(not_allowed), ..self }
     }
 
-    /// The handlers and, separately, their paths.
+    /// Splits into the handlers and their paths.
     pub(crate) fn into_parts(self) -> (Handlers, Paths) {
         let (patterns, exact): (Vec<_>, Vec<_>) = self.paths.into_iter().partition(|path| path.contains('{'));
         let direct = self.direct.into_iter().map(|(path, make)| (path, make(()))).collect();
@@ -110,7 +109,6 @@ impl Routes {
     }
 }
 
-/// Answers requests.
 pub(crate) struct Handlers {
     router: TowerToHyperService<Router>,
     direct: BTreeMap<&'static str, Direct>,
@@ -133,7 +131,7 @@ impl Handlers {
     }
 }
 
-/// The paths of routes.
+/// The paths of all routes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Paths {
     exact: BTreeSet<&'static str>,

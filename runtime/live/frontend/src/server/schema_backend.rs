@@ -1,4 +1,4 @@
-//! Schemas that vLLM's backends of structured outputs refuse before a request begins.
+//! Refuses JSON schemas that vLLM's structured-output backends refuse before a request starts.
 
 use std::collections::BTreeSet;
 
@@ -9,22 +9,22 @@ use super::frontend_kind::FrontendKind;
 /// The backend that decides which JSON schemas are accepted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SchemaBackend {
-    /// xgrammar, and llguidance for schemas that xgrammar does not follow: `auto`, as the Python frontend has it.
+    /// xgrammar, or llguidance for schemas that xgrammar does not support. This is `auto` in the Python frontend.
     #[default]
     Auto,
-    /// xgrammar alone, as the Rust frontend has it.
+    /// Only xgrammar, as in the Rust frontend.
     Xgrammar,
-    /// llguidance alone.
+    /// Only llguidance.
     Guidance,
-    /// A backend whose refusals are not known.
+    /// A backend whose refusals are unknown.
     Other,
 }
 
 impl SchemaBackend {
-    /// The backend of a frontend by its name in `--structured-outputs-config`, if any.
+    /// Looks up a frontend's backend by its name in `--structured-outputs-config`.
     ///
     /// # Errors
-    /// When there is no such backend, with those that there are.
+    /// When no such backend exists. The error lists the allowed names.
     pub fn of(frontend: FrontendKind, name: Option<&str>) -> Result<Self, String> {
         match (name, frontend) {
             (None, FrontendKind::Rust) | (Some("xgrammar"), _) => Ok(Self::Xgrammar),
@@ -38,7 +38,7 @@ impl SchemaBackend {
         }
     }
 
-    /// Why a schema is refused, if it is, in the words of `frontend`.
+    /// Why a schema is refused, with the error text of `frontend`. None if it is accepted.
     #[must_use]
     pub fn refusal(self, schema: &Value, frontend: FrontendKind) -> Option<String> {
         let parsed = schema.as_str().and_then(|text| serde_json::from_str::<Value>(text).ok());
@@ -46,7 +46,7 @@ impl SchemaBackend {
         let of_guidance = || Guidance::new(schema).refusal().map(|reason| format!("Grammar error: {reason}"));
         match self {
             Self::Auto if !exceeds_xgrammar(schema) => None,
-            // Schemas with `patternProperties` go to another backend.
+            // vLLM uses another backend for schemas with `patternProperties`.
             Self::Auto if any_object(schema, &|object| object.contains_key("patternProperties")) => None,
             Self::Auto | Self::Guidance => of_guidance(),
             Self::Xgrammar => exceeds_xgrammar(schema).then(|| {
@@ -61,7 +61,7 @@ impl SchemaBackend {
     }
 }
 
-/// Formats of texts that xgrammar follows.
+/// String formats that xgrammar supports.
 const XGRAMMAR_FORMATS: &[&str] = &[
     "email",
     "date",
@@ -79,13 +79,13 @@ const XGRAMMAR_FORMATS: &[&str] = &[
     "relative-json-pointer",
 ];
 
-/// Whether vLLM regards a schema as unsupported by xgrammar
-/// (`has_xgrammar_unsupported_json_features`). Names of properties are checked like keywords.
+/// Whether vLLM considers a schema unsupported by xgrammar (`has_xgrammar_unsupported_json_features`). As in vLLM,
+/// property names are checked like keywords.
 fn exceeds_xgrammar(schema: &Value) -> bool {
     any_object(schema, &object_exceeds_xgrammar)
 }
 
-/// Whether a test holds of an object or of one inside. Lists in lists are not looked into, as in vLLM.
+/// Whether a test holds for an object or any nested object. As in vLLM, lists within lists are skipped.
 fn any_object(value: &Value, test: &impl Fn(&Map<String, Value>) -> bool) -> bool {
     let Some(object) = value.as_object() else { return false };
     test(object)
@@ -122,12 +122,12 @@ fn object_exceeds_xgrammar(object: &Map<String, Value>) -> bool {
     of_numbers || of_lists || of_texts || (is("object") && (of_names || of_patterns)) || of_all
 }
 
-/// Formats of texts that llguidance follows.
+/// String formats that llguidance supports.
 const GUIDANCE_FORMATS: &[&str] =
     &["email", "date", "time", "date-time", "duration", "ipv4", "ipv6", "hostname", "uuid", "uri", "unknown"];
 
-/// Keywords that llguidance does not follow, by the first draft that has them: below the number of a draft, keywords have
-/// no meaning.
+/// Keywords that llguidance does not support, by the JSON Schema draft that introduced them. In earlier drafts they
+/// have no meaning.
 const GUIDANCE_LACKS: &[(u32, &[&str])] = &[
     (4, &["dependencies", "not", "uniqueItems"]),
     (6, &["contains", "propertyNames"]),
@@ -148,14 +148,14 @@ const GUIDANCE_LACKS: &[(u32, &[&str])] = &[
     (2020, &["$dynamicAnchor", "$dynamicRef"]),
 ];
 
-/// Levels of references and schemas that are followed.
+/// The maximum depth of nested schemas and references.
 const GUIDANCE_DEPTH: usize = 256;
 
-/// The parts of a schema that llguidance reads.
+/// Reads the parts of a schema that llguidance reads.
 struct Guidance<'a> {
     root: &'a Value,
     draft: u32,
-    /// References that were followed.
+    /// The references that were already followed.
     followed: BTreeSet<&'a str>,
 }
 
@@ -221,7 +221,7 @@ mod tests {
 
     use super::*;
 
-    /// Schemas of libraries, with the answers of vLLM's frontends: `tests/frontends/schemas`.
+    /// Schemas of libraries, with the responses of vLLM's frontends: `tests/frontends/schemas`.
     #[test]
     fn recorded_schemas_are_refused_as_by_each_frontend_of_vllm() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../tests/frontends/schemas/schemas.jsonl");
@@ -247,7 +247,7 @@ mod tests {
         assert_eq!(refusal(Value::String(list.to_string())).as_deref(), Some(unique));
         let behind = json!({"$ref": "#/$defs/list", "$defs": {"list": list}});
         assert_eq!(refusal(behind).as_deref(), Some(unique));
-        // Unreachable parts are not read, and a self-reference is read once.
+        // Unreachable parts are not read, and a self-reference is followed once.
         assert_eq!(refusal(json!({"type": "null", "$defs": {"list": list}})), None);
         let endless = json!({"allOf": [{"$ref": "#"}, {"type": "array", "contains": {}}]});
         assert_eq!(refusal(endless).as_deref(), Some("Grammar error: Unimplemented keys: [\"contains\"]"));

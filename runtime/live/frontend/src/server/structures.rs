@@ -1,5 +1,5 @@
-//! Structures of outputs, which are read before engines get them: outside the serving threads, a
-//! few at a time.
+//! Checks structured outputs before requests reach an engine. Checks run outside of the server threads, a few at a
+//! time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,14 +8,14 @@ use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 use vcr_wire::Value;
 
-/// Structures that are read at a time at most.
+/// The maximum number of concurrent checks.
 const AT_ONCE: usize = 2;
 
-/// Returns why engines cannot follow a structure, if they cannot. It may stop once the second
-/// argument returns that nobody waits any more.
+/// Returns an error if the engines do not support a structure. The check may stop when its second argument returns
+/// true, because the client has left.
 type CheckStructure = dyn Fn(&str, &dyn Fn() -> bool) -> Result<(), String> + Send + Sync;
 
-/// Whether the engines can follow a structure that an output must have.
+/// Checks whether the engines support a structured output.
 #[derive(Clone)]
 pub struct StructureCheck(pub Arc<CheckStructure>);
 
@@ -25,14 +25,14 @@ impl std::fmt::Debug for StructureCheck {
     }
 }
 
-/// Checks structures.
+/// Runs the checks of structured outputs.
 #[derive(Debug)]
 pub(crate) struct Structures {
     check: Option<StructureCheck>,
     room: Arc<Semaphore>,
 }
 
-/// Whether the request of a check is still there.
+/// Tells the check when its request is dropped.
 struct Asker(Arc<AtomicBool>);
 
 impl Drop for Asker {
@@ -46,15 +46,14 @@ impl Structures {
         Self { check, room: Arc::new(Semaphore::new(AT_ONCE)) }
     }
 
-    /// Checks a structure on a thread of its own. The check of a dropped request does not start, or
-    /// stops.
+    /// Checks a structure on a separate thread. If the request is dropped, its check does not start or stops early.
     pub(crate) async fn check(&self, structure: Arc<Value>) -> Result<(), String> {
         let Some(StructureCheck(check)) = self.check.clone() else { return Ok(()) };
         let Ok(room) = Arc::clone(&self.room).acquire_owned().await else { return Ok(()) };
         let asker = Asker(Arc::default());
         let is_gone = Arc::clone(&asker.0);
         let checked = spawn_blocking(move || {
-            // Until the work has ended, even if nobody waits for it.
+            // Hold the permit until the check ends, even if its request is gone.
             let _room = room;
             let is_gone = || is_gone.load(Ordering::Relaxed);
             if is_gone() {
@@ -73,7 +72,7 @@ mod tests {
 
     use super::*;
 
-    /// A check that ends on command or when nobody waits for it, and reports its ends.
+    /// A check that ends on command or when its request is gone, and reports its progress.
     fn held() -> (Structures, mpsc::Sender<()>, tokio::sync::mpsc::UnboundedReceiver<&'static str>) {
         let (release, released) = mpsc::channel();
         let (say, said) = tokio::sync::mpsc::unbounded_channel();
@@ -94,7 +93,7 @@ mod tests {
         (Structures::new(Some(StructureCheck(check))), release, said)
     }
 
-    /// The runtime has one thread, so it serves others while a structure is read or it would not get here.
+    /// With one runtime thread, this test can continue only if the check does not block it.
     #[tokio::test]
     async fn others_are_served_while_a_structure_is_read() {
         let (structures, release, mut said) = held();

@@ -1,4 +1,4 @@
-//! The caller's span, from the header `traceparent` (W3C Trace Context).
+//! Reads the caller's span from the header `traceparent` (W3C Trace Context).
 
 use axum::extract::Request;
 use axum::middleware::Next;
@@ -17,7 +17,7 @@ tokio::task_local! {
 }
 
 impl Parent {
-    /// The one of the request that this task handles.
+    /// The span of the request that this task handles.
     pub(super) fn current() -> Option<Self> {
         PARENT.try_with(|parent| *parent).ok().flatten()
     }
@@ -35,7 +35,7 @@ impl Parent {
     }
 }
 
-/// Bytes of lower-case hexadecimal digits.
+/// Decodes lower-case hexadecimal digits.
 fn bytes<const N: usize>(text: &str) -> Option<[u8; N]> {
     let is_hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
     if text.len() != 2 * N || !text.bytes().all(is_hex) {

@@ -1,12 +1,10 @@
-//! The address of a collector.
+//! The address of a trace collector.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// Default path of collectors.
 const DEFAULT_PATH: &str = "/v1/traces";
 
-/// How spans are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Protocol {
     /// OTLP over HTTP/1.1.
@@ -15,19 +13,19 @@ pub(super) enum Protocol {
     Grpc,
 }
 
-/// The address of a collector: `http://HOST:PORT/PATH` or `grpc://HOST:PORT`, and with TLS
-/// `https` and `grpcs`.
+/// The address of a collector: `http://HOST:PORT/PATH` or `grpc://HOST:PORT`. With TLS, the scheme is `https` or
+/// `grpcs`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
     pub(super) protocol: Protocol,
     pub(super) has_tls: bool,
-    /// HOST:PORT.
+    /// `HOST:PORT`.
     pub(super) authority: String,
     /// Empty for gRPC.
     pub(super) path: String,
 }
 
-/// A URL that traces cannot be sent to.
+/// An invalid address of a collector.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "expected http://HOST:PORT/PATH or https:// for OTLP over HTTP (port 4318 of most collectors), grpc://HOST:PORT \
@@ -43,7 +41,7 @@ const SCHEMES: [(&str, Protocol, bool); 4] = [
 ];
 
 impl Endpoint {
-    /// The host, without brackets around an address of IPv6.
+    /// The host. IPv6 addresses have no brackets.
     pub(super) fn host(&self) -> &str {
         let host = self.authority.rsplit_once(':').map_or(&*self.authority, |(host, _)| host);
         host.trim_start_matches('[').trim_end_matches(']')

@@ -1,4 +1,4 @@
-//! Sends spans to a collector, in batches and from a thread of its own.
+//! Sends spans to a collector in batches, from its own thread.
 
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -11,12 +11,12 @@ use super::proto::{
 };
 use super::transport::Transport;
 
-/// Spans that wait; further ones are dropped, so that a collector that does not answer costs
-/// little.
+/// The maximum number of waiting spans. More are dropped, so that a collector that does not answer takes little
+/// memory.
 const MAX_WAITING: usize = 2048;
-/// Spans of one message.
+/// The maximum number of spans per message.
 const MAX_BATCH: usize = 512;
-/// How long a span waits for others.
+/// The longest time that a span waits for others.
 const MAX_WAIT: Duration = Duration::from_secs(1);
 
 enum Item {
@@ -24,12 +24,12 @@ enum Item {
     End,
 }
 
-/// Hands spans to the exporter.
+/// Passes spans to the exporter.
 #[derive(Clone, Debug)]
 pub struct SpanSender(SyncSender<Item>);
 
 impl SpanSender {
-    /// Never waits.
+    /// Sends a span without blocking.
     pub(super) fn send(&self, span: Span) {
         if self.0.try_send(Item::Span(Box::new(span))).is_err() {
             tracing::debug!("a span is dropped: too many wait for the collector");
@@ -45,11 +45,11 @@ pub struct TraceExporter {
 }
 
 impl TraceExporter {
-    /// Starts it. Collectors' certificates are checked against the system's authorities and `authorities`,
-    /// which are PEM.
+    /// Starts the thread. The collector's certificate is checked against the system's authorities and the PEM text
+    /// `authorities`.
     ///
     /// # Errors
-    /// When these cannot be read, or the system has no more threads.
+    /// When the authorities are invalid, or no thread can be started.
     pub fn start(endpoint: Endpoint, service_name: String, authorities: Option<&[u8]>) -> io::Result<Self> {
         let (sender, items) = sync_channel(MAX_WAITING);
         let transport = Transport::new(endpoint.clone(), authorities)?;
@@ -58,15 +58,15 @@ impl TraceExporter {
         Ok(Self { sender: SpanSender(sender), thread })
     }
 
-    /// Where spans go.
+    /// Returns a sender of spans.
     #[must_use]
     pub fn sender(&self) -> SpanSender {
         self.sender.clone()
     }
 
-    /// Sends the remaining spans, as far as the collector takes them, and ends.
+    /// Sends the remaining spans, if the collector accepts them, and stops the thread.
     pub fn finish(self) {
-        // A full queue belongs to a collector that does not answer.
+        // If the queue is full, the collector does not answer.
         if self.sender.0.try_send(Item::End).is_ok() {
             _ = self.thread.join();
         }
@@ -98,7 +98,7 @@ struct Collector {
     endpoint: Endpoint,
     transport: Transport,
     service_name: String,
-    /// Whether the last message was refused, which is logged once.
+    /// Whether the last message failed. Only the first failure is logged.
     is_failing: bool,
 }
 

@@ -1,9 +1,8 @@
-//! OpenTelemetry traces: a span for each request, with vLLM's attributes, sent by OTLP
-//! over HTTP or gRPC.
+//! OpenTelemetry traces: one span per request with vLLM's attributes, sent by OTLP over HTTP or gRPC.
 //!
-//! `context.rs` reads the caller's span from a request's headers, `observer.rs` makes spans from
-//! the engines' messages, `export.rs` sends them from a thread of its own through `transport.rs`.
-//! Without an endpoint none of it runs.
+//! `context.rs` reads the caller's span from request headers. `observer.rs` creates spans from the engines'
+//! messages. `export.rs` sends them from its own thread through `transport.rs`. Without an endpoint, none of this
+//! runs.
 
 mod context;
 mod endpoint;

@@ -1,4 +1,4 @@
-//! Spans of requests, made from the engines' messages.
+//! Creates spans of requests from the engines' messages.
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -11,14 +11,14 @@ use super::export::SpanSender;
 use super::proto::{KIND_SERVER, KeyValue, Span, Value};
 use crate::engine::{EngineObserver, RequestObserver, RequestStart, ToolParsing};
 
-/// Makes spans, and calls another observer.
+/// Creates spans, and forwards all events to another observer.
 pub struct TracedEngines {
     inner: Arc<dyn EngineObserver>,
     spans: SpanSender,
 }
 
 impl TracedEngines {
-    /// All events go to `inner`, too.
+    /// Creates the observer. `inner` gets all events, too.
     #[must_use]
     pub fn new(inner: Arc<dyn EngineObserver>, spans: SpanSender) -> Self {
         Self { inner, spans }
@@ -58,7 +58,7 @@ impl EngineObserver for TracedEngines {
     }
 }
 
-/// Instants of a request on the engine's clock, in seconds.
+/// The times of a request on the engine's clock, in seconds.
 #[derive(Clone, Copy, Debug, Default)]
 struct Times {
     queued_s: f64,
@@ -103,7 +103,7 @@ impl RequestObserver for Traced {
     }
 
     fn finish(self: Box<Self>, now_s: f64, reason: FinishReason) {
-        // As in vLLM, a request that its client leaves has no span.
+        // As in vLLM, a request whose client left has no span.
         if reason != FinishReason::Abort {
             self.spans.send(self.span(now_s));
         }
@@ -115,7 +115,7 @@ impl Traced {
     fn span(&self, now_s: f64) -> Span {
         let e2e_s = (now_s - self.start.arrival_s).max(0.0);
         let mut random = [0; 24];
-        // Without the system's randomness spans only become indistinguishable.
+        // Without the system's randomness, ids of spans are not unique.
         _ = getrandom::fill(&mut random);
         let (trace_id, span_id) = random.split_at(16);
         Span {

@@ -1,8 +1,7 @@
-//! Messages of OTLP (`opentelemetry/proto/collector/trace/v1`), as far as they are written.
+//! The fields of OTLP messages (`opentelemetry/proto/collector/trace/v1`) that are written.
 
 use prost::{Message, Oneof};
 
-/// `SPAN_KIND_SERVER`.
 pub(super) const KIND_SERVER: i32 = 2;
 
 #[derive(Clone, PartialEq, Message)]
@@ -11,7 +10,7 @@ pub(super) struct ExportTraceServiceRequest {
     pub(super) resource_spans: Vec<ResourceSpans>,
 }
 
-/// Spans that a collector refuses one by one are its own affair.
+/// Rejections of single spans are ignored.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct ExportTraceServiceResponse {}
 

@@ -1,4 +1,4 @@
-//! Ways of a message to its collector: HTTP/1.1 or gRPC, each with or without TLS.
+//! Sends messages to a collector: by HTTP/1.1 or gRPC, with or without TLS.
 
 use std::error::Error;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -18,11 +18,11 @@ use super::endpoint::{Endpoint, Protocol};
 use super::proto::{ExportTraceServiceRequest, ExportTraceServiceResponse};
 use crate::http::client_tls;
 
-/// Time for a message and its answer.
+/// Timeout for a message and its response.
 const SEND_TIME: Duration = Duration::from_secs(2);
 const GRPC_PATH: &str = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
 
-/// A connection to the collector, made when there is something to send.
+/// A connection to the collector, opened when there is something to send.
 #[derive(Debug)]
 pub(super) enum Transport {
     Http { endpoint: Endpoint, tls: Option<Arc<ClientConfig>> },
@@ -30,8 +30,8 @@ pub(super) enum Transport {
 }
 
 impl Transport {
-    /// A connection to `endpoint`. Collectors' certificates are checked against the system's authorities and
-    /// `authorities`, which are PEM.
+    /// Creates the transport to `endpoint`. The collector's certificate is checked against the system's authorities
+    /// and the PEM text `authorities`.
     pub(super) fn new(endpoint: Endpoint, authorities: Option<&[u8]>) -> io::Result<Self> {
         match endpoint.protocol {
             Protocol::Http => {
@@ -41,7 +41,7 @@ impl Transport {
             Protocol::Grpc => {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
                 let channel = {
-                    // Its tasks run on this runtime.
+                    // The channel's tasks run on this runtime.
                     let _entered = runtime.enter();
                     channel(&endpoint, authorities).map_err(with_cause)?
                 };
@@ -54,7 +54,7 @@ impl Transport {
         match self {
             Self::Http { endpoint, tls } => post(endpoint, tls.as_ref(), &message.encode_to_vec()),
             Self::Grpc { runtime, channel } => {
-                // The timer is one of the runtime.
+                // The timeout needs this runtime's timer.
                 runtime.block_on(async { tokio::time::timeout(SEND_TIME, call(channel.clone(), message)).await })?
             }
         }
