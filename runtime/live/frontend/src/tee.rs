@@ -26,7 +26,6 @@ pub(crate) enum Passed {
     Failed(String),
 }
 
-/// A body with an observer.
 pub(crate) struct Tee<B: Body + Unpin, S: Seen> {
     body: B,
     seen: S,

@@ -25,9 +25,7 @@ pub(crate) struct Engine {
     /// The settings, once the engine has registered.
     pub(crate) record: Option<EngineRecord>,
     pub(crate) steps: u64,
-    /// The last reported load.
     pub(crate) load: Option<Load>,
-    /// Whether the engine has reported its death.
     pub(crate) is_dead: bool,
 }
 

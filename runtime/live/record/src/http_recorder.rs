@@ -56,7 +56,6 @@ impl HttpRecordConfig {
     }
 }
 
-/// The meta line of an HTTP capture that starts now.
 fn meta(source: &str) -> CaptureMeta {
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     CaptureMeta {

@@ -5,7 +5,6 @@
 //! bounded queue. Another thread decodes the copies and writes lines of [`vcr_trace::capture`]. Its errors, from
 //! undecodable messages to a full disk, never delay or change relayed messages. Unrecorded messages are counted,
 //! and the capture marks each gap.
-//! they are missing.
 
 mod counts;
 mod engines;

@@ -144,17 +144,14 @@ impl Parts {
         Ok((Self { path, uploads, rotation, meta, open: Some(open), begun: 1 }, old))
     }
 
-    /// The meta line of the next file.
     pub(crate) fn meta_mut(&mut self) -> &mut CaptureMeta {
         &mut self.meta
     }
 
-    /// Number of files started so far.
     pub(crate) fn begun(&self) -> u32 {
         self.begun
     }
 
-    /// Writes the line of a step.
     pub(crate) fn write_step<S: Serialize>(&mut self, step: &StepRecord<S>) -> Result<(), RecordError> {
         let open = self.open()?;
         open.is_used = true;
@@ -282,7 +279,6 @@ impl Open {
     }
 }
 
-/// Returns the device and inode numbers of a file.
 fn identity(path: &Path) -> io::Result<(u64, u64)> {
     fs::metadata(path).map(|file| (file.dev(), file.ino()))
 }

@@ -169,12 +169,10 @@ impl Queue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a batch of KV events.
     pub(crate) fn push_kv(&self, at_ns: u64, rank: u32, sequence: u64, payload: &[u8]) {
         self.push(Item { at_ns, rank, what: ItemKind::Kv { sequence, length: payload.len() } }, [payload, &[]]);
     }
 
-    /// Adds an HTTP exchange.
     pub(crate) fn push_exchange(&self, exchange: Exchange) {
         let at_ns = exchange.arrived_ns.saturating_add(exchange.end_ns);
         self.push(Item { at_ns, rank: 0, what: ItemKind::Http(Box::new(exchange)) }, [&[], &[]]);

@@ -40,7 +40,6 @@ impl Stamp {
     }
 }
 
-/// The last reported load of an engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Load {
     pub(crate) running: u32,
@@ -49,7 +48,6 @@ pub(crate) struct Load {
     pub(crate) prefill_tokens: Option<u32>,
 }
 
-/// A request in progress.
 #[derive(Debug)]
 pub(crate) struct OpenRequest {
     /// The request's index in order of arrival.

@@ -18,12 +18,10 @@ pub(crate) struct Requests {
 }
 
 impl Requests {
-    /// The number of open requests.
     pub(crate) fn open(&self) -> u32 {
         self.open
     }
 
-    /// Whether another request can be tracked.
     pub(crate) fn has_room(&self) -> bool {
         self.open < MAX_OPEN
     }

@@ -44,7 +44,6 @@ impl Writer {
         Self { parts, detail, http, start_ns, requests, engines, counts, complaints: 0 }
     }
 
-    /// Sets the rules for HTTP exchanges.
     pub(crate) fn with_http(self, http: HttpRules) -> Self {
         Self { http, ..self }
     }
@@ -57,7 +56,6 @@ impl Writer {
         self.engines.entry(rank).or_default()
     }
 
-    /// Writes the lines for one item.
     pub(crate) fn note(&mut self, item: &Item, frames: [&[u8]; 2]) -> Result<(), RecordError> {
         match &item.what {
             ItemKind::Passed { path: RelayPath::Request { client }, .. } => self.request(item, *client, &frames)?,
@@ -110,7 +108,6 @@ impl Writer {
         Ok(())
     }
 
-    /// Handles a message from a frontend.
     fn request(&mut self, item: &Item, client: usize, frames: &[&[u8]]) -> Result<(), RecordError> {
         match Request::decode(frames) {
             Ok(Request::Add(request)) => self.add(item, client, *request),
@@ -179,7 +176,6 @@ impl Writer {
         self.parts.write(&CaptureLine::Request(Box::new(record)))
     }
 
-    /// Handles a message from an engine.
     fn outputs(&mut self, item: &Item, client: usize, frame: &[u8]) -> Result<(), RecordError> {
         let outputs = match EngineMessage::decode(&[frame]) {
             Ok(EngineMessage::Outputs(outputs)) => outputs,

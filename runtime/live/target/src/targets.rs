@@ -368,7 +368,6 @@ async fn measure(http: &HttpTarget, run: RunConfig, observer: &mut dyn Observer)
     Ok(Measured { driven, target, scraped, tells_cached: tells_cached.get() })
 }
 
-/// The client of a server, and its part of the report.
 struct Client {
     service: Completions,
     target: TargetReport,

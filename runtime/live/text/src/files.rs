@@ -31,7 +31,6 @@ pub(crate) fn read_text(path: &Path) -> Result<Option<String>, TextError> {
 /// Larger files are refused. Files of tokenizers have up to 40 MB.
 const BYTES_MAX: u64 = 512 << 20;
 
-/// Reads a whole file.
 pub(crate) fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path)?.take(BYTES_MAX + 1).read_to_end(&mut bytes)?;

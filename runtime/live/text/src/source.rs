@@ -206,7 +206,6 @@ impl std::fmt::Debug for RequestOutput {
 }
 
 impl RequestOutput {
-    /// Returns the output token at `index`.
     fn token(&mut self, index: u32, model: &TextModel) -> Result<u32, String> {
         if let Some(token) = self.opening.get(index as usize) {
             return Ok(*token);

@@ -145,8 +145,8 @@ impl Tokenizer {
     }
 
     /// Encodes a text. `add_special` adds the model's special tokens around the text, such as a BOS token. Special
-    /// tokens written in the text are recognized. A large text may wait for others to finish, because the library
-    /// needs many times their length in memory.
+    /// tokens written in the text are recognized. Large texts may wait for each other, because the library needs
+    /// many times the length of a text in memory.
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, TextError> {
         match &self.0.kind {
             Kind::Builtin(builtin) => Ok(builtin.encode(text)),

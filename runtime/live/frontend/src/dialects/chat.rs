@@ -34,7 +34,6 @@ impl Content {
     }
 }
 
-/// Appends text to a message.
 fn push_text(content: &mut Option<Content>, text: &str) {
     match content.get_or_insert_with(|| Content::Text(String::new())) {
         Content::Text(all) => all.push_str(text),
@@ -108,7 +107,6 @@ impl Message {
         message
     }
 
-    /// Appends an image.
     pub(crate) fn add_image(&mut self) {
         let text = match self.content.take() {
             Some(Content::Text(text)) => Some(ContentPart::Text { text }),

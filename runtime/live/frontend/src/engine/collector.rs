@@ -44,7 +44,6 @@ impl Outputs {
         }
     }
 
-    /// Takes the next output.
     pub(super) fn pop(&mut self) -> Option<StepOutput<'_>> {
         match self.parts.pop_front()? {
             Part::Whole(output) => Some(StepOutput::Whole(output)),

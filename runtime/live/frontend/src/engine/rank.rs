@@ -73,11 +73,10 @@ impl Rank {
     }
 
     pub(super) fn connect(&self, link: LocalLink) {
-        // There is only one call.
+        // `connect` is called only once.
         _ = self.link.set(link);
     }
 
-    /// The number of requests in progress.
     pub(super) fn load(&self) -> usize {
         self.load.load(Ordering::Relaxed)
     }
@@ -175,7 +174,6 @@ impl Rank {
         true
     }
 
-    /// Calls a function of the engine.
     pub(super) fn call(&self, method: &str, args: Vec<Value>) -> oneshot::Receiver<Result<Value, EngineError>> {
         let (answer, receiver) = oneshot::channel();
         let number = {

@@ -13,7 +13,6 @@ impl EngineClient {
         try_join_all(answers.collect::<Vec<_>>()).await
     }
 
-    /// Whether all engines return true.
     async fn all_true(&self, method: &str, args: &[Value]) -> Result<bool, EngineError> {
         let answers = self.call_all(method, args).await?;
         Ok(answers.iter().all(|answer| answer.as_bool().unwrap_or(false)))

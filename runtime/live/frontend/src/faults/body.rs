@@ -16,7 +16,6 @@ use super::kind::FaultKind;
 use super::short::{ended_by_itself, stopped};
 use crate::http::ConnectionControl;
 
-/// The next action on the body.
 #[derive(Debug)]
 enum Action {
     Send(Bytes),

@@ -14,7 +14,6 @@ impl EventSplitter {
         self.buffer.extend_from_slice(part);
     }
 
-    /// The next complete event.
     pub(super) fn next(&mut self) -> Option<Bytes> {
         let end = self.buffer.windows(2).position(|pair| pair == b"\n\n")?;
         Some(self.buffer.split_to(end + 2).freeze())

@@ -102,7 +102,6 @@ impl ClientFaults {
         self.active().iter().map(|active| active.rule.to_string()).collect()
     }
 
-    /// Whether a rule matches bodies.
     pub(super) fn needs_body(&self) -> bool {
         self.needs_body.load(Ordering::Relaxed)
     }

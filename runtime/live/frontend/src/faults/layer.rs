@@ -99,7 +99,6 @@ async fn judged<F: Future<Output = Response>>(
     }
 }
 
-/// Handles a request with this fault.
 async fn faulty<F: Future<Output = Response>>(
     layer: &FaultLayer,
     kind: FaultKind,

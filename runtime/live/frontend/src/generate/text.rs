@@ -33,7 +33,6 @@ pub(crate) struct Finish {
 }
 
 impl Finish {
-    /// The name of the finish reason.
     pub(crate) fn name(&self) -> &'static str {
         if self.is_uncached { "cache_threshold" } else { self.reason.name() }
     }
@@ -76,7 +75,6 @@ impl Piece {
         self.finish = more.finish.or(self.finish.take());
     }
 
-    /// The name of the finish reason.
     pub(crate) fn reason(&self) -> Option<&'static str> {
         self.finish.as_ref().map(Finish::name)
     }

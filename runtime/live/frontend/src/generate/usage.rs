@@ -2,7 +2,6 @@
 
 use serde::Serialize;
 
-/// The token counts of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Usage {
     pub(crate) prompt_tokens: usize,

@@ -28,7 +28,7 @@ use crate::server::routes::{Handlers, Routes};
 #[derive(Clone, Debug)]
 pub struct Around {
     pub metrics: Metrics,
-    /// Fake metrics that are served instead, if set.
+    /// Fake metrics, which are served instead of the real ones, if set.
     pub fake_metrics: Option<Arc<FakeSlot>>,
     pub api_keys: Vec<String>,
     /// Rules for pages of other origins.

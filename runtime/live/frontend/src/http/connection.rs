@@ -31,12 +31,11 @@ impl ConnectionControl {
         Self(Arc::new(State { rank, port, ..State::default() }))
     }
 
-    /// The server port of the connection.
     pub(super) fn port(&self) -> u16 {
         self.0.port
     }
 
-    /// The engine for requests that select none.
+    /// The rank of the engine for requests that select no engine.
     pub(crate) fn rank(&self) -> Option<u32> {
         self.0.rank
     }

@@ -146,7 +146,6 @@ impl Progress {
         Self { since: Instant::now(), stalled: None, next_look: Box::pin(sleep(LOOK)) }
     }
 
-    /// Bytes have arrived.
     fn resume(&mut self) {
         self.stalled = self.stalled.map(|_| Instant::now());
     }
@@ -182,7 +181,6 @@ struct Admitted {
     memory: BodyMemory,
     room: Arc<Room>,
     verdict: Verdict,
-    /// Bytes received so far.
     received: u64,
     /// Bytes for which memory is reserved. The first part needs no reservation.
     granted: u64,

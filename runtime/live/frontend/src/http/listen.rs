@@ -50,7 +50,7 @@ pub struct ListenOptions {
     pub refuses: Arc<dyn Fn() -> bool + Send + Sync>,
     /// Counts connections.
     pub metrics: Metrics,
-    /// The engine for requests that select none, from 0. `None` allows any engine.
+    /// The rank of the engine for requests that select no engine, from 0. `None` allows any engine.
     pub rank: Option<u32>,
     /// Whether this is the page's own address.
     pub is_at_page: bool,
@@ -132,7 +132,6 @@ struct Connection {
 }
 
 impl Connection {
-    /// Serves the connection on its thread.
     fn begin(self, stream: TcpStream) {
         let options = Arc::clone(&self.options);
         match options.threads.next() {

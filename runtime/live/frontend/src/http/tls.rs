@@ -140,7 +140,6 @@ impl ServerCertificate {
         Ok(Self::SelfSigned { certificate: signed.cert.der().clone(), key: Arc::new(key) })
     }
 
-    /// The files of the certificate and key.
     fn files(&self) -> [Option<&PathBuf>; 2] {
         match self {
             Self::Files { certificates, key } => [Some(certificates), key.as_ref()],
@@ -211,7 +210,6 @@ impl TlsSettings {
     }
 }
 
-/// Reads a file of certificates or keys.
 fn pem(path: &Path) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
     let read = fs::File::open(path).and_then(|file| file.take(PEM_BYTES_MAX + 1).read_to_end(&mut bytes));

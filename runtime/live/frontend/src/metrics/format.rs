@@ -30,7 +30,6 @@ pub(crate) fn page(
     if asks { (CONTENT_TYPE, summaries(&open_metrics)) } else { (PROMETHEUS, prometheus(&open_metrics, start_s)) }
 }
 
-/// Whether the name is that of a summary.
 fn is_summary(name: &str) -> bool {
     SUMMARIES.iter().any(|summary| TABLE[*summary as usize].name == name)
 }

@@ -118,7 +118,6 @@ pub(crate) async fn count<F: Future<Output = Response>>(
     if is_stream { watched(&recorder.metrics, response) } else { response }
 }
 
-/// The length of a body, if the headers state it.
 fn length_of(headers: &HeaderMap) -> u64 {
     let length = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
     length.unwrap_or(0)

@@ -109,7 +109,6 @@ struct Observed {
     lora: Option<Lora>,
 }
 
-/// The LoRA adapter of a request.
 struct Lora {
     name: String,
     recorder: LoraRecorder,

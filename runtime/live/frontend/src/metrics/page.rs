@@ -79,7 +79,6 @@ impl MetricsOptions {
     }
 }
 
-/// Creates histograms with these bounds.
 #[derive(Clone, Debug)]
 struct Bounds(Vec<f64>);
 
@@ -213,12 +212,10 @@ impl Metrics {
         self.0.max_loras.filter(|_| self.is_of_python())
     }
 
-    /// Whether an SGLang server is simulated.
     pub(super) fn is_of_sglang(&self) -> bool {
         self.0.sglang.is_some()
     }
 
-    /// Whether the Python frontend is simulated.
     pub(super) fn is_of_python(&self) -> bool {
         self.0.frontend == FrontendKind::Python
     }

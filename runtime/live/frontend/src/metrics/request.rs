@@ -12,11 +12,11 @@ use super::engine::{EngineRecorder, Finished, Iteration, Phases};
 pub struct RequestRecord {
     engine: EngineRecorder,
     inter_token_latency: Histogram,
-    /// On the frontend's clock.
+    /// In seconds on the frontend's clock.
     arrival_s: f64,
     counts: Finished,
     is_prefilling: bool,
-    /// On the engine's clock.
+    /// In seconds on the engine's clock.
     queued_s: f64,
     scheduled_s: Option<f64>,
     first_token_s: f64,

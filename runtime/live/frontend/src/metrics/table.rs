@@ -26,7 +26,7 @@ pub enum Series {
     One,
     /// One per engine and value of this label.
     ByLabel(&'static str, &'static [&'static str]),
-    /// One of the process per combination of these labels' values.
+    /// One per combination of these labels' values, shared by all engines.
     OfModel(&'static [(&'static str, &'static [&'static str])]),
 }
 

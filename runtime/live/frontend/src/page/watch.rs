@@ -295,7 +295,6 @@ impl Exchange {
         bodies + EXCHANGE_BYTES
     }
 
-    /// Appends to a body.
     fn keep(&self, bytes: &[u8], of: fn(&mut State) -> &mut Kept, then: impl FnOnce(&mut State)) {
         let mut state = self.state();
         if state.is_forgotten {
@@ -317,12 +316,10 @@ impl Exchange {
         }
     }
 
-    /// Records a part of the request body.
     pub(super) fn asked(&self, bytes: &[u8]) {
         self.keep(bytes, |state| &mut state.request, |_| {});
     }
 
-    /// Records a part of the response body.
     pub(super) fn chunk(&self, bytes: &[u8]) {
         let at_ns = self.since_start_ns();
         let most = self.limits.chunks;

@@ -19,11 +19,11 @@ pub(super) fn beginning(text: &str, mark: &str) -> usize {
 
 /// How a text starts.
 pub(super) enum Begins<'a> {
-    /// With the whole mark. The rest of the text follows.
+    /// The text starts with the whole mark. The rest of the text follows.
     Whole(&'a str),
-    /// With a part of the mark. More text is needed.
+    /// The text is a part of the mark. More text is needed.
     Partial,
-    /// With something else.
+    /// The text starts with something else.
     Not,
 }
 

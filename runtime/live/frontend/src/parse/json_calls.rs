@@ -5,7 +5,6 @@ use vcr_text::tools::JsonForm;
 use super::event::{CallEvent, beginning};
 use super::scan::{JsonObject, Scanned, header};
 
-/// The state of the parser.
 enum Mode {
     Text,
     Header,

@@ -11,7 +11,6 @@ use super::scan::Scanned;
 /// The maximum nesting depth of lists.
 const MAX_DEPTH: usize = 64;
 
-/// The state of the parser.
 enum Mode {
     Start,
     Calls,

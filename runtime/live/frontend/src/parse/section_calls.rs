@@ -5,7 +5,6 @@ use vcr_text::tools::SectionForm;
 use super::event::{Begins, CallEvent, beginning, begins, text_before};
 use super::scan::{JsonObject, Scanned};
 
-/// The state of the parser.
 enum Mode {
     Text,
     /// Before a call, or before the end of the section.

@@ -7,7 +7,6 @@ use vcr_text::tools::XmlForm;
 use super::event::{Begins, CallEvent, begins, text_before};
 use super::types::ArgumentTypes;
 
-/// The state of the parser.
 enum Mode {
     Text,
     /// After the start of a call. One pair of delimiters may contain several calls.

@@ -56,7 +56,6 @@ impl OpenExchange {
         AxumBody::new(Tee::new(body, copy))
     }
 
-    /// Records the response's head.
     pub(crate) fn answered(&mut self, status: u16, headers: &HeaderMap) {
         self.exchange.head_ns = Some(self.since_arrival_ns());
         self.exchange.status = Some(status);
@@ -87,7 +86,6 @@ fn lock(copied: &Mutex<Copied>) -> MutexGuard<'_, Copied> {
     copied.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Copies a request body.
 struct RequestCopy {
     copied: Arc<Mutex<Copied>>,
     max_body_bytes: usize,
@@ -106,7 +104,6 @@ impl Seen for RequestCopy {
     fn ended(&mut self, _: Passed) {}
 }
 
-/// Copies the response body.
 impl Seen for OpenExchange {
     fn part(&mut self, bytes: &[u8]) {
         let after_ns = self.since_arrival_ns();

@@ -7,7 +7,6 @@ use vcr_trace::capture::{HttpEnd, HttpRecord};
 
 use crate::proxy::upstream::remove_hop_by_hop;
 
-/// The status and headers of a recorded response.
 pub(crate) fn head_of(record: &HttpRecord) -> Response<()> {
     let body_bytes: usize = record.chunks.iter().map(|(_, bytes)| bytes.0.len()).sum();
     let status = record.status.and_then(|status| StatusCode::from_u16(status).ok());

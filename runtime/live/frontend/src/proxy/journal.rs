@@ -49,7 +49,6 @@ impl Journal {
         answered_by
     }
 
-    /// The requests as JSON.
     pub(crate) fn json(&self) -> Value {
         let shown = |noted: &Noted| {
             let mut request = noted.request.clone();
@@ -59,7 +58,6 @@ impl Journal {
         json!({"requests": self.entries().iter().map(shown).collect::<Vec<_>>()})
     }
 
-    /// Removes all requests.
     pub(crate) fn clear(&self) {
         self.entries().clear();
     }

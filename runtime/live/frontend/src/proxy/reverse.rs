@@ -32,9 +32,7 @@ pub struct Proxy {
     upstream: Arc<Upstream>,
     recorder: Arc<HttpRecorder>,
     options: ProxyOptions,
-    /// The client faults.
     faults: Option<FaultLayer>,
-    /// The page at `/_vcr/`, if there is one.
     page: Option<Arc<Page>>,
     under_way: Arc<AtomicU32>,
 }
@@ -57,7 +55,6 @@ impl Proxy {
         Self { page, ..self }
     }
 
-    /// Forwards a request.
     pub(crate) async fn forward(&self, request: Request) -> Response {
         let (parts, body) = request.into_parts();
         let path = parts.uri.path().to_owned();

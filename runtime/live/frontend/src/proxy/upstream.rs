@@ -205,7 +205,6 @@ impl Upstream {
     }
 }
 
-/// Removes headers that apply to one connection only.
 pub(crate) fn remove_hop_by_hop(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(header::CONNECTION)

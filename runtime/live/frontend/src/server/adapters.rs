@@ -66,7 +66,7 @@ impl Adapters {
     /// Loads an adapter into the engines and lists it. `taken` contains the names of the model.
     ///
     /// # Errors
-    /// As in vLLM, with its texts.
+    /// When vLLM would refuse to load the adapter. Errors have vLLM's texts.
     pub async fn load(&self, engines: &EngineClient, taken: &[String], new: NewAdapter) -> Result<(), ApiError> {
         ensure_enabled(engines)?;
         for (field, value) in [("lora_name", &new.name), ("lora_path", &new.path)] {
@@ -110,7 +110,7 @@ impl Adapters {
     /// Unloads an adapter from the engines and removes it from the list.
     ///
     /// # Errors
-    /// As in vLLM, with its texts.
+    /// When vLLM would refuse to unload the adapter. Errors have vLLM's texts.
     pub async fn unload(&self, engines: &EngineClient, name: &str, int_id: Option<u64>) -> Result<(), ApiError> {
         ensure_enabled(engines)?;
         let _last = self.0.last.lock().await;

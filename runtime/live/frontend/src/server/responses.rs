@@ -25,7 +25,6 @@ impl ResponseId {
         Some(Self(format!("resp_{:032x}", u128::from_le_bytes(bytes))))
     }
 
-    /// The id in a request.
     pub(crate) fn given(text: &str) -> Self {
         Self(text.to_owned())
     }
@@ -47,7 +46,6 @@ pub(crate) struct KeyOwner(pub(crate) Option<u32>);
 
 #[derive(Clone, Debug)]
 pub(crate) struct StoredResponse {
-    /// The response object as JSON.
     pub(crate) response: Bytes,
     /// The messages of the chat, including the answer but not the instructions, as a JSON list.
     pub(crate) messages: Bytes,
@@ -88,7 +86,6 @@ impl ResponseStore {
         Self { budget_bytes, kept: Mutex::default() }
     }
 
-    /// Whether responses are stored.
     pub(crate) fn is_enabled(&self) -> bool {
         self.budget_bytes > 0
     }

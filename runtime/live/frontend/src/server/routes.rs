@@ -57,7 +57,6 @@ impl<S: Clone + Send + Sync + 'static> Routes<S> {
         self.route(path, post(of_router))
     }
 
-    /// Adds the routes of `other`.
     #[must_use]
     pub(crate) fn merge(mut self, other: Self) -> Self {
         self.paths.extend(other.paths);

@@ -4,7 +4,6 @@ use axum::extract::Request;
 use axum::middleware::Next;
 use axum::response::Response;
 
-/// The caller's span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Parent {
     pub(super) trace_id: [u8; 16],

@@ -21,7 +21,7 @@ pub struct Endpoint {
     pub(super) has_tls: bool,
     /// `HOST:PORT`.
     pub(super) authority: String,
-    /// Empty for gRPC.
+    /// The path. Empty for gRPC.
     pub(super) path: String,
 }
 

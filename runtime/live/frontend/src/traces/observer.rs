@@ -65,7 +65,7 @@ struct Times {
     scheduled_s: Option<f64>,
     first_token_s: Option<f64>,
     last_token_s: f64,
-    /// On the server's clock.
+    /// In seconds on the server's clock.
     first_output_s: f64,
     output_tokens: u64,
 }

@@ -55,7 +55,6 @@ pub struct Exchange {
 }
 
 impl Exchange {
-    /// Memory that the exchange takes.
     pub(crate) fn size_bytes(&self) -> usize {
         let headers =
             self.request_headers.iter().chain(&self.headers).map(|(name, value)| name.len() + value.len() + 48);
@@ -73,7 +72,6 @@ pub(crate) struct HttpRules {
     pub(crate) observer: Option<HttpObserver>,
 }
 
-/// The capture lines of one exchange.
 pub(crate) struct HttpLines {
     pub(crate) http: HttpRecord,
     /// `None` if the exchange is not a generation, or the length of its prompt is unknown.

@@ -52,7 +52,6 @@ impl JsonPath {
         change_at(&self.steps, value, change)
     }
 
-    /// Removes every value at this path.
     pub(crate) fn remove(&self, value: &mut Value) {
         let Some((last, parents)) = self.steps.split_last() else { return };
         let remove = |parent: &mut Value| match parent {

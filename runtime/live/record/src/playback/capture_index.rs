@@ -125,7 +125,6 @@ pub(crate) fn name_key(name: &str) -> u64 {
 }
 
 impl CaptureIndexBuilder {
-    /// Adds the next record of the capture.
     fn push(&mut self, head: &Head<'_>) {
         let pushed = self.arrivals_ns.len() as Row;
         let last = head.block_hashes.last().copied();
@@ -350,7 +349,6 @@ fn rows_of<'a>(names: &'a [(u64, Row)], name: &str) -> impl Iterator<Item = Row>
 }
 
 impl Expectation {
-    /// Checks the required properties.
     fn check(
         &self,
         path: &Path,

@@ -196,12 +196,10 @@ impl PromptTree {
         Places { start: places.start + start as u32, end: places.start + (start + len) as u32 }
     }
 
-    /// The parameter key of a record.
     pub(crate) fn params_of(&self, row: Row) -> u64 {
         self.params.get(self.place_of(row) as usize).copied().unwrap_or(UNKNOWN)
     }
 
-    /// Whether any record has known parameters.
     pub(crate) fn knows_params(&self) -> bool {
         !self.params.is_empty()
     }
@@ -220,7 +218,6 @@ impl PromptTree {
         self.nodes.len()
     }
 
-    /// Memory of the tree in bytes.
     pub(crate) fn memory_bytes(&self) -> usize {
         self.nodes.capacity() * size_of::<Node>()
             + self.by_hash.allocation_size()
@@ -274,7 +271,6 @@ impl Unused {
         (earliest != USED).then_some(earliest)
     }
 
-    /// The earliest unused record.
     pub(crate) fn first_of_all(&self) -> Option<Row> {
         self.first(Places { start: 0, end: self.num_leaves() as u32 })
     }

@@ -138,7 +138,6 @@ impl Chain {
         self.frontend.send(client, rank, request, &[], RULES()).expect("it is sent");
     }
 
-    /// Receives the next request at an engine.
     fn asked(&mut self, rank: usize) -> Received {
         self.engines[rank].inputs.receive(PATIENCE).expect("it works").expect("something comes")
     }
@@ -155,7 +154,6 @@ impl Chain {
         self.folder.path().join("capture.jsonl")
     }
 
-    /// Waits until the recorder's counts meet the condition.
     #[track_caller]
     fn wait_until(&self, what: &str, is_true: impl Fn(&RecordSummary) -> bool) {
         let deadline = Instant::now() + PATIENCE;
@@ -166,7 +164,6 @@ impl Chain {
         }
     }
 
-    /// Stops the recorder and reads the capture.
     fn end(self) -> (RecordSummary, Vec<CaptureLine>) {
         let path = self.capture();
         self.recorder.handle().stop();

@@ -28,7 +28,6 @@ const MAX_PREFILL_BYTES: usize = 16 << 20;
 /// A stream with more than this many extra tokens is treated as endless.
 const TOKENS_TOO_MANY: u32 = 64;
 
-/// Sends requests to one server.
 pub(crate) struct Completions {
     pub(crate) pool: Rc<Pool>,
     pub(crate) server: Server,
@@ -222,7 +221,6 @@ impl Completions {
         self.finish(request, heard, answer)
     }
 
-    /// Checks a complete answer.
     fn finish(&self, request: &IssuedRequest, heard: &AnswerReporter, answer: Answer) -> Result<Vec<u32>, ClientError> {
         if !answer.is_done && !answer.is_finished {
             return Err(ClientError::Lost("the answer ended before its end".to_owned()));
@@ -333,7 +331,6 @@ async fn accepted((response, busy): (Response<Incoming>, Busy)) -> Result<(Incom
     Ok((response.into_body(), busy))
 }
 
-/// Reads the complete response of a prefill server.
 async fn prefilled(body: Incoming, busy: Busy) -> Result<Vec<u8>, ClientError> {
     let bytes = whole_body(body, MAX_PREFILL_BYTES).await?;
     busy.done();

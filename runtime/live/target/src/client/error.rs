@@ -28,7 +28,6 @@ fn of_body(body: &str) -> String {
 }
 
 impl ClientError {
-    /// The reason for the request's record.
     pub(crate) fn reason(&self) -> FailReason {
         match self {
             Self::Connect { .. } | Self::Tls { .. } | Self::Lost(_) => FailReason::Connection,

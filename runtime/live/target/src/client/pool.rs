@@ -189,7 +189,6 @@ impl Pool {
     }
 }
 
-/// Formats an error and its causes.
 pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

@@ -34,7 +34,6 @@ const OWN_HEADERS: [&str; 10] = [
 const MAX_ANSWER_BYTES: usize = 64 << 20;
 
 impl Completions {
-    /// Sends a recorded request and counts the received tokens.
     pub(super) async fn repeat(
         &self,
         request: &IssuedRequest,

@@ -10,7 +10,6 @@ use super::metrics::Scrape;
 use super::pool::Pool;
 use super::server::get;
 
-/// Interval between scrapes.
 const INTERVAL: Duration = Duration::from_millis(500);
 /// Servers update their metrics shortly after they send an answer.
 const AFTER_LAST_ANSWER: Duration = Duration::from_millis(200);

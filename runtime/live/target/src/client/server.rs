@@ -23,20 +23,18 @@ use crate::drive::vocabulary::Vocabulary;
 
 /// Timeout for the response to an identification request.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-/// Limit of such a response.
+/// Limit of the response to an identification request, in bytes.
 const MAX_ANSWER_BYTES: usize = 32 << 20;
 
 /// How many characters of a server's error message are shown.
 const MAX_MESSAGE_CHARS: usize = 200;
 
-/// How prompts are sent.
 #[derive(Clone, Debug)]
 pub(crate) enum PromptForm {
     TokenIds(Vocabulary),
     Text(Words),
 }
 
-/// What is known about a server.
 #[derive(Clone, Debug)]
 pub(crate) struct Server {
     pub(crate) model: String,
@@ -170,7 +168,6 @@ fn unreachable_server(target: &HttpTarget, error: ClientError) -> TargetError {
     TargetError::with_hint(format!("{}: {error}", target.url), hint)
 }
 
-/// Decides how prompts are sent to this server.
 async fn prompts(pool: &Pool, target: &HttpTarget, model: &str, is_vllm: bool) -> Result<PromptForm, TargetError> {
     let wants_ids = target.prompts == Prompts::TokenIds
         || (target.prompts == Prompts::Auto && is_vllm && target.tokenizer.is_none());
@@ -212,7 +209,7 @@ fn words_of_folder(folder: &str) -> Result<Option<Words>, TargetError> {
 async fn words_of_server(pool: &Pool, model: &str) -> Result<Option<Words>, ClientError> {
     let words = candidates();
     let text = |words: &[&str]| words.iter().fold(String::new(), |text, word| text + " " + word);
-    // If the word is one token, the other tokens are those that the tokenizer adds around a text.
+    // If the word is a single token, all other tokens are special tokens that the tokenizer adds around a text.
     let special = (count(pool, model, " time time").await?).saturating_sub(2);
     if count(pool, model, &text(&words)).await? == words.len() + special {
         return Ok(Words::new(words, special as u32));
@@ -232,7 +229,6 @@ async fn known_tokens(pool: &Pool, model: &str) -> Option<u32> {
     tokenized.tokens.iter().max().map(|last| last + 1)
 }
 
-/// Counts the tokens of a text with the server's tokenizer.
 async fn count(pool: &Pool, model: &str, text: &str) -> Result<usize, ClientError> {
     tokenize(pool, model, text).await.map(|tokenized| tokenized.count)
 }
@@ -243,7 +239,6 @@ async fn tokenize(pool: &Pool, model: &str, text: &str) -> Result<Tokenized, Cli
     serde_json::from_slice(&bytes).map_err(|error| ClientError::Garbage(format!("/tokenize: {error}")))
 }
 
-/// Sends a GET request and returns the response body.
 pub(crate) async fn get(pool: &Pool, path: &str) -> Result<Vec<u8>, ClientError> {
     request(pool, Method::GET, path, None).await
 }

@@ -22,7 +22,6 @@ const WORDS: &str = "time year people way day man thing woman life child world s
     condition choice rule daughter south husband floor campaign material population call economy hospital church \
     risk fire future bank";
 
-/// All candidate words.
 pub(crate) fn candidates() -> Vec<&'static str> {
     WORDS.split_whitespace().collect()
 }

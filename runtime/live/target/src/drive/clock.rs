@@ -9,7 +9,6 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    /// Starts a clock at zero.
     pub(crate) fn start() -> Self {
         Self { origin_ns: monotonic_ns() }
     }
@@ -41,7 +40,6 @@ pub(crate) struct Alarm {
 }
 
 impl Alarm {
-    /// Creates a timer in the current runtime.
     #[expect(deprecated, reason = "what replaces it is unsafe; a Timer has its descriptor as long as it lives")]
     pub(crate) fn new(clock: Clock) -> std::io::Result<Self> {
         Ok(Self { clock, timer: AsyncFd::new(Timer::new()?)? })

@@ -27,7 +27,6 @@ const RETRY_PAUSE: Duration = Duration::from_millis(50);
 /// How long before its due time a request is prepared: its body and connection must be ready in time.
 const AHEAD_NS: u64 = 10_000_000;
 
-/// The maximum number of notes in a report.
 const MAX_NOTES: usize = 8;
 
 /// Answers requests: a server, or engines.
@@ -36,7 +35,6 @@ pub(crate) trait Service: 'static {
     async fn answer(&self, request: &IssuedRequest, heard: &AnswerReporter) -> Answered;
 }
 
-/// How an answer ended.
 #[derive(Debug)]
 pub(crate) enum Answered {
     /// Complete. Contains the output tokens if they are needed and known.
@@ -64,7 +62,6 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Adds a note to the report unless this subject already has one.
     fn note(&self, about: &str, text: impl Into<String>) {
         let mut notes = self.notes.borrow_mut();
         if notes.len() < MAX_NOTES && !notes.contains_key(about) {
@@ -82,12 +79,10 @@ impl Shared {
         }
     }
 
-    /// When the next prepared request is due.
     fn next_release_ns(&self) -> Option<u64> {
         self.ready.borrow().first_key_value().map(|((due_ns, _), _)| *due_ns)
     }
 
-    /// Cancels a request in progress.
     fn give_up(&self, tag: u64) {
         if let Some(exchange) = self.exchanges.borrow_mut().remove(&tag) {
             exchange.abort();
@@ -135,12 +130,10 @@ impl AnswerReporter {
         self.shared.run.borrow_mut().admitted(self.tag, at_ns, cached_tokens);
     }
 
-    /// Reports the number of cached prompt tokens.
     pub(crate) fn cached(&self, cached_tokens: u32) {
         self.shared.run.borrow_mut().cached(self.tag, cached_tokens);
     }
 
-    /// Reports a preemption.
     pub(crate) fn preempted(&self) {
         let now_ns = self.shared.clock.now_ns();
         self.shared.run.borrow_mut().preempted(self.tag, now_ns);
@@ -203,7 +196,6 @@ impl Plan for NoPlan {
     fn sample(&mut self, _now_ns: u64) {}
 }
 
-/// A finished run.
 pub(crate) struct Driven {
     pub(crate) run: MeasuredRun,
     pub(crate) send_delays_ns: Samples,

@@ -17,7 +17,6 @@ pub(crate) struct Vocabulary {
 }
 
 impl Vocabulary {
-    /// Takes the size of the model's vocabulary, if known.
     pub(crate) fn new(size: Option<u32>) -> Self {
         let end = size.map_or(COMMON_VOCABULARY, |size| size.min(COMMON_VOCABULARY)).max(1);
         let first = if end > 2 * FIRST_TOKEN { FIRST_TOKEN } else { 0 };

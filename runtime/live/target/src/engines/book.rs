@@ -75,12 +75,10 @@ impl Book {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The index of the pool's first engine in the report.
     pub(crate) fn first_engine(&self) -> u32 {
         self.contents().first_engine
     }
 
-    /// Removes and returns the reports about a request.
     pub(crate) fn take(&self, tag: u64) -> Option<Noted> {
         self.contents().requests.remove(&tag)
     }
@@ -117,21 +115,18 @@ impl Book {
         }
     }
 
-    /// Removes and returns the engine of a request, by its index in the report.
     fn take_engine(&self, tag: u64) -> Option<u32> {
         let mut contents = self.contents();
         let rank = contents.engines.remove(&tag)?;
         Some(contents.first_engine + u32::from(rank))
     }
 
-    /// Records a transfer to an engine of the pool.
     pub(crate) fn transferred(&self, rank: u16, from: u32, end_ns: u64, outcome: Result<KvMoved, &'static str>) {
         let mut contents = self.contents();
         let engine = contents.first_engine + u32::from(rank);
         contents.transfers.push(KvTransfer { engine, from, end_ns, outcome });
     }
 
-    /// Removes and returns the transfers so far.
     pub(crate) fn take_transfers(&self) -> Vec<KvTransfer> {
         std::mem::take(&mut self.contents().transfers)
     }

@@ -20,13 +20,11 @@ use crate::drive::{AnswerReporter, Answered, Service};
 /// How long to wait before checking again whether an engine is up.
 const DOWN_PAUSE: Duration = Duration::from_millis(10);
 
-/// Sends requests to engines.
 pub(crate) struct Direct {
     pub(crate) engines: EngineClient,
     pub(crate) vocabulary: Vocabulary,
     /// Knows which engine has each request.
     pub(crate) book: Book,
-    /// Whether crashed engines restart.
     pub(crate) restarts: bool,
     /// The number of attempts so far. It makes the id of each attempt unique.
     pub(crate) attempts: Cell<u64>,
@@ -121,7 +119,6 @@ impl Direct {
         }
     }
 
-    /// Sends a request to an engine.
     pub(crate) async fn submit(
         &self,
         request: &EngineCoreRequest,

@@ -95,7 +95,6 @@ impl Disaggregated {
     }
 }
 
-/// Sets the `kv_transfer_params` of a request.
 fn transfer(request: &mut EngineCoreRequest, params: Value) {
     let sampling = request.sampling_params.get_or_insert_with(SamplingParams::default);
     sampling.extra_args = Some(Value::Map(vec![(Value::Str("kv_transfer_params".to_owned()), params)]));

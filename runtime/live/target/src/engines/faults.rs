@@ -28,7 +28,6 @@ enum ChangeKind {
     Slow(f64),
 }
 
-/// Applies faults when they are due.
 pub(crate) struct FaultPlan {
     engines: EngineSeries,
     steps: RunSteps,
@@ -42,7 +41,6 @@ impl FaultPlan {
         Self { engines, steps: steps.clone(), changes: changes(&run.faults, ranks).into() }
     }
 
-    /// The engines' samples over time, if requested.
     pub(crate) fn take_series(&mut self) -> Option<RunSeries> {
         self.engines.take()
     }

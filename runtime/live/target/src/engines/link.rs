@@ -20,7 +20,6 @@ struct State {
     /// The latest time that any engine has passed. Engines read the clock one after another, so it may be ahead of
     /// theirs.
     now_ns: u64,
-    /// The number of the next transfer.
     next: u64,
     /// Engine and request of each transfer in progress, by transfer number.
     under_way: BTreeMap<u64, (u16, u64)>,

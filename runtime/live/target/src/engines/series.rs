@@ -16,7 +16,6 @@ impl EngineSeries {
         Self { pools, series: is_wanted.then(|| RunSeries::new(engines)) }
     }
 
-    /// Takes the samples that are due.
     pub(crate) fn sample(&mut self, now_ns: u64) {
         let Some(series) = self.series.as_mut().filter(|series| series.due_ns() <= now_ns) else { return };
         let of_pool = |(role, handle): &(PoolRole, EnginesHandle)| {

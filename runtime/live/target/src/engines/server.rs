@@ -61,7 +61,6 @@ impl Drop for Server {
     }
 }
 
-/// The vocabulary size of the served model.
 pub(crate) fn vocab_size() -> u32 {
     Tokenizer::builtin().vocab_size()
 }

@@ -36,7 +36,6 @@ impl RunSteps {
         Self(Arc::new(Shared { clock: OnceLock::new(), counted: Mutex::default(), sink }))
     }
 
-    /// Sets the clock of the run.
     pub(crate) fn begin(&self, clock: Clock) {
         // A run begins only once.
         _ = self.0.clock.set(clock);
@@ -54,7 +53,6 @@ impl RunSteps {
         }
     }
 
-    /// Removes and returns the samples so far.
     pub(crate) fn take(&self) -> StepFacts {
         std::mem::take(&mut self.counted().facts)
     }

@@ -28,7 +28,6 @@ pub(super) const PATTERNS: &[&str] = &[
     "No two S are A in the same way .",
 ];
 
-/// Words for each kind of slot.
 const WORDS: &[(&str, &str)] = &[
     (
         "A",
@@ -106,7 +105,6 @@ impl Part {
         matches!(self.word.as_str(), "." | ",")
     }
 
-    /// The words allowed in this slot.
     pub(super) fn texts(&self) -> Vec<String> {
         let is_article = self.begins && self.word == "A";
         let class = WORDS.iter().find(|(name, _)| *name == self.word && !is_article);

@@ -8,7 +8,6 @@ use minijinja_contrib::pycompat::unknown_method_callback;
 use crate::python;
 use crate::{TemplateError, TemplateErrorKind};
 
-/// The name of the template in its environment.
 pub(super) const NAME: &str = "chat template";
 
 /// Limit of work for one rendering: one unit per instruction and per 64 bytes of text. A chat of ten thousand

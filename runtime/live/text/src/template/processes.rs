@@ -61,7 +61,6 @@ pub(super) fn is_isolated() -> bool {
     PROGRAM.get().is_some()
 }
 
-/// A rendering to be done.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Job {
     pub(super) template: Compiled,
@@ -119,7 +118,6 @@ fn end_late_renderings(rendering: &mpsc::Receiver<()>) {
     }
 }
 
-/// Processor time that this process has used.
 fn processor_time() -> Duration {
     let now = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(u64::try_from(now.tv_sec).unwrap_or(0), u32::try_from(now.tv_nsec).unwrap_or(0))
@@ -168,7 +166,6 @@ fn received<T: DeserializeOwned>(pipe: &mut impl Read) -> io::Result<Option<T>> 
     Ok(Some(serde_json::from_slice(&text)?))
 }
 
-/// The processes that render, at most [`PROCESSES`].
 struct Pool {
     state: Mutex<State>,
     freed: Condvar,

@@ -39,7 +39,6 @@ pub(in crate::api) trait Source: Send + 'static {
 pub(in crate::api) struct Events(Vec<u8>);
 
 impl Events {
-    /// Adds an event.
     pub(in crate::api) fn push(&mut self, event: &impl Serialize) {
         self.push_behind(b"data: ", event);
     }

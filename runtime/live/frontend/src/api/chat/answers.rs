@@ -34,7 +34,7 @@ pub(in crate::api) struct Form {
     pub(in crate::api) tokens_as_ids: bool,
     pub(in crate::api) prompt_details: bool,
     pub(in crate::api) include_reasoning: bool,
-    /// Whether the client named the tool to call. Then the finish reason is that of text, not `tool_calls`.
+    /// Whether the client named the tool to call. Then the finish reason is never `tool_calls`.
     pub(in crate::api) is_call_named: bool,
     /// Where to fetch the encoder outputs of the prompt's media, if they can be fetched.
     pub(in crate::api) ec_transfer_params: Option<Value>,
@@ -173,7 +173,6 @@ struct Chunk<'a> {
     modality: Option<&'static str>,
 }
 
-/// A stream of answers.
 pub(in crate::api) struct Stream {
     form: Form,
     merged: Merged,

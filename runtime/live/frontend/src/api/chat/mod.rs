@@ -239,7 +239,6 @@ impl ChatRequest {
     }
 }
 
-/// Renders a chat to text.
 pub(super) fn render(
     model: &Model,
     messages: &[Templated],
@@ -363,7 +362,6 @@ impl Chat {
         self
     }
 
-    /// The name of the model.
     pub(super) fn model(&self) -> &str {
         &self.form.model
     }
@@ -377,7 +375,6 @@ impl Chat {
         Stream::new(self.form, self.merged, self.parsers, self.usages, self.counted)
     }
 
-    /// Waits for all answers.
     pub(super) async fn whole(self) -> Result<Completion, ApiError> {
         let answers = gather(self.merged, self.form.n).await?;
         if let Some(time) = self.form.image {

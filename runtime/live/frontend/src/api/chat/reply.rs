@@ -12,7 +12,6 @@ pub(in crate::api) struct Reply {
 }
 
 impl Reply {
-    /// Parses a complete answer.
     pub(in crate::api) fn read(role: &str, mut parser: Parser, text: &str, spans: &[Span]) -> Self {
         let mut parts = parser.push(text, spans);
         parts.extend(parser.finish());
@@ -20,7 +19,6 @@ impl Reply {
         Self { message, reasoning_tokens: parser.reasoning_tokens() }
     }
 
-    /// Whether the answer calls tools.
     pub(in crate::api) fn has_calls(&self) -> bool {
         !self.message.tool_calls.is_empty()
     }
@@ -53,7 +51,6 @@ impl Progress {
         Self { parser, include_reasoning, is_combined, is_in_reasoning: false, has_calls: false }
     }
 
-    /// The number of reasoning tokens so far.
     pub(in crate::api) fn reasoning_tokens(&self) -> usize {
         self.parser.reasoning_tokens()
     }
@@ -63,12 +60,10 @@ impl Progress {
         self.is_in_reasoning
     }
 
-    /// Whether the answer calls tools.
     pub(in crate::api) fn has_calls(&self) -> bool {
         self.has_calls
     }
 
-    /// Parses more text.
     pub(in crate::api) fn push(&mut self, text: &str, spans: &[Span]) -> Update {
         let was_in_reasoning = self.is_in_reasoning;
         let parts = self.parser.push(text, spans);

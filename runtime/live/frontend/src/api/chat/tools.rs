@@ -13,7 +13,6 @@ use crate::parse::ArgumentTypes;
 use crate::server::chats::{CallParsing, ChatOptions};
 use crate::server::error::ApiError;
 
-/// An entry of `tools`.
 #[derive(Clone, Debug, Deserialize)]
 pub(in crate::api) struct OfferedTool {
     #[serde(rename = "type", default = "function")]
@@ -82,7 +81,6 @@ enum Choice {
     Named(String),
 }
 
-/// The tools of one chat.
 #[derive(Debug)]
 pub(in crate::api) struct ToolContext {
     /// The first `of_request` functions are from the request, the others from its messages.
@@ -169,7 +167,7 @@ impl ToolContext {
         if self.is_parallel { usize::MAX } else { 1 }
     }
 
-    /// Whether the request names the tool to call. Then the finish reason is that of text.
+    /// Whether the request names the tool to call. Then the finish reason is never `tool_calls`.
     pub(in crate::api) fn is_named(&self) -> bool {
         matches!(self.choice, Choice::Named(_))
     }

@@ -17,9 +17,7 @@ use tonic_prost::ProstCodec;
 use crate::server::error::ApiError;
 
 type Pending<T> = Pin<Box<dyn Future<Output = Result<tonic::Response<T>, Status>> + Send>>;
-/// The response of a route.
 pub(super) type Answering = Pin<Box<dyn Future<Output = Response> + Send>>;
-/// A stream of answers.
 pub(super) type Answers<A> = Pin<Box<dyn Stream<Item = Result<A, Status>> + Send>>;
 
 struct Handler<F>(F);

@@ -20,7 +20,6 @@ use crate::generate::{Finish, Merged, Piece, Placement, Position, Sampling, Stop
 use crate::server::error::ApiError;
 use crate::server::{App, Counted};
 
-/// Starts a generation.
 pub(super) async fn generate(
     app: &Arc<App>,
     request: GenerateRequest,
@@ -134,7 +133,6 @@ fn sampling(params: SamplingParams) -> Result<Sampling, ApiError> {
     })
 }
 
-/// A generation in progress.
 struct Generation {
     /// None after an abort.
     merged: Option<Merged>,

@@ -71,7 +71,6 @@ pub(super) struct PoolRequest {
     normalize: Option<Value>,
 }
 
-/// How vectors are encoded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum EncodingFormat {
@@ -82,7 +81,6 @@ pub(super) enum EncodingFormat {
     BytesOnly,
 }
 
-/// The byte order of numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Endianness {

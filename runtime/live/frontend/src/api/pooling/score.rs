@@ -82,7 +82,6 @@ struct Document {
     multi_modal: Option<()>,
 }
 
-/// Reads one text or several.
 fn texts(value: Value, field: &str) -> Result<Vec<String>, ApiError> {
     let items = match value {
         Value::Array(items) => items,

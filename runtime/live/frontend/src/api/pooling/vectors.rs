@@ -20,7 +20,6 @@ pub(in crate::api) struct Encoding {
     is_big_endian: bool,
 }
 
-/// A vector in JSON.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 pub(in crate::api) enum Encoded {

@@ -130,7 +130,6 @@ impl<T: DeserializeOwned> FromRequest<Arc<App>> for Call<T> {
 /// The maximum memory that is reserved because of a stated length. Longer bodies grow as they arrive.
 const RESERVED_BYTES: usize = 64 << 20;
 
-/// The length of a body, if the headers state it.
 fn body_length(headers: &HeaderMap) -> Option<usize> {
     headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok())
 }
@@ -154,7 +153,6 @@ async fn collected(request: Request, length: Option<usize>) -> Result<Bytes, Api
     Ok(bytes.into())
 }
 
-/// Parses a body.
 pub(in crate::api) fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
     if bytes.len() > MAX_VALUES && values(bytes) > MAX_VALUES {
         return Err(ApiError::invalid(format!("invalid body: expected at most {MAX_VALUES} JSON values")));

@@ -321,7 +321,6 @@ pub(super) fn least_cached_of(headers: &HeaderMap) -> Option<f64> {
     is_asked.then_some(f64::INFINITY)
 }
 
-/// The session id in the header.
 pub(super) fn session_of(headers: &HeaderMap) -> Option<String> {
     header(headers, SESSION_ID.as_str()).map(str::to_owned)
 }

@@ -39,7 +39,6 @@ pub(in crate::api) struct JsonSchema {
     schema: Templated,
 }
 
-/// The constraint on an output.
 #[derive(Clone, Debug)]
 enum Constraint {
     /// A JSON schema, as text.

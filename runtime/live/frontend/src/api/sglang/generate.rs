@@ -25,7 +25,6 @@ use crate::server::error::ApiError;
 use crate::server::model::Model;
 use crate::server::{App, Counted};
 
-/// The default length of an output.
 const DEFAULT_MAX_TOKENS: u32 = 128;
 
 /// One value for all prompts of a call, or one value per prompt.

@@ -15,7 +15,6 @@ use super::{chat, completions, operations, tokens, translated};
 use crate::server::App;
 use crate::server::routes::Routes;
 
-/// All simulated endpoints of SGLang.
 pub(super) fn routes(app: Arc<App>) -> Routes {
     let shared = Routes::new()
         .route("/v1/completions", post(completions::completions))

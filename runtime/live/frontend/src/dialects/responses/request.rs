@@ -72,7 +72,6 @@ pub(crate) fn chat_request(request: &Value, earlier: &[Value]) -> Result<Value, 
     Ok(Value::Object(chat))
 }
 
-/// Whether the answer should contain logprobs.
 fn includes_logprobs(request: &Value) -> bool {
     let include = request["include"].as_array();
     include.is_some_and(|include| include.iter().any(|part| part == "message.output_text.logprobs"))

@@ -93,7 +93,6 @@ impl Asked {
         format!("{} {}", self.method, self.path)
     }
 
-    /// The body, if it is JSON.
     pub(super) fn json(&self) -> Option<&Value> {
         match &self.content {
             Content::Json(value) => Some(value),
@@ -170,7 +169,6 @@ fn strip(value: &mut Value, rules: &MatchRules) {
     }
 }
 
-/// Removes the sampling parameters from a body and returns them.
 fn take_parameters(value: &mut Value) -> Option<Value> {
     let fields = value.as_object_mut()?;
     let taken =

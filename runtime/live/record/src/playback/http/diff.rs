@@ -3,7 +3,6 @@
 use serde::Serialize;
 use serde_json::Value;
 
-/// The maximum number of reported differences.
 const DIFFERENCES_MAX: usize = 20;
 /// The maximum length of a reported text, in characters.
 const TEXT_CHARS_MAX: usize = 120;
@@ -23,7 +22,6 @@ pub struct Difference {
     pub asked: Option<Value>,
 }
 
-/// Returns the first differences.
 pub(super) fn differences(recorded: &Value, asked: &Value) -> Vec<Difference> {
     let mut found = Vec::new();
     compare("", Some(recorded), Some(asked), &mut found);

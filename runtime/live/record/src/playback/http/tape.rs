@@ -14,7 +14,6 @@ use super::rules::{MatchRules, Order};
 use crate::http::RedactRules;
 use crate::playback::PlaybackError;
 
-/// The maximum number of misses in a report.
 const MISSES_MAX: usize = 100;
 
 /// The recorded exchanges of a capture. An [`Order`] chooses among recordings of equal requests.
@@ -43,7 +42,6 @@ struct Same {
 struct Entry {
     place: Place,
     route: u64,
-    /// The key of the sampling parameters.
     parameters: u64,
     is_used: bool,
     sketch: Box<[u64]>,
@@ -259,7 +257,7 @@ impl State {
         self.report.unused += 1;
     }
 
-    /// The first recording among those with the same method and path and the most common parts.
+    /// Among the recordings with the same method and path, the first with the most parts in common.
     fn nearest(&self, asked: &Asked) -> Option<Place> {
         let (route, sketch) = (asked.route_key(), asked.sketch());
         let of_route = self.entries.iter().filter(|entry| entry.route == route).enumerate();

@@ -103,7 +103,6 @@ impl Gateway {
         self.thread.is_finished()
     }
 
-    /// Stops the cluster and returns its report.
     pub(crate) fn end(self) -> Result<Report, TargetError> {
         self.stop.store(true, Ordering::Release);
         self.waker.wake();
@@ -138,7 +137,6 @@ struct UnderWay {
 /// An output. The last output of a request also has the request's tag and record.
 type Outgoing = (EngineCoreOutput, Option<(u64, Box<RequestRecord>)>);
 
-/// The state of a cluster's thread.
 struct Serving {
     cluster: Cluster,
     link: EngineOutputs,

@@ -26,12 +26,10 @@ impl Register {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The origin of a request.
     pub(crate) fn origin(&self, tag: u64) -> Option<RequestOrigin> {
         self.contents().origins.get(&tag).copied()
     }
 
-    /// Records the end of a request in the cluster.
     pub(crate) fn ended(&self, tag: u64, record: RequestRecord) {
         self.contents().ended.insert(tag, record);
     }

@@ -4,7 +4,6 @@ use serde_json::{Map, Number, Value};
 
 use super::words::{either, float, quoted, summary};
 
-/// The type of a value.
 pub(super) enum Kind {
     Any,
     Bool,
@@ -49,7 +48,6 @@ pub(super) const fn optional(name: &'static str, kind: Kind) -> Field {
     Field { name, kind, is_required: false }
 }
 
-/// A validation error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Problem {
     kind: &'static str,
@@ -79,7 +77,6 @@ impl Problem {
             .with(format!("'error': {}", quoted(reason)))
     }
 
-    /// The error for a missing body.
     pub(super) fn no_body() -> Self {
         Self::missing("body".to_owned(), &Value::Null)
     }

@@ -128,7 +128,6 @@ pub(super) fn checked(path: &str, text: &[u8], limits: &Limits) -> Result<Value,
     Ok(Value::Object(fields))
 }
 
-/// Parses a body as JSON.
 fn read(text: &[u8]) -> Result<Value, Refused> {
     if text.is_empty() {
         return Err(Refused::validation(&[Problem::no_body()]));
