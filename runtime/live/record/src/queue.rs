@@ -249,7 +249,7 @@ mod tests {
             "{items:?}"
         );
 
-        // Items that the recorder has taken count until it returns.
+        // The limit includes taken items until the recorder calls `take` again.
         pass(&queue, 10, [b"", &[0; 10]]);
         assert!(queue.take(&mut batch, Duration::from_secs(60)));
         assert!(matches!(batch.iter().next(), Some((Item { what: ItemKind::Lost { messages: 1, .. }, .. }, _))));

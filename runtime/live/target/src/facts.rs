@@ -12,7 +12,7 @@ const OF_FILE: &str = "known to the server only, which does not report the steps
 const VIRTUAL: &str = "it exists in virtual time only";
 const OF_PROMPTS: &str = "engines report nothing about a prompt before its first token";
 
-/// The names of the metrics with such an origin.
+/// The names of the metrics whose origin satisfies `is_wanted`.
 fn names(is_wanted: fn(Origin) -> bool) -> impl Iterator<Item = (&'static str, Origin)> {
     let infos = Metric::all().map(Metric::info).filter(move |info| is_wanted(info.origin));
     infos.map(|info| (info.name, info.origin))

@@ -12,8 +12,8 @@ const CONTEXT_TOKENS: usize = 5;
 ///
 /// A piece never ends within a character: the bytes of an incomplete character are held back. All pieces together
 /// equal the result of [`Tokenizer::decode`] for all tokens. Tokenizers with byte fallback differ in two cases:
-/// after 16 tokens that complete no character, replacement characters are emitted; and bytes that form no valid
-/// text together may be valid in part here.
+/// after 16 tokens that complete no character, replacement characters are emitted; and a run of bytes that is
+/// invalid as a whole may still yield some valid characters.
 #[derive(Clone, Debug)]
 pub struct Detokenizer {
     tokenizer: Tokenizer,

@@ -33,7 +33,7 @@ text_request! {
         prompt_embeds: Option<Value>,
         #[serde(default = "super::request::yes")]
         add_special_tokens: bool,
-        // Ignores unknown fields. With `flatten`, a list is not accepted as a request.
+        // Ignores unknown fields. Without `flatten`, serde would accept a list as a request.
         #[serde(flatten)]
         _other: std::collections::BTreeMap<String, serde::de::IgnoredAny>,
     }
@@ -297,7 +297,7 @@ struct ChunkChoice {
     prompt_token_ids: Option<Vec<u32>>,
 }
 
-/// What has been sent of one answer.
+/// The parts of one answer that have been sent.
 #[derive(Clone, Copy, Default)]
 struct Progress {
     output_tokens: usize,

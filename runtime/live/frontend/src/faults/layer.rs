@@ -110,7 +110,7 @@ async fn faulty<F: Future<Output = Response>>(
     let (kind, request) = match kind {
         FaultKind::Short { after_tokens } => match shortened(request, after_tokens, layer.max_body_bytes).await {
             Ok(request) => (kind, request),
-            // The request cannot be shortened: its limit is already as low, or it generates nothing.
+            // The request cannot be shortened: its own token limit is not higher, or it generates nothing.
             Err(request) => return next(*request).await,
         },
         kind => (kind, request),
@@ -155,7 +155,7 @@ async fn faulty<F: Future<Output = Response>>(
 async fn take_in(request: Request) {
     let mut data = request.with_limited_body().into_body().into_data_stream();
     let read = async { while let Some(Ok(_)) = data.next().await {} };
-    // A slower client loses the response.
+    // If the client is slower, it may lose the response.
     let _ = timeout(MAX_TAKING_IN, read).await;
 }
 

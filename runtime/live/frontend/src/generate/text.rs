@@ -263,7 +263,7 @@ impl TextStream {
 /// The answers to several requests, in order of arrival.
 pub(crate) struct Merged {
     streams: Vec<TextStream>,
-    /// The stream that is polled first. It rotates, so that none starves.
+    /// The index of the stream that is polled first. It moves after each piece, so that no stream starves.
     first: usize,
 }
 

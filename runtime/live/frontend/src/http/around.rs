@@ -64,7 +64,7 @@ pub trait Before: std::fmt::Debug + Send + Sync {
     fn answer<'a>(&'a self, request: Request, next: Next<'a>) -> Pin<Box<dyn Future<Output = Response> + Send + 'a>>;
 }
 
-/// What comes after [`Innermost`].
+/// Passes a request from [`Innermost`] to the [`Before`] service and the routes.
 pub struct Next<'a> {
     handlers: &'a Handlers,
     before: Option<&'a dyn Before>,

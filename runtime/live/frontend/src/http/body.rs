@@ -28,7 +28,7 @@ pub(super) enum Cut {
     TooSlow,
 }
 
-/// Why the body of one request was cut, if it was. Clones share it. Requests without a body have none.
+/// Why the body of one request was cut, if it was. Clones share it. A request without a body has no verdict.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Verdict(Option<Arc<OnceLock<Cut>>>);
 

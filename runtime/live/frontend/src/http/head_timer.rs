@@ -12,8 +12,7 @@ use tokio::time::sleep_until;
 type Alarm = Pin<Box<tokio::time::Sleep>>;
 
 /// The timer of one connection. hyper sets a timer for each head and cancels it when the head has arrived. Here the
-/// connection keeps one alarm. It may fire early and then waits for the rest, which saves setting and cancelling a
-/// timer for each request.
+/// connection keeps one alarm, which saves that work. If the alarm fires early, it waits for the remaining time.
 #[derive(Clone, Debug, Default)]
 pub(super) struct HeadTimer(Arc<Mutex<Option<Alarm>>>);
 

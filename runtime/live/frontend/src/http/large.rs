@@ -66,7 +66,7 @@ impl Drop for InQueue {
 enum Grant {
     /// One part of the shared memory.
     Part(OwnedSemaphorePermit),
-    /// The reserve, which is enough for the whole body.
+    /// The reserve. It is enough for any body.
     Last(OwnedSemaphorePermit),
 }
 
@@ -122,7 +122,7 @@ impl Room {
                 Some(parts) => parts.merge(part),
                 None => held.permit = Some(part),
             },
-            // The reserve is enough for the whole body, so its parts are released.
+            // The reserve is enough for any body, so the body's parts are released.
             Grant::Last(last) => held.permit = Some(last),
         });
     }

@@ -108,7 +108,7 @@ impl Translation {
         Ok(())
     }
 
-    /// Removes options that other options override there, and that would be errors here.
+    /// Removes options that llm-d-inference-sim overrides with other options. Here they would be errors.
     fn remove_overruled(&mut self) {
         let has = |translation: &Self, name: &str| translation.options.iter().any(|(option, _)| *option == name);
         if !has(self, "--omni") {

@@ -239,8 +239,7 @@ impl EngineRecorder {
         self.observe(Name::RequestTimePerOutputTokenSeconds, phases.time_per_output_token_s);
     }
 
-    /// Records a finished call with its `n` and the number of tokens of its longest answer. If `n` is 1, the call
-    /// is the request.
+    /// Records a finished call: its `n`, and the number of tokens of its longest answer.
     pub fn call_finished(&self, n: u64, longest_choice_tokens: u64) {
         self.observe(Name::RequestParamsN, n as f64);
         self.observe(Name::RequestMaxNumGenerationTokens, longest_choice_tokens as f64);

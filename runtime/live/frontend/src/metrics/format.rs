@@ -34,7 +34,7 @@ fn is_summary(name: &str) -> bool {
     SUMMARIES.iter().any(|summary| TABLE[*summary as usize].name == name)
 }
 
-/// Whether a line is a bucket of a summary. Summaries have no buckets.
+/// Whether a line is a bucket that must be dropped, because summaries have no buckets.
 fn is_no_bucket(line: &str) -> bool {
     let name = line.split(['{', ' ']).next().unwrap_or_default();
     name.strip_suffix("_bucket").is_some_and(is_summary)

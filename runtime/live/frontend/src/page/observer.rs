@@ -69,7 +69,7 @@ impl RequestObserver for Watched {
         let is_first = self.last_s.is_none();
         self.output_tokens += tokens as u64;
         self.last_s = Some(engine_s);
-        // Most outputs are one more token, which is counted at the end.
+        // Most outputs only add a token. Tokens are counted at the end.
         if is_first || !events.is_empty() {
             self.exchange.engine_tells(self.place, |request| {
                 for event in events {

@@ -16,7 +16,7 @@ use crate::tee::Passed;
 
 /// Approximate memory of an exchange without its bodies.
 const EXCHANGE_BYTES: usize = 2048;
-/// The memory of bodies is counted in steps of this length, so that most chunks change no count.
+/// The memory of bodies is counted in units of this many bytes, so that most chunks do not change the count.
 const PART_BYTES: usize = 4096;
 /// How many exchanges per second are kept while nobody looks at the list. More would be dropped before anyone could
 /// read them. Keeping an exchange takes a sixth of the processor time of a short request.

@@ -29,7 +29,7 @@ impl CallParser {
         }
     }
 
-    /// Passes on the parts that are certain.
+    /// Passes the parts that are certain to `out`.
     pub(super) fn push(&mut self, text: &str, out: impl FnMut(CallEvent<'_>)) {
         match self {
             Self::Json(calls) => calls.push(text, out),
@@ -39,7 +39,7 @@ impl CallParser {
         }
     }
 
-    /// Passes on the rest. An incomplete delimiter is text.
+    /// Passes the rest to `out`. An incomplete delimiter is text.
     pub(super) fn finish(self, out: impl FnMut(CallEvent<'_>)) {
         match self {
             Self::Json(calls) => calls.finish(out),

@@ -37,8 +37,8 @@ pub(super) fn begins<'a>(text: &'a str, mark: &str) -> Begins<'a> {
     }
 }
 
-/// Passes on the text before `mark`, or all text that cannot be a part of it. Returns whether the mark was found.
-/// If so, it is removed from the buffer.
+/// Passes the text before `mark` to `out`, or all text that cannot be a part of the mark. Returns whether the mark
+/// was found. If so, it is removed from the buffer.
 pub(super) fn text_before(buffer: &mut String, mark: &str, out: &mut impl FnMut(CallEvent<'_>)) -> bool {
     let found = buffer.find(mark);
     let free = found.unwrap_or_else(|| buffer.len() - beginning(buffer, mark));

@@ -36,13 +36,13 @@ impl JsonCalls {
         Self { form, starts, mode: Mode::Text, buffer: String::new(), is_at_start: true }
     }
 
-    /// Passes on the parts that are certain.
+    /// Passes the parts that are certain to `out`.
     pub(super) fn push(&mut self, text: &str, mut out: impl FnMut(CallEvent<'_>)) {
         self.buffer.push_str(text);
         while self.step(&mut out) {}
     }
 
-    /// Passes on the rest. An incomplete delimiter is text.
+    /// Passes the rest to `out`. An incomplete delimiter is text.
     pub(super) fn finish(self, mut out: impl FnMut(CallEvent<'_>)) {
         let is_closed = self.form.end.is_empty() && matches!(self.mode, Mode::Close) && self.buffer.trim() == "}";
         if !self.buffer.is_empty() && !is_closed {

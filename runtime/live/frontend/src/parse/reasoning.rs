@@ -27,7 +27,7 @@ impl ReasoningParser {
         Self { form, is_inside, pending, held: String::new(), held_tokens: 0, mark: String::new() }
     }
 
-    /// Passes on pieces: whether each is reasoning, its text, and its number of tokens.
+    /// Passes pieces to `out`: whether the piece is reasoning, its text, and its number of tokens.
     pub(super) fn push(&mut self, text: &str, spans: &[Span], mut out: impl FnMut(bool, &str, usize)) {
         let mut rest = text;
         for span in spans {
@@ -49,7 +49,7 @@ impl ReasoningParser {
         }
     }
 
-    /// Passes on the text that is held back.
+    /// Passes the text that is held back to `out`.
     pub(super) fn finish(self, mut out: impl FnMut(bool, &str, usize)) {
         out(self.is_inside, &self.held, self.held_tokens);
         out(self.is_inside, &self.mark, 0);

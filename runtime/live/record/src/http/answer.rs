@@ -38,8 +38,8 @@ impl AnswerTokens {
         Some(Self { prompt_tokens: answer.prompt_tokens, output_tokens, outputs: outputs.collect() })
     }
 
-    /// The number of tokens that must be out before the event at this time is sent. The event belongs to the
-    /// nearest output, so this includes that output's tokens.
+    /// The number of tokens that must be generated before the event at this time is sent. The event belongs to the
+    /// nearest output, so the number includes that output's tokens.
     #[must_use]
     pub fn due(&self, at_ns: u64) -> u32 {
         if self.outputs.is_empty() {

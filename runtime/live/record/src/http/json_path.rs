@@ -58,7 +58,7 @@ impl JsonPath {
             Value::Object(fields) if last == "*" => fields.clear(),
             Value::Object(fields) => drop(fields.remove(last)),
             Value::Array(items) if last == "*" => items.clear(),
-            // Removing an item would shift the ones after it.
+            // Removing an item would shift the items after it.
             Value::Array(items) => {
                 if let Some(item) = last.parse().ok().and_then(|index: usize| items.get_mut(index)) {
                     *item = Value::Null;

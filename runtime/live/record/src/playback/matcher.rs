@@ -12,7 +12,7 @@ use crate::playback::params;
 /// How requests are matched with records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MatchBy {
-    /// By the hash of the prompt.
+    /// By prompt: the hashes of the prompts are compared.
     #[default]
     Content,
     /// By arrival: the first request gets the first record, and so on.
@@ -80,8 +80,8 @@ pub enum Match {
     },
     /// No record.
     None {
-        /// The number of leading blocks shared with any unused record, which is the index of the first different
-        /// block.
+        /// The maximum number of leading blocks that an unused record shares with the request. This is also the
+        /// index of the first different block.
         common_blocks: u32,
     },
 }
@@ -205,8 +205,8 @@ impl Matcher {
         self.captures.tree().below(hash).and_then(|places| self.unused.first(places))
     }
 
-    /// The number of leading blocks shared with an unused record. A longer prefix is shared by fewer records, so
-    /// bisection finds it.
+    /// The maximum number of leading blocks that an unused record shares. Bisection finds it, because a record that
+    /// shares a prefix also shares every shorter prefix.
     fn common_blocks(&self, blocks: &[BlockHash]) -> usize {
         blocks.partition_point(|&hash| self.below(hash).is_some())
     }

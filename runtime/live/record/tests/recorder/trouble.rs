@@ -64,8 +64,8 @@ fn a_disk_that_takes_nothing_holds_up_nobody() {
     assert!(matches!(chain.recorder.wait(), Err(RecordError::Write { .. })));
 }
 
-/// If the current file is removed, recording continues in a new one, and lost records are counted. Without any
-/// further record this is an error.
+/// If the current file is removed, recording continues in a new file, and the lost records are counted. If nothing
+/// more is recorded, the removal is an error.
 #[test]
 fn a_capture_that_is_removed_begins_again() {
     for more in [0, 1] {

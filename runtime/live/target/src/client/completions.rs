@@ -195,7 +195,7 @@ impl Completions {
                 biased;
                 data = next_data(body) => data?,
                 () = &mut deadline => {
-                    // The deadline is reset only when it has passed: most streams end before that.
+                    // The deadline is moved only after it has passed. Most streams end before.
                     let next = answer.last_tokens.map_or(Instant::now(), |at| at + self.idle_timeout);
                     if answer.last_tokens.is_none() || next <= Instant::now() {
                         return Err(ClientError::Silent(self.idle_timeout.as_secs()));

@@ -180,7 +180,7 @@ pub(crate) trait Plan {
     fn next_ns(&self) -> Option<u64>;
     /// Performs the actions that are due.
     fn act(&mut self, now_ns: u64);
-    /// Takes the samples of engines that are due.
+    /// Samples the engines if a sample is due.
     fn sample(&mut self, now_ns: u64);
 }
 

@@ -102,7 +102,7 @@ impl Book {
         }
     }
 
-    /// Passes on which engine has a request and when its KV arrived there. Each is passed on only once.
+    /// Passes the engine of a request, and the arrival time of its KV, to `heard`. Further calls pass nothing.
     pub(crate) fn report_engine(&self, tag: u64, heard: &AnswerReporter, counted: CountedOutputs) {
         let received_ns = self.contents().received_ns.remove(&tag);
         if let Some(at_ns) = received_ns {

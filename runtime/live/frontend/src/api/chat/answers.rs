@@ -293,7 +293,7 @@ impl Stream {
         }
         Ok(())
     }
-    /// Passes on the next chunks. Returns whether more will follow. Cancel-safe.
+    /// Passes the next chunks to `out`. Returns whether more will follow. Cancel-safe.
     pub(in crate::api) async fn advance(&mut self, out: &mut impl FnMut(&Form, ChatChunk)) -> Result<bool, ApiError> {
         if !std::mem::replace(&mut self.has_begun, true) {
             for index in 0..self.form.n {

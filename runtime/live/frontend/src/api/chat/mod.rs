@@ -184,7 +184,7 @@ impl ChatRequest {
         self.prompt_if(model, tools, options, |text| if is_cut { Ok(()) } else { model.check_text(text) })
     }
 
-    /// Like [`prompt`](Self::prompt), but with any check of the text.
+    /// Like [`prompt`](Self::prompt), but checks the text with `check`.
     fn prompt_if(
         &mut self,
         model: &Model,
@@ -203,7 +203,7 @@ impl ChatRequest {
             self.continue_final_message,
             Some(&kwargs),
         )?;
-        // Free the messages now: the text is as large, and its tokens may be larger.
+        // Free the messages now: the rendered text is as large, and its tokens may take more memory.
         drop(messages);
         self.messages = Vec::new();
         check(&text)?;

@@ -315,7 +315,8 @@ pub(super) fn check_threshold(threshold: Option<f64>) -> Result<(), ApiError> {
     }
 }
 
-/// The cache hit threshold that a header of llm-d-inference-sim requests: more than any prompt can reach.
+/// The `cache_hit_threshold` of a request with llm-d-inference-sim's header. It is infinite, so no prompt reaches
+/// it.
 pub(super) fn least_cached_of(headers: &HeaderMap) -> Option<f64> {
     let is_asked = header(headers, "x-cache-threshold-finish-reason")?.eq_ignore_ascii_case("true");
     is_asked.then_some(f64::INFINITY)

@@ -188,7 +188,7 @@ pub(in crate::api) fn own(given: Option<&Templated>) -> Result<Option<Structure>
     })
 }
 
-/// Parses the `response_format` of a text completion. vLLM checks it late.
+/// Parses the `response_format` of a text completion. vLLM parses it after it has checked the other fields.
 pub(in crate::api) fn late_format(format: Option<&Templated>) -> Result<Option<ResponseFormat>, ApiError> {
     let format = format.map(|format| serde_json::from_str(&text_of(format))).transpose();
     format.map_err(|error| {

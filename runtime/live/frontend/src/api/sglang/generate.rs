@@ -36,7 +36,7 @@ enum Each<T> {
 }
 
 impl<T: Clone> Each<T> {
-    /// The number of values, if they are a list.
+    /// The length of the list. None for a single value.
     fn num_values(own: Option<&Self>) -> Option<usize> {
         match own? {
             Self::All(_) => None,
@@ -75,7 +75,7 @@ struct SamplingParams {
     json_schema: Option<String>,
     regex: Option<String>,
     ebnf: Option<String>,
-    // Ignores unknown parameters. With `flatten`, a list is not accepted.
+    // Ignores unknown parameters. Without `flatten`, serde would accept a list of parameters.
     #[serde(flatten)]
     _other: BTreeMap<String, IgnoredAny>,
 }
@@ -146,7 +146,7 @@ pub(super) struct GenerateRequest {
     video_data: Option<Value>,
     audio_data: Option<Value>,
     session_params: Option<Value>,
-    // Ignores unknown fields. With `flatten`, a list is not accepted as a request.
+    // Ignores unknown fields. Without `flatten`, serde would accept a list as a request.
     #[serde(flatten)]
     _other: BTreeMap<String, IgnoredAny>,
 }

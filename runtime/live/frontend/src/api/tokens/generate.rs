@@ -76,7 +76,7 @@ pub(in crate::api) struct GenerateRequest {
     cache_hit_threshold: Option<f64>,
     features: Option<Features>,
     return_token_ids: Option<bool>,
-    // Ignores unknown fields. With `flatten`, a list is not accepted as a request.
+    // Ignores unknown fields. Without `flatten`, serde would accept a list as a request.
     #[serde(flatten)]
     _other: BTreeMap<String, IgnoredAny>,
 }

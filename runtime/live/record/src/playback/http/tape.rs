@@ -229,8 +229,8 @@ impl Same {
         self.entries[(self.taken as usize).min(self.entries.len() - 1)]
     }
 
-    /// The next recording with these parameters, or the last one. Without such a recording, the next one of any
-    /// parameters.
+    /// The next unused recording with these parameters, or else the last one with them. If there is none, the next
+    /// unused recording with any parameters.
     fn of_parameters(&self, parameters: u64, entries: &[Entry]) -> u32 {
         let is_new = |index: &&u32| !entries[**index as usize].is_used;
         let equal = || self.entries.iter().filter(|index| entries[**index as usize].parameters == parameters);
@@ -352,7 +352,7 @@ mod tests {
     #[test]
     fn recordings_are_chosen_by_parameters_or_by_lot() {
         let at = |temperature: u32| format!(r#"{{"prompt":"a","temperature":{temperature}}}"#);
-        // Records with higher numbers arrived earlier.
+        // The record with the highest number arrived first.
         let records = || vec![record(4, &at(0)), record(3, &at(1)), record(2, &at(0)), record(1, &at(2))];
         let rules = MatchRules { order: Order::Parameters, ..MatchRules::default() };
         let tape = tape_by(rules, records());

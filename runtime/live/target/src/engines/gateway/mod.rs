@@ -63,7 +63,8 @@ impl Plan for Begin {
 }
 
 impl Gateway {
-    /// Starts a cluster and a client for it. Its drawn tokens are from `tokens`, and its steps go to a sink.
+    /// Starts a cluster and a client for it. `tokens` are the model's tokens that replace drawn tokens. Each step
+    /// is passed to `steps`.
     pub(crate) fn start(
         run: &RunConfig,
         tokens: TokenRange,
