@@ -13,7 +13,7 @@ struct Row {
     answer: Option<String>,
     prompt: Option<String>,
     messages: Option<Vec<Value>>,
-    /// In ShareGPT's format.
+    /// The messages, in ShareGPT's format.
     conversations: Option<Vec<Turn>>,
     /// In llm-d-inference-sim's format: the SHA-256 of the prompt's tokens, in hexadecimal digits.
     prompt_hash: Option<String>,

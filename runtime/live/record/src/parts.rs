@@ -265,7 +265,7 @@ impl Parts {
 }
 
 impl Open {
-    /// Fails if the file was removed or replaced. Data in a file without a name is lost when this process exits.
+    /// Fails if the file was removed or replaced: its data would be lost when this process exits.
     fn check_place(&self) -> Result<(), RecordError> {
         let is_there = match identity(&self.path) {
             Ok(found) => found == self.identity,

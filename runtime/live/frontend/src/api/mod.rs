@@ -59,7 +59,7 @@ pub(crate) fn routes(app: Arc<App>) -> Routes {
         .route("/detokenize", post(tokens::tokenize::detokenize))
         .route("/health", get(operations::status::health))
         .route("/ready", get(operations::status::ready))
-        // llm-d-inference-sim's path.
+        // This path is from llm-d-inference-sim.
         .route("/health/ready", get(operations::status::ready))
         .route("/ping", get(operations::status::health).post(operations::status::health))
         .route("/version", get(operations::status::version))

@@ -144,7 +144,7 @@ impl Rank {
         }
     }
 
-    /// Aborts all requests with wanted ids and notifies their clients.
+    /// Aborts all requests whose ids `is_wanted` selects, and notifies their clients.
     pub(super) fn abort_all(&self, is_wanted: impl Fn(&str) -> bool) {
         let ids: Vec<String> =
             self.table().requests.keys().filter(|id| is_wanted(id)).map(|id| id.to_string()).collect();

@@ -22,11 +22,11 @@ pub enum Series {
     /// No series.
     Later,
     Process,
-    /// One per engine.
+    /// One series per engine.
     One,
-    /// One per engine and value of this label.
+    /// One series per engine and value of this label.
     ByLabel(&'static str, &'static [&'static str]),
-    /// One per combination of these labels' values, shared by all engines.
+    /// One series per combination of these labels' values, shared by all engines.
     OfModel(&'static [(&'static str, &'static [&'static str])]),
 }
 

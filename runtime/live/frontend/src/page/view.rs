@@ -105,7 +105,7 @@ pub(super) fn capture(exchange: &Exchange) -> serde_json::Result<String> {
         part.to_vec()
     };
     let mut chunks: Vec<_> = state.chunks.iter().map(|(at_ns, bytes)| (*at_ns, part(*bytes as usize))).collect();
-    // The chunks whose times were not kept.
+    // The last part holds all chunks whose times were not kept.
     chunks.push((state.last_chunk_ns, part(usize::MAX)));
     chunks.retain(|(_, bytes)| !bytes.is_empty());
     let (end, error) = match &state.end {

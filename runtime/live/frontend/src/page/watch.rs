@@ -21,7 +21,7 @@ const PART_BYTES: usize = 4096;
 /// How many exchanges per second are kept while nobody looks at the list. More would be dropped before anyone could
 /// read them. Keeping an exchange takes a sixth of the processor time of a short request.
 pub(super) const UNSEEN_PER_SECOND: u64 = 200;
-/// After a request for the list, somebody counts as looking at it for this time.
+/// How long after a request for the list somebody counts as looking at it.
 const LOOKING_NS: u64 = 30_000_000_000;
 /// The maximum number of engine requests of one exchange that are shown separately.
 const ENGINE_REQUESTS: usize = 64;

@@ -41,30 +41,30 @@ const HOP_BY_HOP: [HeaderName; 6] = [
 pub enum UpstreamError {
     #[error("cannot connect to {address}: {reason}")]
     Connect {
-        /// The server.
+        /// The server's address.
         address: String,
-        /// What happened.
+        /// Why the connection failed.
         reason: String,
     },
     #[error("the connection to {address} was lost before the answer: {reason}")]
     Lost {
-        /// The server.
+        /// The server's address.
         address: String,
-        /// What happened.
+        /// Why the connection was lost.
         reason: String,
     },
     #[error("the request cannot be sent to {address}: {reason}")]
     Request {
-        /// The server.
+        /// The server's address.
         address: String,
-        /// What is wrong.
+        /// Why the request cannot be sent.
         reason: String,
     },
     #[error("cannot use TLS with {address}: {reason}")]
     Tls {
-        /// The server.
+        /// The server's address.
         address: String,
-        /// What is wrong.
+        /// Why TLS cannot be used.
         reason: String,
     },
 }

@@ -94,7 +94,7 @@ fn run(items: &Receiver<Item>, mut collector: Collector) {
 }
 
 struct Collector {
-    /// For the log.
+    /// The collector's address, for the log.
     endpoint: Endpoint,
     transport: Transport,
     service_name: String,

@@ -115,7 +115,7 @@ impl Traced {
     fn span(&self, now_s: f64) -> Span {
         let e2e_s = (now_s - self.start.arrival_s).max(0.0);
         let mut random = [0; 24];
-        // Without the system's randomness, ids of spans are not unique.
+        // If the system has no randomness, ids of spans are not unique.
         _ = getrandom::fill(&mut random);
         let (trace_id, span_id) = random.split_at(16);
         Span {

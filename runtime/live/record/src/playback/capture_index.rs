@@ -104,7 +104,7 @@ pub enum PlaybackError {
         path: PathBuf,
         /// The property that differs.
         what: &'static str,
-        /// The capture's value.
+        /// The value in the capture.
         found: Option<String>,
         /// The expected value.
         expected: String,

@@ -83,7 +83,7 @@ impl EnginePool {
         for engine in &mut totals.engines {
             engine.worker += self.first_engine;
             if self.role == PoolRole::Decode {
-                // Other engines computed the prompts.
+                // Prefill engines computed the prompts.
                 engine.computed_tokens -= engine.prefill_tokens;
                 engine.prefill_tokens = 0;
             }

@@ -67,7 +67,7 @@ impl<'de> Deserialize<'de> for Checked {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let message = Templated::deserialize(deserializer)?;
         if !has_shape(&message) {
-            // Only for odd shapes: copy the message to get vLLM's error text.
+            // Copy only a message with an unexpected shape, to get vLLM's error text.
             let json = serde_json::to_value(&message).map_err(D::Error::custom)?;
             ChatMessage::deserialize(json).map_err(D::Error::custom)?;
         }

@@ -13,7 +13,7 @@ use crate::server::error::ApiError;
 pub(in crate::api) struct Features {
     mm_hashes: BTreeMap<String, Vec<String>>,
     mm_placeholders: BTreeMap<String, Vec<Place>>,
-    /// Tensors. They are ignored.
+    /// Tensors, which are ignored.
     #[serde(default)]
     kwargs_data: Option<Value>,
 }

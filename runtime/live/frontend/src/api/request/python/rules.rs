@@ -31,7 +31,7 @@ fn refuse_value(message: impl AsRef<str>, name: &'static str, value: &Value) -> 
     Err(Refused::field(message.as_ref(), name, Some(written(value))))
 }
 
-/// Checks a text completion before its types.
+/// Checks a text completion before its types are checked.
 pub(super) fn completion(fields: &Fields) -> Checked {
     let is_empty = match given(fields, "prompt") {
         None => true,
@@ -48,7 +48,7 @@ pub(super) fn completion(fields: &Fields) -> Checked {
     thinking(fields)
 }
 
-/// Checks a chat before its types.
+/// Checks a chat before its types are checked.
 pub(super) fn chat(fields: &Fields) -> Checked {
     match fields.get("messages") {
         None | Some(Value::Array(_) | Value::Object(_) | Value::String(_)) => {}
@@ -64,12 +64,12 @@ pub(super) fn chat(fields: &Fields) -> Checked {
     thinking(fields)
 }
 
-/// Checks a body of `/inference/v1/generate` before its types.
+/// Checks a body of `/inference/v1/generate` before its types are checked.
 pub(super) fn generate(fields: &Fields) -> Checked {
     salt(fields)
 }
 
-/// Checks a body of `/tokenize` before its types.
+/// Checks a body of `/tokenize` before its types are checked.
 pub(super) fn generation_prompt(fields: &Fields) -> Checked {
     let both = is_true(fields.get("continue_final_message")) && is_true(fields.get("add_generation_prompt"));
     if both { refuse("Cannot set both `continue_final_message` and `add_generation_prompt` to True.") } else { Ok(()) }
@@ -241,7 +241,7 @@ fn tools(fields: &Fields) -> Checked {
     refuse_field("The tool specified in `tool_choice` does not match any of the specified `tools`", "tool_choice")
 }
 
-/// Checks a prompt after its type.
+/// Checks a prompt after its type has been checked.
 pub(super) fn prompt(fields: &Fields, path: &str) -> Checked {
     let is_empty = |name: &str| fields.get(name).and_then(Value::as_array).is_some_and(Vec::is_empty);
     if path == "/v1/completions" && is_empty("prompt") {
@@ -264,7 +264,7 @@ pub(super) fn prompt(fields: &Fields, path: &str) -> Checked {
     Ok(())
 }
 
-/// Checks the sampling parameters after their types.
+/// Checks the sampling parameters after their types have been checked.
 pub(super) fn sampling(fields: &Fields, limits: &Limits, path: &str) -> Checked {
     let is_chat = path == "/v1/chat/completions";
     let is_text = is_chat || path == "/v1/completions";
