@@ -71,7 +71,7 @@ pub enum FaultKind {
     Short { after_tokens: u32 },
 }
 
-/// All kinds, with the keys that only they have.
+/// All kinds of faults, each with its own keys.
 pub(super) const KINDS: &[(&str, &[&str])] = &[
     ("status", &["code", "retry-after", "message", "body"]),
     ("rate_limit", &["retry-after"]),

@@ -41,8 +41,8 @@ pub struct FaultLayer {
 }
 
 impl FaultLayer {
-    /// Applies the fault of a matching rule to a request from `connection`, or passes the request on. Request
-    /// headers cannot request faults here, because they are for the upstream server.
+    /// Applies the fault of a matching rule to a request from `connection`, or passes the request on. Headers of
+    /// the request select no fault here: they are meant for the upstream server.
     pub async fn around<F: Future<Output = Response>>(
         &self,
         connection: ConnectionControl,

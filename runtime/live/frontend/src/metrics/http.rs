@@ -49,7 +49,7 @@ struct HttpSeries {
     response_size: Histogram,
 }
 
-/// The body sizes that the heads of a request and its response state.
+/// The body sizes that are stated in the headers of a request and its response.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sizes {
     request_bytes: u64,

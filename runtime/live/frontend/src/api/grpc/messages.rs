@@ -126,7 +126,7 @@ pub(super) struct InputLogProbs {
     pub(super) top_logprobs: Vec<TopLogProbs>,
 }
 
-/// No value for the first token of a prompt.
+/// The first token of a prompt has no value.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct InputTokenLogProb {
     #[prost(float, optional, tag = "1")]

@@ -1,5 +1,5 @@
-//! Facts about requests that HTTP cannot transfer between a run's clients and the cluster behind their server:
-//! where a request comes from, and how it ended.
+//! Facts about requests: where a request comes from, and how it ended. HTTP cannot transfer them between a run's
+//! clients and the cluster behind their server.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -3,7 +3,7 @@
 use serde_json::Value;
 pub(super) use vcr_text::python::{float_text as float, quoted};
 
-/// How many characters of an input an error repeats.
+/// The maximum number of input characters that an error repeats.
 const INPUT_CHARS_MAX: usize = 200;
 
 /// Returns Python's `repr` of a value.
