@@ -74,7 +74,7 @@ impl StopStrings {
         self.release(0, out);
     }
 
-    /// Returns the index of the stop string found and where the text then ends.
+    /// Returns the index of the stop string and the position where the text ends.
     fn find(&self, before: usize) -> Option<(usize, usize)> {
         self.stops.iter().enumerate().filter(|(_, stop)| !stop.is_empty()).find_map(|(index, stop)| {
             let mut from = before.saturating_sub(stop.len() - 1);

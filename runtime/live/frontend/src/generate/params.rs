@@ -96,7 +96,7 @@ pub(crate) struct EngineSubmission {
 pub(crate) struct OptionalStructure {
     pub(crate) probability: f64,
     pub(crate) structured_outputs: Arc<Value>,
-    /// The reason why the engines do not support the structure, if so.
+    /// The reason why the engines do not support the structure. None if they support it.
     pub(crate) refusal: Option<String>,
 }
 

@@ -3,7 +3,7 @@
 /// How a setting is translated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
-    /// An option with the same value. A list repeats the option.
+    /// An option with the same value. A list becomes one option per item.
     Same(&'static str),
     /// An option with a duration. A plain number is in milliseconds.
     Duration(&'static str),

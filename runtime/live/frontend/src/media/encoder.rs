@@ -33,7 +33,7 @@ pub struct EncoderAddress {
     /// The server's host.
     pub host: String,
     pub port: u16,
-    /// Numbers in the output per placeholder token.
+    /// How many numbers the output has per placeholder token.
     pub hidden_size: u32,
 }
 
