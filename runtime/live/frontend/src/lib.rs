@@ -9,6 +9,7 @@
 //! recordings. `page/` is the page at `/_vcr/`, and `tee` observes bodies. Three modules parse files:
 //! `options_file` for options, `llm_d/` for configurations of llm-d-inference-sim, and `answers` for data sets.
 
+mod alarm;
 pub mod answers;
 mod api;
 pub mod dialects;
@@ -28,6 +29,7 @@ pub mod server;
 mod tee;
 pub mod traces;
 
+pub use alarm::Alarm;
 pub use api::{RenderedApi, render_body, render_generate};
 pub use engine::{Admission, EngineClient, EngineError};
 pub use front::HttpServer;

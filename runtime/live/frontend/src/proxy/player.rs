@@ -7,6 +7,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::alarm::Alarm;
 use crate::faults::error_response;
 use crate::http::{Before, Next};
 use crate::page::{PREFIX, pairs};
@@ -19,9 +20,10 @@ use bytes::Bytes;
 use futures_util::stream;
 use serde_json::json;
 use tokio::task::yield_now;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::sleep;
 use vcr_record::playback::http::{Asked, AskedParts, Difference, Found, HttpTape, Miss};
 use vcr_trace::capture::{HttpEnd, HttpRecord};
+use vcr_wire::monotonic_ns;
 
 use crate::proxy::head::head_of;
 use crate::proxy::journal::{AnsweredBy, Journal};
@@ -110,7 +112,7 @@ impl Before for Player {
 
 impl Player {
     async fn played(&self, request: Request, next: Next<'_>) -> Response {
-        let start = Instant::now();
+        let start_ns = monotonic_ns();
         let (parts, body) = request.into_parts();
         // The outer layers have their own limits.
         let body = match to_bytes(body, usize::MAX).await {
@@ -128,10 +130,10 @@ impl Player {
             Ok(Found::Record(record)) => {
                 note(&parts, "tape");
                 return match &self.times {
-                    Times::Recorded(scale) => play(*record, start, *scale).await,
+                    Times::Recorded(scale) => play(*record, start_ns, *scale).await,
                     Times::Engines(pace) => match pace.tokens(&record) {
                         Some(tokens) => pace.play(*record, &body, tokens).await,
-                        None => play(*record, start, 1.0).await,
+                        None => play(*record, start_ns, 1.0).await,
                     },
                 };
             }
@@ -203,26 +205,47 @@ fn message_of(miss: &Miss) -> String {
     format!("not on the tape: {request}; the nearest recording, {}, differs in {}", nearest.id, differences.join(", "))
 }
 
-/// Plays a recorded response. Times count from `start`.
-async fn play(record: HttpRecord, start: Instant, time_scale: f64) -> Response {
-    let due = move |after_ns: u64| start + Duration::from_nanos((after_ns as f64 / time_scale) as u64);
+/// The recorded times of one answer, from the arrival of its request.
+struct RecordedTimes {
+    start_ns: u64,
+    time_scale: f64,
+    /// None if the process has no descriptor left; waits are then rounded to milliseconds.
+    alarm: Option<Alarm>,
+}
+
+impl RecordedTimes {
+    async fn until(&self, after_ns: u64) {
+        let at_ns = self.start_ns.saturating_add((after_ns as f64 / self.time_scale) as u64);
+        let is_due = match &self.alarm {
+            Some(alarm) => alarm.until(at_ns).await.is_ok(),
+            None => false,
+        };
+        if !is_due {
+            sleep(Duration::from_nanos(at_ns.saturating_sub(monotonic_ns()))).await;
+        }
+    }
+}
+
+/// Answers as recorded, at the recorded times after `start_ns`.
+async fn play(record: HttpRecord, start_ns: u64, time_scale: f64) -> Response {
+    let times = RecordedTimes { start_ns, time_scale, alarm: Alarm::new().ok() };
     let head = head_of(&record);
-    sleep_until(due(record.head_ns.unwrap_or(0))).await;
+    times.until(record.head_ns.unwrap_or(0)).await;
     let is_lost = record.end == HttpEnd::ServerLost;
     let body = match record.chunks.is_empty() && !is_lost {
         true => Body::empty(),
         false => {
-            let chunks = record.chunks.into_iter();
-            let parts = stream::unfold((chunks, Some(record.end_ns)), move |(mut chunks, end_ns)| async move {
+            let state = (record.chunks.into_iter(), Some(record.end_ns), times);
+            let parts = stream::unfold(state, move |(mut chunks, end_ns, times)| async move {
                 if let Some((after_ns, bytes)) = chunks.next() {
-                    sleep_until(due(after_ns)).await;
-                    return Some((Ok(Bytes::from(bytes.0)), (chunks, end_ns)));
+                    times.until(after_ns).await;
+                    return Some((Ok(Bytes::from(bytes.0)), (chunks, end_ns, times)));
                 }
-                sleep_until(due(end_ns?)).await;
+                times.until(end_ns?).await;
                 // Yield, so that hyper sends the buffered data first. An error would discard it.
                 yield_now().await;
                 let lost = || Err(io::Error::new(io::ErrorKind::ConnectionReset, "the recorded answer broke off"));
-                is_lost.then(|| (lost(), (chunks, None)))
+                is_lost.then(|| (lost(), (chunks, None, times)))
             });
             Body::from_stream(parts)
         }
@@ -253,7 +276,7 @@ mod tests {
     }
 
     fn block_on<F: Future>(future: F) -> F::Output {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(future)
     }
 
@@ -267,7 +290,7 @@ mod tests {
             ("bad name", "x"),
         ];
         let played = block_on(async {
-            let response = play(record(&headers, HttpEnd::Whole), Instant::now(), 1.0).await;
+            let response = play(record(&headers, HttpEnd::Whole), monotonic_ns(), 1.0).await;
             let (parts, body) = response.into_parts();
             (parts, to_bytes(body, 100).await.expect("a body"))
         });
@@ -282,7 +305,7 @@ mod tests {
     #[test]
     fn an_answer_that_broke_off_breaks_off() {
         let failed = block_on(async {
-            let response = play(record(&[], HttpEnd::ServerLost), Instant::now(), 1.0).await;
+            let response = play(record(&[], HttpEnd::ServerLost), monotonic_ns(), 1.0).await;
             to_bytes(response.into_body(), 100).await
         });
         assert!(failed.is_err());

@@ -16,8 +16,9 @@ use vcr_cluster::metrics::Samples;
 use vcr_cluster::observe::Observer;
 use vcr_cluster::record::{FailReason, RequestRecord};
 use vcr_cluster::{Due, Ending, IssuedRequest, MeasuredRun, RunConfig, TargetError};
+use vcr_frontend::Alarm;
 
-use clock::{Alarm, Clock};
+use clock::Clock;
 
 /// How often the observer is asked whether to stop the run.
 const LOOK_INTERVAL_NS: u64 = 50_000_000;
@@ -255,7 +256,7 @@ async fn issue_all<S: Service>(
 ) -> Result<Option<u64>, TargetError> {
     let clock = shared.clock;
     let system = |error: std::io::Error| TargetError::Failed(format!("cannot wait for requests: {error}"));
-    let alarm = Alarm::new(clock).map_err(system)?;
+    let alarm = Alarm::new().map_err(system)?;
     let max_ns = shared.run.borrow().config().max_time_ns.unwrap_or(u64::MAX);
     let mut next_look_ns = 0;
     loop {
@@ -299,7 +300,7 @@ async fn issue_all<S: Service>(
         let until_ns = until_ns.flatten().min().unwrap_or(next_look_ns);
         tokio::select! {
             biased;
-            waited = alarm.until(until_ns) => waited.map_err(system)?,
+            waited = alarm.until(clock.monotonic_ns(until_ns)) => waited.map_err(system)?,
             () = shared.changed.notified() => {}
         }
         // Let the new tasks run before the next requests become due.
