@@ -19,29 +19,29 @@ use crate::stepping::watch::StepObserver;
 
 pub use vcr_core::factory::{InjectorFactory, LatencyFactory, PolicyFactory, RouterFactory, TokenFactory};
 
-/// Engines of one process behind one frontend.
+/// Settings of the engines of one process, which serve one frontend.
 #[derive(Clone)]
 pub struct LiveConfig {
-    /// Their identity towards the frontend.
+    /// How the engines present themselves to the frontend.
     pub identity: Identity,
     /// Settings of the engine core.
     pub engine: EngineConfig,
-    /// Settings of SGLang's scheduler, if it decides. What both have is the same in `engine`.
+    /// Settings of SGLang's scheduler, if it is used. Settings that both schedulers have are the same in `engine`.
     pub sglang: Option<SglangConfig>,
-    /// The policy that ranks requests; with [`vcr_core::Policy::Ranked`] only.
+    /// The policy that ranks requests; only with [`vcr_core::Policy::Ranked`].
     pub policy: Option<PolicyFactory>,
-    /// The router between them; `None` leaves the choice to the frontend.
+    /// The router between the engines; `None`: the frontend chooses the engine.
     pub router: Option<RouterFactory>,
     /// The latency model of steps.
     pub latency: LatencyFactory,
     pub latency_name: String,
-    /// Time outside of steps.
+    /// Delays outside of steps.
     pub overheads: Overheads,
-    /// How long the grammar of a request with structured outputs is compiled; at 0 none waits for it.
+    /// How long a request with structured outputs waits for the compilation of its grammar; 0: it does not wait.
     pub grammar_compile_ns: u64,
     /// All durations of steps, transfers, grammars and overheads are divided by this.
     pub time_scale: f64,
-    /// The tokens of answers.
+    /// The source of output tokens and embeddings.
     pub tokens: TokenSettings,
     /// The capture for playback, if any.
     pub playback: Option<PlaybackSettings>,
@@ -57,10 +57,9 @@ pub struct LiveConfig {
     pub faults: Vec<FaultRule>,
     /// A guest that injects failures.
     pub injector: Option<InjectorFactory>,
-    /// Hears which engine has taken which request, when it is scheduled, and when its KV has
-    /// arrived.
+    /// Is told which engine takes each request, when it is scheduled, and when its KV arrives.
     pub placements: Option<PlacementObserver>,
-    /// Sees their steps.
+    /// Is told about each step of the engines.
     pub steps: Option<Arc<dyn StepObserver>>,
     /// Limits of requests and messages.
     pub limits: Limits,
@@ -69,26 +68,26 @@ pub struct LiveConfig {
     pub shutdown_timeout_ns: u64,
 }
 
-/// Where a request is, or its KV.
+/// What has happened to a request or its KV.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
-    /// The engine of this rank has taken it.
+    /// The engine of this rank has taken the request.
     Taken(u16),
-    /// It is scheduled for the first time.
+    /// The request is scheduled for the first time.
     Scheduled {
         /// When, on the system's monotonic clock, in nanoseconds.
         at_ns: u64,
         /// How many tokens of its prompt were in the engine's cache.
         cached_tokens: u32,
     },
-    /// It was preempted.
+    /// The request was preempted.
     Preempted,
-    /// The KV of its prompt has arrived from another engine, at this time on the system's monotonic
-    /// clock, in nanoseconds.
+    /// The KV of the prompt has arrived from another engine, at this time on the system's monotonic clock, in
+    /// nanoseconds.
     Received(u64),
 }
 
-/// Hears the name of a request, as its frontend knows it, and where it is. It must not wait.
+/// Is called with a request's ID at the frontend and its placement. It must not block.
 pub type PlacementObserver = Arc<dyn Fn(&str, Placement) + Send + Sync>;
 
 /// How engines present themselves to a frontend.
@@ -98,28 +97,28 @@ pub struct Identity {
     pub handshake_address: String,
     /// Timeout of each wait for a frontend; `None` waits forever.
     pub connect_timeout: Option<Duration>,
-    /// Number of the first engine of this process.
+    /// Rank of the first engine of this process.
     pub first_rank: u16,
-    /// Engines of this process.
+    /// Number of engines in this process.
     pub num_ranks: u16,
     /// The frontend's vLLM version; `None` detects it.
     pub version: Option<VllmMinor>,
     /// The version to report; `None` reports the protocol's version.
     pub vllm_version: Option<String>,
-    /// Any name of this process; the rank is appended where there are several.
+    /// Name of this process; the rank is appended if there are several engines.
     pub instance_id: String,
-    /// The type of the weights.
+    /// Data type of the weights.
     pub dtype: Dtype,
-    /// Workers of each engine.
+    /// Workers per engine.
     pub tensor_parallel_size: u32,
     /// Whether the frontend started this process itself.
     pub is_local: bool,
     /// True, unless the frontend balances load itself.
     pub is_headless: bool,
-    /// Compared by a Python frontend of a mixture of experts with its own.
+    /// A Python frontend of a mixture of experts compares this hash with its own.
     pub parallel_config_hash: Option<String>,
-    /// Whether the model is a mixture of experts, whose engines run in waves;
-    /// `None` goes by the frontend's settings.
+    /// Whether the model is a mixture of experts, whose engines run in waves; `None`: as the frontend's settings
+    /// say.
     pub is_moe: Option<bool>,
 }
 
@@ -131,32 +130,32 @@ impl Identity {
     }
 }
 
-/// The source of tokens.
+/// The source of output tokens.
 #[derive(Clone)]
 pub enum TokenChoice {
     /// Drawn from a seed derived from the request's content.
     Random,
-    /// The prompt again, then the end of the text.
+    /// The prompt again, then the end-of-text token.
     Echo,
     /// Tokens from a list, by prompt or in rotation.
     Listed(Arc<crate::token_list::TokenList>),
     /// A guest chooses them.
     Guest(TokenFactory),
-    /// A source of this process chooses them, which knows when a text ends.
+    /// A source in this process chooses them and decides when a text ends.
     Native(TokenFactory),
 }
 
-/// The tokens of answers.
+/// The source of output tokens and embeddings.
 #[derive(Clone)]
 pub struct TokenSettings {
     /// The source of tokens.
     pub choice: TokenChoice,
-    /// Drawn tokens are below this.
+    /// Random tokens are below this.
     pub vocab_size: u32,
-    /// Output tokens before the end of the text, for requests with an end-of-text token; `None`:
-    /// they continue to their length.
+    /// Output tokens before the end-of-text token, for requests that have one; `None`: they run to their maximum
+    /// length.
     pub output_tokens: Option<Distribution>,
-    /// Probability that a draft is accepted if the one before it was, by place.
+    /// By place, the probability that a draft token is accepted if the draft token before it was.
     pub acceptance_rates: Vec<f64>,
     /// Numbers in an embedding; `None` refuses requests for pooling.
     pub embedding_dimensions: Option<u32>,
@@ -165,28 +164,27 @@ pub struct TokenSettings {
 /// Statistics sent with outputs, by vLLM's options.
 #[derive(Clone, Copy, Debug)]
 pub struct StatsSettings {
-    /// Whether counts and events of requests are sent (`--disable-log-stats`
-    /// sends none).
+    /// Whether counts and events of requests are sent; `--disable-log-stats` turns them off.
     pub log_stats: bool,
     /// Whether each step's details are sent.
     pub iteration_details: bool,
-    /// Whether the counts of KV transfers are sent. vLLM's Python frontend takes them only if it has a KV connector
+    /// Whether counts of KV transfers are sent. vLLM's Python frontend accepts them only if it has a KV connector
     /// itself.
     pub connector: bool,
-    /// One log line at the start and end of each request, and when its KV has arrived.
+    /// Whether to log one line when a request starts, when it ends, and when its KV has arrived.
     pub log_requests: bool,
 }
 
 /// Publishers of KV events.
 #[derive(Clone, Debug)]
 pub struct KvEventSettings {
-    /// The sockets, as of rank 0.
+    /// The socket addresses of rank 0.
     pub config: KvEventsConfig,
-    /// How blocks are hashed.
+    /// The hash algorithm of blocks.
     pub algorithm: HashAlgorithm,
-    /// `PYTHONHASHSEED` of the engine that is imitated.
+    /// `PYTHONHASHSEED` of the imitated engine.
     pub hash_seed: Option<String>,
-    /// Send whole digests instead of their last eight bytes.
+    /// Whether to send whole digests instead of their last eight bytes.
     pub whole_digests: bool,
 }
 
@@ -195,35 +193,36 @@ pub struct KvEventSettings {
 pub struct TransferSettings {
     /// Name of this engine for other engines.
     pub engine_id: String,
-    /// Where notices of decode engines arrive.
+    /// Host at which notices of decode engines arrive.
     pub side_channel_host: String,
     /// The port of rank 0; the ports of the other ranks follow.
     pub side_channel_port: u16,
     /// Hosts that requests may name as their prefill engine, in addition to this machine and
     /// `side_channel_host`.
     pub allowed_peers: Vec<KvPeer>,
-    /// Duration of every transfer.
+    /// Base duration of a transfer.
     pub latency_ns: u64,
-    /// Duration that each token adds.
+    /// Additional duration for each token.
     pub per_token_ns: u64,
-    /// Standard deviation of the sum.
+    /// Standard deviation of a transfer's duration.
     pub std_dev_ns: u64,
-    /// The link that transfers share. Its durations replace these.
+    /// The link that transfers share. Its durations replace the three above.
     pub shared_link: Option<Arc<dyn SharedLink>>,
     /// How long blocks are held for a decode engine.
     pub lease_ns: u64,
-    /// Data plane; `None` moves nothing.
+    /// Data plane; `None`: no bytes are moved.
     pub plane: Option<PlaneSettings>,
     /// Time limit of a transfer to this engine.
     pub load_timeout_ns: u64,
-    /// The fate of a request whose KV does not arrive.
+    /// What happens to a request whose KV does not arrive.
     pub load_failure: LoadFailurePolicy,
-    /// How engines meet whose requests come in any order; `None`: the prefill engine's answer comes first.
+    /// How prefill and decode engines meet if their requests come in any order; `None`: the prefill engine answers
+    /// first.
     pub meetings: Option<MeetingSettings>,
 }
 
 impl TransferSettings {
-    /// Settings of an engine that moves nothing, and whose transfers take no time.
+    /// Settings of an engine that moves no bytes and whose transfers take no time.
     #[must_use]
     pub fn new(engine_id: impl Into<String>) -> Self {
         Self {
@@ -247,18 +246,18 @@ impl TransferSettings {
 /// Limits of one engine.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Requests known at once; at more, no further messages are read until
-    /// some have ended, so that they wait at their sender.
+    /// Maximum number of requests. At the limit no further messages are read until some requests have ended, so
+    /// that messages wait at their sender.
     pub max_requests: usize,
-    /// Prompt tokens of these requests.
+    /// Maximum number of prompt tokens of all requests together.
     pub max_prompt_tokens: u64,
-    /// Received and unprocessed messages on each connection; further ones wait at their sender. 0
-    /// means no limit.
+    /// Maximum number of received but unprocessed messages on each connection; further ones wait at their sender.
+    /// 0: no limit.
     pub max_waiting_messages: u32,
     /// Messages larger than this end the connection.
     pub max_frame_bytes: u64,
-    /// Adapters that stay loaded, the least recently used making room; `None`: as
-    /// many as may run at once.
+    /// Number of adapters that stay loaded; the least recently used is unloaded first. `None`: as many as may run
+    /// at once.
     pub max_cpu_loras: Option<u32>,
 }
 

@@ -1,4 +1,4 @@
-//! The fixed facts of one engine while it serves a frontend.
+//! Facts of one engine that do not change while it serves a frontend.
 
 use std::sync::Arc;
 
@@ -10,43 +10,39 @@ use vcr_wire::monotonic_ns;
 
 use crate::config::LiveConfig;
 
-/// Settings, place and clock of an engine; none of them changes while it serves.
 pub(crate) struct Context {
     pub(crate) config: Arc<LiveConfig>,
-    /// Place among the engines of this process.
+    /// Index among the engines of this process.
     pub(crate) index: usize,
-    /// Number among the engines of the frontend.
+    /// Rank among the engines of the frontend.
     pub(crate) rank: u16,
-    /// Start of serving: zero on the clock of faults and models.
+    /// Start of serving: time zero for faults and models.
     origin_ns: u64,
 }
 
 impl Context {
-    /// For the engine `index` of a process, which starts to serve now.
+    /// The context of engine `index` of this process, which starts to serve now.
     pub(crate) fn new(config: Arc<LiveConfig>, index: usize) -> Self {
         let rank = config.identity.first_rank + index as u16;
         Self { config, index, rank, origin_ns: monotonic_ns() }
     }
 
-    /// Time since the start of serving.
     #[inline]
     pub(crate) fn since_start_ns(&self, now_ns: u64) -> u64 {
         now_ns.saturating_sub(self.origin_ns)
     }
 
-    /// How long a request with such a prompt takes to reach the queue.
+    /// Delay until a request with such a prompt reaches the queue.
     pub(crate) fn arrival_delay_ns(&self, prompt_tokens: usize) -> u64 {
         let prompt_tokens = u32::try_from(prompt_tokens).unwrap_or(u32::MAX);
         self.scaled_ns(self.config.overheads.arrival_of_ns(prompt_tokens))
     }
 
-    /// How long the grammar of a request is compiled.
     pub(crate) fn grammar_compile_ns(&self) -> u64 {
         self.scaled_ns(self.config.grammar_compile_ns)
     }
 
-    /// How long the outputs of a step take to reach the client, and the additional time of first
-    /// tokens.
+    /// Delay until the outputs of a step reach the client, and the additional delay of first tokens.
     pub(crate) fn output_delays_ns(&self) -> (u64, u64) {
         let overheads = &self.config.overheads;
         (self.scaled_ns(overheads.output_ns), self.scaled_ns(overheads.first_token_ns))
@@ -56,7 +52,7 @@ impl Context {
         (ns as f64 / self.config.time_scale) as u64
     }
 
-    /// The opposite of [`Context::since_start_ns`].
+    /// The inverse of [`Context::since_start_ns`].
     pub(crate) fn at_ns(&self, since_start_ns: u64) -> u64 {
         self.origin_ns.saturating_add(since_start_ns)
     }

@@ -1,33 +1,33 @@
-//! Counts of an engine, for metrics and the control plane.
+//! Counters of an engine, for metrics and the control plane.
 
 use vcr_wire::FinishReason;
 
-/// The unit of a count, which follows its name.
+/// The unit of a counter, which is appended to its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CountUnit {
-    /// A number of things.
+    /// A plain number.
     None,
-    /// Seconds; the count is in nanoseconds.
+    /// Seconds; the counter itself is in nanoseconds.
     Seconds,
     /// Bytes.
     Bytes,
 }
 
-/// A count of [`Counters`] with its public name.
+/// A counter of [`Counters`] with its public name.
 #[derive(Clone, Copy, Debug)]
 pub struct CounterInfo {
-    /// Its name in metrics and on the control plane, without the unit.
+    /// Name in metrics and on the control plane, without the unit.
     pub name: &'static str,
-    /// Its unit.
+    /// The unit.
     pub unit: CountUnit,
-    /// Its meaning, a sentence.
+    /// The help text, a sentence.
     pub help: &'static str,
-    /// Reads it.
+    /// Reads the value.
     pub amount: fn(&Counters) -> u64,
 }
 
 impl CounterInfo {
-    /// Its name with the unit, if it has one.
+    /// The name with the unit, if it has one.
     #[must_use]
     pub fn full_name(&self) -> String {
         match self.unit {
@@ -40,19 +40,18 @@ impl CounterInfo {
 
 macro_rules! counters {
     ($($field:ident: $name:literal, $unit:ident, $help:literal;)*) => {
-        /// Totals of an engine since its process started.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Counters {
             $(#[doc = $help] pub $field: u64,)*
             /// Requests that ended, by [`FinishReason`].
             pub finished: [u64; 5],
-            /// Delay of the latest step, in nanoseconds.
+            /// Maximum lateness of a step, in nanoseconds.
             pub max_late_ns: u64,
         }
 
         impl Counters {
-            /// All counts, always in the same order. Requests that ended are counted by their reason, so they are
-            /// not among them, and neither is a maximum.
+            /// All counters in a fixed order, except `finished`, which is counted by reason, and `max_late_ns`, a
+            /// maximum.
             pub const COUNTS: &[CounterInfo] = &[$(CounterInfo {
                 name: $name,
                 unit: CountUnit::$unit,
@@ -60,7 +59,7 @@ macro_rules! counters {
                 amount: |counters| counters.$field,
             },)*];
 
-            /// The sum of both; of maxima the larger one.
+            /// Adds the counters, and takes the larger of the two maxima.
             #[must_use]
             pub fn plus(&self, other: &Self) -> Self {
                 Self {

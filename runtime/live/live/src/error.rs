@@ -1,4 +1,4 @@
-//! Why an engine has failed.
+//! Errors of live engines.
 
 use vcr_core::fault::FaultError;
 use vcr_core::latency::LatencyError;
@@ -13,7 +13,7 @@ pub enum LiveError {
     /// Its link failed.
     #[error(transparent)]
     Link(#[from] LinkError),
-    /// Its frontend has fewer engines.
+    /// The frontend has too few engines for the ranks of this process.
     #[error(
         "the frontend at {address} has --data-parallel-size {frontend}, but the engines here are {first} to {last}: its own \
          are 0 to {}",
@@ -22,7 +22,7 @@ pub enum LiveError {
     DataParallelSize {
         address: String,
         frontend: u64,
-        /// The first engine of this process.
+        /// The rank of this process's first engine.
         first: u16,
         last: u16,
     },
@@ -41,10 +41,10 @@ pub enum LiveError {
     /// Its failure injector failed.
     #[error(transparent)]
     Injector(#[from] FaultError),
-    /// A record of the capture that it plays back cannot be read.
+    /// A record of the played-back capture cannot be read.
     #[error(transparent)]
     Playback(#[from] vcr_record::playback::PlaybackError),
-    /// It has no memory for KV that moves.
+    /// There is no memory for the KV to move.
     #[error(transparent)]
     Arena(#[from] vcr_transfer::ArenaError),
     /// KV cannot be moved.

@@ -1,4 +1,4 @@
-//! Engines from other threads: snapshots and commands.
+//! Access to engines from other threads: snapshots and commands.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,17 +13,17 @@ use crate::faults::rule::FaultRule;
 /// A command to an engine that serves.
 #[derive(Clone)]
 pub enum Command {
-    /// Price steps by another model from now on.
+    /// Use another latency model from now on.
     SetLatency {
         /// Makes the model.
         factory: LatencyFactory,
-        /// Its name in snapshots.
+        /// Name of the model in snapshots.
         name: String,
     },
     /// Divide all durations by this, which must be positive.
     SetTimeScale(f64),
     AddFault(FaultRule),
-    /// End a fault, as users write it.
+    /// End the fault with this text.
     RemoveFault(String),
     /// End all faults.
     ClearFaults,
@@ -55,7 +55,7 @@ impl EngineState {
     pub const ALL: [Self; 6] =
         [Self::Connecting, Self::Serving, Self::Stalled, Self::Crashed, Self::Draining, Self::Stopped];
 
-    /// A word for it.
+    /// The state in lower case.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -72,12 +72,12 @@ impl EngineState {
 /// The state of an engine. Counts are totals since its process started.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
-    /// The engine's number.
+    /// The engine's rank.
     pub rank: u16,
     pub state: EngineState,
-    /// The version of its frontend, once it is known.
+    /// The frontend's vLLM version, once it is known.
     pub version: Option<VllmMinor>,
-    /// Requests that compute or generate.
+    /// Requests that compute prompts or generate tokens.
     pub num_running: usize,
     /// Requests that wait.
     pub num_waiting: usize,
@@ -93,7 +93,7 @@ pub struct Snapshot {
     pub num_gpu_blocks: u32,
     /// Finished prompts whose blocks a decode engine has not fetched.
     pub num_held_prompts: usize,
-    /// Totals of the data plane since this frontend connected, if there is one.
+    /// Totals of the data plane, if there is one, since this frontend connected.
     pub plane: Option<PlaneTotals>,
     /// Name of the latency model.
     pub latency: String,
@@ -112,23 +112,21 @@ pub struct PlaneTotals {
     pub totals: vcr_transfer::Statistics,
 }
 
-/// How all engines of a process are ended.
+/// Flags that end all engines of a process.
 #[derive(Clone, Default)]
 pub(crate) struct Ends {
-    /// Set to end them.
     pub(crate) stop: Arc<AtomicBool>,
-    /// Set earlier if one of them has failed.
+    /// Set before `stop` if an engine has failed.
     pub(crate) has_failed: Arc<AtomicBool>,
 }
 
-/// State that one engine's thread shares with others.
+/// State of one engine that its thread shares with others.
 pub(crate) struct Shared {
     commands: Mutex<VecDeque<Command>>,
     snapshot: Mutex<Snapshot>,
     waker: Waker,
-    /// Set to end the engine.
     pub(crate) stop: Arc<AtomicBool>,
-    /// Set earlier if the process has failed.
+    /// Set before `stop` if an engine of the process has failed.
     has_failed: Arc<AtomicBool>,
 }
 
@@ -143,7 +141,7 @@ impl Shared {
         Self { commands: Mutex::default(), snapshot: Mutex::new(snapshot), waker, stop, has_failed }
     }
 
-    /// Ends the engine as a failed one.
+    /// Ends the engine because it has failed.
     pub(crate) fn fail_soon(&self) {
         self.has_failed.store(true, Ordering::Relaxed);
         self.stop.store(true, Ordering::Release);
@@ -155,7 +153,6 @@ impl Shared {
         self.has_failed.load(Ordering::Relaxed)
     }
 
-    /// The phase of the engine.
     pub(crate) fn state(&self) -> EngineState {
         lock(&self.snapshot).state
     }
@@ -169,7 +166,7 @@ impl Shared {
     }
 }
 
-/// All engines of a process, from any thread. The default has none.
+/// All engines of a process, for use by any thread. The default has none.
 #[derive(Clone, Default)]
 pub struct EnginesHandle {
     pub(crate) ranks: Arc<[Shared]>,
@@ -183,8 +180,8 @@ impl EnginesHandle {
         self.ranks.iter().map(|shared| lock(&shared.snapshot).clone()).collect()
     }
 
-    /// Sends a command to one engine, or to all; handled between two steps.
-    /// `false` if there is no such engine.
+    /// Sends a command to one engine or to all; engines run it between two steps. Returns `false` if there is no
+    /// such engine.
     pub fn command(&self, rank: Option<u16>, command: &Command) -> bool {
         let mut is_known = false;
         for shared in self.ranks.iter() {
@@ -197,8 +194,7 @@ impl EnginesHandle {
         is_known
     }
 
-    /// Ends all engines as SIGTERM does in vLLM: requests in progress are waited for or aborted,
-    /// then the threads end.
+    /// Ends all engines as SIGTERM does in vLLM: requests in progress finish or are aborted, then the threads end.
     pub fn shut_down(&self) {
         self.ends.stop.store(true, Ordering::Release);
         for shared in self.ranks.iter() {

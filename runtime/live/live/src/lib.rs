@@ -1,15 +1,12 @@
-//! The live driver: engines in real time, behind real frontends of vLLM.
+//! The live driver: runs engines in real time behind real vLLM frontends.
 //!
-//! Owns clocks, threads and the state of requests. Scheduling is decided in the engine core; the
-//! bytes of the protocol are `vcr-wire`'s. Each engine is one thread. The engines of a process
-//! share nothing that they would wait for, unless a router moves requests between them
-//! (`routing/`).
+//! It owns clocks, threads and the state of requests. The engine core decides the schedule, and `vcr-wire` encodes
+//! the protocol. Each engine is one thread. The engines of a process share nothing that they would wait for, unless
+//! a router moves requests between them (`routing/`).
 //!
-//! From the outside in: `process/` starts the threads; `server.rs` is the loop of
-//! one engine; `intake/` and `admin/` handle messages and calls and change the
-//! engine through `serving.rs`; that combines the owners of its state: `stepping/`
-//! with the engine core, `playback/`, `egress/`, `kv_transfer/`, `routing/` and
-//! `faults/`.
+//! From the outside in: `process/` starts the threads. `server.rs` is the loop of one engine. `intake/` and
+//! `admin/` handle messages and calls. They change the engine through `serving.rs`, which combines the owners of
+//! its state: `stepping/` with the engine core, `playback/`, `egress/`, `kv_transfer/`, `routing/` and `faults/`.
 //!
 //! ```no_run
 //! # fn config() -> vcr_live::LiveConfig { unimplemented!() }

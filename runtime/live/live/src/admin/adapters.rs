@@ -4,8 +4,7 @@
 #[derive(Debug, Default)]
 pub(crate) struct Adapters {
     max_loaded: usize,
-    /// Numbers of adapters, the least recently used first, and whether they
-    /// are pinned.
+    /// Number of each adapter and whether it is pinned, the least recently used first.
     loaded: Vec<(u64, bool)>,
 }
 
@@ -15,8 +14,7 @@ impl Adapters {
         Self { max_loaded: max_loaded as usize, loaded: Vec::new() }
     }
 
-    /// Loads an adapter, or uses it again; the least recently used that is not
-    /// pinned makes room.
+    /// Loads an adapter or marks it as used. Evicts the least recently used unpinned adapter if there is no room.
     pub(crate) fn load(&mut self, id: u64) -> Result<(), &'static str> {
         if self.max_loaded == 0 {
             return Err("LoRA is not enabled");
@@ -34,7 +32,7 @@ impl Adapters {
         Ok(())
     }
 
-    /// Whether it was loaded.
+    /// Returns whether the adapter was loaded.
     pub(crate) fn remove(&mut self, id: u64) -> bool {
         let at = self.position(id);
         if let Some(at) = at {
@@ -43,7 +41,7 @@ impl Adapters {
         at.is_some()
     }
 
-    /// Pins an adapter: it is not evicted.
+    /// Protects an adapter from eviction.
     pub(crate) fn pin(&mut self, id: u64) -> Result<(), String> {
         let at = self.position(id).ok_or_else(|| format!("LoRA {id} is not registered"))?;
         self.loaded[at].1 = true;

@@ -1,8 +1,6 @@
-//! Administration of an engine: utility calls, pauses, shutdown, commands, and its
-//! view from outside.
+//! Administration of an engine: utility calls, pauses, shutdown, commands and snapshots.
 //!
-//! [`Admin`] owns the pauses and the loaded adapters; intake checks
-//! requests against both.
+//! [`Admin`] owns the pauses and the loaded adapters; intake checks requests against both.
 
 pub(crate) mod adapters;
 pub(crate) mod pause;
@@ -20,23 +18,21 @@ use crate::serving::Serving;
 use vcr_core::{PauseState, ServingEngine as _};
 use vcr_wire::VllmMinor;
 
-/// Headers in which browsers name the requesting page. No web page may change engines: one from
-/// elsewhere could otherwise reach an address reserved for this machine.
+/// Headers in which browsers name the requesting page. Web pages must not change engines: a browser on this machine
+/// lets pages from anywhere send requests to loopback addresses.
 pub const WEB_PAGE_HEADERS: [&str; 2] = ["origin", "sec-fetch-site"];
 
-/// The administration of one engine.
 pub(crate) struct Admin {
     adapters: Adapters,
     pauses: Pauses,
-    /// Counts of earlier frontends.
+    /// Counters of earlier frontends.
     base: Counters,
 }
 
 impl Admin {
-    /// The state for an engine with these settings.
     pub(crate) fn new(config: &LiveConfig, base: Counters) -> Self {
         let max_loras = config.engine.max_loras();
-        // None are loaded where none may run.
+        // An engine that may run no adapters loads none.
         let max_loaded = config.limits.max_cpu_loras.unwrap_or(0).max(max_loras);
         let adapters = Adapters::new(if max_loras == 0 { 0 } else { max_loaded });
         Self { adapters, pauses: Pauses::default(), base }
@@ -47,12 +43,11 @@ impl Admin {
         self.pauses.rejects_new
     }
 
-    /// Loads an adapter, or uses it again.
     pub(crate) fn load_adapter(&mut self, id: u64) -> Result<(), &'static str> {
         self.adapters.load(id)
     }
 
-    /// Forgets calls whose frontend has disconnected.
+    /// Forgets the pending calls of a disconnected frontend.
     pub(crate) fn forget_client(&mut self, client: usize) {
         self.pauses.pending.retain(|call| call.client as usize != client);
     }
@@ -98,7 +93,7 @@ impl Admin {
 }
 
 impl Admin {
-    /// Counts of this frontend and of earlier ones.
+    /// Counters since the process started, over all its frontends.
     pub(crate) fn all_counters(&self, serving: &Serving) -> Counters {
         let stats = serving.stepper.engine().stats();
         let transfers = serving.transfers.counts();
@@ -118,12 +113,12 @@ impl Admin {
             kv_rooms_waited_ns: transfers.meetings.waited_ns,
             ..serving.counters
         };
-        // Faults and the publisher of KV events outlive a frontend.
+        // Faults and the publisher of KV events outlive a frontend, so their counts include earlier frontends.
         let (kv_events, kv_events_lost) = serving.egress.kv_event_counts();
         Counters { kv_events, kv_events_lost, faults: serving.faults.injected(), ..self.base.plus(&own) }
     }
 
-    /// Publishes a snapshot; `version` once it is known.
+    /// Publishes a snapshot; `version` is `None` until it is detected.
     pub(crate) fn publish_snapshot(&self, serving: &mut Serving, version: Option<VllmMinor>, now_ns: u64) {
         serving.snapshot.restart(now_ns);
         let counters = self.all_counters(serving);

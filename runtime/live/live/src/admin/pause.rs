@@ -7,7 +7,7 @@ use crate::admin::Admin;
 use crate::error::LiveError;
 use crate::serving::Serving;
 
-/// The fate of unfinished requests in a pause.
+/// What happens to unfinished requests in a pause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PauseMode {
     Abort,
@@ -17,7 +17,7 @@ pub(crate) enum PauseMode {
 
 impl PauseMode {
     /// # Errors
-    /// When there is no such mode, in vLLM's words.
+    /// The mode is unknown; the message is vLLM's.
     pub(crate) fn of(name: &str) -> Result<Self, String> {
         match name {
             "abort" => Ok(Self::Abort),
@@ -35,16 +35,15 @@ pub(crate) struct PendingCall {
     pub(super) call_id: Integer,
     pub(super) method: String,
     pub(super) clear_cache: bool,
-    /// vLLM's sleep level after the pause; 0 for none.
+    /// vLLM's sleep level after the pause; 0: the engine does not sleep.
     pub(super) sleep_level: u64,
 }
 
-/// Pauses of one engine.
 #[derive(Debug, Default)]
 pub(crate) struct Pauses {
     /// Whether new requests are refused rather than queued.
     pub(super) rejects_new: bool,
-    /// Memory that is released while the engine sleeps.
+    /// Whether the memory of the weights, and of the KV cache, is released because the engine sleeps.
     pub(super) sleeps_weights: bool,
     pub(super) sleeps_kv_cache: bool,
     pub(super) pending: Vec<PendingCall>,
@@ -73,14 +72,13 @@ impl Admin {
         Ok(())
     }
 
-    /// Schedules again, and accepts new requests.
+    /// Resumes scheduling and accepts new requests.
     pub(super) fn resume(&mut self, serving: &mut Serving) {
         self.pauses.rejects_new = false;
         serving.stepper.resume();
     }
 
-    /// Answers pauses that are complete: no request is unfinished, and no step in
-    /// flight.
+    /// Answers the pending pause calls once no request is unfinished and no step is in flight.
     pub(crate) fn finish_pauses(&mut self, serving: &mut Serving) -> Result<(), LiveError> {
         if self.pauses.pending.is_empty() || !serving.is_idle() {
             return Ok(());
@@ -100,7 +98,7 @@ impl Admin {
         Ok(())
     }
 
-    /// Wakes the named memory, or all. `true` if all is awake afterwards.
+    /// Wakes the memory with these tags, or all of it. Returns whether all memory is awake afterwards.
     pub(super) fn wake(&mut self, serving: &mut Serving, tags: Option<&[&str]>) -> bool {
         let wakes = |tag: &str| tags.is_none_or(|tags| tags.contains(&tag));
         self.pauses.sleeps_weights &= !wakes("weights");

@@ -5,12 +5,11 @@ use crate::lifecycle::End;
 use crate::routing::routes::Routes;
 use crate::serving::Serving;
 
-/// How long beyond the grace period an engine waits for others to abort its delegated requests, and for KV that is being
-/// written: far longer than they take.
+/// How long after the grace period an engine still waits for other engines to abort its delegated requests and for
+/// KV writes to end. Both normally take far less.
 const LAST_GRACE_NS: u64 = 1_000_000_000;
 
-/// Begins a shutdown. As in vLLM requests are aborted at once, unless there is a
-/// grace period.
+/// Begins a shutdown. As in vLLM, requests are aborted at once unless there is a grace period.
 pub(crate) fn begin(serving: &mut Serving, now_ns: u64) -> Result<(), LiveError> {
     let timeout_ns = serving.context.config.shutdown_timeout_ns;
     tracing::info!(rank = serving.context.rank, requests = serving.requests.len(), "shutting down");
@@ -22,7 +21,7 @@ pub(crate) fn begin(serving: &mut Serving, now_ns: u64) -> Result<(), LiveError>
     Ok(())
 }
 
-/// Ends the remaining requests. Requests of a failed engine fail with its ENGINE_CORE_DEAD.
+/// Aborts the remaining requests. A failed engine aborts none: its ENGINE_CORE_DEAD message fails them.
 fn abort_requests(serving: &mut Serving, now_ns: u64) -> Result<(), LiveError> {
     if serving.shared().has_failed() {
         serving.lifecycle.end(End::ShutDown);
@@ -31,14 +30,14 @@ fn abort_requests(serving: &mut Serving, now_ns: u64) -> Result<(), LiveError> {
     serving.abort_all(now_ns)
 }
 
-/// Continues a shutdown: aborts the remaining requests after the grace period,
-/// and ends the engine when none is left.
+/// Continues a shutdown: aborts the remaining requests after the grace period, and ends the engine when none is
+/// left.
 pub(crate) fn advance(serving: &mut Serving, now_ns: u64) -> Result<(), LiveError> {
     let Some(until_ns) = serving.lifecycle.drain_until_ns() else { return Ok(()) };
     if until_ns <= now_ns && serving.requests.len() > 0 {
         abort_requests(serving, now_ns)?;
     }
-    // Delegated requests end with their engines, which stop as well; answers leave when their KV is written.
+    // The engines that hold delegated requests stop too. Late answers are sent once their KV is written.
     let has_delegated = serving.routes.as_ref().is_some_and(Routes::has_delegated);
     let has_late = !serving.transfers.late_answers().is_empty();
     let waits = (has_delegated || has_late) && now_ns < until_ns.saturating_add(LAST_GRACE_NS);

@@ -8,17 +8,15 @@ use crate::error::LiveError;
 use crate::faults::injector::InjectorEvent;
 use crate::serving::Serving;
 
-/// The outcome of a call.
 enum Outcome {
     Returned(Value),
     Failed(String),
-    /// Answered later.
+    /// Answered when the pause is complete.
     Pending(PauseMode, PendingCall),
 }
 
 impl Admin {
-    /// Handles a utility call, which is answered at once or when its pause is
-    /// complete.
+    /// Handles a utility call. The answer is sent at once or when its pause is complete.
     pub(crate) fn handle_utility(
         &mut self,
         serving: &mut Serving,
@@ -114,7 +112,7 @@ impl Admin {
                 serving.stepper.reset_encoder_cache();
                 Outcome::Returned(Value::Nil)
             }
-            // Nothing is profiled, saved or loaded, and processed inputs are not kept.
+            // No-ops: nothing is profiled, saved or loaded, and there is no cache of multimodal inputs.
             "profile"
             | "reset_mm_cache"
             | "execute_dummy_batch"

@@ -6,7 +6,7 @@ use vcr_wire::{EngineCoreOutput, FinishReason, LogprobRows, PrefillStats, StopRe
 use crate::answers::logprobs::{self, Position};
 use crate::requests::LiveRequest;
 
-/// The stop reason of a request, where its finish reason does not imply it.
+/// The stop reason of a request, if its finish reason does not imply it.
 pub(crate) fn stop_reason(finish: FinishReason, tokens: &[u32], eos_token: Option<u32>) -> Option<StopReason> {
     match finish {
         FinishReason::Stop => {
@@ -41,7 +41,7 @@ fn prefill_stats(request: &LiveRequest, config: &EngineConfig) -> PrefillStats {
     }
 }
 
-/// The message with the new `tokens` of a request, which ends with `reason`.
+/// The message with the new `tokens` of a request; it ends the request if there is a `reason`.
 pub(crate) fn message(
     request: &mut LiveRequest,
     tokens: &[u32],
@@ -65,7 +65,6 @@ pub(crate) fn message(
     message
 }
 
-/// Adds the logprobs that the request asks for.
 fn add_logprobs(request: &mut LiveRequest, tokens: &[u32], vocab_size: u32, message: &mut EngineCoreOutput) {
     let Some(extras) = request.extras.as_deref_mut() else { return };
     let (seed, is_greedy) = (extras.seed, extras.is_greedy);
@@ -75,11 +74,11 @@ fn add_logprobs(request: &mut LiveRequest, tokens: &[u32], vocab_size: u32, mess
         let positions = tokens.iter().zip(first..).map(|(token, index)| row(index, *token));
         message.new_logprobs = Some(logprobs::rows(positions, k, vocab_size).sampled());
     }
-    // Sent once, with the first output.
+    // Prompt logprobs are sent once, with the first output.
     if let Some((k, prompt)) = extras.prompt_logprobs.take() {
         // The first token has no context to be predicted from.
         let positions = prompt.iter().zip(0..).skip(1).map(|(token, index)| Position {
-            // Differs from the seed of outputs; the model does not choose it.
+            // Not the seed of the output tokens, because their indices overlap.
             seed: !seed,
             index,
             token: *token,

@@ -1,25 +1,23 @@
-//! Embeddings: vectors that measure how many runs of tokens two prompts share.
+//! Embeddings: the more runs of tokens two prompts share, the smaller is the angle between their vectors.
 //!
-//! Each run of one, two and three tokens adds 1 or -1, times its weight, to a few numbers that its
-//! hash selects. So equal prompts have equal vectors, prompts of different words have nearly
-//! orthogonal ones, and the more runs two prompts share, the smaller is the angle. The meaning of
-//! prompts is not known.
+//! Each run of one, two or three tokens is hashed. The hash selects a few numbers of the vector, and the run's
+//! weight is added to or subtracted from them. Equal prompts have equal vectors, and prompts of different words
+//! have nearly orthogonal ones. The meaning of a prompt has no influence.
 
 use vcr_core::seed::mix;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::requests::Medium;
 
-/// Weights of runs of one, two, ... tokens: longer ones are more specific.
+/// Weights of runs of one, two and three tokens: longer runs are more specific.
 const WEIGHTS: [f32; 3] = [0.25, 0.5, 1.0];
-/// Draws of each run, and the numbers of the vector that a draw changes: enough that the first few
-/// numbers alone are informative.
+/// Draws from each run's hash, and the numbers of the vector that each draw changes. There are enough that the
+/// first few numbers of a vector alone are informative.
 const DRAWS: u64 = 10;
 const PICKS: u32 = 3;
-/// Bits of a draw that pick a number: one more is its sign.
+/// Bits of a draw that select a number of the vector; one more bit is the sign.
 const PICK_BITS: u32 = 20;
 
-/// The vectors of one model, or of one adapter.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EmbeddingSpace {
     seed: u64,
@@ -27,20 +25,20 @@ pub(crate) struct EmbeddingSpace {
 }
 
 impl EmbeddingSpace {
-    /// Vectors of `dimensions` numbers; an adapter has other ones than its base model.
+    /// Vectors have `dimensions` numbers. An adapter has other vectors than its base model.
     pub(crate) fn new(seed: u64, adapter: Option<&str>, dimensions: u32) -> Self {
         let adapter = adapter.map_or(0, |name| xxh3_64(name.as_bytes()));
         Self { seed: mix(mix(seed) ^ adapter ^ 0x656d_6265_6464_696e), dimensions: dimensions.max(1) }
     }
 
-    /// The vector of a prompt, of any length above 0.
+    /// The vector of a prompt of at least one token.
     pub(crate) fn embed(&self, prompt: &[u32], media: &[Medium]) -> Vec<f32> {
         let mut content: Vec<u64> = prompt.iter().map(|token| u64::from(*token)).collect();
         for medium in media {
             let start = medium.offset as usize;
             let places = content.iter_mut().skip(start).take(medium.tokens as usize);
             for (index, place) in (0..).zip(places) {
-                // Placeholders are the same for all media.
+                // All media have the same placeholder token, so use their content instead.
                 *place = mix(medium.content() ^ index);
             }
         }
@@ -65,13 +63,12 @@ impl EmbeddingSpace {
         }
     }
 
-    /// The first numbers of a vector, if fewer are wanted, brought to length 1
-    /// if it is to be normalized, as models with Matryoshka embeddings do it.
+    /// Truncates a vector to `dimensions` and normalizes it if asked, as models with Matryoshka embeddings do.
     pub(crate) fn shortened(&self, mut vector: Vec<f32>, dimensions: Option<u32>, is_normalized: bool) -> Vec<f32> {
         vector.truncate(dimensions.map_or(usize::MAX, |dimensions| dimensions as usize));
         let length = vector.iter().map(|number| f64::from(*number) * f64::from(*number)).sum::<f64>().sqrt();
         if length == 0.0 {
-            // A short prompt may leave out all of the few numbers that are wanted.
+            // A short prompt may have changed none of the first few numbers.
             vector[0] = 1.0;
         } else if is_normalized {
             vector.iter_mut().for_each(|number| *number = (f64::from(*number) / length) as f32);

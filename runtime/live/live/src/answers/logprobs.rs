@@ -1,29 +1,24 @@
-//! Logprobs of a model that is not there, in agreement with themselves.
+//! Invented logprobs that are consistent with each other.
 //!
-//! The likeliest token has some probability, each further one a fixed share of
-//! the one before: a geometric distribution over the ranks, whose sum over all
-//! of them is 1. The tokens of the ranks are a walk through the vocabulary that
-//! visits every token once and passes the sampled one at its rank. So no token
-//! is listed twice, probabilities fall with the rank, and the sampled token has
-//! the same logprob in both places where it appears.
+//! The likeliest token has some probability, and each further rank has a fixed share of the probability of the rank
+//! before: a geometric distribution whose sum over all ranks is 1. A walk through the vocabulary assigns tokens to
+//! ranks. It visits every token once, and the sampled token at its rank. So no token is listed twice, probabilities
+//! fall with the rank, and the sampled token has the same logprob in both places where it appears.
 
 use vcr_core::seed::mix;
 use vcr_wire::LogprobRows;
 
-/// Where the logprobs of a position come from.
+/// The inputs of the logprobs at one position.
 #[derive(Clone, Copy)]
 pub(crate) struct Position {
-    /// Seed of the request.
     pub(crate) seed: u64,
-    /// Index of the token.
     pub(crate) index: u32,
-    /// The token itself.
     pub(crate) token: u32,
     /// Whether the likeliest token is always taken.
     pub(crate) is_greedy: bool,
 }
 
-/// Appends the rows of positions, with `k` likeliest tokens each.
+/// The rows of `positions`, each with the `k` likeliest tokens.
 pub(crate) fn rows(positions: impl IntoIterator<Item = Position>, k: u32, vocab_size: u32) -> LogprobRows {
     let k = k.min(vocab_size);
     let mut rows =
@@ -35,7 +30,7 @@ pub(crate) fn rows(positions: impl IntoIterator<Item = Position>, k: u32, vocab_
 }
 
 fn push_row(position: Position, k: u32, vocab_size: u32, rows: &mut LogprobRows) {
-    // A token beyond the vocabulary, as a list may hold it, widens the walk.
+    // A token list may contain tokens beyond the vocabulary: extend the vocabulary to them.
     let vocab_size = vocab_size.max(position.token.saturating_add(1)).max(2);
     let draw = mix(position.seed ^ mix(u64::from(position.index) ^ 0x6c6f_6770_726f_6273));
     // The likeliest token has a probability from 0.3 to 0.9.
@@ -68,8 +63,7 @@ fn sampled_rank(draw: u64, best: f64, vocab_size: u32) -> u32 {
     rank
 }
 
-/// A number near `near` that shares no divisor with `size`, so that steps of
-/// it visit everything.
+/// A number near `near` that is coprime to `size`, so that steps of this length visit every token.
 fn coprime(near: u32, size: u32) -> u32 {
     let mut stride = near.max(1);
     while divisor(stride, size) != 1 {

@@ -12,19 +12,18 @@ use serde::de::DeserializeOwned;
 
 use crate::control::Refusal;
 
-/// The largest body, in bytes.
 const MAX_BODY: usize = 64 << 10;
-/// This much of a larger body is read and discarded: a client that is still sending when its
-/// connection ends may not see the answer.
+/// This much of a larger body is read and discarded, because a client that is still sending when its connection
+/// closes may not see the answer.
 const MAX_WASTE: usize = 4 << 20;
 
 /// The body of a request.
 pub(crate) trait ChangeBody: DeserializeOwned + Send {
-    /// A good body.
+    /// A valid body.
     const EXAMPLE: &'static str;
 }
 
-/// The engine; all of them if none is named.
+/// The engine that the request concerns; `None`: all engines.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct EngineChoice {
@@ -35,7 +34,7 @@ impl ChangeBody for EngineChoice {
     const EXAMPLE: &'static str = r#"{"engine": 0}, or nothing for all engines"#;
 }
 
-/// No choice: it concerns all of them.
+/// No choice: the request concerns all engines.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Nothing {}
@@ -44,7 +43,6 @@ impl ChangeBody for Nothing {
     const EXAMPLE: &'static str = "no body";
 }
 
-/// Another latency model.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct LatencyChange {
@@ -58,7 +56,6 @@ impl ChangeBody for LatencyChange {
     const EXAMPLE: &'static str = r#"{"model": "fixed(#{ step: \"10ms\" })", "engine": 0}"#;
 }
 
-/// Another time scale.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct TimeScaleChange {
@@ -70,7 +67,6 @@ impl ChangeBody for TimeScaleChange {
     const EXAMPLE: &'static str = r#"{"factor": 2.0, "engine": 0}"#;
 }
 
-/// One more fault.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct FaultChange {
@@ -82,7 +78,7 @@ impl ChangeBody for FaultChange {
     const EXAMPLE: &'static str = r#"{"fault": "error:rate=0.1", "engine": 0}"#;
 }
 
-/// A fault that ends; all of them if none is named.
+/// Removes a fault, or all faults if none is named.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct FaultRemoval {
@@ -94,7 +90,7 @@ impl ChangeBody for FaultRemoval {
     const EXAMPLE: &'static str = r#"{"fault": "error:rate=0.1", "engine": 0}, or nothing for all"#;
 }
 
-/// A request that changes something, once it is known that it may.
+/// The body of a request that is allowed to change something.
 #[derive(Debug)]
 pub(crate) struct Change<T>(pub(crate) T);
 
@@ -135,11 +131,11 @@ async fn read(body: Body) -> Result<Vec<u8>, Refusal> {
     Ok(kept)
 }
 
-/// An empty body equals an object without keys.
+/// An empty body means an empty object.
 fn parse<T: ChangeBody>(bytes: &[u8]) -> Result<T, String> {
     let bytes = bytes.trim_ascii();
     let bytes = if bytes.is_empty() { b"{}" } else { bytes };
-    // Arrays would be taken for the values of the keys in order.
+    // Serde would accept an array as the values of the keys in order.
     if !bytes.starts_with(b"{") {
         return Err("expected a JSON object".to_owned());
     }

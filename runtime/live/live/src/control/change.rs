@@ -11,8 +11,8 @@ use crate::control::listen::Context;
 use crate::control::view::{Engines, StateView};
 use crate::control::{LatencyReader, UnusableModel};
 
-/// The engines that got the command. They run it between two steps, or, without a
-/// frontend, when they have one: hence the status.
+/// The states of the engines that got the command. The status is 202, because an engine runs the command between
+/// two steps or, without a frontend, when it has one.
 type StateResponse = Result<(StatusCode, Json<Engines<StateView>>), Refusal>;
 
 fn states_of(mut engines: Vec<Snapshot>, wanted: Option<u16>) -> StateResponse {
@@ -31,7 +31,7 @@ impl Context {
         states_of(self.engines.snapshots(), engine)
     }
 
-    /// Refuses engines that are not here.
+    /// Refuses the rank of an engine that does not exist.
     fn check(&self, engine: Option<u16>) -> Result<(), Refusal> {
         let Some(rank) = engine else { return Ok(()) };
         let snapshots = self.engines.snapshots();
@@ -51,7 +51,7 @@ pub(crate) async fn latency(State(context): State<Context>, Change(change): Chan
     context.check(change.engine)?;
     let config = change.config.map(|config| serde_json::Value::from(config).to_string());
     let reader = context.latency.clone();
-    // Compiles a guest, without blocking others.
+    // Building may compile a guest, which must not block other requests.
     let build = tokio::task::spawn_blocking(move || make(&reader, &change.model, config.as_deref()));
     let made = build.await.map_err(|error| {
         Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, format!("building the model failed, a bug of vcr: {error}"))
@@ -64,7 +64,7 @@ pub(crate) async fn latency(State(context): State<Context>, Change(change): Chan
     context.send_command(change.engine, &what, &Command::SetLatency { factory, name })
 }
 
-/// Makes the model once, so that an invalid one is refused in the answer.
+/// Makes the model once, so that the answer refuses an invalid one.
 fn make(reader: &LatencyReader, model: &str, config: Option<&str>) -> Result<(LatencyFactory, String), UnusableModel> {
     let (factory, name) = reader(model, config)?;
     factory(&PluginContext::of_seed(0)).map_err(|error| UnusableModel { message: error.to_string(), hint: None })?;
@@ -76,7 +76,7 @@ pub(crate) async fn time_scale(
     Change(change): Change<TimeScaleChange>,
 ) -> StateResponse {
     let factor = change.factor;
-    // JSON has no infinity, so nothing else can be wrong with a number.
+    // JSON has neither infinity nor NaN, so this check suffices.
     if factor <= 0.0 {
         return Err(Refusal::bad("invalid `factor`: expected more than 0").hint("2.0 makes everything twice as fast"));
     }
@@ -117,7 +117,7 @@ pub(crate) async fn reset_prefix_cache(
     context.send_command(which.engine, "drop the prefix cache", &Command::ResetPrefixCache)
 }
 
-/// All engines end, as at a signal: a part of a deployment is of no use.
+/// Shuts down all engines, as a signal does: a part of a deployment is of no use.
 pub(crate) async fn shut_down(State(context): State<Context>, Change(Nothing {}): Change<Nothing>) -> StateResponse {
     let snapshots = context.engines.snapshots();
     tracing::info!("all engines shut down");

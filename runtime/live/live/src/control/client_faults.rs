@@ -11,12 +11,12 @@ use crate::control::Refusal;
 use crate::control::body::{Change, ChangeBody};
 use crate::control::listen::Context;
 
-/// The rules of a server, whose format only the server knows.
+/// The client faults of a server, which alone knows their format.
 pub trait ClientFaultRules: Send + Sync {
-    /// The rules, as users write them.
+    /// All rules, as users write them.
     fn rules(&self) -> Vec<String>;
 
-    /// Adds a rule behind the others.
+    /// Appends a rule.
     fn add(&self, rule: &str) -> Result<(), String>;
 
     /// Removes a rule by its text. Returns `false` if there is none.
@@ -26,7 +26,6 @@ pub trait ClientFaultRules: Send + Sync {
     fn clear(&self);
 }
 
-/// One more rule.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ClientFaultChange {
@@ -37,7 +36,7 @@ impl ChangeBody for ClientFaultChange {
     const EXAMPLE: &'static str = r#"{"fault": "status:code=503,rate=0.1"}"#;
 }
 
-/// A rule that ends; all of them if none is named.
+/// Removes a rule, or all rules if none is named.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ClientFaultRemoval {
@@ -48,7 +47,6 @@ impl ChangeBody for ClientFaultRemoval {
     const EXAMPLE: &'static str = r#"{"fault": "status:code=503,rate=0.1"}, or nothing for all"#;
 }
 
-/// The rules that apply.
 #[derive(Debug, Serialize)]
 pub(crate) struct ClientFaultsView {
     faults: Vec<String>,

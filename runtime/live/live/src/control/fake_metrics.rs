@@ -12,22 +12,21 @@ use crate::control::Refusal;
 use crate::control::body::{Change, ChangeBody, Nothing};
 use crate::control::listen::Context;
 
-/// The made-up metrics of a server. Their names and values are the server's business.
+/// The invented metrics of a server, which alone knows their names and values.
 pub trait FakeMetricValues: Send + Sync {
-    /// The values by name; none if the real metrics are served.
+    /// The values by name; empty while the real metrics are served.
     fn values(&self) -> Map<String, Value>;
 
-    /// Sets these and leaves all others.
+    /// Sets these values and leaves all others.
     ///
     /// # Errors
-    /// What is wrong with them; nothing has changed then.
+    /// Some value is invalid; nothing has changed then.
     fn set(&self, values: Map<String, Value>) -> Result<(), String>;
 
     /// Serves the real metrics again.
     fn clear(&self);
 }
 
-/// Values by name.
 #[derive(Debug, Deserialize)]
 pub(crate) struct FakeMetricsChange(Map<String, Value>);
 
@@ -35,7 +34,6 @@ impl ChangeBody for FakeMetricsChange {
     const EXAMPLE: &'static str = r#"{"running-requests": 10, "kv-cache-usage": "ramp:0:1:30s"}"#;
 }
 
-/// The values that are served.
 #[derive(Debug, Serialize)]
 pub(crate) struct FakeMetricsView {
     fake_metrics: Map<String, Value>,

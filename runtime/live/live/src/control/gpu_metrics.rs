@@ -9,49 +9,48 @@ use sha2::{Digest, Sha256};
 
 use crate::{Counters, EngineState, EnginesHandle, Snapshot};
 
-/// The type of the text, for its header.
 pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Values are kept this long, as an exporter collects them in intervals. They cover the time since the collection
-/// before.
+/// How long values are kept: an exporter collects them at intervals. They cover the time since the previous
+/// collection.
 const COLLECT_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Share of its power limit that an idle GPU draws, and that memory-bound steps add; compute-bound ones add twice that.
+/// Share of the power limit that an idle GPU draws, and the share that memory-bound steps add. Compute-bound steps
+/// add twice as much.
 const IDLE_POWER: f64 = 0.1;
 const MEMORY_BOUND_POWER: f64 = 0.45;
-/// Degrees Celsius of a GPU without power, and the increase at its limit.
+/// Temperature of a GPU without power, in degrees Celsius, and its increase at the power limit.
 const AMBIENT_C: f64 = 30.0;
 const HEAT_C: f64 = 50.0;
 
 /// The GPUs of the engines, all of one kind.
 #[derive(Clone, Debug)]
 pub struct GpuMetrics {
-    /// The model's name, as `nvidia-smi` has it.
+    /// Name of the GPU's model, as in `nvidia-smi`.
     pub model_name: String,
     pub memory_bytes: f64,
     /// Share of the memory that an engine reserves.
     pub memory_utilization: f64,
-    /// Limit of its power, in watts.
+    /// Power limit, in watts.
     pub power_w: f64,
-    /// Clock of the multiprocessors and of the memory, in MHz.
+    /// Clocks of the multiprocessors and of the memory, in MHz.
     pub clocks_mhz: [u32; 2],
-    /// Number of a step's tokens from which it is compute-bound: peak operations per byte of memory
-    /// bandwidth.
+    /// Number of tokens from which a step is compute-bound: peak operations per byte of memory bandwidth.
     pub ridge_tokens: f64,
-    /// GPUs of each engine.
+    /// GPUs per engine.
     pub per_engine: u32,
-    /// The name of the host.
+    /// Name of the host.
     pub hostname: String,
-    /// Namespace and name of the pod that has the GPUs, if there is one.
+    /// Namespace and name of the pod that holds the GPUs, if there is one.
     pub pod: Option<[String; 2]>,
 }
 
 /// The activity of a GPU between two collections.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Activity {
-    /// Share of the time in steps.
+    /// Share of the time spent in steps.
     busy: f64,
-    /// Share of time in which tensor cores, and the memory, are active.
+    /// Share of the time in which the tensor cores, and the memory, are active.
     tensor: f64,
     dram: f64,
     power_w: f64,
@@ -64,7 +63,7 @@ impl GpuMetrics {
         let busy = (rise(|it| it.busy_ns) / 1e9 / elapsed.as_secs_f64().max(1e-9)).min(1.0);
         let computed = rise(|it| it.generation_tokens) + rise(|it| it.prompt_tokens) - rise(|it| it.prefix_hits);
         let tokens = computed.max(1.0) / rise(|it| it.steps).max(1.0);
-        // A step reads the weights once and multiplies them with each token.
+        // A step reads the weights once and multiplies them by each token.
         let (tensor, dram) = ((tokens / self.ridge_tokens).min(1.0), (self.ridge_tokens / tokens).min(1.0));
         let (tensor, dram) = (busy * tensor, busy * dram);
         let power_w = self.power_w * (IDLE_POWER + MEMORY_BOUND_POWER * (busy + tensor));
@@ -98,13 +97,12 @@ impl Exporter {
         Self { gpus, latest: Mutex::new(Collection { at: Instant::now(), engines: Vec::new() }) }
     }
 
-    /// The text of all metrics as they are now.
     pub(crate) fn exposition(&self, engines: &EnginesHandle) -> String {
         self.at(Instant::now(), &engines.snapshots())
     }
 
     fn at(&self, now: Instant, snapshots: &[Snapshot]) -> String {
-        // Replaced as a whole.
+        // A panic leaves no partial change, because the collection is replaced as a whole.
         let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
         let elapsed = now.saturating_duration_since(latest.at);
         if latest.engines.len() != snapshots.len() || elapsed >= COLLECT_INTERVAL {
@@ -125,7 +123,7 @@ impl Exporter {
     fn text(&self, snapshots: &[Snapshot], engines: &[Collected]) -> String {
         let mut out = String::new();
         for field in FIELDS {
-            // Writing to a text cannot fail.
+            // Writing to a string cannot fail.
             _ = writeln!(out, "# HELP {} {}\n# TYPE {} {}", field.name, field.help, field.name, field.kind);
             for (engine, (snapshot, collected)) in snapshots.iter().zip(engines).enumerate() {
                 let value = (field.value)(&Seen { gpus: &self.gpus, snapshot, collected });
@@ -164,7 +162,6 @@ fn escaped(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
-/// The inputs of a field's value.
 struct Seen<'a> {
     gpus: &'a GpuMetrics,
     snapshot: &'a Snapshot,
@@ -200,7 +197,7 @@ const fn gauge(name: &'static str, help: &'static str, value: fn(&Seen<'_>) -> f
     Field { name, kind: "gauge", help, value }
 }
 
-/// Names, types and texts of dcgm-exporter.
+/// Names, types and help texts are those of dcgm-exporter.
 const FIELDS: &[Field] = &[
     gauge("DCGM_FI_DEV_SM_CLOCK", "SM clock frequency (in MHz).", |it| f64::from(it.gpus.clocks_mhz[0])),
     gauge("DCGM_FI_DEV_MEM_CLOCK", "Memory clock frequency (in MHz).", |it| f64::from(it.gpus.clocks_mhz[1])),
@@ -275,7 +272,7 @@ mod tests {
         let at = |seconds: f64, counters: Counters| {
             exporter.at(start + Duration::from_secs_f64(seconds), &[Snapshot { counters, ..Snapshot::default() }])
         };
-        // Half of 2 s in steps of 30 tokens: a tenth of the compute-bound number.
+        // Of 2 s, 1 s is spent in steps of 30 tokens, a tenth of `ridge_tokens`.
         let text = at(2.0, after(100, 3_000, 1_000_000_000));
         for (field, wanted) in [
             ("DCGM_FI_DEV_GPU_UTIL", 50.0),
@@ -290,7 +287,7 @@ mod tests {
         }
         // Within the interval the metrics stay as they were, whatever has happened since.
         assert_eq!(at(2.5, after(200, 6_000, 2_000_000_000)), text);
-        // Compute-bound without a pause: all of its power.
+        // Compute-bound steps without a pause draw full power.
         let text = at(4.0, after(110, 3_000 + 10 * 3_000, 3_500_000_000));
         assert_eq!(value(&text, "DCGM_FI_DEV_POWER_USAGE", 0), 700.0);
         assert_eq!(value(&text, "DCGM_FI_PROF_DRAM_ACTIVE", 0), 0.1);

@@ -10,15 +10,14 @@ use crate::control::{ClientFaultRules, FakeMetricValues, GuestReader, LatencyRea
 use axum::Router;
 use prometheus_client::registry::Registry;
 
-/// Listen addresses, as `HOST:PORT`; port 0 takes a free one. A part without an
-/// address is not served.
+/// Listen addresses, as `HOST:PORT`; port 0 takes a free port. A part without an address is not served.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Addresses<'a> {
-    /// For the read-only part; any address.
+    /// Address of the read-only part; any host.
     pub metrics: Option<&'a str>,
-    /// The address for all of it; a loopback address.
+    /// Address of the admin part; must be a loopback address.
     pub admin: Option<&'a str>,
-    /// For the metrics of GPUs; any address.
+    /// Address of the GPU metrics; any host.
     pub gpus: Option<&'a str>,
 }
 
@@ -27,12 +26,12 @@ pub struct Addresses<'a> {
 pub enum ControlError {
     #[error("invalid listen address `{address}`: expected HOST:PORT")]
     NoAddress {
-        /// The text.
+        /// The given address.
         address: String,
         /// The system's error.
         source: io::Error,
     },
-    /// The admin part would be within reach of other machines.
+    /// Other machines could reach the admin part.
     #[error(
         "invalid admin address {address}: expected a loopback address, since every client can change and stop engines"
     )]
@@ -49,7 +48,6 @@ pub enum ControlError {
     },
 }
 
-/// The parts served at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
     Metrics,
@@ -57,7 +55,7 @@ pub(crate) enum Part {
     Gpus,
 }
 
-/// Sockets that listen and are not answered yet.
+/// Bound sockets that do not answer yet.
 pub struct Listeners {
     pub(crate) bound: Vec<(Part, TcpListener)>,
     pub(crate) guests: Option<GuestReader>,
@@ -89,19 +87,19 @@ impl Listeners {
         Self { guests: Some(guests), ..self }
     }
 
-    /// Adds the faults that clients of a server meet to the admin part.
+    /// Adds the client faults of a server to the admin part.
     #[must_use]
     pub fn with_client_faults(self, rules: Arc<dyn ClientFaultRules>) -> Self {
         Self { client_faults: Some(rules), ..self }
     }
 
-    /// Sets the engines' GPUs, for the part that serves their metrics.
+    /// Sets the engines' GPUs, whose metrics one part serves.
     #[must_use]
     pub fn with_gpus(self, gpus: Option<GpuMetrics>) -> Self {
         Self { gpus, ..self }
     }
 
-    /// Adds the made-up metrics of a server to the admin part.
+    /// Adds the invented metrics of a server to the admin part.
     #[must_use]
     pub fn with_fake_metrics(self, values: Arc<dyn FakeMetricValues>) -> Self {
         Self { fake_metrics: Some(values), ..self }
@@ -113,7 +111,6 @@ impl Listeners {
         Self { page, ..self }
     }
 
-    /// The state behind all answers.
     pub(crate) fn context(&self, engines: EnginesHandle, latency: LatencyReader) -> Context {
         let registry = Arc::new(metrics::registry(engines.clone(), self.guests.clone()));
         Context {
@@ -158,15 +155,15 @@ fn listen(part: Part, address: &str) -> Result<TcpListener, ControlError> {
     Ok(listener)
 }
 
-/// The state behind all answers.
+/// The state that all request handlers share.
 #[derive(Clone)]
 pub(crate) struct Context {
     pub(crate) engines: EnginesHandle,
     pub(crate) latency: LatencyReader,
     pub(crate) registry: Arc<Registry>,
-    /// Faults that clients meet; none without a server for clients (`vcr play`).
+    /// Client faults; `None` without a server for clients (`vcr play`).
     pub(crate) client_faults: Option<Arc<dyn ClientFaultRules>>,
-    /// Made-up metrics of the server; none without a server for clients (`vcr play`).
+    /// Invented metrics of the server; `None` without a server for clients (`vcr play`).
     pub(crate) fake_metrics: Option<Arc<dyn FakeMetricValues>>,
     /// Metrics of the engines' GPUs, if they are served.
     pub(crate) gpus: Option<Arc<Exporter>>,

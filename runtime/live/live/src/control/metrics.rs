@@ -1,4 +1,4 @@
-//! Engines in OpenMetrics' text format, which Prometheus reads.
+//! Metrics of engines in OpenMetrics' text format, which Prometheus reads.
 
 use std::fmt;
 
@@ -11,13 +11,12 @@ use prometheus_client::registry::{Registry, Unit};
 
 use crate::control::{GuestReader, GuestSample, GuestValue};
 
-/// The type of the text, for its header.
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Counters here have no exemplars.
+/// No counter has an exemplar.
 const NO_EXEMPLAR: Option<&Exemplar<NoLabelSet, f64>> = None;
 
-/// All metrics of `engines`, collected each time they are written.
+/// The registry of all metrics of `engines`, which are collected for each scrape.
 pub(crate) fn registry(engines: EnginesHandle, guests: Option<GuestReader>) -> Registry {
     let mut registry = Registry::with_prefix("vcr");
     registry.register_collector(Box::new(EngineCollector(engines)));
@@ -31,7 +30,6 @@ pub(crate) fn seconds(nanoseconds: u64) -> f64 {
     nanoseconds as f64 / 1e9
 }
 
-/// The text of all metrics as they are now.
 pub(crate) fn exposition(registry: &Registry) -> String {
     let mut out = String::new();
     text::encode(&mut out, registry).expect("a String takes all that is written to it");
@@ -96,7 +94,7 @@ impl Collector for GuestCollector {
     }
 }
 
-/// Writes a counter for the samples that have it.
+/// Writes a counter with the samples for which `value` returns a total.
 fn guest_counter(
     encoder: &mut DescriptorEncoder<'_>,
     name: &str,
@@ -120,13 +118,13 @@ fn guest_labels(sample: &GuestSample, name: Option<String>) -> Vec<(&'static str
     labels
 }
 
-/// A scrape.
+/// The output of one scrape.
 struct Page<'a, 'e> {
     encoder: &'a mut DescriptorEncoder<'e>,
     snapshots: &'a [Snapshot],
 }
 
-/// A total of the transfers with one peer.
+/// A counter of the transfers with each peer.
 struct PeerTotal {
     name: &'static str,
     help: &'static str,
@@ -178,7 +176,7 @@ fn engine(snapshot: &Snapshot) -> (&'static str, String) {
 }
 
 impl Page<'_, '_> {
-    /// Bytes, pages and times of KV that moves, by peer.
+    /// KV transfers by peer: bytes, pages and times.
     fn kv_transfers(&mut self) -> fmt::Result {
         let snapshots = self.snapshots;
         let peers = || {

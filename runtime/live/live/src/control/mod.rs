@@ -1,20 +1,17 @@
-//! The control plane: live engines watched and changed over HTTP.
+//! The control plane: observes and changes live engines over HTTP.
 //!
-//! There are two parts, each at an address of its own. The *metrics* part is
-//! read-only (`/metrics`, `/healthz`) and may be served anywhere. The *admin* part
-//! has these and more, and changes engines while they serve; any client of
-//! it can stop them, so addresses that other machines reach are refused.
-//! `docs/reference/play` is the reference of both.
+//! It has two parts, each at its own address. The *metrics* part is read-only (`/metrics`, `/healthz`) and may be
+//! served at any address. The *admin* part adds routes that change engines. Any of its clients can stop them, so it
+//! refuses addresses that other machines can reach. `docs/reference/play` describes both.
 //!
-//! Owns a thread, sockets and the wording of answers. The effects of commands are
-//! in `vcr-live`; the caller reads names of latency models by its
-//! [`LatencyReader`].
+//! This module owns a thread, sockets and the wording of answers. The engines carry out the commands; the caller
+//! reads names of latency models with its [`LatencyReader`].
 //!
 //! ```no_run
 //! # fn parts() -> (vcr_live::LiveEngines, vcr_live::control::LatencyReader) { unimplemented!() }
 //! use vcr_live::control::{Addresses, Listeners};
 //!
-//! // Before the engines, so that a bad address is refused before they connect.
+//! // Bind before the engines start, so that a bad address is refused before they connect.
 //! let listeners = Listeners::bind(&Addresses { admin: Some("127.0.0.1:9090"), ..Addresses::default() })?;
 //! let (engines, latency) = parts();
 //! let control = listeners.serve(engines.handle(), latency)?;
@@ -60,12 +57,12 @@ pub type LatencyReader =
 /// Reads the telemetry of the engines' guests, in a fixed order.
 pub type GuestReader = Arc<dyn Fn() -> Vec<GuestSample> + Send + Sync>;
 
-/// An item of telemetry of a guest of an engine.
+/// One item of a guest's telemetry.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GuestSample {
     /// The guest's name.
     pub guest: String,
-    /// Number of the engine; none for a guest that serves all of them.
+    /// Rank of the engine; `None` for a guest that serves all engines.
     pub engine: Option<u32>,
     pub value: GuestValue,
 }
@@ -77,22 +74,21 @@ pub enum GuestValue {
     Counter(String, u64),
     /// A gauge and its latest value.
     Gauge(String, f64),
-    /// Notes that were dropped.
+    /// Number of dropped notes.
     Dropped(u64),
-    /// Number of failures that its fallback handled.
+    /// Number of failures that the guest's fallback handled.
     Failures(u64),
 }
 
-/// The reason why a text is not a latency model.
+/// Why a text is not a latency model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnusableModel {
     /// The problem.
     pub message: String,
-    /// The next step.
+    /// What to do next.
     pub hint: Option<String>,
 }
 
-/// The refusal of a request.
 #[derive(Debug)]
 pub(super) struct Refusal {
     status: StatusCode,
@@ -100,7 +96,7 @@ pub(super) struct Refusal {
     hint: Option<String>,
 }
 
-/// The clients' view of it.
+/// The JSON body of a refusal.
 #[derive(Serialize)]
 struct Body {
     error: String,

@@ -1,8 +1,7 @@
-//! The thread that answers.
+//! The thread that serves HTTP.
 //!
-//! Each connection carries one request and has a limited time for all of it,
-//! and their number is limited: a client that is slow, or forgets its
-//! connection, costs little, and nothing for long.
+//! Each connection carries one request within a limited time, and the number of connections is limited. So a client
+//! that is slow, or that leaves its connection open, costs little.
 
 use std::io;
 use std::net::TcpListener as BoundListener;
@@ -24,21 +23,20 @@ use crate::control::LatencyReader;
 use crate::control::listen::{Listeners, Part};
 use crate::control::routes::{admin_routes, gpu_routes, metrics_routes};
 
-/// Connections of one part at once; further ones wait.
+/// Maximum number of connections of one part; further ones wait.
 const MAX_CONNECTIONS: usize = 64;
-/// Time for a request and its answer. Building the model of a large guest takes
-/// seconds.
+/// Time limit of a request and its answer. Building the model of a large guest takes seconds.
 const CONNECTION_TIME: Duration = Duration::from_secs(60);
-/// Time for requests in progress after the engines have ended.
+/// Time limit of the answers in progress at the end.
 const END_TIME: Duration = Duration::from_secs(1);
-/// Pause of a listener that cannot accept: its usual reason is
-/// that there are no descriptors, which others must give back first.
+/// Pause after a failed accept. The usual reason is a lack of file descriptors, which other connections must free
+/// first.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Latency models made at once.
+/// Maximum number of latency models that are built at once.
 const MAX_BLOCKING: usize = 2;
 
-/// A control plane that is served. Dropped, it lets answers in progress finish, for a second at
-/// most, and ends.
+/// A running control plane. When dropped, it ends once the answers in progress are complete, after a second at
+/// most.
 #[derive(Debug)]
 pub struct ControlPlane {
     /// Dropped to end the thread.
@@ -47,12 +45,12 @@ pub struct ControlPlane {
 }
 
 impl Listeners {
-    /// Answers for `engines` until the result is dropped.
+    /// Serves `engines` until the result is dropped.
     pub fn serve(self, engines: EnginesHandle, latency: LatencyReader) -> io::Result<ControlPlane> {
         ControlPlane::start(self, engines, latency)
     }
 
-    /// The routes of the admin part, for whoever serves them by other means.
+    /// The routes of the admin part, for a caller with a server of its own.
     pub fn admin_routes(&self, engines: EnginesHandle, latency: LatencyReader) -> Router {
         admin_routes(self.context(engines, latency))
     }
@@ -96,7 +94,7 @@ impl ControlPlane {
         }
         let run = move || {
             runtime.block_on(async { while parts.join_next().await.is_some() {} });
-            // A model that is still being made is of no use to anyone.
+            // Nobody waits for a model that is still being built.
             runtime.shutdown_background();
         };
         let thread = std::thread::Builder::new().name("control".to_owned()).spawn(run)?;
@@ -108,7 +106,7 @@ impl Drop for ControlPlane {
     fn drop(&mut self) {
         self.stop = None;
         if let Some(thread) = self.thread.take() {
-            // A panic there has been printed already.
+            // A panic of the thread has been printed already.
             _ = thread.join();
         }
     }
@@ -119,7 +117,7 @@ fn listen_on(runtime: &Runtime, listener: BoundListener) -> io::Result<TcpListen
     TcpListener::from_std(listener)
 }
 
-/// Answers at one address until the sender of `stopped` is dropped.
+/// Serves one address until the sender of `stopped` is dropped.
 async fn accept(listener: TcpListener, routes: Router, mut stopped: watch::Receiver<()>) {
     let mut connections = JoinSet::new();
     loop {
@@ -145,6 +143,6 @@ async fn accept(listener: TcpListener, routes: Router, mut stopped: watch::Recei
 async fn answer(stream: TcpStream, routes: Router) {
     let service = TowerToHyperService::new(routes);
     let connection = http1::Builder::new().keep_alive(false).serve_connection(TokioIo::new(stream), service);
-    // Failures here are caused by the client, who sees them.
+    // The client causes these failures and sees them.
     _ = timeout(CONNECTION_TIME, connection).await;
 }

@@ -1,4 +1,4 @@
-//! Engines as JSON shows them.
+//! JSON views of engines.
 
 use crate::{CountUnit, Counters, EngineState, Snapshot};
 use serde::Serialize;
@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use crate::control::metrics::seconds;
 
-/// Engines, in the order of their numbers.
+/// Engines, in the order of their ranks.
 #[derive(Serialize)]
 pub(crate) struct Engines<T> {
     pub(crate) engines: Vec<T>,
@@ -18,7 +18,6 @@ impl<T> Engines<T> {
     }
 }
 
-/// An engine and its state.
 #[derive(Serialize)]
 pub(crate) struct StateView {
     engine: u16,
@@ -31,7 +30,6 @@ impl StateView {
     }
 }
 
-/// An engine and its faults.
 #[derive(Serialize)]
 pub(crate) struct FaultsView {
     engine: u16,
@@ -61,7 +59,7 @@ pub(crate) struct EngineView {
     faults: Vec<String>,
     step_lateness_max_seconds: f64,
     requests_finished: Map<String, Value>,
-    /// As in the metrics, without `vcr_` and `_total`.
+    /// Named as in the metrics, without `vcr_` and `_total`.
     counters: Map<String, Value>,
 }
 
@@ -93,7 +91,6 @@ impl EngineView {
     }
 }
 
-/// Whether all is well.
 #[derive(Serialize)]
 pub(crate) struct Health {
     status: &'static str,
@@ -102,8 +99,7 @@ pub(crate) struct Health {
 }
 
 impl Health {
-    /// An engine without a frontend is healthy: it waits for one, which no probe
-    /// mends by starting the engine again.
+    /// An engine without a frontend is healthy: it waits for one, and a restart by a probe would not help.
     pub(crate) fn of(snapshots: &[Snapshot]) -> Self {
         let is_well = |state| matches!(state, EngineState::Serving | EngineState::Connecting);
         let unwell = snapshots.iter().filter(|snapshot| !is_well(snapshot.state));

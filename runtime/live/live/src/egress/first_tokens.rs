@@ -1,22 +1,21 @@
-//! First tokens with a longer delay than others (`overheads.first_token`).
+//! First tokens, if their delay is longer than that of others (`overheads.first_token`).
 //!
-//! Owns their messages until they leave: after that time, or right before the next message
-//! to the same API server that could carry a second token.
+//! Owns their messages until they are sent: after the delay, or right before the next message to the same API
+//! server that could carry a second token.
 
 use std::collections::VecDeque;
 
 use vcr_wire::{ProtocolRules, StepEncoder, StepEnd};
 
-/// A message, and when it leaves on the clock of faults.
+/// A message and its send time on the clock of faults.
 struct Held {
     at_ns: u64,
     frame: Vec<u8>,
 }
 
-/// State of one channel.
 struct Channel {
     encoder: StepEncoder,
-    /// In the order of their times.
+    /// In the order of their send times.
     held: VecDeque<Held>,
 }
 
@@ -26,7 +25,6 @@ impl Channel {
     }
 }
 
-/// The first tokens of all channels.
 pub(crate) struct FirstTokens {
     channels: Vec<Channel>,
     delay_ns: u64,
@@ -37,12 +35,11 @@ impl FirstTokens {
         Self { channels: (0..channels).map(|_| Channel::new(rules)).collect(), delay_ns }
     }
 
-    /// Changes the protocol version. Nothing has been gathered.
+    /// Changes the protocol version. Nothing may have been gathered yet.
     pub(crate) fn set_version(&mut self, rules: &'static ProtocolRules) {
         self.channels.iter_mut().for_each(|channel| *channel = Channel::new(rules));
     }
 
-    /// Gathers first tokens for a channel.
     pub(crate) fn encoder(&mut self, channel: u32) -> &mut StepEncoder {
         &mut self.channels[channel as usize].encoder
     }
@@ -58,12 +55,11 @@ impl FirstTokens {
         channel.held.push_back(Held { at_ns: now_ns.saturating_add(self.delay_ns), frame });
     }
 
-    /// Takes the oldest message of a channel.
     pub(crate) fn next_of(&mut self, channel: usize) -> Option<Vec<u8>> {
         self.channels[channel].held.pop_front().map(|held| held.frame)
     }
 
-    /// Takes a message whose time has arrived, with its channel.
+    /// Takes a message that is due, with its channel.
     pub(crate) fn due(&mut self, now_ns: u64) -> Option<(usize, Vec<u8>)> {
         let is_due = |channel: &Channel| channel.held.front().is_some_and(|held| held.at_ns <= now_ns);
         let channel = self.channels.iter().position(is_due)?;

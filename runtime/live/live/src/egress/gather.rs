@@ -4,14 +4,14 @@ use vcr_wire::{EngineCoreOutput, FinishReason, StepEncoder, StepKeeper, StopReas
 
 /// The outputs of a step for one API server.
 pub(crate) enum Gather<'a> {
-    /// As bytes.
+    /// Encoded to bytes.
     Encode(&'a mut StepEncoder),
-    /// As they are, for a frontend of this process, which has no coordinator.
+    /// Not encoded, for a frontend in this process, which has no coordinator.
     Keep(&'a mut StepKeeper),
 }
 
 impl Gather<'_> {
-    /// Adds new tokens of a request, and why it ended if it did.
+    /// Adds new tokens of a request, and its finish reason if it has ended.
     #[inline]
     pub(crate) fn tokens(
         &mut self,
@@ -35,7 +35,7 @@ impl Gather<'_> {
         }
     }
 
-    /// Adds an output that carries more.
+    /// Adds an output that has more than tokens.
     pub(crate) fn output(&mut self, output: EngineCoreOutput) {
         match self {
             Self::Encode(encoder) => encoder.output(&output),
@@ -43,7 +43,7 @@ impl Gather<'_> {
         }
     }
 
-    /// Adds a request that ended, to be named apart from its output for a coordinator.
+    /// Adds the ID of an ended request, which is listed apart from its output for a coordinator.
     pub(crate) fn finished(&mut self, request_id: &str) {
         if let Self::Encode(encoder) = self {
             encoder.finished(request_id);

@@ -18,12 +18,11 @@ use crate::requests::{BlockKeys, Requests};
 /// The storage medium of the blocks.
 const MEDIUM: &str = "GPU";
 
-/// The publisher of one engine's events.
 pub(crate) struct KvEvents {
     publisher: KvEventPublisher,
     settings: KvEventSettings,
     names: Names,
-    /// Groups of layers; none if there is one of full attention.
+    /// Groups of layers; empty if the only group has full attention.
     groups: Vec<KvCacheGroup>,
     lookahead_tokens: u32,
     version: VllmMinor,
@@ -34,11 +33,11 @@ pub(crate) struct KvEvents {
     pub(crate) lost: u64,
 }
 
-/// The source of the hashes that name blocks in events.
+/// How the hashes that name blocks in events are computed.
 enum Names {
-    /// A hash for each block, computed from the hash of its parent, which is cached as well.
+    /// From the hash of the parent block, which is cached.
     Chained(EngineHashes),
-    /// Hashes computed from all tokens of a sequence.
+    /// From all tokens of a sequence.
     OfSequences(Box<SequenceHashes>),
 }
 
@@ -65,13 +64,13 @@ impl KvEvents {
         }
     }
 
-    /// Number of tokens behind its blocks that an engine must record with their places; none if it
-    /// need not record these.
+    /// Number of tokens after each block that the engine must record with the block's place; `None` if it need not
+    /// record places.
     pub(crate) fn recorded_lookahead(&self) -> Option<u32> {
         matches!(self.names, Names::OfSequences(_)).then_some(self.lookahead_tokens)
     }
 
-    /// A request has ended, and its events have been gathered.
+    /// Forgets a request that has ended; its events have been gathered.
     pub(crate) fn forget(&mut self, tag: u64) {
         if let Names::OfSequences(names) = &mut self.names {
             names.forget(tag);
@@ -82,7 +81,7 @@ impl KvEvents {
         &self.publisher
     }
 
-    /// Starts again with an empty cache, and notifies subscribers if they know of any block in it.
+    /// Starts again with an empty cache, and tells subscribers if they may know of blocks.
     pub(crate) fn restart(&mut self, version: VllmMinor, block_size: u32) {
         self.version = version;
         self.gathered.clear();
@@ -121,7 +120,7 @@ impl KvEvents {
         }
     }
 
-    /// Removes one block, or all.
+    /// The event of the removal of one block or all.
     fn gone(&mut self, group: u32, event: CoreEvent<'_>) -> KvEvent {
         let CoreEvent::Removed(block) = event else {
             match &mut self.names {
@@ -187,7 +186,7 @@ impl KvEvents {
         KvEvent::BlockStored(Box::new(self.block_stored(keys, blocks)))
     }
 
-    /// Blocks of a request were stored in a group, at these places of its sequence.
+    /// The event of blocks of a request that were stored in a group, at these places of its sequence.
     fn stored_at(
         &mut self,
         group: u32,
@@ -218,7 +217,7 @@ impl KvEvents {
         }))
     }
 
-    /// The event of blocks of the first group, of full attention.
+    /// The event of blocks of the first group, which has full attention.
     fn block_stored(&self, keys: &BlockKeys, blocks: Named<'_>) -> BlockStored {
         let Named { digests, parent, extra, tokens, block_size } = blocks;
         let lora_name = keys.lora.as_ref().map(|(name, ..)| name.clone());
@@ -238,7 +237,7 @@ impl KvEvents {
         }
     }
 
-    /// Whether events of this version have the key.
+    /// Whether events of this version have this key.
     fn has_key(&self, name: &str) -> bool {
         self.version.rules().block_stored_keys.iter().any(|key| key == name)
     }
@@ -256,13 +255,13 @@ impl KvEvents {
 struct Named<'a> {
     digests: &'a [Digest],
     parent: Option<Digest>,
-    /// Their extra keys.
+    /// The extra keys of each block.
     extra: Vec<Option<Vec<Value>>>,
     tokens: &'a [u32],
     block_size: u32,
 }
 
-/// The kind of a group's layers, as vLLM names it, and their window.
+/// vLLM's name for the kind of a group's layers, and their window.
 fn kind_of(group: &KvCacheGroup) -> (&'static str, Option<u64>) {
     match group.kind {
         KvCacheKind::FullAttention | KvCacheKind::LatentAttention => (group.kind.name(), None),
@@ -273,7 +272,7 @@ fn kind_of(group: &KvCacheGroup) -> (&'static str, Option<u64>) {
     }
 }
 
-/// Events contain the keys unchanged in every version.
+/// Every version puts the keys into events unchanged.
 fn values_of(keys: &Vec<ExtraKey<'_>>) -> Option<Vec<Value>> {
     let values: Vec<_> = keys.iter().map(value_of).collect();
     (!values.is_empty()).then_some(values)
@@ -286,12 +285,12 @@ fn value_of(key: &ExtraKey<'_>) -> Value {
             Value::Array(vec![(*identifier).into(), Value::Int((*offset).into())])
         }
         ExtraKey::CacheSalt(salt) => Value::Str((*salt).to_owned()),
-        // The engine takes no prompt embeddings.
+        // Does not occur: the engine accepts no prompt embeddings.
         ExtraKey::PromptEmbeds(digest) => Value::Bin(digest.to_vec()),
     }
 }
 
-/// Names of an empty cache, for sequences with groups of layers or for tokens behind blocks.
+/// Names of an empty cache, computed from sequences if there are groups of layers or tokens after blocks.
 fn new_names(
     settings: &KvEventSettings,
     version: VllmMinor,
@@ -302,7 +301,7 @@ fn new_names(
     let rules = HashRules::of_release(0, minor).expect("all versions of the protocol have hashes");
     let seed = match &settings.hash_seed {
         Some(seed) => Seed::PythonHashSeed(seed),
-        // Fixed where vLLM draws, so that runs can be compared.
+        // Constant where vLLM draws a random seed, so that runs can be compared.
         None => Seed::Unset { random: [0; 32] },
     };
     let hasher = BlockHasher::new(settings.algorithm, rules, seed);

@@ -1,8 +1,6 @@
-//! Everything that leaves an engine: outputs for frontends, statistics, KV events,
-//! and reports to the coordinator.
+//! Everything that leaves an engine: outputs for frontends, statistics, KV events, and reports to the coordinator.
 //!
-//! [`Egress`] owns the links and the last reports; it reads the engine core but never
-//! changes it.
+//! [`Egress`] owns the links and the latest reports. It reads the engine core but never changes it.
 
 pub(crate) mod first_tokens;
 pub(crate) mod gather;
@@ -31,10 +29,9 @@ use crate::faults::active::Faults;
 use crate::requests::Requests;
 use crate::routing::dispatcher::Dispatcher;
 
-/// Requests `(waiting, running)` outside the engine core, in playback.
+/// Number of requests `(waiting, running)` in playback, which the engine core does not know.
 pub(crate) type PlaybackLoad = (usize, usize);
 
-/// The outgoing side of one engine.
 pub(crate) struct Egress {
     pub(crate) outputs: Outputs,
     stats: StatsKeeper,
@@ -45,12 +42,12 @@ pub(crate) struct Egress {
     version: VllmMinor,
     /// Waiting and running requests of the last report to the coordinator.
     reported_counts: (usize, usize),
-    /// Whether a last message must still report that no request is left.
+    /// Whether one more message must report that no request is left.
     owes_stats: bool,
 }
 
 impl Egress {
-    /// For the frontend behind `link`; `waves` for a mixture of experts.
+    /// An egress for the frontend behind `link`; `waves` is given for a mixture of experts.
     pub(crate) fn new(
         context: &Context,
         link: EngineOutputs,
@@ -77,13 +74,12 @@ impl Egress {
         }
     }
 
-    /// The vLLM version whose protocol is used.
     pub(crate) fn version(&self) -> VllmMinor {
         self.version
     }
 
-    /// Changes to the protocol of another version. The first request is just
-    /// being received, so nothing was stored or gathered.
+    /// Changes to the protocol of another version, while the first request is received and before anything is
+    /// stored or gathered.
     pub(crate) fn set_version(&mut self, version: VllmMinor, block_size: u32) {
         if version == self.version {
             return;
@@ -96,7 +92,6 @@ impl Egress {
         }
     }
 
-    /// Statistics of requests and steps, to be added to.
     pub(crate) fn stats(&mut self) -> &mut StatsKeeper {
         &mut self.stats
     }
@@ -107,7 +102,7 @@ impl Egress {
         self.settings.log_stats
     }
 
-    /// Details of a step, if they are sent.
+    /// Details of a step, if they are to be sent.
     pub(crate) fn iteration_details(&mut self, plan: &StepPlan, duration_ns: u64) -> Option<IterationDetails> {
         self.settings.iteration_details.then(|| self.stats.iteration(plan, duration_ns))
     }
@@ -126,31 +121,30 @@ impl Egress {
         self.outputs.send_step(stats, now_ns, faults, since_start_ns)
     }
 
-    /// Whether a message must still report that no request is left. vLLM's engine makes one more
-    /// empty step when its last request has ended.
+    /// Whether one more message must report that no request is left: vLLM's engine makes an empty step after its
+    /// last request.
     pub(crate) fn owes_stats(&self) -> bool {
         self.owes_stats
     }
 
-    /// Records ended requests, after which the last message may be due.
+    /// Sets whether that message is due, when requests have ended.
     pub(crate) fn set_owes_stats(&mut self, owes_stats: bool) {
         self.owes_stats = owes_stats;
     }
 
-    /// Whether KV events are published.
     #[inline]
     pub(crate) fn has_kv_events(&self) -> bool {
         self.kv_events.is_some()
     }
 
-    /// Takes the changes of the prefix cache since the last call.
+    /// Takes the prefix cache changes since the last call.
     pub(crate) fn gather_cache_events(&mut self, engine: &AnyEngine, requests: &Requests) {
         if let Some(events) = &mut self.kv_events {
             events.gather(engine, requests);
         }
     }
 
-    /// A request has ended, whose changes of the prefix cache have been taken.
+    /// Forgets a request that has ended; its prefix cache changes have been taken.
     pub(crate) fn forget_request(&mut self, tag: u64) {
         if let Some(events) = &mut self.kv_events {
             events.forget(tag);
@@ -173,7 +167,7 @@ impl Egress {
         self.kv_events.as_ref().map_or((0, 0), |events| (events.published, events.lost))
     }
 
-    /// The outputs, and the publisher, which is ready for the next frontend.
+    /// Returns the outputs, and the KV event publisher, which is ready for the next frontend.
     pub(crate) fn into_parts(self, block_size: u32) -> (Outputs, Option<KvEvents>) {
         let mut kv_events = self.kv_events;
         if let Some(events) = &mut kv_events {
@@ -182,15 +176,14 @@ impl Egress {
         (self.outputs, kv_events)
     }
 
-    /// A coordinator starts a wave for all engines but one.
+    /// Starts a wave in all engines but one, because a coordinator asks for it.
     pub(crate) fn start_wave(&self, wave: u32, excluded_engine: Option<u32>) {
         if let Some(waves) = &self.waves {
             waves.start(self.index, wave, excluded_engine);
         }
     }
 
-    /// A request arrives: wakes the other engines of a mixture of experts, if
-    /// they are between waves.
+    /// Wakes the other engines of a mixture of experts for a new request, if they are between waves.
     pub(crate) fn announce_wave(&self, request_wave: u32) -> Result<(), LinkError> {
         let starts = self.version.rules().engine_starts_waves;
         let Some(waves) = &self.waves else { return Ok(()) };
@@ -202,7 +195,7 @@ impl Egress {
         }
     }
 
-    /// A step has ended: reports the end of the wave, if this was its last one.
+    /// Reports the end of the wave if the step that has ended was its last one.
     pub(crate) fn finish_wave(&self, has_work: bool) -> Result<(), LinkError> {
         let Some(waves) = &self.waves else { return Ok(()) };
         match waves.stepped(self.index, has_work) {
@@ -213,10 +206,10 @@ impl Egress {
         }
     }
 
-    /// Reports the number of requests to the coordinator, if it has changed.
+    /// Reports the number of requests to the coordinator if it has changed.
     ///
     /// # Errors
-    /// When the library fails.
+    /// The link to the coordinator fails.
     pub(crate) fn report_counts(&mut self, engine: &AnyEngine, playback: PlaybackLoad) -> Result<(), LinkError> {
         if !self.outputs.has_coordinator() {
             return Ok(());
@@ -241,10 +234,10 @@ impl Egress {
     }
 }
 
-/// Oldest that a snapshot may be, in nanoseconds.
+/// Maximum age of a snapshot, in nanoseconds.
 const MAX_AGE_NS: u64 = 50_000_000;
 
-/// When the next snapshot of an engine is published.
+/// Decides when the next snapshot of an engine is published.
 #[derive(Debug, Default)]
 pub(crate) struct SnapshotTimer {
     due_ns: u64,
@@ -252,19 +245,18 @@ pub(crate) struct SnapshotTimer {
 }
 
 impl SnapshotTimer {
-    /// Something has changed; it may wait for the next regular snapshot.
+    /// Records a change that may wait for the next regular snapshot.
     #[inline]
     pub(crate) fn mark_stale(&mut self) {
         self.is_current = false;
     }
 
-    /// Something has changed that others must see with this turn of the loop.
+    /// Records a change that others must see after this turn of the loop.
     pub(crate) fn expire(&mut self) {
         self.due_ns = 0;
         self.is_current = false;
     }
 
-    /// A snapshot was published.
     pub(crate) fn restart(&mut self, now_ns: u64) {
         self.due_ns = now_ns + MAX_AGE_NS;
         self.is_current = true;

@@ -1,4 +1,4 @@
-//! Messages to frontends: in each step one to each API server with new outputs.
+//! Messages to frontends: each step sends one to each API server with new outputs.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -14,46 +14,45 @@ use crate::egress::gather::Gather;
 use crate::faults::active::Faults;
 use crate::routing::dispatcher::{Dispatcher, PeerMessage};
 
-/// A delayed message: time, sequence number, channel, whether later messages wait
-/// for it, and its bytes.
+/// A delayed message: send time, sequence number, channel, whether later messages wait for it, and its bytes.
 type Delayed = Reverse<(u64, u64, usize, bool, Vec<u8>)>;
 
-/// Delayed messages that later ones to the same API server wait for.
+/// The delayed messages that later ones to the same API server must not overtake.
 #[derive(Clone, Copy, Debug, Default)]
 struct Held {
-    /// Messages that wait and must not be overtaken.
+    /// Number of these messages.
     waiting: u64,
-    /// When the last of them is sent, on the clock of faults.
+    /// Send time of the last of these messages, on the clock of faults.
     until_ns: u64,
 }
 
 /// The outputs of one engine.
 ///
-/// A *channel* leads to an API server. The channels of this engine's own link come first and have
-/// the servers' numbers. With a router, the channels of the other engines' links follow, and their
-/// frames go to those engines as peer messages.
+/// A *channel* leads to an API server. The channels of this engine's own link come first and have the servers'
+/// numbers. With a router, the channels of the other engines' links follow. Frames for them go to those engines as
+/// peer messages.
 pub(crate) struct Outputs {
     link: EngineOutputs,
-    /// The other engines, if there is a router, and the place among them.
+    /// All engines, if there is a router, and this engine's index among them.
     dispatcher: Option<Arc<Dispatcher>>,
     index: usize,
     first_rank: u16,
     rules: &'static ProtocolRules,
-    /// The encoder of each channel to a frontend.
+    /// One for each channel to a frontend.
     encoders: Vec<StepEncoder>,
-    /// Replaces the first of them: outputs for a frontend in this process, which are delivered at
-    /// once and without a frame.
+    /// Replaces the first encoder if the frontend is in this process: outputs are delivered at once, without a
+    /// frame.
     keeper: Option<StepKeeper>,
-    /// Lost API servers.
+    /// Whether each API server is lost.
     lost: Vec<bool>,
     frame: Vec<u8>,
     delayed: BinaryHeap<Delayed>,
     num_delayed: u64,
-    /// Delayed messages to each API server that later ones wait for.
+    /// By API server, the delayed messages that later ones must not overtake.
     held: Vec<Held>,
-    /// Delay of outputs of steps.
+    /// Delay of the outputs of a step.
     delay_ns: u64,
-    /// First tokens, if their delay is longer.
+    /// Set if first tokens have a longer delay.
     first_tokens: Option<FirstTokens>,
     weight_version: Option<String>,
     sends_weight_version: bool,
@@ -93,12 +92,10 @@ impl Outputs {
         }
     }
 
-    /// Messages sent.
     pub(crate) fn messages(&self) -> u64 {
         self.messages
     }
 
-    /// Bytes of the messages sent.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -108,12 +105,11 @@ impl Outputs {
         self.weight_version.as_deref()
     }
 
-    /// Changes the weight version.
     pub(crate) fn set_weight_version(&mut self, version: Option<String>) {
         self.weight_version = version;
     }
 
-    /// Leaves the weight version out of messages: some vLLM versions reject messages with it.
+    /// Omits the weight version from messages, because some vLLM versions reject it.
     pub(crate) fn omit_weight_version(&mut self) {
         self.sends_weight_version = false;
     }
@@ -122,14 +118,14 @@ impl Outputs {
         self.sends_weight_version
     }
 
-    /// The channel to an API server of the engine `home`, if there is one.
+    /// The channel to an API server of the engine `origin`, if there is one.
     pub(crate) fn channel(&self, origin: usize, client: u32) -> Option<u32> {
         let engines = self.dispatcher.as_ref().map_or(1, |dispatcher| dispatcher.engines());
         let (origin, clients) = ((origin + engines - self.index) % engines, self.link.clients());
         ((client as usize) < clients).then(|| (origin * clients) as u32 + client)
     }
 
-    /// The engine by whose link a channel leads.
+    /// The engine whose link a channel uses.
     pub(crate) fn origin_of(&self, channel: u32) -> usize {
         let (channel, clients) = (channel as usize, self.link.clients());
         match &self.dispatcher {
@@ -138,12 +134,12 @@ impl Outputs {
         }
     }
 
-    /// The number of that engine.
+    /// The rank of the engine whose link a channel uses.
     fn engine_index(&self, channel: u32) -> u32 {
         u32::from(self.first_rank) + self.origin_of(channel) as u32
     }
 
-    /// Changes the protocol version. Nothing has been gathered.
+    /// Changes the protocol version. Nothing may have been gathered yet.
     pub(crate) fn set_version(&mut self, rules: &'static ProtocolRules) {
         self.rules = rules;
         for encoder in &mut self.encoders {
@@ -163,7 +159,7 @@ impl Outputs {
         (client as usize) < self.link.clients()
     }
 
-    /// Gathers outputs for a channel, and separately those with a request's first token.
+    /// Where outputs for a channel are gathered. Outputs with a request's first token may be gathered separately.
     #[inline]
     pub(crate) fn gather(&mut self, channel: u32, is_first_token: bool) -> Gather<'_> {
         match (&mut self.keeper, &mut self.first_tokens) {
@@ -173,14 +169,14 @@ impl Outputs {
         }
     }
 
-    /// Stops sending to an API server. `true` if all are lost.
+    /// Stops sending to an API server. Returns whether all are lost.
     pub(crate) fn lose_client(&mut self, client: usize) -> bool {
         self.lost[client] = true;
         self.lost.iter().all(|lost| *lost)
     }
 
-    /// Sends the gathered outputs. The statistics go to the first of this engine's
-    /// own API servers with outputs, or to the first one if none has any.
+    /// Sends the gathered outputs. The statistics go to the first of this engine's own API servers with outputs, or
+    /// to the first one if none has any.
     pub(crate) fn send_step(
         &mut self,
         stats: Option<&SchedulerStats>,
@@ -211,8 +207,8 @@ impl Outputs {
         Ok(())
     }
 
-    /// Delivers outputs and statistics to a frontend in this process. Returns `false` if there is
-    /// nothing to deliver, or a fault may affect the message that they form.
+    /// Delivers outputs and statistics to a frontend in this process. Returns `false` if there is nothing to
+    /// deliver, or if a fault may affect their message.
     fn hand_over(&mut self, stats: Option<&SchedulerStats>, now_ns: u64, faults: &Faults) -> bool {
         let Some(mut keeper) = self.keeper.take() else { return false };
         let leaves_now = self.held[0].waiting == 0 && !self.lost[0] && !faults.may_meet_messages();
@@ -231,8 +227,9 @@ impl Outputs {
         is_handed_over
     }
 
-    /// Holds the first tokens of a step until their time. Held first tokens of the step before are sent now,
-    /// since they may not follow the second tokens.
+    /// Holds the first tokens of a step until their time. If the previous step's first tokens are still held and
+    /// this step has more outputs for their channel, they are sent now, because second tokens must not overtake
+    /// them.
     fn hold_first_tokens(&mut self, now_ns: u64, faults: &mut Faults, fault_now_ns: u64) -> Result<(), LinkError> {
         let Some(mut first_tokens) = self.first_tokens.take() else { return Ok(()) };
         let mut sent = Ok(());
@@ -249,8 +246,7 @@ impl Outputs {
         sent
     }
 
-    /// Ends requests apart from any step, as vLLM does at a shutdown, a pause
-    /// or a refusal.
+    /// Ends requests outside of any step, as vLLM does at a shutdown, a pause or a refusal.
     pub(crate) fn send_finish(
         &mut self,
         channel: u32,
@@ -302,7 +298,6 @@ impl Outputs {
         self.send(client as usize, frame, faults, fault_now_ns)
     }
 
-    /// Sends a message to the coordinator.
     pub(crate) fn send_to_coordinator(&self, message: EngineCoreOutputs) -> Result<(), LinkError> {
         let mut frame = Vec::new();
         EngineCoreOutputs { engine_index: self.engine_index(0), ..message }.encode(&mut frame, self.rules);
@@ -324,7 +319,7 @@ impl Outputs {
 
     fn send(&mut self, channel: usize, frame: &[u8], faults: &mut Faults, fault_now_ns: u64) -> Result<(), LinkError> {
         if channel >= self.link.clients() {
-            // The other link's faults apply.
+            // The faults of the engine that owns the link apply.
             return self.deliver(channel, frame);
         }
         let fate = faults.message(frame.len(), fault_now_ns);
@@ -353,7 +348,7 @@ impl Outputs {
         Ok(())
     }
 
-    /// Sends `frame` at an instant, after the waiting ones unless `keeps_order` is false.
+    /// Sends `frame` at a given time; if `keeps_order`, not before messages that already wait.
     fn delay(&mut self, channel: usize, at_ns: u64, keeps_order: bool, frame: &[u8]) {
         let held = &mut self.held[channel];
         let mut at_ns = at_ns;
@@ -375,13 +370,13 @@ impl Outputs {
         Ok(())
     }
 
-    /// Sends `frame` behind everything that was sent there before.
+    /// Sends `frame` after everything that was sent on this channel before.
     fn deliver(&mut self, channel: usize, frame: &[u8]) -> Result<(), LinkError> {
         let clients = self.link.clients();
         if channel >= clients {
             if let Some(dispatcher) = &self.dispatcher {
                 let client = (channel % clients) as u32;
-                // The frontend of an engine that has stopped does not wait.
+                // A stopped engine has no frontend that waits.
                 _ = dispatcher
                     .send(self.origin_of(channel as u32), PeerMessage::Outputs { client, frame: frame.to_vec() });
             }
@@ -413,7 +408,7 @@ impl Outputs {
         self.delayed.peek().map(|Reverse((at_ns, ..))| *at_ns)
     }
 
-    /// Sends delayed messages whose time has arrived.
+    /// Sends the delayed messages that are due.
     pub(crate) fn send_delayed(&mut self, faults: &mut Faults, fault_now_ns: u64) -> Result<(), LinkError> {
         while let Some((channel, frame)) = self.first_tokens.as_mut().and_then(|held| held.due(fault_now_ns)) {
             self.send(channel, &frame, faults, fault_now_ns)?;

@@ -1,5 +1,5 @@
-//! Digests of blocks that are named only by their sequence: blocks of several groups of layers, where a group
-//! keeps only some, and blocks that differ by the tokens behind them.
+//! Digests of blocks that cannot be computed from the parent block alone: blocks of several groups of layers,
+//! because a group caches only some of them, and blocks whose hash covers tokens after them.
 
 use std::collections::HashMap;
 
@@ -8,16 +8,15 @@ use vcr_core::kv_event::StoredPlaces;
 
 use crate::requests::BlockKeys;
 
-/// The digests of the sequences of requests, and of the blocks that each group has cached.
 pub(super) struct SequenceHashes {
     hasher: BlockHasher,
-    /// Tokens of a hashed block.
+    /// Number of tokens in a hashed block.
     block_tokens: usize,
-    /// Tokens behind it that its hash covers.
+    /// Number of tokens after a block that its hash covers.
     lookahead_tokens: usize,
     sequences: HashMap<u64, Sequence>,
-    /// The digest of each cached block, by group and the engine's hash, with the number of cached blocks of
-    /// that content.
+    /// By group and the engine's hash of a cached block: the digest, and the number of cached blocks with this
+    /// content.
     cached: HashMap<(u32, u64), (Digest, u32)>,
 }
 
@@ -25,17 +24,17 @@ pub(super) struct SequenceHashes {
 #[derive(Default)]
 pub(super) struct Sequence {
     tokens: Vec<u32>,
-    /// Digests of its hashed blocks.
+    /// Digests of the hashed blocks.
     digests: Vec<Digest>,
 }
 
 impl Sequence {
-    /// The digest of the block that ends with this token.
+    /// The digest of the block that ends at token `end`.
     pub(super) fn digest_at(&self, end: u32, block_tokens: usize) -> Digest {
         self.digests[end as usize / block_tokens - 1]
     }
 
-    /// Tokens behind a block that its hash covers.
+    /// The tokens after a block that its hash covers.
     pub(super) fn behind(&self, end: u32, count: usize) -> Vec<u32> {
         self.tokens[end as usize..end as usize + count].to_vec()
     }
@@ -55,8 +54,7 @@ impl SequenceHashes {
         self.lookahead_tokens
     }
 
-    /// Records that cached blocks of a request, which the engine names `blocks`, have these places
-    /// in its sequence.
+    /// Records that cached blocks of a request, which the engine names `blocks`, have these places in its sequence.
     pub(super) fn stored(
         &mut self,
         group: u32,
@@ -84,7 +82,7 @@ impl SequenceHashes {
         sequence
     }
 
-    /// A block of a group was removed; none if it was not cached.
+    /// Forgets a removed block and returns its digest; `None` if it was not cached.
     pub(super) fn removed(&mut self, group: u32, block: u64) -> Option<Digest> {
         let (digest, count) = self.cached.get_mut(&(group, block))?;
         let digest = *digest;
@@ -95,18 +93,18 @@ impl SequenceHashes {
         Some(digest)
     }
 
-    /// All blocks were removed at once.
+    /// Forgets all blocks.
     pub(super) fn cleared(&mut self) {
         self.cached.clear();
     }
 
-    /// A request has ended.
+    /// Forgets a request that has ended.
     pub(super) fn forget(&mut self, tag: u64) {
         self.sequences.remove(&tag);
     }
 }
 
-/// The keys of these tokens of a sequence, starting at the start of a block.
+/// The extra keys of `len` tokens of a sequence from `start`, which is the start of a block.
 pub(super) fn extra_keys(keys: &BlockKeys, start: u64, len: u64) -> Vec<ExtraKey<'_>> {
     let end = start + len;
     let lora = keys.lora.as_ref().map(|(name, path, _)| ExtraKey::Lora { name, path });

@@ -7,26 +7,26 @@ use vcr_wire::{
     HitsBySource, IterationDetails, NixlStats, PrefixCacheStats, ProtocolRules, SchedulerStats, SpecDecodingStats,
 };
 
-/// The totals of the last message, and counts since then.
+/// The totals in the last message, and the counts since then.
 pub(crate) struct StatsKeeper {
     reported: EngineStats,
     was_reset: bool,
     /// Recorded cache lookups since the last message.
     recorded: PrefixCacheStats,
     iteration_index: u64,
-    /// Accepted drafts by their place, since the last message.
+    /// Accepted draft tokens by their place, since the last message.
     accepted_at: Vec<u64>,
     connector: ConnectorStats,
-    /// Kept from step to step, with the keys of the version.
+    /// Reused for each step; has the keys of the version.
     message: SchedulerStats,
 }
 
-/// KV that comes from other engines, since the last message.
+/// KV from other engines, since the last message.
 #[derive(Default)]
 struct ConnectorStats {
-    /// Whether each admission asks for it: a plane moves KV.
+    /// Whether each admission looks for KV at other engines, because a plane moves KV.
     asks_always: bool,
-    /// Whether the frontend takes the connector's own counts.
+    /// Whether the frontend accepts the connector's own counts.
     is_reported: bool,
     requests: u64,
     hit_tokens: u64,
@@ -34,13 +34,13 @@ struct ConnectorStats {
 }
 
 impl ConnectorStats {
-    /// The lookups beyond the engine's own cache, whose lookups were `own`.
+    /// Takes the lookups of KV at other engines; `own` are the lookups in this engine's cache.
     fn take_lookups(&mut self, own: &PrefixCacheStats, has_sources: bool) -> Option<PrefixCacheStats> {
         let (requests, hits) = (std::mem::take(&mut self.requests), std::mem::take(&mut self.hit_tokens));
         if !self.asks_always && requests == 0 {
             return None;
         }
-        // Without prefix caching there are no lookups in the own cache.
+        // Without prefix caching there are no lookups in the engine's own cache.
         let asks = self.asks_always && own.requests > 0;
         Some(PrefixCacheStats {
             requests: if asks { own.requests } else { requests },
@@ -62,7 +62,7 @@ pub(crate) struct WavePlace {
 }
 
 impl StatsKeeper {
-    /// `asks_always` where each admission asks other engines for KV, `reports_transfers` where the frontend takes the
+    /// `asks_always`: each admission looks for KV at other engines. `reports_transfers`: the frontend accepts the
     /// connector's own counts.
     pub(crate) fn new(rules: &ProtocolRules, asks_always: bool, reports_transfers: bool) -> Self {
         Self {
@@ -76,30 +76,30 @@ impl StatsKeeper {
         }
     }
 
-    /// Uses the keys of another version.
+    /// Uses the message keys of another version.
     pub(crate) fn set_version(&mut self, rules: &ProtocolRules) {
         self.message = SchedulerStats::of_version(rules);
     }
 
-    /// The prefix cache was reset.
+    /// Records a reset of the prefix cache.
     pub(crate) fn cache_reset(&mut self) {
         self.was_reset = true;
     }
 
-    /// A request of playback has a recorded lookup in the prefix cache.
+    /// Counts the recorded prefix cache lookup of a played-back request.
     pub(crate) fn looked_up(&mut self, prompt_tokens: u64, cached_tokens: u64) {
         self.recorded.requests += 1;
         self.recorded.queries += prompt_tokens;
         self.recorded.hits += cached_tokens;
     }
 
-    /// KV of this many tokens comes from another engine.
+    /// Counts a request that gets the KV of this many tokens from another engine.
     pub(crate) fn found_elsewhere(&mut self, tokens: u32) {
         self.connector.requests += 1;
         self.connector.hit_tokens += u64::from(tokens);
     }
 
-    /// KV has arrived from another engine.
+    /// Records KV that has arrived from another engine.
     pub(crate) fn moved(&mut self, moved: &Moved) {
         let seconds = |ns: u64| ns as f64 / 1e9;
         let transfers = &mut self.connector.transfers;
@@ -109,17 +109,15 @@ impl StatsKeeper {
         transfers.num_descriptors.push(moved.pages);
     }
 
-    /// Events of transfers, to be added to.
     pub(crate) fn transfers(&mut self) -> &mut NixlStats {
         &mut self.connector.transfers
     }
 
-    /// Whether the frontend takes counts of transfers.
     pub(crate) fn reports_transfers(&self) -> bool {
         self.connector.is_reported
     }
 
-    /// Drafts of one request were verified, `accepted` of them for good.
+    /// Records that draft tokens of one request were verified and `accepted` of them accepted.
     pub(crate) fn drafts_verified(&mut self, accepted: u32) {
         let accepted = accepted as usize;
         if self.accepted_at.len() < accepted {
@@ -130,7 +128,7 @@ impl StatsKeeper {
         }
     }
 
-    /// Counts the step `plan`, which took `elapsed_ns`.
+    /// Counts the step `plan`, which took `elapsed_ns`, and returns its details.
     pub(crate) fn iteration(&mut self, plan: &StepPlan, elapsed_ns: u64) -> IterationDetails {
         let mut details = IterationDetails {
             iteration_index: self.iteration_index,
@@ -151,8 +149,8 @@ impl StatsKeeper {
         details
     }
 
-    /// The present counts, including `(waiting, running)` requests that the engine does not know.
-    /// Deltas restart.
+    /// The current statistics, including `(waiting, running)` requests that the engine does not know. Deltas
+    /// restart.
     pub(crate) fn take(
         &mut self,
         engine: &AnyEngine,

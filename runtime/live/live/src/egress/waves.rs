@@ -1,11 +1,10 @@
-//! Waves of a mixture of experts, whose engines must all step while one has work.
+//! Waves of a mixture of experts: while one engine has work, all of them must step.
 //!
-//! Real engines agree on the end of a wave by an all-reduce after every step. Engines of one
-//! process share the current wave, and which engines have work.
+//! Real engines agree on the end of a wave by an all-reduce after every step. Engines of one process share the
+//! current wave, and which engines have work.
 
 use std::sync::Mutex;
 
-/// The wave of all engines of a process.
 #[derive(Debug, Default)]
 pub(crate) struct Waves(Mutex<State>);
 
@@ -28,10 +27,8 @@ impl Waves {
         self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// A request came for `engine`, whose frontend believes to be in
-    /// `request_wave`. Returns the wave to announce, if any:
-    /// from 0.33 on engines start waves; before they only correct frontends
-    /// that are late.
+    /// Records a request for `engine`, whose frontend believes that the wave is `request_wave`. Returns the wave to
+    /// announce, if any. From 0.33 on, engines start waves; before, they only correct frontends with an old wave.
     pub(crate) fn request(&self, engine: usize, request_wave: u32, engine_starts_waves: bool) -> Option<u32> {
         let mut state = self.state();
         state.has_work[engine] = true;
@@ -44,7 +41,7 @@ impl Waves {
         (engine_starts_waves || was_late).then_some(state.current)
     }
 
-    /// The coordinator starts a wave for all engines except `exclude`.
+    /// Starts a wave for which the coordinator asks in all engines except `exclude`.
     pub(crate) fn start(&self, engine: usize, wave: u32, exclude: Option<u32>) {
         let mut state = self.state();
         if exclude != Some(engine as u32) && wave >= state.current {
@@ -53,8 +50,8 @@ impl Waves {
         }
     }
 
-    /// Records that `engine` has made a step and whether it still has work. Returns the completed
-    /// wave if that was the last work.
+    /// Records that `engine` has made a step and whether it still has work. Returns the completed wave if no engine
+    /// has work left.
     pub(crate) fn stepped(&self, engine: usize, has_work: bool) -> Option<u32> {
         let mut state = self.state();
         state.step += 1;
@@ -69,7 +66,7 @@ impl Waves {
         Some(complete)
     }
 
-    /// The wave, and the steps made in it.
+    /// The current wave, and the number of steps in it.
     pub(crate) fn place(&self) -> crate::egress::stats::WavePlace {
         let state = self.state();
         crate::egress::stats::WavePlace { wave: state.current.into(), step: state.step }

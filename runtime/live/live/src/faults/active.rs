@@ -9,7 +9,7 @@ use crate::kv_transfer::settings::TransferFault;
 
 /// The properties of a request that rules match.
 pub(crate) struct ArrivedRequest<'a> {
-    /// The internal name, which contains the user's.
+    /// The internal ID, which contains the user's.
     pub(crate) id: &'a str,
     pub(crate) external_id: &'a str,
     pub(crate) prompt_tokens: u32,
@@ -17,19 +17,18 @@ pub(crate) struct ArrivedRequest<'a> {
     pub(crate) priority: i64,
 }
 
-/// The fate of a message to a frontend.
+/// What happens to a message to a frontend.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct MessageFate {
     pub(crate) is_dropped: bool,
     pub(crate) is_duplicated: bool,
     pub(crate) is_corrupt: bool,
-    /// When it is sent, if not at once.
+    /// Send time, if not at once.
     pub(crate) at_ns: Option<u64>,
-    /// Whether later messages overtake it.
+    /// Whether later messages may overtake it.
     pub(crate) is_overtaken: bool,
 }
 
-/// A fault of the whole engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EngineFault {
     Stall { for_ns: u64 },
@@ -72,17 +71,16 @@ impl Active {
     }
 }
 
-/// The faults of one engine.
 pub(crate) struct Faults {
     seed: u64,
     active: Vec<Active>,
-    /// Rules so far: each has draws of its own.
+    /// Number of rules added so far; each rule has its own random draws.
     added: usize,
-    /// Requests of a guest for the next message, KV event batch and utility call.
+    /// Faults that a guest wants for the next message, KV event batch and utility call.
     asked: MessageFate,
     asked_kv_loss: bool,
     asked_utility_failure: bool,
-    /// When the slow socket will have sent all messages.
+    /// When the slow socket will have sent all earlier messages.
     socket_free_ns: u64,
     injected: u64,
 }
@@ -98,7 +96,7 @@ pub(crate) struct PlannedFailure {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Planned {
     pub(crate) failure: Option<PlannedFailure>,
-    /// Output tokens, and the fault of the engine.
+    /// Number of output tokens, and the engine fault that they trigger.
     pub(crate) engine: Option<(u32, EngineFault)>,
 }
 
@@ -117,12 +115,10 @@ impl Faults {
         }
     }
 
-    /// Faults injected so far.
     pub(crate) fn injected(&self) -> u64 {
         self.injected
     }
 
-    /// Rules in force.
     pub(crate) fn rules(&self) -> impl Iterator<Item = &FaultRule> {
         self.active.iter().map(|active| &active.rule)
     }
@@ -132,7 +128,7 @@ impl Faults {
         self.added += 1;
     }
 
-    /// Ends the first rule that is written like this.
+    /// Removes the first rule with this text.
     pub(crate) fn remove(&mut self, rule: &str) {
         if let Some(place) = self.active.iter().position(|active| active.rule.to_string() == rule) {
             self.active.remove(place);
@@ -158,7 +154,7 @@ impl Faults {
         delay_ns
     }
 
-    /// The faults that a request which has just arrived will trigger.
+    /// The faults that a newly arrived request will trigger.
     pub(crate) fn plan(&mut self, request: &ArrivedRequest<'_>, now_ns: u64) -> Planned {
         let mut planned = Planned::default();
         for active in &mut self.active {
@@ -183,8 +179,8 @@ impl Faults {
         planned
     }
 
-    /// A fault of the engine that is due. Rules with `rate` or `nth` are checked
-    /// once in each step (`is_step`), the others by the clock.
+    /// An engine fault that is due. Rules with `rate` or `nth` are checked once in each step (`is_step`), the
+    /// others by the clock.
     pub(crate) fn due(&mut self, now_ns: u64, is_step: bool) -> Option<EngineFault> {
         for active in &mut self.active {
             let goes_by_steps = active.rule.rate < 1.0 || active.rule.nth > 1;
@@ -204,7 +200,7 @@ impl Faults {
         None
     }
 
-    /// When [`Faults::due`] must be checked by the clock.
+    /// The next time at which [`Faults::due`] must be called by the clock.
     pub(crate) fn next_due_ns(&self, now_ns: u64) -> Option<u64> {
         let timed = self.active.iter().filter(|active| {
             matches!(active.rule.kind, FaultKind::Stall { .. } | FaultKind::Crash { .. })
@@ -219,7 +215,7 @@ impl Faults {
         !self.active.is_empty() || self.asked != MessageFate::default()
     }
 
-    /// The fate of a message of `bytes` that is sent now.
+    /// What happens to a message of `bytes` that is sent now.
     pub(crate) fn message(&mut self, bytes: usize, now_ns: u64) -> MessageFate {
         let mut fate = std::mem::take(&mut self.asked);
         for active in &mut self.active {
@@ -258,7 +254,7 @@ impl Faults {
         fate
     }
 
-    /// The place of the changed byte in a message of `bytes`.
+    /// The index of the byte to change in a message of `bytes`.
     pub(crate) fn corrupt_byte(&mut self, bytes: usize) -> usize {
         let draw = vcr_core::seed::derive(self.seed, "live.faults.byte", self.injected);
         (draw % bytes.max(1) as u64) as usize
@@ -305,7 +301,7 @@ impl Faults {
         fails
     }
 
-    /// Keeps a guest's action for later, or returns the engine's action.
+    /// Keeps a guest's action for a later message or call, or returns it if it concerns the engine itself.
     pub(crate) fn ask(&mut self, action: FaultAction, now_ns: u64) -> Option<Asked> {
         self.injected += 1;
         match action {
@@ -357,7 +353,7 @@ mod tests {
         assert_eq!(faults.next_due_ns(0), None);
     }
 
-    /// A rule without a limit would stall the engine forever.
+    /// Without a limit, such a rule would stall the engine forever.
     #[test]
     fn a_fault_of_the_engine_without_a_count_fires_once() {
         let mut faults = faults(&["stall:for=1s", "crash:nth=3,count=2"]);

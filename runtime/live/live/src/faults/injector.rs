@@ -1,8 +1,8 @@
-//! A guest that injects failures, and the events that it decides by.
+//! A guest that injects failures, and the events that it receives.
 
 use vcr_core::fault::{FailureInjector, FaultAction, FaultBatch, FaultError, FaultEvent};
 
-/// A [`FaultEvent`] that owns its texts.
+/// A [`FaultEvent`] that owns its strings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum InjectorEvent {
     Arrived { slot: u32, request_id: String, prompt_tokens: u32, max_tokens: u32, priority: i32, adapter: Option<u32> },
@@ -24,7 +24,6 @@ impl InjectorEvent {
     }
 }
 
-/// The failure injector of one engine, if it has one.
 #[derive(Default)]
 pub(crate) struct Injector {
     guest: Option<Box<dyn FailureInjector>>,
@@ -33,7 +32,7 @@ pub(crate) struct Injector {
 }
 
 impl Injector {
-    /// Without a guest no event is kept.
+    /// Without a guest, no event is kept.
     pub(crate) fn new(guest: Option<Box<dyn FailureInjector>>) -> Self {
         Self { guest, events: Vec::new() }
     }
@@ -46,8 +45,7 @@ impl Injector {
         }
     }
 
-    /// The guest's actions on the events since the last decision; none without
-    /// events.
+    /// The guest's response to the events since the last decision; empty without events.
     pub(crate) fn decide(&mut self, since_start_ns: u64, step: u64) -> Result<Vec<FaultAction>, FaultError> {
         let mut actions = Vec::new();
         let Some(guest) = self.guest.as_mut().filter(|_| !self.events.is_empty()) else { return Ok(actions) };

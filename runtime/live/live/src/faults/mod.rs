@@ -1,4 +1,4 @@
-//! Injected faults: rules of a user, and a guest that injects failures.
+//! Injected faults: rules of users, and guests that inject failures.
 
 pub(crate) mod active;
 pub(crate) mod injector;

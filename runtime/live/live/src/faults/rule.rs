@@ -10,21 +10,21 @@ use vcr_wire::FinishReason;
 
 use crate::kv_transfer::settings::TransferFault;
 
-/// A fault with its occasions and requests.
+/// A fault, when it occurs, and which requests it concerns.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FaultRule {
     pub kind: FaultKind,
     /// Probability at each occasion.
     pub rate: f64,
-    /// Every Nth occasion only.
+    /// Only every Nth occasion.
     pub nth: u32,
     /// Start and end of the fault window, in nanoseconds since the engine began to serve.
     pub window_ns: (u64, u64),
-    /// Limit of occurrences.
+    /// Maximum number of occurrences.
     pub count: u64,
-    /// Matching requests, if it concerns requests.
+    /// The requests that a fault of requests concerns.
     pub requests: RequestMatch,
-    /// The user's text.
+    /// The rule as the user wrote it.
     text: String,
 }
 
@@ -32,54 +32,50 @@ pub struct FaultRule {
 pub enum FaultKind {
     /// READY is delayed.
     SlowStart {
-        /// Nanoseconds.
+        /// Delay, in nanoseconds.
         by_ns: u64,
     },
-    /// The engine stalls when the window begins, or when a matching request has
-    /// some output.
+    /// The engine stalls when the window begins, or when a matching request has some output.
     Stall {
-        /// Nanoseconds.
+        /// Duration, in nanoseconds.
         for_ns: u64,
-        /// Output tokens of a matching request that trigger it.
+        /// Number of output tokens of a matching request that triggers the stall.
         after_tokens: Option<u32>,
     },
     /// A request ends with this reason.
     Fail {
-        /// Output tokens before that.
+        /// Number of output tokens before the end.
         after_tokens: u32,
         finish: FinishReason,
     },
-    /// The engine exits when the window begins, or when a matching request has
-    /// some output.
+    /// The engine exits when the window begins, or when a matching request has some output.
     Crash {
         /// Nanoseconds until it restarts; `None` if it does not.
         restart_ns: Option<u64>,
         /// Whether it sends `ENGINE_CORE_DEAD` first.
         sends_dead: bool,
-        /// Output tokens of a matching request that trigger it.
+        /// Number of output tokens of a matching request that triggers the crash.
         after_tokens: Option<u32>,
     },
     /// A message to a frontend is lost.
     Drop,
-    /// It is sent twice.
+    /// A message is sent twice.
     Duplicate,
-    /// It is sent late, and so are later messages to the same API server: a
-    /// connection keeps its order.
+    /// A message is late, and so are later messages to the same API server: a connection keeps its order.
     Late {
-        /// Nanoseconds.
+        /// Delay, in nanoseconds.
         by_ns: u64,
     },
-    /// It is sent late, and later messages overtake it, which no real connection
-    /// does.
+    /// A message is late, and later messages overtake it, which no real connection does.
     Reorder {
-        /// Nanoseconds.
+        /// Delay, in nanoseconds.
         by_ns: u64,
     },
-    /// A byte of it is changed.
+    /// A byte of a message is changed.
     Corrupt,
-    /// All messages together accept no more than this.
+    /// All messages together are limited to this bandwidth.
     SlowSocket {
-        /// The bandwidth.
+        /// Bandwidth, in bytes per second.
         bytes_per_s: u64,
     },
     /// A batch of KV events is lost.
@@ -88,7 +84,7 @@ pub enum FaultKind {
     KvTransfer(TransferFault),
     /// A utility call fails.
     UtilityFailure {
-        /// The method; `None` is any.
+        /// The method; `None` matches any.
         method: Option<String>,
     },
 }
@@ -96,17 +92,17 @@ pub enum FaultKind {
 /// The requests that a rule concerns.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RequestMatch {
-    /// Their name, internal or as users see it, contains this.
+    /// Part of the request's ID, internal or as users see it.
     pub id: Option<String>,
-    /// Tokens of their prompt.
+    /// Number of prompt tokens.
     pub prompt_tokens: RangeInclusive<u32>,
-    /// They use this adapter.
+    /// Name of the request's LoRA adapter.
     pub lora: Option<String>,
-    /// They have this priority.
+    /// Priority of the request.
     pub priority: Option<i64>,
 }
 
-/// The key of a value that has no name: `kv-transfer:drop` is short for `kv-transfer:mode=drop`.
+/// The key of a value that is written without a key: `kv-transfer:drop` is short for `kv-transfer:mode=drop`.
 const MODE: &str = "mode";
 
 static RULES: Syntax = Syntax {
@@ -116,7 +112,7 @@ static RULES: Syntax = Syntax {
     unnamed_key: MODE,
 };
 
-/// All kinds, with the keys that only they have.
+/// All kinds, each with the keys that no other kind has.
 const KINDS: &[(&str, &[&str])] = &[
     ("slow-start", &["by"]),
     ("stall", &["for", "after"]),
@@ -147,13 +143,13 @@ and every kind takes
   rate=0.1  nth=10  count=3  at=10s  from=10s  until=20s
   request=PART-OF-ID  prompt=100..200  lora=NAME  priority=5";
 
-    /// Whether it would stall the engine forever.
+    /// Whether the rule would stop the engine forever.
     fn never_ends(&self) -> bool {
         let is_of_engine = matches!(self.kind, FaultKind::Stall { .. } | FaultKind::Crash { .. });
         is_of_engine && !self.is_for_requests() && self.rate >= 1.0 && self.nth == 1
     }
 
-    /// Whether it concerns requests, one by one.
+    /// Whether the fault concerns single requests.
     pub(crate) fn is_for_requests(&self) -> bool {
         match self.kind {
             FaultKind::Fail { .. } => true,
@@ -334,7 +330,7 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// Rules come from users and over HTTP.
+        /// Rules are user input, so no text may cause a panic.
         #[test]
         fn any_text_is_a_rule_or_an_error(
             text in "(slow-start|stall|error|crash|late|drop|[a-z-]{0,9})(:([a-z]{1,8}=[-0-9a-z.%/=]{0,9},?){0,4})?",

@@ -1,5 +1,5 @@
-//! A request in the terms of the core: the hashes of its prompt, its stop rules,
-//! the seed of its text, and its role in a KV transfer.
+//! Translates requests for the engine core: block hashes of the prompt, stop rules, the seed of the text, and the
+//! role in a KV transfer.
 
 use vcr_core::{KvRole, Prompt, Repetition, RequestSpec, StopRules};
 use vcr_wire::{EngineCoreRequest, EventType, LoraRequest, SamplingParams};
@@ -15,7 +15,7 @@ use crate::requests::{BlockKeys, Extras, LiveRequest, slot_of};
 use crate::serving::Serving;
 use crate::tokens::{Asked, content_seed};
 
-/// A request in the terms of the core and of this driver.
+/// A request as the core and this driver need it.
 pub(crate) struct Admitted {
     pub(crate) spec: RequestSpec,
     pub(crate) live: LiveRequest,
@@ -27,13 +27,12 @@ pub(crate) struct Arrival {
     external_id: Option<String>,
     max_tokens: u32,
     lora: Option<LoraRequest>,
-    /// As the frontend sent it, beyond the range of the core's.
+    /// As the frontend sent it; may be beyond the core's range.
     priority: i64,
     core_priority: i32,
 }
 
-/// Translates a request, which only the core may still refuse, and registers it with the token
-/// source.
+/// Translates a request and registers it with the token source. After that only the core may refuse it.
 pub(crate) fn admit(
     serving: &mut Serving,
     request: Box<EngineCoreRequest>,
@@ -71,7 +70,7 @@ pub(crate) fn admit(
     };
     let skip_reading_prefix_cache = skips.unwrap_or(prompt_logprobs.is_some());
     let kv_role = match kv_role(serving, &request.request_id, &kv) {
-        // A request that must not read a cache does not fetch KV, either.
+        // A request that must not read a cache fetches no KV either.
         KvRole::Destination if skip_reading_prefix_cache => KvRole::Local,
         role => role,
     };
@@ -82,7 +81,7 @@ pub(crate) fn admit(
     let max_tokens = match script {
         Some(script) => script.end.after_tokens,
         None if is_pooling => 0,
-        // The decode engine of the room gets the same request, and computes the rest.
+        // The decode engine of the room gets the same request and computes the rest.
         None if matches!(kv, KvParams::DecodeElsewhere(Some(_))) => params.max_tokens.unwrap_or(u32::MAX).min(1),
         None => params.max_tokens.unwrap_or(u32::MAX),
     };
@@ -121,7 +120,7 @@ pub(crate) fn admit(
         engine_fault: None,
         turns: resumable.then(Box::default),
     };
-    // A recorded answer ends where it ended.
+    // A recorded answer ends where the capture says.
     let stops = stop_rules(params).filter(|_| !is_pooling && script.is_none());
     let prompt = if serving.egress.has_kv_events() || resumable {
         if marks.is_empty() {
@@ -138,7 +137,7 @@ pub(crate) fn admit(
         stops,
         priority,
         tenant,
-        // Policies see all times on one clock.
+        // Policies need all times on one clock.
         arrival_ns: if serving.stepper.has_policy() {
             serving.context.since_start_ns(now_ns)
         } else {
@@ -154,7 +153,7 @@ pub(crate) fn admit(
     let mut live = LiveRequest {
         id: request.request_id.into_boxed_str(),
         tag,
-        // Replaced when the engine has taken it.
+        // Set when the engine has taken the request.
         core: None,
         client: request.client_index,
         handle: None,
@@ -173,11 +172,11 @@ pub(crate) fn admit(
     Admitted { spec, live, arrival }
 }
 
-/// Applies the fault rules to an accepted request and announces it to the
-/// failure injector. Returns the fault that the engine must apply at once.
+/// Applies the fault rules to an accepted request and announces it to the failure injector. Returns the fault that
+/// the engine must apply at once.
 ///
-/// Rejected requests must not get here: they would use up rules, and the
-/// injector would never see the end of a slot that is used again.
+/// Must not be called for rejected requests: they would use up rules, and the injector would never see the end of a
+/// slot that is used again.
 pub(crate) fn announce_arrival(
     serving: &mut Serving,
     live: &mut LiveRequest,
@@ -211,8 +210,8 @@ pub(crate) fn announce_arrival(
     at_once
 }
 
-/// Whether requests with structured outputs wait for their grammar. Paced requests include that
-/// time already.
+/// Whether requests with structured outputs wait for their grammar. Paced requests do not: their times include
+/// that.
 fn waits_for_grammars(serving: &Serving) -> bool {
     serving.context.grammar_compile_ns() > 0
         && serving
@@ -226,10 +225,10 @@ fn num_logprobs(serving: &Serving, k: i64) -> u32 {
     u32::try_from(k).unwrap_or(serving.tokens.vocab_size())
 }
 
-/// A seed of everything that a model's answer depends on.
+/// A seed from everything that determines a model's answer.
 fn request_seed(base_seed: u64, id: &str, params: &SamplingParams, prompt: &[u32], salt: u64) -> u64 {
     let seed = params.seed.map_or(0, |seed| seed.as_u64().or(seed.as_i64().map(i64::cast_unsigned)).unwrap_or(0));
-    // Completions of one call have the place among them before their name.
+    // The IDs of the completions of one call start with the index of the completion.
     let place = id.split_once('_').and_then(|(place, _)| place.parse::<u64>().ok()).unwrap_or(0);
     let place = if params.n > 1 || place > 0 { place } else { 0 };
     content_seed(base_seed, prompt, vcr_core::seed::mix(seed ^ place.rotate_left(32)) ^ salt)
@@ -262,7 +261,7 @@ fn start_tokens(
         stop_tokens: params.stop_token_ids.as_deref().unwrap_or_default(),
         allowed_tokens: params.allowed_token_ids.as_deref().unwrap_or_default(),
         structured_output: &structured_output,
-        // -1 is no limit.
+        // -1 means no limit.
         thinking_token_budget: params.thinking_token_budget.and_then(|budget| u32::try_from(budget).ok()),
         recorded,
     });
@@ -323,8 +322,8 @@ pub(crate) fn priority_of(request: &EngineCoreRequest) -> i32 {
     i32::try_from(request.priority).unwrap_or(if request.priority < 0 { i32::MIN } else { i32::MAX })
 }
 
-/// Salt of the block hashes: separates adapters and tenants. Images separate blocks
-/// from their place on; see [`BlockKeys::marks`].
+/// Salt of the block hashes, which separates adapters and tenants. Images separate blocks only from their position
+/// on; see [`BlockKeys::marks`].
 pub(crate) fn salt_of(keys: &BlockKeys) -> u64 {
     let mut salt = 0;
     let mut fold = |purpose: u64, text: &str| {
@@ -339,14 +338,13 @@ pub(crate) fn salt_of(keys: &BlockKeys) -> u64 {
     salt
 }
 
-/// The salt with all media of a prompt, which decide its answer.
+/// The salt combined with all media of a prompt, since they affect the answer.
 fn media_salt(salt: u64, marks: &[(u32, u64)]) -> u64 {
     marks.iter().fold(salt, |salt, (_, content)| vcr_core::seed::mix(salt ^ vcr_core::seed::mix(content ^ 3)))
 }
 
-/// The tenant of a request: its `cache_salt`, which separates tenants, or else
-/// the number of its adapter, or else 0. A salt that is not a number counts by its
-/// hash.
+/// The tenant of a request: its `cache_salt`, or else the number of its adapter, or else 0. A salt that is not a
+/// number is hashed.
 pub(crate) fn tenant_of(keys: &BlockKeys) -> u64 {
     match (&keys.cache_salt, &keys.lora) {
         (Some(salt), _) => salt.parse().unwrap_or_else(|_| xxh3_64(salt.as_bytes())),

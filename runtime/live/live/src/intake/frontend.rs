@@ -1,4 +1,4 @@
-//! Requests and aborts of frontends.
+//! Requests and aborts from frontends.
 
 use vcr_core::{AnyEngine, RejectReason, RequestId, RequestSpec, ServingEngine as _};
 use vcr_wire::{DecodeError, EngineCoreRequest, EngineInputs, FinishReason, Source};
@@ -15,8 +15,8 @@ use crate::requests::LiveRequest;
 use crate::routing::dispatcher::RouteHandle;
 use crate::serving::{Refusal, Serving};
 
-/// The incoming side of one engine. Messages change the engine through
-/// [`Serving`]; pauses and adapters are the administration's.
+/// The incoming side of one engine. It changes the engine through [`Serving`], and [`Admin`] owns pauses and
+/// adapters.
 #[derive(Debug, Default)]
 pub(crate) struct Intake {
     version: FrontendVersion,
@@ -27,7 +27,6 @@ pub(crate) struct Intake {
 }
 
 impl Intake {
-    /// The version of the frontend, once detected.
     pub(crate) fn version(&self) -> &FrontendVersion {
         &self.version
     }
@@ -43,9 +42,8 @@ impl Intake {
         &mut self.version
     }
 
-    /// Whether further messages must wait at their sender, because the limit of
-    /// requests is reached. While the engine is paused no request ends, and the
-    /// call to resume it comes the same way: then requests are refused instead.
+    /// Whether further messages must wait at their sender because the limit of requests is reached. A paused engine
+    /// refuses requests instead: no request ends, and the call that resumes the engine arrives the same way.
     pub(crate) fn holds_back(&mut self, serving: &mut Serving) -> bool {
         let is_full = self.is_at_limit(serving);
         if is_full && !self.is_full {
@@ -66,8 +64,7 @@ impl Intake {
         serving.is_at_limit() || self.arrivals.len() >= serving.context.config.limits.max_requests
     }
 
-    /// Counts a message that cannot be decoded, and refuses its request if its
-    /// name is known.
+    /// Counts a message that cannot be decoded, and refuses its request if the ID is known.
     pub(crate) fn handle_malformed(
         &mut self,
         serving: &mut Serving,
@@ -84,8 +81,7 @@ impl Intake {
             "a message cannot be decoded: {error}"
         );
         match (source, request_id) {
-            // The frontend waits for an answer, but an answer would end another
-            // request of this name.
+            // The frontend waits for an answer. If another request has this ID, an answer would end that request.
             (Source::Client(client), Some(id)) if !serving.has_request(id) => {
                 let refusal = Refusal::invalid(format!("the request cannot be decoded: {error}"));
                 serving.refuse(client as u32, id, &refusal, now_ns)
@@ -117,7 +113,7 @@ impl Intake {
         admin.forget_client(client);
     }
 
-    /// Accepts a request of the frontend after the model's overhead.
+    /// Takes a request of the frontend, which reaches the queue after the arrival delay.
     pub(crate) fn arrive(
         &mut self,
         serving: &mut Serving,
@@ -135,8 +131,8 @@ impl Intake {
         }
     }
 
-    /// Takes the requests that reach the queue now. While the engine shuts down that is
-    /// all of them, which are then ended as others are.
+    /// Takes the requests that reach the queue now. During a shutdown these are all requests, which then end like
+    /// others.
     pub(crate) fn add_arrived(
         &mut self,
         serving: &mut Serving,
@@ -155,7 +151,7 @@ impl Intake {
         self.arrivals.next_ns()
     }
 
-    /// Takes a request of the frontend, or lets the router choose its engine.
+    /// Takes a request of the frontend, or lets the router choose another engine for it.
     fn add(
         &mut self,
         serving: &mut Serving,
@@ -170,7 +166,7 @@ impl Intake {
             tracing::warn!(rank, request = request.request_id, client, "there is no such API server");
             return Ok(());
         }
-        // Before routing, so that a frontend that cannot be served learns it here.
+        // Check before routing, so that a frontend that cannot be served is told here.
         let is_routed = serving.routes.is_some()
             && self.version.refusal().is_none()
             && serving.lifecycle.is_running()
@@ -181,8 +177,7 @@ impl Intake {
         self.take(serving, admin, request, None, now_ns)
     }
 
-    /// Takes a request that this engine is to compute; `handle` if the router
-    /// has decided so.
+    /// Takes a request that this engine computes; `handle` is set if the router chose this engine.
     pub(super) fn take(
         &mut self,
         serving: &mut Serving,
@@ -202,13 +197,12 @@ impl Intake {
         if let Some(routes) = &mut serving.routes {
             routes.acknowledge(handle);
         }
-        // The next decision of the router must include it.
+        // The router's next decision must include this request.
         admin.report_load(serving);
         Ok(())
     }
 
-    /// Starts a request. `false` if it is refused, or ends before anything knows
-    /// it.
+    /// Starts a request. Returns `false` if it is refused or ends at once.
     fn start(
         &mut self,
         serving: &mut Serving,
@@ -222,7 +216,7 @@ impl Intake {
             return serving.continue_session(request, now_ns).map(|()| true);
         }
         if serving.has_request(&request.request_id) {
-            // An answer would end the one that is in progress.
+            // An answer would end the request in progress.
             serving.counters.malformed += 1;
             tracing::warn!(
                 rank = serving.context.rank,
@@ -257,15 +251,15 @@ impl Intake {
             && script.times.is_none()
             && script.end.after_tokens == 0
         {
-            // There is no step that could end it.
+            // No step will end this request.
             serving.counters.requests += 1;
             serving.finish_unknown(client, &request.request_id, script.end.reason, None, now_ns)?;
             return Ok(false);
         }
         let is_played = script.as_ref().is_some_and(|script| script.times.is_some());
         if !is_played {
-            // Before the token source and the fault rules see the request, so
-            // that a rejected one uses up neither outputs nor faults.
+            // Check before the token source and the fault rules see the request, so that a rejected one uses up
+            // neither outputs nor faults.
             let prompt_tokens = request.prompt_token_ids.as_ref().map_or(0, Vec::len) as u32;
             let is_pooling = request.pooling_params.is_some();
             let checked = match serving.stepper.engine() {
@@ -383,7 +377,7 @@ impl Intake {
         Ok(())
     }
 
-    /// Aborts the requests named `ids`, without a message: their frontend knows.
+    /// Aborts the requests with these `ids`, without a message, because their frontend knows.
     pub(crate) fn abort(&mut self, serving: &mut Serving, ids: &[String]) {
         for id in ids {
             if self.arrivals.abort(id) {
@@ -394,7 +388,7 @@ impl Intake {
             } else if serving.abort_late(id) {
                 serving.counters.aborted += 1;
             } else if let Some(routes) = &mut serving.routes {
-                // Counted by the engine that computes it.
+                // The engine that computes the request counts the abort.
                 routes.abort(id);
             }
         }

@@ -1,5 +1,4 @@
-//! Messages of frontends and of other engines, from their checks to the
-//! submission of a request.
+//! Messages of frontends and of other engines, from the first check to the submission of a request.
 
 pub(crate) mod admit;
 pub(crate) mod frontend;
@@ -10,8 +9,7 @@ use std::collections::BTreeMap;
 
 use vcr_wire::EngineCoreRequest;
 
-/// Delayed requests by the real time at which they reach the queue; requests due at one instant
-/// keep their arrival order.
+/// Delayed requests by the real time at which they reach the queue; requests due at the same time keep their order.
 #[derive(Debug, Default)]
 struct Arrivals {
     waiting: BTreeMap<(u64, u64), Box<EngineCoreRequest>>,
@@ -24,7 +22,7 @@ impl Arrivals {
         self.waiting.insert((due_ns, self.count), request);
     }
 
-    /// The next one whose time has arrived.
+    /// Takes the next request that is due.
     fn due(&mut self, now_ns: u64) -> Option<Box<EngineCoreRequest>> {
         let first = self.waiting.first_entry().filter(|first| first.key().0 <= now_ns)?;
         Some(first.remove())
@@ -38,13 +36,12 @@ impl Arrivals {
         self.waiting.len()
     }
 
-    /// Forgets a request. `false` if it is not here.
+    /// Forgets a request. Returns `false` if it does not wait here.
     fn abort(&mut self, id: &str) -> bool {
         let key = self.waiting.iter().find(|(_, request)| request.request_id == id).map(|(key, _)| *key);
         key.is_some_and(|key| self.waiting.remove(&key).is_some())
     }
 
-    /// Forgets the requests of an API server.
     fn forget_client(&mut self, client: usize) {
         self.waiting.retain(|_, request| request.client_index as usize != client);
     }

@@ -1,5 +1,4 @@
-//! Requests that the router moves: from this engine to others, and from others
-//! to this one.
+//! Requests that the router moves from this engine to others, or from others to this engine.
 
 use vcr_core::Prompt;
 use vcr_core::hash::HashedBlocks;
@@ -60,7 +59,7 @@ impl Intake {
         }
     }
 
-    /// Handles the messages of other engines, and passes on their outputs.
+    /// Handles messages of other engines, and forwards their outputs to the frontend.
     pub(crate) fn handle_peer_messages(
         &mut self,
         serving: &mut Serving,
@@ -146,7 +145,7 @@ fn decide(
             Some(KvParams::Local | KvParams::Incomplete(_) | KvParams::Refused(_)) | None => RoutePhase::Whole,
         };
     let query = RouteRequest {
-        // The dispatcher fills in both.
+        // The dispatcher sets the time and the ID.
         now_ns: 0,
         id: 0,
         prompt_tokens: prompt.len_tokens(),

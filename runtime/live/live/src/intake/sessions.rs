@@ -1,4 +1,4 @@
-//! Streaming inputs: resumable requests, whose prompt comes in parts with outputs between them.
+//! Streaming inputs: resumable requests, whose prompts come in parts with outputs in between.
 
 use vcr_core::SessionInput;
 use vcr_wire::EngineCoreRequest;
@@ -10,14 +10,14 @@ use crate::serving::{Refusal, Serving};
 use crate::stepping::turns::begin_turn;
 
 impl Serving {
-    /// Takes a further part of a resumable request's prompt, or the end of its input.
+    /// Takes the next part of a resumable request's prompt, or the end of its input.
     pub(super) fn continue_session(&mut self, request: Box<EngineCoreRequest>, now_ns: u64) -> Result<(), LiveError> {
         let Some(live) = self.requests.find(&request.request_id) else { return Ok(()) };
         let (tag, Some(core)) = (live.tag, live.core) else { return Ok(()) };
         let waits = self.requests.get_mut(tag).and_then(LiveRequest::turns).is_some_and(|turns| turns.waits);
         if !request.resumable {
             if waits {
-                // vLLM ends it without outputs, and its frontend knows.
+                // vLLM ends the request without outputs, and the frontend knows.
                 self.abort_tag(tag);
             } else if let Err(reason) = self.stepper.extend(core, None) {
                 tracing::error!(rank = self.context.rank, request = request.request_id, "it has no end: {reason}");

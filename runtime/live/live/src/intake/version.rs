@@ -4,11 +4,10 @@ use vcr_wire::{EngineInputs, Protocol, VllmMinor};
 
 use crate::serving::Serving;
 
-/// The version of the frontend, once detected.
 #[derive(Debug, Default)]
 pub(crate) struct FrontendVersion {
     is_known: bool,
-    /// Why this frontend cannot be served, if it cannot.
+    /// Why the frontend cannot be served, if it cannot.
     refusal: Option<String>,
 }
 
@@ -18,12 +17,11 @@ impl FrontendVersion {
         self.is_known
     }
 
-    /// Why this frontend cannot be served, if it cannot.
     pub(crate) fn refusal(&self) -> Option<&str> {
         self.refusal.as_deref()
     }
 
-    /// Detects the version from the first request, and speaks as it expects.
+    /// Detects the version from the first request and uses its protocol.
     pub(crate) fn detect(&mut self, serving: &mut Serving, inputs: &EngineInputs) {
         let rank = serving.context.rank;
         let Some(evidence) = inputs.line_evidence() else { return };
@@ -73,8 +71,7 @@ impl FrontendVersion {
         set_version(serving, version);
     }
 
-    /// Adopts the version that another engine has detected: all of them have the
-    /// same frontend.
+    /// Adopts the version that another engine has detected: all engines have the same frontend.
     pub(crate) fn adopt(&mut self, serving: &mut Serving, version: VllmMinor, sends_weight_version: bool) {
         if self.is_known {
             return;

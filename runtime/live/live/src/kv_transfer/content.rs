@@ -2,8 +2,8 @@
 
 use vcr_transfer::pattern::{chain, mix};
 
-/// The contents of all blocks of a prompt. The last block may be partly filled. `salt` and `marks` separate
-/// prompts whose tokens are equal: adapters, tenants, and images from their position on.
+/// The contents of all blocks of a prompt; the last block may be partly filled. `salt` and `marks` distinguish
+/// prompts with equal tokens by adapter, tenant, and images from their position on.
 pub(crate) fn block_contents(tokens: &[u32], block_tokens: u32, salt: u64, marks: &[(u32, u64)]) -> Vec<u64> {
     let mut state = mix(salt);
     let mut marks = marks.iter().peekable();

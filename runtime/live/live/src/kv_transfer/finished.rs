@@ -1,4 +1,4 @@
-//! Finished prompts between their last step and the notification of their decode engine.
+//! Finished prompts between their last step and the notice of their decode engine.
 
 use std::collections::HashMap;
 
@@ -6,37 +6,35 @@ use vcr_core::RequestId;
 use vcr_transfer::Room;
 use vcr_wire::{EngineCoreOutput, VllmMinor};
 
-/// A finished prompt.
 pub(crate) struct Finished {
     pub(crate) id: Box<str>,
     pub(crate) core: RequestId,
-    /// By KV-cache group.
+    /// Block numbers by KV-cache group.
     pub(crate) blocks: Vec<Vec<u32>>,
-    /// Contents of the prompt's blocks, if bytes move.
+    /// Contents of the prompt's blocks, if bytes are moved.
     pub(crate) contents: Vec<Vec<u64>>,
     pub(crate) num_tokens: u32,
     pub(crate) cached_tokens: u32,
     pub(crate) tensor_parallel_size: u32,
     pub(crate) version: VllmMinor,
-    /// Where a decode engine waits for it, or will.
+    /// The room in which a decode engine waits for the prompt, now or later.
     pub(crate) room: Option<Room>,
 }
 
-/// The answer to a finished prompt whose pages are not written yet. It names the place of the KV,
-/// so it is sent when the KV is there. On a GPU the step itself has written it.
+/// The answer to a finished prompt whose pages are not written yet. The answer says where the KV is, so it is sent
+/// when the KV is written. On a GPU, the step itself writes the KV.
 pub(crate) struct LateAnswer {
     pub(crate) finished: Finished,
     pub(crate) message: EngineCoreOutput,
-    /// The channel to its frontend.
+    /// The channel to the frontend.
     pub(crate) channel: u32,
-    /// Whether it has the request's first token.
+    /// Whether the message has the request's first token.
     pub(crate) is_first: bool,
 }
 
-/// The answers that wait for pages.
 #[derive(Default)]
 pub(crate) struct LateAnswers {
-    /// Answers whose pages are still being written, by the number under which the mover writes them.
+    /// Answers whose pages are being written, by the mover's number of the write.
     waiting: HashMap<u64, LateAnswer>,
     /// Answers whose pages are written.
     written: Vec<LateAnswer>,
@@ -47,12 +45,12 @@ impl LateAnswers {
         self.waiting.insert(id, answer);
     }
 
-    /// Whether none waits.
+    /// Whether no answer waits for pages.
     pub(crate) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
 
-    /// The pages of one are written.
+    /// Records that the pages of an answer are written.
     pub(crate) fn finish(&mut self, id: u64) {
         self.written.extend(self.waiting.remove(&id));
     }
@@ -62,13 +60,13 @@ impl LateAnswers {
         std::mem::take(&mut self.written)
     }
 
-    /// Takes the answer of a request that waits, with the mover's number.
+    /// Takes the answer of a waiting request, with the mover's number of the write.
     pub(crate) fn remove(&mut self, request: &str) -> Option<(u64, LateAnswer)> {
         let (&id, _) = self.waiting.iter().find(|(_, answer)| &*answer.finished.id == request)?;
         self.waiting.remove(&id).map(|answer| (id, answer))
     }
 
-    /// Names of all that wait.
+    /// IDs of the requests whose answers wait.
     pub(crate) fn names(&self) -> Vec<Box<str>> {
         let mut names: Vec<_> = self.waiting.values().map(|answer| answer.finished.id.clone()).collect();
         names.sort_unstable();

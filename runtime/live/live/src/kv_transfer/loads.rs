@@ -1,7 +1,7 @@
-//! Transfers to this engine: their modelled times, faults and ends.
+//! KV transfers to this engine ("loads"): modelled times, faults and ends.
 //!
-//! [`Loads`] owns the state of each load until it ends. Bytes, if a plane moves them, belong to the
-//! mover, which is lent for that.
+//! [`Loads`] owns the state of each load until it ends. The mover owns the bytes, if a data plane moves any;
+//! callers pass the mover as an argument.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -13,45 +13,42 @@ use crate::config::TransferSettings;
 use crate::kv_transfer::mover::{LoadPages, Mover};
 use crate::kv_transfer::settings::{TransferFault, TransferTime};
 
-/// A transfer to this engine that is to start.
+/// A transfer to start.
 pub(crate) struct LoadRequest<'a> {
     pub(crate) tag: u64,
     pub(crate) moved_tokens: u32,
     pub(crate) fault: Option<TransferFault>,
-    /// Pages to move, if there is a data plane and they can be moved.
+    /// Pages to move, if there is a data plane; an error if they cannot be moved.
     pub(crate) pages: Result<Option<LoadPages<'a>>, TransferError>,
 }
 
-/// A transfer to this engine.
 struct Load {
-    /// The mover's number, as long as bytes move.
+    /// The mover's number, while bytes move.
     id: Option<u64>,
     modelled_ns: u64,
-    /// No earlier than this, by a fault.
+    /// Earliest end, set by a fault.
     not_before_ns: u64,
-    /// Whether a link that engines share has yet to let it through.
+    /// Whether the transfer is still on a link that engines share.
     is_on_link: bool,
     failure: Option<TransferError>,
-    /// Sizes and times of the moved bytes, once the plane has ended.
+    /// Sizes and times of the moved bytes, once the plane has finished.
     moved: Option<Moved>,
 }
 
-/// The end of a transfer to this engine.
 pub(crate) struct LoadEnd {
     pub(crate) tag: u64,
     pub(crate) failure: Option<TransferError>,
-    /// Sizes and times of the bytes that have moved by now; none without a plane.
+    /// Sizes and times of the bytes moved so far; `None` without a plane.
     pub(crate) moved: Option<Moved>,
     /// Whether the plane itself has notified the prefill engine, or will.
     pub(crate) is_notified: bool,
 }
 
-/// The transfers to this engine that have not ended.
 pub(crate) struct Loads {
     settings: TransferSettings,
     rank: u16,
     by_tag: HashMap<u64, Load>,
-    /// Their ends, by time.
+    /// Times at which loads end, with their tags.
     ends: BinaryHeap<Reverse<(u64, u64)>>,
     draws: Stream,
     started: u64,
@@ -71,12 +68,12 @@ impl Loads {
         }
     }
 
-    /// How many have started so far.
+    /// Number of loads started so far.
     pub(crate) fn started(&self) -> u64 {
         self.started
     }
 
-    /// How many of them have failed.
+    /// Number of failed loads.
     pub(crate) fn failed(&self) -> u64 {
         self.failed
     }
@@ -120,7 +117,7 @@ impl Loads {
             }
             Some(TransferFault::Corrupt) | None => {}
         }
-        // A link that engines share has its own times, which only the bytes' own time leaves out.
+        // A link that engines share determines the time, unless the real time of the bytes is to be used.
         let is_real = time_of(mover.as_deref()) == TransferTime::Real && matches!(pages, Ok(Some(_)));
         let link = self.settings.shared_link.as_ref().filter(|_| end_ns.is_none() && fault.is_none() && !is_real);
         if let (Some(link), Ok(_)) = (link, &pages) {
@@ -150,7 +147,7 @@ impl Loads {
         }
     }
 
-    /// A transfer that has ended by now.
+    /// Takes a transfer that has ended.
     pub(crate) fn next_end(&mut self, mover: Option<&Mover>, now_ns: u64) -> Option<LoadEnd> {
         if let Some(link) = &self.settings.shared_link {
             let waits_for_bytes = time_of(mover) == TransferTime::SlowerOf;
@@ -175,13 +172,13 @@ impl Loads {
         }
     }
 
-    /// When the next transfer ends, as far as that is known; on a shared link it may end later.
+    /// The earliest known end of a transfer; on a shared link the transfer may end later.
     pub(crate) fn next_end_ns(&self) -> Option<u64> {
         let on_link = self.settings.shared_link.as_ref().and_then(|link| link.next_arrival_ns(self.rank));
         self.ends.peek().map(|Reverse((end_ns, _))| *end_ns).into_iter().chain(on_link).min()
     }
 
-    /// Cancels the transfer of a request that has ended, and whose blocks will be reused.
+    /// Cancels the transfer of a request that has ended; its blocks will be reused.
     pub(crate) fn cancel(&mut self, tag: u64, mover: Option<&mut Mover>) {
         let id = self.by_tag.remove(&tag).and_then(|load| load.id);
         if let (Some(id), Some(mover)) = (id, mover) {
@@ -189,7 +186,7 @@ impl Loads {
         }
     }
 
-    /// The duration of moving N tokens.
+    /// Modelled duration of moving this many tokens.
     fn duration_ns(&mut self, tokens: u32) -> u64 {
         let settings = &self.settings;
         let mean_ns = settings.latency_ns.saturating_add(settings.per_token_ns.saturating_mul(tokens.into()));
@@ -199,7 +196,7 @@ impl Loads {
         (mean_ns as f64 + self.draws.normal() * settings.std_dev_ns as f64).max(0.0) as u64
     }
 
-    /// The bytes of a transfer are here and right, or will never be.
+    /// Handles the end of a transfer's bytes, which have arrived intact or will never arrive.
     pub(crate) fn finish_move(
         &mut self,
         tag: u64,
@@ -209,7 +206,7 @@ impl Loads {
     ) {
         let time = time_of(mover);
         let Some(load) = self.by_tag.get_mut(&tag) else {
-            // In modelled time it had ended before.
+            // In modelled time, the transfer has ended already.
             if let Err(error) = outcome {
                 self.failed += 1;
                 tracing::warn!(kind = %error.kind, "KV that was counted as here did not arrive: {error}");
@@ -223,7 +220,7 @@ impl Loads {
                 load.failure = Some(error);
                 now_ns
             }
-            // The link reports its end.
+            // The modelled time, or the link, determines the end.
             Ok(_) if time == TransferTime::Modelled || load.is_on_link => return,
             Ok(_) if time == TransferTime::SlowerOf => load.modelled_ns.max(load.not_before_ns),
             Ok(_) => load.not_before_ns,
@@ -232,7 +229,7 @@ impl Loads {
     }
 }
 
-/// The time that a transfer takes whose bytes move.
+/// How the time of a transfer is determined if its bytes move.
 fn time_of(mover: Option<&Mover>) -> TransferTime {
     mover.map_or(TransferTime::SlowerOf, |mover| mover.settings().time)
 }

@@ -1,5 +1,4 @@
-//! One engine's part in a rendezvous: rooms with its finished prompts, and rooms in which its
-//! requests wait.
+//! One engine's part in a rendezvous: the rooms of its finished prompts, and the rooms in which its requests wait.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,21 +11,21 @@ use crate::error::LiveError;
 use crate::kv_transfer::peers::AllowedPeers;
 use crate::kv_transfer::settings::MeetingSettings;
 
-/// A request of this engine with reserved blocks, and the result of its wait.
+/// A request of this engine with reserved blocks, and the outcome of its wait.
 pub(crate) struct MeetingResult {
     pub(crate) load: RemoteLoad,
-    /// The place of its KV, if the prefill engine names it.
+    /// Where the KV is, if the prefill engine says so.
     pub(crate) outcome: Result<Option<Description>, TransferError>,
 }
 
 /// Counts of one engine's meetings.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct MeetingCounts {
-    /// Rooms that requests of this engine have waited in.
+    /// Number of rooms in which requests of this engine have waited.
     pub(crate) rooms: u64,
-    /// The number of these that missed their prefill engine.
+    /// Number of requests that did not meet their prefill engine.
     pub(crate) missed: u64,
-    /// Time in them.
+    /// Total time that requests waited in rooms.
     pub(crate) waited_ns: u64,
 }
 
@@ -35,18 +34,17 @@ struct Waiting {
     since_ns: u64,
 }
 
-/// The rendezvous of one engine.
 pub(crate) struct Meetings {
     rendezvous: Box<dyn Rendezvous>,
-    /// Requests that wait, by their tags.
+    /// Waiting requests, by their tags.
     waiting: HashMap<u64, Waiting>,
     counts: MeetingCounts,
-    /// Kept for its memory.
+    /// Kept to reuse its allocation.
     events: Vec<RendezvousEvent>,
 }
 
 impl Meetings {
-    /// Takes part from now on.
+    /// Starts the rendezvous of an engine.
     pub(crate) fn start(
         settings: &MeetingSettings,
         transfer: &TransferSettings,
@@ -64,37 +62,37 @@ impl Meetings {
         self.counts
     }
 
-    /// A request for a room has arrived, whose prompt is computed here.
+    /// Opens a room for a request that has arrived and whose prompt is computed here.
     pub(crate) fn open(&mut self, room: &Room) {
         self.rendezvous.open(room);
     }
 
-    /// Its prompt is finished and held.
+    /// Completes a room whose prompt is finished and held.
     pub(crate) fn complete(&mut self, room: Room, description: Description) {
         self.rendezvous.complete(room, description);
     }
 
-    /// It has ended without that.
+    /// Closes a room whose request has ended without a finished prompt.
     pub(crate) fn close(&mut self, room: &Room) {
         self.rendezvous.close(room);
     }
 
-    /// Sends a request with reserved blocks to its room.
+    /// Lets a request with reserved blocks wait in its room.
     pub(crate) fn join(&mut self, load: RemoteLoad, meeting: Meeting, now_ns: u64) {
         self.counts.rooms += 1;
         self.rendezvous.join(load.tag, meeting);
         self.waiting.insert(load.tag, Waiting { load, since_ns: now_ns });
     }
 
-    /// Ends its wait.
+    /// Ends the wait of a request.
     pub(crate) fn leave(&mut self, tag: u64) {
         if self.waiting.remove(&tag).is_some() {
             self.rendezvous.leave(tag);
         }
     }
 
-    /// Takes the events since the last call: requests that no longer wait, and changes of held
-    /// prompts.
+    /// Takes the events since the last call: requests that no longer wait (`met`), and changes of held prompts
+    /// (`of_held`).
     pub(crate) fn poll(&mut self, met: &mut Vec<MeetingResult>, of_held: &mut Vec<RendezvousEvent>, now_ns: u64) {
         self.rendezvous.poll(&mut self.events);
         for event in self.events.drain(..) {

@@ -1,4 +1,4 @@
-//! The plane of one engine: transfers whose bytes really move, by the numbers that the plane has for them.
+//! The data plane of one engine, which moves real bytes. The mover numbers its transfers.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::kv_transfer::push::{PushGroup, PushRegistration};
 use crate::kv_transfer::settings::{EndedTransfer, PlaneSettings};
 use crate::requests::RemoteKv;
 
-/// Blocks to load: their numbers here, at the prefill engine, and their contents.
+/// Blocks to load: their numbers here and at the prefill engine, and their contents.
 pub(crate) struct LoadPages<'a> {
     pub(crate) remote: &'a RemoteKv,
     pub(crate) groups: Vec<GroupPages<BlockPair>>,
@@ -30,11 +30,10 @@ impl LoadPages<'_> {
     }
 }
 
-/// News for the engine.
 pub(crate) enum MoverEvent {
     /// The load of this request's KV has ended.
     Loaded { tag: u64, outcome: Result<Moved, TransferError> },
-    /// A pushed prompt was written.
+    /// A pushed prompt was written to its decode engine.
     Pushed { request: String },
     /// A peer's notice, for the leases.
     Notice(Vec<u8>),
@@ -42,33 +41,32 @@ pub(crate) enum MoverEvent {
     Written { id: u64 },
 }
 
-/// Pushes that wait for their prompt at once; more are refused.
+/// Maximum number of pushes that wait for their prompts; more are refused.
 const MAX_WAITING_PUSHES: usize = 65_536;
 
-/// A push that came before its prompt was finished.
+/// A push that was requested before its prompt was finished.
 struct WaitingPush {
     registration: PushRegistration,
     until_ns: u64,
 }
 
-/// The plane of one engine.
 pub(crate) struct Mover {
     plane: Box<dyn Plane>,
     settings: PlaneSettings,
     /// Time limit of a transfer.
     timeout: Duration,
     engine_id: String,
-    /// The host name for peers.
+    /// This engine's host name for peers.
     host: String,
     generation: u64,
     last_id: u64,
     rank: u16,
-    /// Tags of requests whose KV moves to this engine, and where from.
+    /// By number, each load's request tag and the peer that it comes from.
     loads: HashMap<u64, (u64, Peer)>,
-    /// Requests whose KV is written to other engines.
+    /// By number, the requests whose KV is written to other engines.
     pushes: HashMap<u64, String>,
     waiting_pushes: HashMap<String, WaitingPush>,
-    /// Kept for its memory.
+    /// Kept to reuse its allocation.
     events: Vec<PlaneEvent>,
 }
 
@@ -85,7 +83,7 @@ impl Mover {
             true => Arena::backed_as_used(settings.geometry, settings.memory_limit_bytes)?,
             false => Arena::new(settings.geometry, settings.memory_limit_bytes)?,
         };
-        // Later than any earlier start at this address.
+        // Greater than at any earlier start at this address.
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let generation = u64::try_from(since_epoch.as_micros()).unwrap_or(u64::MAX).max(1);
         let context = PlaneContext { engine_id: engine_id.clone(), rank, generation, arena: Arc::new(arena), wake };
@@ -126,7 +124,6 @@ impl Mover {
         self.generation
     }
 
-    /// The plane's name and totals.
     pub(crate) fn statistics(&self) -> (&'static str, Statistics) {
         (self.plane.name(), self.plane.statistics())
     }
@@ -141,22 +138,22 @@ impl Mover {
         self.plane.prepares()
     }
 
-    /// Announces blocks of a prompt that is computed now.
+    /// Announces blocks of a prompt that is being computed.
     pub(crate) fn prepare(&mut self, blocks: Vec<Held>) {
         if !blocks.is_empty() {
             self.plane.prepare(blocks);
         }
     }
 
-    /// Has the pages of a finished prompt written. If they are not yet, [`MoverEvent::Written`] with the number that this
-    /// returns follows.
+    /// Has the pages of a finished prompt written. If they are not written at once, returns a number, and
+    /// [`MoverEvent::Written`] with this number follows.
     pub(crate) fn write(&mut self, groups: &[GroupPages<Held>]) -> Option<u64> {
         let blocks: Vec<Held> = groups.iter().flat_map(|group| group.pages.iter().copied()).collect();
         let id = self.next_id();
         (!self.plane.write(id, &blocks)).then_some(id)
     }
 
-    /// Cancels the writing of pages for which [`Mover::write`] has returned `id`.
+    /// Cancels the write to which [`Mover::write`] gave the number `id`.
     pub(crate) fn cancel_write(&mut self, id: u64) {
         self.plane.cancel(id);
     }
@@ -170,12 +167,11 @@ impl Mover {
         }
     }
 
-    /// Ends a hold.
     pub(crate) fn release(&mut self, request: &str) {
         self.plane.release(request);
     }
 
-    /// Starts to move the KV of a request to this engine.
+    /// Starts to move the KV of a request to this engine, and returns the number of the transfer.
     pub(crate) fn load(&mut self, tag: u64, pages: LoadPages<'_>) -> u64 {
         let (id, timeout) = (self.next_id(), self.timeout);
         let LoadPages { remote, corrupts, .. } = pages;
@@ -209,19 +205,18 @@ impl Mover {
         id
     }
 
-    /// Ends a load; it changes no block from now on.
+    /// Cancels a load, which changes no blocks from now on.
     pub(crate) fn cancel(&mut self, id: u64) {
         if self.loads.remove(&id).is_some() {
             self.plane.cancel(id);
         }
     }
 
-    /// Sends a notice.
     pub(crate) fn notify(&mut self, peer: &Peer, notice: Vec<u8>) {
         self.plane.notify(peer, notice);
     }
 
-    /// Writes a prompt's blocks to the engine that registered for them; later, if they are not held yet.
+    /// Writes a prompt's blocks to the engine that registered for them, once the blocks are held.
     pub(crate) fn register_push(
         &mut self,
         registration: PushRegistration,
@@ -243,7 +238,7 @@ impl Mover {
 
     fn push(&mut self, registration: &PushRegistration, held: &[GroupPages<Held>]) {
         let Some(blocks) = pushed_pairs(&registration.groups, held) else {
-            // The reader's deadline ends it.
+            // The reader's deadline ends its wait.
             let request = &registration.request;
             tracing::warn!(request, "a decode engine asks for blocks that the prompt does not have");
             return;
@@ -289,12 +284,13 @@ impl Mover {
     }
 }
 
-/// The blocks of one group that a transfer brings, as a prefill engine is asked for them.
+/// The blocks of one group that a transfer brings, in the form of a push registration.
 fn wanted_blocks(group: &GroupPages<BlockPair>) -> PushGroup {
     PushGroup { first_block: group.first_block, blocks: group.pages.iter().map(|pair| pair.local).collect() }
 }
 
-/// The held blocks and where they go; none if they are not the wanted ones to the end of the prompt.
+/// Pairs the held blocks with their destinations; `None` if they are not exactly the wanted blocks up to the
+/// prompt's end.
 fn pushed_pairs(wanted: &[PushGroup], held: &[GroupPages<Held>]) -> Option<Vec<BlockPair>> {
     if wanted.len() != held.len() {
         return None;
@@ -312,9 +308,9 @@ fn pushed_pairs(wanted: &[PushGroup], held: &[GroupPages<Held>]) -> Option<Vec<B
     Some(pairs)
 }
 
-/// A finished prompt as its lease knows it.
+/// A finished prompt, as its lease stores it.
 pub(crate) struct HeldRequest {
     pub(crate) core: RequestId,
-    /// Blocks and contents by KV-cache group; empty where nothing moves.
+    /// Blocks and contents by KV-cache group; empty if no bytes are moved.
     pub(crate) blocks: Vec<GroupPages<Held>>,
 }

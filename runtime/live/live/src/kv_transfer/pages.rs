@@ -1,7 +1,7 @@
-//! The blocks of a prompt by KV-cache group: blocks held for a decode engine, and blocks that it
+//! The blocks of a prompt by KV-cache group: blocks held for a decode engine, and blocks that a decode engine
 //! reads.
 //!
-//! A group's blocks are paired by their places in the prompt. Groups with a window have blocks at its end alone
+//! A group's blocks are paired by their places in the prompt. Groups with a window have blocks only at its end
 //! (vLLM's `get_exchange_clipped_blocks`), with the null block where none is needed.
 
 use std::iter;
@@ -14,18 +14,18 @@ use vcr_transfer::{BlockPair, ErrorKind, Held, TransferError};
 use crate::kv_transfer::content::block_contents;
 use crate::requests::RemoteKv;
 
-/// Stands in the tables of windows where they need no block.
+/// Fills the block tables of windows where no block is needed.
 const NULL_BLOCK: u32 = 0;
 
-/// Pages of one group that lie side by side in the prompt.
+/// Consecutive pages of one group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct GroupPages<T> {
-    /// The place of the first of them.
+    /// Index of the first page's block in the prompt.
     pub(crate) first_block: usize,
     pub(crate) pages: Vec<T>,
 }
 
-/// Tokens of a block, by group; one group where the engine has no others.
+/// Block size by group, in tokens; a single size if the engine has no groups.
 fn block_sizes(config: &EngineConfig) -> impl Iterator<Item = u32> {
     let of_groups = config.kv_cache_groups().iter().map(|group| group.block_size.unwrap_or(config.block_size()));
     of_groups.chain(config.kv_cache_groups().is_empty().then_some(config.block_size()))
@@ -41,7 +41,7 @@ pub(crate) fn group_contents(tokens: &[u32], config: &EngineConfig, salt: u64, m
     (0..).zip(block_sizes(config)).map(of_group).collect()
 }
 
-/// The blocks of a finished prompt by group, as its parameters name them.
+/// The blocks of a finished prompt by group, as in its `kv_transfer_params`.
 pub(crate) fn exchanged_blocks(engine: &AnyEngine, id: RequestId, prompt_tokens: u32) -> Vec<Vec<u32>> {
     // SGLang's pages have no numbers.
     let Some(engine) = engine.as_vllm() else { return vec![Vec::new()] };
@@ -62,19 +62,19 @@ pub(crate) fn exchanged_blocks(engine: &AnyEngine, id: RequestId, prompt_tokens:
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ComputingPart {
     pub(crate) tag: u64,
-    /// Tokens that have blocks with it, and did not before.
+    /// Tokens whose blocks are new with this part.
     first_token: u32,
     end_token: u32,
 }
 
 impl ComputingPart {
-    /// For a prompt that was not running, the cached part counts as well.
+    /// If the prompt was not running before, its cached tokens are included.
     pub(crate) fn of(entry: &ScheduledRequest) -> Self {
         let first_token = if entry.kind == ScheduledKind::Running { entry.num_computed_tokens } else { 0 };
         Self { tag: entry.tag, first_token, end_token: entry.num_computed_tokens + entry.num_scheduled_tokens }
     }
 
-    /// Its blocks, except those that no future token needs.
+    /// The blocks of this part, except those that no future token needs.
     pub(crate) fn pages(&self, engine: &Engine, id: RequestId, contents: &[Vec<u64>]) -> Vec<Held> {
         let config = engine.config();
         let alone = config.kv_cache_groups().is_empty().then(|| engine.block_table(id));
@@ -90,7 +90,7 @@ impl ComputingPart {
     }
 }
 
-/// The pages of these blocks, with their contents.
+/// The pages of `blocks` with their contents, by group.
 pub(crate) fn held_pages(blocks: &[Vec<u32>], contents: &[Vec<u64>]) -> Vec<GroupPages<Held>> {
     let of_group = |(blocks, contents): (&Vec<u32>, &Vec<u64>)| {
         let first_block = contents.len().saturating_sub(blocks.len());
@@ -106,8 +106,7 @@ fn nulls_at_start(blocks: &[u32]) -> usize {
     blocks.iter().take_while(|block| **block == NULL_BLOCK).count()
 }
 
-/// The blocks that a transfer must bring, by group: exactly those that the request needs and the
-/// local cache lacks.
+/// The blocks that a transfer must bring, by group: exactly those that the request needs and the local cache lacks.
 pub(crate) fn missing_pages(
     engine: &Engine,
     load: &RemoteLoad,

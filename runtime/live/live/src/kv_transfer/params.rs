@@ -1,4 +1,4 @@
-//! The `kv_transfer_params` of requests, by vLLM's NIXL connector.
+//! The `kv_transfer_params` of requests, as in vLLM's NIXL connector.
 
 use vcr_transfer::{Meeting, Peer, Room};
 use vcr_wire::{Protocol, Value, VllmMinor};
@@ -7,20 +7,20 @@ use crate::kv_transfer::peers::AllowedPeers;
 use crate::kv_transfer::settings::{MeetingSettings, PdRole, RoomKeys};
 use crate::requests::RemoteKv;
 
-/// The place of a request's KV, by its `kv_transfer_params`.
+/// Where the KV of a request comes from or goes to.
 #[derive(Clone, Debug)]
 pub(crate) enum KvParams {
-    /// A decode engine will fetch it, which waits in a room if there is one.
+    /// A decode engine will fetch the KV. It waits in the room, if there is one.
     DecodeElsewhere(Option<Room>),
-    /// A prefill engine computes it, and names its place in a room.
+    /// A prefill engine computes the KV, and says in a room where it is.
     MeetPrefill(Meeting),
-    /// A prefill engine holds it.
+    /// A prefill engine holds the KV.
     PrefillElsewhere(RemoteKv),
-    /// A prefill engine should hold it, but these keys are missing or invalid.
+    /// A prefill engine should hold the KV, but these keys are missing or invalid.
     Incomplete(Vec<&'static str>),
-    /// A prefill engine at this host, which requests may not name.
+    /// A prefill engine holds the KV, but requests may not name its host.
     Refused(String),
-    /// This engine only.
+    /// No other engine takes part.
     Local,
 }
 
@@ -44,7 +44,7 @@ impl KvParams {
         if is_prefill { Self::DecodeElsewhere(None) } else { Self::Local }
     }
 
-    /// Transfer that a request with a room asks of an engine with this role; `None` if it names no room.
+    /// The transfer of a request with a room, for an engine with this role; `None` if the request names no room.
     fn by_room(params: &Value, role: PdRole, keys: RoomKeys, allowed: &AllowedPeers) -> Option<Self> {
         let get = |key: &str| params.get(key).filter(|value| **value != Value::Nil);
         let (room_key, room) = match keys {
@@ -57,7 +57,7 @@ impl KvParams {
                 ("transfer_id", room.map(|name| Room::Name(name.to_owned())))
             }
         };
-        // The prefill engine's answer has arrived before: there is nothing to wait for.
+        // The prefill engine has answered already, so there is nothing to wait for.
         if role == PdRole::Decode && get("remote_block_ids").is_some() {
             return None;
         }
@@ -116,7 +116,7 @@ impl KvParams {
                 host: host.to_owned(),
                 port,
                 engine_id: engine_id.to_owned(),
-                // Engines that move nothing are always at their first.
+                // 0 means that the peer moves no bytes, so it has no generation.
                 generation: generation.filter(|generation| *generation != 0),
             },
             request_id: request_id.to_owned(),
@@ -126,7 +126,7 @@ impl KvParams {
     }
 }
 
-/// The longest name of a room.
+/// Maximum length of a room's name.
 const MAX_ROOM_NAME_BYTES: usize = 512;
 
 /// Host and port of `http://HOST:PORT`.
@@ -135,7 +135,7 @@ fn bootstrap_address(address: &str) -> Option<(&str, u16)> {
     Some((host, port.parse().ok()?))
 }
 
-/// Blocks by KV-cache group: one list for each, or a list alone as in older versions.
+/// Blocks by KV-cache group: one list for each group, or a single list as in older versions.
 fn block_ids(value: &Value) -> Option<Vec<Vec<u32>>> {
     let list = value.as_array()?;
     let of_group = |blocks: &[Value]| {
@@ -147,13 +147,13 @@ fn block_ids(value: &Value) -> Option<Vec<Vec<u32>>> {
     }
 }
 
-/// Transfer parameters of a finished prompt.
+/// The inputs of a finished prompt's transfer parameters.
 pub(crate) struct HeldPrompt<'a> {
     pub(crate) id: &'a str,
     pub(crate) engine_id: &'a str,
     pub(crate) host: &'a str,
     pub(crate) port: u16,
-    /// By KV-cache group.
+    /// Block numbers by KV-cache group.
     pub(crate) blocks: &'a [Vec<u32>],
     pub(crate) num_tokens: u32,
     pub(crate) cached_tokens: u32,
@@ -189,7 +189,7 @@ impl HeldPrompt<'_> {
             ("remote_registration_generation", Value::from(self.generation)),
         ];
         let known = &version.rules().kv_transfer_keys;
-        // A push is not understood without its key, whatever the version.
+        // A push needs its key in every version.
         let is_needed = |key: &str| key == "transfer_mode" && self.is_pushed;
         pairs
             .extend(by_version.into_iter().filter(|(key, _)| known.iter().any(|other| other == key) || is_needed(key)));

@@ -1,10 +1,8 @@
-//! Peers of KV transfers: the hosts that requests may name, and the sockets to
-//! them.
+//! Peers of KV transfers: the hosts that requests may name, and the sockets to them.
 //!
-//! `remote_host` and `remote_port` come from requests, so every client
-//! could make an engine connect anywhere. Hosts beyond this machine and the
-//! engine's own side channel must be allowed, and the number of sockets is
-//! bounded.
+//! `remote_host` and `remote_port` come from requests, so every client could make an engine connect anywhere.
+//! Therefore hosts other than this machine and the engine's own side channel must be allowed explicitly, and the
+//! number of sockets is bounded.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -12,8 +10,8 @@ use std::str::FromStr;
 
 use vcr_wire::{LinkError, NoticeSender, Transport};
 
-/// Sockets that are kept open: far below the 1,023 of a ZeroMQ context, and more
-/// prefill engines than one decode engine talks to.
+/// Maximum number of open sockets: far below the 1,023 of a ZeroMQ context, and more than the prefill engines that
+/// one decode engine talks to.
 const MAX_SOCKETS: usize = 128;
 
 /// Hosts that a request may name as its prefill engine.
@@ -28,7 +26,7 @@ pub enum KvPeer {
     /// All addresses of a network.
     Network {
         address: IpAddr,
-        /// Leading bits that all its addresses share.
+        /// Number of leading bits that all addresses share.
         prefix_bits: u8,
     },
 }
@@ -102,20 +100,18 @@ fn width(address: IpAddr) -> u8 {
     if address.is_ipv4() { 32 } else { 128 }
 }
 
-/// The address that a host is written as, if it is one; brackets around IPv6 come from URLs.
+/// The address that `host` denotes, if it is an address. IPv6 addresses from URLs have brackets.
 fn address_of(host: &str) -> Option<IpAddr> {
     let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
     bare.parse::<IpAddr>().ok().map(|address| address.to_canonical())
 }
 
-/// Whether it can be nothing but a host: ZeroMQ reads more than that from an
-/// address, such as the interface to connect from.
+/// Whether the text can only be a host. ZeroMQ accepts more in an address, such as the interface to connect from.
 fn is_host(host: &str) -> bool {
     let is_name = |character: char| character.is_ascii_alphanumeric() || matches!(character, '.' | '-' | '_');
     address_of(host).is_some() || (!host.is_empty() && host.chars().all(is_name))
 }
 
-/// The hosts that requests may name to one engine.
 pub(crate) struct AllowedPeers {
     own_host: KvPeer,
     others: Vec<KvPeer>,
@@ -127,7 +123,6 @@ impl AllowedPeers {
         Self { own_host: KvPeer::Host(side_channel_host.to_ascii_lowercase()), others: others.to_vec() }
     }
 
-    /// Whether a request may name this host.
     pub(crate) fn contains(&self, host: &str) -> bool {
         let is_local =
             host.eq_ignore_ascii_case("localhost") || address_of(host).is_some_and(|host| host.is_loopback());
@@ -143,20 +138,20 @@ pub(crate) struct PeerSockets {
 }
 
 impl PeerSockets {
-    /// Not connected yet. Only such sockets should use `transport`: then sockets that cannot be
-    /// closed yet take nothing from the engine.
+    /// Opens no connection yet. `transport` should serve only these sockets, so that sockets that cannot be closed
+    /// yet take nothing from the engine.
     pub(crate) fn new(transport: Transport) -> Self {
         Self { transport, sockets: Vec::new() }
     }
 
-    /// Sends a notice to the side channel at `address`; the connection that was
-    /// not used for longest makes room. Never blocks.
+    /// Sends a notice to the side channel at `address`, without blocking. If there are too many connections, the
+    /// least recently used one is closed.
     pub(crate) fn send(&mut self, address: &str, notice: &str) -> Result<(), LinkError> {
         match self.sockets.iter().position(|(other, _)| other == address) {
             Some(place) => self.sockets[place..].rotate_left(1),
             None => {
                 if self.sockets.len() >= MAX_SOCKETS {
-                    // ZeroMQ still sends its waiting notices after the close.
+                    // ZeroMQ still sends the waiting notices of a closed socket.
                     self.sockets.remove(0);
                 }
                 self.sockets.push((address.to_owned(), NoticeSender::new(&self.transport)));
@@ -211,7 +206,7 @@ mod tests {
         for host in ["127.0.0.1", "127.9.9.9", "::1", "[::1]", "localhost", "LOCALHOST", "10.0.0.7"] {
             assert!(allowed.contains(host), "{host}");
         }
-        // The short forms that resolvers know are not a way around the list.
+        // Short forms of addresses, which resolvers accept, do not bypass the list.
         for host in ["10.0.0.8", "prefill-0", "169.254.169.254", "2852039166", "0xa9fea9fe", "0.0.0.0"] {
             assert!(!allowed.contains(host), "{host}");
         }

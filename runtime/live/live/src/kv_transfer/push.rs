@@ -1,17 +1,17 @@
-//! A decode engine's registration for its blocks to be written.
+//! A decode engine's registration of the blocks that a prefill engine is to write.
 //!
-//! It follows `PUSH_REG:` in a notice. vLLM's push connector sends its registration in msgpack; this one is
-//! JSON and is used only between vcr engines.
+//! It follows `PUSH_REG:` in a notice. vLLM's push connector encodes its registration in msgpack; this one is JSON
+//! and is used only between vcr engines.
 
 use serde::{Deserialize, Serialize};
 use vcr_transfer::Peer;
 
-/// Blocks of a decode engine, in the order of the prompt's end.
+/// The blocks of a decode engine to which a prompt's KV is written.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PushRegistration {
-    /// The prefill engine's name of the prompt.
+    /// The prefill engine's ID of the prompt.
     pub(crate) request: String,
-    /// The decode engine's name of the transfer.
+    /// The decode engine's ID of the transfer.
     pub(crate) transfer: String,
     pub(crate) engine_id: String,
     pub(crate) host: String,
@@ -20,10 +20,10 @@ pub(crate) struct PushRegistration {
     pub(crate) groups: Vec<PushGroup>,
 }
 
-/// Blocks of one KV-cache group that are wanted.
+/// The wanted blocks of one KV-cache group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PushGroup {
-    /// The first of them, by its place in the prompt.
+    /// Index of the first block in the prompt.
     pub(crate) first_block: usize,
     pub(crate) blocks: Vec<u32>,
 }
@@ -33,7 +33,6 @@ impl PushRegistration {
         serde_json::to_vec(self).unwrap_or_default()
     }
 
-    /// Reads a registration of a peer.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, serde_json::Error> {
         serde_json::from_slice(bytes)
     }

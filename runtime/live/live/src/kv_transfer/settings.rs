@@ -1,24 +1,24 @@
-//! Settings of transfers whose bytes really move.
+//! Settings of transfers that move real bytes.
 
 use std::fmt;
 use std::sync::Arc;
 
 use vcr_transfer::{Geometry, Moved, Peer, PlaneFactory, RendezvousFactory, TransferError};
 
-/// A transfer to an engine that has ended.
+/// A finished transfer to an engine.
 #[derive(Clone, Copy, Debug)]
 pub struct EndedTransfer<'a> {
-    /// The engine.
+    /// Rank of the engine that received the KV.
     pub rank: u16,
     /// The engine that computed the prompt.
     pub peer: &'a Peer,
-    /// When it was known, in nanoseconds on the system's monotonic clock.
+    /// When the engine noticed the end, in nanoseconds on the system's monotonic clock.
     pub at_ns: u64,
-    /// Its size and times, or why it failed.
+    /// Size and times of the transfer, or why it failed.
     pub outcome: &'a Result<Moved, TransferError>,
 }
 
-/// Hears of transfers. It must not wait.
+/// Is called with each finished transfer. It must not block.
 pub type TransferObserver = Arc<dyn Fn(&EndedTransfer<'_>) + Send + Sync>;
 
 /// The data plane, and the memories between which it moves KV.
@@ -28,16 +28,16 @@ pub struct PlaneSettings {
     pub factory: PlaneFactory,
     /// Sizes of an engine's KV.
     pub geometry: Geometry,
-    /// The largest arena of an engine.
+    /// Maximum size of an engine's arena.
     pub memory_limit_bytes: Option<u64>,
-    /// Whether an arena may be larger than that, since only blocks whose KV moves take memory. Libraries that register
-    /// the whole of it cannot have that.
+    /// Whether an arena may be larger than the limit, because only blocks whose KV moves take memory. Must be
+    /// `false` for libraries that register the whole arena.
     pub backs_as_used: bool,
-    /// Source of a transfer's time.
+    /// How the time of a transfer is determined.
     pub time: TransferTime,
-    /// Whether the prefill engine writes, instead of the decode engine reading.
+    /// Whether the prefill engine writes the KV, instead of the decode engine reading it.
     pub is_pushed: bool,
-    /// Hears of each transfer to an engine of this process.
+    /// Is called with each transfer to an engine of this process.
     pub observer: Option<TransferObserver>,
 }
 
@@ -48,7 +48,7 @@ impl fmt::Debug for PlaneSettings {
     }
 }
 
-/// How prefill and decode engines meet whose requests come in any order.
+/// How prefill and decode engines meet if their requests come in any order.
 #[derive(Clone)]
 pub struct MeetingSettings {
     /// Makes the rendezvous of an engine.
@@ -78,48 +78,48 @@ pub enum RoomKeys {
 /// An engine's part in requests that two engines share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PdRole {
-    /// It computes prompts for others.
+    /// The engine computes prompts for other engines.
     Prefill,
-    /// Others compute prompts for it.
+    /// Other engines compute prompts for the engine.
     Decode,
 }
 
-/// The time that a transfer takes, where bytes move and a time is modelled.
+/// How the time of a transfer is determined if bytes move and a time is modelled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TransferTime {
     /// The real time of the transfer.
     Real,
-    /// The modelled time. The bytes move in addition.
+    /// The modelled time, although bytes move as well.
     Modelled,
-    /// The longer one of both.
+    /// The longer of the two.
     #[default]
     SlowerOf,
 }
 
-/// The fate of a request whose KV does not arrive (vLLM's `kv_load_failure_policy`).
+/// What happens to a request whose KV does not arrive (vLLM's `kv_load_failure_policy`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LoadFailurePolicy {
-    /// It ends with an error.
+    /// The request ends with an error.
     #[default]
     Fail,
-    /// Its prompt is computed here.
+    /// This engine computes the prompt.
     Recompute,
 }
 
 /// A fault of one KV transfer to this engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransferFault {
-    /// Nothing arrives until the transfer's time has passed.
+    /// Nothing arrives, and the transfer fails at its time limit.
     Drop,
     /// A byte is changed.
     Corrupt,
     /// The peer refuses.
     Refuse,
-    /// It takes longer.
+    /// The transfer takes longer.
     Slow {
-        /// Nanoseconds that it takes at least.
+        /// Minimum duration, in nanoseconds.
         by_ns: u64,
-        /// Its bandwidth, in bytes per second.
+        /// Bandwidth, in bytes per second.
         bytes_per_s: Option<u64>,
     },
 }

@@ -1,8 +1,8 @@
 //! KV transfers between prefill and decode engines.
 //!
-//! The parameters are from vLLM's NIXL connector. The prefill engine holds a finished prompt's blocks until a
-//! decode engine notifies it, or until their lease ends. The decode engine waits for the transfer: a modelled
-//! time, or the time of the bytes if a data plane moves them.
+//! The parameters are those of vLLM's NIXL connector. The prefill engine holds a finished prompt's blocks until a
+//! decode engine notifies it, or until their lease ends. The decode engine waits for the transfer: for a modelled
+//! time, or for the bytes if a data plane moves them.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +27,7 @@ use crate::kv_transfer::push::PushRegistration;
 use crate::kv_transfer::settings::MeetingSettings;
 use crate::requests::RemoteKv;
 
-/// Blocks that are free again.
+/// A prompt whose blocks are free again.
 pub(crate) struct Released {
     pub(crate) core: RequestId,
     /// Whether their lease ended before a decode engine came.
@@ -44,14 +44,13 @@ pub(crate) struct TransferCounts {
     pub(crate) meetings: MeetingCounts,
 }
 
-/// One engine's part in transfers.
 pub(crate) struct Transfers {
     settings: TransferSettings,
     rank: u16,
     engine_id: String,
     port: u16,
     transport: Transport,
-    /// Notices of decode engines, once a prompt was held; a plane has its own.
+    /// Notices of decode engines, once a prompt was held; a data plane receives its own notices.
     notices: Option<NoticeBoard>,
     allowed: AllowedPeers,
     peers: PeerSockets,
@@ -59,14 +58,13 @@ pub(crate) struct Transfers {
     meetings: Option<Meetings>,
     leases: LeaseTable<HeldRequest>,
     loads: Loads,
-    /// Unprocessed transfers that a step has started.
+    /// Transfers for which a step has reserved blocks and that are not started yet.
     announced: Vec<RemoteLoad>,
-    /// Unprocessed parts of prompts that steps compute.
+    /// Parts of prompts that steps compute and that are not announced yet.
     computing: Vec<ComputingPart>,
     next_heartbeat_ns: Option<u64>,
-    /// Notices for prompts that are not held.
     stray_notices: u64,
-    /// Kept for their memory.
+    /// Kept to reuse their allocations.
     released: Vec<Released>,
     news: Vec<MoverEvent>,
     /// Requests that have left their rooms.
@@ -74,17 +72,17 @@ pub(crate) struct Transfers {
     late_answers: LateAnswers,
 }
 
-/// A lease is extended by two thirds of its length, and a heartbeat comes after each sixth of it, as in vLLM.
+/// As in vLLM, a heartbeat is sent after each sixth of a lease and extends it by two thirds of its length.
 const EXTENSION_THIRDS: u64 = 2;
 const HEARTBEATS_PER_LEASE: u64 = 6;
 
-/// The name of an engine among its peers.
+/// The ID of an engine among its peers.
 pub(crate) fn engine_name(settings: &TransferSettings, rank: u16, ranks: u16) -> String {
     if ranks > 1 { format!("{}_dp{rank}", settings.engine_id) } else { settings.engine_id.clone() }
 }
 
 impl Transfers {
-    /// `peer_transport` is for connections to other engines alone.
+    /// `peer_transport` is used only for connections to other engines.
     pub(crate) fn new(
         context: &Context,
         transport: Transport,
@@ -119,17 +117,15 @@ impl Transfers {
         }
     }
 
-    /// The hosts that requests may name.
     pub(crate) fn allowed_peers(&self) -> &AllowedPeers {
         &self.allowed
     }
 
-    /// Whether bytes move, so that contents of blocks matter.
+    /// Whether bytes are moved, so that the contents of blocks matter.
     pub(crate) fn moves_bytes(&self) -> bool {
         self.mover.is_some()
     }
 
-    /// Where notices of decode engines arrive.
     pub(crate) fn notices(&self) -> Option<&NoticeBoard> {
         self.notices.as_ref()
     }
@@ -144,34 +140,32 @@ impl Transfers {
         TransferCounts { loads, failures, stray_notices: self.stray_notices, meetings }
     }
 
-    /// How requests name rooms, if engines meet.
     pub(crate) fn meeting_settings(&self) -> Option<&MeetingSettings> {
         self.settings.meetings.as_ref()
     }
 
-    /// A request for a room has arrived, whose prompt is computed here.
+    /// Opens a room for a request that has arrived and whose prompt is computed here.
     pub(crate) fn open_room(&mut self, room: &Room) {
         if let Some(meetings) = &mut self.meetings {
             meetings.open(room);
         }
     }
 
-    /// It has ended without its prompt.
+    /// Closes a room whose request has ended without a finished prompt.
     pub(crate) fn close_room(&mut self, room: &Room) {
         if let Some(meetings) = &mut self.meetings {
             meetings.close(room);
         }
     }
 
-    /// Lets a request with reserved blocks wait in a room, until [`Transfers::take_met`] returns
-    /// it.
+    /// Lets a request with reserved blocks wait in a room, until [`Transfers::take_met`] returns it.
     pub(crate) fn join_room(&mut self, load: RemoteLoad, meeting: Meeting, now_ns: u64) {
         if let Some(meetings) = &mut self.meetings {
             meetings.join(load, meeting, now_ns);
         }
     }
 
-    /// Ends its wait.
+    /// Ends the wait of a request in its room.
     pub(crate) fn leave_room(&mut self, tag: u64) {
         if let Some(meetings) = &mut self.meetings {
             meetings.leave(tag);
@@ -183,12 +177,11 @@ impl Transfers {
         std::mem::take(&mut self.met)
     }
 
-    /// The plane's name and totals, if there is one.
     pub(crate) fn statistics(&self) -> Option<(&'static str, Statistics)> {
         self.mover.as_ref().map(Mover::statistics)
     }
 
-    /// A step computes parts of prompts, whose blocks are perhaps to be held.
+    /// Records the parts of prompts that a step computes, if the plane prepares their blocks.
     pub(crate) fn note_scheduled(&mut self, plan: &StepPlan) {
         if self.mover.as_ref().is_some_and(Mover::prepares) {
             let parts = plan.scheduled.iter().filter(|entry| entry.is_prefill);
@@ -196,64 +189,63 @@ impl Transfers {
         }
     }
 
-    /// The parts of prompts that steps compute since the last call.
+    /// Takes the parts of prompts that were recorded since the last call.
     pub(crate) fn take_computing(&mut self) -> Vec<ComputingPart> {
         std::mem::take(&mut self.computing)
     }
 
-    /// Announces blocks of a prompt that is computed now and held afterwards.
+    /// Announces blocks of a prompt that is being computed and will be held.
     pub(crate) fn prepare(&mut self, blocks: Vec<Held>) {
         if let Some(mover) = &mut self.mover {
             mover.prepare(blocks);
         }
     }
 
-    /// A step has reserved blocks for a transfer, which [`Transfers::start_load`] is to start.
+    /// Records a transfer for which a step has reserved blocks; [`Transfers::start_load`] is to start it.
     pub(crate) fn announce(&mut self, load: RemoteLoad) {
         self.announced.push(load);
     }
 
-    /// The transfers that are to start.
+    /// Takes the transfers that are to start.
     pub(crate) fn take_announced(&mut self) -> Vec<RemoteLoad> {
         std::mem::take(&mut self.announced)
     }
 
-    /// Starts to move the KV of a request to this engine.
     pub(crate) fn start_load(&mut self, request: LoadRequest<'_>, time_scale: f64, now_ns: u64) {
         self.loads.start(request, self.mover.as_mut(), time_scale, now_ns);
     }
 
-    /// A transfer that has ended by now.
+    /// Takes a transfer that has ended.
     pub(crate) fn next_end(&mut self, now_ns: u64) -> Option<LoadEnd> {
         self.loads.next_end(self.mover.as_ref(), now_ns)
     }
 
-    /// When the next transfer ends, as far as that is known.
+    /// The earliest known end of a transfer.
     pub(crate) fn next_load_ns(&self) -> Option<u64> {
         self.loads.next_end_ns()
     }
 
-    /// Cancels the transfer of a request that has ended, and whose blocks will be reused.
+    /// Cancels the transfer of a request that has ended; its blocks will be reused.
     pub(crate) fn cancel(&mut self, tag: u64) {
         self.loads.cancel(tag, self.mover.as_mut());
     }
 
-    /// Has the pages of a finished prompt written; the mover's number for it, if that takes a while.
+    /// Has the pages of a finished prompt written. Returns the mover's number of the write if it is not done at
+    /// once.
     pub(crate) fn write(&mut self, finished: &Finished) -> Option<u64> {
         self.mover.as_mut()?.write(&held_pages(&finished.blocks, &finished.contents))
     }
 
-    /// Keeps the answer to a prompt for which [`Transfers::write`] has returned `id`.
+    /// Keeps the answer to a prompt until the write with the number `id` is done.
     pub(crate) fn answer_later(&mut self, id: u64, answer: LateAnswer) {
         self.late_answers.insert(id, answer);
     }
 
-    /// The answers that wait for pages.
     pub(crate) fn late_answers(&mut self) -> &mut LateAnswers {
         &mut self.late_answers
     }
 
-    /// Drops the answer of a request that waits for pages, which other requests may use from now on.
+    /// Drops the answer of a request that waits for pages; other requests may use the pages from now on.
     pub(crate) fn abort_late(&mut self, request: &str) -> Option<LateAnswer> {
         let (id, answer) = self.late_answers.remove(request)?;
         if let Some(mover) = &mut self.mover {
@@ -265,8 +257,8 @@ impl Transfers {
         Some(answer)
     }
 
-    /// Holds the blocks of a finished prompt and listens for notices from now on.
-    /// Returns the parameters for the decode engine.
+    /// Holds the blocks of a finished prompt and listens for notices from now on. Returns the parameters for the
+    /// decode engine.
     pub(crate) fn hold(&mut self, finished: &Finished, now_ns: u64) -> Result<Value, LinkError> {
         if self.notices.is_none() && self.mover.is_none() {
             let address = format!("tcp://{}:{}", self.settings.side_channel_host, self.port);
@@ -279,7 +271,7 @@ impl Transfers {
         }
         let held = HeldRequest { core: finished.core, blocks };
         if let Some(before) = self.leases.hold(&finished.id, held, now_ns) {
-            // A name is in use only once at a time, so nothing else frees them.
+            // Only one request at a time has this ID, so nothing else frees the earlier prompt.
             self.released.push(Released { core: before.core, is_expired: true });
         }
         let (generation, is_pushed) =
@@ -310,7 +302,7 @@ impl Transfers {
         Ok(params)
     }
 
-    /// [`Transfers::hold`], but a failure is logged and closes the prompt's room.
+    /// Like [`Transfers::hold`], but logs a failure and closes the prompt's room.
     pub(crate) fn hold_or_log(&mut self, finished: &Finished, now_ns: u64) -> Option<Value> {
         match self.hold(finished, now_ns) {
             Ok(params) => Some(params),
@@ -328,7 +320,7 @@ impl Transfers {
         }
     }
 
-    /// Notifies the prefill engine that its KV has been read, or is no longer wanted.
+    /// Notifies the prefill engine that its KV has been read or is no longer wanted.
     pub(crate) fn notify(&mut self, remote: &RemoteKv) -> Result<(), LinkError> {
         match &mut self.mover {
             Some(mover) => {
@@ -405,7 +397,7 @@ impl Transfers {
         }
     }
 
-    /// Frees a prompt whose decode engine sends no notice or did not come.
+    /// Frees a prompt whose decode engine has taken it without a notice, or did not come.
     fn apply_meeting(&mut self, event: RendezvousEvent, released: &mut Vec<Released>) {
         let (request, is_expired) = match event {
             RendezvousEvent::Taken { request } => (request, false),
@@ -438,12 +430,10 @@ impl Transfers {
         }
     }
 
-    /// Time of the next action that is due without a call.
     pub(crate) fn next_lease_end_ns(&self) -> Option<u64> {
         self.leases.next_end_ns()
     }
 
-    /// When heartbeats are due.
     pub(crate) fn next_heartbeat_ns(&self) -> Option<u64> {
         self.next_heartbeat_ns
     }
@@ -469,7 +459,7 @@ impl Transfers {
     }
 }
 
-/// Requests in one heartbeat: far below the longest notice.
+/// Maximum number of requests in one heartbeat, far below the longest notice.
 const HEARTBEAT_REQUESTS: usize = 64;
 
 /// Applies a notice to the leases, and returns the prompt that it frees.
