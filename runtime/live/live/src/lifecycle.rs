@@ -1,13 +1,13 @@
-//! Serving, draining, and the reason why an engine stops to serve.
+//! Serving, draining, and the reason why an engine stops serving.
 
-/// Why an engine serves no longer.
+/// Why an engine has stopped serving.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     /// A shutdown is complete.
     ShutDown,
-    /// All its API servers are lost.
+    /// All API servers of the frontend are lost.
     FrontendLost,
-    /// A fault crashed it; `None` if it does not restart.
+    /// A fault crashed the engine; `None`: it does not restart.
     Crashed { restart_ns: Option<u64> },
 }
 
@@ -24,22 +24,22 @@ impl Lifecycle {
         self.drain_until_ns.is_none()
     }
 
-    /// Begins a shutdown, which waits for requests until then.
+    /// Begins a shutdown, which waits for requests until `until_ns`.
     pub(crate) fn drain(&mut self, until_ns: u64) {
         self.drain_until_ns = Some(until_ns);
     }
 
-    /// The end of a shutdown's grace period, if one has begun.
+    /// The end of the grace period, if a shutdown has begun.
     pub(crate) fn drain_until_ns(&self) -> Option<u64> {
         self.drain_until_ns
     }
 
-    /// Ends serving with the current turn of the loop.
+    /// Stops serving after the current turn of the loop.
     pub(crate) fn end(&mut self, end: End) {
         self.end = Some(end);
     }
 
-    /// The end, if it has arrived.
+    /// Why serving has stopped; `None` while it continues.
     pub(crate) fn ended(&self) -> Option<End> {
         self.end
     }

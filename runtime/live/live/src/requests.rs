@@ -1,4 +1,4 @@
-//! The requests that an engine knows, by slot, tag and name.
+//! The requests that an engine knows, by slot, tag and ID.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -14,75 +14,74 @@ use crate::faults::active::{EngineFault, PlannedFailure};
 use crate::playback::capture::RecordedEnd;
 use crate::routing::dispatcher::RouteHandle;
 
-/// A request with the state of its answer.
+/// A request and the state of its answer.
 #[derive(Debug)]
 pub(crate) struct LiveRequest {
-    /// The frontend's internal name for it.
+    /// The frontend's internal ID.
     pub(crate) id: Box<str>,
-    /// The driver's number for it in the engine.
+    /// The driver's number for the request in the engine.
     pub(crate) tag: u64,
-    /// The engine's number for it; none if it is answered at recorded times.
+    /// The engine's ID; `None` if the request is answered at recorded times.
     pub(crate) core: Option<RequestId>,
-    /// The channel of its outputs: its API server, or beyond those one of another engine.
+    /// The channel of the outputs: an API server, or beyond those a server of another engine.
     pub(crate) client: u32,
-    /// The router's handle, if the router gave it to this engine.
+    /// The router's handle, if the router chose this engine.
     pub(crate) handle: Option<RouteHandle>,
     pub(crate) prompt_tokens: u32,
-    /// Output tokens so far.
+    /// Number of output tokens so far.
     pub(crate) output_tokens: u32,
-    /// Prompt tokens found in the engine's own cache.
+    /// Number of prompt tokens found in the engine's own cache.
     pub(crate) local_cached_tokens: u32,
-    /// Prompt tokens that another engine computed.
+    /// Number of prompt tokens that another engine computed.
     pub(crate) external_tokens: u32,
     /// The end-of-text token; other stop tokens are sent as stop reasons.
     pub(crate) eos_token: Option<u32>,
     /// Whether the next output is the first.
     pub(crate) is_first_output: bool,
-    /// Events since its last output.
+    /// Events since the last output.
     pub(crate) events: Vec<EngineCoreEvent>,
-    /// Rare properties.
+    /// Properties that few requests have.
     pub(crate) extras: Option<Box<Extras>>,
 }
 
-/// Properties that few requests have.
 #[derive(Debug, Default)]
 pub(crate) struct Extras {
-    /// Likeliest tokens to report for each output token.
+    /// Number of likeliest tokens to report for each output token.
     pub(crate) logprobs: Option<u32>,
-    /// Logprobs of the prompt: how many likeliest tokens, and the prompt.
+    /// For logprobs of the prompt: the number of likeliest tokens, and the prompt.
     pub(crate) prompt_logprobs: Option<(u32, Vec<u32>)>,
-    /// Sampling without randomness.
+    /// Whether the likeliest token is always taken.
     pub(crate) is_greedy: bool,
-    /// Seed of its random draws.
+    /// Seed of the request's random draws.
     pub(crate) seed: u64,
-    /// The embedding that is wanted instead of tokens.
+    /// The embedding to return instead of tokens.
     pub(crate) embedding: Option<Vec<f32>>,
-    /// Whether a decode engine will fetch its KV.
+    /// Whether a decode engine will fetch the request's KV.
     pub(crate) is_prefill_only: bool,
-    /// Where a decode engine waits for its KV, until it is finished.
+    /// The room in which a decode engine waits for the KV, until the prompt is finished.
     pub(crate) room: Option<Room>,
-    /// The room in which it waits for the place of its KV.
+    /// The room in which the request waits to learn where its KV is.
     pub(crate) meeting: Option<Meeting>,
-    /// Where its KV comes from, as long as that engine holds it.
+    /// Where the KV comes from, as long as that engine holds it.
     pub(crate) remote: Option<RemoteKv>,
-    /// Contents of its prompt's blocks by KV-cache group, if they move.
+    /// Contents of the prompt's blocks by KV-cache group, if bytes are moved.
     pub(crate) contents: Vec<Vec<u64>>,
-    /// Names that go into the identity of its blocks.
+    /// Names that are part of the identity of the prompt's blocks.
     pub(crate) block_keys: Option<BlockKeys>,
-    /// How its recorded answer ended.
+    /// How the recorded answer ended.
     pub(crate) recorded_end: Option<RecordedEnd>,
-    /// Number of output tokens after which it fails, and the kind of failure.
+    /// After how many output tokens the request fails, and how.
     pub(crate) failure: Option<PlannedFailure>,
-    /// Output tokens that trigger a fault of the engine, and the fault.
+    /// Number of output tokens that trigger a fault of the engine, and the fault.
     pub(crate) engine_fault: Option<(u32, EngineFault)>,
-    /// Remaining answers of a resumable request.
+    /// Answers of a resumable request that have not begun.
     pub(crate) turns: Option<Box<Turns>>,
 }
 
-/// The answers of a resumable request that are still to begin.
+/// Answers of a resumable request that have not begun.
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
-    /// Parts that have arrived.
+    /// Answers to parts that have arrived.
     pub(crate) queued: VecDeque<Turn>,
     /// Whether the latest answer has ended, and no part has arrived since.
     pub(crate) waits: bool,
@@ -99,40 +98,40 @@ pub(crate) struct Turn {
 /// The engine that holds a prompt's KV.
 #[derive(Clone, Debug)]
 pub(crate) struct RemoteKv {
-    /// Its side channel, and its name.
+    /// Side channel and ID of the engine.
     pub(crate) peer: Peer,
-    /// Its own name for the request.
+    /// The engine's own ID of the request.
     pub(crate) request_id: String,
-    /// Its blocks by KV-cache group, in the order of the prompt.
+    /// The engine's blocks by KV-cache group, in the order of the prompt.
     pub(crate) blocks: Vec<Vec<u32>>,
-    /// Whether it writes them, instead of being read.
+    /// Whether the engine writes the blocks, instead of being read.
     pub(crate) is_pushed: bool,
 }
 
 impl From<Description> for RemoteKv {
     fn from(description: Description) -> Self {
         let Description { mut peer, request, blocks, is_pushed } = description;
-        // Engines that move nothing are always at their first.
+        // 0 means that the peer moves no bytes, so it has no generation.
         peer.generation = peer.generation.filter(|generation| *generation != 0);
         Self { peer, request_id: request, blocks, is_pushed }
     }
 }
 
 impl RemoteKv {
-    /// The address of its side channel.
+    /// The address of the peer's side channel.
     pub(crate) fn address(&self) -> String {
         format!("tcp://{}", self.peer)
     }
 }
 
-/// Names that go into the identity of a request's blocks.
+/// Names that are part of the identity of a request's blocks.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct BlockKeys {
-    /// Name and path of the adapter.
+    /// Name, path and number of the adapter.
     pub(crate) lora: Option<(String, String, u64)>,
     pub(crate) cache_salt: Option<String>,
     pub(crate) session_id: Option<String>,
-    /// Images, audio and video in the order of their places.
+    /// Images, audio and video in the order of their positions.
     pub(crate) media: Vec<Medium>,
 }
 
@@ -140,11 +139,11 @@ pub(crate) struct BlockKeys {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Medium {
     pub(crate) identifier: String,
-    /// Its first placeholder token in the prompt.
+    /// Position of the first placeholder token in the prompt.
     pub(crate) offset: u32,
-    /// The number of tokens of the output.
+    /// Number of placeholder tokens.
     pub(crate) tokens: u32,
-    /// Positions that embeddings replace, if not all do.
+    /// Positions that embeddings replace, if they do not replace all.
     pub(crate) embed_runs: Option<Vec<Range<u32>>>,
 }
 
@@ -160,7 +159,7 @@ impl Medium {
         }
     }
 
-    /// Stands for its content in hashes.
+    /// Stands for the medium's content in hashes.
     pub(crate) fn content(&self) -> u64 {
         xxh3_64(self.identifier.as_bytes())
     }
@@ -178,15 +177,15 @@ impl BlockKeys {
         }
     }
 
-    /// The media as marks of a prompt, which distinguish its blocks from the first one with any of
-    /// their tokens.
+    /// The media as marks of a prompt, which distinguish its blocks from the first block with a token of a medium
+    /// on.
     pub(crate) fn marks(&self) -> Vec<(u32, u64)> {
         self.media.iter().map(|medium| (medium.offset, medium.content())).collect()
     }
 
-    /// The media as items that the engine's encoder computes. Items without a valid place, which
-    /// vLLM's frontends never send, count only as tokens; if a decoder reads them by cross
-    /// attention, none have a place.
+    /// The media as items that the engine's encoder computes. Items without a valid position, which vLLM's
+    /// frontends never send, count only as tokens. If a decoder reads the items by cross attention, none has a
+    /// position.
     pub(crate) fn items(&self, prompt_tokens: u32, have_places: bool) -> Vec<PromptItem> {
         let mut end = 0;
         let mut items = Vec::with_capacity(self.media.len());
@@ -211,13 +210,13 @@ impl BlockKeys {
     }
 }
 
-/// Requests by slot; slots are reused, tags are not.
+/// Requests by slot. Slots are reused, tags are not.
 #[derive(Debug, Default)]
 pub(crate) struct Requests {
     slots: Vec<Option<LiveRequest>>,
     free: Vec<u32>,
     by_id: HashTable<u32>,
-    /// Counted up with every request; the upper half of its tag.
+    /// Incremented with every request; the upper half of its tag.
     generation: u32,
     prompt_tokens: u64,
 }
@@ -236,7 +235,6 @@ impl Requests {
         self.slots.len() - self.free.len()
     }
 
-    /// Prompt tokens of all requests.
     pub(crate) fn prompt_tokens(&self) -> u64 {
         self.prompt_tokens
     }
@@ -247,7 +245,7 @@ impl Requests {
         u64::from(self.generation) << 32 | u64::from(slot)
     }
 
-    /// Takes a request whose tag is [`Requests::next_tag`].
+    /// Adds a request, whose tag must be [`Requests::next_tag`].
     pub(crate) fn insert(&mut self, request: LiveRequest) {
         debug_assert_eq!(request.tag, self.next_tag());
         self.generation = self.generation.wrapping_add(1);
@@ -266,7 +264,6 @@ impl Requests {
         });
     }
 
-    /// Forgets a request.
     pub(crate) fn remove(&mut self, tag: u64) -> Option<LiveRequest> {
         let slot = slot_of(tag) as u32;
         let request = self.slots.get_mut(slot as usize)?.take_if(|request| request.tag == tag)?;
@@ -288,14 +285,12 @@ impl Requests {
         self.slots.get_mut(slot_of(tag))?.as_mut().filter(|request| request.tag == tag)
     }
 
-    /// The request of this name.
     pub(crate) fn find(&self, id: &str) -> Option<&LiveRequest> {
         let of_slot = |slot: u32| self.slots[slot as usize].as_ref();
         let slot = self.by_id.find(hash_of(id), |&slot| of_slot(slot).is_some_and(|request| &*request.id == id))?;
         of_slot(*slot)
     }
 
-    /// All requests, by slot.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &LiveRequest> {
         self.slots.iter().flatten()
     }
@@ -306,17 +301,17 @@ impl LiveRequest {
         self.events.push(EngineCoreEvent { kind, timestamp });
     }
 
-    /// Answers to come, if further parts of its prompt may come.
+    /// The answers that have not begun, if further parts of the prompt may come.
     pub(crate) fn turns(&mut self) -> Option<&mut Turns> {
         self.extras.as_mut()?.turns.as_deref_mut()
     }
 
-    /// Whether further parts of its prompt may come.
+    /// Whether further parts of the prompt may come.
     pub(crate) fn is_resumable(&self) -> bool {
         self.extras.as_ref().is_some_and(|extras| extras.turns.is_some())
     }
 
-    /// Whether its next output is nothing but tokens.
+    /// Whether the next output has nothing but tokens.
     #[inline]
     pub(crate) fn is_plain(&self) -> bool {
         !self.is_first_output && self.extras.is_none() && self.events.is_empty()

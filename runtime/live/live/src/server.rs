@@ -1,7 +1,7 @@
 //! The loop of one engine while it serves a frontend.
 //!
-//! One thread does all of it: it takes messages, lets the engine core decide
-//! steps, waits until their ends, and sends their outputs.
+//! One thread takes messages, lets the engine core decide steps, waits until the steps end, and sends their
+//! outputs.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -39,10 +39,10 @@ use crate::stepping::stepper::Stepper;
 use crate::stepping::watch::StepWatch;
 use crate::tokens::Tokens;
 
-/// Messages taken at once while a step is due.
+/// Maximum number of messages taken before a due step is handled.
 const MESSAGES_PER_STEP: u32 = 256;
 
-/// The plugins of one engine, fresh for each frontend.
+/// The plugins of one engine, made anew for each frontend.
 pub(crate) struct Plugins {
     pub(crate) latency: Box<dyn LatencyModel>,
     pub(crate) tokens: Tokens,
@@ -50,16 +50,15 @@ pub(crate) struct Plugins {
     pub(crate) injector: Option<Box<dyn FailureInjector>>,
 }
 
-/// The links of one engine.
 pub(crate) struct Links {
     pub(crate) outputs: EngineOutputs,
     pub(crate) transport: Transport,
-    /// For connections to the side channels of other engines alone.
+    /// Used only for connections to the side channels of other engines.
     pub(crate) peer_transport: Transport,
     pub(crate) shared: Arc<[Shared]>,
     pub(crate) dispatcher: Option<Arc<Dispatcher>>,
     pub(crate) routes: Option<Routes>,
-    /// For a mixture of experts behind a coordinator.
+    /// Set for a mixture of experts behind a coordinator.
     pub(crate) waves: Option<Arc<Waves>>,
     /// Data plane, if there is one.
     pub(crate) mover: Option<Mover>,
@@ -74,20 +73,18 @@ pub(crate) struct PersistentState {
     pub(crate) counters: Counters,
 }
 
-/// The links of an engine that serves no longer.
+/// The links of an engine that no longer serves.
 pub(crate) struct OpenLinks {
     outputs: Outputs,
     _transfers: Transfers,
 }
 
 impl OpenLinks {
-    /// Sends all delayed messages.
     pub(crate) fn flush(&mut self) -> Result<(), LiveError> {
         Ok(self.outputs.flush()?)
     }
 }
 
-/// One engine while it serves a frontend.
 pub(crate) struct Server {
     serving: Serving,
     intake: Intake,
@@ -95,7 +92,6 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// An engine without requests.
     pub(crate) fn new(context: Context, links: Links, plugins: Plugins, lasting: PersistentState) -> Self {
         let Plugins { latency, tokens, policy, injector } = plugins;
         let Links { outputs, transport, peer_transport, shared, dispatcher, routes, waves, mover, meetings } = links;
@@ -140,7 +136,7 @@ impl Server {
         Self { serving, intake: Intake::default(), admin: Admin::new(&config, base) }
     }
 
-    /// Serves until something ends it.
+    /// Serves until there is a reason to end.
     pub(crate) fn run(&mut self, inputs: &mut EngineInputs, waiter: &Waiter) -> Result<End, LiveError> {
         loop {
             let now_ns = monotonic_ns();
@@ -166,7 +162,7 @@ impl Server {
         }
     }
 
-    /// Takes waiting messages, up to a limit and unless they are held back.
+    /// Takes waiting messages, up to a limit, unless they are held back.
     fn receive(&mut self, inputs: &mut EngineInputs, now_ns: u64) -> Result<(), LiveError> {
         let mut left = MESSAGES_PER_STEP;
         while left > 0 && !self.intake.holds_back(&mut self.serving) {
@@ -174,7 +170,7 @@ impl Server {
             self.handle(received, inputs, now_ns)?;
             left -= 1;
         }
-        // Checked only when idle: a lost frontend sends nothing.
+        // Checked only without messages, because a lost frontend sends none.
         if left == MESSAGES_PER_STEP {
             while let Some(received) = inputs.try_receive_loss()? {
                 self.handle(received, inputs, now_ns)?;
@@ -220,7 +216,7 @@ impl Server {
         Ok(())
     }
 
-    /// Handles the commands of other threads, a shutdown among them.
+    /// Handles the commands of other threads, including a shutdown.
     fn handle_commands(&mut self, now_ns: u64) -> Result<(), LiveError> {
         let serving = &mut self.serving;
         if serving.lifecycle.is_running() && serving.shared().stop.load(Ordering::Acquire) {
@@ -246,7 +242,6 @@ impl Server {
         Ok(())
     }
 
-    /// Finishes one turn of the loop: statistics, pauses, reports, shutdown.
     fn finish_turn(&mut self, now_ns: u64) -> Result<(), LiveError> {
         let serving = &mut self.serving;
         serving.send_owed_stats(now_ns)?;
@@ -263,8 +258,7 @@ impl Server {
         Ok(())
     }
 
-    /// When the loop must continue although no message comes; at once if a step
-    /// could be decided now.
+    /// When the loop must continue even if no message comes; now if a step could be decided.
     fn next_wake_ns(&self, now_ns: u64) -> Option<u64> {
         let Serving { context, stepper, player, lifecycle, snapshot, transfers, egress, faults, .. } = &self.serving;
         let stalled_until_ns = stepper.stalled_until_ns();
@@ -293,18 +287,17 @@ impl Server {
         self.admin.publish_snapshot(&mut self.serving, version, now_ns);
     }
 
-    /// Leaves the other engines, after [`Server::run`].
+    /// Leaves the other engines. Must follow [`Server::run`].
     pub(crate) fn close_routes(&mut self) {
         self.serving.close_routes();
     }
 
-    /// Sends ENGINE_CORE_DEAD.
     pub(crate) fn send_dead(&mut self) -> Result<(), LiveError> {
         Ok(self.serving.egress.outputs.send_dead()?)
     }
 
-    /// Publishes a last snapshot. Returns the state for the next frontend, and
-    /// the links, which stay open until they are dropped.
+    /// Publishes a last snapshot. Returns the state for the next frontend, and the links, which stay open until
+    /// they are dropped.
     pub(crate) fn finish(mut self) -> (PersistentState, OpenLinks) {
         self.publish_snapshot(monotonic_ns());
         self.serving.stepper.close();

@@ -1,4 +1,4 @@
-//! Outputs from a file: one JSON object a line.
+//! Outputs from a file with one JSON object per line.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -7,21 +7,21 @@ use serde::Deserialize;
 use sha2::{Digest, Sha256};
 use vcr_base::input::{Lines, Unpacked};
 
-/// Outputs to be given in turn, or to the prompt they belong to.
+/// Outputs for the prompts that they belong to, or for any prompts in turn.
 #[derive(Clone, Debug, Default)]
 pub struct TokenList {
-    /// Outputs without a prompt, served in turn, again from the first.
+    /// Outputs without a prompt, used in turn, and again from the first.
     pub in_turn: Vec<Vec<u32>>,
     /// Outputs by prompt.
     pub by_prompt: HashMap<Vec<u32>, Vec<u32>>,
-    /// Places in `in_turn` by the [`prompt_digest`] of their prompt.
+    /// Indices in `in_turn` by the [`prompt_digest`] of the prompt.
     pub by_digest: HashMap<PromptDigest, usize>,
 }
 
 /// The SHA-256 of a prompt.
 pub type PromptDigest = [u8; 32];
 
-/// The digest of a prompt's tokens, as words of four bytes, the lowest first.
+/// The digest of a prompt's tokens, each as four bytes in little-endian order.
 #[must_use]
 pub fn prompt_digest(prompt: &[u32]) -> PromptDigest {
     let mut hasher = Sha256::new();
@@ -45,7 +45,7 @@ pub enum TokenListError {
     Line {
         /// The file.
         path: PathBuf,
-        /// Counted from 1.
+        /// Number of the line, counted from 1.
         line: u64,
         /// The problem.
         reason: String,
@@ -64,11 +64,11 @@ struct Row {
 }
 
 impl TokenList {
-    /// Reads lines of `{"output_token_ids": [...], "prompt_token_ids": [...]}`;
-    /// the prompt may be left out, other keys are passed over.
+    /// Reads lines of `{"output_token_ids": [...], "prompt_token_ids": [...]}`. The prompt is optional, and other
+    /// keys are ignored.
     ///
     /// # Errors
-    /// When the file cannot be read, a line is no such object, or there is none.
+    /// The file cannot be read, a line is no such object, or there are no lines.
     pub fn read(path: &Path) -> Result<Self, TokenListError> {
         let read_error = |source| TokenListError::Read { path: path.to_owned(), source };
         let mut list = Self::default();
@@ -92,12 +92,11 @@ impl TokenList {
         Ok(list)
     }
 
-    /// The output that belongs to a prompt.
     pub(crate) fn of_prompt(&self, prompt: &[u32]) -> Option<&[u32]> {
         if let Some(output) = self.by_prompt.get(prompt) {
             return Some(output);
         }
-        // Digests take a while, and most lists have none.
+        // Computing digests takes a while, and most lists have none.
         let place = (!self.by_digest.is_empty()).then(|| self.by_digest.get(&prompt_digest(prompt))).flatten()?;
         self.in_turn.get(*place).map(Vec::as_slice)
     }

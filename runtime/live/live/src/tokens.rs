@@ -1,8 +1,8 @@
-//! Where output tokens come from.
+//! Sources of output tokens.
 //!
-//! Everything drawn comes from a seed derived from the request's content: its prompt, adapter,
-//! sampling seed and index among the completions of one call. Its name is not part of it, so a
-//! frontend that invents names gets the same text for the same prompt.
+//! All random draws use a seed derived from the request's content: its prompt, adapter, sampling seed, and index
+//! among the completions of one call. The request's ID is not included, so a frontend that invents IDs gets the
+//! same text for the same prompt.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use vcr_wire::Value;
 use crate::config::{TokenChoice, TokenSettings};
 use crate::requests::slot_of;
 
-/// Input of the source for a request.
+/// What the source is told about a request.
 pub(crate) struct Asked<'a> {
     pub(crate) tag: u64,
     pub(crate) seed: u64,
@@ -28,30 +28,28 @@ pub(crate) struct Asked<'a> {
     pub(crate) min_tokens: u32,
     pub(crate) eos_token: Option<u32>,
     pub(crate) stop_tokens: &'a [u32],
-    /// The only tokens that may be drawn; none given: all may.
+    /// The only tokens that may be drawn; empty: all may.
     pub(crate) allowed_tokens: &'a [u32],
     pub(crate) structured_output: &'a Arc<str>,
-    /// Most reasoning tokens.
+    /// Maximum number of reasoning tokens.
     pub(crate) thinking_token_budget: Option<u32>,
-    /// Its recorded answer, if it has one; nothing of it is masked.
+    /// The recorded answer, if there is one; none of its tokens are masked.
     pub(crate) recorded: Option<&'a [u32]>,
 }
 
-/// State of a request.
 #[derive(Default)]
 struct Slot {
     seed: u64,
-    /// Index of the end of the text; `u32::MAX` if there is none.
+    /// Index of the end-of-text token; `u32::MAX` if there is none.
     eos_index: u32,
     eos_token: u32,
     min_tokens: u32,
-    /// Tokens to be given before any are drawn; a guest's are added step by step.
+    /// Tokens that are given before any are drawn. A guest's tokens are added step by step.
     listed: Vec<u32>,
     stop_tokens: Box<[u32]>,
     allowed_tokens: Box<[u32]>,
 }
 
-/// The tokens of one engine.
 pub(crate) struct Tokens {
     settings: TokenSettings,
     guest: Option<Guest>,
@@ -59,14 +57,14 @@ pub(crate) struct Tokens {
     decided: DecidedDrafts,
     acceptance: Stream,
     next_in_turn: usize,
-    /// The latest structure of an output, and its text: the requests of one call share it.
+    /// The latest structure of an output, and its text. The requests of one call share it.
     structure: Option<(Arc<Value>, Arc<str>)>,
 }
 
-/// A source that is asked once a step.
+/// A token source that is asked once per step.
 struct Guest {
     source: Box<dyn BatchTokenSource>,
-    /// Requests it has not been notified of.
+    /// Requests that the source has not been told of.
     started: VecDeque<Started>,
     ended: Vec<u32>,
     wants: Vec<TokenWant>,
@@ -86,7 +84,6 @@ struct Started {
 }
 
 impl Tokens {
-    /// The source of an engine.
     pub(crate) fn new(settings: TokenSettings, plugin_context: &PluginContext<'_>) -> Result<Self, TokenError> {
         let guest = match &settings.choice {
             TokenChoice::Guest(make) | TokenChoice::Native(make) => Some(Guest {
@@ -107,8 +104,7 @@ impl Tokens {
         self.settings.vocab_size
     }
 
-    /// The structure of an output in the form for a token source: JSON, or empty if the source
-    /// ignores it.
+    /// The structure of an output as JSON for a token source; empty if the source ignores it.
     pub(crate) fn structure_text(&mut self, structure: Option<&Arc<Value>>) -> Arc<str> {
         let Some(structure) = structure.filter(|_| self.guest.is_some()) else { return Arc::default() };
         if let Some((_, text)) = self.structure.as_ref().filter(|(known, _)| Arc::ptr_eq(known, structure)) {
@@ -119,7 +115,7 @@ impl Tokens {
         text
     }
 
-    /// Remembers a request that is about to be submitted.
+    /// Stores what is needed for a request that is about to be submitted.
     pub(crate) fn start(&mut self, asked: &Asked<'_>) {
         let index = slot_of(asked.tag);
         if self.slots.len() <= index {
@@ -155,7 +151,7 @@ impl Tokens {
         }
     }
 
-    /// Tokens given in advance, and where the text ends.
+    /// Tokens given in advance, and the index of the end of the text.
     fn text(&mut self, asked: &Asked<'_>) -> (Vec<u32>, u32) {
         let drawn_end = || {
             let tokens = self.settings.output_tokens.as_ref()?;
@@ -179,7 +175,6 @@ impl Tokens {
         }
     }
 
-    /// Forgets a request that has ended.
     pub(crate) fn end(&mut self, tag: u64) {
         let index = slot_of(tag);
         let Some(slot) = self.slots.get_mut(index) else { return };
@@ -189,14 +184,14 @@ impl Tokens {
             let slot = index as u32;
             let num_started = guest.started.len();
             guest.started.retain(|started| started.slot != slot);
-            // For the guest, an unknown request has not ended.
+            // The guest has not been told of the request, so it is not told of its end either.
             if guest.started.len() == num_started {
                 guest.ended.push(slot);
             }
         }
     }
 
-    /// Lets a guest choose all tokens that the step `plan` may give.
+    /// Lets a guest choose all tokens that the step `plan` may output.
     pub(crate) fn prepare(
         &mut self,
         plan: &StepPlan,
@@ -207,7 +202,7 @@ impl Tokens {
         for entry in plan.scheduled.iter().filter(|entry| entry.samples) {
             let Some(output_tokens) = output_tokens(entry.tag) else { continue };
             let slot = slot_of(entry.tag);
-            // Tokens behind a rejected draft were chosen in an earlier step.
+            // Tokens after a rejected draft were chosen in an earlier step.
             let first_index = self.slots[slot].listed.len() as u32;
             let needed = output_tokens + 1 + u32::from(entry.num_draft_tokens);
             if needed > first_index {
@@ -231,7 +226,7 @@ impl Tokens {
 }
 
 impl Tokens {
-    /// Requests that the guest refused when the last step was prepared.
+    /// Takes the requests that the guest refused when the last step was prepared.
     pub(crate) fn take_refusals(&mut self) -> Vec<TokenRefusal> {
         self.guest.as_mut().map(|guest| std::mem::take(&mut guest.answer.refusals)).unwrap_or_default()
     }
@@ -254,14 +249,14 @@ impl Started {
 }
 
 impl Slot {
-    /// The token at `index` if none was chosen.
+    /// The token at `index`, if none was given.
     fn drawn(&self, index: u32, vocab_size: u32) -> u32 {
         let draw = mix(self.seed ^ u64::from(index)) >> 32;
         if !self.allowed_tokens.is_empty() {
             return self.allowed_tokens[draw as usize % self.allowed_tokens.len()];
         }
         let mut token = (draw % u64::from(vocab_size)) as u32;
-        // The next token that is allowed here; none if all of them stop it.
+        // Take the next token that is allowed here; any token if all stop the request.
         for _ in 0..=self.stop_tokens.len() + 1 {
             if token != self.eos_token && !self.is_masked(token, index) {
                 break;
@@ -299,7 +294,7 @@ impl TokenSource for Tokens {
     }
 }
 
-/// Appends to a running digest of a prompt.
+/// A seed from `base`, the tokens of a prompt, and `extra`.
 pub(crate) fn content_seed(base: u64, prompt: &[u32], extra: u64) -> u64 {
     let mut hasher = xxhash_rust::xxh3::Xxh3::with_seed(base);
     let mut bytes = [0; 256];

@@ -1,4 +1,4 @@
-//! Recorded answers in the terms of an engine.
+//! Recorded answers in the form that an engine needs.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::error::LiveError;
 pub struct PlaybackSettings {
     /// The capture, shared by all engines.
     pub playback: Arc<Playback>,
-    /// Answer with the recorded tokens, where there are any.
+    /// Answer with the recorded tokens, if the capture has them.
     pub tokens: bool,
     /// Answer at the recorded times instead of the latency model's times.
     pub times: bool,
@@ -24,32 +24,32 @@ pub struct PlaybackSettings {
 /// How a recorded answer ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RecordedEnd {
-    /// Tokens before it.
+    /// Number of tokens before the end.
     pub(crate) after_tokens: u32,
     pub(crate) reason: FinishReason,
     pub(crate) stop_reason: Option<StopReason>,
 }
 
 impl RecordedEnd {
-    /// Whether it came with the last tokens. Otherwise an abort or an error ended
-    /// the request some time after them.
+    /// Whether the end came with the last tokens. Otherwise an abort or an error ended the request some time after
+    /// them.
     pub(crate) fn comes_with_tokens(&self) -> bool {
         self.after_tokens > 0 && self.reason != FinishReason::Abort
     }
 }
 
-/// One recorded output: when, since the arrival, and how many tokens.
+/// One recorded output: its time since the arrival, and its number of tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RecordedOutput {
     pub(crate) after_ns: u64,
     pub(crate) num_tokens: u32,
 }
 
-/// When a recorded answer came.
+/// The times of a recorded answer, since the arrival.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RecordedTimes {
     pub(crate) outputs: Vec<RecordedOutput>,
-    /// Since the arrival; not before the last output.
+    /// Not before the last output.
     pub(crate) end_ns: u64,
     pub(crate) queue_ns: u64,
 }
@@ -57,10 +57,10 @@ pub(crate) struct RecordedTimes {
 /// A recorded answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Script {
-    /// Its tokens, if they were recorded.
+    /// The recorded tokens; empty if there are none.
     pub(crate) tokens: Vec<u32>,
     pub(crate) end: RecordedEnd,
-    /// `None`: the latency model decides.
+    /// `None`: the latency model determines the times.
     pub(crate) times: Option<RecordedTimes>,
     pub(crate) cached_tokens: u32,
     pub(crate) external_cached_tokens: u32,
@@ -70,7 +70,7 @@ pub(crate) struct Script {
 pub(crate) enum Found {
     Nothing,
     Script(Box<Script>),
-    /// It must fail, and all engines with it if the playback is strict.
+    /// The request must fail, and all engines too if the playback is strict.
     Refused {
         reason: String,
         ends_run: bool,
@@ -78,8 +78,8 @@ pub(crate) enum Found {
 }
 
 impl Script {
-    /// The answer of a record; with times, divided by `time_scale`, if they are wanted and known.
-    /// At most `max_tokens` tokens.
+    /// The answer of a record, cut to `max_tokens`. If times are wanted and known, it has times divided by
+    /// `time_scale`.
     pub(crate) fn of(record: RequestRecord, settings: &PlaybackSettings, max_tokens: u32, time_scale: f64) -> Self {
         let is_cut = record.output_tokens > max_tokens;
         let after_tokens = record.output_tokens.min(max_tokens);
@@ -126,7 +126,7 @@ impl RecordedTimes {
     }
 }
 
-/// The parameters that decide an answer, as `vcr record` writes them.
+/// The parameters that determine an answer, as `vcr record` writes them.
 fn deciding_params(params: &SamplingParams) -> Map<String, Value> {
     let logit_bias = params.logit_bias.as_ref().map(|bias| {
         let pairs = bias.0.iter().map(|(token, bias)| (token.to_string(), Value::from(*bias)));
@@ -156,21 +156,19 @@ fn deciding_params(params: &SamplingParams) -> Map<String, Value> {
     all.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
-/// A request that was not over when the capture ended was ended by that.
+/// A request that was still in progress when the capture ended counts as aborted.
 fn finish_reason(name: Option<&str>) -> FinishReason {
     name.and_then(FinishReason::parse).unwrap_or(FinishReason::Abort)
 }
 
-/// The requests of one engine in the capture.
 #[derive(Default)]
 pub(crate) struct CaptureLookup {
-    /// The hashes of the latest prompt, kept for their memory.
+    /// The hashes of the latest prompt, kept to reuse their allocation.
     prompt_chain: PromptChain,
 }
 
 impl CaptureLookup {
-    /// The recorded answer of a request. All durations are divided by
-    /// `time_scale`.
+    /// The recorded answer of a request. All durations are divided by `time_scale`.
     pub(crate) fn find(
         &mut self,
         settings: &PlaybackSettings,

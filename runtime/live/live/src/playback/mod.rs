@@ -1,4 +1,4 @@
-//! Answers from a capture, instead of drawn tokens and modelled times.
+//! Answers from a capture, instead of random tokens and modelled times.
 
 pub(crate) mod capture;
 pub(crate) mod player;

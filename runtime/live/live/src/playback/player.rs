@@ -1,8 +1,8 @@
 //! Playback of answers at their recorded times.
 //!
-//! Such requests never enter the engine core: their outputs and times after the arrival are
-//! recorded, so they do not affect each other or scheduled requests. Their use of KV blocks is not
-//! simulated; cache hits are reported as recorded.
+//! These requests never enter the engine core. Their outputs come at recorded times after the arrival, so they
+//! affect neither each other nor scheduled requests. Their use of KV blocks is not simulated. Cache hits are
+//! reported as recorded.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -14,7 +14,6 @@ use crate::playback::capture::{RecordedEnd, RecordedTimes};
 use crate::stepping::output::OutputParts;
 use crate::stepping::results::StepResults;
 
-/// A request that is answered at recorded times.
 #[derive(Debug)]
 struct Playing {
     arrived_ns: u64,
@@ -24,23 +23,22 @@ struct Playing {
 }
 
 impl Playing {
-    /// The time of its next output, or of its end.
+    /// The time of the next output, or of the end.
     fn due_ns(&self) -> u64 {
         let after_ns = self.times.outputs.get(self.next_output).map_or(self.times.end_ns, |output| output.after_ns);
         self.arrived_ns.saturating_add(after_ns)
     }
 }
 
-/// The requests of one engine that are answered at recorded times.
 #[derive(Debug, Default)]
 pub(crate) struct Player {
     playing: BTreeMap<u64, Playing>,
-    /// Requests without output yet.
+    /// Number of requests without output so far.
     num_waiting: usize,
-    /// Times, sequence numbers and tags; entries of aborted requests are skipped.
+    /// Times, sequence numbers and tags. Entries of aborted requests are skipped.
     due: BinaryHeap<Reverse<(u64, u64, u64)>>,
     num_scheduled: u64,
-    /// Tokens of one output, kept for its memory.
+    /// Tokens of one output, kept to reuse the allocation.
     tokens: Vec<u32>,
 }
 
@@ -49,12 +47,12 @@ impl Player {
         self.playing.len()
     }
 
-    /// Requests without output yet, and requests with some.
+    /// Number of requests without output so far, and of requests with some.
     pub(crate) fn counts(&self) -> (usize, usize) {
         (self.num_waiting, self.playing.len() - self.num_waiting)
     }
 
-    /// Starts the answer of a request that arrives now.
+    /// Starts to play the answer of a request that arrives now.
     pub(crate) fn start(&mut self, tag: u64, now_ns: u64, times: RecordedTimes, end: RecordedEnd) {
         let playing = Playing { arrived_ns: now_ns, times, end, next_output: 0 };
         self.schedule(playing.due_ns(), tag);
@@ -67,14 +65,12 @@ impl Player {
         self.due.push(Reverse((due_ns, self.num_scheduled, tag)));
     }
 
-    /// Forgets a request.
     pub(crate) fn remove(&mut self, tag: u64) {
         if let Some(playing) = self.playing.remove(&tag) {
             self.num_waiting -= usize::from(playing.next_output == 0);
         }
     }
 
-    /// The tags of all requests.
     pub(crate) fn tags(&self) -> impl Iterator<Item = u64> + '_ {
         self.playing.keys().copied()
     }
@@ -83,7 +79,7 @@ impl Player {
         self.due.peek().map(|Reverse((due_ns, ..))| *due_ns)
     }
 
-    /// The next request whose output or end is due.
+    /// Takes the next request whose output or end is due.
     fn pop(&mut self, now_ns: u64) -> Option<u64> {
         while let Some(&Reverse((due_ns, _, tag))) = self.due.peek()
             && due_ns <= now_ns
@@ -96,8 +92,7 @@ impl Player {
         None
     }
 
-    /// Gathers all outputs that are due; `None` if there are none. `engine` is
-    /// read for its settings only.
+    /// Gathers all outputs that are due; `None` if there are none. Only the settings of `engine` are read.
     pub(crate) fn play_due(
         &mut self,
         parts: &mut OutputParts<'_>,
@@ -114,7 +109,7 @@ impl Player {
         Some(results)
     }
 
-    /// The next output of a request, or its end.
+    /// Gathers the next output of a request, or its end.
     fn play_one(
         &mut self,
         tag: u64,

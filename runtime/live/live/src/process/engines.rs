@@ -1,4 +1,3 @@
-//! All engines of a process.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
@@ -15,11 +14,11 @@ use crate::handle::{Ends, EnginesHandle, Shared, Snapshot};
 use crate::process::rank::{Rank, start_mover};
 use crate::routing::dispatcher::Dispatcher;
 
-/// Engines that share a ZeroMQ context. A context has 1,023 sockets; each engine needs four for each API
+/// Number of engines that share a ZeroMQ context. A context has 1,023 sockets; each engine needs four for each API
 /// server and some more.
 const ENGINES_OF_A_CONTEXT: usize = 8;
 
-/// Engines that live on threads of their own.
+/// All engines of a process, each on its own thread.
 pub struct LiveEngines {
     threads: Vec<(u16, JoinHandle<Result<(), LiveError>>)>,
     handle: EnginesHandle,
@@ -29,19 +28,18 @@ impl LiveEngines {
     /// Starts all engines of `config`.
     ///
     /// # Errors
-    /// When the address can never be that of a frontend, the router cannot be
-    /// made, or the system has no more threads or descriptors.
+    /// The address cannot be that of a frontend, the router cannot be made, or the system has no more threads or
+    /// descriptors.
     pub fn start(config: LiveConfig) -> Result<Self, LiveError> {
         check_peer_address(&config.identity.handshake_address)?;
         Self::start_linked(config, None).map(|(engines, _)| engines)
     }
 
-    /// Starts all engines of `config` behind a frontend in this process: `sink` receives their
-    /// outputs, and each of the links leads to one engine. The handshake address is not used.
+    /// Starts all engines of `config` behind a frontend in this process: `sink` receives their outputs, and each of
+    /// the returned links leads to one engine. The handshake address is not used.
     ///
     /// # Errors
-    /// When the router cannot be made, or the system has no more threads or
-    /// descriptors.
+    /// The router cannot be made, or the system has no more threads or descriptors.
     pub fn start_local(config: LiveConfig, sink: &LocalSink) -> Result<(Self, Vec<LocalLink>), LiveError> {
         Self::start_linked(config, Some(sink))
     }
@@ -91,7 +89,7 @@ impl LiveEngines {
                 Ok(mover) => mover,
                 Err(error) => {
                     engines.handle.fail();
-                    // The errors of the others follow from this one.
+                    // The other engines' errors follow from this one.
                     _ = engines.wait();
                     return Err(error);
                 }
@@ -110,8 +108,7 @@ impl LiveEngines {
             };
             let all = engines.handle();
             let live = move || {
-                // A failed engine ends all of them, as the processes of a
-                // deployment are restarted together.
+                // A failed engine ends all engines, because the processes of a deployment are restarted together.
                 let ended = catch_unwind(AssertUnwindSafe(|| rank.live()));
                 if !matches!(ended, Ok(Ok(()))) {
                     all.fail();
@@ -122,7 +119,7 @@ impl LiveEngines {
                 Ok(thread) => engines.threads.push((number, thread)),
                 Err(error) => {
                     engines.handle.fail();
-                    // The errors of the others follow from this one.
+                    // The other engines' errors follow from this one.
                     _ = engines.wait();
                     return Err(LiveError::Thread(error));
                 }
@@ -131,16 +128,16 @@ impl LiveEngines {
         Ok((engines, links))
     }
 
-    /// A handle that lets other threads observe and end them.
+    /// A handle for other threads to observe and end the engines.
     #[must_use]
     pub fn handle(&self) -> EnginesHandle {
         self.handle.clone()
     }
 
-    /// Waits until all have ended.
+    /// Waits until all engines have ended.
     ///
     /// # Errors
-    /// Why the first of them could not continue.
+    /// The error of the first engine that has failed.
     pub fn wait(self) -> Result<(), LiveError> {
         let mut result = Ok(());
         for (rank, thread) in self.threads {

@@ -1,4 +1,4 @@
-//! The engines of a process: their threads, and the search for a frontend.
+//! The engines of a process: their threads, and their connection to a frontend.
 
 pub(crate) mod engines;
 pub(crate) mod rank;

@@ -1,5 +1,5 @@
-//! The thread of one engine: it finds a frontend, serves it, and finds the next
-//! one when that is lost.
+//! The thread of one engine: it connects to a frontend, serves it, and connects to the next one when the first is
+//! lost.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
@@ -30,20 +30,19 @@ use crate::routing::routes::Routes;
 use crate::server::{Links, PersistentState, Plugins, Server};
 use crate::tokens::Tokens;
 
-/// How often a waiting engine checks for a shutdown.
+/// How often a waiting engine checks whether it must shut down.
 const STOP_INTERVAL: Duration = Duration::from_millis(50);
 
-/// One engine of this process.
 pub(crate) struct Rank {
     pub(crate) config: Arc<LiveConfig>,
     pub(crate) transport: Transport,
-    /// For connections to the side channels of other engines alone.
+    /// Used only for connections to the side channels of other engines.
     pub(crate) peer_transport: Transport,
     pub(crate) shared: Arc<[Shared]>,
     pub(crate) waves: Arc<Waves>,
     pub(crate) dispatcher: Option<Arc<Dispatcher>>,
     pub(crate) waiter: Waiter,
-    /// Data plane of its first frontend, if there is one.
+    /// Data plane for the first frontend, if there is a data plane.
     pub(crate) mover: Option<Mover>,
     /// The link to a frontend in this process, if there is one.
     pub(crate) local: Option<LocalLink>,
@@ -69,12 +68,12 @@ impl Rank {
 
     /// Runs until a shutdown, or until the engine fails.
     pub(crate) fn live(mut self) -> Result<(), LiveError> {
-        // Best effort: without it waits may end some fifty microseconds late on Linux.
+        // Best effort: without this, waits may end some fifty microseconds late on Linux.
         #[cfg(target_os = "linux")]
         let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
         crate::process::time_slice::shorten_time_slice();
         let result = self.serve_frontends();
-        // A waiting client must be notified that no answer comes.
+        // A waiting client must be told that no answer comes.
         self.close_local();
         self.state(EngineState::Stopped);
         result
@@ -94,7 +93,7 @@ impl Rank {
         };
         loop {
             self.state(EngineState::Connecting);
-            // Before the frontend counts on this engine: they may fail.
+            // Make the plugins and the mover before the frontend counts on this engine, because they may fail.
             let plugins = self.plugins()?;
             let mover = match self.mover.take() {
                 Some(mover) => Some(mover),
@@ -107,7 +106,7 @@ impl Rank {
             let mut server =
                 Server::new(context, self.links(&init, (outputs, routes), (mover, meetings)), plugins, lasting);
             tracing::info!(rank = self.number(), api_servers = inputs.clients(), "serving");
-            // A bug must not leave a frontend waiting, either.
+            // A bug must not leave a frontend waiting either.
             let ended = catch_unwind(AssertUnwindSafe(|| {
                 let ended = server.run(&mut inputs, &self.waiter);
                 server.close_routes();
@@ -122,7 +121,7 @@ impl Rank {
                 Ok(Err(_)) | Err(_) => true,
             };
             if is_dead {
-                // As vLLM's engine does when it fails. A second failure has no recipient.
+                // vLLM's engine does this when it fails. Nobody could be told of a second failure.
                 _ = server.send_dead();
             }
             let end = ended.unwrap_or_else(|panic| resume_unwind(panic))?;
@@ -138,7 +137,7 @@ impl Rank {
                 }
                 End::Crashed { restart_ns: None } => {
                     self.state(EngineState::Crashed);
-                    // Within a process there is no connection that stays open.
+                    // Within a process, no connection stays open as a real one would.
                     self.close_local();
                     while !self.is_stopped() {
                         std::thread::sleep(STOP_INTERVAL);
@@ -157,7 +156,7 @@ impl Rank {
         }
     }
 
-    /// Sleeps, unless a shutdown comes.
+    /// Sleeps until the time is over or a shutdown begins.
     fn pause(&self, for_ns: u64) {
         let end = Instant::now() + Duration::from_nanos(for_ns);
         while !self.is_stopped() && Instant::now() < end {
@@ -172,7 +171,7 @@ impl Rank {
         Ok(Some(KvEvents::new(publisher, settings.clone(), version, &self.config.engine)))
     }
 
-    /// Finds a frontend, and has the router count on this engine; `None` after a shutdown.
+    /// Connects to a frontend, and makes the router count on this engine; `None` after a shutdown.
     fn connect(&self, lasting: &mut PersistentState) -> Result<Option<(EngineLink, Option<Routes>)>, LiveError> {
         if let Some(link) = &self.local {
             self.delay_start(lasting);
@@ -229,7 +228,7 @@ impl Rank {
         self.dispatcher.clone().map(|dispatcher| Routes::new(dispatcher, self.index))
     }
 
-    /// Waits as long as a fault requires.
+    /// Waits if a fault delays the start.
     fn delay_start(&self, lasting: &mut PersistentState) {
         let delay_ns = lasting.faults.start_delay_ns();
         if delay_ns > 0 {
@@ -238,7 +237,6 @@ impl Rank {
         }
     }
 
-    /// The engine's READY message.
     fn ready_response(&self, kv_events: Option<&KvEvents>) -> ReadyResponse {
         let identity = &self.config.identity;
         let engine = &self.config.engine;
@@ -271,7 +269,7 @@ impl Rank {
         }
     }
 
-    /// The plugins, fresh for each frontend.
+    /// Makes the plugins, anew for each frontend.
     fn plugins(&self) -> Result<Plugins, LiveError> {
         let config = &self.config;
         let plugin_context = |purpose| plugin_context(config.seed, purpose, self.number());
@@ -302,7 +300,6 @@ impl Rank {
         }
     }
 
-    /// Starts the engine's rendezvous, if it has one.
     fn start_meetings(&self) -> Result<Option<Meetings>, LiveError> {
         let transfer = &self.config.transfer;
         let Some(settings) = &transfer.meetings else { return Ok(None) };
@@ -311,8 +308,8 @@ impl Rank {
         Meetings::start(settings, transfer, engine_id, self.number(), Arc::new(move || waker.wake())).map(Some)
     }
 
-    /// Waves, if there is a coordinator and the model is a mixture of experts: vllm-rs has a
-    /// coordinator only for that, and a Python frontend indicates it by its settings.
+    /// The waves, if there is a coordinator and the model is a mixture of experts. vllm-rs has a coordinator only
+    /// for such models; a Python frontend shows it by its settings.
     fn waves(&self, init: &Init) -> Option<Arc<Waves>> {
         let addresses = &init.addresses;
         addresses.coordinator_output.as_ref()?;
@@ -322,7 +319,6 @@ impl Rank {
     }
 }
 
-/// Starts the mover of KV, if there is one.
 pub(crate) fn start_mover(config: &LiveConfig, rank: u16, waker: Waker) -> Result<Option<Mover>, LiveError> {
     let transfer = &config.transfer;
     let Some(settings) = &transfer.plane else { return Ok(None) };
@@ -330,8 +326,8 @@ pub(crate) fn start_mover(config: &LiveConfig, rank: u16, waker: Waker) -> Resul
     Mover::start(settings, transfer, engine_id, rank, Arc::new(move || waker.wake())).map(Some)
 }
 
-/// Compares the engines of this process with the number that the frontend states, if it does. Returns `false`
-/// if the frontend also has other engines.
+/// Compares the ranks of this process with the data-parallel size that the frontend states, if it does. Returns
+/// `false` if the frontend also has other engines.
 fn check_size(identity: &Identity, init: &Init) -> Result<bool, LiveError> {
     let Some(frontend) = init.data_parallel_size() else { return Ok(true) };
     let (first, last) = (identity.first_rank, identity.first_rank + (identity.num_ranks - 1));
@@ -347,7 +343,6 @@ mod tests {
     use super::*;
     use vcr_wire::Dtype;
 
-    /// The settings that a Python frontend of a mixture of experts sends.
     #[test]
     fn engines_beyond_those_of_the_frontend_are_an_error() {
         let identity = |first_rank, num_ranks| Identity {

@@ -1,5 +1,4 @@
-//! Log lines of engines that wait for their frontend: at growing intervals, and
-//! by one engine for all.
+//! Log lines about engines that wait for their frontend: at growing intervals, and from one engine for all.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -8,7 +7,6 @@ use vcr_wire::{Reminders, WaitHook, WaitsFor, unresolved_host};
 
 use crate::handle::{EngineState, Shared};
 
-/// Log of an engine that waits for its frontend.
 struct WaitLog {
     shared: Arc<[Shared]>,
     index: usize,
@@ -17,7 +15,7 @@ struct WaitLog {
     reminders: Mutex<Reminders>,
 }
 
-/// Reports that the engine `index` waits for the frontend at `address`.
+/// A hook that reports that the engine `index` waits for the frontend at `address`.
 pub(crate) fn hook(shared: Arc<[Shared]>, index: usize, first_rank: u16, address: &str) -> WaitHook {
     let log = WaitLog { shared, index, first_rank, address: address.to_owned(), reminders: Mutex::default() };
     WaitHook::new(move |waits_for, waited| log.report(waits_for, waited))
@@ -44,12 +42,12 @@ impl WaitLog {
         }
     }
 
-    /// Whether no other engine of this process waits and comes before it.
+    /// Whether this engine is the first of the process that waits.
     fn reports_for_all(&self) -> bool {
         self.shared[..self.index].iter().all(|shared| shared.state() != EngineState::Connecting)
     }
 
-    /// Engines of this process that the frontend has taken.
+    /// Number of engines of this process that are connected to the frontend.
     fn taken(&self) -> usize {
         let is_taken = |state| !matches!(state, EngineState::Connecting | EngineState::Stopped);
         self.shared.iter().filter(|shared| is_taken(shared.state())).count()
@@ -66,8 +64,8 @@ impl WaitLog {
         ))
     }
 
-    /// The frontend has taken some engines but not all. Frontends do not send
-    /// their number of engines, but take all of them at once.
+    /// The frontend is connected to some engines but not to all. Frontends do not send their data-parallel size,
+    /// but connect to all of their engines at once.
     fn mismatch(&self, taken: usize, due_s: u64) -> String {
         let here = self.shared.len();
         format!(

@@ -1,10 +1,8 @@
-//! The router of a process, with the state and the inboxes of its engines.
+//! The router of a process, with the load and the inbox of each engine.
 //!
-//! An engine asks the router for each request that its frontend sends. If the
-//! router chooses another engine, the request goes to that engine's inbox, and
-//! the outputs come back through the inbox of the first one, its *origin*: to
-//! the frontend the request belongs to the origin. Without a router there is no
-//! dispatcher.
+//! An engine asks the router about each request that its frontend sends. If the router chooses another engine, the
+//! request goes to that engine's inbox, and the outputs come back through the inbox of the first engine, the
+//! *origin*: the frontend believes that the origin computes the request. Without a router there is no dispatcher.
 
 use std::num::NonZeroU64;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -16,18 +14,18 @@ use vcr_core::route::{Choice, EndedRequest, RouteError, RouteRequest, Router, Wo
 use vcr_core::{AnyEngine, EngineConfig, ServingEngine as _};
 use vcr_wire::{EngineCoreRequest, VllmMinor, Waker, monotonic_ns};
 
-/// Shared by all engines of a process, which are numbered from 0.
+/// Shared by all engines of a process, which have indices from 0.
 pub(crate) struct Dispatcher {
     routing: Mutex<Routing>,
     needs_overlap: bool,
     needs_ended: bool,
-    /// Ended requests, reported to the router with the next query: an engine that
-    /// ends one never waits for the router.
+    /// Ended requests, which the router is told with its next query: an engine that ends a request never waits for
+    /// the router.
     ended: Mutex<Vec<EndedRequest>>,
     entries: Vec<EngineEntry>,
     max_num_seqs: u32,
     total_blocks: u32,
-    /// Zero on the router's clock.
+    /// Time zero on the router's clock.
     origin_ns: u64,
 }
 
@@ -37,7 +35,6 @@ struct Routing {
     loads: Vec<WorkerLoad>,
 }
 
-/// One engine of the process.
 struct EngineEntry {
     status: Mutex<EngineStatus>,
     inbox: Mutex<Inbox>,
@@ -48,7 +45,7 @@ struct EngineEntry {
 #[derive(Default)]
 pub(crate) struct EngineStatus {
     pub(crate) takes_requests: bool,
-    /// Duration of its last step.
+    /// Duration of the last step.
     pub(crate) last_step_ns: u64,
     running_requests: u32,
     waiting_requests: u32,
@@ -56,11 +53,10 @@ pub(crate) struct EngineStatus {
     active_blocks: u32,
     outstanding_prefill_tokens: u64,
     preemption_count: u64,
-    /// Requests routed to it since, which the above do not include yet.
+    /// Requests routed to the engine since its last report, which the counts above do not include yet.
     routed_requests: u32,
     routed_tokens: u64,
-    /// Hashes of its prefix cache, with the number of blocks of each; only if the
-    /// router uses them.
+    /// Hashes in the engine's prefix cache, with the number of blocks of each. Empty unless the router uses them.
     cached: HashTable<(BlockHash, u32)>,
 }
 
@@ -80,30 +76,29 @@ pub(crate) enum PeerMessage {
     Outputs { client: u32, frame: Vec<u8> },
     /// The end of a delegated request, after its last outputs.
     Ended(RouteHandle, Box<str>),
-    /// A delegated request whose engine has been lost.
+    /// The engine of this delegated request has been lost.
     Lost(RouteHandle, Box<str>),
 }
 
 /// A request in transit to the engine that computes it.
 pub(crate) struct RoutedRequest {
     pub(crate) handle: RouteHandle,
-    /// The engine whose frontend sent it.
+    /// The engine whose frontend sent the request.
     pub(crate) origin: usize,
-    /// That frontend's version, and whether its messages have a weight version.
+    /// The frontend's version, and whether its messages have a weight version.
     pub(crate) version: VllmMinor,
     pub(crate) sends_weight_version: bool,
     pub(crate) request: Box<EngineCoreRequest>,
 }
 
-/// The router's identity of a request.
+/// The router's handle of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RouteHandle {
     pub(crate) number: NonZeroU64,
-    /// Prompt tokens to compute, by the cache hits known when it was routed.
+    /// Prompt tokens to compute, given the cache hits that were known when the request was routed.
     prefill_tokens: u32,
 }
 
-/// A decision of the router.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Decision {
     To(usize, RouteHandle),
@@ -111,7 +106,7 @@ pub(crate) enum Decision {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A panic of an engine ends all of them, and no update panics half-way.
+    // The data is consistent: no update panics half-way, and a panicked engine ends all engines.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -131,18 +126,17 @@ impl Dispatcher {
         }
     }
 
-    /// Whether the router uses prefix caches, so that engines must record them.
+    /// Whether the router uses prefix caches, so that engines must record cache events.
     pub(crate) fn needs_overlap(&self) -> bool {
         self.needs_overlap
     }
 
-    /// Engines of the process.
+    /// Number of engines in the process.
     pub(crate) fn engines(&self) -> usize {
         self.entries.len()
     }
 
-    /// An engine begins to serve, with nothing to do and nothing in its cache. Requests may be
-    /// routed to it from now on.
+    /// Marks an engine as serving, with no requests and an empty cache. Requests may be routed to it from now on.
     pub(crate) fn open(&self, engine: usize) {
         let entry = &self.entries[engine];
         lock(&entry.inbox).is_open = true;
@@ -154,7 +148,7 @@ impl Dispatcher {
         status.takes_requests = true;
     }
 
-    /// An engine stops serving. Returns its unread messages.
+    /// Marks an engine as no longer serving. Returns its unread messages.
     pub(crate) fn close(&self, engine: usize) -> Vec<PeerMessage> {
         let entry = &self.entries[engine];
         lock(&entry.status).takes_requests = false;
@@ -163,27 +157,25 @@ impl Dispatcher {
         std::mem::take(&mut inbox.messages)
     }
 
-    /// The load of an engine, to be reported.
+    /// The load of an engine, for its report.
     pub(crate) fn status(&self, engine: usize) -> MutexGuard<'_, EngineStatus> {
         lock(&self.entries[engine].status)
     }
 
-    /// Reports changes of an engine's prefix cache.
     pub(crate) fn apply_cache_events(&self, engine: usize, log: &KvEventLog) {
         if self.needs_overlap {
             lock(&self.entries[engine].status).apply_cache_events(log);
         }
     }
 
-    /// Cancels a routed request that its engine will never take: the router sees
-    /// it as failed.
+    /// Cancels a routed request that its engine will never take. For the router, the request has failed.
     pub(crate) fn cancel(&self, engine: usize, handle: RouteHandle) {
         lock(&self.entries[engine].status).forget_routed(&[handle]);
         self.ended(engine, handle.number, 0, true);
     }
 
-    /// Asks the router. Time and number of `query` are filled in; a session of 0
-    /// becomes a session of its own. `None` if no engine takes requests now.
+    /// Asks the router for an engine. Sets the time and the ID of `query`; a session of 0 becomes a session of its
+    /// own. Returns `None` if no engine takes requests now.
     pub(crate) fn route(&self, query: RouteRequest<'_>) -> Result<Option<Decision>, RouteError> {
         let mut routing = lock(&self.routing);
         let Routing { router, next, loads } = &mut *routing;
@@ -241,7 +233,7 @@ impl Dispatcher {
         }
     }
 
-    /// Reports the end of a request that was routed to `engine`.
+    /// Tells the router that a request which was routed to `engine` has ended.
     pub(crate) fn ended(&self, engine: usize, number: NonZeroU64, output_tokens: u32, failed: bool) {
         if self.needs_ended {
             let ended = EndedRequest { id: number.get(), worker: engine as u32, output_tokens, failed, ttft_ns: None };
@@ -257,21 +249,20 @@ impl Dispatcher {
             return Err(message);
         }
         inbox.messages.push(message);
-        // Otherwise it was woken for an earlier message.
+        // With earlier messages in the inbox, the engine was woken already.
         if inbox.messages.len() == 1 {
             entry.waker.wake();
         }
         Ok(())
     }
 
-    /// Takes the messages in an engine's inbox.
     pub(crate) fn receive(&self, engine: usize) -> Vec<PeerMessage> {
         std::mem::take(&mut lock(&self.entries[engine].inbox).messages)
     }
 }
 
 impl EngineStatus {
-    /// Notes the load of the engine, which includes the requests in `taken`.
+    /// Records the load of the engine, which includes the requests in `taken`.
     pub(crate) fn report_load(&mut self, engine: &AnyEngine, taken: &[RouteHandle]) {
         let load = engine.load();
         self.running_requests = load.num_running as u32;
@@ -295,7 +286,7 @@ impl EngineStatus {
         blocks.iter().take_while(is_cached).count() as u32
     }
 
-    /// Repeats changes of the cache in the copy.
+    /// Applies changes of the cache to the copy.
     fn apply_cache_events(&mut self, log: &KvEventLog) {
         let cached = &mut self.cached;
         for event in log.iter() {
@@ -332,8 +323,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// The router must see the hits that a lookup would find, also if several
-        /// blocks have the same content.
+        /// The router must see the hits that a lookup would find, also if several blocks have the same content.
         #[test]
         fn the_copy_of_a_cache_is_the_cache(
             sequences in prop::collection::vec((0u64..4, 1usize..6, 0usize..3), 1..60),

@@ -1,4 +1,4 @@
-//! Requests between the engines of a process.
+//! Requests that the engines of a process exchange.
 
 pub(crate) mod dispatcher;
 pub(crate) mod routes;

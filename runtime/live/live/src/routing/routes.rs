@@ -1,10 +1,9 @@
 //! One engine's part in routing: the requests that it delegated, and the requests of other engines that it
 //! computes.
 //!
-//! The engine that a request was sent to is its *origin*: to the frontend it is there until it
-//! ends. The origin knows the request's name and the engine that computes it, and forwards the
-//! outputs of that engine. There, it is a request like any other, except for the channel of its
-//! outputs (`egress/outputs.rs`).
+//! The engine to which the frontend sent a request is the *origin*. The origin knows the request's ID and the
+//! engine that computes the request, and forwards that engine's outputs to the frontend. The computing engine
+//! treats the request like any other, except for the channel of its outputs (`egress/outputs.rs`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,20 +14,18 @@ use vcr_core::route::{RouteError, RouteRequest};
 
 use crate::routing::dispatcher::{Decision, Dispatcher, PeerMessage, RouteHandle, RoutedRequest};
 
-/// One engine's part in routing.
 pub(crate) struct Routes {
     dispatcher: Arc<Dispatcher>,
-    /// Place among the engines of the process.
+    /// Index among the engines of the process.
     index: usize,
-    /// Requests that other engines compute for this one, by name.
+    /// Requests of this engine's frontend that other engines compute, by ID.
     delegated: BTreeMap<Box<str>, Delegated>,
     /// Requests taken since the last report of the load.
     taken: Vec<RouteHandle>,
-    /// Ended requests of other engines, whose last output is being sent.
+    /// Ended requests of other engines, whose last outputs are being sent.
     ended: Vec<(usize, RouteHandle, Box<str>)>,
 }
 
-/// A request that another engine computes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Delegated {
     handle: RouteHandle,
@@ -37,8 +34,8 @@ pub(crate) struct Delegated {
 }
 
 impl Routes {
-    /// The routes of an engine that is about to serve. Made before its frontend counts on it: a
-    /// router that knew only some of the engines would send everything to them.
+    /// The routes of an engine that is about to serve. They must exist before the frontend counts on the engine: a
+    /// router that knew only some of the engines would send all requests to those.
     pub(crate) fn new(dispatcher: Arc<Dispatcher>, index: usize) -> Self {
         dispatcher.open(index);
         Self { dispatcher, index, delegated: BTreeMap::new(), taken: Vec::new(), ended: Vec::new() }
@@ -49,7 +46,6 @@ impl Routes {
         !self.delegated.is_empty()
     }
 
-    /// Whether a request of this name is delegated.
     pub(crate) fn is_delegated(&self, id: &str) -> bool {
         self.delegated.contains_key(id)
     }
@@ -59,7 +55,6 @@ impl Routes {
         self.dispatcher.route(query)
     }
 
-    /// Delegates a request to `engine`.
     pub(crate) fn delegate(&mut self, engine: usize, routed: Box<RoutedRequest>) -> Result<(), Box<RoutedRequest>> {
         let (handle, client) = (routed.handle, routed.request.client_index);
         let id = routed.request.request_id.clone().into_boxed_str();
@@ -76,20 +71,18 @@ impl Routes {
         }
     }
 
-    /// Takes the messages of other engines.
     pub(crate) fn receive(&self) -> Vec<PeerMessage> {
         self.dispatcher.receive(self.index)
     }
 
-    /// Aborts a delegated request. Returns `false` if there is none of this name.
+    /// Aborts a delegated request. Returns `false` if no delegated request has this ID.
     pub(crate) fn abort(&mut self, id: &str) -> bool {
         let Some((id, delegated)) = self.delegated.remove_entry(id) else { return false };
-        // A lost engine has stopped.
+        // Sending fails if the other engine is lost, which has ended the request.
         _ = self.dispatcher.send(delegated.engine, PeerMessage::Abort(delegated.handle, id));
         true
     }
 
-    /// Aborts all delegated requests of an API server.
     pub(crate) fn abort_client(&mut self, client: usize) {
         let of_client = |delegated: &Delegated| delegated.client as usize == client;
         let ids: Vec<_> =
@@ -99,13 +92,13 @@ impl Routes {
         }
     }
 
-    /// Forgets a delegated request, unless the name is another one's by now.
+    /// Forgets a delegated request, unless its ID belongs to another request by now.
     pub(crate) fn take_back(&mut self, handle: RouteHandle, id: &str) -> Option<Delegated> {
         let is_same = self.delegated.get(id).is_some_and(|delegated| delegated.handle == handle);
         if is_same { self.delegated.remove(id) } else { None }
     }
 
-    /// A request that was routed here has been taken, or refused.
+    /// Records that a request which was routed here has been taken or refused.
     pub(crate) fn acknowledge(&mut self, handle: RouteHandle) {
         self.taken.push(handle);
     }
@@ -120,13 +113,12 @@ impl Routes {
         self.taken.clear();
     }
 
-    /// Reports changes of this engine's prefix cache to the router.
     pub(crate) fn report_cache_events(&self, log: &KvEventLog) {
         self.dispatcher.apply_cache_events(self.index, log);
     }
 
-    /// A request that was routed here has ended; its origin learns of it after
-    /// its outputs, with [`Routes::notify_origins`].
+    /// Records the end of a request that was routed here. [`Routes::notify_origins`] tells its origin, after its
+    /// outputs.
     pub(crate) fn end(&mut self, origin: usize, handle: RouteHandle, id: &str, output_tokens: u32, failed: bool) {
         self.dispatcher.ended(self.index, handle.number, output_tokens, failed);
         if origin != self.index {
@@ -142,19 +134,19 @@ impl Routes {
         }
     }
 
-    /// Rejects a routed request: it fails at its origin.
+    /// Rejects a routed request, which then fails at its origin.
     pub(crate) fn reject(&self, routed: RoutedRequest) {
         self.dispatcher.cancel(self.index, routed.handle);
         self.lose(routed.origin, routed.handle, routed.request.request_id.into_boxed_str());
     }
 
-    /// Notifies the origin of a request that it is lost here.
+    /// Tells the origin that its request is lost.
     fn lose(&self, origin: usize, handle: RouteHandle, id: Box<str>) {
         _ = self.dispatcher.send(origin, PeerMessage::Lost(handle, id));
     }
 
-    /// Stops serving: aborts the requests that other engines compute for this one, and reports the
-    /// routed requests in `unfinished` as lost, each with its origin and output tokens.
+    /// Stops serving. Aborts the requests that other engines compute for this one, and reports the routed requests
+    /// in `unfinished` as lost. Each of these has its origin and its number of output tokens.
     pub(crate) fn close<'a>(mut self, unfinished: impl Iterator<Item = (RouteHandle, usize, &'a str, u32)>) {
         self.notify_origins();
         for message in self.dispatcher.close(self.index) {

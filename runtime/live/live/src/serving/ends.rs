@@ -8,7 +8,6 @@ use crate::faults::injector::InjectorEvent;
 use crate::requests::{LiveRequest, slot_of};
 use crate::serving::Serving;
 
-/// Why a request is refused.
 pub(crate) struct Refusal {
     pub(crate) code: &'static str,
     pub(crate) message: String,
@@ -34,8 +33,7 @@ impl Serving {
         self.finish_unknown(client, id, FinishReason::Error, Some(&error), now_ns)
     }
 
-    /// Takes requests that the token source refused out of the engine, before the
-    /// step can give them any tokens.
+    /// Removes requests that the token source refused from the engine, before the step can give them tokens.
     pub(super) fn drop_refused(&mut self) -> Vec<(LiveRequest, TokenRefusal)> {
         let mut refused = Vec::new();
         for refusal in self.tokens.take_refusals() {
@@ -47,7 +45,7 @@ impl Serving {
         refused
     }
 
-    /// Ends refused requests with the reason.
+    /// Sends the ends of refused requests, with the reason.
     pub(super) fn send_refusals(
         &mut self,
         refused: Vec<(LiveRequest, TokenRefusal)>,
@@ -87,7 +85,7 @@ impl Serving {
         Ok(self.egress.outputs.send_finish(client, &[id], reason, error, now_ns)?)
     }
 
-    /// Aborts a request, without a message: its frontend knows.
+    /// Aborts a request, without a message, because its frontend knows.
     pub(crate) fn abort_tag(&mut self, tag: u64) {
         if self.drop_request(tag, FinishReason::Abort).is_some() {
             self.egress.set_owes_stats(true);
@@ -113,8 +111,8 @@ impl Serving {
         Ok(())
     }
 
-    /// Aborts a finished prompt whose answer waits for its pages: no decode engine will ask for
-    /// them. Returns false if none of this name does.
+    /// Aborts a finished prompt whose answer waits for its pages: no decode engine will ask for them. Returns
+    /// `false` if no such prompt has this ID.
     pub(crate) fn abort_late(&mut self, id: &str) -> bool {
         let Some(answer) = self.transfers.abort_late(id) else { return false };
         self.stepper.release_held_kv(answer.finished.core);
@@ -122,7 +120,7 @@ impl Serving {
         true
     }
 
-    /// Aborts all of them and notifies their frontends.
+    /// Aborts all finished prompts whose answers wait for pages, and notifies their frontends.
     pub(crate) fn abort_all_late(&mut self, now_ns: u64) -> Result<(), LiveError> {
         for id in self.transfers.late_answers().names() {
             let Some(answer) = self.transfers.abort_late(&id) else { continue };
@@ -133,7 +131,7 @@ impl Serving {
         Ok(())
     }
 
-    /// Forgets a request, and aborts it in the core if that has it still.
+    /// Forgets a request, and aborts it in the core if the core still has it.
     pub(super) fn drop_request(&mut self, tag: u64, reason: FinishReason) -> Option<LiveRequest> {
         let request = self.forget(tag, reason)?;
         if let Some(core) = request.core {
@@ -142,10 +140,10 @@ impl Serving {
         Some(request)
     }
 
-    /// Takes a request that has ended out of all tables.
+    /// Removes a request that has ended from all tables.
     pub(super) fn forget(&mut self, tag: u64, reason: FinishReason) -> Option<LiveRequest> {
         if self.egress.has_kv_events() {
-            // The names of its blocks are known until the request is forgotten.
+            // The names of the request's blocks are known only until it is forgotten.
             self.gather_cache_events();
             self.stepper.forget_events_of(tag);
             self.egress.forget_request(tag);

@@ -1,4 +1,4 @@
-//! Transfers of KV to this engine and from it.
+//! KV transfers to and from this engine.
 
 use vcr_core::plan::RemoteLoad;
 use vcr_transfer::{ErrorKind, Moved, TransferError};
@@ -15,11 +15,11 @@ use crate::kv_transfer::settings::LoadFailurePolicy;
 use crate::requests::RemoteKv;
 use crate::serving::Serving;
 
-/// A request whose KV has not arrived ends with this code.
+/// Error code of a request whose KV has not arrived.
 const LOAD_FAILED: &str = "kv_load_failed";
 
 impl Serving {
-    /// Announces the blocks that the last steps compute for other engines.
+    /// Announces the blocks that the last steps compute for decode engines.
     pub(super) fn prepare_blocks(&mut self) {
         for part in self.transfers.take_computing() {
             let Some(request) = self.requests.get(part.tag) else { continue };
@@ -60,8 +60,8 @@ impl Serving {
         self.transfers.start_load(request, self.stepper.time_scale(), now_ns);
     }
 
-    /// Starts the transfer of a request whose room has named the place of its KV, or ends it with
-    /// the reason.
+    /// Starts the transfer of a request that has learned in its room where its KV is, or ends the request with the
+    /// reason.
     fn start_met(&mut self, met: MeetingResult, now_ns: u64) {
         let MeetingResult { load, outcome } = met;
         let Some(extras) = self.requests.get_mut(load.tag).and_then(|request| request.extras.as_deref_mut()) else {
@@ -97,8 +97,8 @@ impl Serving {
         }
     }
 
-    /// Finishes transfers to this engine, and frees blocks that other engines
-    /// have fetched or whose lease has expired.
+    /// Finishes transfers to this engine, and frees blocks that other engines have fetched or whose lease has
+    /// expired.
     pub(crate) fn finish_transfers(&mut self, now_ns: u64) -> Result<(), LiveError> {
         let (released, is_news) = self.transfers.receive(now_ns)?;
         if is_news {
@@ -120,7 +120,7 @@ impl Serving {
             self.counters.leases_expired += u64::from(released.is_expired);
             if released.is_expired {
                 self.egress.stats().transfers().num_kv_expired_reqs.push(1);
-                // An engine without work has no step that would carry it.
+                // An engine without work makes no step that could carry this statistic.
                 let is_owed = self.egress.stats().reports_transfers();
                 self.egress.set_owes_stats(is_owed || self.egress.owes_stats());
                 tracing::warn!(
@@ -158,7 +158,7 @@ impl Serving {
             LoadEnd { moved: Some(moved), .. } => self.egress.stats().moved(moved),
             LoadEnd { .. } => {}
         }
-        // If it was aborted in the meantime, its blocks are free already.
+        // If the request was aborted in the meantime, its blocks are free already.
         let Some(request) = self.requests.get_mut(end.tag) else { return Ok(()) };
         let Some(error) = end.failure else {
             let remote = request.extras.as_mut().and_then(|extras| extras.remote.take());
@@ -222,7 +222,7 @@ impl Serving {
     }
 }
 
-/// Logs the sizes and times of a transfer whose bytes have moved.
+/// Logs the sizes and times of a finished transfer.
 fn log_moved(rank: u16, request: &str, remote: &RemoteKv, moved: &Moved) {
     let ms = |ns: u64| ns as f64 / 1e6;
     tracing::info!(

@@ -1,8 +1,7 @@
-//! One engine while it serves a frontend: the owners of its state, and the
-//! operations that concern several of them.
+//! One engine while it serves a frontend: the owners of its state, and the operations that involve several of them.
 //!
-//! Each owner keeps its fields to itself. Intake and administration change the
-//! engine through this type; it knows neither of them.
+//! Each owner's fields are private. Intake and administration change the engine through this type, which knows
+//! neither of them.
 
 mod ends;
 mod loads;
@@ -33,10 +32,9 @@ use crate::tokens::Tokens;
 
 pub(crate) use crate::serving::ends::Refusal;
 
-/// The owners of one engine's state.
 pub(crate) struct Serving {
     pub(crate) context: Context,
-    /// State shared with other threads, by engine of the process.
+    /// State shared with other threads, by the engine's index in the process.
     pub(crate) shared: Arc<[Shared]>,
     pub(crate) lifecycle: Lifecycle,
     pub(crate) requests: Requests,
@@ -55,12 +53,12 @@ pub(crate) struct Serving {
 }
 
 impl Serving {
-    /// The part of this engine that other threads see.
+    /// This engine's state for other threads.
     pub(crate) fn shared(&self) -> &Shared {
         &self.shared[self.context.index]
     }
 
-    /// Requests that have not ended, of the engine core and of playback.
+    /// Number of requests in the engine core and in playback that have not ended.
     pub(crate) fn num_unfinished(&self) -> usize {
         match self.stepper.engine().as_vllm() {
             Some(engine) => engine.num_unfinished() + self.player.len(),
@@ -68,7 +66,7 @@ impl Serving {
         }
     }
 
-    /// Whether there is neither a request nor a step in flight.
+    /// Whether there is no request and no step in flight.
     pub(crate) fn is_idle(&self) -> bool {
         self.num_unfinished() == 0 && self.stepper.is_idle()
     }
@@ -79,7 +77,7 @@ impl Serving {
         self.requests.len() >= limits.max_requests || self.requests.prompt_tokens() >= limits.max_prompt_tokens
     }
 
-    /// Whether a request of this name is here, or delegated to another engine.
+    /// Whether a request with this ID is here or delegated to another engine.
     pub(crate) fn has_request(&self, id: &str) -> bool {
         self.requests.find(id).is_some() || self.routes.as_ref().is_some_and(|routes| routes.is_delegated(id))
     }
@@ -97,7 +95,7 @@ impl Serving {
         (&mut self.stepper, &mut self.player, parts)
     }
 
-    /// Decides steps as long as the core may and has work.
+    /// Decides steps as long as the core may decide and has work.
     pub(crate) fn decide_steps(&mut self, now_ns: u64) -> Result<(), LiveError> {
         self.stepper.decide(&mut self.requests, &mut self.transfers, &self.context, now_ns)?;
         self.prepare_blocks();
@@ -143,7 +141,7 @@ impl Serving {
         Ok(())
     }
 
-    /// Sends the gathered outputs and removes the requests that end with them.
+    /// Sends the gathered outputs and removes the requests that have ended.
     fn deliver(
         &mut self,
         results: &StepResults,
@@ -175,7 +173,7 @@ impl Serving {
         self.egress.send_step(self.stepper.engine(), self.player.counts(), details, now_ns, faults)
     }
 
-    /// Sends the statistics of an idle engine, if its last message had others.
+    /// Sends the statistics of an idle engine, if its last message had other ones.
     pub(crate) fn send_owed_stats(&mut self, now_ns: u64) -> Result<(), LiveError> {
         if !self.egress.owes_stats() || !self.is_idle() {
             return Ok(());
@@ -193,14 +191,13 @@ impl Serving {
         self.egress.publish_kv_events(&mut self.faults, self.context.since_start_ns(now_ns))
     }
 
-    /// Takes the changes of the prefix cache since the last call, for the router
-    /// and for subscribers.
+    /// Takes the prefix cache changes since the last call, for the router and for subscribers.
     pub(crate) fn gather_cache_events(&mut self) {
         self.stepper.show_cache_events();
         self.gather_shown_cache_events();
     }
 
-    /// Gathers cache events that the observer of steps has already been shown with a step's result.
+    /// Gathers cache events that the step observer has already seen with the result of a step.
     fn gather_shown_cache_events(&mut self) {
         let Some(log) = self.stepper.cache_events() else { return };
         if let Some(routes) = &self.routes {
@@ -210,20 +207,19 @@ impl Serving {
         self.stepper.clear_cache_events();
     }
 
-    /// Drops the prefix cache; with `preempt_running` running requests are recomputed. `false` if
-    /// blocks are in use.
+    /// Drops the prefix cache; with `preempt_running`, running requests are recomputed. Returns `false` if blocks
+    /// are in use.
     pub(crate) fn reset_prefix_cache(&mut self, preempt_running: bool) -> bool {
         let is_reset = self.stepper.reset_prefix_cache(preempt_running);
         if is_reset {
             self.egress.stats().cache_reset();
-            // The answer to the call may be read before the next step.
+            // A client may act on the answer before the next step.
             self.gather_cache_events();
         }
         is_reset
     }
 
-    /// Leaves the other engines: requests delegated to them are aborted, and
-    /// those computed for them are lost.
+    /// Leaves the other engines. Requests delegated to them are aborted, and requests computed for them are lost.
     pub(crate) fn close_routes(&mut self) {
         let Some(routes) = self.routes.take() else { return };
         let outputs: &Outputs = &self.egress.outputs;
@@ -248,7 +244,7 @@ impl Serving {
         Ok(())
     }
 
-    /// Ends a request with an error; an unused slot is ignored.
+    /// Ends the request in a slot with an error; an unused slot is ignored.
     fn fail_slot(&mut self, slot: u32, now_ns: u64) -> Result<(), LiveError> {
         let found = self.requests.iter().find(|request| slot_of(request.tag) == slot as usize);
         let Some(tag) = found.map(|request| request.tag) else { return Ok(()) };
@@ -258,7 +254,6 @@ impl Serving {
         Ok(())
     }
 
-    /// Stalls or crashes the engine.
     pub(crate) fn apply_fault(&mut self, fault: EngineFault, now_ns: u64) -> Result<(), LiveError> {
         let rank = self.context.rank;
         match fault {
@@ -278,7 +273,7 @@ impl Serving {
         Ok(())
     }
 
-    /// Ends all engines of the process as failed ones.
+    /// Ends all engines of the process because one has failed.
     pub(crate) fn fail_process(&self) {
         for shared in self.shared.iter() {
             shared.fail_soon();

@@ -1,5 +1,4 @@
-//! Steps of the engine core on the clock of the latency model, and the outputs
-//! that they bring.
+//! Steps of the engine core on the clock of the latency model, and their outputs.
 
 pub(crate) mod output;
 pub(crate) mod results;

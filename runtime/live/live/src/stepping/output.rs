@@ -1,5 +1,4 @@
-//! From new tokens of a request to its output message: the common part of
-//! stepping and playback.
+//! Turns new tokens of a request into an output message; used by stepping and playback.
 
 use vcr_core::{AnyEngine, FinishReason as CoreFinish, ServingEngine as _};
 use vcr_wire::{FinishReason, Tensor};
@@ -17,7 +16,6 @@ use crate::stepping::results::StepResults;
 use crate::stepping::turns::end_turn;
 use crate::tokens::Tokens;
 
-/// The state that new outputs change.
 pub(crate) struct OutputParts<'a> {
     pub(crate) context: &'a Context,
     pub(crate) requests: &'a mut Requests,
@@ -29,8 +27,8 @@ pub(crate) struct OutputParts<'a> {
 }
 
 impl OutputParts<'_> {
-    /// Gathers the new `tokens` of a request for its frontend, and returns the
-    /// finish reason if it ends with them.
+    /// Gathers the new `tokens` of a request for its frontend, and returns the finish reason if the request ends
+    /// with them.
     #[inline]
     pub(crate) fn emit(
         &mut self,
@@ -48,7 +46,7 @@ impl OutputParts<'_> {
         self.injector.record(|| InjectorEvent::Emitted { slot: slot_of(tag) as u32, output_tokens });
         let outputs = &mut self.egress.outputs;
         let reports_end = outputs.has_coordinator();
-        // Answers of playback keep their times.
+        // Played-back answers keep their recorded times.
         let is_first = output_tokens as usize == tokens.len() && request.core.is_some();
         if request.is_plain() {
             let with_stop = finish.map(|finish| (finish, stop_reason(finish, tokens, request.eos_token)));
@@ -62,7 +60,7 @@ impl OutputParts<'_> {
             }
             return finish;
         }
-        // A part of a streaming input has been answered, and the request is not over.
+        // For a streaming input, only the answer to one part ends here.
         let goes_on = finish.is_some() && request.is_resumable() && engine.outputs().continuing.contains(&tag);
         let reason = results.finish_of(request, finish, goes_on);
         let sends_stats = self.egress.sends_stats();
@@ -74,7 +72,7 @@ impl OutputParts<'_> {
             sends_stats,
             self.tokens.vocab_size(),
         );
-        // Requests of playback have neither KV nor embeddings here.
+        // Played-back requests have neither KV nor embeddings.
         if let (Some(extras), Some(core)) = (request.extras.as_deref_mut(), request.core) {
             if reason == Some(FinishReason::Length)
                 && let Some(vector) = extras.embedding.take()

@@ -1,4 +1,4 @@
-//! Consequences of new outputs, which follow when all outputs are gathered.
+//! Consequences of new outputs, which are handled when all outputs are gathered.
 
 use vcr_core::RequestId;
 use vcr_wire::FinishReason;
@@ -6,18 +6,16 @@ use vcr_wire::FinishReason;
 use crate::faults::active::EngineFault;
 use crate::requests::LiveRequest;
 
-/// Consequences of the outputs of one step, or of one turn of playback.
 #[derive(Default)]
 pub(crate) struct StepResults {
     /// Requests that ended in the engine, or in playback.
     pub(crate) ended: Vec<(u64, FinishReason)>,
-    /// Requests ended by a fault, which the engine would continue.
+    /// Requests that a fault ended and that the engine would continue.
     pub(crate) failed: Vec<(u64, FinishReason)>,
-    /// Requests that end with a message of their own, after the step's message.
+    /// Requests that end with a separate message after the step's message.
     pub(crate) ended_apart: Vec<(u64, FinishReason)>,
-    /// Held blocks that no decode engine can learn of.
+    /// Held blocks that no decode engine can be told of.
     pub(crate) unheld: Vec<RequestId>,
-    /// Faults of the engine itself.
     pub(crate) faults: Vec<EngineFault>,
 }
 
@@ -27,8 +25,8 @@ impl StepResults {
         !self.ended.is_empty() || !self.failed.is_empty() || !self.ended_apart.is_empty()
     }
 
-    /// The finish reason of a request's new output, unless it continues: the engine's, the recorded
-    /// one, or a fault's.
+    /// The finish reason of a request's new output: the engine's, the recorded one, or a fault's. `None` if the
+    /// request continues.
     pub(crate) fn finish_of(
         &mut self,
         request: &mut LiveRequest,

@@ -1,7 +1,7 @@
 //! The engine core of one engine and the clock of its steps.
 //!
-//! A step starts at the instant at which the one before it ended, not when this thread noticed, so
-//! delays of the thread never accumulate.
+//! A step starts when the step before it ended, not when this thread noticed the end. So delays of the thread never
+//! accumulate.
 
 use std::collections::VecDeque;
 
@@ -28,13 +28,12 @@ use crate::stepping::results::StepResults;
 use crate::stepping::watch::{StepWatch, Submitted};
 use crate::tokens::Tokens;
 
-/// If the loop is late by more than this, it does not catch up but restarts its clock: the process
-/// was suspended, and the missed steps are useless.
+/// If the loop is later than this, it does not catch up but restarts its clock: the process was suspended, and the
+/// missed steps are useless.
 const CATCH_UP_NS: u64 = 1_000_000_000;
 /// Delay beyond which an applied step counts as late.
 const LATE_NS: u64 = 1_000_000;
 
-/// The core, its models, and the steps in flight.
 pub(crate) struct Stepper {
     engine: AnyEngine,
     pause: PauseState,
@@ -42,30 +41,29 @@ pub(crate) struct Stepper {
     latency: Box<dyn LatencyModel>,
     latency_name: String,
     time_scale: f64,
-    /// Time outside of steps, on the clock of the latency model.
+    /// Delays outside of steps, on the clock of the latency model.
     overheads: Overheads,
-    /// The host's launches, where they take time.
+    /// The host's kernel launches, if they take time.
     launches: Option<Launches>,
     /// Steps in flight, oldest first.
     pipeline: VecDeque<Flight>,
-    /// Stages that they go through, where there are several.
+    /// Pipeline stages of the steps, if there are several.
     stages: Option<Pipeline>,
     /// The end of the last applied step, if the next one follows it at once.
     follows_ns: Option<u64>,
     /// Duration of the last applied step.
     last_step_ns: u64,
-    /// Whether anything has changed since no step could be decided.
+    /// Whether anything has changed since the last time that no step could be decided.
     may_decide: bool,
     stalled_until_ns: u64,
-    /// When grammars are compiled, with their requests, in the order of their arrival.
+    /// When the grammars of requests are compiled, with the requests' tags, in the order of arrival.
     compilations: VecDeque<(u64, u64)>,
-    /// Requests whose KV has arrived from a tier; kept for its memory.
+    /// Requests whose KV has arrived from a tier; kept to reuse the allocation.
     loaded: Vec<u64>,
     watch: StepWatch,
 }
 
 impl Stepper {
-    /// An engine without requests.
     pub(crate) fn new(
         engine: AnyEngine,
         policy: Option<Box<dyn SchedulingPolicy>>,
@@ -99,7 +97,7 @@ impl Stepper {
         stepper
     }
 
-    /// Makes the core follow the times of requests, if the latency model has those.
+    /// Makes the core use the times of requests, if the latency model has such times.
     fn apply_request_times(&mut self) {
         let times = self.latency.request_times();
         let Some(engine) = self.engine.as_vllm_mut() else { return };
@@ -110,10 +108,10 @@ impl Stepper {
         }
     }
 
-    /// A host that has launched nothing, at the present scale of time.
+    /// Starts with a host that has launched nothing, at the current time scale.
     fn begin_launches(&mut self) {
         let overheads = self.overheads.scaled(1.0 / self.time_scale);
-        // Launches are known for one stage.
+        // Launches are modelled only for one stage.
         self.launches = match self.stages {
             None => {
                 let is_async = self.engine.as_vllm().is_some_and(|engine| engine.config().async_scheduling());
@@ -123,7 +121,6 @@ impl Stepper {
         };
     }
 
-    /// The core, for reading.
     #[inline]
     pub(crate) fn engine(&self) -> &AnyEngine {
         &self.engine
@@ -133,15 +130,14 @@ impl Stepper {
         self.engine.as_vllm().is_some_and(Engine::has_request_times)
     }
 
-    /// Whether a policy ranks requests.
     pub(crate) fn has_policy(&self) -> bool {
         self.policy.is_some()
     }
 
-    /// Submits a request to the core; `name` is its frontend's for it.
+    /// Submits a request to the core; `name` is the frontend's ID for it.
     ///
     /// # Errors
-    /// Why vLLM would reject it.
+    /// vLLM would reject the request.
     pub(crate) fn submit(&mut self, spec: RequestSpec, name: &str) -> Result<RequestId, RejectReason> {
         let (tag, prompt_tokens, max_tokens) = (spec.tag, spec.prompt.len_tokens(), spec.max_tokens);
         let submitted = self.engine.submit(spec)?;
@@ -152,7 +148,7 @@ impl Stepper {
         Ok(submitted)
     }
 
-    /// Adds the next part of a resumable request's prompt, or its end, unless vLLM would refuse it.
+    /// Adds the next part of a resumable request's prompt, or the end of its input, unless vLLM would refuse it.
     pub(crate) fn extend(&mut self, request: RequestId, input: Option<SessionInput>) -> Result<(), RejectReason> {
         self.engine.as_vllm_mut().ok_or(RejectReason::SessionNotSimulated)?.extend(request, input)?;
         self.may_decide = true;
@@ -165,7 +161,7 @@ impl Stepper {
         self.may_decide = true;
     }
 
-    /// Aborts all requests and reports each by its tag.
+    /// Aborts all requests and reports the tag of each.
     pub(crate) fn abort_all(&mut self, mut aborted: impl FnMut(u64)) {
         let watch = &self.watch;
         let report = |tag| {
@@ -180,12 +176,12 @@ impl Stepper {
         self.may_decide = true;
     }
 
-    /// The engine stops serving.
+    /// Tells the observer that the engine stops serving.
     pub(crate) fn close(&self) {
         self.watch.show(|observer, rank| observer.closed(rank));
     }
 
-    /// The KV of a request has arrived from another engine.
+    /// Handles KV that has arrived from another engine.
     pub(crate) fn finish_load(&mut self, request: Option<RequestId>) {
         if let Some(request) = request {
             self.engine.remote_kv_arrived(request);
@@ -193,7 +189,7 @@ impl Stepper {
         self.may_decide = true;
     }
 
-    /// The KV of a request will not arrive: its prompt is computed here.
+    /// Handles KV that will not arrive: the prompt is computed here.
     pub(crate) fn fail_load(&mut self, request: RequestId) {
         match self.engine.as_vllm_mut() {
             Some(engine) => engine.remote_kv_failed(request),
@@ -203,46 +199,43 @@ impl Stepper {
         self.may_decide = true;
     }
 
-    /// Frees the held blocks of a finished prompt.
     pub(crate) fn release_held_kv(&mut self, request: RequestId) {
         self.engine.release_held_kv(request);
         self.may_decide = true;
     }
 
-    /// Changes of the prefix cache that are not cleared yet, if there are any.
+    /// The recorded prefix cache changes, if there are any.
     pub(crate) fn cache_events(&self) -> Option<&KvEventLog> {
         self.engine.kv_events().filter(|log| !log.is_empty())
     }
 
-    /// Reports those changes to the observer of steps, unless the result of a step has reported
-    /// them.
+    /// Shows these changes to the step observer, unless it has seen them with the result of a step.
     pub(crate) fn show_cache_events(&self) {
         if self.cache_events().is_some() {
             self.watch.show(|observer, rank| observer.cache_changed(rank, &self.engine));
         }
     }
 
-    /// Drops the changes that have been taken.
+    /// Drops the recorded changes, after they have been taken.
     pub(crate) fn clear_cache_events(&mut self) {
         self.engine.clear_kv_events();
     }
 
-    /// Nobody asks for the places of this request's blocks any more.
+    /// Forgets the places of a request's blocks, which are no longer needed.
     pub(crate) fn forget_events_of(&mut self, tag: u64) {
         if let Some(engine) = self.engine.as_vllm_mut() {
             engine.pool_mut().forget_events_of(tag);
         }
     }
 
-    /// Clears the encoder cache.
     pub(crate) fn reset_encoder_cache(&mut self) {
         if let Some(engine) = self.engine.as_vllm_mut() {
             engine.reset_encoder_cache();
         }
     }
 
-    /// Drops the prefix cache; with `preempt_running` running requests are recomputed. `false` if
-    /// blocks are in use.
+    /// Drops the prefix cache; with `preempt_running`, running requests are recomputed. Returns `false` if blocks
+    /// are in use.
     pub(crate) fn reset_prefix_cache(&mut self, preempt_running: bool) -> bool {
         self.may_decide = true;
         match &mut self.engine {
@@ -252,7 +245,6 @@ impl Stepper {
         }
     }
 
-    /// Pauses scheduling.
     pub(crate) fn pause(&mut self, state: PauseState) {
         self.pause = state;
         if let Some(engine) = self.engine.as_vllm_mut() {
@@ -260,7 +252,6 @@ impl Stepper {
         }
     }
 
-    /// Schedules again.
     pub(crate) fn resume(&mut self) {
         self.pause(PauseState::Unpaused);
         self.may_decide = true;
@@ -272,23 +263,20 @@ impl Stepper {
         self.pause != PauseState::Unpaused
     }
 
-    /// The name of the latency model.
     pub(crate) fn latency_name(&self) -> &str {
         &self.latency_name
     }
 
-    /// Replaces the latency model.
     pub(crate) fn set_latency(&mut self, model: Box<dyn LatencyModel>, name: String) {
         (self.latency, self.latency_name) = (model, name);
         self.apply_request_times();
     }
 
-    /// All durations are divided by this.
+    /// The divisor of all durations.
     pub(crate) fn time_scale(&self) -> f64 {
         self.time_scale
     }
 
-    /// Changes the divisor of durations.
     pub(crate) fn set_time_scale(&mut self, time_scale: f64) {
         self.time_scale = time_scale;
         if let Some(engine) = self.engine.as_vllm_mut() {
@@ -302,7 +290,6 @@ impl Stepper {
         self.last_step_ns
     }
 
-    /// Whether no step is in flight.
     pub(crate) fn is_idle(&self) -> bool {
         self.pipeline.is_empty()
     }
@@ -313,7 +300,7 @@ impl Stepper {
         self.stalled_until_ns
     }
 
-    /// Stalls the engine; steps in flight continue afterwards where they were.
+    /// Stalls the engine. The steps in flight continue after the stall.
     pub(crate) fn stall(&mut self, for_ns: u64, now_ns: u64) {
         self.stalled_until_ns = self.stalled_until_ns.max(now_ns.saturating_add(for_ns));
         for (index, flight) in self.pipeline.iter_mut().enumerate() {
@@ -336,12 +323,12 @@ impl Stepper {
         self.pipeline.front().map(|flight| flight.end_ns.max(self.stalled_until_ns))
     }
 
-    /// When the next token of a request with times of its own is due.
+    /// When the next token of a request with its own times is due.
     pub(crate) fn next_token_ns(&self) -> Option<u64> {
         self.engine.as_vllm()?.next_token_ns().map(|due_ns| due_ns.max(self.stalled_until_ns))
     }
 
-    /// Decides steps as long as the core may and has work.
+    /// Decides steps as long as the core may decide and has work.
     pub(crate) fn decide(
         &mut self,
         requests: &mut Requests,
@@ -372,7 +359,7 @@ impl Stepper {
                 self.may_decide = false;
                 break;
             }
-            // The first of several stages may be free.
+            // With several stages, the first one may be free.
             let after_ns = self.pipeline.back().filter(|_| self.stages.is_none()).map(|flight| flight.end_ns);
             let start_ns = after_ns.or(follows_ns).unwrap_or(now_ns);
             self.decide_one(start_ns, requests, transfers, context, now_ns)?;
@@ -384,8 +371,8 @@ impl Stepper {
         Ok(())
     }
 
-    /// Corrects the end of the executing step for the host's launches: its own launch, and the launch of the
-    /// step decided after it. Later steps move with it.
+    /// Corrects the end of the executing step for the host's launches: its own launch, and the launch of the step
+    /// decided after it. Later steps are shifted by the same time.
     fn pace_oldest(&mut self) {
         if self.has_request_times() {
             return;
@@ -472,7 +459,7 @@ impl Stepper {
         let batch = StepBatch { start_ns: since_start_ns, horizon_ns: since_start_ns, shapes: &[shape] };
         let mut durations_ns = Vec::new();
         self.latency.price(&batch, &mut durations_ns)?;
-        // A model prices the first step whatever the horizon.
+        // A model always prices the first step, whatever the horizon is.
         let duration_ns = durations_ns.first().map_or(0, |duration_ns| duration_ns.saturating_add(adapter_ns));
         let duration_ns = duration_ns as f64 / self.time_scale;
         let wait_ns = self.engine.as_vllm_mut().map_or(0, |engine| engine.flush_for_newest(start_ns));
@@ -480,8 +467,7 @@ impl Stepper {
         Ok(())
     }
 
-    /// Adds a step in flight, which starts at the end of the one before if there are several
-    /// stages.
+    /// Adds a step in flight. With several stages, it starts at the end of the step before.
     fn push_in_flight(&mut self, start_ns: u64, duration_ns: u64, shape: StepShape) {
         let flight = match &mut self.stages {
             None => Flight::new(start_ns, duration_ns, shape),
@@ -494,8 +480,8 @@ impl Stepper {
         self.pipeline.push_back(flight);
     }
 
-    /// Takes the oldest step from the pipeline, if it has ended, and has its tokens
-    /// chosen. [`Stepper::apply`] is to follow.
+    /// Takes the oldest step from the pipeline if it has ended, and has its tokens chosen. [`Stepper::apply`] must
+    /// follow.
     pub(crate) fn take_due(
         &mut self,
         requests: &Requests,
@@ -514,7 +500,6 @@ impl Stepper {
         Ok(Some(DueStep { flight, details }))
     }
 
-    /// Applies a step in the core, and gathers its outputs.
     pub(crate) fn apply(&mut self, step: DueStep, parts: &mut OutputParts<'_>, now_ns: u64) -> AppliedStep {
         let DueStep { flight, details } = step;
         let mut results = StepResults::default();
@@ -539,8 +524,7 @@ impl Stepper {
         AppliedStep { flight, details, results }
     }
 
-    /// Counts a step, which must be the one applied last, and lets the next one
-    /// follow it.
+    /// Counts a step, which must be the last one applied, and lets the next step follow it.
     pub(crate) fn finish(&mut self, step: &AppliedStep, counters: &mut Counters, now_ns: u64) {
         let late_ns = now_ns.saturating_sub(step.flight.end_ns);
         counters.late_steps += u64::from(late_ns > LATE_NS);
@@ -555,23 +539,22 @@ impl Stepper {
 }
 
 impl Stepper {
-    /// The grammar of a submitted request is compiled at that time, no earlier than those before
-    /// it.
+    /// Records when the grammar of a submitted request is compiled; not before the grammars of earlier requests.
     pub(crate) fn expect_grammar(&mut self, tag: u64, due_ns: u64) {
         self.compilations.push_back((due_ns, tag));
     }
 
-    /// When KV comes from a tier below the device.
+    /// When KV next arrives from a tier below the device.
     pub(crate) fn next_tier_load_ns(&self) -> Option<u64> {
         self.engine.as_vllm()?.kv_tiers().and_then(KvTiers::next_load_ns)
     }
 
-    /// When the next grammar is compiled.
+    /// When the next compilation of a grammar ends.
     pub(crate) fn next_grammar_ns(&self) -> Option<u64> {
         self.compilations.front().map(|(due_ns, _)| *due_ns)
     }
 
-    /// Sees which grammars are compiled: their requests can be admitted.
+    /// Handles compiled grammars, whose requests can be admitted now.
     pub(super) fn advance_grammars(&mut self, now_ns: u64) {
         while let Some((_, tag)) = self.compilations.pop_front_if(|(due_ns, _)| *due_ns <= now_ns) {
             let engine = self.engine.as_vllm_mut();
@@ -579,7 +562,7 @@ impl Stepper {
         }
     }
 
-    /// Handles arrivals from tiers: their requests can be admitted.
+    /// Handles KV that has arrived from tiers; its requests can be admitted now.
     pub(super) fn advance_tiers(&mut self, now_ns: u64) {
         if let Some(engine) = self.engine.as_vllm_mut()
             && engine.kv_tiers().is_some()
@@ -591,13 +574,13 @@ impl Stepper {
     }
 }
 
-/// A step on the imagined GPU.
+/// A step on the simulated GPU.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Flight {
     pub(super) start_ns: u64,
     pub(super) end_ns: u64,
     pub(super) shape: StepShape,
-    /// Whether its end is right for the host's launches, if they take time.
+    /// Whether the end includes the host's launches, if they take time.
     pub(super) is_paced: bool,
 }
 
@@ -606,20 +589,18 @@ impl Flight {
         Self { start_ns, end_ns: start_ns.saturating_add(duration_ns), shape, is_paced: false }
     }
 
-    /// The step before it ends later by this time, or earlier.
+    /// Moves the step, because the step before it ends later or earlier by this time.
     pub(super) fn shift(&mut self, by_ns: i64) {
         self.start_ns = self.start_ns.saturating_add_signed(by_ns);
         self.end_ns = self.end_ns.saturating_add_signed(by_ns);
     }
 }
 
-/// A step that has ended and is to be applied.
 pub(crate) struct DueStep {
     pub(super) flight: Flight,
     pub(super) details: Option<IterationDetails>,
 }
 
-/// A step whose outputs have been gathered.
 pub(crate) struct AppliedStep {
     pub(super) flight: Flight,
     pub(crate) details: Option<IterationDetails>,
@@ -627,7 +608,6 @@ pub(crate) struct AppliedStep {
 }
 
 impl AppliedStep {
-    /// Its duration on the clock of the latency model.
     pub(crate) fn duration_ns(&self) -> u64 {
         self.flight.end_ns - self.flight.start_ns
     }

@@ -1,9 +1,9 @@
-//! Answers of resumable requests, one after the other.
+//! Consecutive answers of resumable requests.
 
 use crate::requests::{LiveRequest, Turn};
 use crate::tokens::{Asked, Tokens, content_seed};
 
-/// Lets the token source begin with the answer to a part of a prompt.
+/// Makes the token source begin the answer to a part of a prompt.
 pub(crate) fn begin_turn(request: &mut LiveRequest, turn: &Turn, tokens: &mut Tokens) {
     let Turn { part, params, structured_output } = turn;
     request.output_tokens = 0;
@@ -27,8 +27,7 @@ pub(crate) fn begin_turn(request: &mut LiveRequest, turn: &Turn, tokens: &mut To
     });
 }
 
-/// An answer has ended, and the request continues: with the part that has arrived, or with the next
-/// one.
+/// Handles the end of an answer whose request continues, with the part that has arrived or with the next one.
 pub(crate) fn end_turn(request: &mut LiveRequest, tokens: &mut Tokens) {
     let Some(turns) = request.turns() else { return };
     let next = turns.queued.pop_front();

@@ -1,38 +1,38 @@
-//! Steps of an engine for an observer.
+//! Observation of an engine's steps.
 
 use std::fmt;
 use std::sync::Arc;
 
 use vcr_core::{AnyEngine, ServingEngine};
 
-/// What an observer looks at, each with those before it.
+/// What an observer wants to see; each level includes those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
 pub enum Sees {
     /// Ends of steps, and stalls.
     Steps,
     /// Requests, and engines when they decide and apply steps.
     Requests,
-    /// Their KV events.
+    /// KV events of engines.
     Engines,
 }
 
 /// A request that has entered an engine.
 #[derive(Clone, Copy, Debug)]
 pub struct Submitted<'a> {
-    /// The engine's name for it.
+    /// The engine's tag of the request.
     pub tag: u64,
-    /// Its frontend's.
+    /// The frontend's ID of the request.
     pub name: &'a str,
-    /// Tokens of its prompt.
+    /// Number of prompt tokens.
     pub prompt_tokens: u32,
-    /// Limit of its output tokens.
+    /// Maximum number of output tokens.
     pub max_tokens: u32,
 }
 
-/// Observes the steps of engines on their threads. Each engine reports its steps in order, and waits
-/// meanwhile. Times are nanoseconds of the system's monotonic clock.
+/// Observes the steps of engines, on the engines' threads. Each engine reports its steps in order and waits until
+/// the call returns. Times are nanoseconds of the system's monotonic clock.
 pub trait StepObserver: fmt::Debug + Send + Sync {
-    /// What it looks at. Asked once, before an engine serves.
+    /// What the observer wants to see. Asked once, before an engine serves.
     fn sees(&self) -> Sees;
 
     /// A request entered an engine.
@@ -41,16 +41,16 @@ pub trait StepObserver: fmt::Debug + Send + Sync {
     /// A request was removed from an engine before its end.
     fn aborted(&self, rank: u16, tag: u64);
 
-    /// An engine decided a step, or only to preempt.
+    /// An engine decided a step, or only preempted requests.
     fn scheduled(&self, rank: u16, engine: &dyn ServingEngine);
 
-    /// The oldest step in flight has ended, and is applied next.
+    /// The oldest step in flight has ended and will be applied next.
     fn ended(&self, rank: u16, start_ns: u64, end_ns: u64, engine: &AnyEngine);
 
-    /// It was applied. The engine has its KV events.
+    /// This step was applied. The engine still has its KV events.
     fn applied(&self, rank: u16, start_ns: u64, end_ns: u64, engine: &dyn ServingEngine);
 
-    /// An engine forgets its KV events between results of steps. It has them still.
+    /// An engine is about to forget KV events that no step's result has shown.
     fn cache_changed(&self, rank: u16, engine: &dyn ServingEngine);
 
     /// A fault stalls an engine.
@@ -60,7 +60,6 @@ pub trait StepObserver: fmt::Debug + Send + Sync {
     fn closed(&self, rank: u16);
 }
 
-/// The observer of one engine, if it has one.
 pub(crate) struct StepWatch {
     observer: Option<Arc<dyn StepObserver>>,
     sees: Sees,
@@ -73,12 +72,12 @@ impl StepWatch {
         Self { observer: observer.cloned(), sees, rank }
     }
 
-    /// Whether the engine is to record its KV events for the observer.
+    /// Whether the engine must record its KV events for the observer.
     pub(crate) fn sees_engines(&self) -> bool {
         self.sees >= Sees::Engines
     }
 
-    /// Shows something of engines or requests.
+    /// Shows something about engines or requests.
     #[inline]
     pub(crate) fn show(&self, show: impl FnOnce(&dyn StepObserver, u16)) {
         if let Some(observer) = self.observer.as_deref().filter(|_| self.sees >= Sees::Requests) {
@@ -86,7 +85,7 @@ impl StepWatch {
         }
     }
 
-    /// Shows something of steps.
+    /// Shows something about steps.
     #[inline]
     pub(crate) fn show_always(&self, show: impl FnOnce(&dyn StepObserver, u16)) {
         if let Some(observer) = self.observer.as_deref() {

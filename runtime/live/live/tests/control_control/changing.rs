@@ -1,4 +1,4 @@
-//! Changes from outside, while engines wait and at their end.
+//! Changes through the control plane, while engines wait and when they end.
 
 use serde_json::json;
 
@@ -78,7 +78,7 @@ fn a_guest_gets_its_configuration() {
     site.end();
 }
 
-/// A page in a browser on this machine could reach the loopback address.
+/// A web page in a browser on this machine could reach the loopback address.
 #[test]
 fn web_pages_change_nothing() {
     let site = Site::waiting(1);

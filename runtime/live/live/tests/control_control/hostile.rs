@@ -1,4 +1,4 @@
-//! Clients that mean no good, or do not know better.
+//! Malicious and mistaken clients.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -12,7 +12,7 @@ use crate::{PATIENCE, Site};
 const CHANGES: [&str; 7] =
     ["/latency", "/time-scale", "/faults", "/pause", "/resume", "/reset-prefix-cache", "/shutdown"];
 
-/// Bytes of any kind, and JSON that is nearly right.
+/// Arbitrary bytes, and JSON that is almost valid.
 fn body() -> impl Strategy<Value = Vec<u8>> {
     let key = prop_oneof![
         Just("model".to_owned()),
@@ -69,7 +69,6 @@ fn bodies_have_a_limit() {
     site.end();
 }
 
-/// Input that is not HTTP ends only its connection.
 #[test]
 fn bytes_that_are_no_request_end_their_connection_only() {
     let site = Site::waiting(1);
@@ -77,7 +76,7 @@ fn bytes_that_are_no_request_end_their_connection_only() {
     let run = runner.run(&prop::collection::vec(any::<u8>(), 0..300), |bytes| {
         let mut stream = TcpStream::connect(site.admin).expect("it listens");
         stream.set_read_timeout(Some(PATIENCE)).expect("it can be set");
-        // It may hang up before it has taken all.
+        // The server may close the connection before it has read everything.
         _ = stream.write_all(&bytes);
         _ = stream.shutdown(Shutdown::Write);
         let mut answer = Vec::new();
@@ -91,7 +90,7 @@ fn bytes_that_are_no_request_end_their_connection_only() {
     site.end();
 }
 
-/// Half a request holds up neither others nor the end.
+/// Slow clients hold up neither other clients nor the end of the server.
 #[test]
 fn slow_clients_hold_nobody_up() {
     let site = Site::waiting(1);

@@ -22,12 +22,12 @@ use vcr_live::{
 };
 use vcr_wire::Dtype;
 
-/// Long enough for a machine that is busy with something else.
+/// Long enough even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Nothing listens there, so engines wait.
+/// Nothing listens at this address, so engines wait.
 const UNUSED_ADDRESS: &str = "tcp://127.0.0.1:1";
 
-/// Every step takes this number of nanoseconds.
+/// A latency model whose steps all take this number of nanoseconds.
 struct Fixed(u64);
 
 impl LatencyModel for Fixed {
@@ -41,8 +41,7 @@ fn fixed(step_ns: u64) -> LatencyFactory {
     Arc::new(move |_| Ok(Box::new(Fixed(step_ns))))
 }
 
-/// Knows models that are numbers of milliseconds, one that cannot be made, and
-/// guests.
+/// Reads numbers of milliseconds, one model that cannot be made, and guests.
 fn reader() -> LatencyReader {
     Arc::new(|text, config| {
         if let Some(config) = config {
@@ -111,7 +110,7 @@ fn config(handshake_address: &str, num_ranks: u16) -> LiveConfig {
     }
 }
 
-/// Engines with both parts of their control plane.
+/// Engines and both parts of their control plane.
 struct Site {
     engines: LiveEngines,
     control: ControlPlane,
@@ -155,7 +154,6 @@ impl Site {
         Answer::of(request.send(body).expect("an answer comes"))
     }
 
-    /// Waits until `holds` for all engines.
     #[track_caller]
     fn wait_until(&self, holds: impl Fn(&Snapshot) -> bool) {
         let end = Instant::now() + PATIENCE;
@@ -172,7 +170,6 @@ impl Site {
     }
 }
 
-/// The response.
 #[derive(Debug)]
 struct Answer {
     status: u16,
@@ -194,14 +191,14 @@ impl Answer {
         serde_json::from_str(&self.text).expect("it is JSON")
     }
 
-    /// An answer of `status` with results.
+    /// Checks the status of the answer.
     #[track_caller]
     fn of_status(self, status: u16) -> Self {
         assert_eq!(self.status, status, "{self:?}");
         self
     }
 
-    /// An error of `status`, as `error` and `hint`.
+    /// Checks that the answer is an error with this status, and returns its `error` and `hint`.
     #[track_caller]
     fn error(self, status: u16) -> (String, String) {
         let json = self.of_status(status).json();

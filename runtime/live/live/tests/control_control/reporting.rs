@@ -1,4 +1,4 @@
-//! Reports, which change nothing.
+//! Routes that only report.
 
 use std::collections::BTreeSet;
 
@@ -34,8 +34,7 @@ fn metrics_are_openmetrics_text() {
     site.end();
 }
 
-/// Each name is stated once, with help and type before its samples, as the format
-/// demands.
+/// As the format demands, each family occurs once, with its help and type before its samples.
 #[test]
 fn metric_families_are_whole() {
     let site = Site::waiting(3);
@@ -87,7 +86,7 @@ fn engines_are_reported_in_full() {
     site.end();
 }
 
-/// The part that may be reached from elsewhere changes nothing.
+/// The metrics part may be reached from other machines, so it changes nothing.
 #[test]
 fn the_metrics_part_has_nothing_else() {
     let site = Site::waiting(1);

@@ -1,4 +1,4 @@
-//! Engines that serve: reports and commands.
+//! Reports and commands of engines that serve.
 
 use vcr_wire::Protocol as _;
 use vcr_wire::*;
@@ -16,7 +16,6 @@ fn listener(engines: u16) -> FrontendListener {
     FrontendListener::bind(&Transport::new(), config).expect("there are free ports")
 }
 
-/// Engines and their frontend.
 fn serving(num_ranks: u16) -> (Site, FrontendLink) {
     let listener = listener(num_ranks);
     let site = Site::behind(listener.handshake_address(), num_ranks);
@@ -25,7 +24,7 @@ fn serving(num_ranks: u16) -> (Site, FrontendLink) {
     (site, frontend)
 }
 
-/// Asks an engine for tokens, and waits for the end of that.
+/// Sends a request, and waits until it has ended.
 fn generate(frontend: &FrontendLink, rank: u16, id: &str, max_tokens: u32) {
     let request = EngineCoreRequest {
         request_id: id.to_owned(),

@@ -74,11 +74,11 @@ fn messages_are_dropped_doubled_and_late() {
     assert_eq!(in_order_of_coming("reorder:by=200ms,nth=2,count=1"), (overtaken.to_vec(), Some(3)));
 }
 
-/// Two frames of one output differ in their times anyway, so the fault is undone at every offset in
-/// turn: at exactly one of them the message is intact again.
+/// Two frames of one output have different times, so the test undoes the fault at every offset in turn: the message
+/// is intact at exactly one of them.
 #[test]
 fn a_corrupt_message_differs_in_one_byte() {
-    // With this seed the changed byte is not part of a time.
+    // With this seed, the fault does not change a byte of a time.
     let first_frame = |config| {
         let bench = Bench::new(LiveConfig { seed: 1, ..config });
         bench.add("a", &prompt(20), 1);
@@ -111,8 +111,7 @@ fn a_corrupt_message_differs_in_one_byte() {
     assert_eq!(restores.len(), 1, "{restores:?}");
 }
 
-/// Ends that are not part of a step, and answers of utility calls, go over the
-/// same connection.
+/// Ends outside of a step, and answers to utility calls, use the same connection.
 #[test]
 fn nothing_overtakes_a_late_message() {
     let bench = Bench::new(with(&["late:by=300ms,count=1"]));
@@ -138,7 +137,7 @@ fn a_slow_socket_and_a_slow_start_take_their_time() {
     assert!(began.elapsed() >= Duration::from_millis(200));
     let began = Instant::now();
     assert_eq!(bench.run("a", &prompt(20), 5).len(), 5);
-    // Five messages of some 500 bytes.
+    // Five messages of some 500 bytes each.
     assert!(began.elapsed() >= Duration::from_millis(100), "{:?}", began.elapsed());
 }
 
@@ -180,7 +179,6 @@ fn faults_and_times_change_while_it_runs() {
     assert_eq!(bench.collect(&["e"]).remove(0).tokens.len(), 2);
 }
 
-/// A guest injects the same faults as a rule.
 #[test]
 fn an_injector_decides_by_what_it_hears() {
     use vcr_core::fault::{FailureInjector, FaultAction, FaultBatch, FaultError, FaultEvent};
@@ -210,8 +208,8 @@ fn an_injector_decides_by_what_it_hears() {
     assert_eq!(bench.call("is_sleeping", vec![]), Ok(false.into()));
 }
 
-/// A rejected request never occupies a slot: rules that count must wait for the next one, and an
-/// injector must not see a slot that never ends.
+/// A rejected request never occupies a slot: rules that count wait for the next request, and an injector sees no
+/// slot that never ends.
 #[test]
 fn a_rejected_request_uses_up_neither_faults_nor_slots_nor_outputs() {
     use std::sync::Mutex;
@@ -252,7 +250,7 @@ fn a_rejected_request_uses_up_neither_faults_nor_slots_nor_outputs() {
     assert_eq!(events[..3], ["0 arrived a", "0 ended", "0 arrived b"]);
 }
 
-/// As in vLLM: waiting clients are notified that the engine has failed.
+/// As in vLLM, waiting clients are told that the engine has failed.
 #[test]
 fn an_engine_that_cannot_go_on_says_so() {
     struct Fails;
@@ -269,7 +267,7 @@ fn an_engine_that_cannot_go_on_says_so() {
     assert!(error.contains("fails") && error.contains("on purpose"), "{error}");
 }
 
-/// Also to the frontends of the other engines that end with it.
+/// The frontends of the engines that end with the failed one are told too.
 #[test]
 fn an_engine_that_cannot_go_on_takes_the_others_with_it() {
     struct Fails;
@@ -312,7 +310,7 @@ fn a_bug_of_an_engine_leaves_nobody_waiting() {
     assert_eq!(error, "engine 0 panicked; this is a bug of vcr");
 }
 
-/// A frontend that counts on an engine would wait for it.
+/// A frontend that counted on the engine would wait for it.
 #[test]
 fn an_engine_that_cannot_be_made_never_joins_its_frontend() {
     let folder = tempfile::tempdir().expect("there is room");
@@ -325,8 +323,8 @@ fn an_engine_that_cannot_be_made_never_joins_its_frontend() {
 }
 
 impl Bench {
-    /// Receives until N engines have reported that they are dead; nothing else
-    /// ends a request meanwhile.
+    /// Receives messages until `expected` engines have reported that they are dead. No request may end in the
+    /// meantime.
     fn deaths(&self, expected: usize) -> usize {
         let mut deaths = 0;
         while deaths < expected {

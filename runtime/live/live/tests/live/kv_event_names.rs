@@ -1,6 +1,6 @@
 //! KV events with groups of layers and drafters, compared with vLLM's scheduler.
 //!
-//! `data/kv_events.jsonl` is written by `tests/oracle/events/event_hashes.py` with vLLM 0.33.0.
+//! `tests/oracle/events/event_hashes.py` has written `data/kv_events.jsonl` with vLLM 0.33.0.
 
 use serde_json::{Value as Json, json};
 use vcr_core::{Drafter, KvCacheGroup, KvCacheKind};
@@ -70,7 +70,7 @@ fn request_of(id: &str, asked: &Json) -> EngineCoreRequest {
     }
 }
 
-/// Tokens as runs of numbers that follow each other.
+/// Tokens as runs of consecutive numbers: first number and length.
 fn runs(tokens: &[u32]) -> Json {
     let mut out: Vec<[u32; 2]> = Vec::new();
     for &token in tokens {
@@ -96,7 +96,7 @@ fn key(value: &Value) -> Json {
     }
 }
 
-/// An event as the recording has it.
+/// An event in the form of the recording.
 fn written(event: &KvEvent) -> Json {
     let mut line = match event {
         KvEvent::BlockRemoved(removed) => json!({
@@ -123,7 +123,7 @@ fn written(event: &KvEvent) -> Json {
     line
 }
 
-/// Every event of every kind of groups and drafters has vLLM's hashes, parents, tokens and keys, in vLLM's order.
+/// Events have vLLM's hashes, parents, tokens and keys, in vLLM's order, for all kinds of groups and drafters.
 #[test]
 fn events_are_those_of_vllm_with_groups_and_drafters() {
     let recording = include_str!("data/kv_events.jsonl");
@@ -162,7 +162,7 @@ fn events_are_those_of_vllm_with_groups_and_drafters() {
     assert!(events > 1000, "the recording has only {events}");
 }
 
-/// Outputs complete blocks, too; only the sequence knows their names, also after an eviction.
+/// Outputs complete blocks too. Only the sequence determines their hashes, even after an eviction.
 #[test]
 fn who_listens_knows_what_groups_have_cached() {
     let groups = ["full", "sliding_window:20"].map(|text| text.parse().expect("it is a group")).to_vec();

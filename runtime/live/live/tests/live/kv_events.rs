@@ -51,8 +51,7 @@ fn stored(batch: &KvEventBatch) -> Vec<&BlockStored> {
         .collect()
 }
 
-/// Subscriptions take a moment, and nothing reports their completion: until then batches are
-/// missed, which the replay shows, too.
+/// Waits until the subscription works. Nothing reports that, and earlier batches are missed.
 pub(super) fn subscribed(bench: &Bench, subscriber: &KvEventSubscriber) -> u64 {
     for index in 0..200u32 {
         bench.run(&format!("probe{index}"), &[5000 + index; 16], 2);
@@ -63,7 +62,7 @@ pub(super) fn subscribed(bench: &Bench, subscriber: &KvEventSubscriber) -> u64 {
     panic!("the subscriber hears nothing");
 }
 
-/// The hashes are vLLM's: they equal the reference vectors.
+/// The hashes equal vLLM's reference vectors.
 #[test]
 fn blocks_have_the_names_that_vllm_gives_them() {
     let (bench, subscriber) = with_events(|_| {});
@@ -72,13 +71,13 @@ fn blocks_have_the_names_that_vllm_gives_them() {
     let (sequence, batch) = next(&subscriber);
     assert_eq!((sequence, batch.data_parallel_rank), (start, Some(0)));
     let [block] = stored(&batch)[..] else { panic!("one block is full: {batch:?}") };
-    // The last 8 bytes of the SHA-256 of tokens 1 to 16 behind vLLM's own seed.
+    // The last 8 bytes of the SHA-256 of vLLM's own seed and tokens 1 to 16.
     assert_eq!(block.block_hashes, [BlockHash::Int(0x137b_b037_547f_4caf)]);
     assert_eq!((block.parent_block_hash.as_ref(), block.token_ids.as_slice()), (None, &prompt(16)[..]));
     assert_eq!((block.block_size, block.medium.as_deref()), (16, Some("GPU")));
 }
 
-/// A model of the cache built only from events must equal the engine's.
+/// A copy of the cache that is built only from events equals the engine's cache.
 #[test]
 fn who_listens_knows_what_is_cached() {
     let (bench, subscriber) = with_events(|config| {
@@ -112,7 +111,7 @@ fn who_listens_knows_what_is_cached() {
     }
     assert!(evicted > 0, "the cache is too small for all");
     assert_eq!(known.len(), 1, "the reset was reported");
-    // Asked for again, everything comes again.
+    // A replay sends the same batches again.
     let replayed = replayed(&subscriber, expected - 2);
     assert_eq!(replayed.iter().map(|(sequence, _)| *sequence).collect::<Vec<_>>(), [expected - 2, expected - 1]);
 }
@@ -150,7 +149,7 @@ fn lost_events_leave_a_gap_that_a_replay_fills() {
     assert_eq!(stored(&replayed[0].1)[0].token_ids, prompt(16));
 }
 
-/// Adapters, salts and sessions are in the names and in separate fields.
+/// Adapters, salts and sessions are part of the hashes, and are in separate fields.
 #[test]
 fn keys_go_with_the_blocks() {
     let (bench, subscriber) = with_events(|_| {});
@@ -174,8 +173,8 @@ fn keys_go_with_the_blocks() {
     assert_ne!(plain[0].block_hashes, blocks[0].block_hashes);
 }
 
-/// A block with a part of an image has the image's name and its offset relative to the block;
-/// blocks before it are those of any prompt.
+/// The extra key of a block with a part of an image has the image's name and its offset relative to the block.
+/// Earlier blocks have no extra key.
 #[test]
 fn images_go_with_the_blocks_that_they_lie_in() {
     let (bench, subscriber) = with_events(|_| {});
@@ -196,7 +195,7 @@ fn images_go_with_the_blocks_that_they_lie_in() {
     let key = |offset: i64| Some(vec![Value::Array(vec!["cat".into(), Value::Int(offset.into())])]);
     let keys = cat.extra_keys.clone().expect("they are there");
     assert_eq!(keys, [None, key(4), key(-12), None]);
-    // The first block is cached already, and the others follow it.
+    // The first block is cached already and becomes the parent of the others.
     let dog = with_image("b", "dog");
     assert_eq!((dog.block_hashes.len(), &dog.parent_block_hash), (3, &cat.block_hashes.first().cloned()));
     for (one, other) in dog.block_hashes.iter().zip(&cat.block_hashes[1..]) {

@@ -1,4 +1,4 @@
-//! Bad input, floods, and disconnected frontends.
+//! Invalid input, floods of requests, and disconnected frontends.
 
 use super::*;
 use vcr_wire::Protocol as _;
@@ -23,7 +23,7 @@ fn a_message_that_is_none_is_counted_and_others_go_on() {
     assert_eq!(counters.malformed, 7);
 }
 
-/// Its sender waits for an answer.
+/// The frontend waits for an answer.
 #[test]
 fn a_request_that_cannot_be_decoded_is_answered() {
     let bench = Bench::new(config());
@@ -72,7 +72,7 @@ fn a_second_request_of_a_name_does_not_disturb_the_first() {
     assert_eq!(bench.run("a", &prompt(20), 2).len(), 2, "the name is free again");
 }
 
-/// At the limit requests wait at their sender; no request is lost.
+/// At the limit, requests wait at their sender and none is lost.
 #[test]
 fn a_flood_waits_at_its_sender() {
     let mut config = config();
@@ -93,8 +93,8 @@ fn a_flood_waits_at_its_sender() {
     assert!(counters.full > 0 && counters.refused == 0, "{counters:?}");
 }
 
-/// While it is paused nothing ends, and the call that resumes it comes behind
-/// the flood: so requests beyond the limit are refused.
+/// No request ends while the engine is paused, and the call that resumes it arrives after the flood. So requests
+/// beyond the limit are refused.
 #[test]
 fn a_paused_engine_at_its_limit_can_be_resumed() {
     let mut config = config();
@@ -146,8 +146,7 @@ fn a_shutdown_aborts_or_waits() {
     bench.stop().expect("it ends well");
 }
 
-/// Its requests are dropped, and a new frontend at the same place gets the
-/// engine back.
+/// The requests of the lost frontend are dropped, and a new frontend at the same address gets the engine back.
 #[test]
 fn a_frontend_that_comes_back_finds_its_engine() {
     let folder = tempfile::tempdir().expect("there is room");
@@ -173,14 +172,14 @@ fn a_frontend_that_comes_back_finds_its_engine() {
     engines.wait().expect("it ends well");
 }
 
-/// Its requests have another meaning; a newer version's requests only have more fields.
+/// An older frontend's requests have another meaning. A newer one's only have more fields.
 #[test]
 fn an_older_frontend_is_refused_and_a_newer_one_served() {
     for (len, is_served) in [(19, false), (20, true), (25, true)] {
         let bench = Bench::new(config());
         let mut payload = Vec::new();
         add("a", &prompt(20), 2).encode(&mut payload, bench.rules);
-        // The header of an array of 22, and the elements that are nil anyway.
+        // The payload starts with the header of an array of 22 elements, the last of which are nil.
         assert_eq!(payload[..3], [0xdc, 0, 22]);
         payload[2] = len;
         if len < 22 {

@@ -1,4 +1,4 @@
-//! Engines of ours behind a frontend of ours, over real sockets.
+//! Engines and a frontend of this repository, connected by real sockets.
 
 mod faults;
 mod kv_event_names;
@@ -28,12 +28,12 @@ use vcr_live::*;
 use vcr_wire::Protocol as _;
 use vcr_wire::*;
 
-/// Far longer than anything takes on a machine that works.
+/// Far longer than any test takes.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Long enough for a message that must not come.
+/// Long enough to see that no message comes.
 const MOMENT: Duration = Duration::from_millis(100);
 
-/// Every step takes as long.
+/// A latency model whose steps all take this number of nanoseconds.
 struct Constant(u64);
 
 impl LatencyModel for Constant {
@@ -46,7 +46,7 @@ fn constant(step_ns: u64) -> LatencyFactory {
     Arc::new(move |_| Ok(Box::new(Constant(step_ns))))
 }
 
-/// An engine without any delay, to be changed by a test.
+/// The default configuration of the tests: an engine without delays.
 fn config() -> LiveConfig {
     let engine = EngineConfigInput { max_model_len: Some(4096), ..EngineConfigInput::default() };
     LiveConfig {
@@ -99,7 +99,7 @@ fn engine_config(input: EngineConfigInput) -> EngineConfig {
     EngineConfig::new(input).expect("the settings are valid")
 }
 
-/// Engines and the frontend they serve.
+/// Engines and their frontend.
 struct Bench {
     frontend: FrontendLink,
     engines: Option<LiveEngines>,
@@ -149,7 +149,7 @@ impl Bench {
         self.send(add(id, prompt, max_tokens));
     }
 
-    /// The next message that is one of outputs, statistics alone passed over.
+    /// The next message with outputs. Messages with only statistics are skipped.
     fn next(&self) -> EngineCoreOutputs {
         let end = Instant::now() + PATIENCE;
         while Instant::now() < end {
@@ -164,7 +164,7 @@ impl Bench {
         panic!("nothing came");
     }
 
-    /// All outputs until each of `ids` has ended, one for each request.
+    /// Collects the outputs of the requests `ids` until all have ended.
     fn collect(&self, ids: &[&str]) -> Vec<Collected> {
         let mut all: Vec<_> = ids.iter().map(|id| Collected { id: (*id).to_owned(), ..Collected::default() }).collect();
         while all.iter().any(|one| one.finish.is_none()) {
@@ -178,7 +178,7 @@ impl Bench {
         all
     }
 
-    /// As [`Bench::collect`], passing over outputs of other requests.
+    /// Like [`Bench::collect`], but skips the outputs of other requests.
     fn collect_some(&self, ids: &[&str]) -> Vec<Collected> {
         let mut all: Vec<_> = ids.iter().map(|id| Collected { id: (*id).to_owned(), ..Collected::default() }).collect();
         while all.iter().any(|one| one.finish.is_none()) {
@@ -192,13 +192,11 @@ impl Bench {
         all
     }
 
-    /// The output tokens of one request.
     fn run(&self, id: &str, prompt: &[u32], max_tokens: u32) -> Vec<u32> {
         self.add(id, prompt, max_tokens);
         self.collect(&[id]).remove(0).tokens
     }
 
-    /// The answer of a utility call.
     fn call(&self, method: &str, args: Vec<Value>) -> Result<Value, String> {
         let call_id = Integer::from(7u64);
         self.send(Request::Utility(UtilityCall { client_index: 0, call_id, method: method.to_owned(), args }));
@@ -215,7 +213,7 @@ impl Bench {
         }
     }
 
-    /// Waits until a snapshot of engine 0 is as wanted.
+    /// Waits until `is_so` holds for a snapshot of engine 0, and returns the snapshot.
     fn wait_for(&self, what: &str, is_so: impl Fn(&Snapshot) -> bool) -> Snapshot {
         let end = Instant::now() + PATIENCE;
         loop {
@@ -237,7 +235,6 @@ impl Bench {
         }
     }
 
-    /// Ends the engines and returns their result.
     fn stop(mut self) -> Result<(), LiveError> {
         self.handle().shut_down();
         self.engines.take().expect("they run until the end").wait()
@@ -256,7 +253,6 @@ impl Drop for Bench {
     }
 }
 
-/// Outputs of a request.
 #[derive(Default)]
 struct Collected {
     id: String,
@@ -269,8 +265,8 @@ fn ipc(folder: &Path, name: &str) -> String {
     format!("ipc://{}/{name}", folder.display())
 }
 
-/// A frontend whose data goes by a folder of the name `place`: the next one of
-/// the same engines has another.
+/// A frontend whose data sockets are in the subfolder `place`. The next frontend of the same engines uses another
+/// subfolder.
 fn listen(folder: &Path, place: &str, engines: u16) -> FrontendListener {
     let data = folder.join(place);
     std::fs::create_dir(&data).expect("there is room");

@@ -1,8 +1,8 @@
-//! Time outside steps, in real time: only the order of events is checked, not durations.
+//! Delays outside of steps, in real time: only the order of events is checked, not durations.
 
 use super::*;
 
-/// A step takes 2 ms; a prompt token on its way to the queue `token_ns`.
+/// A step takes 2 ms, and each prompt token delays the arrival in the queue by `token_ns`.
 fn slow_arrivals(token_ns: u64) -> LiveConfig {
     let overheads = Overheads { arrival_per_prompt_token_ps: token_ns * 1000, ..Overheads::default() };
     LiveConfig { latency: constant(2_000_000), overheads, ..config() }
@@ -69,7 +69,7 @@ fn a_step_takes_as_long_as_its_launch() {
     let bench = Bench::new(LiveConfig { latency: constant(1_000_000), overheads, ..config() });
     bench.run("a", &prompt(20), 8);
     let busy_ns = |busy_ns| bench.wait_for("all steps are counted", |snapshot| snapshot.counters.busy_ns >= busy_ns);
-    // The prompt's step with its launch, and seven decodes.
+    // The step of the prompt with its launch, and seven decode steps.
     assert_eq!(busy_ns(16_000_000).counters.busy_ns, 16_000_000);
 }
 
@@ -90,7 +90,7 @@ fn requests_with_structured_outputs_wait_for_their_grammar() {
     assert!(start.elapsed() < Duration::from_nanos(grammar_compile_ns), "others do not wait");
     assert_eq!(bench.collect(&["a"]).remove(0).tokens.len(), 3);
     assert!(start.elapsed() >= Duration::from_nanos(grammar_compile_ns), "it does");
-    // A request aborted while it waits leaves nothing behind.
+    // A request that is aborted while it waits leaves nothing behind.
     bench.send(structured("c"));
     bench.send(Request::Abort(vec!["c".to_owned()]));
     bench.wait_for("it is gone", |snapshot| snapshot.num_waiting == 0 && snapshot.counters.aborted == 1);

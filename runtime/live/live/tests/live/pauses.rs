@@ -35,7 +35,7 @@ fn wait_answers_when_all_have_ended() {
         finished |= outputs.outputs.iter().any(|output| output.finish_reason.is_some());
     }
     assert!(finished, "the request under way was waited for");
-    // Queued, not refused: that is for pauses of users.
+    // The request is queued. Only pauses by users refuse requests.
     bench.add("b", &prompt(20), 2);
     bench.nothing_comes();
     bench.send(Request::Utility(utility("resume_scheduler", vec![])));
@@ -75,7 +75,7 @@ fn sleep_and_wake_up() {
     assert!(bench.call("sleep", vec![1u64.into(), "deep".into()]).unwrap_err().contains("Invalid pause mode: deep"));
 }
 
-/// vllm-rs up to 0.30 takes nothing, later ones take a boolean.
+/// vllm-rs up to 0.30 expects nil, later versions a boolean.
 #[test]
 fn wake_up_answers_as_its_line_does() {
     let mut config = config();
@@ -123,8 +123,8 @@ fn every_call_of_the_protocol_is_answered() {
     assert_eq!(error, "Call to dance method failed: 'EngineCoreProc' object has no attribute 'dance'");
     assert!(bench.call("release_kv_cache_memory", vec![]).unwrap_err().contains("requires a completed pause"));
     assert!(bench.call("add_lora", vec![]).is_err());
-    // The version of the weights goes with every message of this version, and with
-    // none that a frontend of 0.31 might get, which would drop the message.
+    // Every message of this version has the version of the weights. A message to a frontend that may be 0.31 has
+    // none, because 0.31 would drop it.
     bench.add("a", &prompt(20), 1);
     assert_eq!(bench.next().weight_version.as_deref(), Some("v2"));
     let bench = Bench::new(self::config());
@@ -138,7 +138,7 @@ fn utility(method: &str, args: Vec<Value>) -> UtilityCall {
 }
 
 impl Bench {
-    /// As `call`, while requests have outputs.
+    /// Like `call`, but skips the outputs of requests.
     fn call_past_outputs(&self, method: &str, args: Vec<Value>) -> Result<Value, String> {
         self.send(Request::Utility(utility(method, args)));
         loop {

@@ -1,4 +1,4 @@
-//! Prefill and decode engines between which bytes move.
+//! Prefill and decode engines that move real bytes.
 
 use vcr_transfer::tcp::{TcpPlane, TcpSettings};
 use vcr_transfer::{Geometry, GeometryInput, HeadOrder, Plane, Regions};
@@ -36,7 +36,7 @@ pub(super) fn plane(ranks: u32, port: u16, is_pushed: bool) -> PlaneSettings {
     }
 }
 
-/// An engine whose KV moves.
+/// An engine whose KV is moved as bytes.
 pub(super) fn moving(name: &str, change: impl FnOnce(&mut LiveConfig)) -> Bench {
     let mut config = config();
     config.transfer.engine_id = name.to_owned();
@@ -46,7 +46,7 @@ pub(super) fn moving(name: &str, change: impl FnOnce(&mut LiveConfig)) -> Bench 
     Bench::new(config)
 }
 
-/// Computes a prompt on the prefill engine; the parameters for the decode engine.
+/// Computes a prompt on the prefill engine, and returns the parameters for the decode engine.
 pub(super) fn compute(prefill: &Bench, id: &str, prompt: &[u32]) -> Value {
     prefill.send(with_kv(id, prompt, 1, prefill_only()));
     prefill.collect(&[id]).remove(0).outputs[0].kv_transfer_params.clone().expect("it is held")
@@ -57,7 +57,7 @@ pub(super) fn decode(bench: &Bench, id: &str, prompt: &[u32], params: Value) -> 
     bench.collect(&[id]).remove(0)
 }
 
-/// Prompt tokens that came from another engine.
+/// Number of prompt tokens that came from another engine.
 pub(super) fn external(one: &Collected) -> u32 {
     let stats = one.outputs[0].prefill_stats.as_ref().expect("it is the first");
     stats.num_external_cached_tokens as u32
@@ -85,7 +85,7 @@ fn exactly_the_missing_blocks_move_and_are_freed() {
         is_whole(&prefill);
         let block = geometry(2, 16).block_bytes();
         decoder.wait_for("the bytes are counted", |_| received_bytes(&decoder) == 7 * block);
-        // The first four blocks are cached by now: 64 of 100 tokens.
+        // The first four blocks are cached by now: 64 of the 100 tokens.
         let mut other = prompt(100);
         other[70] = 999;
         let params = compute(&prefill, "p2", &other);
@@ -117,7 +117,7 @@ fn engines_of_other_ranks_share_pages_and_of_other_blocks_are_refused() {
     is_whole(&prefill);
 }
 
-/// Each fault, by both policies.
+/// Each fault, with both policies.
 #[test]
 fn a_failed_load_is_an_error_or_is_computed_here() {
     for (fault, kind) in [("drop", "its time is over"), ("refuse", "refuses it"), ("corrupt", "is not that of")] {
@@ -165,14 +165,14 @@ fn a_slow_transfer_takes_its_time() {
 fn aborts_on_both_sides_leave_nothing_behind() {
     let prefill = moving("p", |_| ());
     let decoder = moving("d", |config| config.transfer.latency_ns = 3_600_000 * MS);
-    // The decode engine gives up: the prefill engine must not wait for the lease.
+    // The decode engine gives up, and the prefill engine must not wait for the lease.
     let params = compute(&prefill, "p1", &prompt(100));
     decoder.send(with_kv("d1", &prompt(100), 2, params));
     decoder.wait_for("it waits for its KV", |snapshot| snapshot.num_waiting == 1 && snapshot.kv_cache_usage > 0.0);
     decoder.send(Request::Abort(vec!["d1".to_owned()]));
     is_whole(&decoder);
     is_whole(&prefill);
-    // The prefill engine is asked to abort a finished prompt: it keeps holding it.
+    // A prefill engine that is asked to abort a finished prompt continues to hold it.
     let params = compute(&prefill, "p2", &prompt(80));
     prefill.send(Request::Abort(vec!["p2".to_owned()]));
     decoder.send(with_kv("d2", &prompt(80), 2, params));
@@ -181,7 +181,7 @@ fn aborts_on_both_sides_leave_nothing_behind() {
     is_whole(&prefill);
 }
 
-/// Requests that wait, are computed, load, and decode.
+/// Aborts requests that wait, are computed, load, or decode.
 #[test]
 fn aborts_at_each_stage_leave_nothing_behind() {
     let one_at_a_time = |config: &mut LiveConfig| {
@@ -189,7 +189,7 @@ fn aborts_at_each_stage_leave_nothing_behind() {
         config.engine = engine_config(EngineConfigInput { max_num_seqs: 1, ..EngineConfigInput::default() });
     };
     let abort = |bench: &Bench, id: &str| bench.send(Request::Abort(vec![id.to_owned()]));
-    // An abort that comes too late for its stage leaves a prompt that is held until its lease ends.
+    // An abort after a prompt has finished leaves the prompt held until its lease ends.
     let prefill = moving("p", |config| {
         one_at_a_time(config);
         config.transfer.lease_ns = 2_000 * MS;
@@ -228,7 +228,7 @@ fn aborts_at_each_stage_leave_nothing_behind() {
     is_whole(&prefill);
 }
 
-/// A second start of the engine, at the same port, holds nothing of the first one.
+/// After a restart at the same port, a prefill engine holds no prompts of its first run.
 #[test]
 fn a_prefill_engine_that_was_restarted_or_is_gone_fails_the_load_with_the_reason() {
     let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr()).expect("a port").port();
@@ -263,7 +263,7 @@ fn an_expired_lease_fails_the_load_and_a_late_notice_is_stray() {
     is_whole(&prefill);
 }
 
-/// The lease is shorter than the wait; the decode engine's heartbeats extend it.
+/// The lease is shorter than the wait, but the decode engine's heartbeats extend it.
 #[test]
 fn heartbeats_keep_a_prompt_that_is_waited_for() {
     let lease_ns = 3_000 * MS;
@@ -284,7 +284,7 @@ fn heartbeats_keep_a_prompt_that_is_waited_for() {
     assert_eq!(expired, 0);
 }
 
-/// By the modelled time the request starts although its bytes never come.
+/// With modelled time, a request starts although its bytes never arrive.
 #[test]
 fn the_modelled_time_alone_can_decide() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("there is a port");
@@ -321,14 +321,14 @@ fn an_address_in_use_and_an_arena_that_is_too_large_end_the_start() {
     assert!(message.contains("but this process may use 1024"), "{message}");
 }
 
-/// Random transfers, aborts, faults and restarts: afterwards both pools are whole, and every request has ended with a
-/// reason.
+/// Random transfers, aborts, faults and restarts. Afterwards all blocks of both engines are free, and every request
+/// has ended with a reason.
 #[test]
 fn a_storm_leaves_both_pools_whole() {
     storm(300, 7);
 }
 
-/// The same at the size that releases are checked with.
+/// The size that is run before a release.
 #[test]
 #[ignore = "takes minutes; run with --run-ignored all"]
 fn a_storm_of_twenty_thousand_transfers_leaves_both_pools_whole() {
@@ -373,7 +373,7 @@ fn storm(transfers: u32, seed: u64) {
         let names: Vec<_> = ids.iter().map(String::as_str).collect();
         let computed = prefill.collect(&names);
         if draw(25) == 0 {
-            // It dies while it holds them, and comes back.
+            // The prefill engine dies while it holds the prompts, and starts again.
             prefill.stop().expect("it ends well");
             prefill = start();
         }

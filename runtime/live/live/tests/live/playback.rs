@@ -8,7 +8,7 @@ use super::*;
 
 const MS: u64 = 1_000_000;
 
-/// The record of a prompt: outputs of N tokens, since its arrival.
+/// A record of a prompt. `outputs` are times since the arrival and numbers of tokens.
 fn record(prompt: &[u32], outputs: &[(u64, u32)], finish: &str) -> RequestRecord {
     let hasher = CaptureIndex::of_records(CaptureMeta::default(), Vec::new()).hasher();
     let chain = hasher.chain(prompt, &ExtraKeys::default());
@@ -20,7 +20,7 @@ fn record(prompt: &[u32], outputs: &[(u64, u32)], finish: &str) -> RequestRecord
         block_hashes: chain.blocks,
         prompt_hash: Some(chain.whole),
         output_tokens: num_tokens,
-        // Different from the tokens of other prompts.
+        // Other prompts have other tokens.
         output_token_ids: Some((0..num_tokens).map(|index| prompt[0] * 100 + index).collect()),
         ttft_ns: first.map(|(at_ns, _)| *at_ns),
         first_tokens: first.map(|(_, tokens)| *tokens),
@@ -57,8 +57,8 @@ fn recorded_tokens_come_back_in_steps_of_the_model() {
     assert_eq!(playback.report().unused, 0);
 }
 
-/// Images distinguish prompts of equal tokens by their identifiers, in captures with their places
-/// and in older ones.
+/// Identifiers distinguish images in prompts with equal tokens, in captures with the images' positions and in older
+/// captures.
 #[test]
 fn prompts_with_images_find_their_own_records() {
     let tokens = prompt(40);
@@ -92,8 +92,8 @@ fn prompts_with_images_find_their_own_records() {
     }
 }
 
-/// Groups of layers, and drafters with KV: the tokens and the ends equal the capture's, and the
-/// prefix hits are those of the playing engine.
+/// With groups of layers, and drafters with KV: the tokens and the ends equal the capture's. The prefix hits are
+/// those of the playing engine.
 #[test]
 fn recorded_tokens_come_back_from_engines_with_groups_and_drafters() {
     let groups = || ["full", "sliding_window:64"].map(|kind| kind.parse().expect("a group of layers")).to_vec();
@@ -219,14 +219,14 @@ fn a_strict_replay_ends_with_the_first_request_that_is_not_in_it() {
     assert_eq!(bench.next().outputs[0].new_token_ids, [100]);
     bench.add("a", &prompt(39), 5);
     assert_eq!(bench.collect(&["a"])[0].finish, Some(FinishReason::Error), "it has a reason");
-    // As vLLM's engine: who waits must not wait on.
+    // As with vLLM's engine, waiting clients are told.
     let last = bench.frontend.receive(PATIENCE).expect("it works").expect("it comes");
     assert_eq!(last.decode(), Ok(EngineMessage::Dead));
     bench.engines.take().expect("they run").wait().expect("they end by themselves");
     assert!(playback.report().has_failed);
 }
 
-/// Three records of a prompt: a request for fifty tokens gets the record with fifty.
+/// The prompt has three records. A request for fifty tokens gets the record with fifty.
 #[test]
 fn among_equal_prompts_the_parameters_decide() {
     let of = |tokens: u32, seed: u64| RequestRecord {
@@ -255,8 +255,8 @@ impl Bench {
     }
 }
 
-/// Completions of one call are requests of the same prompt, with their place
-/// before a name that the frontend chose.
+/// The completions of one call are requests with the same prompt. Their IDs are their index and an ID that the
+/// frontend chose.
 #[test]
 fn completions_of_one_call_get_their_records_in_order() {
     let child = |first_token: u32| RequestRecord {
@@ -273,7 +273,7 @@ fn completions_of_one_call_get_their_records_in_order() {
     assert_eq!(playback.report().counts.exact, 2);
 }
 
-/// As from a diffusion model: at once and many at a time.
+/// A diffusion model outputs many tokens at once.
 #[test]
 fn blocks_of_many_tokens_come_back_whole() {
     let outputs = [(0, 64), (1, 64), (2, 64)];

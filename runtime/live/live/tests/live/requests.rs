@@ -21,7 +21,7 @@ fn a_request_streams_to_its_length() {
     assert!(one.outputs[1..].iter().all(|output| output.events.is_none() && output.prefill_stats.is_none()));
 }
 
-/// Names are chosen by frontends; content alone must decide.
+/// Frontends choose the IDs, so only the content may affect the text.
 #[test]
 fn the_same_prompt_and_seed_give_the_same_text_whatever_the_name() {
     let bench = Bench::new(config());
@@ -36,7 +36,7 @@ fn the_same_prompt_and_seed_give_the_same_text_whatever_the_name() {
     let other = seeded("d", 5);
     assert_ne!(other, text);
     assert_eq!(seeded("e", 5), other);
-    // Completions of one call come as requests of their own.
+    // The completions of one call arrive as separate requests.
     assert_ne!(bench.run("1_a", &prompt(20), 30), bench.run("0_a", &prompt(20), 30));
     assert_eq!(bench.run("0_b", &prompt(20), 30), text);
 }
@@ -70,13 +70,13 @@ fn stop_tokens_end_a_text_and_are_named() {
     assert_eq!((stopped.tokens.as_slice(), stopped.finish), (&text[..=at], Some(FinishReason::Stop)));
     let last = stopped.outputs.last().expect("it ended");
     assert_eq!(last.stop_reason, Some(StopReason::Token(text[7])));
-    // Masked until then; afterwards other tokens are drawn where it stood.
+    // The stop token is masked before `min_tokens`, so another token is drawn in its place.
     let longer = run("c", &|params| {
         params.stop_token_ids = Some(vec![text[7]]);
         params.min_tokens = 20;
     });
     assert!(longer.tokens.len() >= 20, "{}", longer.tokens.len());
-    // The end of the text is never drawn by chance.
+    // The end-of-text token is never drawn.
     let ended = run("d", &|params| params.eos_token_id = Some(text[3]));
     assert_eq!(ended.finish, Some(FinishReason::Length));
     assert!(!ended.tokens.contains(&text[3]));
@@ -141,7 +141,7 @@ fn logprobs_come_with_every_token_and_for_the_prompt() {
     let rows = prompt_rows.rows(&[]).expect("they decode");
     assert_eq!(rows.token_ids, prompt(20)[1..]);
     assert!(one.outputs[1..].iter().all(|output| output.new_prompt_logprobs_tensors.is_none()));
-    // Such a prompt is computed whole, cached or not.
+    // A prompt with prompt logprobs is computed entirely, cached or not.
     bench.send(Request::Add(Box::new(request("b", &prompt(20), params))));
     let stats = bench.collect(&["b"]).remove(0).outputs[0].prefill_stats.clone().expect("the first output has them");
     assert_eq!(stats.num_cached_tokens, 0);
@@ -200,7 +200,7 @@ fn urgent_requests_go_first() {
     for (id, priority) in [("first", 0), ("late", 5), ("urgent", -5)] {
         let request = EngineCoreRequest { priority, ..request(id, &prompt(20), params(5)) };
         bench.send(Request::Add(Box::new(request)));
-        // It must be running before there is a choice.
+        // The request must run before the others arrive.
         bench.wait_for("it has come", |snapshot| snapshot.num_running == 1);
     }
     let mut ended = Vec::new();
@@ -313,7 +313,7 @@ fn adapters_are_loaded_listed_pinned_and_removed() {
     assert_eq!(bench.call("remove_lora", vec![2u64.into()]), Ok(true.into()));
     assert_eq!(bench.call("remove_lora", vec![2u64.into()]), Ok(false.into()));
     assert!(bench.call("pin_lora", vec![2u64.into()]).is_err());
-    // A request loads the adapter it names, and its blocks are its own.
+    // A request loads the adapter that it names, and has separate blocks.
     let text = bench.run("plain", &prompt(20), 10);
     let with = EngineCoreRequest {
         lora_request: Some(LoraRequest {
@@ -348,7 +348,7 @@ fn several_api_servers_get_their_own() {
     seen.sort();
     let wanted = [(0, "a"), (1, "b")].into_iter().flat_map(|(client, id)| vec![(client, id.to_owned()); 3]);
     assert_eq!(seen, wanted.collect::<Vec<_>>());
-    // No request has this number; the engine continues.
+    // No request has this client's number, and the engine continues.
     bench.send_to(0, of_client("c", 0));
     bench.collect(&["c"]);
 }
@@ -380,8 +380,7 @@ fn each_step_tells_what_it_did_and_what_is_left() {
     assert_eq!((steps[0].prefix_cache_stats.queries, steps[1].prefix_cache_stats.queries), (40, 0), "deltas");
 }
 
-/// Images stand as placeholder tokens in the prompt; their tensors come in
-/// frames of their own, and they are not read.
+/// Images are placeholder tokens in the prompt. Their tensors arrive in separate frames, which are not read.
 #[test]
 fn prompts_with_different_images_share_what_stands_before_them() {
     let bench = Bench::new(config());
@@ -407,8 +406,8 @@ fn prompts_with_different_images_share_what_stands_before_them() {
     assert_ne!(dog, cat, "the image is part of the content");
 }
 
-/// Gives every request the same token, refuses prompts that begin with 99, and accepts two drafts
-/// for prompts that begin with 98.
+/// Gives every request the same token. Refuses prompts that begin with 99, and accepts two draft tokens for prompts
+/// that begin with 98.
 struct Picky;
 
 impl BatchTokenSource for Picky {
@@ -455,7 +454,7 @@ fn a_request_that_the_token_source_refuses_ends_alone_and_says_why() {
             );
         }
     }
-    // Its slot and its blocks are free again.
+    // The refused request's slot and blocks are free again.
     bench.add("d", &prompt(40), 3);
     assert_eq!(bench.collect(&["d"]).remove(0).tokens, [5, 5, 5]);
     let counted = bench.wait_for("the last request is counted", |snapshot| snapshot.counters.finished[1] == 3);

@@ -1,4 +1,4 @@
-//! Routers: requests that another engine computes than the one they came to.
+//! Requests that a router gives to another engine than the one they arrived at.
 
 use std::sync::Mutex;
 
@@ -7,14 +7,13 @@ use vcr_wire::Protocol as _;
 
 use super::*;
 
-/// Queries and notifications of a router.
 #[derive(Default)]
 struct Seen {
     queries: Vec<(RouteRequest<'static>, Vec<WorkerLoad>)>,
     ended: Vec<EndedRequest>,
 }
 
-/// Chooses by a function, and keeps its inputs.
+/// Chooses engines by a function, and records its inputs.
 struct Scripted<F> {
     choose: F,
     seen: Arc<Mutex<Seen>>,
@@ -40,12 +39,12 @@ impl<F: FnMut(&[WorkerLoad]) -> Choice + Send> Router for Scripted<F> {
     }
 }
 
-/// The last engine that takes requests.
+/// Chooses the last engine that takes requests.
 fn last(workers: &[WorkerLoad]) -> Choice {
     Choice::Worker(workers[workers.len() - 1].worker)
 }
 
-/// Two engines whose requests all go where `choose` decides.
+/// Two engines; `choose` selects one of them for each request.
 fn routed(choose: fn(&[WorkerLoad]) -> Choice) -> (LiveConfig, Arc<Mutex<Seen>>) {
     let seen = Arc::new(Mutex::new(Seen::default()));
     let of_router = Arc::clone(&seen);
@@ -55,21 +54,21 @@ fn routed(choose: fn(&[WorkerLoad]) -> Choice) -> (LiveConfig, Arc<Mutex<Seen>>)
     (config, seen)
 }
 
-/// The engines that the router saw when it was asked last.
+/// The engines that the router could choose from at its last query.
 fn workers_seen(seen: &Mutex<Seen>) -> Vec<u32> {
     let seen = seen.lock().expect("no holder panicked");
     seen.queries.last().expect("it was asked").1.iter().map(|load| load.worker).collect()
 }
 
 impl Bench {
-    /// Engines known to the router as serving.
+    /// Waits until the router knows all engines.
     fn serving(config: LiveConfig, coordinator: bool) -> Self {
         let bench = Self::with(config, 1, coordinator);
         bench.wait_for_all("they serve", |all| all.iter().all(|one| one.state == EngineState::Serving));
         bench
     }
 
-    /// Waits until the snapshots of all engines are as wanted.
+    /// Waits until `are_so` holds for the snapshots of all engines, and returns the snapshots.
     fn wait_for_all(&self, what: &str, are_so: impl Fn(&[Snapshot]) -> bool) -> Vec<Snapshot> {
         let end = Instant::now() + PATIENCE;
         loop {
@@ -83,7 +82,7 @@ impl Bench {
     }
 }
 
-/// To the frontend it stays with its original engine.
+/// The frontend sees the request at the engine to which it was sent.
 #[test]
 fn another_engine_computes_and_streams_by_the_one_that_was_asked() {
     let (config, seen) = routed(last);
@@ -113,7 +112,7 @@ fn another_engine_computes_and_streams_by_the_one_that_was_asked() {
     assert_eq!(numbers, [1, 2]);
 }
 
-/// Where a request is computed changes nothing that its frontend can see.
+/// A frontend cannot see which engine computes a request.
 #[test]
 fn answers_are_the_same_wherever_they_are_computed() {
     let (config, _) = routed(last);
@@ -129,7 +128,7 @@ fn answers_are_the_same_wherever_they_are_computed() {
 }
 
 impl Bench {
-    /// The error text of a refused request.
+    /// Sends a request that is refused, and returns the error message.
     fn run_refused(&self, id: &str, prompt: &[u32]) -> String {
         self.add(id, prompt, 5);
         let refused = self.collect(&[id]).remove(0);
@@ -156,7 +155,7 @@ fn an_abort_follows_the_request() {
     assert_eq!((ended.id, ended.worker, ended.failed), (1, 1, true));
 }
 
-/// Delegated requests count as running.
+/// Delegated requests count as requests in progress.
 #[test]
 fn a_second_request_of_a_name_that_is_away_is_dropped() {
     let (config, seen) = routed(last);
@@ -181,7 +180,7 @@ fn what_the_router_refuses_may_be_tried_again() {
     assert_eq!((counters.requests, counters.refused), (0, 1));
 }
 
-/// The router sees the current caches, and the requests in transit.
+/// The router sees the current caches and the requests in transit.
 #[test]
 fn the_router_knows_caches_and_loads() {
     let (config, seen) = routed(last);
@@ -248,7 +247,7 @@ fn requests_on_their_way_count_as_waiting() {
     assert_eq!(requests, [0, 1, 2, 3]);
 }
 
-/// A request on a lost engine fails with that reason; the engine gets no further ones.
+/// A request on a lost engine fails with that reason, and the engine gets no further requests.
 #[test]
 fn an_engine_that_is_gone_gets_nothing() {
     let (config, seen) = routed(last);
@@ -280,7 +279,7 @@ fn an_engine_that_is_paused_gets_nothing_until_it_goes_on() {
     assert_eq!(workers_seen(&seen), [0, 1]);
 }
 
-/// The router is not asked where no engine could be chosen: the request waits where it is.
+/// The router is not asked if no engine can be chosen. The request waits where it arrived.
 #[test]
 fn where_all_are_paused_requests_wait_where_they_came_to() {
     let (config, seen) = routed(last);
@@ -305,7 +304,7 @@ fn engines_that_are_stopped_abort_what_is_away() {
     bench.stop().expect("they end well");
 }
 
-/// No request waits for removed engines any more; the next frontend sees all of them as new.
+/// No request waits for removed engines, and the next frontend sees all engines as new.
 #[test]
 fn a_frontend_that_comes_back_finds_nothing_of_the_one_before() {
     let folder = tempfile::tempdir().expect("there is room");
@@ -341,7 +340,7 @@ fn a_frontend_that_comes_back_finds_nothing_of_the_one_before() {
     engines.wait().expect("they end well");
 }
 
-/// A router that fails ends all engines, as a latency model does.
+/// A router that fails ends all engines, as a failed latency model does.
 #[test]
 fn a_router_that_fails_ends_the_engines() {
     struct Failing;

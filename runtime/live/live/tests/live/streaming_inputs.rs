@@ -1,4 +1,4 @@
-//! Streaming inputs: prompts that come in parts, with outputs between them.
+//! Streaming inputs: prompts that come in parts, with outputs in between.
 
 use super::*;
 
@@ -18,7 +18,7 @@ fn parts_of_a_prompt_are_answered_one_after_the_other() {
     let second = bench.collect(&["a"]).remove(0);
     assert_eq!((second.tokens.len(), second.finish), (3, Some(FinishReason::Length)));
     assert!(second.outputs.iter().all(|output| output.prefill_stats.is_none()), "it is the same request");
-    // Its end has no outputs, and its name is free again.
+    // The end of the input has no outputs, and frees the ID.
     bench.send(part("a", &[1], 1, false));
     bench.wait_for("it has ended", |snapshot| snapshot.num_waiting == 0);
     let mut conversation = prompt(40);
@@ -29,7 +29,7 @@ fn parts_of_a_prompt_are_answered_one_after_the_other() {
     bench.add("a", &conversation, 1);
     let one = bench.collect(&["a"]).remove(0);
     let stats = one.outputs[0].prefill_stats.as_ref().expect("the first output has them");
-    // The last token of each answer was forgotten; 76 tokens are 4 full blocks of 16.
+    // The last token of each answer is dropped; 76 tokens are 4 full blocks of 16.
     assert_eq!((stats.num_prompt_tokens, stats.num_local_cached_tokens), (77, 64));
 }
 
@@ -63,7 +63,7 @@ fn a_request_that_waits_for_input_can_be_aborted_and_a_part_refused() {
     let message = refused.outputs[0].error.clone().expect("it says why").message;
     assert!(message.contains("max_model_len"), "{message}");
     bench.wait_for("it has ended", |snapshot| snapshot.num_waiting == 0);
-    // Embeddings have no outputs between which a part could come.
+    // A request for an embedding has no outputs between parts.
     let mut media = request("c", &prompt(20), params(2));
     media.resumable = true;
     media.prompt_token_ids = Some(Vec::new());

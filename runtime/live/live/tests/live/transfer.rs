@@ -15,7 +15,7 @@ pub(super) fn prefill_only() -> Value {
     map(&[("do_remote_decode", true.into()), ("do_remote_prefill", false.into())])
 }
 
-/// A port that was free a moment ago.
+/// A port that is free now.
 fn free_port() -> u16 {
     std::net::TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("there is one").port()
 }
@@ -87,7 +87,7 @@ fn remote_at(host: &str, port: u16, id: &str) -> Value {
     ])
 }
 
-/// A router that gives up sends a notice, and the prefill engine must not wait for the lease.
+/// A router that gives up sends a notice, and the prefill engine does not wait for the lease.
 #[test]
 fn an_abort_lets_the_prefill_engine_go() {
     let port = free_port();
@@ -116,8 +116,7 @@ fn an_abort_lets_the_prefill_engine_go() {
     assert_eq!(bench.run("next", &prompt(10), 2).len(), 2);
 }
 
-/// A request must not make an engine connect to hosts that its operator never
-/// named: metadata services, for example.
+/// A request must not make an engine connect to hosts that its operator did not allow, such as metadata services.
 #[test]
 fn a_peer_that_is_not_allowed_is_a_miss() {
     let run = |config: LiveConfig| {
@@ -138,7 +137,7 @@ fn a_peer_that_is_not_allowed_is_a_miss() {
     assert_eq!(run(allows), (0, 100, 1));
 }
 
-/// ZeroMQ has 1,023 sockets, and each peer takes one.
+/// A ZeroMQ context has 1,023 sockets, and each peer takes one.
 #[test]
 fn connections_to_peers_do_not_run_out() {
     let port = free_port();
@@ -159,7 +158,7 @@ fn connections_to_peers_do_not_run_out() {
     assert_eq!(received, 1200);
 }
 
-/// Its own requests continue; the router gets no parameters and an error is logged.
+/// The prefill engine's own requests continue. The router gets no parameters, and an error is logged.
 #[test]
 fn a_side_channel_in_use_holds_nothing() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("there is a free port");

@@ -24,7 +24,7 @@ fn engines_of_one_process_serve_in_parallel() {
     }
 }
 
-/// Wave messages of engines to the coordinator, without their counts.
+/// The next wave message of an engine to the coordinator. Messages with counts are skipped.
 fn next_wave_message(bench: &Bench) -> EngineCoreOutputs {
     let end = Instant::now() + PATIENCE;
     while Instant::now() < end {
@@ -54,7 +54,7 @@ fn a_request_starts_a_wave_and_its_end_ends_it() {
     }
 }
 
-/// Up to 0.32 the frontend announces waves.
+/// Up to 0.32, the frontend announces waves.
 #[test]
 fn older_lines_start_waves_themselves() {
     let mut config = of_two();

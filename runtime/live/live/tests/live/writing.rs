@@ -1,4 +1,4 @@
-//! Pages of prompts that are written while the engine continues.
+//! Pages of finished prompts that are written while the engine continues.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -12,28 +12,28 @@ use super::planes::{MS, compute, decode, external, is_whole, moving, plane};
 use super::transfer::{prefill_only, with_kv};
 use super::*;
 
-/// Announced and held blocks, by block; how pages are written.
+/// The announced and held blocks, and how pages are written.
 #[derive(Default)]
 struct Announced {
     prepared: BTreeMap<u32, u64>,
     held: Vec<Held>,
-    /// Prompts whose pages are not written until `may_write`.
+    /// Writes that wait until `may_write`.
     waiting: Vec<u64>,
-    /// The cancelled ones.
+    /// Cancelled writes.
     cancelled: Vec<u64>,
     is_slow: bool,
     may_write: bool,
     wake: Option<Wake>,
 }
 
-/// Writes the waiting pages and notifies the engine.
+/// Lets the plane write the waiting pages.
 fn write_now(announced: &Mutex<Announced>) {
     let mut announced = announced.lock().expect("nobody panicked");
     announced.may_write = true;
     announced.wake.as_ref().expect("the plane has started")();
 }
 
-/// A plane that is notified of blocks during their computation.
+/// A plane that is told of blocks while they are computed.
 struct Preparing {
     plane: TcpPlane,
     announced: Arc<Mutex<Announced>>,
@@ -104,7 +104,7 @@ fn preparing(announced: &Arc<Mutex<Announced>>) -> PlaneSettings {
     PlaneSettings { factory, ..plane(2, 0, false) }
 }
 
-/// Whatever chunks, hits and groups there are, all that is held was announced, and nothing of other requests.
+/// With any chunks, cache hits and groups, all held blocks were announced, and no blocks of other requests.
 #[test]
 fn blocks_are_announced_while_they_are_computed() {
     for groups in [&[][..], &["full", "sliding_window:33"]] {
@@ -121,7 +121,7 @@ fn blocks_are_announced_while_they_are_computed() {
             config.engine = engine_config(input);
             config.transfer.plane = Some(preparing(&for_plane));
         });
-        // Not for others, and cached then.
+        // This prompt is not for a decode engine; afterwards its blocks are cached.
         prefill.run("own", &prompt(50), 2);
         assert!(announced.lock().expect("nobody panicked").prepared.is_empty());
         compute(&prefill, "p", &prompt(100));
@@ -133,7 +133,7 @@ fn blocks_are_announced_while_they_are_computed() {
     }
 }
 
-/// The engine continues meanwhile, and nobody can read an unwritten page.
+/// The engine continues while pages are written, and nobody can read an unwritten page.
 #[test]
 fn an_answer_leaves_when_its_pages_are_written() {
     let announced = Arc::new(Mutex::new(Announced { is_slow: true, ..Announced::default() }));
@@ -141,7 +141,7 @@ fn an_answer_leaves_when_its_pages_are_written() {
     let decoder = moving("d", |_| ());
     prefill.send(with_kv("late", &prompt(100), 1, prefill_only()));
     prefill.wait_for("it has ended", |snapshot| snapshot.counters.finished[FinishReason::Length as usize] == 1);
-    // An output of another request would end the test.
+    // `run` fails if it receives an output of another request.
     prefill.run("other", &[7; 28], 5);
     let is_held = |snapshot: &Snapshot| snapshot.num_held_prompts == 1;
     assert!(!prefill.handle().snapshots().iter().any(is_held));
@@ -153,7 +153,7 @@ fn an_answer_leaves_when_its_pages_are_written() {
     is_whole(&prefill);
 }
 
-/// The answer is not lost in a shutdown: its KV would be.
+/// A shutdown waits for the answer, because its KV would be lost.
 #[test]
 fn an_engine_that_shuts_down_waits_for_pages() {
     let announced = Arc::new(Mutex::new(Announced { is_slow: true, ..Announced::default() }));
@@ -169,8 +169,7 @@ fn an_engine_that_shuts_down_waits_for_pages() {
     prefill.stop().expect("it ends well");
 }
 
-/// No decode engine will learn of the prompt: its blocks are free at once, and its answer never
-/// comes.
+/// No decode engine will learn of the prompt, so its blocks are free at once and its answer is never sent.
 #[test]
 fn an_abort_while_pages_are_written_frees_them() {
     let announced = Arc::new(Mutex::new(Announced { is_slow: true, ..Announced::default() }));
@@ -195,7 +194,7 @@ fn an_abort_while_pages_are_written_frees_them() {
     is_whole(&prefill);
 }
 
-/// Unwritten pages do not delay an engine's end, and their request ends with a reason.
+/// Unwritten pages do not delay the end of an engine, and their request ends with a reason.
 #[test]
 fn an_engine_that_ends_aborts_what_is_not_written() {
     let announced = Arc::new(Mutex::new(Announced { is_slow: true, ..Announced::default() }));
@@ -210,8 +209,8 @@ fn an_engine_that_ends_aborts_what_is_not_written() {
     prefill.stop().expect("it ends well");
 }
 
-/// An engine whose pages nobody can write or move computes, answers, aborts and accepts new
-/// requests; transfers wait.
+/// An engine whose pages nobody can write or move still computes, answers, aborts and accepts requests. Only
+/// transfers wait.
 #[test]
 fn an_engine_waits_for_no_page() {
     let arenas = Arc::<Mutex<Vec<Arc<Arena>>>>::default();
@@ -231,7 +230,7 @@ fn an_engine_waits_for_no_page() {
         let page = |block| Span { rank: 0, region: 0, block, offset: 0, bytes: 8 };
         (0..arena.geometry().blocks()).map(page).collect()
     };
-    // All pages are being copied during this call.
+    // All pages are locked during this call.
     arenas[0].with_spans(
         &pages(&arenas[0]),
         |_, _| true,
