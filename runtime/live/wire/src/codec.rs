@@ -1,5 +1,4 @@
-//! MessagePack: a cursor, a writer, and one declaration per structure for its decoder and its
-//! encoder.
+//! MessagePack: a reader, a writer, and one declaration per structure for both its decoder and its encoder.
 
 pub(crate) mod derived;
 pub(crate) mod error;

@@ -1,4 +1,4 @@
-//! The messages that connect an engine with its frontends.
+//! The messages by which an engine connects to its frontends.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,13 +7,13 @@ use crate::codec::error::DecodeError;
 use crate::codec::serde_message;
 use crate::codec::value::Value;
 
-/// An engine's two messages on the handshake socket.
+/// The two states that an engine reports on the handshake socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum EngineStatus {
-    /// It exists and asks where to connect.
+    /// The engine exists and asks for the addresses to connect to.
     Hello,
-    /// It serves.
+    /// The engine serves.
     Ready,
 }
 
@@ -28,25 +28,24 @@ pub struct EngineHandshake {
     /// Whether the engine runs without a frontend of its own.
     #[serde(default = "yes")]
     pub headless: bool,
-    /// With READY, hash of the parallel configuration, which a Python
-    /// frontend of a mixture of experts compares with its own.
+    /// Hash of the parallel configuration, sent with READY. A Python frontend of a mixture of experts compares it
+    /// with its own hash.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parallel_config_hash: Option<String>,
 }
 
-/// Where an engine connects. `inputs[i]` and `outputs[i]` belong to the
-/// API server `i`.
+/// The addresses to which an engine connects. `inputs[i]` and `outputs[i]` belong to API server `i`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Addresses {
-    /// ROUTER sockets that send requests.
+    /// ROUTER sockets from which requests come.
     pub inputs: Vec<String>,
-    /// PULL sockets that take outputs.
+    /// PULL sockets that receive outputs.
     pub outputs: Vec<String>,
     /// XPUB socket of the coordinator, if there is one.
     pub coordinator_input: Option<String>,
     /// PULL socket of the coordinator.
     pub coordinator_output: Option<String>,
-    /// Where frontends learn the coordinator's counts; engines pass it on.
+    /// Address at which frontends get the coordinator's counts. Engines send it back in their ready responses.
     pub frontend_stats_publish_address: Option<String>,
 }
 
@@ -55,7 +54,7 @@ pub struct Addresses {
 pub struct Init {
     /// The addresses to connect to.
     pub addresses: Addresses,
-    /// Settings of a coordinated deployment; engines need none of them.
+    /// Settings of a coordinated deployment, which engines do not need.
     #[serde(default = "Value::empty_map")]
     pub parallel_config: Value,
 }
@@ -67,8 +66,7 @@ impl Default for Init {
 }
 
 impl Init {
-    /// Number of the frontend's engines, if stated: only a Python frontend of a mixture of experts
-    /// does.
+    /// Number of the frontend's engines. Only a Python frontend of a mixture of experts states it.
     #[must_use]
     pub fn data_parallel_size(&self) -> Option<u64> {
         match self.parallel_config.get("data_parallel_size") {
@@ -77,7 +75,7 @@ impl Init {
         }
     }
 
-    /// The INIT `frame` with other addresses. Addresses not in `addresses` and everything else stay
+    /// Replaces addresses in the INIT `frame`. Addresses that are not in `addresses` and everything else stay
     /// unchanged, including unknown keys.
     pub fn readdress(frame: &[u8], addresses: &Addresses) -> Result<Vec<u8>, DecodeError> {
         Self::decode(frame)?;
@@ -103,7 +101,7 @@ impl Init {
     }
 }
 
-/// The type of the model's weights.
+/// Data type of the model's weights.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Dtype {
@@ -116,69 +114,69 @@ pub enum Dtype {
     Float32,
 }
 
-/// The first message of an engine on each input socket. Frontends ignore
-/// keys that they do not know, so one map with all keys serves every version.
+/// The first message of an engine on each input socket. Frontends ignore keys that they do not know, so one map
+/// with all keys serves every version.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ReadyResponse {
-    /// Longest sequence, in tokens.
+    /// Maximum length of a sequence, in tokens.
     pub max_model_len: u64,
-    /// Blocks of the KV cache.
+    /// Number of blocks in the KV cache.
     pub num_gpu_blocks: u64,
-    /// Tokens of one block.
+    /// Tokens per block.
     pub block_size: u64,
-    /// Where frontends learn the coordinator's counts: INIT's stats address.
+    /// Address at which frontends get the coordinator's counts, from INIT.
     pub dp_stats_address: Option<String>,
-    /// The type of the weights.
+    /// Data type of the weights.
     pub dtype: Dtype,
-    /// Only reported, never compared.
+    /// vLLM version of the engine, which is only reported.
     pub vllm_version: String,
-    /// Workers of the engine.
+    /// Number of the engine's workers.
     pub world_size: u64,
-    /// Engines; 1 in each of several independent ones.
+    /// Number of engines; 1 for each of several independent engines.
     pub data_parallel_size: u64,
-    /// Workers that share a layer.
+    /// Number of workers that share a layer.
     #[serde(default = "one")]
     pub tensor_parallel_size: u64,
-    /// Stages of the model.
+    /// Number of pipeline stages.
     #[serde(default = "one")]
     pub pipeline_parallel_size: u64,
-    /// Workers that share a sequence.
+    /// Number of workers that share a sequence.
     #[serde(default = "one")]
     pub decode_context_parallel_size: u64,
-    /// This engine's number.
+    /// This engine's rank.
     #[serde(default)]
     pub data_parallel_rank: u64,
-    /// Sequences in one step at most.
+    /// Maximum number of sequences in one step.
     #[serde(default)]
     pub max_num_seqs: u64,
-    /// Tokens in one step at most.
+    /// Maximum number of tokens in one step.
     #[serde(default)]
     pub max_num_batched_tokens: u64,
-    /// Any name of this process.
+    /// Name of this process.
     pub instance_id: String,
-    /// Must equal `max_loras`.
+    /// Whether `max_loras` is not 0.
     #[serde(default)]
     pub supports_lora: bool,
-    /// Adapters in one step at most.
+    /// Maximum number of adapters in one step.
     #[serde(default)]
     pub max_loras: u64,
-    /// Tokens of a Mamba block.
+    /// Tokens per Mamba block.
     pub mamba_block_size: Option<u64>,
-    /// Tokens that the cache can hold.
+    /// Number of tokens that the cache can hold.
     pub kv_cache_size_tokens: Option<u64>,
-    /// Longest sequences that the cache can hold at once.
+    /// Number of sequences of maximum length that the cache can hold at once.
     pub kv_cache_max_concurrency: Option<f64>,
-    /// The address of KV events.
+    /// The settings of the engine's KV events.
     pub kv_events_config: Option<KvEventsConfig>,
-    /// The settings of replacing weights.
+    /// The backend for replacing weights.
     pub weight_transfer_backend: Option<String>,
-    /// Whether `sleep` works.
+    /// Whether the engine supports `sleep`.
     #[serde(default)]
     pub enable_sleep_mode: bool,
     /// Whether weights of the draft model can be replaced.
     #[serde(default)]
     pub supports_draft_weight_updates: bool,
-    /// Tokens of a block of full attention.
+    /// Tokens per block of full attention.
     pub effective_attention_block_size: Option<u64>,
     /// Elastic expert parallelism; from 0.33.
     #[serde(default, skip_serializing_if = "is_default")]
@@ -230,21 +228,21 @@ impl Default for ReadyResponse {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct KvEventsConfig {
-    /// Whether it does.
+    /// Whether the engine publishes KV events.
     pub enable_kv_cache_events: bool,
     /// `zmq` or `null`.
     pub publisher: String,
-    /// Its PUB socket, already with the port of this rank.
+    /// Address of the PUB socket, with the port of this rank.
     pub endpoint: String,
-    /// Its ROUTER socket for requests of missed batches.
+    /// Address of the ROUTER socket for requests of missed batches.
     pub replay_endpoint: Option<String>,
-    /// Batches kept for them.
+    /// Number of batches that are kept for such requests.
     pub buffer_steps: u64,
-    /// Batches that wait for a slow subscriber.
+    /// Maximum number of batches that wait for a slow subscriber.
     pub hwm: u64,
-    /// Batches that wait for being sent.
+    /// Maximum number of batches that wait to be sent.
     pub max_queue_size: u64,
-    /// First frame of every message.
+    /// The first frame of every message.
     pub topic: String,
 }
 

@@ -6,13 +6,13 @@ use crate::codec::error::{DecodeError, Problem};
 use crate::codec::serde_message;
 use crate::codec::value::Value;
 
-/// The name of a block outside the engine.
+/// The hash that names a block outside of the engine.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum BlockHash {
-    /// The last eight bytes of its digest, big-endian. vLLM's default.
+    /// The last eight bytes of the digest, big-endian. vLLM's default.
     Int(u64),
-    /// The digest.
+    /// The whole digest.
     Digest(#[serde(with = "serde_bytes")] Vec<u8>),
 }
 
@@ -22,65 +22,65 @@ impl Default for BlockHash {
     }
 }
 
-/// Blocks became full and were cached, one behind the other.
+/// Consecutive blocks became full and were cached.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct BlockStored {
     /// The blocks, in the order of the prompt.
     pub block_hashes: Vec<BlockHash>,
-    /// The block before them; `None` at the start of a prompt.
+    /// Hash of the block before these; `None` at the start of a prompt.
     pub parent_block_hash: Option<BlockHash>,
-    /// All tokens of these blocks.
+    /// The tokens of all these blocks.
     #[serde(default)]
     pub token_ids: Vec<u32>,
-    /// Tokens of one block.
+    /// Tokens per block.
     #[serde(default)]
     pub block_size: u64,
     /// Number of the adapter; `lora_name` is authoritative.
     pub lora_id: Option<u64>,
     /// `GPU`, `CPU` or `STORAGE`.
     pub medium: Option<String>,
-    /// The adapter whose blocks they are.
+    /// Name of the adapter with which the blocks were computed.
     pub lora_name: Option<String>,
-    /// The other inputs of each block's hash, untagged.
+    /// Other inputs of each block's hash, untagged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub extra_keys: Option<Vec<Option<Vec<Value>>>>,
-    /// Group of KV caches.
+    /// Index of the KV-cache group.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group_idx: Option<u64>,
-    /// `full_attention`, ...
+    /// Kind of the group's layers, such as `full_attention`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kv_cache_spec_kind: Option<String>,
-    /// Tokens of the window.
+    /// Tokens per sliding window.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kv_cache_spec_sliding_window: Option<u64>,
     /// `LOCAL` or `REMOTE`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub locality: Option<String>,
-    /// A tier of offloading; from 0.29.
+    /// Tier of an offloading connector; from 0.29.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ownership: Option<String>,
-    /// The session that stored them; from 0.30.
+    /// The session that stored the blocks; from 0.30.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session_id: Option<String>,
-    /// Tokens behind each block that went into its hash; from 0.33.
+    /// Tokens after each block that its hash covers; from 0.33.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lookahead_token_ids: Option<Vec<Vec<u32>>>,
 }
 
-/// Cached blocks were taken for reuse.
+/// Blocks were removed from the cache.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct BlockRemoved {
     /// The blocks.
     pub block_hashes: Vec<BlockHash>,
     /// `GPU`, `CPU` or `STORAGE`.
     pub medium: Option<String>,
-    /// Group of KV caches.
+    /// Index of the KV-cache group.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group_idx: Option<u64>,
     /// `LOCAL` or `REMOTE`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub locality: Option<String>,
-    /// A tier of offloading; from 0.29.
+    /// Tier of an offloading connector; from 0.29.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ownership: Option<String>,
 }
@@ -91,9 +91,9 @@ pub struct BlockRemoved {
 pub enum KvEvent {
     /// Blocks were cached.
     BlockStored(Box<BlockStored>),
-    /// Blocks have been removed from the cache.
+    /// Blocks were removed from the cache.
     BlockRemoved(Box<BlockRemoved>),
-    /// The cache is empty.
+    /// All blocks were removed from the cache.
     AllBlocksCleared,
 }
 
@@ -104,14 +104,14 @@ pub struct KvEventBatch {
     pub ts: f64,
     /// The events, in order.
     pub events: Vec<KvEvent>,
-    /// The engine's number.
+    /// The engine's rank.
     #[serde(default)]
     pub data_parallel_rank: Option<u32>,
 }
 
 serde_message!(KvEventBatch: "KV event batch");
 
-/// An array, which ends where nothing follows.
+/// Serialized as an array, which omits an absent rank.
 impl Serialize for KvEventBatch {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self.data_parallel_rank {
@@ -121,12 +121,12 @@ impl Serialize for KvEventBatch {
     }
 }
 
-/// The frames of a published batch: topic, sequence number, batch.
+/// The frames of a published batch: topic, sequence number and batch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KvEventMessage {
-    /// The topic for subscribers' filters.
+    /// The topic, by which subscribers filter.
     pub topic: String,
-    /// Counts the publisher's batches, from 0.
+    /// Sequence number of the batch, from 0.
     pub sequence: u64,
     /// The batch.
     pub batch: KvEventBatch,
@@ -147,7 +147,7 @@ impl KvEventMessage {
     }
 }
 
-/// The number in a sequence frame: eight bytes, big-endian.
+/// Decodes a sequence number: eight bytes, big-endian.
 pub fn decode_sequence(frame: &[u8]) -> Result<u64, DecodeError> {
     let bytes = frame.try_into().map_err(|_| {
         let problem = Problem::OutOfRange { expected: "a frame of 8 bytes", found: frame.len() as i128 };

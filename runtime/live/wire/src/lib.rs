@@ -1,20 +1,18 @@
-//! vLLM's engine-core protocol, versions 0.27 to 0.33: MessagePack over ZeroMQ,
-//! from both sides.
+//! vLLM's engine-core protocol, versions 0.27 to 0.33: MessagePack over ZeroMQ, for both ends.
 //!
-//! A *frontend* (vllm-rs or the Python API server) binds every socket and sends [`Request`]s; an
-//! *engine* connects and answers with [`EngineCoreOutputs`]. An [`EngineLink`] is the engine's end,
-//! a [`FrontendLink`] the frontend's, and a [`KvEventPublisher`] publishes the contents of an
-//! engine's cache. A [`Relay`] is placed between both ends and observes the messages. The messages
-//! can be used without sockets: without the feature `sockets` this crate is a codec. With it,
-//! libzmq is built from the sources in its crate, which needs only a C++ compiler (Debian: `g++`).
+//! A *frontend* (vllm-rs or the Python API server) binds every socket and sends [`Request`]s. An *engine* connects
+//! and answers with [`EngineCoreOutputs`]. An [`EngineLink`] is the engine's end, and a [`FrontendLink`] the
+//! frontend's. A [`KvEventPublisher`] publishes changes of an engine's cache. A [`Relay`] between both ends
+//! observes the messages. Without the feature `sockets` this crate is only a codec. With it, libzmq is built from
+//! the sources in its crate, which needs only a C++ compiler (Debian: `g++`).
 //!
-//! Decoders are tolerant, since one binary meets seven versions: arrays are read by index with
-//! defaults for a missing tail; further elements and unknown keys are skipped. Encoders write the
-//! shortest equivalent array, since frontends accept arrays shorter than their own, but not longer
-//! ones. `compat.toml` lists the differences between versions, see [`ProtocolRules`].
+//! Decoders are tolerant, because one binary must support seven versions. They read arrays by index, use defaults
+//! for missing elements at the end, and skip further elements and unknown keys. Encoders write the shortest
+//! equivalent array, because frontends accept arrays that are shorter than their own but none that are longer.
+//! `compat.toml` lists the differences between versions; see [`ProtocolRules`].
 //!
-//! Bytes from outside are never trusted: none panic a decoder, and none make it allocate more than
-//! a fixed multiple of their number.
+//! Bytes from outside are never trusted: they can neither make a decoder panic nor make it allocate more than a
+//! fixed multiple of their length.
 //!
 //! ```
 //! use vcr_wire::{EngineCoreOutputs, Protocol, VllmMinor, StepEncoder, StepEnd};

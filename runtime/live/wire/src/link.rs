@@ -1,4 +1,4 @@
-//! The sockets of both ends.
+//! The sockets of engines and frontends.
 
 mod address;
 mod engine;
@@ -34,7 +34,7 @@ pub use wait::waker::Waker;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// The system's monotonic clock in nanoseconds: the clock of vLLM's timestamps.
+/// The system's monotonic clock in nanoseconds, which vLLM's timestamps use.
 #[must_use]
 pub fn monotonic_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);

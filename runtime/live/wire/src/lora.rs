@@ -1,4 +1,4 @@
-//! LoRA adapters, in both layouts of the protocol.
+//! LoRA adapters, in both array layouts of the protocol.
 
 use crate::codec::error::{DecodeError, Problem, Step};
 use crate::codec::field::Wire;
@@ -6,13 +6,13 @@ use crate::codec::read::{Reader, whole};
 use crate::codec::value::{Raw, Value};
 use crate::codec::write;
 
-/// The elements of the array of an adapter.
+/// The layout of an adapter's array.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LoraLayout {
-    /// Seven, the fifth being the tensorizer's settings. vllm-rs up to 0.32
-    /// and the Python server up to 0.31.
+    /// Seven elements; the fifth is the tensorizer's configuration. Used by vllm-rs up to 0.32 and the Python
+    /// server up to 0.31.
     Seven,
-    /// Six, without them.
+    /// Six elements, without the tensorizer's configuration.
     #[default]
     Six,
 }
@@ -20,21 +20,21 @@ pub enum LoraLayout {
 /// An adapter that a request uses or that is to be loaded.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LoraRequest {
-    /// The user's name for it.
+    /// The adapter's name for users.
     pub name: String,
-    /// Its number in the engine, from 1.
+    /// The adapter's number in the engine, from 1.
     pub int_id: u64,
-    /// Its path.
+    /// Path of the adapter.
     pub path: String,
-    /// The model it belongs to.
+    /// The model that the adapter belongs to.
     pub base_model_name: Option<String>,
-    /// Settings of the tensorizer, only in the layout of seven.
+    /// Configuration of the tensorizer; only in the layout with seven elements.
     pub tensorizer_config: Option<Raw>,
-    /// Whether a loaded adapter of this name is replaced.
+    /// Whether the adapter replaces a loaded one of this name.
     pub load_inplace: bool,
-    /// Whether its weights belong to a mixture of experts in three dimensions.
+    /// Whether the weights are those of a mixture of experts in three dimensions.
     pub is_3d: bool,
-    /// The layout it came in, or is to be written in.
+    /// The layout that was read, or that is to be written.
     pub layout: LoraLayout,
 }
 
@@ -44,7 +44,7 @@ impl LoraRequest {
         whole("lora_request", frame, Self::read)
     }
 
-    /// The adapter that a utility call has as its argument.
+    /// Decodes the adapter in the argument of a utility call.
     pub fn from_value(value: &Value) -> Result<Self, DecodeError> {
         Self::decode(Raw::of(value).bytes())
     }

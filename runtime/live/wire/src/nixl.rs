@@ -1,13 +1,12 @@
 //! The metadata exchange of vLLM's NIXL connector.
 //!
-//! Before a decode engine reads KV it asks the prefill engine's side channel, a
-//! ROUTER socket, for the metadata of each worker: [`NixlQuery`]. The answer has two
-//! frames: a [`NixlHandshake`], which holds a hash of everything that must be equal on
-//! both sides and the encoded [`NixlAgentMetadata`], and the answering engine's
-//! monotonic clock in seconds.
+//! Before a decode engine reads KV, it asks the prefill engine's side channel, a ROUTER socket, for the metadata of
+//! each worker with a [`NixlQuery`]. The answer has two frames. The first is a [`NixlHandshake`]: a hash of all
+//! settings that must be equal on both sides, and the encoded [`NixlAgentMetadata`]. The second is the answering
+//! engine's monotonic clock in seconds.
 //!
-//! Sources: `nixl/{metadata,base_scheduler,base_worker}.py` below
-//! `vllm/distributed/kv_transfer/kv_connector/v1`, in each release.
+//! Sources: `nixl/{metadata,base_scheduler,base_worker}.py` in `vllm/distributed/kv_transfer/kv_connector/v1`, of
+//! each release.
 
 use serde::{Deserialize, Serialize};
 use serde_bytes::{ByteBuf, Bytes};
@@ -25,7 +24,7 @@ const GET_METADATA: &[u8] = b"get_meta_msg";
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Blob(#[serde(with = "serde_bytes")] pub Vec<u8>);
 
-/// A question for the metadata of one worker.
+/// A query for the metadata of one worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NixlQuery {
     /// The worker's pipeline-parallel rank.
@@ -35,7 +34,7 @@ pub struct NixlQuery {
 }
 
 impl NixlQuery {
-    /// Reads a question.
+    /// Decodes a query.
     pub fn decode(frame: &[u8]) -> Result<Self, DecodeError> {
         whole("NIXL query", frame, |reader| {
             let at = reader.offset();
@@ -47,7 +46,7 @@ impl NixlQuery {
         })
     }
 
-    /// Appends the question as MessagePack.
+    /// Appends the encoded query.
     pub fn encode(&self, out: &mut Vec<u8>) {
         derived::write(&(Bytes::new(GET_METADATA), self.pp_rank, self.tp_rank), out);
     }
@@ -58,17 +57,16 @@ impl NixlQuery {
 pub struct NixlHandshake {
     /// Value of [`NixlCompatibility::hash`] on the answering side.
     pub compatibility_hash: String,
-    /// An encoded [`NixlAgentMetadata`], which is only worth reading if the hash is
-    /// the own one.
+    /// An encoded [`NixlAgentMetadata`], which is usable only if both sides have the same hash.
     pub agent_metadata_bytes: Blob,
 }
 
 /// The KV cache of one worker, as NIXL can read it.
 ///
-/// The cache consists of regions, one for each layer, and each region of blocks.
+/// The cache has a region for each layer, and each region consists of blocks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NixlAgentMetadata {
-    /// The engine's name.
+    /// The engine's ID.
     pub engine_id: String,
     /// NIXL's own description of the worker's agent.
     pub agent_metadata: Blob,
@@ -76,46 +74,45 @@ pub struct NixlAgentMetadata {
     pub kv_caches_base_addr: Vec<u64>,
     /// The worker's device.
     pub device_id: u32,
-    /// Blocks of a region.
+    /// Number of blocks in a region.
     pub num_blocks: u64,
-    /// Bytes of a block, by region.
+    /// Bytes per block, by region.
     pub block_lens: Vec<u64>,
-    /// Bytes from one block to the next, by region. Versions before 0.29 have none:
-    /// their blocks lie side by side.
+    /// Bytes from the start of one block to the next, by region. Absent before 0.29, where blocks are contiguous.
     #[serde(default)]
     pub block_strides: Vec<u64>,
     /// Order of the dimensions of a region, such as `LBHNC`.
     pub kv_cache_layout: String,
-    /// Tokens of a block.
+    /// Tokens per block.
     pub block_size: u32,
-    /// Bytes of the states of a state-space model.
+    /// Bytes per state of a state-space model.
     pub ssm_sizes: Vec<u64>,
     /// The attention backend, such as `FLASH_ATTN`.
     pub attn_backend_name: String,
-    /// Blocks of the kernel in a block of the scheduler.
+    /// Number of the kernel's blocks in a block of the scheduler.
     pub physical_blocks_per_logical_kv_block: u32,
-    /// Blocks by region, where they differ.
+    /// Number of blocks by region, if it differs between regions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub region_num_blocks: Option<Vec<u64>>,
-    /// Group of KV caches by region.
+    /// KV-cache group by region.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub region_group_ids: Option<Vec<i64>>,
-    /// Layer by region. Both sides must name the same ones in the same order.
+    /// Layer by region. Both sides must have the same layers in the same order.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub region_names: Option<Vec<String>>,
     /// `DRAM` or `VRAM`, by region.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub region_mem_types: Option<Vec<String>>,
-    /// Decode-context-parallel workers.
+    /// Number of decode-context-parallel workers.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub dcp_size: u32,
-    /// Prefill-context-parallel workers.
+    /// Number of prefill-context-parallel workers.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub pcp_size: u32,
-    /// Tensor-parallel workers, sent only by vcr; 0 if unknown.
+    /// Number of tensor-parallel workers, sent only by vcr; 0 if unknown.
     #[serde(default, skip_serializing_if = "is_default")]
     pub vcr_ranks: u32,
-    /// The start of the engine, sent only by vcr.
+    /// Generation of the engine, which distinguishes its starts; sent only by vcr.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vcr_generation: Option<u64>,
 }
@@ -160,36 +157,36 @@ fn is_one(workers: &u32) -> bool {
 /// Settings that must be equal in two engines that exchange KV through NIXL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NixlCompatibility {
-    /// vLLM's whole version, such as `0.33.0`, or `0.32.0+cpu`.
+    /// vLLM's full version, such as `0.33.0` or `0.32.0+cpu`.
     pub vllm_version: String,
     /// The model's name on the command line.
     pub model: String,
-    /// The type of the weights, such as `bfloat16`.
+    /// Data type of the weights, such as `bfloat16`.
     pub dtype: String,
-    /// KV heads of the model, of all workers together.
+    /// Number of KV heads of the model, in all workers together.
     pub num_kv_heads: u32,
-    /// Elements of a head.
+    /// Number of elements per head.
     pub head_size: u32,
-    /// Layers of the model.
+    /// Number of layers of the model.
     pub num_hidden_layers: u32,
     /// The attention backend, such as `FLASH_ATTN`.
     pub attn_backend_name: String,
-    /// The type of the cache as configured: `auto`, unless it was named.
+    /// Data type of the cache as configured; `auto` if it is not configured.
     pub cache_dtype: String,
     /// Whether the hybrid KV cache manager is on, which is the default.
     pub is_hma_enabled: bool,
-    /// Side that moves the blocks: `pull` or `push`.
+    /// Which side moves the blocks: `pull` or `push`.
     pub transfer_mode: String,
 }
 
 impl NixlCompatibility {
-    /// The compatibility hash: SHA-256 in hexadecimal over JSON with sorted keys.
-    /// Speculative decoding and blocks across layers are off.
+    /// The compatibility hash: the SHA-256, in hexadecimal, of JSON with sorted keys. Assumes that speculative
+    /// decoding and blocks across layers are off.
     #[must_use]
     pub fn hash(&self, rules: &ProtocolRules) -> String {
         let has = |key: &str| rules.nixl_hash_keys.iter().any(|other| other == key);
         let text = |text: &str| python_string(text);
-        // In the order of the keys.
+        // Sorted by key.
         let mut pairs = vec![
             ("attn_backend_name", text(&self.attn_backend_name)),
             ("cache_dtype", text(&self.cache_dtype)),
@@ -212,7 +209,7 @@ impl NixlCompatibility {
     }
 }
 
-/// A text as Python's `json.dumps` writes it.
+/// Encodes a text like Python's `json.dumps`.
 fn python_string(text: &str) -> String {
     let mut out = String::from("\"");
     for character in text.chars() {
@@ -237,7 +234,7 @@ fn python_string(text: &str) -> String {
     out
 }
 
-/// The second frame of an answer: a monotonic clock in seconds.
+/// Encodes the second frame of an answer: the monotonic clock in seconds.
 #[cfg(feature = "sockets")]
 pub(crate) fn encode_clock(monotonic_ns: u64) -> Vec<u8> {
     let mut out = Vec::new();
@@ -250,7 +247,7 @@ mod tests {
     use super::*;
     use crate::{Protocol, VllmMinor};
 
-    /// Computed by `compute_nixl_compatibility_hash` of each release.
+    /// `compute_nixl_compatibility_hash` of each release has computed these.
     #[test]
     fn hashes_are_those_of_each_release() {
         for (version, release, hash) in [

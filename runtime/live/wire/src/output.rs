@@ -1,4 +1,4 @@
-//! Messages of engines to frontends.
+//! Messages from engines to frontends.
 
 use serde::{Deserialize, Serialize};
 use vcr_base::finish_reason::FinishReason;
@@ -29,12 +29,12 @@ impl Wire for FinishReason {
     }
 }
 
-/// The cause of a stop.
+/// Why a request stopped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StopReason {
-    /// A token other than the end of the text.
+    /// A token other than the end-of-text token.
     Token(u32),
-    /// Something else: `repetition_detected`.
+    /// Another reason, such as `repetition_detected`.
     Text(String),
 }
 
@@ -59,11 +59,11 @@ impl Wire for StopReason {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "u8", try_from = "u8")]
 pub enum EventType {
-    /// It arrived.
+    /// The request arrived.
     Queued = 1,
-    /// It was admitted.
+    /// The request was admitted.
     Scheduled = 2,
-    /// It lost its blocks.
+    /// The request lost its blocks.
     Preempted = 3,
 }
 
@@ -83,13 +83,13 @@ impl TryFrom<u8> for EventType {
     }
 }
 
-/// Something that happened to a request since its last output.
+/// An event of a request since its last output.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EngineCoreEvent {
     /// Kind of the event.
     #[serde(rename = "type")]
     pub kind: EventType,
-    /// When, on the engine's monotonic clock, in seconds.
+    /// Time of the event on the engine's monotonic clock, in seconds.
     pub timestamp: f64,
 }
 
@@ -97,9 +97,9 @@ pub struct EngineCoreEvent {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RequestError {
-    /// `validation_error`, `engine_paused`, ...
+    /// Such as `validation_error` or `engine_paused`.
     pub code: String,
-    /// For the user.
+    /// The text for the user.
     pub message: String,
     /// Whether the same request may succeed later.
     pub retryable: bool,
@@ -108,43 +108,43 @@ pub struct RequestError {
 array_struct! {
     /// The output of a step for one request.
     EngineCoreOutput, 2 required {
-        /// The request's internal name.
+        /// The request's internal ID.
         request_id: String = String::new(),
-        /// New tokens, a stopping one included.
+        /// New tokens, including a token that stops the request.
         new_token_ids: Vec<u32> = Vec::new(),
-        /// Their logprobs.
+        /// Logprobs of the new tokens.
         new_logprobs: Option<Logprobs> = None,
         /// Logprobs of the prompt.
         new_prompt_logprobs_tensors: Option<Logprobs> = None,
-        /// The result of pooling.
+        /// Result of a pooling request.
         pooling_output: Option<Tensor> = None,
-        /// Set on the last output.
+        /// Why the request ended; set on its last output.
         finish_reason: Option<FinishReason> = None,
-        /// The token or text that stopped it; nil for the end of the text.
+        /// The token or text that stopped the request; nil for the end of the text.
         stop_reason: Option<StopReason> = None,
-        /// Its events.
+        /// Events of the request.
         events: Option<Vec<EngineCoreEvent>> = None,
-        /// For the decode engine, on the last output.
+        /// Parameters for the decode engine, on the last output.
         kv_transfer_params: Option<Value> = None,
         /// Parameters of an encoder's output, on the last output.
         ec_transfer_params: Option<Value> = None,
         /// Headers of distributed tracing.
         trace_headers: Option<Raw> = None,
-        /// On the first output.
+        /// Where the tokens of the prompt came from, on the first output.
         prefill_stats: Option<PrefillStats> = None,
-        /// Experts that computed its tokens.
+        /// Experts that computed the request's tokens.
         routed_experts: Option<Tensor> = None,
-        /// Never nil.
+        /// Number of NaNs in the logits; never nil.
         num_nans_in_logits: u64 = 0,
-        /// Inputs that must be sent again with their data; from 0.28.
+        /// Multimodal inputs that the frontend must send again with their data; from 0.28.
         mm_cache_miss_hashes: Option<Vec<String>> = None,
         /// Tokens that could be sampled; from 0.28.
         new_sampling_mask: Option<Raw> = None,
-        /// On the last output; from 0.29.
+        /// Statistics of speculative decoding, on the last output; from 0.29.
         spec_decode_metrics: Option<RequestSpecDecodeMetrics> = None,
         /// Logprobs of chosen tokens at prompt positions; from 0.31.
         prompt_token_id_logprobs: Option<Tensor> = None,
-        /// Its failure; from 0.33.
+        /// The failure of the request; from 0.33.
         error: Option<RequestError> = None,
     }
 }
@@ -153,12 +153,12 @@ array_wire!(EngineCoreOutput, shortest);
 /// The result of a utility call, or its error.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 pub struct UtilityOutput {
-    /// The number the caller gave.
+    /// The ID that the caller chose.
     pub call_id: Integer,
-    /// Its failure.
+    /// Why the call failed, if it did.
     #[serde(default)]
     pub failure_message: Option<String>,
-    /// Its result, unless it failed.
+    /// The result of the call, unless it failed.
     #[serde(default)]
     pub result: Option<UtilityResult>,
 }
@@ -166,9 +166,9 @@ pub struct UtilityOutput {
 /// The result of a utility call.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct UtilityResult {
-    /// Always nil: Python's name of a type, which frontends refuse.
+    /// Always nil. In vLLM a Python type name, which frontends refuse.
     pub type_info: Option<Raw>,
-    /// The value; nil from functions that return nothing.
+    /// The value; nil if the function returns nothing.
     pub value: Value,
 }
 
@@ -179,13 +179,13 @@ as_array! {
 serde_wire!(UtilityOutput, EngineCoreEvent, RequestError);
 
 impl UtilityOutput {
-    /// The answer of a call that returned `value`.
+    /// The result of a call that returned `value`.
     #[must_use]
     pub fn returned(call_id: Integer, value: Value) -> Self {
         Self { call_id, failure_message: None, result: Some(UtilityResult { type_info: None, value }) }
     }
 
-    /// The answer of a call of `method` that failed, in the words of vLLM.
+    /// The result of a call of `method` that failed, in vLLM's words.
     #[must_use]
     pub fn failed(call_id: Integer, method: &str, reason: &str) -> Self {
         let message = format!("Call to {method} method failed: {reason}");
@@ -196,24 +196,24 @@ impl UtilityOutput {
 array_struct! {
     /// A message on an output socket.
     ///
-    /// vllm-rs accepts only one of four kinds: outputs, statistics and finished requests; a utility result;
-    /// the end of a wave; the start of a wave.
+    /// vllm-rs accepts only messages of one of four kinds: outputs, statistics and finished requests; a utility
+    /// result; the end of a wave; the start of a wave.
     EngineCoreOutputs, 1 required {
-        /// The engine's number.
+        /// The engine's rank.
         engine_index: u32 = 0,
-        /// One for each request that got something.
+        /// One for each request with new output.
         outputs: Vec<EngineCoreOutput> = Vec::new(),
-        /// Only to one of several API servers.
+        /// Statistics, which only one of several API servers gets.
         scheduler_stats: Option<SchedulerStats> = None,
         /// The engine's monotonic clock, in seconds; 0 means unset.
         timestamp: f64 = 0.0,
         /// The result of a utility call.
         utility_output: Option<UtilityOutput> = None,
-        /// Requests that ended.
+        /// IDs of the requests that ended.
         finished_requests: Option<Vec<String>> = None,
-        /// The wave has ended.
+        /// The wave that has ended.
         wave_complete: Option<u32> = None,
-        /// This wave begins.
+        /// The wave that begins.
         start_wave: Option<u32> = None,
         /// The version of the weights; from 0.32.
         weight_version: Option<String> = None,
@@ -226,8 +226,8 @@ impl EngineCoreOutputs {
         whole("EngineCoreOutputs", frame, Self::read_elements)
     }
 
-    /// The scheduler's statistics in the first frame of a message as they were
-    /// sent, with keys that [`SchedulerStats`] does not know.
+    /// The scheduler's statistics in the first frame of a message, still encoded. They include keys that
+    /// [`SchedulerStats`] does not have.
     pub fn raw_scheduler_stats(frame: &[u8]) -> Result<Option<&[u8]>, DecodeError> {
         let mut reader = Reader::new(frame);
         if reader.array()? < 3 {
@@ -243,8 +243,7 @@ impl EngineCoreOutputs {
         Ok(Some(reader.since(start)))
     }
 
-    /// Appends the shortest form of the message to `out`. Fields unknown to frontends of the
-    /// version are left out.
+    /// Appends the shortest form of the message to `out`, without fields that the version does not know.
     pub fn encode(&self, out: &mut Vec<u8>, rules: &ProtocolRules) {
         let len = self.shortest(rules.outputs_len);
         write::array(out, len);
@@ -264,12 +263,12 @@ impl EngineCoreOutputs {
 pub enum EngineMessage {
     /// Outputs; the frames after the first are the bytes of large tensors.
     Outputs(Box<EngineCoreOutputs>),
-    /// The engine is dead.
+    /// The engine has failed.
     Dead,
 }
 
 impl EngineMessage {
-    /// Decodes the frames of one message.
+    /// Decodes the frames of a message.
     pub fn decode(frames: &[impl AsRef<[u8]>]) -> Result<Self, DecodeError> {
         let Some(first) = frames.first() else {
             let problem = Problem::Frames { expected: "at least one frame", found: 0 };
@@ -282,13 +281,12 @@ impl EngineMessage {
     }
 }
 
-/// Gathers the outputs of one step for one API server, straight as bytes.
+/// Encodes the outputs of one step for one API server.
 ///
-/// Its buffers are kept between steps, so a step in which every request gets a token allocates
-/// nothing.
+/// The buffers are kept between steps, so a step in which every request gets a token allocates nothing.
 #[derive(Debug)]
 pub struct StepEncoder {
-    /// Elements of one output that the version knows.
+    /// Number of elements that the version knows in an output.
     output_len: usize,
     outputs_len: usize,
     outputs: Vec<u8>,
@@ -300,18 +298,18 @@ pub struct StepEncoder {
 /// The other parts of a step's message.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StepEnd<'a> {
-    /// The engine's number.
+    /// The engine's rank.
     pub engine_index: u32,
-    /// Only to one of several API servers.
+    /// Statistics, which only one of several API servers gets.
     pub scheduler_stats: Option<&'a SchedulerStats>,
     /// The engine's monotonic clock, in seconds.
     pub timestamp: f64,
-    /// The version of the weights, left out where the version has none.
+    /// The version of the weights, which is omitted if the protocol version has none.
     pub weight_version: Option<&'a str>,
 }
 
 impl StepEncoder {
-    /// For frontends of a version.
+    /// An encoder for frontends of a version.
     #[must_use]
     pub fn new(rules: &ProtocolRules) -> Self {
         Self {
@@ -330,7 +328,7 @@ impl StepEncoder {
         self.num_outputs == 0 && self.num_finished == 0
     }
 
-    /// Adds new tokens of a request, and why it ended if it did.
+    /// Adds new tokens of a request, and why the request ended if it did.
     pub fn tokens(
         &mut self,
         request_id: &str,
@@ -342,7 +340,7 @@ impl StepEncoder {
         write::str(out, request_id);
         write_list(out, new_token_ids);
         if let Some((reason, stop)) = finish {
-            // No logprobs, no logprobs of the prompt, no pooling output.
+            // Nil for the logprobs, the logprobs of the prompt, and the pooling output.
             out.extend_from_slice(&[rmp::Marker::Null.to_u8(); 3]);
             reason.write(out);
             if let Some(stop) = stop {
@@ -352,13 +350,13 @@ impl StepEncoder {
         self.num_outputs += 1;
     }
 
-    /// Adds an output that carries more.
+    /// Adds an output that has more than tokens.
     pub fn output(&mut self, output: &EngineCoreOutput) {
         output.write_elements(&mut self.outputs, output.shortest(self.output_len));
         self.num_outputs += 1;
     }
 
-    /// Adds a request that ended, to be named apart from its output.
+    /// Adds the ID of an ended request, which is listed apart from its output.
     pub fn finished(&mut self, request_id: &str) {
         write::str(&mut self.finished, request_id);
         self.num_finished += 1;
@@ -391,7 +389,7 @@ impl StepEncoder {
             }
         }
         if let Some(version) = weight_version {
-            // No wave ends or begins.
+            // Nil for the end and the start of a wave.
             write::nil(out);
             write::nil(out);
             write::str(out, version);

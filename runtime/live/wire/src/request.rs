@@ -1,4 +1,4 @@
-//! Messages of frontends to engines.
+//! Messages from frontends to engines.
 
 use std::ops::Range;
 
@@ -15,49 +15,49 @@ use crate::tensor::{Tensor, TensorData};
 use crate::versions::ProtocolRules;
 
 array_struct! {
-    /// A request, as the message ADD carries it.
+    /// A request, the payload of ADD.
     EngineCoreRequest, 1 required {
-        /// The frontend's internal name, used in outputs and aborts.
+        /// The frontend's internal ID, which outputs and aborts use.
         request_id: String = String::new(),
-        /// The prompt.
+        /// The tokens of the prompt.
         prompt_token_ids: Option<Vec<u32>> = None,
-        /// Images, audio and video in it.
+        /// Images, audio and video in the prompt.
         mm_features: Option<Vec<MmFeature>> = None,
-        /// Parameters of generation.
+        /// Sampling parameters, if tokens are to be generated.
         sampling_params: Option<SamplingParams> = None,
-        /// Parameters of pooling, if no text is wanted.
+        /// Parameters of pooling, if no tokens are to be generated.
         pooling_params: Option<PoolingParams> = None,
         /// Wall-clock seconds since 1970.
         arrival_time: f64 = 0.0,
-        /// The adapter it uses.
+        /// The LoRA adapter that the request uses.
         lora_request: Option<LoraRequest> = None,
-        /// Keeps its blocks apart from the blocks of requests with another salt.
+        /// Separates the request's blocks from those of requests with another salt.
         cache_salt: Option<String> = None,
-        /// The engine it must run on.
+        /// Rank of the engine that must run the request.
         data_parallel_rank: Option<u32> = None,
-        /// Embeddings instead of tokens.
+        /// Embeddings of the prompt instead of tokens.
         prompt_embeds: Option<Tensor> = None,
-        /// The positions that are tokens, if some are embeddings.
+        /// Which positions of the prompt are tokens, if some are embeddings.
         prompt_is_token_ids: Option<Vec<bool>> = None,
-        /// The API server that waits for its outputs.
+        /// Index of the API server that waits for the outputs.
         client_index: u32 = 0,
-        /// The engines' wave as the frontend knows it.
+        /// The wave that the frontend believes the engines are in.
         current_wave: u32 = 0,
-        /// Smaller is more urgent.
+        /// A smaller number is more urgent.
         priority: i64 = 0,
         /// Headers of distributed tracing.
         trace_headers: Option<Raw> = None,
         /// Whether more input will follow.
         resumable: bool = false,
-        /// The name that users see.
+        /// The ID that users see.
         external_req_id: Option<String> = None,
         /// Whether reasoning has ended already.
         reasoning_ended: Option<bool> = None,
         /// Arguments of the reasoning parser.
         reasoning_parser_kwargs: Option<Raw> = None,
-        /// Whether it is to be finished at once, to release remote KV blocks.
+        /// Whether to finish the request at once, only to release remote KV blocks.
         abort_immediately: bool = false,
-        /// The session it belongs to; from 0.28.
+        /// The session that the request belongs to; from 0.28.
         session_id: Option<String> = None,
         /// Hints about the KV cache; from 0.31.
         kv_hints: Option<Value> = None,
@@ -66,53 +66,53 @@ array_struct! {
 array_wire!(EngineCoreRequest, full);
 
 map_struct! {
-    /// An image, audio or video of a prompt.
+    /// An image, audio or video in a prompt.
     MmFeature, "mm_features" {
-        /// Its tensors by name; `None` when the engine should have it cached.
+        /// Its tensors by name; `None` if the engine should have them cached.
         always data: Option<Raw> = None,
         /// `image`, `audio` or `video`.
         always modality: String = String::new(),
-        /// Its name in the prefix cache.
+        /// Its identifier in the prefix cache.
         always identifier: String = String::new(),
-        /// Its place in the prompt.
+        /// Its position in the prompt.
         always mm_position: PlaceholderRange = PlaceholderRange::default(),
-        /// Its name in the cache of processed inputs.
+        /// Its key in the cache of processed inputs.
         always mm_hash: Option<String> = None,
     }
 }
 
 map_struct! {
-    /// The positions of a prompt that stand for an image, audio or video.
+    /// The positions in a prompt that are placeholders for an image, audio or video.
     PlaceholderRange, "mm_position" {
         /// The first position.
         always offset: u64 = 0,
-        /// Their number.
+        /// The number of positions.
         always length: u64 = 0,
-        /// Positions with an embedding; `None`: all.
+        /// Which positions have an embedding; `None`: all.
         always is_embed: Option<Tensor> = None,
     }
 }
 
-/// A wave of requests begins: engines without work must step, too.
+/// Starts a wave of requests, in which engines without work must step too.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 pub struct StartDpWave {
-    /// The wave.
+    /// Number of the wave.
     pub wave: u32,
-    /// The engine that knows already.
+    /// Rank of the engine that knows already.
     #[serde(default)]
     pub exclude_engine_index: Option<u32>,
 }
 
-/// A call of one of the engine's own functions.
+/// A call of one of the engine's utility functions.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 pub struct UtilityCall {
-    /// The API server that waits for the result.
+    /// Index of the API server that waits for the result.
     pub client_index: u32,
-    /// Returned with the result.
+    /// ID of the call, which is returned with the result.
     pub call_id: Integer,
-    /// The function.
+    /// Name of the function.
     pub method: String,
-    /// Its arguments.
+    /// Arguments of the function.
     pub args: Vec<Value>,
 }
 
@@ -121,22 +121,22 @@ as_array! {
     UtilityCall(client_index, call_id, method, args);
 }
 
-/// A message from a frontend, or from a coordinator.
+/// A message from a frontend or from a coordinator.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Request {
     /// Run this request.
     Add(Box<EngineCoreRequest>),
-    /// Forget these requests, known or not.
+    /// Abort these requests, whether the engine knows them or not.
     Abort(Vec<String>),
-    /// A wave begins.
+    /// Start a wave.
     StartDpWave(StartDpWave),
-    /// Call a function.
+    /// Call a utility function.
     Utility(UtilityCall),
 }
 
 impl Request {
-    /// Decodes the frames of one message: its type, then its payload. The bytes of large tensors follow;
-    /// masks of placeholders are taken from them.
+    /// Decodes the frames of one message: its type, its payload, and the bytes of large tensors. Of the tensors,
+    /// only placeholder masks are put into the request.
     pub fn decode(frames: &[impl AsRef<[u8]>]) -> Result<Self, DecodeError> {
         let [kind, payload, ..] = frames else {
             let problem = Problem::Frames { expected: "a type and a payload", found: frames.len() };
@@ -158,7 +158,7 @@ impl Request {
         }
     }
 
-    /// The byte that announces this message.
+    /// The message's type byte.
     #[must_use]
     pub fn kind(&self) -> u8 {
         match self {
@@ -169,7 +169,7 @@ impl Request {
         }
     }
 
-    /// Appends the payload to `out`, as frontends of a version write it.
+    /// Appends the payload to `out`, as frontends of the version encode it.
     pub fn encode(&self, out: &mut Vec<u8>, rules: &ProtocolRules) {
         match self {
             Self::Add(request) => request.encode(out, rules),
@@ -181,8 +181,8 @@ impl Request {
 }
 
 impl PlaceholderRange {
-    /// The runs of placeholders that embeddings replace; none if all are, or where the bytes of the
-    /// mask are not in the message.
+    /// The runs of placeholders that embeddings replace; `None` if they replace all, or if the message does not
+    /// contain the mask.
     #[must_use]
     pub fn embed_runs(&self) -> Option<Vec<Range<u32>>> {
         let mask = self.is_embed.as_ref().filter(|mask| mask.dtype == "bool")?;
@@ -204,13 +204,13 @@ impl EngineCoreRequest {
         whole("ADD", payload, Self::read)
     }
 
-    /// Appends the payload of an ADD, as long as frontends of a version make it.
+    /// Appends the payload of an ADD to `out`, with the version's number of elements.
     pub fn encode(&self, out: &mut Vec<u8>, rules: &ProtocolRules) {
         self.write_elements(out, rules.request_len);
     }
 
-    /// Takes in the masks of placeholders that `aux` holds, the frames behind the payload. A frame is the bytes of one
-    /// tensor, so that no message makes more bytes than it has.
+    /// Moves placeholder masks from `aux`, the frames after the payload, into the request. Each frame is used for
+    /// only one mask, so that a message cannot take more memory than it has bytes.
     fn take_masks(&mut self, aux: &[impl AsRef<[u8]>]) {
         let mut aux: Vec<Option<&[u8]>> = aux.iter().map(|frame| Some(frame.as_ref())).collect();
         let masks = self.mm_features.iter_mut().flatten().filter_map(|feature| feature.mm_position.is_embed.as_mut());
@@ -223,8 +223,7 @@ impl EngineCoreRequest {
         }
     }
 
-    /// The name of a request that may not be decodable otherwise, so that its
-    /// frontend can be notified.
+    /// The ID of a request whose other elements may be invalid, so that its frontend can be told.
     #[must_use]
     pub fn peek_id(payload: &[u8]) -> Option<&str> {
         let mut reader = Reader::new(payload);
@@ -232,7 +231,7 @@ impl EngineCoreRequest {
     }
 }
 
-/// Appends the payload of an ABORT of `ids`.
+/// Appends the payload of an ABORT for `ids`.
 pub fn encode_abort(out: &mut Vec<u8>, ids: &[impl AsRef<str>]) {
     write::array(out, ids.len());
     for id in ids {

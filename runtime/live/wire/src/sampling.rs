@@ -1,4 +1,4 @@
-//! Sampling parameters and the parameters of pooling.
+//! Sampling parameters and pooling parameters.
 
 use std::sync::Arc;
 
@@ -8,14 +8,14 @@ use crate::codec::read::Reader;
 use crate::codec::value::{Integer, Raw, Value};
 use crate::codec::{array_struct, array_wire, map_struct, write};
 
-/// The kind of output that a frontend wants.
+/// Which outputs a frontend wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OutputKind {
-    /// All tokens so far, each time.
+    /// Each output has all tokens so far.
     Cumulative = 0,
-    /// New tokens only.
+    /// Each output has only the new tokens.
     Delta = 1,
-    /// One output at the end.
+    /// There is one output, at the end.
     FinalOnly = 2,
 }
 
@@ -39,109 +39,109 @@ impl Wire for OutputKind {
 }
 
 map_struct! {
-    /// When a request that repeats itself is stopped.
+    /// When a request with repetitive output is stopped.
     RepetitionDetection, "repetition_detection" {
-        /// Longest pattern looked for, in tokens.
+        /// Maximum length of a pattern, in tokens.
         always max_pattern_size: u32 = 0,
-        /// Shortest pattern looked for, in tokens.
+        /// Minimum length of a pattern, in tokens.
         always min_pattern_size: u32 = 0,
-        /// Repetitions that stop the request.
+        /// Number of repetitions that stops the request.
         always min_count: u32 = 0,
     }
 }
 
 map_struct! {
-    /// Sampling parameters. Defaults are vLLM's; vllm-rs omits nullable keys, the Python server
-    /// keys with default values.
+    /// Sampling parameters. Defaults are vLLM's. vllm-rs omits nullable keys, and the Python server omits keys with
+    /// default values.
     ///
-    /// Only `eos_token_id`, `stop_token_ids`, `min_tokens` and the lengths end a request. `stop`
-    /// and `ignore_eos` are the frontend's own business, and `all_stop_token_ids` may list tokens
-    /// that do not stop.
+    /// Only `eos_token_id`, `stop_token_ids`, `min_tokens` and the lengths affect when a request ends. The frontend
+    /// itself handles `stop` and `ignore_eos`, and `all_stop_token_ids` may list tokens that do not stop the
+    /// request.
     SamplingParams, "sampling_params" {
-        /// Completions wanted of this prompt; each arrives as its own request.
+        /// Number of completions of the prompt; each arrives as a separate request.
         sparse n: u32 = 1,
-        /// Penalty of tokens that were generated before.
+        /// Penalty for tokens that occur in the output.
         sparse presence_penalty: f64 = 0.0,
-        /// Penalty by the count of tokens generated before.
+        /// Penalty for tokens by their number of occurrences in the output.
         sparse frequency_penalty: f64 = 0.0,
-        /// Penalty of tokens of the prompt and the output.
+        /// Penalty for tokens that occur in the prompt or the output.
         sparse repetition_penalty: f64 = 1.0,
-        /// 0 is greedy.
+        /// Temperature; 0 means greedy sampling.
         sparse temperature: f64 = 1.0,
-        /// Share of the probability that is sampled from.
+        /// Cumulative probability of the tokens that are sampled from.
         sparse top_p: f64 = 1.0,
         /// Number of tokens that are sampled from; 0 or -1 means all.
         sparse top_k: i64 = 0,
-        /// Least probability, relative to the likeliest token.
+        /// Minimum probability of a token, relative to the likeliest token's.
         sparse min_p: f64 = 0.0,
         /// Seed of the request.
         sparse seed: Option<Integer> = None,
-        /// Strings that stop it, in the frontend.
+        /// Strings at which the frontend stops the output.
         sparse stop: Option<StopStrings> = None,
-        /// Stop tokens.
+        /// Tokens that stop the request.
         sparse stop_token_ids: Option<Vec<u32>> = None,
-        /// Already applied by the frontend: `eos_token_id` is absent then.
+        /// Whether the end-of-text token is ignored. The frontend then omits `eos_token_id`.
         sparse ignore_eos: bool = false,
-        /// Tokens to generate at most; `None`: until the model's length.
+        /// Maximum number of output tokens; `None`: limited only by the model's maximum length.
         sparse max_tokens: Option<u32> = Some(16),
-        /// Tokens before which nothing stops it.
+        /// Number of output tokens before which no token stops the request.
         sparse min_tokens: u32 = 0,
-        /// Likeliest tokens to report for each token; -1: the whole vocabulary.
+        /// Number of likeliest tokens to report for each output token; -1: the whole vocabulary.
         sparse logprobs: Option<i64> = None,
-        /// Likeliest tokens to report for each token of the prompt; -1: the whole vocabulary.
+        /// Number of likeliest tokens to report for each token of the prompt; -1: the whole vocabulary.
         sparse prompt_logprobs: Option<i64> = None,
-        /// Tokens whose logprobs to report.
+        /// Tokens whose logprobs are reported.
         sparse logprob_token_ids: Option<Vec<u32>> = None,
-        /// A form of the Python API.
+        /// Selects a format of the Python API.
         sparse flat_logprobs: bool = false,
-        /// The frontend's.
+        /// Used only by the frontend.
         sparse detokenize: bool = true,
-        /// The frontend's.
+        /// Used only by the frontend.
         sparse skip_special_tokens: bool = true,
-        /// The frontend's.
+        /// Used only by the frontend.
         sparse spaces_between_special_tokens: bool = true,
-        /// The frontend's.
+        /// Used only by the frontend.
         sparse include_stop_str_in_output: bool = false,
-        /// Outputs that the frontend passes on; the engine sends the same for all.
+        /// Which outputs the frontend sends to the client; the engine's outputs do not depend on it.
         sparse output_kind: OutputKind = OutputKind::Cumulative,
-        /// Tokens between two parts of a stream.
+        /// Number of tokens between two parts of a stream.
         sparse stream_interval: Option<u32> = None,
-        /// The frontend's.
+        /// Used only by the frontend.
         sparse skip_clone: bool = false,
-        /// The frontend's.
+        /// Used only by the frontend.
         sparse output_text_buffer_length: u64 = 0,
-        /// The token that ends a text, unless it is to be ignored.
+        /// The end-of-text token, unless it is ignored.
         sparse eos_token_id as "_eos_token_id": Option<u32> = None,
-        /// Never to be stopped on.
+        /// Not a reason to stop: it may list tokens that do not stop the request.
         sparse all_stop_token_ids as "_all_stop_token_ids": Vec<u32> = Vec::new(),
-        /// Form that the output must match: a map of one of `json`, `regex`, `choice`, `grammar`,
-        /// `json_object`, `structural_tag`, and flags. The requests of one call share it.
+        /// The structure that the output must have: a map with one of `json`, `regex`, `choice`, `grammar`,
+        /// `json_object` and `structural_tag`, and flags. The requests of one call share it.
         sparse structured_outputs: Option<Arc<Value>> = None,
-        /// Numbers added to the logits of tokens.
+        /// Biases that are added to the logits of tokens.
         sparse logit_bias: Option<LogitBias> = None,
-        /// Tokens that may be sampled.
+        /// The only tokens that may be sampled.
         sparse allowed_token_ids: Option<Vec<u32>> = None,
         /// Parameters of connectors and plug-ins.
         sparse extra_args: Option<Value> = None,
-        /// First token whose experts are reported.
+        /// Index of the first token whose experts are reported.
         sparse routed_experts_prompt_start: u64 = 0,
         /// Words that may not be generated.
         sparse bad_words: Option<Vec<String>> = None,
-        /// Their tokens.
+        /// Tokens of these words.
         sparse bad_words_token_ids as "_bad_words_token_ids": Option<Vec<Vec<u32>>> = None,
-        /// Whether the prefix cache is passed over; `None`: the engine decides.
+        /// Whether the request ignores the prefix cache; `None`: the engine decides.
         sparse skip_reading_prefix_cache: Option<bool> = None,
-        /// Tokens that may be spent on thinking.
+        /// Maximum number of reasoning tokens.
         sparse thinking_token_budget: Option<i64> = None,
-        /// When a request that repeats itself is stopped.
+        /// When a request with repetitive output is stopped.
         sparse repetition_detection: Option<RepetitionDetection> = None,
-        /// Tokens to be decoded as given; from 0.29.
+        /// Tokens to output instead of sampled ones; from 0.29.
         sparse trace_decode_token_ids: Option<Raw> = None,
         /// Whether the output is watermarked; from 0.30.
         sparse watermarking: Option<bool> = Some(true),
-        /// Tokens whose prompt logprobs to report; from 0.31.
+        /// Tokens whose prompt logprobs are reported; from 0.31.
         sparse prompt_logprob_token_ids: Option<Raw> = None,
-        /// First token of the prompt with such logprobs; from 0.31.
+        /// Index of the first token of the prompt with such logprobs; from 0.31.
         sparse prompt_logprob_start: Option<u64> = None,
         /// Set by the frontend; from 0.32.
         sparse watermarking_skipped as "_watermarking_skipped": bool = false,
@@ -149,7 +149,7 @@ map_struct! {
 }
 
 impl SamplingParams {
-    /// KV-transfer parameters of a disaggregated deployment.
+    /// The `kv_transfer_params`, which a disaggregated deployment sets.
     #[must_use]
     pub fn kv_transfer_params(&self) -> Option<&Value> {
         let params = self.extra_args.as_ref()?.get("kv_transfer_params")?;
@@ -157,7 +157,7 @@ impl SamplingParams {
     }
 }
 
-/// One text or several.
+/// The stop strings: one text or several.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StopStrings(pub Vec<String>);
 
@@ -185,7 +185,7 @@ impl Wire for LogitBias {
         let mut pairs = Vec::with_capacity(reader.capacity::<(u32, f64)>(len));
         for _ in 0..len {
             let at = reader.offset();
-            // JSON has no integer keys, so a frontend may pass on texts.
+            // JSON has no integer keys, so a frontend may send texts.
             let token = match reader.peek() {
                 Some(rmp::Marker::FixStr(_) | rmp::Marker::Str8) => {
                     let found = reader.str()?;
@@ -211,27 +211,27 @@ impl Wire for LogitBias {
 }
 
 array_struct! {
-    /// Parameters of a request that wants an embedding, a class or a score.
+    /// Parameters of a request for an embedding, a class or a score.
     PoolingParams, 1 required {
-        /// Whether an activation is applied.
+        /// Whether an activation function is applied.
         use_activation: Option<bool> = None,
-        /// Dimensions of the embedding.
+        /// Number of dimensions of the embedding.
         dimensions: Option<u32> = None,
-        /// Token that marks a step.
+        /// The token that marks a step.
         step_tag_id: Option<u32> = None,
-        /// Tokens whose logits are returned.
+        /// The tokens whose logits are returned.
         returned_token_ids: Option<Vec<u32>> = None,
-        /// `embed`, `classify`, `score`, ...
+        /// `embed`, `classify`, `score` or another task.
         task: Option<String> = None,
         /// Whether the pooler needs the tokens.
         requires_token_ids: bool = false,
-        /// Whether the prefix cache is passed over.
+        /// Whether the request ignores the prefix cache.
         skip_reading_prefix_cache: Option<bool> = None,
         /// Parameters of late interaction.
         late_interaction_params: Option<Raw> = None,
         /// Parameters of plug-ins.
         extra_kwargs: Option<Value> = None,
-        /// The kind of output that the frontend wants.
+        /// Which outputs the frontend wants.
         output_kind: OutputKind = OutputKind::FinalOnly,
     }
 }

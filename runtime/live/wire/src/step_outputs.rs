@@ -1,5 +1,5 @@
-//! Outputs of a step as a frontend takes them: read from a message without memory for each
-//! output, or kept as they are on their way within a process.
+//! Outputs of a step in the form that frontends need: decoded from a message without an allocation for each output,
+//! or passed on within a process without encoding.
 
 use crate::codec::Elements;
 use crate::codec::error::{DecodeError, Step};
@@ -7,8 +7,8 @@ use crate::codec::field::Wire;
 use crate::codec::read::{Reader, whole};
 use crate::output::{EngineCoreOutput, EngineCoreOutputs, StepEncoder, StepEnd};
 
-/// An engine's message split for a frontend with many requests: outputs with nothing but new tokens
-/// take no memory of their own.
+/// An engine's message, split for a frontend with many requests: outputs that have only new tokens need no
+/// allocation.
 #[derive(Debug)]
 pub struct StepOutputs<'a> {
     /// The message, without its outputs.
@@ -20,9 +20,9 @@ pub struct StepOutputs<'a> {
 /// The output of a step for one request.
 #[derive(Clone, Debug, PartialEq)]
 pub enum StepOutput<'a> {
-    /// New tokens, and nothing else.
+    /// Only new tokens.
     Tokens(&'a [u32]),
-    /// Anything else.
+    /// An output with more than new tokens.
     Whole(Box<EngineCoreOutput>),
 }
 
@@ -34,12 +34,12 @@ struct Entry<'a> {
 
 #[derive(Debug)]
 enum EntryKind {
-    /// A number of the tokens.
+    /// The number of the output's tokens.
     Tokens(usize),
     Whole(Box<EngineCoreOutput>),
 }
 
-/// The place of the outputs in [`EngineCoreOutputs`].
+/// Index of the outputs in [`EngineCoreOutputs`].
 const OUTPUTS: usize = 1;
 
 impl<'a> StepOutputs<'a> {
@@ -74,7 +74,8 @@ impl<'a> StepOutputs<'a> {
         Ok(())
     }
 
-    /// An output of a name and tokens; none, and nothing read, if it is another one.
+    /// Reads an output that has only an ID and tokens. For another output, returns `None` and does not advance the
+    /// reader.
     fn plain(&mut self, reader: &mut Reader<'a>) -> Option<Entry<'a>> {
         let mut ahead = reader.clone();
         if ahead.array().ok()? != 2 {
@@ -99,12 +100,12 @@ impl<'a> StepOutputs<'a> {
     fn entire(reader: &mut Reader<'a>) -> Result<Entry<'a>, DecodeError> {
         let mut ahead = reader.clone();
         let output = Box::new(EngineCoreOutput::read(reader)?);
-        // A name that is nil is empty.
+        // A nil ID counts as empty.
         let request_id = ahead.array().and_then(|_| ahead.str()).unwrap_or_default();
         Ok(Entry { request_id, kind: EntryKind::Whole(output) })
     }
 
-    /// Hands the outputs on, each with the name of its request, in their order.
+    /// Calls `take` with each output and the ID of its request, in order.
     pub fn for_each(self, mut take: impl FnMut(&'a str, StepOutput<'_>)) {
         let mut tokens = self.tokens.as_slice();
         for Entry { request_id, kind } in self.outputs {
@@ -120,11 +121,11 @@ impl<'a> StepOutputs<'a> {
     }
 }
 
-/// Gathers the outputs of one step for a frontend of the same process, which receives them without
-/// a message. Its buffers are kept between steps.
+/// Gathers the outputs of one step for a frontend in the same process, which gets them without a message. The
+/// buffers are kept between steps.
 #[derive(Debug, Default)]
 pub struct StepKeeper {
-    /// The names of the requests, one behind the other.
+    /// The IDs of the requests, concatenated.
     names: String,
     kept: Vec<Kept>,
     tokens: Vec<u32>,
@@ -149,7 +150,7 @@ impl StepKeeper {
         self.keep(request_id, EntryKind::Tokens(new_token_ids.len()));
     }
 
-    /// Adds an output that carries more.
+    /// Adds an output that has more than tokens.
     pub fn output(&mut self, output: EngineCoreOutput) {
         let output = Box::new(output);
         self.names.push_str(&output.request_id);
@@ -161,7 +162,7 @@ impl StepKeeper {
         self.kept.push(Kept { name_len: request_id.len(), kind });
     }
 
-    /// Returns the added outputs with the rest of a message. [`StepKeeper::clear`] follows.
+    /// Returns the added outputs and the rest of a message. [`StepKeeper::clear`] must follow.
     pub fn step(&mut self, end: StepEnd<'_>) -> StepOutputs<'_> {
         let message = EngineCoreOutputs {
             engine_index: end.engine_index,
@@ -183,14 +184,14 @@ impl StepKeeper {
         }
     }
 
-    /// Clears the returned outputs and keeps the allocation.
+    /// Clears the returned outputs and keeps the allocations.
     pub fn clear(&mut self) {
         self.names.clear();
         self.kept.clear();
         self.tokens.clear();
     }
 
-    /// Adds everything to a message instead, and forgets it.
+    /// Adds all outputs to a message instead, and clears them.
     pub fn encode(&mut self, encoder: &mut StepEncoder) {
         self.step(StepEnd::default()).for_each(|request_id, output| match output {
             StepOutput::Tokens(tokens) => encoder.tokens(request_id, tokens, None),
@@ -228,7 +229,7 @@ mod tests {
         all
     }
 
-    /// A client cannot tell whether there was a message in between.
+    /// A client cannot tell whether the outputs were encoded in between.
     #[test]
     fn kept_outputs_are_those_of_the_message() {
         let stats = SchedulerStats { num_running_reqs: 3, ..SchedulerStats::default() };

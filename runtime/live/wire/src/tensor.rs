@@ -1,4 +1,4 @@
-//! Tensors, and logprobs in tensor form.
+//! Tensors, and logprobs as tensors.
 
 use crate::codec::error::{DecodeError, Problem};
 use crate::codec::field::Wire;
@@ -6,31 +6,31 @@ use crate::codec::read::{Reader, is_ext};
 use crate::codec::value::{Raw, Value};
 use crate::codec::{array_struct, array_wire, write};
 
-/// The extension type of tensor bytes that stand in the message itself.
+/// The extension type of tensor bytes inside of the message.
 const INLINE: i8 = 3;
 
 array_struct! {
-    /// A tensor, of torch or of numpy.
+    /// A tensor of torch or of numpy.
     Tensor, 3 required {
-        /// torch: the bare name (`float32`); numpy: the typestr (`<f4`).
+        /// Data type: for torch the bare name (`float32`), for numpy the typestr (`<f4`).
         dtype: String = String::new(),
-        /// Its dimensions, outermost first.
+        /// Sizes of the dimensions, outermost first.
         shape: Vec<u64> = Vec::new(),
-        /// Its numbers, row by row, little-endian.
+        /// The numbers, row by row, little-endian.
         data: TensorData = TensorData::Inline(Vec::new()),
     }
 }
 array_wire!(Tensor, full);
 
-/// The place of the bytes of a tensor.
+/// Where the bytes of a tensor are.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TensorData {
     /// In the message.
     Inline(Vec<u8>),
-    /// In another frame of the message, the payload having index 0.
+    /// In the frame of the message with this index; the payload has index 0.
     Aux(u64),
-    /// In memory shared with the sender, which only a process on the same machine can read:
-    /// `{sender_id, message_id, tensor_id}`.
+    /// In memory shared with the sender, which only a process on the same machine can read: `{sender_id,
+    /// message_id, tensor_id}`.
     Shared(Raw),
 }
 
@@ -62,11 +62,11 @@ impl Wire for TensorData {
 }
 
 impl Tensor {
-    /// The bytes, which may be one of `aux`: the frames behind the payload.
+    /// The bytes, which may be one of `aux`, the frames after the payload.
     ///
     /// # Errors
     ///
-    /// When there is no such frame, or when the bytes are in shared memory.
+    /// There is no such frame, or the bytes are in shared memory.
     pub fn bytes<'a>(&'a self, aux: &'a [Vec<u8>]) -> Result<&'a [u8], DecodeError> {
         let error = |problem| DecodeError::new(problem, 0).of("tensor");
         match &self.data {
@@ -86,7 +86,7 @@ impl Tensor {
         }
     }
 
-    /// The numbers as floats, whatever numeric type they have.
+    /// The numbers, converted to floats from any numeric type.
     fn numbers(&self, aux: &[Vec<u8>]) -> Result<Vec<f64>, DecodeError> {
         let bytes = self.bytes(aux)?;
         let mismatch = || {
@@ -101,11 +101,11 @@ impl Tensor {
         Ok(bytes.chunks_exact(size).map(read).collect())
     }
 
-    /// A tensor of torch, of 32-bit floats.
+    /// A torch tensor of 32-bit floats.
     ///
     /// # Panics
     ///
-    /// When the number of elements differs from the shape.
+    /// The number of elements does not match the shape.
     #[must_use]
     pub fn of_f32(shape: &[usize], numbers: impl IntoIterator<Item = f32>) -> Self {
         let bytes: Vec<u8> = numbers.into_iter().flat_map(f32::to_le_bytes).collect();
@@ -121,7 +121,7 @@ impl Tensor {
 
 type Read = fn(&[u8]) -> f64;
 
-/// The size in bytes of one number of `dtype`, and how it is read.
+/// The size in bytes of a number of type `dtype`, and the function that reads it.
 fn number(dtype: &str) -> Option<(usize, Read)> {
     macro_rules! read {
         ($type:ty) => {
@@ -140,33 +140,32 @@ fn number(dtype: &str) -> Option<(usize, Read)> {
 }
 
 array_struct! {
-    /// Logprobs of some positions, as they travel: sampled tokens as numpy
-    /// arrays, prompts as torch tensors.
+    /// Logprobs of some positions in encoded form: numpy arrays for sampled tokens, torch tensors for prompts.
     Logprobs, 3 required {
-        /// Token ids, `[positions, k + 1]`: the token itself, then the best k.
+        /// Token ids, `[positions, k + 1]`: the token itself, then the k likeliest.
         token_ids: Tensor = Tensor::default(),
-        /// Their logprobs, of the same shape.
+        /// Logprobs of these tokens, with the same shape.
         logprobs: Tensor = Tensor::default(),
-        /// Rank of the token itself among all, `[positions]`.
+        /// Rank of the token itself among all tokens, `[positions]`.
         ranks: Tensor = Tensor::default(),
-        /// Nil on the wire between processes.
+        /// Always nil between processes.
         cu_num_generated_tokens: Option<Value> = None,
     }
 }
-// Always four: the fifth that the engine writes for prompts from 0.29 breaks
-// the frontends of 0.27 and 0.28, which know four.
+// Always four elements: real engines write a fifth for prompts from 0.29 on, which breaks the frontends of 0.27 and
+// 0.28.
 array_wire!(Logprobs, full);
 
-/// Logprobs as numbers: `width` columns for each position.
+/// Logprobs as numbers, with `width` columns for each position.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LogprobRows {
-    /// Columns: the token itself and the best k.
+    /// Number of columns: one for the token itself and one for each of the k likeliest.
     pub width: usize,
     /// Token ids, row by row.
     pub token_ids: Vec<u32>,
-    /// Natural logarithms of probabilities, row by row.
+    /// Natural logarithms of the probabilities, row by row.
     pub logprobs: Vec<f32>,
-    /// Rank of each position's own token, 1 being the likeliest.
+    /// Rank of each position's own token; 1 is the likeliest.
     pub ranks: Vec<u32>,
 }
 
@@ -175,18 +174,18 @@ impl LogprobRows {
     ///
     /// # Panics
     ///
-    /// When the lengths do not fit each other.
+    /// The lengths do not match.
     #[must_use]
     pub fn sampled(&self) -> Logprobs {
         let ranks = self.ranks.iter().flat_map(|rank| i64::from(*rank).to_le_bytes()).collect();
         self.tensors(["<i4", "<f4", "<i8"], ranks)
     }
 
-    /// Logprobs of a prompt: a row for each of its tokens from the second on.
+    /// Logprobs of a prompt, with a row for each token from the second on.
     ///
     /// # Panics
     ///
-    /// When the lengths do not fit each other.
+    /// The lengths do not match.
     #[must_use]
     pub fn prompt(&self) -> Logprobs {
         let ranks = self.ranks.iter().flat_map(|rank| rank.to_le_bytes()).collect();
@@ -209,11 +208,11 @@ impl LogprobRows {
 }
 
 impl Logprobs {
-    /// The numbers. Some may be in `aux`, the frames behind the payload.
+    /// Decodes the numbers. Some may be in `aux`, the frames after the payload.
     ///
     /// # Errors
     ///
-    /// When bytes are missing or the shapes do not fit each other.
+    /// Bytes are missing, or the shapes do not match.
     pub fn rows(&self, aux: &[Vec<u8>]) -> Result<LogprobRows, DecodeError> {
         let token_ids = self.token_ids.numbers(aux)?;
         let logprobs = self.logprobs.numbers(aux)?;
@@ -226,7 +225,7 @@ impl Logprobs {
             }
         };
         Ok(LogprobRows {
-            // Bounded by the number of ids, unless there are no rows.
+            // At most the number of ids, unless there are no rows.
             width: usize::try_from(width).unwrap_or(0),
             token_ids: token_ids.into_iter().map(|id| id as u32).collect(),
             logprobs: logprobs.into_iter().map(|logprob| logprob as f32).collect(),

@@ -1,4 +1,4 @@
-//! The protocols of vLLM's versions, and how to distinguish them.
+//! The protocols of vLLM's versions, and how the versions are distinguished.
 
 use std::sync::LazyLock;
 
@@ -9,53 +9,51 @@ use crate::codec::error::DecodeError;
 use crate::codec::read::whole;
 use crate::lora::LoraLayout;
 
-/// Result of `wake_up`: frontends of a version refuse the other.
+/// What `wake_up` returns. Frontends of each version refuse the other value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WakeUpResult {
-    /// Nothing.
+    /// It returns nil.
     Nil,
-    /// Whether the engine is awake.
+    /// It returns whether the engine is awake.
     Bool,
 }
 
-/// A row of `compat.toml`: a version's features on the wire.
+/// A row of `compat.toml`: the protocol features of a version.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProtocolRules {
     /// The version.
     #[serde(deserialize_with = "version")]
     pub version: VllmMinor,
-    /// The release whose own frontend the tests drive, if any.
+    /// The release whose own frontend is used in tests, if any.
     pub tested: Option<String>,
-    /// Elements of an `EngineCoreRequest`.
+    /// Number of elements in an `EngineCoreRequest`.
     pub request_len: usize,
-    /// Elements of an `EngineCoreOutputs` that frontends accept at most.
+    /// Maximum number of elements that frontends accept in an `EngineCoreOutputs`.
     pub outputs_len: usize,
-    /// Elements of an `EngineCoreOutput` that the version knows.
+    /// Number of elements that the version knows in an `EngineCoreOutput`.
     pub output_len: usize,
-    /// Elements of a LoRA request of vllm-rs.
+    /// Number of elements in a LoRA request of vllm-rs.
     lora_len: usize,
-    /// The result of `wake_up`.
+    /// What `wake_up` returns.
     pub wake_up_result: WakeUpResult,
-    /// Whether an idle engine announces a wave that a request begins. Up to
-    /// 0.32 frontends do that.
+    /// Whether an idle engine announces the wave that a new request starts. Up to 0.32, frontends announce it.
     pub engine_starts_waves: bool,
-    /// Keys of the scheduler's statistics that only some versions have.
+    /// Keys of the scheduler's statistics that other versions lack.
     pub scheduler_stats_keys: Vec<String>,
-    /// Keys of `BlockStored` that only some versions have.
+    /// Keys of `BlockStored` that other versions lack.
     pub block_stored_keys: Vec<String>,
-    /// Keys of the `kv_transfer_params` of a finished prompt that only some
-    /// versions have.
+    /// Keys of a finished prompt's `kv_transfer_params` that other versions lack.
     pub kv_transfer_keys: Vec<String>,
     /// Version of the NIXL connector's own protocol.
     pub nixl_connector_version: u32,
-    /// Keys of the NIXL connector's compatibility hash that only some versions have.
+    /// Keys of the NIXL connector's compatibility hash that other versions lack.
     pub nixl_hash_keys: Vec<String>,
 }
 
 impl ProtocolRules {
-    /// The layout of an adapter in vllm-rs of this version.
+    /// The layout of an adapter that vllm-rs of this version uses.
     #[must_use]
     pub fn lora_layout(&self) -> LoraLayout {
         if self.lora_len == 7 { LoraLayout::Seven } else { LoraLayout::Six }
@@ -66,9 +64,9 @@ fn version<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<VllmMino
     String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
 }
 
-/// The protocol of a version.
+/// The protocol of a vLLM version.
 pub trait Protocol {
-    /// Its row of the table of versions.
+    /// The version's row in the table of versions.
     #[must_use]
     fn rules(self) -> &'static ProtocolRules;
 }
@@ -88,33 +86,32 @@ static TABLE: LazyLock<Table> = LazyLock::new(|| {
     toml::from_str(include_str!("../compat.toml")).expect("the table is part of this build and checked by a test")
 });
 
-/// The possible versions of a frontend, judging by its messages.
+/// The versions that a frontend may have, judged by its messages.
 ///
-/// The handshake does not distinguish them; the first ADD does in part.
+/// The handshake does not distinguish versions; the first ADD distinguishes some.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VersionEvidence {
-    /// The oldest version that sends this.
+    /// The oldest version that sends such messages.
     pub oldest: VllmMinor,
-    /// The newest version that sends this.
+    /// The newest version that sends such messages.
     pub newest: VllmMinor,
-    /// Elements of its ADD: fewer than 20 before 0.27, perhaps more than 22
-    /// after 0.33.
+    /// Number of elements in its ADD: fewer than 20 before 0.27, perhaps more than 22 after 0.33.
     pub request_len: usize,
 }
 
 impl VersionEvidence {
-    /// Evidence in the payload of an ADD: its length and some keys.
+    /// The evidence in the payload of an ADD: its length and some keys.
     ///
     /// # Errors
     ///
-    /// When the bytes are not an array as of ADD.
+    /// The payload is not an array as in ADD.
     pub fn from_add(payload: &[u8]) -> Result<Self, DecodeError> {
         let mut tell_tales = VersionMarks::default();
         whole("ADD", payload, |reader| {
             tell_tales.len = reader.array()?;
             for index in 0..tell_tales.len {
                 match index {
-                    // Only maps and arrays; anything else is not evidence.
+                    // Only maps and arrays are evidence.
                     3 if reader.clone().map().is_ok() => {
                         for _ in 0..reader.map()? {
                             match reader.key()? {
@@ -144,10 +141,10 @@ impl VersionEvidence {
         Ok(tell_tales.evidence())
     }
 
-    /// Detects the version from the name of a utility call, if it differs between versions.
+    /// Narrows the versions by the name of a utility call, if it differs between versions.
     #[must_use]
     pub fn with_utility(self, method: &str) -> Self {
-        // The user's `/pause` has this name from 0.33 on.
+        // From 0.33 on, `/pause` calls this method.
         if method == "pause_generation" {
             Self { oldest: VllmMinor::V0_33, newest: VllmMinor::V0_33, ..self }
         } else {
@@ -155,8 +152,7 @@ impl VersionEvidence {
         }
     }
 
-    /// Whether the frontend is of a release before all versions, whose requests
-    /// mean other things.
+    /// Whether the frontend is older than all known versions, so that its requests have another meaning.
     #[must_use]
     pub fn is_too_old(self) -> bool {
         self.request_len < VllmMinor::OLDEST.rules().request_len
@@ -169,25 +165,25 @@ impl VersionEvidence {
         self.request_len > VllmMinor::NEWEST.rules().request_len
     }
 
-    /// `default`, if it is one of the versions; otherwise the nearest that is.
+    /// The version nearest to `default` among the possible ones.
     #[must_use]
     pub fn pick(self, default: VllmMinor) -> VllmMinor {
         default.clamp(self.oldest, self.newest)
     }
 }
 
-/// The differences of an ADD between versions.
+/// The differences between versions in an ADD.
 #[derive(Default)]
 struct VersionMarks {
     len: usize,
     lora_len: usize,
-    /// vllm-rs writes it from 0.30 on, the Python server when it is set.
+    /// Written by vllm-rs from 0.30 on, and by the Python server if it is set.
     watermarking: bool,
-    /// vllm-rs writes it from 0.29 on.
+    /// Written by vllm-rs from 0.29 on.
     routed_experts: bool,
-    /// A key that the Python server has from 0.32 on.
+    /// Written by the Python server from 0.32 on.
     is_newer_python: bool,
-    /// vllm-rs, which writes this from 0.31 on.
+    /// Written only by vllm-rs, from 0.31 on.
     is_rust: bool,
 }
 
@@ -199,8 +195,7 @@ impl VersionMarks {
             21 if self.watermarking => (V0_30, V0_30),
             21 if self.routed_experts => (V0_29, V0_30),
             21 => (V0_28, V0_30),
-            // vllm-rs keeps the layout of seven up to 0.32, the Python server
-            // up to 0.31.
+            // vllm-rs has the layout of seven elements up to 0.32, the Python server up to 0.31.
             _ if self.lora_len == 6 && self.is_rust => (V0_33, V0_33),
             _ if self.lora_len == 7 => (V0_31, V0_32),
             _ if self.is_newer_python || self.lora_len == 6 => (V0_32, V0_33),

@@ -1,4 +1,4 @@
-//! Types that serde describes, read and written by rmp-serde.
+//! Types that serde describes and that rmp-serde reads and writes.
 
 use std::cell::Cell;
 use std::fmt;
@@ -11,10 +11,10 @@ use serde_path_to_error::Segment;
 use super::error::{DecodeError, Problem, Step};
 use super::read::{MAX_DEPTH, Reader, name};
 
-/// Characters of an error of serde that are kept: it may quote a text of the message.
+/// Maximum length of a serde error, in characters: it may quote a text of the message.
 const ERROR_CHARS_MAX: usize = 300;
 
-/// Declares that types have on the wire the form that serde describes.
+/// Implements `Wire` for types in the form that serde describes.
 macro_rules! serde_wire {
     ($($name:ty),*) => {$(
         impl $crate::codec::field::Wire for $name {
@@ -48,7 +48,7 @@ macro_rules! serde_message {
     )*};
 }
 
-/// Declares structures whose fields, in this order, are a positional array.
+/// Serializes structures as positional arrays of their fields, in this order.
 macro_rules! as_array {
     ($($name:ident($($field:ident),*);)*) => {$(
         impl serde::Serialize for $name {
@@ -61,7 +61,7 @@ macro_rules! as_array {
 
 pub(crate) use {as_array, serde_message, serde_wire};
 
-/// Reads the value that follows.
+/// Reads the next value.
 pub(crate) fn read<T: DeserializeOwned>(reader: &mut Reader<'_>) -> Result<T, DecodeError> {
     let (start, rest) = (reader.offset(), reader.rest());
     let value = reader.skip().and_then(|()| {
@@ -78,7 +78,6 @@ pub(crate) fn write(value: &impl Serialize, out: &mut Vec<u8>) {
     value.serialize(&mut rmp_serde::Serializer::new(out).with_struct_map()).expect("a vector takes all");
 }
 
-/// Whether a field has its default and can be omitted.
 pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
@@ -91,8 +90,8 @@ fn decoder(bytes: &[u8]) -> Decoder<'_> {
     decoder
 }
 
-/// The error of `bytes`, which do not begin with a `T`, with its place. They are read again, since
-/// watching the place takes memory for each key.
+/// The error of `bytes`, which do not begin with a `T`, with the path to it. The bytes are read a second time,
+/// because tracking the path needs memory for each key.
 #[cold]
 fn place<T: DeserializeOwned>(bytes: &[u8], start: usize) -> Option<DecodeError> {
     let fields = Cell::default();
@@ -113,7 +112,7 @@ fn place<T: DeserializeOwned>(bytes: &[u8], start: usize) -> Option<DecodeError>
     Some(DecodeError { path, ..DecodeError::new(problem(error.into_inner()), start + reader.offset()) })
 }
 
-/// Moves the reader to the value at the end of `path`, or as far as there is a way.
+/// Moves the reader to the value at the end of `path`, or as far along the path as possible.
 fn go_to(reader: &mut Reader<'_>, path: &[Step]) -> Result<(), DecodeError> {
     for step in path {
         match step {
@@ -149,10 +148,10 @@ fn problem(error: Error) -> Problem {
     }
 }
 
-/// A decoder of one value. If it is a positional array, elements behind the known ones are passed over.
+/// A decoder of one value. If the value is a positional array, unknown elements at its end are skipped.
 struct Open<'r, 'a> {
     decoder: &'r mut Decoder<'a>,
-    /// Set to the names of the fields of the structure.
+    /// Set to the field names of the structure.
     fields: &'r Cell<&'static [&'static str]>,
 }
 
@@ -192,7 +191,7 @@ impl<'de> Deserializer<'de> for Open<'_, 'de> {
     }
 }
 
-/// Reads an array to its end, whatever follows the elements that are known.
+/// Reads an array to its end, and skips unknown elements.
 struct ToTheEnd<V>(V);
 
 impl<'de, V: Visitor<'de>> Visitor<'de> for ToTheEnd<V> {

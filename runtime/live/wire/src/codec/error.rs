@@ -7,9 +7,9 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}{}: {problem} (byte {at})", Path(path))]
 pub struct DecodeError {
-    /// The message, as the protocol calls it.
+    /// Name of the message in the protocol.
     pub message: &'static str,
-    /// The path from the message to the value, outermost step last.
+    /// The path from the message to the value, innermost step first.
     pub path: Vec<Step>,
     /// The problem of the value.
     pub problem: Problem,
@@ -38,13 +38,13 @@ pub enum Problem {
     Unexpected { expected: &'static str, found: &'static str },
     #[error("expected {expected}, got {found}")]
     OutOfRange {
-        /// The range of the field.
+        /// Range of the field.
         expected: &'static str,
         found: i128,
     },
     #[error("expected one of {expected}, got \"{found}\"")]
     UnknownText {
-        /// The texts that it knows.
+        /// The known texts.
         expected: &'static str,
         found: String,
     },
@@ -62,31 +62,31 @@ pub enum Problem {
     Frames { expected: &'static str, found: usize },
     #[error("it refers to frame {index}, but {frames} frames follow the payload")]
     NoSuchFrame {
-        /// Index in the message, the payload being 0.
+        /// Index of the frame in the message; the payload has index 0.
         index: u64,
         frames: usize,
     },
     #[error("{bytes} bytes do not fit a tensor of type {dtype} and this shape")]
     Shape {
-        /// The type of one number.
+        /// Data type of the tensor's numbers.
         dtype: String,
         bytes: usize,
     },
 }
 
 impl DecodeError {
-    /// An error at offset `at`, not yet placed in a message.
+    /// An error at offset `at`, without the name of the message and the path.
     pub(crate) fn new(problem: Problem, at: usize) -> Self {
         Self { message: "message", path: Vec::new(), problem, at }
     }
 
-    /// This error with `step` added to its path, from the value that contains the faulty one.
+    /// Adds a step to the path: `step` leads from an outer value to the value with the error.
     pub(crate) fn within(mut self, step: Step) -> Self {
         self.path.push(step);
         self
     }
 
-    /// This error with the name of its message.
+    /// Sets the name of the message.
     pub(crate) fn of(mut self, message: &'static str) -> Self {
         self.message = message;
         self

@@ -1,4 +1,4 @@
-//! Types of fields.
+//! Field types and their encodings.
 
 use std::sync::Arc;
 
@@ -6,13 +6,13 @@ use super::error::DecodeError;
 use super::read::Reader;
 use super::write;
 
-/// A value that has one form on the wire.
+/// A value with a single encoding.
 pub(crate) trait Wire: Sized {
     fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError>;
 
     fn write(&self, out: &mut Vec<u8>);
 
-    /// A field: nil stands for its default, unless nil is a value of its own.
+    /// Reads a field. Nil means the default, except for types that have nil as a value.
     fn read_or(reader: &mut Reader<'_>, default: Self) -> Result<Self, DecodeError> {
         if reader.take_nil() { Ok(default) } else { Self::read(reader) }
     }
@@ -68,7 +68,6 @@ impl Wire for f64 {
     }
 }
 
-/// A value that clones share.
 impl<T: Wire> Wire for Arc<T> {
     fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
         T::read(reader).map(Self::new)

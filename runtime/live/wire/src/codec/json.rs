@@ -1,4 +1,4 @@
-//! MessagePack as JSON: the only place that maps values without a JSON equivalent.
+//! MessagePack as JSON. Only this module converts values that JSON does not have.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -12,14 +12,13 @@ use super::read::{MAX_DEPTH, Reader, is_ext, is_str};
 
 /// One MessagePack value, serialised as JSON without building a tree of values.
 ///
-/// Bytes and extensions become hexadecimal digits, numbers that JSON does not have
-/// become null, and a key that is not a text becomes one; lists and maps
-/// cannot be keys.
+/// Bytes and extensions become hexadecimal digits. Numbers that JSON does not have become null. A key that is no
+/// text is converted to a text; lists and maps cannot be keys.
 #[derive(Clone, Copy, Debug)]
 pub struct AsJson<'a>(&'a [u8]);
 
 impl<'a> AsJson<'a> {
-    /// The value that `bytes` are. Invalid bytes are an error of serialisation.
+    /// The value encoded in `bytes`. Invalid bytes cause an error during serialisation.
     #[must_use]
     pub fn new(bytes: &'a [u8]) -> Self {
         Self(bytes)
@@ -37,7 +36,7 @@ impl Serialize for AsJson<'_> {
     }
 }
 
-/// The value that the reader is at. Serialising it moves the reader behind it.
+/// The next value of the reader. Serialising it advances the reader.
 struct Next<'r, 'a> {
     reader: &'r RefCell<Reader<'a>>,
     depth: usize,
@@ -89,7 +88,7 @@ impl Serialize for Next<'_, '_> {
                 serializer.serialize_str(&hex::encode(self.read(Reader::bin)?))
             }
             marker if is_ext(marker) => serializer.serialize_str(&hex::encode(self.read(Reader::ext)?.1)),
-            // Lengths are not passed on, since serialisers reserve memory for them.
+            // Lengths are not given to serialisers, because they would reserve memory for them.
             Marker::FixArray(_) | Marker::Array16 | Marker::Array32 => {
                 let len = self.read(Reader::array)?;
                 let mut items = serializer.serialize_seq(None)?;

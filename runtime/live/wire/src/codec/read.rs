@@ -1,8 +1,7 @@
 //! A cursor over the MessagePack of one frame.
 //!
-//! It never trusts a length: memory reserved for a container is bounded by the
-//! bytes that follow in the frame and by a constant; a longer one grows as its
-//! items are read.
+//! The reader never trusts a length. The memory that it reserves for a container is limited by the remaining bytes
+//! of the frame and by a constant; a larger container grows while its items are read.
 
 use rmp::Marker;
 use rmp::decode::bytes::BytesReadError;
@@ -10,21 +9,20 @@ use rmp::decode::{self, Bytes, NumValueReadError};
 
 use super::error::{DecodeError, Problem, Step};
 
-/// Memory that is reserved for a container before its items are read, where the
-/// frame itself is not longer.
+/// Memory that may be reserved for a container before its items are read, if the rest of the frame is shorter than
+/// this.
 const RESERVED_BYTES_MAX: usize = 1 << 20;
 
-/// Most levels of values within values.
+/// Maximum nesting depth of values.
 pub(super) const MAX_DEPTH: usize = 64;
 
-/// A cursor over one frame.
 #[derive(Clone)]
 pub(crate) struct Reader<'a> {
     data: &'a [u8],
     at: usize,
 }
 
-/// Reads the whole of `frame` as one `message`.
+/// Reads the whole `frame` as one `message`.
 pub(crate) fn whole<'a, T>(
     message: &'static str,
     frame: &'a [u8],
@@ -61,14 +59,14 @@ impl<'a> Reader<'a> {
         &self.data[start..self.at]
     }
 
-    /// The bytes behind the cursor.
+    /// The bytes after the cursor.
     pub(crate) fn rest(&self) -> &'a [u8] {
         &self.data[self.at..]
     }
 
-    /// Items `T` of a container of `len` to reserve memory for. Each takes at least
-    /// a byte of the frame, but perhaps hundreds of memory: the rest of the frame
-    /// bounds their bytes, not only their number.
+    /// The number of items `T` to reserve memory for, in a container of `len` items. Each item takes at least a
+    /// byte of the frame, but may take hundreds of bytes of memory. So the rest of the frame limits the reserved
+    /// bytes, not only the number of items.
     pub(crate) fn capacity<T>(&self, len: usize) -> usize {
         let bytes = self.remaining().max(RESERVED_BYTES_MAX);
         len.min(self.remaining()).min(bytes / size_of::<T>().max(1))
@@ -79,9 +77,8 @@ impl<'a> Reader<'a> {
         self.data.get(self.at).map(|byte| Marker::from_u8(*byte))
     }
 
-    /// Reads one value of MessagePack, or the head of one, by the crate rmp. Not
-    /// inlined, so that the common heads of one byte and token ids, which are read
-    /// without it, stay short.
+    /// Reads one value of MessagePack, or the head of one, with the crate rmp. Not inlined, so that the inlined
+    /// readers of one-byte heads and token ids, which do not need it, stay short.
     #[inline(never)]
     fn primitive<T, E>(
         &mut self,
@@ -101,7 +98,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// Passes over a head of one byte, which holds the length.
+    /// Skips a head of one byte, which contains the length.
     fn short(&mut self, len: u8) -> usize {
         self.at += 1;
         usize::from(len)
@@ -126,20 +123,20 @@ impl<'a> Reader<'a> {
         self.primitive("a boolean", decode::read_bool)
     }
 
-    /// Any integer of MessagePack. Not inlined, for the sake of [`Self::u32`].
+    /// Reads any integer. Not inlined, to keep [`Self::u32`] short.
     #[inline(never)]
     pub(crate) fn integer(&mut self) -> Result<i128, DecodeError> {
         self.primitive("an integer", decode::read_int)
     }
 
-    /// An integer that `T` can hold.
+    /// Reads an integer that `T` can hold.
     pub(crate) fn narrow<T: TryFrom<i128>>(&mut self, expected: &'static str) -> Result<T, DecodeError> {
         let at = self.at;
         let found = self.integer()?;
         T::try_from(found).map_err(|_| DecodeError::new(Problem::OutOfRange { expected, found }, at))
     }
 
-    /// A token id or another small number; the common kinds come first.
+    /// Reads a token id or another small number; the common encodings come first.
     pub(crate) fn u32(&mut self) -> Result<u32, DecodeError> {
         match (self.peek(), &self.data[self.at..]) {
             (Some(Marker::U32), [_, a, b, c, d, ..]) => {
@@ -154,7 +151,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A number; frontends write whole floats as integers, too.
+    /// Reads a number. Frontends also write whole floats as integers.
     pub(crate) fn f64(&mut self) -> Result<f64, DecodeError> {
         let expected = "a number";
         match self.peek() {
@@ -184,14 +181,14 @@ impl<'a> Reader<'a> {
         self.bytes(len as usize, expected)
     }
 
-    /// The type and the bytes of an extension value.
+    /// Reads the type and the bytes of an extension value.
     pub(crate) fn ext(&mut self) -> Result<(i8, &'a [u8]), DecodeError> {
         let expected = "an extension value";
         let head = self.primitive(expected, decode::read_ext_meta)?;
         Ok((head.typeid, self.bytes(head.size as usize, expected)?))
     }
 
-    /// The length of an array; its items follow.
+    /// Reads the length of an array, whose items follow.
     pub(crate) fn array(&mut self) -> Result<usize, DecodeError> {
         match self.peek() {
             Some(Marker::FixArray(len)) => Ok(self.short(len)),
@@ -199,7 +196,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The number of pairs of a map; they follow.
+    /// Reads the number of pairs of a map, which follow.
     pub(crate) fn map(&mut self) -> Result<usize, DecodeError> {
         match self.peek() {
             Some(Marker::FixMap(len)) => Ok(self.short(len)),
@@ -207,7 +204,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The key of a field; `None` if it is not a text.
+    /// Reads the key of a field; `None` if it is no text.
     pub(crate) fn key(&mut self) -> Result<Option<&'a str>, DecodeError> {
         match self.peek() {
             Some(marker) if is_str(marker) => self.str().map(Some),
@@ -215,7 +212,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Passes over one value, whatever it is. Takes no stack for nested ones.
+    /// Skips any value, without recursion into nested values.
     pub(crate) fn skip(&mut self) -> Result<(), DecodeError> {
         let expected = "a value";
         let mut pending: u64 = 1;
@@ -237,7 +234,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// The items of a list, each read by `item`.
+    /// Reads a list, each item with `item`.
     pub(crate) fn list<T>(
         &mut self,
         mut item: impl FnMut(&mut Self) -> Result<T, DecodeError>,
@@ -257,7 +254,7 @@ fn unexpected(expected: &'static str, marker: Marker, at: usize) -> DecodeError 
     DecodeError::new(Problem::Unexpected { expected, found: name(marker) }, at)
 }
 
-/// The type of a value that begins with this marker, for errors.
+/// The name of the type of values with this marker, for errors.
 pub(crate) fn name(marker: Marker) -> &'static str {
     match marker {
         Marker::Null => "nil",
@@ -273,12 +270,10 @@ pub(crate) fn name(marker: Marker) -> &'static str {
     }
 }
 
-/// Whether a text begins with this marker.
 pub(crate) fn is_str(marker: Marker) -> bool {
     matches!(marker, Marker::FixStr(_) | Marker::Str8 | Marker::Str16 | Marker::Str32)
 }
 
-/// Whether an extension value begins with this marker.
 pub(crate) fn is_ext(marker: Marker) -> bool {
     use Marker::{Ext8, Ext16, Ext32, FixExt1, FixExt2, FixExt4, FixExt8, FixExt16};
     matches!(marker, FixExt1 | FixExt2 | FixExt4 | FixExt8 | FixExt16 | Ext8 | Ext16 | Ext32)
@@ -288,7 +283,7 @@ pub(crate) fn is_ext(marker: Marker) -> bool {
 mod tests {
     use super::*;
 
-    /// A large element, as an output of a step is one.
+    /// An element as large as an output of a step.
     type Large = [u64; 64];
 
     #[test]
@@ -298,7 +293,7 @@ mod tests {
             let reader = Reader::new(&frame);
             let reserved = reader.capacity::<Large>(u32::MAX as usize) * size_of::<Large>();
             assert!(reserved <= frame_bytes.max(RESERVED_BYTES_MAX), "{reserved} bytes for {frame_bytes}");
-            // Tokens take up to five bytes, so this many are reserved at once.
+            // Tokens take up to five bytes, so memory for this many is reserved at once.
             assert_eq!(reader.capacity::<u32>(frame_bytes / 5), frame_bytes / 5);
             assert_eq!((reader.capacity::<Large>(100), reader.capacity::<()>(10)), (100, 10));
         }

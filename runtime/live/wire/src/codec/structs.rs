@@ -6,14 +6,14 @@ use super::error::{DecodeError, Problem, Step};
 use super::read::Reader;
 use super::write;
 
-/// A positional array.
+/// A structure that is encoded as a positional array.
 pub(crate) trait Elements: Default {
     /// Names of the elements, for errors.
     const NAMES: &[&str];
-    /// Elements that must be there.
+    /// Number of elements that must be present.
     const REQUIRED: usize;
 
-    /// Reads some elements, behind the header of the array.
+    /// Reads the elements of `range`, after the header of the array.
     fn read_range(&mut self, reader: &mut Reader<'_>, range: Range<usize>) -> Result<(), DecodeError>;
 
     /// Reads the header of the array.
@@ -32,7 +32,7 @@ pub(crate) trait Elements: Default {
         Ok(value)
     }
 
-    /// Reads the elements to the end of the array, and skips unknown ones.
+    /// Reads the elements of `range`, which goes to the end of the array, and skips unknown ones.
     fn read_tail(&mut self, reader: &mut Reader<'_>, range: Range<usize>) -> Result<(), DecodeError> {
         let unknown = Self::NAMES.len().max(range.start)..range.end;
         self.read_range(reader, range)?;
@@ -42,14 +42,13 @@ pub(crate) trait Elements: Default {
         Ok(())
     }
 
-    /// The length of the shortest equivalent array for a reader that knows the first `known`
-    /// elements.
+    /// The length of the shortest equivalent array, for a reader that knows the first `known` elements.
     fn shortest(&self, known: usize) -> usize;
 
-    /// Writes some elements, without the header of the array.
+    /// Writes the elements of `range`, without the header of the array.
     fn write_range(&self, out: &mut Vec<u8>, range: Range<usize>);
 
-    /// Writes the first `len` elements.
+    /// Writes the header and the first `len` elements.
     fn write_elements(&self, out: &mut Vec<u8>, len: usize) {
         let len = len.min(Self::NAMES.len());
         write::array(out, len);
@@ -57,8 +56,8 @@ pub(crate) trait Elements: Default {
     }
 }
 
-/// A map of named fields. Unknown keys are passed over, absent ones have their
-/// default. An `always` field is always written, a `sparse` one only if it is not its default.
+/// Declares a map of named fields. Unknown keys are skipped, and absent keys have their defaults. An `always` field
+/// is always written, a `sparse` field only if it differs from its default.
 macro_rules! map_struct {
     (
         $(#[$meta:meta])*
@@ -121,8 +120,8 @@ macro_rules! map_struct {
     };
 }
 
-/// A positional array. A missing tail has its defaults, further elements are
-/// passed over; the first `required` elements must be there.
+/// Declares a positional array. Missing elements at its end have their defaults, and unknown ones are skipped. The
+/// first `required` elements must be present.
 macro_rules! array_struct {
     (
         $(#[$meta:meta])*
@@ -191,8 +190,7 @@ macro_rules! array_struct {
     };
 }
 
-/// Declares that an array struct has one form on the wire: all its elements,
-/// or the shortest array.
+/// Declares that an array struct has a single encoding: with all its elements, or as the shortest array.
 macro_rules! array_wire {
     ($name:ident, $len:ident) => {
         impl $crate::codec::field::Wire for $name {

@@ -1,5 +1,4 @@
-//! Values without a fixed shape: parameters of connectors, arguments and
-//! results of utility calls.
+//! Values without a fixed shape: parameters of connectors, and arguments and results of utility calls.
 
 use std::fmt;
 
@@ -91,7 +90,7 @@ impl<'de> Deserialize<'de> for Integer {
 /// A MessagePack value of any shape.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
-    /// Nothing.
+    /// The absence of a value.
     Nil,
     /// A boolean.
     Bool(bool),
@@ -107,17 +106,17 @@ pub enum Value {
     Bin(Vec<u8>),
     /// A list.
     Array(Vec<Value>),
-    /// Pairs, in the order of the wire.
+    /// Key-value pairs, in the order of the encoding.
     Map(Vec<(Value, Value)>),
-    /// An extension: its code and its bytes.
+    /// An extension: its type and its bytes.
     Ext(i8, Vec<u8>),
 }
 
 impl Value {
-    /// Values may be nested this deep; vLLM's own stay below ten.
+    /// Maximum nesting depth of values; vLLM's own values stay below ten.
     pub const MAX_DEPTH: usize = MAX_DEPTH;
 
-    /// A map of nothing.
+    /// A map without pairs.
     #[must_use]
     pub fn empty_map() -> Self {
         Self::Map(Vec::new())
@@ -130,7 +129,7 @@ impl Value {
         pairs.iter().find(|(name, _)| name.as_str() == Some(key)).map(|(_, value)| value)
     }
 
-    /// As [`get`](Self::get), to be changed.
+    /// Like [`get`](Self::get), but mutable.
     pub fn get_mut(&mut self, key: &str) -> Option<&mut Value> {
         let pairs = self.as_map_mut()?;
         pairs.iter_mut().find(|(name, _)| name.as_str() == Some(key)).map(|(_, value)| value)
@@ -298,12 +297,12 @@ impl From<u64> for Value {
     }
 }
 
-/// One value that is carried along as its bytes.
+/// One value in encoded form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Raw(Box<[u8]>);
 
 impl Raw {
-    /// The bytes `value` has on the wire.
+    /// Encodes `value`.
     #[must_use]
     pub fn of(value: &Value) -> Self {
         let mut out = Vec::new();
@@ -311,25 +310,25 @@ impl Raw {
         Self(out.into())
     }
 
-    /// The bytes of a value that has a type.
+    /// Encodes a value of a known type.
     pub(crate) fn of_wire(value: &impl Wire) -> Self {
         let mut out = Vec::new();
         value.write(&mut out);
         Self(out.into())
     }
 
-    /// The value of this type.
+    /// Decodes the value as this type.
     pub(crate) fn wire<T: Wire>(&self, what: &'static str) -> Result<T, DecodeError> {
         whole(what, &self.0, T::read)
     }
 
-    /// The MessagePack of the value.
+    /// The encoded value.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// The value that the bytes stand for.
+    /// Decodes the value.
     pub fn value(&self) -> Result<Value, DecodeError> {
         Value::decode(&self.0)
     }
@@ -347,7 +346,7 @@ impl Wire for Raw {
     }
 }
 
-/// Written as the value, so that longer encodings become the shortest.
+/// Serialized as the value, so that its encoding becomes the shortest one.
 impl Serialize for Raw {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.value().map_err(S::Error::custom)?.serialize(serializer)

@@ -1,9 +1,9 @@
-//! MessagePack into a buffer of the caller, each value in its shortest form,
-//! as both frontends and the real engine write it.
+//! Writes MessagePack into a buffer of the caller. Each value has its shortest encoding, as in frontends and the
+//! real engine.
 //!
-//! Tokens, short texts and short lists, which every step writes for every request, are
-//! written here in one piece each. The rest is written by the crate rmp, out of line:
-//! it appends markers and values apart, which takes half as long again.
+//! Tokens, short texts and short lists are written for every request in every step, so each is appended here as a
+//! whole. The crate rmp writes the rest, out of line: it appends markers and values separately, which takes half as
+//! long again.
 
 use std::fmt::Debug;
 

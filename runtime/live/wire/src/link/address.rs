@@ -1,5 +1,4 @@
-//! Addresses as users write them: invalid ones are refused before anything
-//! waits for it.
+//! Addresses as users write them. Invalid ones are refused before anything waits for a connection.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, TcpListener, ToSocketAddrs};
@@ -8,12 +7,12 @@ use std::path::Path;
 
 use super::error::LinkError;
 
-/// Longest path of a socket: the system's `sun_path`, its final zero left out.
+/// Maximum length of a socket's path: the system's `sun_path` without its final zero.
 const LONGEST_PATH_BYTES: usize = 107;
-/// Longest name of a host.
+/// Maximum length of a host name.
 const LONGEST_HOST_BYTES: usize = 253;
 
-/// An address of ZeroMQ: `tcp://HOST:PORT` or `ipc://PATH`.
+/// A ZeroMQ address: `tcp://HOST:PORT` or `ipc://PATH`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Address {
     Tcp {
@@ -100,7 +99,7 @@ fn check_path(address: &str, path: &str) -> Result<(), LinkError> {
         let problem = format!("the path has {} bytes, but a socket's may have {LONGEST_PATH_BYTES}", path.len());
         return Err(invalid(address, problem));
     }
-    // Linux's abstract names, which are not files.
+    // Linux's abstract names are not files.
     if path.starts_with('@') {
         return Ok(());
     }
@@ -112,15 +111,14 @@ fn check_path(address: &str, path: &str) -> Result<(), LinkError> {
     }
 }
 
-/// Why the name of the host has no address at present, where that is so. It may
-/// have one later: cluster DNS knows a pod only once it is ready. Asks the
-/// resolver, which may take seconds.
+/// Why the host name has no address now; `None` if it has one. It may get one later: cluster DNS knows a pod only
+/// once the pod is ready. Asks the resolver, which may take seconds.
 #[must_use]
 pub fn unresolved_host(address: &str) -> Option<String> {
     match Address::parse(address) {
         Ok(Address::Tcp { host, port }) if host != "*" => {
             let error = (host.as_str(), port.unwrap_or(0)).to_socket_addrs().err()?;
-            // The first part only states that a lookup failed.
+            // The first part of the text says only that a lookup failed.
             let error = error.to_string();
             let reason = error.rsplit(": ").next().unwrap_or_default();
             Some(format!("the host `{host}` does not resolve ({reason})"))
@@ -129,7 +127,7 @@ pub fn unresolved_host(address: &str) -> Option<String> {
     }
 }
 
-/// Whether a connection to `peer` would reach a listener at `own`, both being on this machine.
+/// Whether a connection to `peer` would reach a listener at `own`. Both are on this machine.
 #[must_use]
 pub fn is_same_place(own: &str, peer: &str) -> bool {
     if own == peer {
@@ -157,7 +155,7 @@ fn do_hosts_meet(own: &str, peer: &str) -> bool {
         let host = if host == "*" { "0.0.0.0" } else { host };
         (host, 0).to_socket_addrs().map(|found| found.map(|found| found.ip()).collect()).unwrap_or_default()
     };
-    // Only an address of this machine can be listened at.
+    // Only addresses of this machine can be listened at.
     let is_ours = |ip: &IpAddr| ip.is_loopback() || TcpListener::bind((*ip, 0)).is_ok();
     let own = ips(own);
     let listens_everywhere = own.iter().any(IpAddr::is_unspecified);
@@ -226,7 +224,7 @@ mod tests {
             ("tcp://127.0.0.1:5", "tcp://localhost:5", true),
             ("tcp://127.0.0.1:5", "tcp://127.0.0.1:6", false),
             ("tcp://127.0.0.1:5", "tcp://127.0.0.2:5", false),
-            // Kept for documents: no machine has it.
+            // A documentation address, which no machine has.
             ("tcp://*:5", "tcp://192.0.2.1:5", false),
             ("tcp://127.0.0.1:*", "tcp://127.0.0.1:6", false),
             (&format!("ipc://{path}/a"), &format!("ipc://{path}/../{}/a", file_name(folder.path())), true),

@@ -1,4 +1,4 @@
-//! The engine's end.
+//! The engine's end of a link.
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,37 +21,36 @@ use crate::step_outputs::StepOutputs;
 pub struct EngineLinkConfig {
     /// The frontend's handshake socket, `tcp://...` or `ipc://...`.
     pub handshake_address: String,
-    /// The engine's number in the deployment.
+    /// The engine's rank in the deployment.
     pub rank: u16,
-    /// Whether the frontend started this engine itself; a Python frontend
-    /// insists on the right answer.
+    /// Whether the frontend started this engine itself. A Python frontend refuses the wrong answer.
     pub local: bool,
-    /// True, unless the frontend balances load itself.
+    /// False only if the frontend balances load itself.
     pub headless: bool,
-    /// The value that a Python frontend of a mixture of experts compares with its own.
+    /// Hash that a Python frontend of a mixture of experts compares with its own.
     pub parallel_config_hash: Option<String>,
-    /// The time limit for INIT, and for a coordinator.
+    /// Time limit of the wait for INIT, and of the wait for a coordinator.
     pub timeout: Duration,
-    /// Set by another thread, it ends the waiting.
+    /// Another thread sets this to end the wait.
     pub stop: Arc<AtomicBool>,
-    /// Called every now and then while there is nothing but waiting.
+    /// Called from time to time during a wait.
     pub on_wait: Option<WaitHook>,
 }
 
-/// The waits of an engine before it serves.
+/// What an engine waits for before it serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitsFor {
     /// The frontend's answer to HELLO.
     Init {
-        /// Whether something of ZeroMQ is at the other end.
+        /// Whether a ZeroMQ socket is at the other end.
         is_connected: bool,
     },
-    /// The coordinator, which waits for all engines of the frontend.
+    /// The READY of the coordinator, which waits for all engines of the frontend.
     Gate,
 }
 
-/// Receives the engine's pending event and its waiting time so far. It is called on the engine's
-/// thread, which waits for it.
+/// Is called with what the engine waits for and how long it has waited. The call runs on the engine's thread, which
+/// waits until the call returns.
 #[derive(Clone)]
 pub struct WaitHook(Arc<dyn Fn(WaitsFor, Duration) + Send + Sync>);
 
@@ -69,8 +68,7 @@ impl fmt::Debug for WaitHook {
 }
 
 impl EngineLinkConfig {
-    /// An engine apart from its frontend, with the real engine's patience of
-    /// five minutes.
+    /// An engine that its frontend did not start, with the real engine's timeout of five minutes.
     #[must_use]
     pub fn new(handshake_address: impl Into<String>, rank: u16) -> Self {
         Self {
@@ -94,7 +92,7 @@ impl EngineLinkConfig {
     }
 }
 
-/// An engine that knows its frontend and is starting.
+/// An engine that has received INIT and is starting.
 pub struct EngineGreeting {
     transport: Transport,
     config: EngineLinkConfig,
@@ -107,8 +105,7 @@ impl EngineGreeting {
     ///
     /// # Errors
     ///
-    /// When the address cannot be used, no answer comes in time, the waiting is
-    /// stopped, or the answer is no INIT.
+    /// The address cannot be used, no answer comes in time, the wait is stopped, or the answer is no INIT.
     pub fn hello(transport: &Transport, config: EngineLinkConfig) -> Result<Self, LinkError> {
         let handshake = transport.socket(zmq::DEALER, Linger::Handshake)?;
         let identity = config.rank.to_le_bytes();
@@ -127,7 +124,7 @@ impl EngineGreeting {
         let received = receive(&handshake, deadline, &config, look);
         transport.end_monitor(&handshake)?;
         let silent = || {
-            // It must not be delivered to a frontend that starts later.
+            // HELLO must not be delivered to a frontend that starts later.
             _ = handshake.set_linger(0);
             let expected = match (is_connected, unresolved_host(address)) {
                 (true, _) => format!(
@@ -158,21 +155,20 @@ impl EngineGreeting {
         Ok(Self { transport: transport.clone(), config, handshake, init })
     }
 
-    /// The frontend's INIT.
+    /// The INIT that the frontend sent.
     #[must_use]
     pub fn init(&self) -> &Init {
         &self.init
     }
 
-    /// Connects to everything INIT names, registers with every API server, passes the coordinator's
-    /// gate and sends READY.
+    /// Connects to all addresses in INIT, registers with every API server, waits for the coordinator and sends
+    /// READY.
     ///
-    /// `dp_stats_address` of `ready` is filled in from INIT.
+    /// `dp_stats_address` of `ready` is set from INIT.
     ///
     /// # Errors
     ///
-    /// When an address cannot be used, or the coordinator does not open its
-    /// gate in time.
+    /// An address cannot be used, or the coordinator does not send READY in time.
     pub fn ready(self, ready: &ReadyResponse) -> Result<EngineLink, LinkError> {
         let addresses = &self.init.addresses;
         let ready =
@@ -180,13 +176,13 @@ impl EngineGreeting {
         let mut registration = Vec::new();
         ready.encode(&mut registration);
 
-        // Before the registration, which makes requests come and so outputs.
+        // Connect outputs before the registration, because then requests arrive and cause outputs.
         let outputs = self.connect_outputs()?;
         let mut coordinator = None;
         if let Some(address) = &addresses.coordinator_input {
             let socket = self.transport.socket(zmq::XSUB, Linger::None)?;
             connect(&socket, address)?;
-            // To everything.
+            // Subscribe to all topics.
             send(&socket, [[1]]).map_err(LinkError::socket("subscribe to the coordinator"))?;
             coordinator = Some(socket);
         }
@@ -221,7 +217,7 @@ impl EngineGreeting {
         Ok(EngineOutputs { clients, coordinator, local: None })
     }
 
-    /// The coordinator sends READY when all engines have subscribed.
+    /// Waits for the coordinator's READY, which comes when all engines have subscribed.
     fn pass_gate(&self, socket: &Socket) -> Result<(), LinkError> {
         let deadline = Deadline::after(self.config.timeout);
         while let Some(frames) = receive(socket, deadline, &self.config, || Ok(WaitsFor::Gate))? {
@@ -237,11 +233,11 @@ impl EngineGreeting {
     }
 }
 
-/// How often a waiting thread checks whether it should stop.
+/// How often a waiting thread checks whether it must stop.
 const STOP_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Returns the next message. Signals do not end the wait; the timeout does. `look` describes the awaited
-/// message.
+/// Waits for the next message; returns `None` at the timeout. Signals do not end the wait. `look` returns what is
+/// waited for.
 fn receive(
     socket: &Socket,
     deadline: Deadline,
@@ -267,7 +263,7 @@ fn receive(
     }
 }
 
-/// An engine that serves. Its halves may live on two threads.
+/// An engine that serves. Inputs and outputs may be used by two threads.
 pub struct EngineLink {
     /// The frontend's INIT.
     pub init: Init,
@@ -278,7 +274,7 @@ pub struct EngineLink {
 }
 
 impl EngineLink {
-    /// The engine's half of a link within its process, whose mailbox it opens.
+    /// The engine's end of a link within its process. Opens the mailbox of the link.
     #[must_use]
     pub fn local(link: &LocalLink, ready: &ReadyResponse) -> Self {
         link.open(ready);
@@ -294,12 +290,12 @@ impl EngineLink {
 pub struct EngineOutputs {
     clients: Vec<Socket>,
     coordinator: Option<Socket>,
-    /// A frontend in this process, instead of sockets.
+    /// Set if the frontend is in this process, instead of sockets.
     local: Option<LocalLink>,
 }
 
 impl EngineOutputs {
-    /// To a frontend in this process.
+    /// Outputs for a frontend in this process.
     pub(super) fn local(link: LocalLink) -> Self {
         Self { clients: Vec::new(), coordinator: None, local: Some(link) }
     }
@@ -316,12 +312,12 @@ impl EngineOutputs {
         self.coordinator.is_some()
     }
 
-    /// Sends a message of one frame to an API server. Never blocks: frames for a slow one queue up
-    /// without a limit, so stop sending to one that is [lost](super::Received::FrontendLost).
+    /// Sends a message of one frame to an API server, without blocking. Frames for a slow server are queued without
+    /// a limit, so stop sending to a server that is [lost](super::Received::FrontendLost).
     ///
     /// # Errors
     ///
-    /// When there is no such API server, or the library fails.
+    /// There is no such API server, or ZeroMQ fails.
     pub fn send(&self, client: usize, frame: &[u8]) -> Result<(), LinkError> {
         if let (Some(link), 0) = (&self.local, client) {
             link.send_message(frame);
@@ -336,16 +332,16 @@ impl EngineOutputs {
         self.local.is_some()
     }
 
-    /// Passes the outputs of a step to a frontend in this process; [`EngineOutputs::send`] sends
-    /// them to others.
+    /// Gives the outputs of a step to a frontend in this process. [`EngineOutputs::send`] sends outputs to other
+    /// frontends.
     pub fn hand_over(&self, step: StepOutputs<'_>) {
         if let Some(link) = &self.local {
             link.send_step(step);
         }
     }
 
-    /// Notifies a frontend in this process of a message withheld by a fault. Returns `false` if the
-    /// frontend is another process, whose messages are damaged in transit.
+    /// Tells a frontend in this process about a message that a fault damages. Returns `false` for a frontend in
+    /// another process, whose messages are damaged in transit.
     pub fn damage(&self, frame: &[u8], damage: MessageDamage) -> bool {
         if let Some(link) = &self.local {
             link.send_damaged(frame, damage);
@@ -353,14 +349,14 @@ impl EngineOutputs {
         self.local.is_some()
     }
 
-    /// Sends a message with the bytes of large tensors behind it.
+    /// Sends a message, and the bytes of its large tensors as further frames.
     ///
     /// # Errors
     ///
-    /// When there is no such API server, or the library fails.
+    /// There is no such API server, or ZeroMQ fails.
     pub fn send_frames(&self, client: usize, frames: &[impl AsRef<[u8]>]) -> Result<(), LinkError> {
         if let (Some(link), 0, [frame]) = (&self.local, client, frames) {
-            // Tensors stand in the message itself: engines here send no others.
+            // Engines of this process put all tensors into the message itself.
             link.send_message(frame.as_ref());
             return Ok(());
         }
@@ -369,13 +365,12 @@ impl EngineOutputs {
         send(socket, frames).map_err(LinkError::socket("send outputs"))
     }
 
-    /// Sends statistics or the start or end of a wave to the coordinator.
+    /// Sends statistics, or the start or end of a wave, to the coordinator.
     pub fn send_to_coordinator(&self, frame: &[u8]) -> Result<(), LinkError> {
         let socket = self.coordinator.as_ref().ok_or(LinkError::NoCoordinator)?;
         send(socket, [frame]).map_err(LinkError::socket("tell the coordinator"))
     }
 
-    /// Tells every API server that this engine is dead.
     pub fn send_dead(&self) -> Result<(), LinkError> {
         if let Some(link) = &self.local {
             link.send_message(ENGINE_CORE_DEAD);

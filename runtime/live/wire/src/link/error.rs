@@ -28,7 +28,7 @@ pub enum LinkError {
     #[error("invalid engine identity {identity}: expected 0 to {last}, as 2 bytes little-endian")]
     UnknownEngine {
         identity: String,
-        /// The highest number of an engine.
+        /// The highest rank of an engine.
         last: u16,
     },
     #[error("engine {rank} said {said}, but had {already}")]
@@ -37,13 +37,13 @@ pub enum LinkError {
     UnpairedAddresses { inputs: usize, outputs: usize },
     #[error("unknown API server {client}: the frontend has {clients}")]
     NoSuchClient {
-        /// The one that was meant.
+        /// The given index.
         client: usize,
         clients: usize,
     },
     #[error("engine {rank} is not connected")]
     NoSuchEngine {
-        /// The one that was meant.
+        /// The given rank.
         rank: u16,
     },
     #[error("past events need a replay endpoint")]
@@ -57,7 +57,7 @@ pub enum LinkError {
 }
 
 impl LinkError {
-    /// Whether this process may not open more files and sockets.
+    /// Whether this process has reached its limit of open files and sockets.
     #[must_use]
     pub fn is_limit_of_files(&self) -> bool {
         match self {
@@ -67,7 +67,7 @@ impl LinkError {
         }
     }
 
-    /// For `map_err`: the library failed while `doing` something.
+    /// For `map_err`: ZeroMQ failed while `doing` something.
     pub(super) fn socket(doing: &'static str) -> impl Fn(zmq::Error) -> Self {
         move |source| Self::Socket { doing, source }
     }

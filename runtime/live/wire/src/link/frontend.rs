@@ -1,4 +1,4 @@
-//! The frontend's end.
+//! The frontend's end of a link.
 
 use std::time::Duration;
 
@@ -12,40 +12,39 @@ use crate::output::{EngineCoreOutputs, EngineMessage};
 use crate::request::{Request, StartDpWave};
 use crate::versions::ProtocolRules;
 
-/// A frontend with its engines, made by [`crate::FrontendListener::accept`].
+/// A frontend that is connected to its engines, made by [`crate::FrontendListener::accept`].
 #[derive(Default)]
 pub struct FrontendLink {
     pub(super) inputs: Vec<Socket>,
     pub(super) outputs: Vec<Socket>,
-    /// The coordinator's socket to the engines, and the one from them.
+    /// The coordinator's sockets: one sends to the engines, the other receives from them.
     pub(super) coordinator: Option<(Socket, Socket)>,
-    /// The ready response of each engine.
+    /// The engines' ready responses, by rank.
     pub engines: Vec<ReadyResponse>,
 }
 
 /// A message from an engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrontendMessage {
-    /// The API server it is for.
+    /// Index of the API server that the message is for.
     pub client: usize,
-    /// Its frames; those after the first are the bytes of large tensors.
+    /// The frames; those after the first are the bytes of large tensors.
     pub frames: Vec<Vec<u8>>,
 }
 
 impl FrontendMessage {
-    /// The message.
+    /// Decodes the message.
     pub fn decode(&self) -> Result<EngineMessage, DecodeError> {
         EngineMessage::decode(&self.frames)
     }
 }
 
 impl FrontendLink {
-    /// Sends a request to an engine, as `rules`' version writes it, with the
-    /// bytes of its large tensors.
+    /// Sends a request to an engine in the encoding of `rules`, with the bytes of its large tensors.
     ///
     /// # Errors
     ///
-    /// When there is no such API server or engine, or the library fails.
+    /// There is no such API server or engine, or ZeroMQ fails.
     pub fn send(
         &self,
         client: usize,
@@ -60,11 +59,11 @@ impl FrontendLink {
         self.send_frames(client, rank, head.iter().chain(aux))
     }
 
-    /// Sends frames as they are to an engine.
+    /// Sends raw frames to an engine.
     ///
     /// # Errors
     ///
-    /// When there is no such API server or engine, or the library fails.
+    /// There is no such API server or engine, or ZeroMQ fails.
     pub fn send_frames(
         &self,
         client: usize,
@@ -82,8 +81,7 @@ impl FrontendLink {
         })
     }
 
-    /// Waits for a message of an engine. `None`: none came in time, or a
-    /// signal came first.
+    /// Waits for a message of an engine. Returns `None` at the timeout or after a signal.
     pub fn receive(&self, timeout: Duration) -> Result<Option<FrontendMessage>, LinkError> {
         let deadline = Deadline::after(timeout);
         loop {
@@ -98,7 +96,7 @@ impl FrontendLink {
         }
     }
 
-    /// As the coordinator, notifies all engines that a wave begins.
+    /// Tells all engines, as the coordinator, that a wave begins.
     pub fn start_wave(&self, wave: StartDpWave, rules: &ProtocolRules) -> Result<(), LinkError> {
         let (publisher, _) = self.coordinator.as_ref().ok_or(LinkError::NoCoordinator)?;
         let request = Request::StartDpWave(wave);
@@ -107,11 +105,11 @@ impl FrontendLink {
         send(publisher, [vec![request.kind()], payload]).map_err(LinkError::socket("start a wave"))
     }
 
-    /// Waits, as the coordinator, for an engine's message to it.
+    /// Waits, as the coordinator, for a message of an engine.
     ///
     /// # Errors
     ///
-    /// When there is no coordinator, the library fails, or an engine sends something else.
+    /// There is no coordinator, ZeroMQ fails, or an engine sends an invalid message.
     pub fn receive_as_coordinator(&self, timeout: Duration) -> Result<Option<EngineCoreOutputs>, LinkError> {
         let (_, control) = self.coordinator.as_ref().ok_or(LinkError::NoCoordinator)?;
         let deadline = Deadline::after(timeout);

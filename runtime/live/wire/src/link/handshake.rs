@@ -1,4 +1,4 @@
-//! A frontend's wait for its engines.
+//! A frontend's handshake with its engines.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,10 +15,10 @@ use crate::handshake::{Addresses, EngineHandshake, EngineStatus, Init, ReadyResp
 pub enum DataAddress {
     /// On free ports of this host.
     Tcp {
-        /// Name or address.
+        /// Host name or address.
         host: String,
     },
-    /// In this folder, which must exist and hold no others.
+    /// In this folder, which must exist and be used by no other frontend.
     Ipc {
         /// The folder.
         folder: PathBuf,
@@ -37,19 +37,19 @@ impl DataAddress {
 /// The settings of a frontend.
 #[derive(Clone, Debug)]
 pub struct FrontendConfig {
-    /// The handshake address; port `*` takes a free one.
+    /// The handshake address; port `*` takes a free port.
     pub handshake_address: String,
     /// The addresses of the other sockets.
     pub data: DataAddress,
-    /// API servers.
+    /// Number of API servers.
     pub clients: usize,
-    /// Engines, numbered from 0.
+    /// Number of engines, whose ranks start at 0.
     pub engines: u16,
     /// Whether there is a coordinator.
     pub coordinator: bool,
 }
 
-/// A frontend whose sockets listen and whose engines are not there yet.
+/// A frontend whose sockets listen and whose engines are not connected yet.
 pub struct FrontendListener {
     config: FrontendConfig,
     handshake: Socket,
@@ -58,12 +58,12 @@ pub struct FrontendListener {
     link: FrontendLink,
 }
 
-/// The progress of an engine.
+/// The progress of an engine's handshake.
 #[derive(Default)]
 struct Progress {
     hello: bool,
     ready: bool,
-    /// By API server.
+    /// Whether the engine has registered, by API server.
     registered: Vec<bool>,
     response: Option<ReadyResponse>,
 }
@@ -73,7 +73,7 @@ impl FrontendListener {
     ///
     /// # Errors
     ///
-    /// When an address is in use or cannot be used.
+    /// An address is in use or cannot be used.
     pub fn bind(transport: &Transport, config: FrontendConfig) -> Result<Self, LinkError> {
         let handshake = transport.socket(zmq::ROUTER, Linger::Handshake)?;
         let handshake_address = bind(&handshake, &config.handshake_address)?;
@@ -81,7 +81,7 @@ impl FrontendListener {
         let mut link = FrontendLink::default();
         for client in 0..config.clients {
             let input = transport.socket(zmq::ROUTER, Linger::None)?;
-            // An engine that is not there is an error, not a loss.
+            // A request to an engine that is not connected is an error, instead of being dropped.
             input.set_router_mandatory(true).map_err(LinkError::socket("make requests mandatory"))?;
             addresses.inputs.push(bind(&input, &config.data.of("input", client))?);
             let output = transport.socket(zmq::PULL, Linger::None)?;
@@ -91,7 +91,7 @@ impl FrontendListener {
         }
         if config.coordinator {
             let publisher = transport.socket(zmq::XPUB, Linger::None)?;
-            // Every subscription counts, not only the first.
+            // Count every subscription, not only the first.
             publisher.set_xpub_verbose(true).map_err(LinkError::socket("count subscriptions"))?;
             addresses.coordinator_input = Some(bind(&publisher, &config.data.of("coordinator-input", 0))?);
             let control = transport.socket(zmq::PULL, Linger::None)?;
@@ -103,7 +103,7 @@ impl FrontendListener {
         Ok(Self { config, handshake, handshake_address, init, link })
     }
 
-    /// The handshake address.
+    /// The handshake address, with the actual port.
     #[must_use]
     pub fn handshake_address(&self) -> &str {
         &self.handshake_address
@@ -113,7 +113,7 @@ impl FrontendListener {
     ///
     /// # Errors
     ///
-    /// When one does not in time, or an unknown one comes.
+    /// An engine does not do so in time, or an unknown engine connects.
     pub fn accept(mut self, timeout: Duration) -> Result<FrontendLink, LinkError> {
         let deadline = Deadline::after(timeout);
         let fresh = || Progress { registered: vec![false; self.config.clients], ..Progress::default() };
@@ -150,7 +150,7 @@ impl FrontendListener {
         Ok(self.link)
     }
 
-    /// A message on the handshake socket.
+    /// Handles a message on the handshake socket.
     fn greet(&self, frames: &[Vec<u8>], engines: &mut [Progress]) -> Result<(), LinkError> {
         let (rank, payload) = self.sender(frames)?;
         let from = || format!("engine {rank} at {}", self.handshake_address);
@@ -176,7 +176,7 @@ impl FrontendListener {
         }
     }
 
-    /// A message on an input socket: the ready response.
+    /// Handles a message on an input socket: the ready response.
     fn register(&self, client: usize, frames: &[Vec<u8>], engines: &mut [Progress]) -> Result<(), LinkError> {
         let (rank, payload) = self.sender(frames)?;
         let from = || format!("engine {rank} at API server {client}");
@@ -188,7 +188,7 @@ impl FrontendListener {
         Ok(())
     }
 
-    /// The sender and the content of this message.
+    /// The engine that sent the message, and the message's content.
     fn sender<'a>(&self, frames: &'a [Vec<u8>]) -> Result<(u16, &'a [u8]), LinkError> {
         let identity = frames.first().map_or(&[][..], Vec::as_slice);
         let rank = identity.try_into().map(u16::from_le_bytes).ok().filter(|rank| *rank < self.config.engines);

@@ -12,51 +12,50 @@ use crate::codec::error::DecodeError;
 use crate::request::{EngineCoreRequest, Request};
 use crate::versions::VersionEvidence;
 
-/// The socket of a message.
+/// The socket that a message came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// An API server's socket, by its index.
     Client(usize),
-    /// That of the coordinator.
+    /// The coordinator's socket.
     Coordinator,
 }
 
-/// Something that came in.
+/// An event on the input sockets.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Received {
     /// A request.
     Request {
-        /// Its socket.
+        /// The socket that the request came from.
         source: Source,
         /// The message.
         request: Request,
-        /// Bytes of its large tensors: the frames behind the payload.
+        /// Bytes of the request's large tensors: the frames after the payload.
         aux: Vec<Vec<u8>>,
     },
-    /// A message that could not be decoded. Others are not concerned.
+    /// A message that could not be decoded. Other messages are unaffected.
     Malformed {
-        /// Its socket.
+        /// The socket that the message came from.
         source: Source,
         /// The problem.
         error: DecodeError,
-        /// The request it would have been, whose frontend waits.
+        /// The ID of the request in the message, if it is known. The frontend waits for an answer to it.
         request_id: Option<String>,
     },
-    /// The connection to an API server ended. The library tries to connect
-    /// again, but a new listener there does not know this engine.
+    /// The connection to an API server ended. ZeroMQ tries to connect again, but a new listener there does not know
+    /// this engine.
     FrontendLost {
-        /// The API server.
+        /// Index of the API server.
         client: usize,
     },
 }
 
-/// A socket that is read only when something may have arrived: reading takes a system call even if
-/// there is nothing.
+/// A socket that is read only when a message may have arrived, because every read takes a system call.
 pub(super) struct Inlet {
     pub(super) socket: Socket,
-    /// Readable from the first event after a vain attempt to receive.
+    /// Becomes readable at the first event after a read that found nothing.
     pub(super) fd: RawFd,
-    /// Whether the last attempt succeeded, or `fd` was readable since.
+    /// Whether the last read found a message, or `fd` has become readable since.
     pub(super) may_have_message: bool,
 }
 
@@ -78,12 +77,12 @@ impl Inlet {
 
 /// The receiving half of an engine's link.
 pub struct EngineInputs {
-    /// Transport of the sockets; a frontend in this process has none.
+    /// The transport of the sockets; `None` for a frontend in this process.
     transport: Option<Transport>,
     local: Option<LocalLink>,
     clients: Vec<Client>,
     coordinator: Option<Inlet>,
-    /// The client that is asked first, so that none starves another.
+    /// The client that is read first, which changes so that no client starves another.
     first: usize,
     evidence: Option<VersionEvidence>,
 }
@@ -91,9 +90,8 @@ pub struct EngineInputs {
 /// Watches whether a socket is connected.
 pub(super) struct Watch {
     pub(super) monitor: Inlet,
-    /// Whether the peer has answered. The launcher of several API servers
-    /// holds their addresses before they run; a connection without an answer
-    /// ends after half a minute and is made again, without loss.
+    /// Whether the peer has answered. The launcher of several API servers listens at their addresses before they
+    /// run. A connection without an answer ends after half a minute and is made again, without loss.
     is_connected: bool,
 }
 
@@ -102,7 +100,7 @@ impl Watch {
         Ok(Self { monitor: Inlet::new(monitor)?, is_connected: false })
     }
 
-    /// Whether it is connected now.
+    /// Whether the socket is connected now.
     pub(super) fn is_connected(&mut self) -> Result<bool, LinkError> {
         self.monitor.may_have_message = true;
         while self.is_lost()? {}
@@ -130,7 +128,7 @@ impl Drop for EngineInputs {
             link.close();
         }
         for client in &self.clients {
-            // A connection may still end while its messages are being delivered.
+            // A connection may still end while its last messages are delivered.
             if let Some(transport) = &self.transport {
                 _ = transport.end_monitor(&client.socket.socket);
             }
@@ -138,14 +136,14 @@ impl Drop for EngineInputs {
     }
 }
 
-/// The input of one API server.
+/// The sockets of one API server.
 struct Client {
     socket: Inlet,
     watch: Watch,
 }
 
 impl EngineInputs {
-    /// Watches the API servers' sockets, each with its monitor, and the coordinator's socket.
+    /// Inputs from the API servers' sockets, each with its monitor, and from the coordinator's socket.
     pub(super) fn new(
         transport: Transport,
         sockets: Vec<(Socket, Socket)>,
@@ -162,31 +160,31 @@ impl EngineInputs {
         Self { transport: None, local: Some(link), clients: Vec::new(), coordinator: None, first: 0, evidence: None }
     }
 
-    /// Whether something waits that no descriptor shows.
+    /// Whether messages wait that no descriptor signals.
     pub(super) fn has_waiting(&self) -> bool {
         self.local.as_ref().is_some_and(LocalLink::has_requests)
     }
 
-    /// Makes the next message that no descriptor shows call the waker. Returns `false` if there is
-    /// one already.
+    /// Makes the next message that no descriptor signals call the waker. Returns `false` if such a message waits
+    /// already.
     pub(super) fn await_messages(&self) -> bool {
         self.local.as_ref().is_none_or(LocalLink::await_requests)
     }
 
-    /// As before [`EngineInputs::await_messages`].
+    /// Reverses [`EngineInputs::await_messages`].
     pub(super) fn stop_waiting(&self) {
         if let Some(link) = &self.local {
             link.stop_waiting();
         }
     }
 
-    /// The possible versions of the frontend, judging by its messages; `None` before its first ADD.
+    /// The versions that the frontend may have, judged by its messages; `None` before its first ADD.
     #[must_use]
     pub fn line_evidence(&self) -> Option<VersionEvidence> {
         self.evidence
     }
 
-    /// Waits for input. `None`: nothing arrived in time, or a signal came first.
+    /// Waits for input. Returns `None` at the timeout or after a signal.
     pub fn receive(&mut self, timeout: Duration) -> Result<Option<Received>, LinkError> {
         let deadline = Deadline::after(timeout);
         loop {
@@ -199,7 +197,7 @@ impl EngineInputs {
         }
     }
 
-    /// A message that has arrived already, if any.
+    /// Takes a message that has arrived already, if any.
     pub fn try_receive(&mut self) -> Result<Option<Received>, LinkError> {
         for inlet in self.inlets(true) {
             inlet.may_have_message = true;
@@ -216,11 +214,11 @@ impl EngineInputs {
         self.clients.len() + usize::from(self.local.is_some())
     }
 
-    /// The end of a connection, if a [`Waiter`] noticed one at its last check.
+    /// Takes the end of a connection, if a [`Waiter`] noticed one at its last check.
     ///
     /// # Errors
     ///
-    /// When the library fails.
+    /// ZeroMQ fails.
     ///
     /// [`Waiter`]: super::Waiter
     pub fn try_receive_loss(&mut self) -> Result<Option<Received>, LinkError> {
@@ -232,12 +230,12 @@ impl EngineInputs {
         Ok(None)
     }
 
-    /// A message that had arrived when a [`Waiter`] last checked, if any. If there was none, this
-    /// costs nothing.
+    /// Takes a message that had arrived when a [`Waiter`] last checked, if any. If there was none, the call takes
+    /// no system call.
     ///
     /// # Errors
     ///
-    /// When the library fails.
+    /// ZeroMQ fails.
     ///
     /// [`Waiter`]: super::Waiter
     pub fn try_receive_message(&mut self) -> Result<Option<Received>, LinkError> {
@@ -247,7 +245,7 @@ impl EngineInputs {
         }
         if let Some(coordinator) = &mut self.coordinator {
             while let Some(frames) = coordinator.try_receive()? {
-                // Said again whenever an engine joins.
+                // The coordinator repeats READY whenever an engine joins.
                 if frames != [b"READY"] {
                     return Ok(Some(self.received(Source::Coordinator, frames)));
                 }
@@ -264,7 +262,7 @@ impl EngineInputs {
         Ok(None)
     }
 
-    /// Descriptors to watch for ends of connections and, if they are wanted, for messages.
+    /// The sockets to watch for ends of connections and, if `messages` is set, for messages.
     pub(super) fn inlets(&mut self, messages: bool) -> impl Iterator<Item = &mut Inlet> {
         let coordinator = self.coordinator.as_mut().filter(move |_| messages);
         let clients = self.clients.iter_mut();
@@ -294,8 +292,8 @@ impl EngineInputs {
         }
     }
 
-    /// The first ADD shows most of the version; only an adapter in a later one
-    /// would show more, which is not worth checking each.
+    /// Gathers evidence of the frontend's version. Only the first ADD is checked: a later one could add only the
+    /// evidence of an adapter, which is not worth checking each request.
     fn note(&mut self, request: &Request, payload: &[u8]) {
         match request {
             Request::Add(_) if self.evidence.is_none() => self.evidence = VersionEvidence::from_add(payload).ok(),

@@ -1,4 +1,4 @@
-//! The sockets of KV events: a publisher and its subscribers.
+//! The sockets of KV events: publishers and subscribers.
 
 pub(super) mod publisher;
 pub(super) mod subscriber;

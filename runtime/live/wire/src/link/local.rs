@@ -1,5 +1,5 @@
-//! A link within one process: the frontend's half and the engine's half share a
-//! mailbox for requests and a function for outputs, and no socket.
+//! A link within one process: the frontend and the engine share a mailbox for requests and a callback for outputs,
+//! and no socket.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -10,33 +10,34 @@ use crate::link::wait::waker::Waker;
 use crate::request::Request;
 use crate::step_outputs::StepOutputs;
 
-/// Event of an engine for the frontend of its process.
+/// An event of an engine, for the frontend in its process.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "there is one at a time, and none is kept")]
 pub enum LocalEvent<'a> {
-    /// It serves, with these settings. Again after each restart.
+    /// The engine serves, with these settings. Repeated after each restart.
     Ready(&'a ReadyResponse),
     /// The frame of a message; [`crate::EngineMessage::decode`] reads it.
     Message(&'a [u8]),
     /// The outputs of a step, without a frame.
     Step(StepOutputs<'a>),
-    /// The frame of a message withheld by a fault. There is no wire that could lose it, so the
-    /// frontend decides what its clients see instead.
+    /// The frame of a message that a fault damages. There is no network that could lose it, so the frontend decides
+    /// what its clients see instead.
     Damaged(&'a [u8], MessageDamage),
-    /// It serves no longer: requests in progress will get no answer.
+    /// The engine no longer serves: requests in progress get no answers.
     Lost,
 }
 
-/// Effect of a fault on a message within a process.
+/// What a fault does to a message within a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MessageDamage {
-    /// It is lost.
+    /// The message is lost.
     Lost,
-    /// It cannot be read.
+    /// The message cannot be read.
     Unreadable,
 }
 
-/// Receives the engines' messages, by rank. It runs on the engine's thread, which waits for it.
+/// Is called with the engines' events and their ranks. The call runs on the engine's thread, which waits until it
+/// returns.
 #[derive(Clone)]
 pub struct LocalSink(Arc<dyn Fn(u16, LocalEvent<'_>) + Send + Sync>);
 
@@ -53,7 +54,7 @@ impl fmt::Debug for LocalSink {
     }
 }
 
-/// Why a request cannot be sent to an engine of this process.
+/// Why a request cannot be sent to an engine in this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the error texts describe them")]
 pub enum LocalLinkError {
@@ -63,11 +64,11 @@ pub enum LocalLinkError {
     Lost,
 }
 
-/// The link of one engine, from both ends. It outlives restarts of the engine.
+/// The link between an engine and a frontend in one process. It outlives restarts of the engine.
 #[derive(Clone, Debug)]
 pub struct LocalLink(Arc<Shared>);
 
-/// Wakes an engine that has requests, once it is dropped.
+/// Wakes an engine that has requests, when this value is dropped.
 #[derive(Debug)]
 #[must_use]
 pub struct WakeUp(Arc<Shared>);
@@ -90,27 +91,27 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Mailbox {
     is_open: bool,
-    /// Whether the engine waits for requests; otherwise it looks again by itself.
+    /// Whether the engine sleeps until a request wakes it; otherwise it checks the mailbox by itself.
     is_awaited: bool,
     requests: VecDeque<Request>,
 }
 
 impl LocalLink {
-    /// A link of the engine `rank`, which waits by a [`super::Waiter`] with this
-    /// `waker`. At most `max_waiting` requests wait in its mailbox; 0 means no limit.
+    /// A link of the engine `rank`, which waits with the [`super::Waiter`] of `waker`. At most `max_waiting`
+    /// requests wait in the mailbox; 0 means no limit.
     #[must_use]
     pub fn new(rank: u16, waker: Waker, max_waiting: u32, sink: LocalSink) -> Self {
         let max_waiting = if max_waiting == 0 { usize::MAX } else { max_waiting as usize };
         Self(Arc::new(Shared { rank, max_waiting, mailbox: Mutex::default(), waker, sink }))
     }
 
-    /// The engine's number.
+    /// The engine's rank.
     #[must_use]
     pub fn rank(&self) -> u16 {
         self.0.rank
     }
 
-    /// Most requests that wait in its mailbox.
+    /// Maximum number of requests that wait in the mailbox.
     #[must_use]
     pub fn max_waiting(&self) -> usize {
         self.0.max_waiting
@@ -121,19 +122,19 @@ impl LocalLink {
         self.0.mailbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends a request to the engine. Only new requests are held to the limit of
-    /// the mailbox: an abort makes room.
+    /// Sends a request to the engine. Only new requests are subject to the limit of the mailbox, because aborts
+    /// make room.
     ///
     /// # Errors
     ///
-    /// When the mailbox is full, or the engine does not serve.
+    /// The mailbox is full, or the engine does not serve.
     pub fn send(&self, request: Request) -> Result<(), LocalLinkError> {
-        // Dropped, it wakes the engine.
+        // Dropping the value wakes the engine.
         self.post(request).map(drop)
     }
 
-    /// As [`LocalLink::send`], but lets the caller decide when to wake a waiting engine: further
-    /// requests until then cost no wake-up. None if it wakes by itself, or for an earlier request.
+    /// Like [`LocalLink::send`], but lets the caller decide when to wake a waiting engine: requests until then need
+    /// no further wake-up. Returns `None` if the engine needs no wake-up for this request.
     pub fn post(&self, request: Request) -> Result<Option<WakeUp>, LocalLinkError> {
         let mut mailbox = self.mailbox();
         if !mailbox.is_open {
@@ -148,26 +149,25 @@ impl LocalLink {
         Ok(is_awaited.then(|| WakeUp(Arc::clone(&self.0))))
     }
 
-    /// The engine is about to wait: the next request must wake it. Returns `false` if there is one
-    /// already.
+    /// Called before the engine waits: the next request must wake it. Returns `false` if a request waits already.
     pub(super) fn await_requests(&self) -> bool {
         let mut mailbox = self.mailbox();
         mailbox.is_awaited = mailbox.requests.is_empty();
         mailbox.is_awaited
     }
 
-    /// The engine waits no longer.
+    /// Called when the engine no longer waits.
     pub(super) fn stop_waiting(&self) {
         self.mailbox().is_awaited = false;
     }
 
-    /// Opens the mailbox and notifies the frontend.
+    /// Opens the mailbox and tells the frontend that the engine serves.
     pub(super) fn open(&self, ready: &ReadyResponse) {
         self.mailbox().is_open = true;
         (self.0.sink.0)(self.0.rank, LocalEvent::Ready(ready));
     }
 
-    /// Closes the mailbox and notifies the frontend, unless that was done.
+    /// Closes the mailbox and tells the frontend, unless it is closed already.
     pub fn close(&self) {
         let was_open = {
             let mut mailbox = self.mailbox();
@@ -228,7 +228,7 @@ mod tests {
         (LocalLink::new(3, waiter.waker(), max_waiting, sink), waiter, heard)
     }
 
-    /// A lost wake-up would leave a request waiting forever.
+    /// If a wake-up were lost, a request would wait forever.
     #[test]
     fn requests_wake_the_engine_and_arrive_in_order() {
         let (link, waiter, heard) = link(0);
@@ -264,7 +264,7 @@ mod tests {
         );
     }
 
-    /// Requests behind the first one cost no wake-up, and none is lost.
+    /// Requests after the first one need no wake-up, and none is lost.
     #[test]
     fn a_wake_up_may_wait_for_further_requests() {
         let (link, waiter, _) = link(0);
@@ -288,7 +288,7 @@ mod tests {
         assert_eq!(link.send(add("b")), Err(LocalLinkError::Full));
         link.send(Request::Abort(vec!["a".to_owned()])).expect("aborts have no limit");
         waiter.wait(&mut engine.inputs, true, None, None, None).expect("it was woken");
-        // Nothing is taken, and no further wake-up comes.
+        // With messages unwanted, none is taken and no wake-up comes.
         waiter.wait(&mut engine.inputs, false, None, None, Some(monotonic_ns() + 1_000_000)).expect("the time passes");
         waiter.wait(&mut engine.inputs, true, None, None, None).expect("there is something");
         assert!(engine.inputs.try_receive_message().expect("it is there").is_some());

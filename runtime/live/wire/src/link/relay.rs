@@ -1,10 +1,9 @@
-//! A relay between engines and their frontend that changes nothing.
+//! A relay between engines and their frontend, which records messages without changing them.
 //!
-//! To an engine it is the frontend, to the frontend it is each of the engines. On the handshake
-//! socket it forwards messages, and changes one: in INIT it replaces the frontend's addresses by
-//! its own. If that is impossible the INIT is not forwarded, because the engine would bypass the
-//! relay. Connections to those addresses are pipes: their bytes are forwarded first, and decoded
-//! later.
+//! Engines see the relay as their frontend, and the frontend sees it as its engines. On the handshake socket, the
+//! relay forwards messages and changes only INIT, where it replaces the frontend's addresses by its own. If that is
+//! impossible, INIT is not forwarded, because the engine would bypass the relay. Connections to the relay's
+//! addresses are pipes: their bytes are forwarded first, and decoded later.
 
 pub(super) mod pipe;
 pub(super) mod pipes;
@@ -33,17 +32,18 @@ pub struct RelayConfig {
     pub frontend_handshake: String,
     /// The handshake address for engines; port `*` takes a free one.
     pub engine_handshake: String,
-    /// The address that engines get.
+    /// The addresses of the data sockets for engines.
     pub data: DataAddress,
 }
 
 /// One engine's connection to its frontend, from its HELLO on.
 struct EngineConnection {
-    /// Tells it from earlier ones of the same engine.
+    /// Distinguishes this connection from earlier ones of the same engine.
     number: u64,
     identity: Vec<u8>,
     rank: u32,
-    /// Has the engine's identity, and connects to the frontend's handshake; until READY.
+    /// A socket with the engine's identity that is connected to the frontend's handshake socket; `None` after
+    /// READY.
     handshake: Option<Inlet>,
 }
 
@@ -66,14 +66,14 @@ fn rank_of(identity: &[u8]) -> u32 {
     identity.iter().rev().fold(0, |rank, byte| rank << 8 | u32::from(*byte))
 }
 
-/// Stands between engines and their frontend.
+/// Relays messages between engines and their frontend.
 pub struct Relay {
     transport: Transport,
     config: RelayConfig,
     handshake: Inlet,
     engine_handshake: String,
     connections: Vec<EngineConnection>,
-    /// Connections opened so far.
+    /// Number of connections opened so far.
     opened: u64,
     pipes: Pipes,
     waker: Waker,
@@ -84,10 +84,10 @@ impl Relay {
     ///
     /// # Errors
     ///
-    /// When the address is in use or cannot be used.
+    /// The address is in use or cannot be used.
     pub fn bind(transport: &Transport, config: RelayConfig) -> Result<Self, LinkError> {
         let socket = transport.socket(zmq::ROUTER, Linger::Handshake)?;
-        // An engine that was killed and started again is the same to us.
+        // An engine that was killed and restarted has the same identity and replaces the earlier one.
         socket.set_router_handover(true).map_err(LinkError::socket("take an engine back"))?;
         let engine_handshake = bind(&socket, &config.engine_handshake)?;
         let waker = Waker::new()?;
@@ -109,13 +109,13 @@ impl Relay {
         &self.engine_handshake
     }
 
-    /// Makes [`Relay::run`] look at `stop`.
+    /// Makes [`Relay::run`] check `stop`.
     #[must_use]
     pub fn waker(&self) -> Waker {
         self.waker.clone()
     }
 
-    /// Relays until `stop` is set and the waker was called.
+    /// Relays messages until `stop` is set and the waker is called.
     pub fn run(&mut self, tap: &mut impl RelayTap, stop: &AtomicBool) -> Result<(), LinkError> {
         let mut items = Vec::new();
         while !stop.load(Ordering::Relaxed) {
@@ -127,7 +127,7 @@ impl Relay {
         Ok(())
     }
 
-    /// Waits until something has arrived on any connection.
+    /// Waits for bytes or messages on any connection.
     fn wait(&mut self, items: &mut Vec<PollItem<'static>>) -> Result<(), LinkError> {
         let readable = |fd| PollItem::from_fd(fd, zmq::POLLIN);
         items.clear();
@@ -153,7 +153,7 @@ impl Relay {
         Ok(())
     }
 
-    /// The sockets of handshakes.
+    /// The handshake sockets.
     fn inlets(&mut self) -> impl Iterator<Item = &mut Inlet> {
         let connections = self.connections.iter_mut().filter_map(|connection| connection.handshake.as_mut());
         std::iter::once(&mut self.handshake).chain(connections)
@@ -184,11 +184,11 @@ impl Relay {
             let connection = &mut self.connections[index];
             let Some(handshake) = &mut connection.handshake else { continue };
             send(&handshake.socket, &frames).map_err(LinkError::socket("hand a greeting on"))?;
-            // Sending may have consumed the sign of an arrival.
+            // Sending may have consumed the event of an arrival.
             handshake.may_have_message = true;
             if status == Some(EngineStatus::Ready) {
-                // As the engine does: no further messages come here, and its successor must not
-                // find its name in use.
+                // Engines do the same: no further messages come here, and the identity must be free for a restarted
+                // engine.
                 connection.handshake = None;
                 tap.noticed(connection.rank, monotonic_ns(), RelayNotice::Ready);
             }
@@ -196,7 +196,7 @@ impl Relay {
         Ok(())
     }
 
-    /// A new connection, replacing the engine's previous one.
+    /// Opens a connection for an engine, and closes the previous one.
     fn open(&mut self, identity: Vec<u8>, known: Option<usize>) -> Result<(), LinkError> {
         if let Some(index) = known {
             let before = self.connections.swap_remove(index);
@@ -237,8 +237,7 @@ impl Relay {
     }
 }
 
-/// Replaces the frontend's addresses by the relay's own. A frontend sends only INIT on the
-/// handshake socket.
+/// Replaces the frontend's addresses by the relay's own. On the handshake socket, a frontend sends only INIT.
 fn readdress(
     pipes: &mut Pipes,
     connection: &EngineConnection,

@@ -1,9 +1,8 @@
-//! The operating system's part in waiting: an alarm with nanoseconds, a wake-up by other threads,
-//! and the ready descriptors among many.
+//! What waiting needs from the operating system: an alarm with nanosecond resolution, a wake-up by other threads,
+//! and finding the ready descriptors among many.
 //!
-//! Linux has system calls for each, in `linux`. `portable` does the same with sockets, a thread and
-//! poll(2), for every other Unix; the feature `portable` chooses it on Linux, too, where the same
-//! tests run with it.
+//! On Linux, `linux` uses a system call for each. For every other Unix, `portable` does the same with sockets, a
+//! thread and poll(2). The feature `portable` selects it on Linux too, where the same tests run with it.
 
 #[cfg(all(target_os = "linux", not(feature = "portable")))]
 mod linux;
@@ -43,7 +42,7 @@ mod tests {
     use super::super::monotonic_ns;
     use super::*;
 
-    /// Whether a descriptor is readable within a second, or at once.
+    /// Whether a descriptor is readable: within ten seconds if `waits`, otherwise now.
     fn is_readable(fd: std::os::fd::RawFd, waits: bool) -> bool {
         let mut items = [zmq::PollItem::from_fd(fd, zmq::POLLIN)];
         zmq::poll(&mut items, if waits { 10_000 } else { 0 }).expect("it waits");
@@ -64,7 +63,7 @@ mod tests {
         }
     }
 
-    /// Also one that is earlier than the one before, or later.
+    /// A later alarm replaces the previous one, whether it is set to an earlier or a later time.
     #[test]
     fn only_the_last_alarm_counts() {
         let timer = Timer::new().expect("the system has one");
@@ -80,7 +79,7 @@ mod tests {
     fn a_bell_rings_until_it_is_heard() {
         let event = WakeEvent::new().expect("the system has one");
         assert!(!event.take_signal());
-        // More often than any buffer has room for.
+        // More signals than any buffer can hold.
         for _ in 0..1_000_000 {
             event.signal();
         }

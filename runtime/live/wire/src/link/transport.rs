@@ -1,4 +1,4 @@
-//! Sockets with the settings of the protocol.
+//! Sockets with the settings that the protocol needs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,17 +8,16 @@ use zmq::{Context, Socket, SocketType};
 
 use super::error::LinkError;
 
-/// The common state of all sockets of a process: the library's threads and limits.
+/// The common state of the sockets of a process: ZeroMQ's threads and limits.
 #[derive(Clone)]
 pub struct Transport {
     context: Context,
-    /// Frames beyond this many bytes are refused: the library closes the
-    /// connection that they came on.
+    /// Maximum size of a frame, in bytes. ZeroMQ closes the connection of a larger one.
     pub max_frame_bytes: u64,
-    /// Most unreceived messages on each input, before the sender must keep them; 0 means no limit,
-    /// as in vLLM.
+    /// Maximum number of unreceived messages on each input; further ones wait at their sender. 0 means no limit, as
+    /// in vLLM.
     pub max_waiting_requests: u32,
-    /// Names for the monitors of sockets.
+    /// Number of the next monitor, which is part of its name.
     monitors: Arc<AtomicU64>,
 }
 
@@ -28,25 +27,24 @@ impl Default for Transport {
     }
 }
 
-/// How long a closed socket tries to deliver its queue. The real engine's values.
+/// How long a closed socket tries to deliver its queue, in milliseconds. The values are the real engine's.
 #[derive(Clone, Copy)]
 pub(super) enum Linger {
     Handshake = 5000,
-    /// Long enough for the dead marker.
+    /// Long enough for ENGINE_CORE_DEAD.
     Output = 4000,
     None = 0,
 }
 
 impl Transport {
-    /// With frames of up to 1 GiB and no limit of waiting requests.
+    /// Accepts frames of up to 1 GiB, and has no limit of waiting requests.
     #[must_use]
     pub fn new() -> Self {
         let (context, monitors) = (Context::new(), Arc::default());
         Self { context, max_frame_bytes: 1 << 30, max_waiting_requests: 0, monitors }
     }
 
-    /// A socket without limits of waiting messages: a slow peer must neither
-    /// block the other end nor lose anything.
+    /// A socket without limits of waiting messages: a slow peer must neither block this end nor lose messages.
     pub(super) fn socket(&self, kind: SocketType, linger: Linger) -> Result<Socket, LinkError> {
         let make = || {
             let socket = self.context.socket(kind)?;
@@ -59,9 +57,9 @@ impl Transport {
         make().map_err(LinkError::socket("make a socket"))
     }
 
-    /// A socket that reports when connections of `socket` are made and when they end. It must not
-    /// be closed before that one, unless [`end_monitor`](Self::end_monitor) was called: the
-    /// library's own thread would wait forever for its events to be read.
+    /// A socket that reports when connections of `socket` are made and when they end. Unless
+    /// [`end_monitor`](Self::end_monitor) was called, it must not be closed before `socket`: ZeroMQ's own thread
+    /// would wait forever for its events to be read.
     pub(super) fn monitor(&self, socket: &Socket) -> Result<Socket, LinkError> {
         let name = self.monitor_name();
         let make = || {
@@ -77,7 +75,7 @@ impl Transport {
 
     /// Ends a [`monitor`](Self::monitor).
     pub(super) fn end_monitor(&self, socket: &Socket) -> Result<(), LinkError> {
-        // Another one takes its place and gets no events.
+        // A new monitor without events replaces it.
         socket.monitor(&self.monitor_name(), 0).map_err(LinkError::socket("watch a connection no more"))
     }
 
@@ -86,12 +84,12 @@ impl Transport {
     }
 }
 
-/// Connects; the peer may not exist yet.
+/// Connects; the peer need not exist yet.
 pub(super) fn connect(socket: &Socket, address: &str) -> Result<(), LinkError> {
     socket.connect(address).map_err(|reason| LinkError::BadAddress { address: address.to_owned(), reason })
 }
 
-/// Binds and returns the address with its port filled in.
+/// Binds, and returns the address with the actual port.
 pub(super) fn bind(socket: &Socket, address: &str) -> Result<String, LinkError> {
     socket.bind(address).map_err(|reason| match reason {
         zmq::Error::EADDRINUSE => LinkError::AddressInUse { address: address.to_owned() },
@@ -101,18 +99,17 @@ pub(super) fn bind(socket: &Socket, address: &str) -> Result<String, LinkError> 
     Ok(bound.unwrap_or_else(|_| address.to_owned()))
 }
 
-/// A deadline.
 #[derive(Clone, Copy)]
 pub(super) struct Deadline(Option<Instant>);
 
 impl Deadline {
     pub(super) fn after(timeout: Duration) -> Self {
-        // A time beyond the clock's range is forever.
+        // A time beyond the clock's range means no deadline.
         Self(Instant::now().checked_add(timeout))
     }
 
-    /// Waits for a message on one of `sockets`. Returns `false` after the timeout, or after a signal, which
-    /// the caller may want to handle.
+    /// Waits for a message on one of `sockets`. Returns `false` at the deadline, or after a signal, which the
+    /// caller may want to handle.
     pub(super) fn wait<'a>(self, sockets: impl Iterator<Item = &'a Socket>) -> Result<bool, LinkError> {
         let mut items: Vec<_> = sockets.map(|socket| socket.as_poll_item(zmq::POLLIN)).collect();
         loop {
@@ -120,8 +117,8 @@ impl Deadline {
                 None => -1,
                 Some(deadline) => {
                     let left = deadline.saturating_duration_since(Instant::now());
-                    // Rounded up: the library waits whole milliseconds, and a wait of zero would be a busy
-                    // loop until the timeout.
+                    // Rounded up, because ZeroMQ waits whole milliseconds, and waits of zero would be a busy loop
+                    // until the deadline.
                     i64::try_from(left.as_micros().div_ceil(1000)).unwrap_or(i64::MAX)
                 }
             };
@@ -135,7 +132,7 @@ impl Deadline {
         }
     }
 
-    /// This one, or the end of `timeout` if that comes first.
+    /// The earlier of this deadline and the end of `timeout`.
     pub(super) fn at_most(self, timeout: Duration) -> Self {
         let other = Self::after(timeout);
         match (self.0, other.0) {
@@ -150,7 +147,7 @@ impl Deadline {
     }
 }
 
-/// The frames of a message, if one waits.
+/// Takes the frames of a message, if one waits.
 pub(super) fn try_receive(socket: &Socket) -> Result<Option<Vec<Vec<u8>>>, LinkError> {
     loop {
         match socket.recv_multipart(zmq::DONTWAIT) {
@@ -162,7 +159,7 @@ pub(super) fn try_receive(socket: &Socket) -> Result<Option<Vec<Vec<u8>>>, LinkE
     }
 }
 
-/// Sends frames. Never blocks: the queue has no limit.
+/// Sends frames, without blocking: the queue has no limit.
 pub(super) fn send<F: AsRef<[u8]>>(socket: &Socket, frames: impl IntoIterator<Item = F>) -> Result<(), zmq::Error> {
     let mut frames = frames.into_iter().peekable();
     while let Some(frame) = frames.next() {

@@ -1,4 +1,4 @@
-//! Waiting for messages, for other threads and for an instant.
+//! Waiting for messages, for other threads and for points in time.
 
 pub(super) mod reminders;
 pub(super) mod waker;
@@ -15,14 +15,14 @@ use super::notices::NoticeBoard;
 use super::system::Timer;
 use crate::link::kv_events::publisher::KvEventPublisher;
 
-/// Steps without any duration follow each other within microseconds; a look at
-/// every descriptor between two of them would cost as much as the step.
+/// Minimum time between two checks of all descriptors. Steps of zero duration follow each other within
+/// microseconds, and a check after each would cost as much as the step.
 const LOOK_INTERVAL_NS: u64 = 50_000;
 
 /// Waits on behalf of one engine.
 ///
-/// The library's own timeouts are whole milliseconds, and timeouts of the system's `poll` may be late by the
-/// slack of timers. A system timer has neither problem.
+/// ZeroMQ's timeouts are whole milliseconds, and timeouts of the system's `poll` may be late by the timer slack. A
+/// system timer has neither problem.
 pub struct Waiter {
     timer: Timer,
     /// The last setting of the timer.
@@ -39,19 +39,19 @@ impl Waiter {
         Ok(Self { timer, timer_ns: Cell::new(0), looked_ns: Cell::new(0), waker: Waker::new()? })
     }
 
-    /// A handle that lets other threads end the wait.
+    /// A handle with which other threads end the wait.
     #[must_use]
     pub fn waker(&self) -> Waker {
         self.waker.clone()
     }
 
-    /// Waits until input may have arrived on any of these, someone calls [`Waker::wake`], a signal comes, or
-    /// [`monotonic_ns`] has reached `until_ns`. If that instant has passed, it only checks, and skips even
-    /// that within 50 microseconds of the last check. Without `messages`, messages of frontends and
-    /// coordinators are left in place. Returns `true` after a call of [`Waker::wake`].
+    /// Waits until input may have arrived on any of these sockets, another thread calls [`Waker::wake`], a signal
+    /// comes, or [`monotonic_ns`] reaches `until_ns`. If that time has passed, the call only checks the sockets,
+    /// and skips even that within 50 microseconds of the last check. Without `messages`, messages of frontends and
+    /// coordinators do not end the wait. Returns `true` after a call of [`Waker::wake`].
     ///
     /// Inputs that were not fully received end the wait at once. `events` and `notices` must have been fully
-    /// received: only later ones are noticed.
+    /// received: only later messages are noticed.
     pub fn wait(
         &self,
         inputs: &mut EngineInputs,
@@ -60,7 +60,7 @@ impl Waiter {
         notices: Option<&NoticeBoard>,
         until_ns: Option<u64>,
     ) -> Result<bool, LinkError> {
-        // Data that the library has already taken from the system shows on no descriptor.
+        // No descriptor shows messages that ZeroMQ has already taken from the system.
         let is_left = inputs.inlets(messages).any(|inlet| inlet.may_have_message) || (messages && inputs.has_waiting());
         let now_ns = monotonic_ns();
         let is_over = is_left || until_ns.is_some_and(|until_ns| until_ns <= now_ns);
@@ -68,8 +68,7 @@ impl Waiter {
             return Ok(false);
         }
         self.looked_ns.set(now_ns);
-        // Descriptors instead of the library's sockets, which it would ask
-        // twice for each wait, one by one.
+        // Poll descriptors instead of ZeroMQ's sockets, because ZeroMQ would query each socket twice for each wait.
         let readable = |fd| zmq::PollItem::from_fd(fd, zmq::POLLIN);
         let mut items = vec![readable(self.waker.fd())];
         items.extend(inputs.inlets(messages).map(|inlet| readable(inlet.fd)));
@@ -79,7 +78,7 @@ impl Waiter {
         }
         if let Some(until_ns) = until_ns.filter(|_| !is_over) {
             self.set_timer(until_ns)?;
-            // Otherwise an old alarm does no harm: it is not read.
+            // Without a time, an old alarm does no harm, because the timer is not polled.
             items.push(readable(self.timer.as_raw_fd()));
         }
         if !is_over && messages && !inputs.await_messages() {
@@ -88,8 +87,7 @@ impl Waiter {
         let polled = zmq::poll(&mut items, if is_over { 0 } else { -1 });
         if !is_over {
             inputs.stop_waiting();
-            // The check counts as of now, however long the wait took: a due step needs no other
-            // check.
+            // The check counts as of now, however long the wait took, so a due step needs no further check.
             self.looked_ns.set(monotonic_ns());
         }
         match polled {
@@ -103,10 +101,10 @@ impl Waiter {
         Ok(items[0].is_readable() && self.waker.take_call())
     }
 
-    /// Sets the alarm to an instant of the monotonic clock.
+    /// Sets the alarm to a time of the monotonic clock.
     fn set_timer(&self, at_ns: u64) -> Result<(), LinkError> {
         if self.timer_ns.replace(at_ns) == at_ns {
-            // It has not gone off, or the instant would have passed.
+            // This alarm is still set: if it had gone off, the time would have passed.
             return Ok(());
         }
         self.timer.set(at_ns).map_err(LinkError::system::<io::Error>("set a timer"))

@@ -1,4 +1,4 @@
-//! The publisher of KV events, to subscribers that are not ours.
+//! The publisher of KV events, with subscribers that use ZeroMQ directly.
 
 use vcr_wire::*;
 
@@ -31,7 +31,7 @@ fn subscribers_get_batches_and_what_they_missed() {
     subscriber.set_subscribe(b"kv").expect("it subscribes");
     subscriber.set_rcvtimeo(PATIENCE.as_millis() as i32).expect("it is patient");
     subscriber.connect(&said.endpoint).expect("it is there");
-    // A subscription takes a moment to arrive; until then batches pass it by.
+    // A subscription takes a moment to arrive; earlier batches are missed.
     thread::sleep(MOMENT);
     publisher.publish(&batch(4)).expect("it is sent");
     let message = KvEventMessage::decode(&subscriber.recv_multipart(0).expect("it comes")).expect("it is a batch");
@@ -41,7 +41,7 @@ fn subscribers_get_batches_and_what_they_missed() {
     let client = context.socket(zmq::DEALER).expect("a socket");
     client.set_rcvtimeo(PATIENCE.as_millis() as i32).expect("it is patient");
     client.connect(said.replay_endpoint.as_ref().expect("there is one")).expect("it is there");
-    // Nonsense first, which has no answer.
+    // An invalid request has no answer.
     client.send_multipart([&b""[..], b"123"], 0).expect("it is sent");
     client.send_multipart([&b""[..], &1_u64.to_be_bytes()], 0).expect("it is sent");
     let deadline = std::time::Instant::now() + PATIENCE;
@@ -49,7 +49,7 @@ fn subscribers_get_batches_and_what_they_missed() {
         assert!(std::time::Instant::now() < deadline, "the question arrives");
         thread::sleep(Duration::from_millis(1));
     }
-    // Three of the four missed ones are kept.
+    // Three of the four missed batches are kept.
     for sequence in 2..5 {
         let frames = client.recv_multipart(0).expect("it comes");
         assert!(frames[0].is_empty());

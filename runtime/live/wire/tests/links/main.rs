@@ -1,4 +1,4 @@
-//! The sockets, both ends of ours.
+//! The sockets, with both ends of this crate.
 
 mod kv_events;
 mod pair;
@@ -13,9 +13,9 @@ use std::time::Duration;
 use vcr_wire::Protocol as _;
 use vcr_wire::*;
 
-/// Long enough for a machine that is busy with something else.
+/// Long enough even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Long enough to see that something does not come.
+/// Long enough to see that nothing comes.
 const MOMENT: Duration = Duration::from_millis(200);
 
 fn ready_response(rank: u16) -> ReadyResponse {
@@ -81,7 +81,7 @@ fn add(request_id: &str, client_index: u32) -> Request {
     }))
 }
 
-/// The next request of an engine and where it came from.
+/// The next request to an engine, and its source.
 fn next_request(engine: &mut EngineLink) -> (Source, Request) {
     match engine.inputs.receive(PATIENCE).expect("the library works") {
         Some(Received::Request { source, request, .. }) => (source, request),
@@ -97,7 +97,7 @@ fn next_outputs(frontend: &FrontendLink) -> (usize, EngineCoreOutputs) {
     }
 }
 
-/// One token for one request, as a frame.
+/// A message with one token for one request.
 fn token(engine_index: u32, request_id: &str, token: u32, finish: Option<FinishReason>) -> Vec<u8> {
     let mut step = StepEncoder::new(VllmMinor::V0_33.rules());
     step.tokens(request_id, &[token], finish.map(|reason| (reason, None)));

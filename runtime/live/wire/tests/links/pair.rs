@@ -1,4 +1,4 @@
-//! An engine of ours and a frontend of ours.
+//! An engine and a frontend of this crate.
 
 use vcr_wire::Protocol as _;
 use vcr_wire::*;
@@ -56,8 +56,7 @@ fn over_ipc_sockets() {
     a_request_an_abort_and_a_call(over_ipc(folder.path(), 1, 1));
 }
 
-/// Two API servers and two engines: requests find the engine, answers the
-/// server.
+/// Two API servers and two engines: requests arrive at the right engine, and answers at the right server.
 #[test]
 fn several_servers_and_engines() {
     let folder = tempfile::tempdir().expect("there is room");
@@ -88,7 +87,7 @@ fn several_servers_and_engines() {
     assert_eq!(seen, [(0, 0), (0, 1), (1, 0), (1, 1)]);
 }
 
-/// The gate opens when all engines have subscribed; then waves go both ways.
+/// The coordinator sends READY when all engines have subscribed. Then both sides send waves.
 #[test]
 fn with_a_coordinator() {
     let (frontend, mut engines) = linked(FrontendConfig { coordinator: true, ..over_tcp(1, 2) });
@@ -99,13 +98,13 @@ fn with_a_coordinator() {
     assert_eq!(frontend.receive_as_coordinator(PATIENCE).expect("it works"), Some(announcement));
     let wave = StartDpWave { wave: 3, exclude_engine_index: Some(1) };
     frontend.start_wave(wave.clone(), RULES()).expect("it is sent");
-    // The excluded engine gets it, too, and must recognise itself.
+    // The excluded engine gets the message too, and must recognise its rank.
     for engine in &mut engines {
         assert_eq!(next_request(engine), (Source::Coordinator, Request::StartDpWave(wave.clone())));
     }
 }
 
-/// Halves on two threads, and a flood: nothing is lost and nothing reordered.
+/// Inputs and outputs on two threads, with many messages: none is lost or reordered.
 #[test]
 fn halves_live_on_two_threads() {
     const REQUESTS: u32 = 2_000;

@@ -1,4 +1,4 @@
-//! Peers that are dead, wrong, or not there.
+//! Peers that are dead, wrong, or missing.
 
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use vcr_wire::*;
 
 use super::*;
 
-/// Starts a link that must fail and returns why.
+/// Starts a link that must fail, and returns the error.
 fn refused(address: &str, rank: u16, timeout: Duration) -> String {
     let config = EngineLinkConfig { timeout, ..EngineLinkConfig::new(address, rank) };
     let Err(error) = EngineGreeting::hello(&Transport::new(), config) else { panic!("{address} is not a frontend") };
@@ -18,7 +18,7 @@ fn refused(address: &str, rank: u16, timeout: Duration) -> String {
 
 #[test]
 fn a_frontend_that_is_not_there_is_named() {
-    // A port that was free a moment ago.
+    // A port that is free now.
     let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port").port();
     let address = format!("tcp://127.0.0.1:{port}");
     let expected = format!("nothing came from {address} within 0.2 s: nothing that speaks ZeroMQ listens there");
@@ -28,7 +28,7 @@ fn a_frontend_that_is_not_there_is_named() {
     assert_eq!(refused("elsewhere", 0, MOMENT), "elsewhere cannot be used: Invalid argument");
 }
 
-/// Something listens, but it does not speak the protocol.
+/// The listener does not speak the protocol.
 #[test]
 fn a_stranger_is_named() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
@@ -70,8 +70,7 @@ impl RelayTap for Notices {
     }
 }
 
-/// With an INIT handed on unchanged, the engine would go around the
-/// relay.
+/// If INIT were forwarded unchanged, the engine would bypass the relay.
 #[test]
 fn a_relay_keeps_an_init_that_it_cannot_read() {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -118,7 +117,7 @@ fn a_port_in_use_is_named() {
     assert_eq!(error.to_string(), format!("the address {address} is in use by another process"));
 }
 
-/// The frontend's error about an unexpected engine, which the real one reports, too.
+/// The frontend's error about an unexpected engine, as a real frontend reports it.
 #[test]
 fn a_wrong_identity_is_named() {
     let transport = Transport::new();
@@ -137,7 +136,7 @@ fn a_missing_engine_is_named() {
     let listener = FrontendListener::bind(&transport, over_tcp(1, 2)).expect("the addresses are free");
     let address = listener.handshake_address().to_owned();
     let config = EngineLinkConfig { timeout: PATIENCE, ..EngineLinkConfig::new(&address, 0) };
-    // It sends HELLO and then nothing.
+    // The engine sends HELLO and then nothing.
     let engine = thread::spawn(move || EngineGreeting::hello(&transport, config).map(drop));
     let Err(error) = listener.accept(MOMENT * 5) else { panic!("the engines never come") };
     let expected =
@@ -160,7 +159,7 @@ fn a_dead_frontend_is_noticed() {
     }
     lost.sort_unstable();
     assert_eq!(lost, [0, 1]);
-    // Neither blocks nor fails, whichever side has disconnected.
+    // Sending neither blocks nor fails after the peer has disconnected.
     engine.outputs.send(0, b"without a reader").expect("it waits");
     let error = engine.outputs.send(2, b"").expect_err("there are two");
     assert_eq!(error.to_string(), "unknown API server 2: the frontend has 2");
@@ -168,7 +167,7 @@ fn a_dead_frontend_is_noticed() {
     assert_eq!(error.to_string(), "the frontend has no coordinator");
 }
 
-/// An invalid message affects its sender only.
+/// An invalid message affects only its sender.
 #[test]
 fn garbage_is_reported_and_passed_over() {
     let (frontend, mut engines) = linked(over_tcp(1, 1));
@@ -194,7 +193,7 @@ fn garbage_is_reported_and_passed_over() {
     assert_eq!(error.to_string(), "engine 9 is not connected");
 }
 
-/// A frame beyond the limit costs its sender the connection, not us the memory.
+/// A frame beyond the limit ends the sender's connection and takes no memory.
 #[test]
 fn a_frame_beyond_the_limit_is_not_taken() {
     let frontend_transport = Transport::new();
@@ -212,8 +211,8 @@ fn a_frame_beyond_the_limit_is_not_taken() {
     assert_eq!(received, Some(Received::FrontendLost { client: 0 }));
 }
 
-/// A frontend that has met all its engines no longer listens at its handshake address; other
-/// traffic over the library's thread must continue.
+/// A frontend that has greeted all its engines no longer listens at its handshake address. Other connections of the
+/// same ZeroMQ context must continue.
 #[test]
 fn a_handshake_that_ends_early_ends_nothing_else() {
     let context = zmq::Context::new();
@@ -237,7 +236,7 @@ fn a_handshake_that_ends_early_ends_nothing_else() {
     let config = EngineLinkConfig { timeout: PATIENCE, ..EngineLinkConfig::new(&address, 0) };
     let greeting = EngineGreeting::hello(&Transport::new(), config).expect("it is answered");
     answering.join().expect("no panic");
-    // Until the end of the connection has been noticed.
+    // Wait until the end of the connection has been noticed.
     thread::sleep(MOMENT);
     let _link = greeting.ready(&ReadyResponse::default()).expect("it says what it is");
     assert_eq!(input.recv_multipart(0).expect("the engine registers")[0], [0, 0]);

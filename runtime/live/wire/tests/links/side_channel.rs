@@ -1,4 +1,4 @@
-//! The side channel: notices, and questions for the metadata of a KV cache.
+//! The side channel: notices, and queries for the metadata of a KV cache.
 
 use std::time::Instant;
 
@@ -33,7 +33,7 @@ fn one_port_takes_notices_and_answers_questions() {
     let (mut notices, mut answer) = (Vec::new(), None);
     let answer = until(|| {
         notices.extend(board.try_receive().expect("it works"));
-        // Either may come first.
+        // The answer and the notices may come in either order.
         answer = answer.take().or(known.try_receive().expect("it works"));
         answer.take_if(|_| !notices.is_empty())
     });
@@ -41,7 +41,7 @@ fn one_port_takes_notices_and_answers_questions() {
     assert_eq!(unknown.try_receive().expect("it works"), None);
 }
 
-/// As vLLM's connector asks, with a REQ socket.
+/// Queries with a REQ socket, as vLLM's connector does.
 #[test]
 fn a_question_of_vllm_is_answered_with_the_metadata_and_a_clock() {
     let transport = Transport::new();

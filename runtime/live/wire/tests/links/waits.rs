@@ -1,4 +1,4 @@
-//! Events that end the waiting of an engine, and events that do not.
+//! Events that end the wait of an engine, and events that do not.
 
 use vcr_wire::Protocol as _;
 use vcr_wire::*;
@@ -27,16 +27,16 @@ fn messages_end_it_if_they_are_wanted() {
         frontend.send(0, 0, &add(id, 0), &[], VllmMinor::V0_33.rules()).expect("it is sent");
     }
 
-    // As if the engine could accept no more: they neither end it nor get lost.
+    // While messages are unwanted, they neither end the wait nor get lost.
     let until_ns = in_a_moment();
     assert!(!waiter.wait(&mut engine.inputs, false, None, None, until_ns).expect("it works"));
     assert!(Some(monotonic_ns()) >= until_ns, "something ended the waiting early");
     assert_eq!(next_id(engine), None, "no call looked for messages");
 
-    // Without a limit: it would hang if they did not end it.
+    // The messages must end this wait, which has no time limit.
     waiter.wait(&mut engine.inputs, true, None, None, None).expect("it works");
     assert_eq!(next_id(engine).as_deref(), Some("a"));
-    // The library has the other one, so no descriptor shows it.
+    // ZeroMQ has taken the second message already, so no descriptor shows it.
     waiter.wait(&mut engine.inputs, true, None, None, None).expect("it works");
     assert_eq!(next_id(engine).as_deref(), Some("b"));
     assert_eq!(next_id(engine), None);
@@ -61,7 +61,7 @@ fn a_call_and_a_lost_frontend_end_it() {
 
     drop(frontend);
     while !matches!(engine.inputs.try_receive_loss().expect("it works"), Some(Received::FrontendLost { client: 0 })) {
-        // Even while nothing is taken.
+        // The loss ends waits even while messages are unwanted.
         waiter.wait(&mut engine.inputs, false, None, None, None).expect("it works");
     }
 }

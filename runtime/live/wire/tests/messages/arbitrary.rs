@@ -38,7 +38,7 @@ pub(crate) fn value() -> impl Strategy<Value = Value> {
     })
 }
 
-/// Nil is not a value of an optional field of its own.
+/// Any value except nil, which would mean that the field is absent.
 pub(crate) fn something() -> impl Strategy<Value = Value> {
     value().prop_filter("nil is absence", |value| *value != Value::Nil)
 }

@@ -1,11 +1,11 @@
-//! Bytes that are not a message: no decoder panics, and each reports the problem.
+//! Invalid bytes: no decoder panics, and each reports the problem.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
 use vcr_wire::Protocol as _;
 use vcr_wire::*;
 
-/// Everything that reads bytes from outside, on the same bytes.
+/// Calls every decoder of outside bytes with the same bytes.
 fn decode_all(bytes: &[u8]) {
     for kind in 0..5u8 {
         _ = Request::decode(&[&[kind][..], bytes]);
@@ -39,7 +39,7 @@ proptest! {
         decode_all(&bytes);
     }
 
-    /// Deeper than random bytes get: a whole message with one byte changed.
+    /// A valid message with one changed byte gets deeper into a decoder than random bytes.
     #[test]
     fn no_flipped_byte_panics_a_decoder(at in any::<prop::sample::Index>(), byte in any::<u8>()) {
         for mut bytes in whole_messages() {
@@ -111,14 +111,14 @@ fn no_cut_message_is_accepted() {
     }
 }
 
-/// Lengths of four billion cost nothing: they are refused at the frame's end.
+/// Lengths of four billion reserve no memory, and are refused at the end of the frame.
 #[test]
 fn false_lengths_are_refused_without_memory() {
     for head in [0xdd, 0xdf, 0xdb, 0xc6, 0xc9] {
         let mut bytes = vec![head, 0xff, 0xff, 0xff, 0xff];
         decode_all(&bytes);
         assert!(Value::decode(&bytes).is_err());
-        // The same as a list of tokens in an ADD: `["", <head>...`.
+        // The same head as the list of tokens in an ADD: `["", <head>...`.
         bytes.splice(0..0, [0x92, 0xa0]);
         decode_all(&bytes);
         assert!(EngineCoreRequest::decode(&bytes).is_err());
@@ -170,7 +170,7 @@ fn errors_say_where_and_what() {
     check(decode_sequence(b"1234567").unwrap_err(), "sequence number: expected a frame of 8 bytes, got 7 (byte 0)");
 }
 
-/// Elements behind the known ones and unknown keys, of any value but one that is nested without end.
+/// Unknown elements at the end of arrays, and unknown keys, with any value except an endlessly nested one.
 #[test]
 fn what_later_versions_add_is_passed_over() {
     let deep = [vec![0x91; 100_000], vec![0xc0]].concat();

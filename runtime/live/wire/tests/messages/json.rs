@@ -1,4 +1,4 @@
-//! Values of the wire as JSON.
+//! MessagePack values as JSON.
 
 use vcr_wire::{AsJson, Value};
 

@@ -1,4 +1,4 @@
-//! The messages: recorded, synthetic, and broken.
+//! Messages: recorded, synthetic and invalid.
 
 mod arbitrary;
 mod garbage;

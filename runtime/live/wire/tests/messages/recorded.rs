@@ -1,9 +1,8 @@
-//! Bytes of real engines and frontends.
+//! Recorded messages of real engines and frontends.
 //!
-//! `../shared/data/vllm-cpu/wire` holds every frame between an engine of vLLM 0.32.0 and its Python
-//! frontend, `../shared/data/captures/wire` two requests with images of 0.27. They are data of the
-//! project and not part of its repository: if they are absent the tests report that and pass,
-//! except in automation, which must have them.
+//! `../shared/data/vllm-cpu/wire` has all frames between an engine of vLLM 0.32.0 and its Python frontend,
+//! `../shared/data/captures/wire` two requests with images of 0.27. The repository does not contain these files. If
+//! they are missing, the tests report that and pass, except in CI, which must have them.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -16,7 +15,7 @@ use vcr_wire::{
 
 use vcr_skips::sample as shared;
 
-/// One recorded message: its socket, whether the engine sent it, its frames.
+/// One recorded message: its socket, whether the engine sent it, and its frames.
 struct Message {
     socket: String,
     is_from_engine: bool,
@@ -43,7 +42,7 @@ fn recorded() -> Vec<Message> {
     messages
 }
 
-/// The frames of one socket in one direction; ROUTER sockets without identity.
+/// The frames of one socket in one direction. For ROUTER sockets, the identity is removed.
 fn frames_of(socket: &str, is_from_engine: bool) -> Vec<Vec<Vec<u8>>> {
     let messages = recorded().into_iter();
     let wanted = messages.filter(|message| message.socket == socket && message.is_from_engine == is_from_engine);
@@ -62,7 +61,7 @@ fn encoded(encode: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     out
 }
 
-/// Handshake, registration and INIT come out byte for byte.
+/// Encoding reproduces handshake, registration and INIT byte for byte.
 #[test]
 fn the_handshake_of_a_real_engine_is_reproduced() {
     let mut seen = (0, 0);
@@ -88,8 +87,8 @@ fn the_handshake_of_a_real_engine_is_reproduced() {
     assert!(seen == (2, 1) || shared("vllm-cpu/wire").is_none(), "{seen:?}");
 }
 
-/// UTILITY and ABORT are reproduced byte for byte. ADD is not, since a Python frontend also sends
-/// explicitly set defaults: the result is an equivalent message.
+/// Encoding reproduces UTILITY and ABORT byte for byte. ADD becomes an equivalent message, because a Python
+/// frontend also sends explicitly set defaults.
 #[test]
 fn every_request_of_a_real_frontend_is_understood() {
     let rules = VllmMinor::V0_32.rules();
@@ -138,8 +137,8 @@ fn every_request_of_a_real_frontend_is_understood() {
     assert_eq!(*params("w0").1, expected);
 }
 
-/// The engine writes all elements of its arrays, we as few as possible: the messages are shorter
-/// and equivalent. Statistics are reproduced byte for byte.
+/// Real engines write all elements of arrays, this crate as few as possible, so its messages are shorter and
+/// equivalent. Encoding reproduces statistics byte for byte.
 #[test]
 fn every_output_of_a_real_engine_is_understood() {
     let rules = VllmMinor::V0_32.rules();
@@ -168,7 +167,7 @@ fn every_output_of_a_real_engine_is_understood() {
     }
     if tokens > 0 {
         let expected: usize = [3 * 8, 2 * 6, 3, 2 * 4, 1, 4 * 6].into_iter().sum();
-        // The aborted one had two before the abort came.
+        // The aborted request had two tokens before the abort.
         assert_eq!((tokens, lengths, results), (expected + 2, 12, 1));
     }
 }
@@ -190,7 +189,7 @@ fn check_logprobs(output: &EngineCoreOutput, aux: &[Vec<u8>]) {
     }
 }
 
-/// Events come out byte for byte.
+/// Encoding reproduces events byte for byte.
 #[test]
 fn the_events_of_a_real_engine_are_reproduced() {
     let (mut batches, mut stored) = (0, 0);
@@ -208,7 +207,7 @@ fn the_events_of_a_real_engine_are_reproduced() {
     assert!((batches, stored) == (10, 59) || batches == 0, "{batches} batches, {stored} blocks");
 }
 
-/// Requests of line 0.27 with an image, its large tensor in another frame.
+/// Requests of version 0.27 with an image, whose large tensor is in a separate frame.
 #[test]
 fn requests_with_images_are_understood() {
     for (name, is_aux) in [("large_aux", true), ("small_inline", false)] {
@@ -230,8 +229,7 @@ fn requests_with_images_are_understood() {
         assert_eq!(tensor.expect("a tensor")[2].as_u64(), is_aux.then_some(1));
         let evidence = VersionEvidence::from_add(&payload).expect("it is ADD");
         assert_eq!((evidence.oldest, evidence.newest), (VllmMinor::V0_27, VllmMinor::V0_27));
-        // Not byte for byte: Python writes the length of some lists in more
-        // bytes than it takes.
+        // Not byte for byte: Python writes the length of some lists in more bytes than needed.
         let again = encoded(|out| request.encode(out, VllmMinor::V0_27.rules()));
         assert_eq!(EngineCoreRequest::decode(&again), Ok(request));
     }

@@ -1,4 +1,4 @@
-//! Written messages are read back unchanged.
+//! Decoding reproduces encoded messages.
 
 use proptest::collection::vec;
 use proptest::option::of;
@@ -22,8 +22,8 @@ proptest! {
         }
     }
 
-    /// Lines differ only in their tails, and an older frontend or engine must see the same values
-    /// in the common part.
+    /// Versions differ only in the last elements, and an older frontend or engine must see the same values in the
+    /// common elements.
     #[test]
     fn requests_of_every_line(add in add()) {
         for version in VllmMinor::ALL {
@@ -45,7 +45,7 @@ proptest! {
         outputs.encode(&mut frame, VllmMinor::V0_33.rules());
         prop_assert_eq!(EngineMessage::decode(&[&frame]), Ok(EngineMessage::Outputs(Box::new(outputs.clone()))));
 
-        // The same, output by output.
+        // Decode the same message output by output.
         let step = StepOutputs::decode(&frame).expect("it is a message");
         let mut again = step.message.clone();
         step.for_each(|request_id, output| again.outputs.push(match output {
@@ -77,7 +77,7 @@ proptest! {
         prop_assert_eq!(EngineHandshake::decode(&encoded(&|out| said.encode(out))), Ok(said));
     }
 
-    /// The encoder of steps equals the encoder of whole messages.
+    /// The encoder of steps writes the same messages as the encoder of whole messages.
     #[test]
     fn steps_are_messages(
         outputs in vec((text(), tokens(), of((finish(), of(stop_reason())))), 0..20),
@@ -91,7 +91,7 @@ proptest! {
         let mut step = StepEncoder::new(rules);
         let mut expected = EngineCoreOutputs {
             engine_index: 3,
-            // Never shorter than a message with outputs and a time.
+            // A step's message always has outputs and a time.
             timestamp: 1.5,
             scheduler_stats: stats.clone(),
             weight_version: weight_version.clone(),
@@ -125,7 +125,7 @@ proptest! {
     }
 }
 
-/// Masks of many placeholders come in frames of their own.
+/// Masks of many placeholders are in separate frames.
 #[test]
 fn masks_behind_the_payload_are_taken_in() {
     let mask = |data| Tensor { dtype: "bool".to_owned(), shape: vec![5], data };
@@ -134,7 +134,7 @@ fn masks_behind_the_payload_are_taken_in() {
         ..MmFeature::default()
     };
     let inline = TensorData::Inline(vec![1, 0, 0, 1, 0]);
-    // No such frame, and one that is taken.
+    // Refers to two missing frames, and twice to one frame.
     let data = [TensorData::Aux(2), TensorData::Aux(9), TensorData::Aux(0), TensorData::Aux(2), inline];
     let add = EngineCoreRequest { mm_features: Some(data.map(feature).to_vec()), ..EngineCoreRequest::default() };
     let mut payload = Vec::new();

@@ -1,4 +1,4 @@
-//! The bytes that frontends insist on.
+//! Encodings that frontends require.
 
 use vcr_wire::Protocol as _;
 use vcr_wire::*;
@@ -11,7 +11,7 @@ fn step(version: VllmMinor, fill: impl FnOnce(&mut StepEncoder), end: StepEnd<'_
     frame
 }
 
-/// `[0, [["a", [7]]], nil, 0.0]`: two elements for a token, four for a step.
+/// `[0, [["a", [7]]], nil, 0.0]`: two elements for an output with a token, four for a step.
 #[test]
 fn a_token_costs_few_bytes() {
     let frame = step(VllmMinor::V0_27, |step| step.tokens("a", &[7], None), StepEnd::default());
@@ -21,8 +21,8 @@ fn a_token_costs_few_bytes() {
     assert_eq!(frame[3..15], *b"\x97\xa1a\x91\x07\xc0\xc0\xc0\x00\x07\xc0\xcb");
 }
 
-/// vllm-rs up to 0.30 drops a message with an output that is longer than it
-/// knows, and every vllm-rs one that is longer itself.
+/// vllm-rs up to 0.30 drops messages with an output that is longer than it knows. Every vllm-rs drops messages that
+/// are longer than it knows.
 #[test]
 fn nothing_is_longer_than_its_line() {
     let output = EngineCoreOutput {
@@ -57,7 +57,7 @@ fn nothing_is_longer_than_its_line() {
     }
 }
 
-/// vllm-rs takes a message only if it is of one kind.
+/// vllm-rs accepts only messages of one kind.
 #[test]
 fn other_messages_carry_nothing_else() {
     let encoded = |message: EngineCoreOutputs| {
@@ -86,7 +86,7 @@ fn parameters_are_found_where_frontends_put_them() {
     assert_eq!(params.kv_transfer_params(), Some(&transfer));
     let params = SamplingParams { extra_args: extra(Value::Nil), ..SamplingParams::default() };
     assert_eq!(params.kv_transfer_params(), None);
-    // vllm-rs sends floats of 32 bits and whole ones as integers; JSON keys are texts.
+    // vllm-rs sends 32-bit floats, and whole numbers as integers; JSON keys are texts.
     let map = b"\x85\xabtemperature\xca\x3f\x19\x99\x9a\xa5top_p\x01\xaamax_tokens\xc0\xaalogit_bias\x81\xa15\x01\xa4stop\xa1x";
     let params = SamplingParams::decode(map).expect("they are understood");
     assert_eq!((params.temperature, params.top_p, params.max_tokens), (f64::from(0.6f32), 1.0, None));
@@ -94,7 +94,7 @@ fn parameters_are_found_where_frontends_put_them() {
     assert_eq!(params.stop, Some(StopStrings(vec!["x".to_owned()])));
 }
 
-/// A relay changes the addresses of INIT and nothing else.
+/// A relay changes only the addresses in INIT.
 #[test]
 fn init_keeps_all_but_its_addresses() {
     let init = |input: &str| {

@@ -88,7 +88,7 @@ fn both_layouts_of_an_adapter_are_read_alike() {
     assert_eq!((six.layout, seven.layout), (LoraLayout::Six, LoraLayout::Seven));
     assert_eq!(LoraRequest { layout: LoraLayout::Six, ..seven }, six);
     assert!(six.load_inplace && !six.is_3d);
-    // Six elements of the old layout: the fifth is not a boolean.
+    // Six elements of the layout of seven: the fifth is not a boolean.
     assert_eq!(with(&[Value::Nil, true.into()]).layout, LoraLayout::Seven);
     assert_eq!(decode(head()).layout, LoraLayout::Six);
 }

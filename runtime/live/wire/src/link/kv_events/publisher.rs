@@ -9,10 +9,10 @@ use crate::kv_events::{KvEventBatch, decode_sequence};
 use crate::link::error::LinkError;
 use crate::link::transport::{Linger, Transport, bind, connect, send, try_receive};
 
-/// The sequence number behind the last batch of a replay: -1.
+/// The sequence number after the last batch of a replay: -1.
 pub(in crate::link) const END_OF_REPLAY: [u8; 8] = [0xff; 8];
 
-/// Publishes the events of an engine's cache, and repeats those that a subscriber has missed.
+/// Publishes the events of an engine's cache, and repeats batches that a subscriber has missed.
 pub struct KvEventPublisher {
     publisher: Socket,
     replay: Option<Socket>,
@@ -20,19 +20,19 @@ pub struct KvEventPublisher {
     rank: u16,
     /// Sequence number of the next batch.
     sequence: u64,
-    /// The last batches, oldest first.
+    /// The latest batches, oldest first.
     buffer: VecDeque<(u64, Vec<u8>)>,
 }
 
 impl KvEventPublisher {
-    /// Opens the sockets of `config`. Its addresses belong to rank 0.
+    /// Opens the sockets of `config`, whose addresses belong to rank 0.
     ///
-    /// As in vLLM, an endpoint with `*` or `::` and one of `ipc` or `inproc`
-    /// is bound, any other is connected to.
+    /// As in vLLM, the socket binds to an endpoint with `*` or `::`, or of `ipc` or `inproc`, and connects to any
+    /// other endpoint.
     ///
     /// # Errors
     ///
-    /// When an address is in use or cannot be used.
+    /// An address is in use or cannot be used.
     pub fn open(transport: &Transport, mut config: KvEventsConfig, rank: u16) -> Result<Self, LinkError> {
         let publisher = transport.socket(zmq::PUB, Linger::None)?;
         let limit = i32::try_from(config.hwm).unwrap_or(i32::MAX);
@@ -62,14 +62,14 @@ impl KvEventPublisher {
         Ok(Self { publisher, replay, config, rank, sequence: 0, buffer: VecDeque::new() })
     }
 
-    /// The addresses of this rank, for the engine's ready response.
+    /// The settings with the addresses of this rank, for the engine's ready response.
     #[must_use]
     pub fn config(&self) -> &KvEventsConfig {
         &self.config
     }
 
-    /// Publishes a batch and returns its sequence number. A missing rank is filled in. Slow
-    /// subscribers miss it.
+    /// Publishes a batch and returns its sequence number. Sets the rank of the batch if it is missing. Slow
+    /// subscribers miss the batch.
     pub fn publish(&mut self, batch: &KvEventBatch) -> Result<u64, LinkError> {
         let sequence = self.keep(batch);
         if let Some((_, payload)) = self.buffer.back() {
@@ -80,8 +80,7 @@ impl KvEventPublisher {
         Ok(sequence)
     }
 
-    /// Takes a batch that subscribers must miss: it is counted and can be requested, but is not
-    /// sent.
+    /// Takes a batch that subscribers must miss: it gets a sequence number and can be replayed, but is not sent.
     pub fn withhold(&mut self, batch: &KvEventBatch) -> u64 {
         let sequence = self.keep(batch);
         self.trim();
@@ -107,18 +106,18 @@ impl KvEventPublisher {
         }
     }
 
-    /// Socket to watch for subscribers that ask for batches again.
+    /// The socket on which subscribers ask for missed batches.
     pub(in crate::link) fn socket(&self) -> Option<&Socket> {
         self.replay.as_ref()
     }
 
-    /// Answers requests for missed batches and returns their number. Must be called between steps;
-    /// vLLM does it ten times a second.
+    /// Answers requests for missed batches and returns the number of requests. Must be called between steps; vLLM
+    /// does it ten times a second.
     pub fn serve_replays(&self) -> Result<usize, LinkError> {
         let Some(socket) = &self.replay else { return Ok(0) };
         let mut served = 0;
         while let Some(frames) = try_receive(socket)? {
-            // Anything else has no answer in the protocol.
+            // The protocol has no answer to invalid requests.
             let [client, _, start] = &frames[..] else { continue };
             let Ok(start) = decode_sequence(start) else { continue };
             let topic = self.config.topic.as_bytes();
@@ -134,8 +133,8 @@ impl KvEventPublisher {
     }
 }
 
-/// The address of a rank: its port counts up, unless it is free to choose; other addresses get a
-/// suffix. vLLM 0.33 refuses files (`ipc`) for ranks other than 0.
+/// The endpoint of a rank. A port is increased by the rank, unless any free port may be used; other endpoints get a
+/// suffix. vLLM 0.33 refuses `ipc` endpoints for ranks other than 0.
 fn of_rank(endpoint: &str, rank: u16) -> String {
     if rank == 0 {
         return endpoint.to_owned();

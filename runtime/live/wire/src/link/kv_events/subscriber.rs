@@ -10,15 +10,15 @@ use crate::kv_events::KvEventMessage;
 use crate::link::error::LinkError;
 use crate::link::transport::{Deadline, Linger, Transport, connect, send, try_receive};
 
-/// Receives the published events of an engine's cache, and requests missed ones.
+/// Receives the published events of an engine's cache, and can request missed batches.
 pub struct KvEventSubscriber {
     events: Socket,
     replay: Option<Socket>,
 }
 
 impl KvEventSubscriber {
-    /// Subscribes to topics that begin with `topic` at an engine's endpoint,
-    /// and may ask again at its replay endpoint.
+    /// Subscribes to topics that begin with `topic` at an engine's endpoint. The replay endpoint is for missed
+    /// batches.
     pub fn connect(
         transport: &Transport,
         endpoint: &str,
@@ -36,24 +36,23 @@ impl KvEventSubscriber {
         Ok(Self { events, replay: replay.transpose()? })
     }
 
-    /// Waits for a batch. `None`: none came in time, or a signal came first.
+    /// Waits for a batch. Returns `None` at the timeout or after a signal.
     pub fn receive(&self, timeout: Duration) -> Result<Option<KvEventMessage>, LinkError> {
         let Some(frames) = self.receive_frames(timeout)? else { return Ok(None) };
         KvEventMessage::decode(&frames).map(Some).map_err(malformed)
     }
 
-    /// Receives a message as its frames, which are not decoded.
+    /// Waits for a batch like [`Self::receive`], but does not decode its frames.
     pub fn receive_frames(&self, timeout: Duration) -> Result<Option<Vec<Vec<u8>>>, LinkError> {
         receive(&self.events, timeout)
     }
 
-    /// Requests the batches that the engine still has from `start` on, and waits this long for each
-    /// of them.
+    /// Requests the batches from `start` on that the engine still has. `timeout` is the time limit for each of
+    /// them.
     ///
     /// # Errors
     ///
-    /// When there is no replay endpoint, no answer comes, or something else
-    /// comes.
+    /// There is no replay endpoint, no answer comes, or the answer is invalid.
     pub fn replay(&self, start: u64, timeout: Duration) -> Result<Vec<KvEventMessage>, LinkError> {
         let socket = self.replay.as_ref().ok_or(LinkError::NoReplay)?;
         send(socket, [&b""[..], &start.to_be_bytes()]).map_err(LinkError::socket("ask for events"))?;
@@ -65,7 +64,7 @@ impl KvEventSubscriber {
                 waited: timeout,
             };
             let frames = receive(socket, timeout)?.ok_or_else(silent)?;
-            // An empty frame, as REQ sockets send it, then the frames of a batch.
+            // The answer is an empty frame, as for a REQ socket, and the frames of a batch.
             let [_, batch @ ..] = frames.as_slice() else {
                 let problem = Problem::Frames { expected: "an empty frame and a batch", found: frames.len() };
                 return Err(malformed(DecodeError::new(problem, 0).of("replay")));

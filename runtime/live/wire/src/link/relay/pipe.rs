@@ -1,8 +1,7 @@
-//! One connection of an engine, and its counterpart to the frontend.
+//! One connection of an engine, and the connection to the frontend that belongs to it.
 //!
-//! Bytes are handed on as they come, so identities, subscriptions and frames of
-//! any size arrive as without a relay, and a peer that does not read
-//! slows the other one down as it would without a relay.
+//! Bytes are forwarded as they arrive. So identities, subscriptions and frames of any size arrive as without a
+//! relay, and a slow peer slows down the other one as without a relay.
 
 use std::io::{self, ErrorKind};
 
@@ -12,10 +11,9 @@ use super::zmtp::Zmtp;
 use crate::link::monotonic_ns;
 use crate::link::system::{Interest, Poller};
 
-/// Bytes read at once, and so the most that waits for a slow peer.
+/// Maximum number of bytes that are read at once, and that wait for a slow peer.
 pub(in crate::link) const BUFFER_BYTES: usize = 256 << 10;
 
-/// One of the two ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::link) enum End {
     Engine = 0,
@@ -29,13 +27,12 @@ pub(in crate::link) enum Purpose {
     Input { client: usize },
     /// Outputs for an API server.
     Output { client: usize },
-    /// Talk with the coordinator.
+    /// Messages to and from the coordinator.
     Coordinator,
 }
 
 impl Purpose {
-    /// The path of the messages that come from one end, if the tap wants
-    /// of them.
+    /// The path of the messages from one end; `None` if the tap does not get them.
     fn path(self, from: End) -> Option<RelayPath> {
         match (self, from) {
             (Self::Input { client }, End::Engine) => Some(RelayPath::Registration { client }),
@@ -46,24 +43,24 @@ impl Purpose {
     }
 }
 
-/// Two connections; each receives the other's bytes.
+/// Two connections, each of which receives the other's bytes.
 pub(in crate::link) struct Pipe {
     pub(in crate::link) connection: u64,
     pub(in crate::link) rank: u32,
     pub(in crate::link) purpose: Purpose,
     /// Both connections, indexed by [`End`].
     sides: [Side; 2],
-    /// The end that has closed its connection.
+    /// The end that has closed its connection, if one has.
     closed: Option<End>,
 }
 
 struct Side {
     stream: Stream,
-    /// Bytes from the other side that could not be written yet.
+    /// Bytes from the other side that are not written yet.
     pending: Vec<u8>,
-    /// Events it is watched for.
+    /// The events that are watched.
     interest: Interest,
-    /// Decodes the bytes from this end.
+    /// Decodes the bytes that come from this end, if the tap gets its messages.
     messages: Option<(RelayPath, Zmtp)>,
 }
 
@@ -77,7 +74,7 @@ impl Pipe {
         Self { connection, rank, purpose, sides, closed: None }
     }
 
-    /// Listens on both ends, by the names `key` and `key + 1`.
+    /// Watches both ends, with the poller's keys `key` and `key + 1`.
     pub(in crate::link) fn watch(&self, poller: &mut Poller, key: u64) -> io::Result<()> {
         for (side, key) in self.sides.iter().zip(key..) {
             poller.add(&side.stream, key, side.interest)?;
@@ -85,8 +82,8 @@ impl Pipe {
         Ok(())
     }
 
-    /// Forwards all available bytes both ways. Returns the end that closed its connection, once all
-    /// its bytes were forwarded.
+    /// Forwards all available bytes in both directions. Returns the end that has closed its connection, once all
+    /// its bytes are forwarded.
     pub(in crate::link) fn pump(
         &mut self,
         poller: &mut Poller,
@@ -99,7 +96,7 @@ impl Pipe {
             let [engine, frontend] = &mut self.sides;
             let (from, to) = if end == End::Engine { (engine, frontend) } else { (frontend, engine) };
             if !to.flush() {
-                // No reader is left.
+                // Nobody reads the bytes any more.
                 to.pending.clear();
                 self.closed = Some(other);
             } else if self.closed.is_none() && to.pending.is_empty() && !from.carry(to, rank, buffer, tap) {
@@ -122,7 +119,7 @@ impl Pipe {
         Ok(None)
     }
 
-    /// Whether one of its ends speaks another protocol.
+    /// Whether an end speaks another protocol.
     pub(in crate::link) fn is_foreign(&self) -> bool {
         self.sides.iter().filter_map(|side| side.messages.as_ref()).any(|(_, messages)| messages.is_foreign())
     }
@@ -153,8 +150,7 @@ impl Side {
         }
     }
 
-    /// Forwards the bytes from this end, then reports them. Returns `false` at the end of its
-    /// stream.
+    /// Forwards the bytes that come from this end, then reports them. Returns `false` at the end of the stream.
     fn carry(&mut self, to: &mut Self, rank: u32, buffer: &mut [u8], tap: &mut impl RelayTap) -> bool {
         let count = loop {
             match self.stream.read(buffer) {
@@ -166,7 +162,7 @@ impl Side {
         };
         let at_ns = monotonic_ns();
         let bytes = &buffer[..count];
-        // The next turn finds out whether they were taken.
+        // An error of the write shows at the next one.
         let written = write(&mut to.stream, bytes).unwrap_or(0);
         to.pending.extend_from_slice(&bytes[written..]);
         if let Some((path, messages)) = &mut self.messages {
@@ -179,7 +175,7 @@ impl Side {
     }
 }
 
-/// Writes as much as the other end accepts now. `None`: it accepts nothing any more.
+/// Writes as much as the other end accepts now. Returns `None` if it will accept nothing more.
 fn write(stream: &mut Stream, bytes: &[u8]) -> Option<usize> {
     let mut written = 0;
     while written < bytes.len() {
@@ -216,8 +212,8 @@ mod tests {
         (theirs, Stream::Unix(ours))
     }
 
-    /// A slow reader gets everything, also messages that were sent just before the
-    /// other end closed; and little of it waits here.
+    /// A slow reader gets all messages, even those sent just before the other end closed, and few bytes wait in the
+    /// relay.
     #[test]
     fn a_slow_reader_gets_all() {
         let ((mut engine, ours), (mut frontend, theirs)) = (end(), end());

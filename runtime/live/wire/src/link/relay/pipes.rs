@@ -1,4 +1,4 @@
-//! All connections that a relay hands bytes between.
+//! All connections between which a relay forwards bytes.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,28 +14,28 @@ use crate::link::monotonic_ns;
 use crate::link::system::{Interest, Poller};
 use crate::link::wait::waker::Waker;
 
-/// Most connections handled in one turn.
+/// Maximum number of events handled in one turn.
 const EVENTS: usize = 64;
 
-/// How long a listener is not watched after the system refused resources for a connection: a
-/// waiting connection shows again at once, and the relay would spin.
+/// How long a listener is not watched after the system refused resources for a connection. A waiting connection is
+/// signalled again at once, so the relay would spin.
 const PAUSE_NS: u64 = 1_000_000_000;
 
-/// A listener for connections of one engine for one purpose.
+/// A listener for one engine's connections with one purpose.
 struct RankListener {
     connection: u64,
     rank: u32,
     purpose: Purpose,
     listener: Listener,
-    /// Their destination.
+    /// Address of the frontend that the connections lead to.
     frontend: String,
-    /// When it is watched again, by [`monotonic_ns`]; none if it is watched.
+    /// When the listener is watched again, by [`monotonic_ns`]; `None` if it is watched now.
     paused_until_ns: Option<u64>,
-    /// Whether its last connection was refused, which is reported once.
+    /// Whether the last connection was refused, which is reported only once.
     is_failing: bool,
 }
 
-/// An engine's connection, and that to the frontend if there is one.
+/// An engine's connection, and the result of connecting to the frontend.
 struct PendingConnection {
     connection: u64,
     rank: u32,
@@ -45,23 +45,21 @@ struct PendingConnection {
     frontend: io::Result<Stream>,
 }
 
-/// Listeners and pipes, by the names under which they are watched: a pipe has its
-/// own and the next one.
+/// Listeners and pipes by their keys in the poller. A pipe has two consecutive keys.
 pub(in crate::link) struct Pipes {
     poller: Poller,
     listeners: BTreeMap<u64, RankListener>,
     pipes: BTreeMap<u64, Pipe>,
     next_key: u64,
     buffer: Vec<u8>,
-    /// From the threads that connect to the frontend, which may take long.
+    /// Receives from the threads that connect to the frontend, which may take long.
     pending: Receiver<PendingConnection>,
     pending_sender: Sender<PendingConnection>,
     waker: Waker,
 }
 
 impl Pipes {
-    /// None yet. `waker` is called when there is something to do that `items` do
-    /// not show.
+    /// No connections yet. `waker` is called for work that `items` do not show.
     pub(in crate::link) fn new(waker: Waker) -> io::Result<Self> {
         let (pending_sender, pending) = channel();
         Ok(Self {
@@ -76,12 +74,12 @@ impl Pipes {
         })
     }
 
-    /// Poll items that show whether something can be moved.
+    /// Poll items that show whether there are bytes to forward.
     pub(in crate::link) fn items(&self) -> Vec<zmq::PollItem<'static>> {
         self.poller.items()
     }
 
-    /// Listens for an engine instead of everything that its frontend names. Returns the addresses.
+    /// Listens for an engine at an own address for each of the frontend's addresses, and returns the own addresses.
     pub(in crate::link) fn open(
         &mut self,
         connection: u64,
@@ -113,7 +111,7 @@ impl Pipes {
         Ok(ours)
     }
 
-    /// Drops all state of an engine that has disconnected.
+    /// Closes all listeners and pipes of an engine's connection.
     pub(in crate::link) fn close(&mut self, connection: u64) {
         for (key, _) in self.listeners.extract_if(.., |_, listener| listener.connection == connection) {
             self.poller.forget(key);
@@ -142,12 +140,12 @@ impl Pipes {
         Ok(())
     }
 
-    /// Accepts an engine's connection, and makes its counterpart.
+    /// Accepts a connection of an engine, and starts to connect to the frontend.
     fn accept(&mut self, key: u64, tap: &mut impl RelayTap) -> io::Result<()> {
         let Some(listener) = self.listeners.get_mut(&key) else { return Ok(()) };
         let engine = match listener.listener.accept() {
             Ok(engine) => engine,
-            // The connection has gone already.
+            // The engine has closed the connection already.
             Err(error) if is_of_peer(&error) => return Ok(()),
             Err(error) => return self.pause(key, "accept a connection", &error, tap),
         };
@@ -156,7 +154,7 @@ impl Pipes {
         let (pending_sender, waker) = (self.pending_sender.clone(), self.waker.clone());
         let connect = move || {
             let frontend = Stream::connect(&address);
-            // A relay that has ended needs no connections.
+            // Sending fails only if the relay has ended, which needs no connection.
             _ = pending_sender.send(PendingConnection { connection, rank, purpose, address, engine, frontend });
             waker.wake();
         };
@@ -165,13 +163,12 @@ impl Pipes {
                 listener.is_failing = false;
                 Ok(())
             }
-            // The connection is closed; the engine tries again.
+            // The connection is closed, and the engine connects again.
             Err(error) => self.pause(key, "start a thread for a connection", &error, tap),
         }
     }
 
-    /// Stops watching a listener for a while, as the system has no room for its
-    /// connections.
+    /// Stops watching a listener for a while, because the system has no resources for its connections.
     fn pause(&mut self, key: u64, doing: &str, error: &io::Error, tap: &mut impl RelayTap) -> io::Result<()> {
         let Some(listener) = self.listeners.get_mut(&key) else { return Ok(()) };
         if !std::mem::replace(&mut listener.is_failing, true) {
@@ -182,7 +179,7 @@ impl Pipes {
         self.poller.remove(&listener.listener, key)
     }
 
-    /// Watches the listeners again whose pause has ended.
+    /// Watches listeners again whose pause has ended.
     fn watch_again(&mut self, now_ns: u64) -> io::Result<()> {
         for (key, listener) in &mut self.listeners {
             if listener.paused_until_ns.is_some_and(|until_ns| until_ns <= now_ns) {
@@ -193,7 +190,7 @@ impl Pipes {
         Ok(())
     }
 
-    /// Milliseconds until the next pause of a listener ends; none if no listener is paused.
+    /// Milliseconds until the next pause of a listener ends; `None` if no listener is paused.
     pub(in crate::link) fn retry_in_ms(&self) -> Option<i64> {
         let next_ns = self.listeners.values().filter_map(|listener| listener.paused_until_ns).min()?;
         let left_ns = next_ns.saturating_sub(monotonic_ns());
@@ -208,7 +205,7 @@ impl Pipes {
         let frontend = match frontend {
             Ok(frontend) => frontend,
             Err(error) => {
-                // The engine tries again, as it would with the frontend itself.
+                // The engine connects again, as it would to the frontend itself.
                 let reason = format!("cannot connect to {address}: {error}");
                 tap.noticed(rank, monotonic_ns(), RelayNotice::Refused { reason });
                 return Ok(());
@@ -223,14 +220,14 @@ impl Pipes {
     }
 
     fn move_bytes(&mut self, key: u64, tap: &mut impl RelayTap) -> io::Result<()> {
-        // An event of a pipe that has just ended.
+        // The event may belong to a pipe that has just ended.
         let Some(pipe) = self.pipes.get_mut(&key) else { return Ok(()) };
         let Some(closed) = pipe.pump(&mut self.poller, key, &mut self.buffer, tap)? else { return Ok(()) };
         if pipe.is_foreign() {
             let reason = "a connection speaks no ZMTP 3: what passed on it was not recorded".to_owned();
             tap.noticed(pipe.rank, monotonic_ns(), RelayNotice::Refused { reason });
         }
-        // The other connections end for the same reason.
+        // Report the loss only once: the engine's other connections end for the same reason.
         match (closed, pipe.purpose) {
             (End::Engine, Purpose::Input { client: 0 }) => {
                 tap.noticed(pipe.rank, monotonic_ns(), RelayNotice::EngineLost);
@@ -247,8 +244,7 @@ impl Pipes {
     }
 }
 
-/// Whether a connection could not be accepted because of its other end, which does not affect the
-/// next one.
+/// Whether the peer caused the failure to accept, so that the next connection is not affected.
 fn is_of_peer(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted, WouldBlock};
     matches!(error.kind(), WouldBlock | Interrupted | ConnectionAborted | ConnectionReset)
@@ -274,15 +270,13 @@ mod tests {
         }
     }
 
-    /// Whether anything is ready.
     fn is_shown(pipes: &Pipes) -> bool {
         let mut ready = Vec::new();
         pipes.poller.ready(&mut ready, EVENTS).expect("it can be watched");
         !ready.is_empty()
     }
 
-    /// A process without free file descriptors must not spin on a connection that
-    /// it cannot accept.
+    /// Without free file descriptors, the relay must not spin on a connection that it cannot accept.
     #[test]
     fn a_listener_that_cannot_accept_is_left_alone_for_a_while() {
         let folder = tempfile::tempdir().expect("a temporary folder");
@@ -312,7 +306,7 @@ mod tests {
             ["cannot accept a connection: Too many open files (os error 24); trying again every second"],
             "once"
         );
-        // The connection that waited is served; its frontend is not there.
+        // The waiting connection is accepted, but its frontend does not exist.
         let since = Instant::now();
         while notices.0.len() < 2 {
             assert!(since.elapsed() < Duration::from_secs(30), "{:?}", notices.0);

@@ -1,4 +1,4 @@
-//! Plain connections at addresses of ZeroMQ.
+//! Plain connections to ZeroMQ addresses.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream, ToSocketAddrs};
@@ -8,16 +8,16 @@ use std::time::Duration;
 
 use crate::link::handshake::DataAddress;
 
-/// A peer further away than this is not there.
+/// Time limit for connecting; no peer is further away than this.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// An address that is a name without a file.
+/// The address of an abstract socket, which has no file.
 #[cfg(target_os = "linux")]
 fn abstract_address(name: &str) -> io::Result<SocketAddr> {
     <SocketAddr as std::os::linux::net::SocketAddrExt>::from_abstract_name(name)
 }
 
-/// As on Linux, which alone has such addresses.
+/// Fails: only Linux has abstract sockets.
 #[cfg(not(target_os = "linux"))]
 fn abstract_address(_name: &str) -> io::Result<SocketAddr> {
     Err(ErrorKind::Unsupported.into())
@@ -85,14 +85,13 @@ impl AsFd for Stream {
     }
 }
 
-/// A listener for connections.
 pub(in crate::link) enum Listener {
     Tcp(TcpListener),
     Unix(UnixListener),
 }
 
 impl Listener {
-    /// Listens on a free port, or in the file `name`. Returns the address.
+    /// Listens on a free port, or at the file `name`. Also returns the address.
     pub(in crate::link) fn bind(at: &DataAddress, name: &str) -> io::Result<(Self, String)> {
         match at {
             DataAddress::Tcp { host } => {
@@ -110,7 +109,7 @@ impl Listener {
         }
     }
 
-    /// A newly accepted connection, if any.
+    /// Accepts a waiting connection.
     pub(in crate::link) fn accept(&self) -> io::Result<Stream> {
         match self {
             Self::Tcp(listener) => Stream::Tcp(listener.accept()?.0).ready(),

@@ -1,37 +1,37 @@
 //! Reports of a relay: relayed messages, and events of connections.
 
-/// Between which sockets a message passed.
+/// The sockets between which a message was relayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RelayPath {
     /// From an API server to the engine.
     Request {
-        /// The API server.
+        /// Index of the API server.
         client: usize,
     },
-    /// From the engine to the input socket of an API server: its identity.
+    /// From the engine to the input socket of an API server: the engine's ready response.
     Registration {
-        /// The API server.
+        /// Index of the API server.
         client: usize,
     },
     /// From the engine to an API server.
     Outputs {
-        /// The API server.
+        /// Index of the API server.
         client: usize,
     },
 }
 
-/// A message that was handed on.
+/// A message that was relayed.
 #[derive(Clone, Copy, Debug)]
 pub struct Passed<'a> {
-    /// When, by [`crate::monotonic_ns`].
+    /// When its last byte arrived, by [`crate::monotonic_ns`].
     pub at_ns: u64,
-    /// The engine's number: its identity as a little-endian integer.
+    /// The engine's rank: its identity as a little-endian integer.
     pub rank: u32,
-    /// Between which sockets.
+    /// The sockets between which it was relayed.
     pub path: RelayPath,
-    /// Its number of frames.
+    /// The number of its frames.
     pub frames: usize,
-    /// Its first two frames; an absent one is empty.
+    /// Its first two frames; a missing frame is empty.
     pub head: [&'a [u8]; 2],
 }
 
@@ -40,44 +40,41 @@ pub struct Passed<'a> {
 pub enum RelayNotice {
     /// The engine sent HELLO.
     Hello {
-        /// Whether one of its identity had been there before.
+        /// Whether an engine with this identity was connected before.
         again: bool,
     },
-    /// The frontend answered it.
+    /// The frontend answered HELLO.
     Init {
-        /// API servers of the frontend.
+        /// Number of the frontend's API servers.
         clients: usize,
         /// Whether there is a coordinator.
         coordinator: bool,
     },
-    /// The frontend answered it with something that the relay cannot readdress,
-    /// so the engine got no answer.
+    /// The frontend's answer to HELLO cannot be readdressed, so the engine got no answer.
     InitRefused {
-        /// Cause of the refusal.
+        /// Why the relay refused it.
         reason: String,
     },
     /// The engine serves.
     Ready,
-    /// The connection to an API server came to an end.
+    /// The connection to an API server ended.
     FrontendLost {
-        /// The API server.
+        /// Index of the API server.
         client: usize,
     },
-    /// The connection of the engine came to an end.
+    /// The connection of the engine ended.
     EngineLost,
-    /// A handshake or a connection could not be served.
+    /// A handshake or a connection was refused.
     Refused {
-        /// Cause of the refusal.
+        /// Why the relay refused it.
         reason: String,
     },
 }
 
-/// Observes the messages of a [`crate::Relay`], on its thread: a slow observer makes the
-/// relay slow.
+/// Observes the messages of a [`crate::Relay`], on the relay's thread: a slow observer slows down the relay.
 pub trait RelayTap {
-    /// A message was handed on.
+    /// A message was relayed.
     fn passed(&mut self, message: Passed<'_>);
-    /// Something happened to the connections of an engine, at an instant of
-    /// [`crate::monotonic_ns`].
+    /// The connections of an engine changed, at a time of [`crate::monotonic_ns`].
     fn noticed(&mut self, rank: u32, at_ns: u64, notice: RelayNotice);
 }

@@ -1,15 +1,14 @@
-//! Finding messages in the bytes of a connection: ZMTP 3, as far as a listener
-//! needs it.
+//! Finds messages in the bytes of a connection: ZMTP 3, as far as an observer needs it.
 //!
-//! Both ends of a connection send a greeting, and from then on frames: a byte of
-//! flags, a length of one or eight bytes, and the body. Whom a ROUTER means is
-//! not among them.
+//! Both ends of a connection send a greeting, and then frames. A frame is a byte of flags, a length of one or eight
+//! bytes, and a body. The peer that a ROUTER sends to is not part of the bytes.
 
-/// Frames of a message that describe it. The bytes of large tensors follow them; no copy of these is kept.
+/// Number of a message's first frames that describe it. The frames after them are bytes of large tensors, which are
+/// not copied.
 const HEAD_FRAMES: usize = 2;
-/// Only this much of a longer frame is kept.
+/// Maximum number of bytes that are kept of a frame.
 const LONGEST_FRAME_BYTES: usize = 256 << 20;
-/// Buffers larger than this are not kept for the next message.
+/// Maximum size of a buffer that is kept for the next message.
 const KEPT_BYTES: usize = 1 << 20;
 
 const GREETING_BYTES: usize = 64;
@@ -17,11 +16,11 @@ const MORE: u8 = 1;
 const LONG: u8 = 2;
 const COMMAND: u8 = 4;
 
-/// Follows one direction of a connection.
+/// The state of one direction of a connection.
 pub(in crate::link) struct Zmtp {
     state: State,
     head: [Vec<u8>; HEAD_FRAMES],
-    /// Frames of this message that are whole.
+    /// Number of complete frames of the current message.
     frames: usize,
 }
 
@@ -29,7 +28,7 @@ enum State {
     Greeting {
         seen: usize,
     },
-    /// Flags and length, as far as they have arrived.
+    /// Flags and length, of which `seen` bytes have arrived.
     Header {
         bytes: [u8; 9],
         seen: usize,
@@ -38,15 +37,15 @@ enum State {
         flags: u8,
         left: u64,
     },
-    /// Another protocol.
+    /// The bytes are another protocol.
     Foreign,
 }
 
 /// A complete message.
 pub(in crate::link) struct Message<'a> {
-    /// Its first frames; an absent one is empty.
+    /// Its first frames; a missing frame is empty.
     pub(in crate::link) head: [&'a [u8]; HEAD_FRAMES],
-    /// Its number of frames.
+    /// The number of its frames.
     pub(in crate::link) frames: usize,
 }
 
@@ -55,19 +54,19 @@ impl Zmtp {
         Self { state: State::Greeting { seen: 0 }, head: Default::default(), frames: 0 }
     }
 
-    /// Whether the connection turned out to be one of something else.
+    /// Whether the connection uses another protocol.
     pub(in crate::link) fn is_foreign(&self) -> bool {
         matches!(self.state, State::Foreign)
     }
 
-    /// Scans the next bytes, and reports each completed message.
+    /// Scans the next bytes, and calls `tell` with each completed message.
     pub(in crate::link) fn feed(&mut self, mut bytes: &[u8], mut tell: impl FnMut(Message<'_>)) {
         while !bytes.is_empty() {
             match &mut self.state {
                 State::Foreign => return,
                 State::Greeting { seen } => {
                     let part = take(&mut bytes, GREETING_BYTES - *seen);
-                    // Signature and version.
+                    // Check the signature and the version.
                     let is_ours = part.iter().zip(*seen..).all(|(byte, at)| match at {
                         0 => *byte == 0xff,
                         9 => *byte == 0x7f,
@@ -91,7 +90,7 @@ impl Zmtp {
                         let flags = header[0];
                         let left = if flags & LONG != 0 { long } else { header[1].into() };
                         self.state = State::Body { flags, left };
-                        // A frame may be empty.
+                        // Needed for an empty frame.
                         self.end_frame(&mut tell);
                     }
                 }
@@ -109,7 +108,7 @@ impl Zmtp {
         }
     }
 
-    /// Goes on to the next frame if this one is whole.
+    /// Continues with the next frame if this one is complete.
     fn end_frame(&mut self, tell: &mut impl FnMut(Message<'_>)) {
         let State::Body { flags, left: 0 } = self.state else { return };
         self.state = State::Header { bytes: [0; 9], seen: 0 };
@@ -128,7 +127,7 @@ impl Zmtp {
     }
 }
 
-/// The first `most` bytes, or all, taken off.
+/// Removes the first `most` bytes, or all if there are fewer, and returns them.
 fn take<'a>(bytes: &mut &'a [u8], most: usize) -> &'a [u8] {
     let (part, rest) = bytes.split_at(most.min(bytes.len()));
     *bytes = rest;
@@ -158,7 +157,7 @@ mod tests {
     }
 
     proptest! {
-        /// Wherever a connection's bytes are cut, the same messages are found.
+        /// The same messages are found wherever a connection's bytes are split.
         #[test]
         fn messages_are_found_in_any_pieces(
             messages in prop::collection::vec(prop::collection::vec(prop::collection::vec(any::<u8>(), 0..400), 1..5), 0..6),
@@ -181,7 +180,7 @@ mod tests {
             prop_assert_eq!(found, expected);
         }
 
-        /// Bytes of anything else are let pass in silence.
+        /// Bytes of other protocols cause neither a panic nor a message.
         #[test]
         fn any_bytes_may_come(bytes in prop::collection::vec(any::<u8>(), 0..300), greeted in any::<bool>()) {
             let mut zmtp = Zmtp::new();

@@ -12,7 +12,7 @@ use rustix::time::{
 
 use super::Interest;
 
-/// A descriptor that is readable from an instant of the monotonic clock on.
+/// A descriptor that becomes readable at a time of the monotonic clock.
 #[derive(Debug)]
 pub struct Timer(OwnedFd);
 
@@ -23,8 +23,7 @@ impl Timer {
         Ok(Self(timerfd_create(TimerfdClockId::Monotonic, flags)?))
     }
 
-    /// Sets the alarm, in nanoseconds of [`monotonic_ns`](crate::monotonic_ns); an earlier one is
-    /// forgotten.
+    /// Sets the alarm, in nanoseconds of [`monotonic_ns`](crate::monotonic_ns). It replaces an earlier alarm.
     pub fn set(&self, at_ns: u64) -> io::Result<()> {
         let at = Timespec { tv_sec: (at_ns / 1_000_000_000) as i64, tv_nsec: (at_ns % 1_000_000_000) as i64 };
         let alarm = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value: at };
@@ -32,7 +31,7 @@ impl Timer {
         Ok(())
     }
 
-    /// Whether the alarm has gone off since this was asked last.
+    /// Whether the alarm has gone off since the last call.
     pub fn take_alarm(&self) -> io::Result<bool> {
         match rustix::io::read(&self.0, &mut [0; 8]) {
             Ok(_) => Ok(true),
@@ -48,7 +47,7 @@ impl AsRawFd for Timer {
     }
 }
 
-/// A descriptor that is readable once it was signalled.
+/// A descriptor that is readable after a signal.
 #[derive(Debug)]
 pub(in crate::link) struct WakeEvent(OwnedFd);
 
@@ -61,13 +60,13 @@ impl WakeEvent {
         self.0.as_raw_fd()
     }
 
-    /// Takes the signal; whether there was one since the last call.
+    /// Takes the signal. Returns whether there was one since the last call.
     pub(in crate::link) fn take_signal(&self) -> bool {
         rustix::io::read(&self.0, &mut [0; 8]).is_ok()
     }
 
     pub(in crate::link) fn signal(&self) {
-        // Fails only after 2^64 signals that were not taken.
+        // Fails only after 2^64 signals that nobody took.
         _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 }
@@ -88,7 +87,7 @@ impl Poller {
         Ok(Self(epoll::create(CreateFlags::CLOEXEC)?))
     }
 
-    /// Poll items that show whether something is ready.
+    /// Poll items that show whether a descriptor is ready.
     pub(in crate::link) fn items(&self) -> Vec<zmq::PollItem<'static>> {
         vec![zmq::PollItem::from_fd(self.0.as_raw_fd(), zmq::POLLIN)]
     }
@@ -105,10 +104,10 @@ impl Poller {
         Ok(epoll::delete(&self.0, what)?)
     }
 
-    /// A descriptor watched under a key is about to be closed. The system forgets it by itself.
+    /// Forgets a key whose descriptor is about to be closed. The system does that by itself.
     pub(in crate::link) fn forget(&mut self, _key: u64) {}
 
-    /// The keys of descriptors that are ready now, `most` of them.
+    /// Adds up to `most` keys of descriptors that are ready now.
     pub(in crate::link) fn ready(&self, keys: &mut Vec<u64>, most: usize) -> io::Result<()> {
         let now = Wait { tv_sec: 0, tv_nsec: 0 };
         let mut events = Vec::with_capacity(most);

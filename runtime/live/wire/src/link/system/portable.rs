@@ -1,4 +1,4 @@
-//! Sockets, a thread that sleeps, and poll(2).
+//! Waiting with sockets, a sleeping thread, and poll(2).
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, Read as _, Write as _};
@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::super::monotonic_ns;
 use super::Interest;
 
-/// Two non-blocking ends.
+/// A pair of connected non-blocking sockets.
 fn pair() -> io::Result<(UnixStream, UnixStream)> {
     let (one, other) = UnixStream::pair()?;
     one.set_nonblocking(true)?;
@@ -33,7 +33,7 @@ fn drain(mut stream: &UnixStream) -> io::Result<bool> {
     }
 }
 
-/// A descriptor that is readable from an instant of the monotonic clock on.
+/// A descriptor that becomes readable at a time of the monotonic clock.
 #[derive(Debug)]
 pub struct Timer {
     shown: UnixStream,
@@ -48,7 +48,7 @@ struct Shared {
 
 #[derive(Debug)]
 struct Alarm {
-    /// None if it is not set, or has fired.
+    /// `None` if no alarm is set, or after it has gone off.
     at_ns: Option<u64>,
     is_closed: bool,
     show: UnixStream,
@@ -67,7 +67,7 @@ impl Shared {
             alarm = match left_ns {
                 Some(0) => {
                     alarm.at_ns = None;
-                    // Fails where it is shown already.
+                    // Fails if the alarm is signalled already.
                     _ = (&alarm.show).write(&[1]);
                     alarm
                 }
@@ -92,8 +92,7 @@ impl Timer {
         Ok(Self { shown, shared })
     }
 
-    /// Sets the alarm, in nanoseconds of [`monotonic_ns`](crate::monotonic_ns); an earlier one is
-    /// forgotten.
+    /// Sets the alarm, in nanoseconds of [`monotonic_ns`](crate::monotonic_ns). It replaces an earlier alarm.
     pub fn set(&self, at_ns: u64) -> io::Result<()> {
         let mut alarm = self.shared.lock();
         drain(&self.shown)?;
@@ -102,7 +101,7 @@ impl Timer {
         Ok(())
     }
 
-    /// Whether the alarm has gone off since this was asked last.
+    /// Whether the alarm has gone off since the last call.
     pub fn take_alarm(&self) -> io::Result<bool> {
         drain(&self.shown)
     }
@@ -121,7 +120,7 @@ impl Drop for Timer {
     }
 }
 
-/// A descriptor that is readable once it was signalled.
+/// A descriptor that is readable after a signal.
 #[derive(Debug)]
 pub(in crate::link) struct WakeEvent {
     receiver: UnixStream,
@@ -138,13 +137,13 @@ impl WakeEvent {
         self.receiver.as_raw_fd()
     }
 
-    /// Takes the signal; whether there was one since the last call.
+    /// Takes the signal. Returns whether there was one since the last call.
     pub(in crate::link) fn take_signal(&self) -> bool {
         drain(&self.receiver).unwrap_or(false)
     }
 
     pub(in crate::link) fn signal(&self) {
-        // Fails where there is no room for another one, which is not needed.
+        // Fails if the buffer is full of signals, when another one is not needed.
         _ = (&self.sender).write(&[1]);
     }
 }
@@ -160,7 +159,7 @@ impl Poller {
         Ok(Self { watched: BTreeMap::new() })
     }
 
-    /// Poll items that show whether something is ready.
+    /// Poll items that show whether a descriptor is ready.
     pub(in crate::link) fn items(&self) -> Vec<zmq::PollItem<'static>> {
         let events = |interest: Interest| match (interest.read, interest.write) {
             (true, true) => zmq::POLLIN | zmq::POLLOUT,
@@ -185,12 +184,12 @@ impl Poller {
         Ok(())
     }
 
-    /// A descriptor watched under a key is about to be closed.
+    /// Forgets a key whose descriptor is about to be closed.
     pub(in crate::link) fn forget(&mut self, key: u64) {
         self.watched.remove(&key);
     }
 
-    /// The keys of descriptors that are ready now, `most` of them.
+    /// Adds up to `most` keys of descriptors that are ready now.
     pub(in crate::link) fn ready(&self, keys: &mut Vec<u64>, most: usize) -> io::Result<()> {
         let mut items = self.items();
         match zmq::poll(&mut items, 0) {

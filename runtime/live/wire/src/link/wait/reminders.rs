@@ -1,19 +1,18 @@
-//! Times of the reminders of a wait.
+//! When a long wait is reported.
 
 use std::time::Duration;
 
-/// Seconds of waiting after which a reminder is due; after the last of them, it repeats at that
-/// interval.
+/// Waited seconds after which reminders are due. After the last one, reminders repeat at intervals of its length.
 const AFTER_S: [u64; 8] = [2, 5, 10, 30, 60, 120, 300, 600];
 
-/// Reports a wait at growing intervals.
+/// Schedules reports of a wait at growing intervals.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Reminders {
     said: usize,
 }
 
 impl Reminders {
-    /// The waited time at the next reminder.
+    /// The waited time at which the next reminder is due.
     #[must_use]
     pub fn next(&self) -> Duration {
         let last = AFTER_S.len() - 1;
@@ -21,7 +20,7 @@ impl Reminders {
         Duration::from_secs(AFTER_S[self.said.min(last)] + again * AFTER_S[last])
     }
 
-    /// The seconds to report if a reminder is due; missed reminders are not repeated.
+    /// The waited seconds to report, if a reminder is due. Missed reminders are not repeated.
     pub fn take(&mut self, waited: Duration) -> Option<u64> {
         let mut due_s = None;
         while self.next() <= waited {

@@ -1,4 +1,4 @@
-//! Ending the waiting of an engine, from other threads.
+//! Lets other threads end the wait of an engine.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::link::error::LinkError;
 use crate::link::system::WakeEvent;
 
-/// Ends the waiting of a [`Waiter`](super::Waiter), from any thread.
+/// Ends the wait of a [`Waiter`](super::Waiter), from any thread.
 #[derive(Clone, Debug)]
 pub struct Waker(Arc<WakeEvent>);
 
@@ -17,17 +17,17 @@ impl Waker {
         Ok(Self(Arc::new(event)))
     }
 
-    /// Readable when someone has called.
+    /// Readable after a call of [`Waker::wake`].
     pub(in crate::link) fn fd(&self) -> RawFd {
         self.0.fd()
     }
 
-    /// Whether someone has called since the last time.
+    /// Whether [`Waker::wake`] was called since the last time.
     pub(in crate::link) fn take_call(&self) -> bool {
         self.0.take_signal()
     }
 
-    /// Ends the present wait, or the next one if there is none.
+    /// Ends the current wait, or else the next one.
     pub fn wake(&self) {
         self.0.signal();
     }
