@@ -1,12 +1,11 @@
 //! The memory of one engine: all pages, and the owner and content of each block.
 //!
-//! Pages live in one anonymous mapping, which other processes may read by its addresses (NIXL); within this
-//! process every access holds the locks of its blocks' pages, for one copy or one system call that does not wait.
+//! The pages are in one anonymous mapping, which other processes may read by its addresses (NIXL). In this process,
+//! every access holds the page locks of its blocks during one copy or one non-blocking system call.
 //!
-//! The state of a block has a lock of its own, which nobody holds while pages are copied, written
-//! or compared. An engine's thread claims blocks, takes them back and sets the content that readers
-//! expect. So it never waits for a copy by a thread that may have no processor: later accesses to
-//! the pages wait for that copy.
+//! The state of each block has a separate lock, which nobody holds while pages are copied, written or compared. An
+//! engine's thread claims blocks, takes them back, and sets the content that readers expect. So it never waits for
+//! a copy by another thread, which may have no processor. Later accesses to the pages wait for that copy.
 
 use std::collections::TryReserveError;
 use std::io::{IoSlice, IoSliceMut};
@@ -19,22 +18,22 @@ use crate::error::{ErrorKind, TransferError};
 use crate::geometry::Geometry;
 use crate::pattern;
 
-/// A part of a page.
+/// A contiguous part of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
     /// Tensor-parallel rank.
     pub rank: u32,
-    /// Region of the rank.
+    /// Index of the region in the rank.
     pub region: u32,
     pub block: u32,
     /// Offset in the page.
     pub offset: u32,
-    /// Length.
+    /// Length in bytes.
     pub bytes: u32,
 }
 
 impl Span {
-    /// Whether it lies within the pages of `geometry`.
+    /// Whether the span lies within the pages of `geometry`.
     #[must_use]
     pub fn is_within(&self, geometry: &Geometry) -> bool {
         self.rank < geometry.ranks()
@@ -44,33 +43,31 @@ impl Span {
     }
 }
 
-/// No owner.
 const NONE: u64 = 0;
 
 #[derive(Clone, Copy, Debug, Default)]
 struct BlockState {
-    /// The transfer that may write, or none.
+    /// The transfer that may write the block, or [`NONE`].
     owner: u64,
-    /// The content, if it is known.
+    /// The content of the pages, if it is known.
     content: Option<u64>,
     /// The content that readers expect.
     wanted: Option<u64>,
 }
 
-/// A block: its state, and the lock of its pages. A thread that needs both takes the pages' lock
-/// first.
+/// A block: its state, and the lock of its pages. A thread that needs both locks takes the pages' lock first.
 #[derive(Debug, Default)]
 struct Block {
     state: Mutex<BlockState>,
     pages: RwLock<()>,
-    /// Whether its pages count as memory.
+    /// Whether the pages are counted as memory in use.
     is_backed: AtomicBool,
 }
 
-/// Why there is no arena.
+/// Why an arena cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum ArenaError {
-    /// It would be larger than the memory.
+    /// The arena would exceed the memory limit.
     #[error(
         "the KV arena needs {needed_bytes} bytes ({blocks} blocks of {block_bytes} bytes), but this process may use \
          {limit_bytes}"
@@ -97,16 +94,16 @@ pub struct Arena {
     geometry: Geometry,
     memory: MmapRaw,
     blocks: Vec<Block>,
-    /// Blocks whose pages may take memory; [`Arena::back`] counts them.
+    /// Maximum number of blocks whose pages take memory; [`Arena::back`] enforces it.
     max_backed: usize,
     num_backed: AtomicUsize,
 }
 
 impl Arena {
-    /// Maps the memory; pages are zero, and take memory when they are first written.
+    /// Maps the memory. Pages are zero, and take memory only when they are first written.
     ///
     /// # Errors
-    /// When it is larger than `limit_bytes`, or the system refuses.
+    /// The arena is larger than `limit_bytes`, or the system refuses.
     pub fn new(geometry: Geometry, limit_bytes: Option<u64>) -> Result<Self, ArenaError> {
         let (needed_bytes, blocks) = (geometry.total_bytes(), geometry.blocks());
         if let Some(limit_bytes) = limit_bytes.filter(|limit_bytes| needed_bytes > *limit_bytes) {
@@ -116,7 +113,7 @@ impl Arena {
         Self::map(geometry, blocks as usize)
     }
 
-    /// Maps address space for all blocks; as many may be written as fit into `limit_bytes`.
+    /// Maps address space for all blocks. Only as many blocks as fit into `limit_bytes` may be written.
     pub fn backed_as_used(geometry: Geometry, limit_bytes: Option<u64>) -> Result<Self, ArenaError> {
         let room = limit_bytes.map_or(u64::MAX, |limit_bytes| limit_bytes / geometry.block_bytes().max(1));
         Self::map(geometry, usize::try_from(room).unwrap_or(usize::MAX))
@@ -133,16 +130,16 @@ impl Arena {
         Ok(Self { geometry, memory: memory.into(), blocks: table, max_backed, num_backed: AtomicUsize::new(0) })
     }
 
-    /// Whether the pages of a block may take memory: they do already, or there is room for them.
+    /// Whether the pages of a block may take memory, because they do already or because there is room.
     ///
     /// # Panics
-    /// When there is no such block.
+    /// There is no such block.
     pub fn back(&self, block: u32) -> bool {
         let block = &self.blocks[block as usize];
         if block.is_backed.load(Ordering::Acquire) {
             return true;
         }
-        // Only one caller changes the flag, and it alone counts.
+        // Several callers may count the block; only the one that changes the flag leaves it counted.
         let has_room = self.num_backed.fetch_add(1, Ordering::AcqRel) < self.max_backed;
         if has_room && !block.is_backed.swap(true, Ordering::AcqRel) {
             return true;
@@ -151,7 +148,7 @@ impl Arena {
         has_room
     }
 
-    /// Why [`Arena::back`] refuses a block.
+    /// The error when [`Arena::back`] refuses a block.
     #[must_use]
     pub fn no_room(&self) -> TransferError {
         let room = self.max_backed as u64 * self.geometry.block_bytes();
@@ -164,17 +161,17 @@ impl Arena {
         TransferError::new(ErrorKind::Local, message)
     }
 
-    /// The sizes.
+    /// The sizes of the engine's KV.
     #[must_use]
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
     }
 
     /// The address of a page in this process, for libraries that read and write memory themselves. They must
-    /// keep to the owners of blocks.
+    /// respect the owners of blocks.
     ///
     /// # Panics
-    /// When there is no such page.
+    /// There is no such page.
     #[must_use]
     pub fn page_address(&self, rank: u32, region: u32, block: u32) -> usize {
         let span = Span { rank, region, block, offset: 0, bytes: self.geometry.page_bytes() };
@@ -185,35 +182,36 @@ impl Arena {
     /// The content of a block, if it is known.
     ///
     /// # Panics
-    /// When there is no such block.
+    /// There is no such block.
     #[must_use]
     pub fn content(&self, block: u32) -> Option<u64> {
         self.state(block).content
     }
 
-    /// Assigns a block to the transfer `owner`; its content is unknown from now on. The previous
-    /// owner begins no more copies; one in progress ends before anybody else gets the pages.
+    /// Assigns a block to the transfer `owner`. The content is unknown from now on. The previous owner starts no
+    /// more copies; a copy in progress ends before anyone else gets the pages.
     ///
     /// # Panics
-    /// When there is no such block, or `owner` is 0.
+    /// There is no such block, or `owner` is 0.
     pub fn claim(&self, block: u32, owner: u64) {
         assert_ne!(owner, NONE, "0 is not a transfer");
         *self.state(block) = BlockState { owner, content: None, wanted: None };
     }
 
-    /// Waits until no copy to or from a block's pages is in progress, for libraries that access
-    /// memory themselves: after [`Arena::claim`] only the owner starts new ones.
+    /// Waits until no copy to or from a block's pages is in progress, for libraries that access memory themselves.
+    /// After [`Arena::claim`], only the owner starts new copies.
     ///
     /// # Panics
-    /// When there is no such block.
+    /// There is no such block.
     pub fn settle(&self, block: u32) {
         drop(self.lock_mut(vec![block]));
     }
 
-    /// Takes a block from the transfer `owner`, if it still has it. With `content`, that is known from now on.
+    /// Takes a block from the transfer `owner`, if that still owns it. `content` is the block's content, if it is
+    /// known.
     ///
     /// # Panics
-    /// When there is no such block.
+    /// There is no such block.
     pub fn take_back(&self, block: u32, owner: u64, content: Option<u64>) {
         let mut state = self.state(block);
         if state.owner == owner {
@@ -221,37 +219,36 @@ impl Arena {
         }
     }
 
-    /// Whether the transfer `owner` still has this block.
+    /// Whether the transfer `owner` still owns this block.
     ///
     /// # Panics
-    /// When there is no such block.
+    /// There is no such block.
     #[must_use]
     pub fn is_owned(&self, block: u32, owner: u64) -> bool {
         self.state(block).owner == owner
     }
 
-    /// Takes a block from whatever transfer has it, for readers that expect `content`. Whether its pages have that; if
-    /// not, [`Arena::materialize`] writes it.
+    /// Takes a block from the transfer that owns it, for readers that expect `content`. Returns whether the pages
+    /// have this content; if not, [`Arena::materialize`] writes it.
     ///
     /// # Panics
-    /// When there is no such block.
+    /// There is no such block.
     pub fn want(&self, block: u32, content: u64) -> bool {
         let mut state = self.state(block);
         *state = BlockState { owner: NONE, wanted: Some(content), ..*state };
         state.content == Some(content)
     }
 
-    /// Writes the pattern that readers of a block expect into all its pages, unless it is already
-    /// there. Returns the content; none if the block is not, or no longer, for readers, or if there
-    /// is no room for its pages.
+    /// Writes the content that readers of a block expect into all its pages, unless it is there already. Returns
+    /// the content; `None` if the block is not for readers (any more), or if there is no room for its pages.
     ///
     /// # Panics
-    /// When there is no such block.
+    /// There is no such block.
     pub fn materialize(&self, block: u32) -> Option<u64> {
         let is_there = |state: &BlockState| state.content == state.wanted;
         let found = *self.state(block);
         if is_there(&found) {
-            // Readers of the same content are not waited for.
+            // Do not wait for readers of the same content.
             return found.content;
         }
         if !self.back(block) {
@@ -285,19 +282,20 @@ impl Arena {
         state.content
     }
 
-    /// [`Arena::want`] and [`Arena::materialize`] at once.
+    /// Calls [`Arena::want`] and [`Arena::materialize`].
     ///
     /// # Panics
-    /// When there is no such block.
+    /// There is no such block.
     pub fn fill(&self, block: u32, content: u64) {
         self.want(block, content);
         self.materialize(block);
     }
 
-    /// The offset, in its page, of the first byte of a span that is not of the pattern of `content`; none if all are.
+    /// The offset in its page of the first byte of a span that differs from the pattern of `content`; `None` if no
+    /// byte differs.
     ///
     /// # Panics
-    /// When there is no such span, or it does not consist of whole slices.
+    /// There is no such span, or the span does not consist of whole slices.
     #[must_use]
     pub fn first_wrong(&self, span: &Span, content: u64) -> Option<usize> {
         let head_bytes = self.head_bytes();
@@ -312,10 +310,10 @@ impl Arena {
         wrong.next()
     }
 
-    /// Changes a byte of a span of the transfer `owner`, as a fault.
+    /// Changes a byte of a span that the transfer `owner` owns, to inject a fault.
     ///
     /// # Panics
-    /// When there is no such span.
+    /// There is no such span.
     pub fn corrupt(&self, span: &Span, owner: u64) {
         self.with_spans_mut(owner, &[*span], |slices| {
             if let Some(byte) = slices.first_mut().and_then(|slice| slice.first_mut()) {
@@ -324,11 +322,11 @@ impl Arena {
         });
     }
 
-    /// Calls `send` with the bytes of the spans, in their order, if `is_right` of each block and its content. It must
-    /// not wait.
+    /// Calls `send` with the bytes of the spans, in their order, if `is_right` holds for each block and its
+    /// content. `send` must not block.
     ///
     /// # Panics
-    /// When there is no such span.
+    /// There is no such span.
     pub fn with_spans<R>(
         &self,
         spans: &[Span],
@@ -348,11 +346,11 @@ impl Arena {
         Some(send(&mut slices))
     }
 
-    /// Calls `receive` with the bytes of the spans, in their order, if the transfer `owner` has all their blocks. It
-    /// must not wait.
+    /// Calls `receive` with the bytes of the spans, in their order, if the transfer `owner` owns all their blocks.
+    /// `receive` must not block.
     ///
     /// # Panics
-    /// When there is no such span, or two of them overlap.
+    /// There is no such span, or two spans overlap.
     pub fn with_spans_mut<R>(
         &self,
         owner: u64,
@@ -369,7 +367,7 @@ impl Arena {
         for block in &pages.blocks {
             let mut state = self.state(*block);
             if state.owner != owner {
-                // Taken meanwhile: statements about its pages were true before this copy.
+                // The block was taken during the copy, so a content that was set in the meantime is wrong.
                 state.content = None;
             }
         }
@@ -387,7 +385,7 @@ impl Arena {
     }
 
     fn lock(&self, block: u32) -> RwLockReadGuard<'_, ()> {
-        // A panic leaves pages half written, but no state that is invalid.
+        // After a panic, pages may be half written, but no state is invalid.
         self.blocks[block as usize].pages.read().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -396,7 +394,7 @@ impl Arena {
         LockedPages { arena: self, _guards: blocks.iter().map(lock).collect(), blocks }
     }
 
-    /// The range of a span in the mapping.
+    /// The byte range of a span in the mapping.
     fn range(&self, span: &Span) -> std::ops::Range<usize> {
         assert!(span.is_within(&self.geometry), "there is no {span:?}");
         let start = self.geometry.page_offset(span.rank, span.region, span.block) as usize + span.offset as usize;
@@ -407,17 +405,16 @@ impl Arena {
     #[expect(unsafe_code, reason = "the mapping has no references of its own; locks of blocks guard its parts")]
     fn span<'a>(&'a self, _guard: &'a RwLockReadGuard<'_, ()>, span: &Span) -> &'a [u8] {
         let range = self.range(span);
-        // SAFETY: the range is in the mapping, which lives as long as `self`, is initialised, and
-        // is changed only under the write lock of its block; the read lock is held as long as the
-        // slice lives.
+        // SAFETY: the range is in the mapping, which lives as long as `self`, is initialised, and changes only
+        // under the write lock of its block. The read lock is held as long as the slice lives.
         unsafe { std::slice::from_raw_parts(self.memory.as_ptr().add(range.start), range.len()) }
     }
 }
 
-/// The write locks of the pages of some blocks: the right to change their bytes.
+/// Write locks of the pages of some blocks, which allow changes of their bytes.
 struct LockedPages<'a> {
     arena: &'a Arena,
-    /// The blocks, ascending.
+    /// The locked blocks, ascending.
     blocks: Vec<u32>,
     _guards: Vec<RwLockWriteGuard<'a, ()>>,
 }
@@ -426,7 +423,7 @@ impl LockedPages<'_> {
     /// The bytes of spans, in their order.
     ///
     /// # Panics
-    /// When a span is not of these blocks, or two of them overlap.
+    /// A span is in another block, or two spans overlap.
     #[expect(unsafe_code, reason = "the mapping has no references of its own; locks of blocks guard its parts")]
     fn spans_mut<'s>(&'s mut self, spans: &'s [Span]) -> impl Iterator<Item = &'s mut [u8]> {
         let arena = self.arena;
@@ -437,15 +434,15 @@ impl LockedPages<'_> {
         assert!(spans.iter().all(is_locked), "a span is of a block that is not locked");
         spans.iter().map(move |span| {
             let range = arena.range(span);
-            // SAFETY: the range is in the mapping, which lives as long as the arena. The write lock
-            // of its block, which `self` holds as long as the slices live, excludes slices of
-            // others; `self` is borrowed mutably, and the slices of this call do not overlap.
+            // SAFETY: the range is in the mapping, which lives as long as the arena. `self` holds the write lock of
+            // the block as long as the slices live, which excludes other slices. `self` is borrowed mutably, and
+            // the slices of this call do not overlap.
             unsafe { std::slice::from_raw_parts_mut(arena.memory.as_mut_ptr().add(range.start), range.len()) }
         })
     }
 }
 
-/// The blocks of some spans, ascending: locks are always taken in this order.
+/// The blocks of some spans, ascending. Locks are always taken in this order.
 fn blocks_of(spans: &[Span]) -> Vec<u32> {
     let mut blocks: Vec<u32> = spans.iter().map(|span| span.block).collect();
     blocks.sort_unstable();

@@ -1,8 +1,7 @@
-//! A measurement of a plane between two processes, compared with a plain stream of bytes between
-//! the same two.
+//! Measures a plane between two processes, and compares it with a plain stream of bytes between them.
 //!
-//! One process is the [`Responder`]: it holds a prompt of the measured size. The other one calls [`measure`], which
-//! reads the prompt and receives the plain stream in turn.
+//! One process is the [`Responder`], which holds a prompt of the measured size. The other one calls [`measure`],
+//! which reads the prompt and receives the plain stream alternately.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -17,24 +16,24 @@ use crate::plane::{BlockPair, Held, Hold, Peer, Plane, PlaneContext, PlaneEvent,
 use crate::statistics::{Direction, Moved};
 use crate::tcp::{TcpPlane, TcpSettings};
 
-/// The prompt's name.
+/// ID of the prompt.
 const REQUEST: &str = "kv-bench";
-/// The buffer of a plain stream.
+/// Buffer size of a plain stream.
 const PLAIN_BUFFER_BYTES: usize = 256 << 10;
 
-/// Size of one transfer.
+/// The size of one transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BenchSize {
-    /// Bytes of all pages.
+    /// Number of bytes in all pages.
     pub total_bytes: u64,
     pub page_bytes: u32,
 }
 
 impl BenchSize {
-    /// Sizes of an engine with that many pages: a layer's K and V in each block.
+    /// The geometry of an engine with this many bytes. Each block has a page for K and one for V of a single layer.
     ///
     /// # Errors
-    /// When the bytes are not an even number of pages.
+    /// The bytes are not an even number of pages.
     pub fn geometry(&self) -> Result<Geometry, TransferError> {
         let of_block = u64::from(self.page_bytes) * 2;
         let blocks = self.total_bytes.checked_div(of_block).unwrap_or(0);
@@ -59,10 +58,10 @@ impl BenchSize {
     }
 }
 
-/// Makes planes over TCP.
+/// A factory of TCP planes.
 #[must_use]
 pub fn tcp(settings: TcpSettings) -> PlaneFactory {
-    // The plain stream is no nicer, either.
+    // The plain stream has normal niceness too.
     let settings = TcpSettings { niceness: 0, ..settings };
     Arc::new(move |context| Ok(Box::new(TcpPlane::new(context, settings.clone())?) as Box<dyn Plane>))
 }
@@ -85,18 +84,17 @@ fn content(block: u32) -> u64 {
     pattern::mix(u64::from(block) + 1)
 }
 
-/// The side that is read from.
+/// The process that the other one reads from.
 pub struct Responder {
     plane: Box<dyn Plane>,
     plain_port: u16,
 }
 
 impl Responder {
-    /// Writes the pages, and listens: the plane at its factory's address, and plain streams at
-    /// `host` and `plain_port`.
+    /// Writes the pages, and listens: the plane at its factory's address, plain streams at `host` and `plain_port`.
     ///
     /// # Errors
-    /// When the sizes do not fit, the memory is too small, or an address cannot be used.
+    /// The sizes do not fit, the memory is too small, or an address cannot be used.
     pub fn start(
         size: BenchSize,
         (host, plain_port): (&str, u16),
@@ -117,7 +115,7 @@ impl Responder {
         plane.hold(Hold { request: REQUEST.to_owned(), blocks: held });
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                // A reader that disconnects ends its stream.
+                // A reader that disconnects only ends its stream.
                 _ = send_plain(stream, size.total_bytes);
             }
         });
@@ -140,7 +138,7 @@ impl Responder {
 fn send_plain(mut stream: TcpStream, bytes: u64) -> std::io::Result<()> {
     let buffer = vec![0x5a; PLAIN_BUFFER_BYTES];
     let mut go = [0];
-    // As many streams as the reader asks for, one after the other.
+    // The reader requests one stream after the other.
     while stream.read(&mut go)? == 1 {
         let mut left = bytes;
         while left > 0 {
@@ -155,19 +153,19 @@ fn send_plain(mut stream: TcpStream, bytes: u64) -> std::io::Result<()> {
 /// The times of one repetition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repetition {
-    /// The transfer as the plane reports it.
+    /// Sizes and times of the transfer, as the plane reports them.
     pub moved: Moved,
     /// From its start until its report.
     pub transfer_ns: u64,
-    /// The plain stream of the same bytes.
+    /// Time of the plain stream with the same number of bytes.
     pub plain_ns: u64,
 }
 
-/// Reads the prompt and the plain stream `repetitions` times, after one warm-up of each. Calls
-/// `after_each` with the measurement.
+/// Reads the prompt and the plain stream `repetitions` times, after one warm-up of each. Calls `after_each` with
+/// each repetition.
 ///
 /// # Errors
-/// When the responder cannot be reached, has other sizes, or a byte is wrong.
+/// The responder cannot be reached or has other sizes, or a byte is wrong.
 pub fn measure(
     size: BenchSize,
     (host, port, plain_port): (&str, u16, u16),
@@ -181,7 +179,7 @@ pub fn measure(
         *ring.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
         ring.1.notify_all();
     };
-    // Agents of NIXL that meet have different names, which contain the generation.
+    // NIXL agents that connect must have different names, which include the generation.
     let (mut plane, arena) = plane(size, 2, factory, memory_limit_bytes, Arc::new(wake))?;
     let lost = |error: std::io::Error| {
         TransferError::new(ErrorKind::PeerLost, format!("the plain stream from {host}:{plain_port} failed: {error}"))

@@ -2,32 +2,32 @@
 
 use std::fmt;
 
-/// The kind of a failure, as metrics and tests know it.
+/// The kind of a failure, for metrics and tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ErrorKind {
-    /// The peer's host is not on the list of allowed ones.
+    /// The peer's host is not an allowed one.
     NotAllowed,
-    /// The peer cannot be reached: no such host, nothing listens there.
+    /// The peer cannot be reached: the host is unknown, or nothing listens there.
     Unreachable,
-    /// The peer, or a fault, refuses.
+    /// The peer refuses, or a fault does.
     Refused,
-    /// The other side is not a peer of this plane, or of another version.
+    /// The other side does not speak this protocol and version.
     Protocol,
-    /// The layouts of both engines do not fit together.
+    /// The layouts of the two engines do not match.
     Mismatch,
-    /// The peer is another engine, or has been restarted since it computed the prompt.
+    /// The peer is another engine, or was restarted after it computed the prompt.
     Restarted,
-    /// The peer does not hold the blocks: never, no longer, or others.
+    /// The peer does not hold these blocks, or no longer.
     NotHeld,
     /// The connection broke.
     PeerLost,
     /// The deadline passed.
     TimedOut,
-    /// The bytes differ from the block's.
+    /// The bytes differ from the block's content.
     Corrupt,
-    /// This engine gave the transfer up.
+    /// This engine cancelled the transfer.
     Cancelled,
-    /// This engine cannot: a limit, or the system.
+    /// This engine has reached a limit, or its system refuses.
     Local,
 }
 
@@ -48,7 +48,7 @@ impl ErrorKind {
         Self::Local,
     ];
 
-    /// Its name in metrics and messages.
+    /// The name of the kind in metrics and messages.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -67,13 +67,13 @@ impl ErrorKind {
         }
     }
 
-    /// The kind of this number in messages.
+    /// The kind with this number in messages.
     #[must_use]
     pub fn from_code(code: u8) -> Option<Self> {
         Self::ALL.get(usize::from(code)).copied()
     }
 
-    /// Its number in messages.
+    /// The kind's number in messages.
     #[must_use]
     pub fn code(self) -> u8 {
         self as u8

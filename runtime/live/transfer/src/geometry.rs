@@ -3,47 +3,47 @@
 /// The order of the dimensions within a page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HeadOrder {
-    /// Heads, then tokens (vLLM's `HND`): the part of one head is contiguous.
+    /// Heads, then tokens (vLLM's `HND`): the bytes of one head are contiguous.
     #[default]
     HeadsFirst,
     /// Tokens, then heads (vLLM's `NHD`): pages cannot be split by heads.
     TokensFirst,
 }
 
-/// Shape of a memory's regions.
+/// What a region of memory contains.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Regions {
-    /// K or V of a layer.
+    /// K or V of one layer.
     #[default]
     Apart,
-    /// Both of a layer: for each head its K and its V (vLLM's `LBHNC`).
+    /// K and V of one layer, alternating by head (vLLM's `LBHNC`).
     Together,
-    /// A single vector per layer that both are derived from (MLA).
+    /// A latent vector of one layer, from which K and V are derived (MLA).
     Latent,
 }
 
 /// Settings of a [`Geometry`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GeometryInput {
-    /// Layers of the model.
+    /// Number of layers of the model.
     pub layers: u32,
-    /// KV heads of the model, over all ranks.
+    /// Number of KV heads of the model, over all ranks.
     pub kv_heads: u32,
     /// Bytes of one head's K, or V, in one block of one layer.
     pub slice_bytes: u32,
-    /// Tensor-parallel ranks.
+    /// Number of tensor-parallel ranks.
     pub ranks: u32,
-    /// Blocks, the null block included.
+    /// Number of blocks, including the null block.
     pub blocks: u32,
     pub block_tokens: u32,
-    /// The order within a page.
+    /// The order of dimensions within a page.
     pub order: HeadOrder,
     /// Whether K and V of a layer share a region.
     pub regions: Regions,
 }
 
 impl Regions {
-    /// Regions of a layer.
+    /// Number of regions per layer.
     const fn of_layer(self) -> u32 {
         match self {
             Self::Apart => 2,
@@ -51,7 +51,7 @@ impl Regions {
         }
     }
 
-    /// Slices of one head in a region.
+    /// Number of slices per head in a region.
     const fn slices(self) -> u32 {
         match self {
             Self::Apart | Self::Latent => 1,
@@ -59,7 +59,7 @@ impl Regions {
         }
     }
 
-    /// Part of a layer for each head, in messages.
+    /// What each head has in a layer, for messages.
     const fn of_head(self) -> &'static str {
         match self {
             Self::Apart | Self::Together => "K and V",
@@ -69,7 +69,7 @@ impl Regions {
 }
 
 impl GeometryInput {
-    /// The input for blocks of `block_bytes` over all layers, K and V, heads and ranks.
+    /// Sets the slice size so that blocks have `block_bytes` over all layers, K and V, heads and ranks.
     pub fn with_block_bytes(self, block_bytes: u64) -> Result<Self, GeometryError> {
         let GeometryInput { layers, kv_heads, regions, .. } = self;
         let of_head = u64::from(regions.of_layer() * regions.slices());
@@ -88,7 +88,7 @@ impl GeometryInput {
     }
 }
 
-/// Sizes that fit together.
+/// Valid sizes of an engine's KV.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     input: GeometryInput,
@@ -97,15 +97,15 @@ pub struct Geometry {
     page_bytes: u32,
 }
 
-/// Sizes that do not.
+/// Why sizes are invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GeometryError {
     #[error("invalid KV geometry: {field} is {value}, expected 1 to {most}")]
     Range {
-        /// The size.
+        /// Name of the size.
         field: &'static str,
         value: u32,
-        /// The largest value.
+        /// The maximum value.
         most: u32,
     },
     #[error("invalid KV geometry: {kv_heads} KV heads cannot be divided among {ranks} tensor-parallel ranks")]
@@ -119,9 +119,9 @@ pub enum GeometryError {
         block_bytes: u64,
         layers: u32,
         kv_heads: u32,
-        /// Part of each layer for a head.
+        /// What each head has in a layer.
         of_head: &'static str,
-        /// Slices of a block.
+        /// Number of slices in a block.
         slices: u64,
     },
     #[error("invalid KV geometry: a page must be smaller than 4 GiB")]
@@ -136,13 +136,13 @@ pub enum GeometryError {
 pub struct Mismatch {
     /// The property.
     pub field: &'static str,
-    /// Here.
+    /// The value of this engine.
     pub local: String,
-    /// At the peer.
+    /// The value of the peer.
     pub remote: String,
 }
 
-/// The common part of a page of a local rank and one of a remote rank.
+/// The part of a page that a local rank and a remote rank have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
     pub local_rank: u32,
@@ -151,7 +151,7 @@ pub struct Piece {
     pub local_offset: u32,
     /// Offset in the remote page.
     pub remote_offset: u32,
-    /// Length of the part.
+    /// Length of the part in bytes.
     pub bytes: u32,
 }
 
@@ -165,7 +165,7 @@ impl Geometry {
     /// Checks the sizes.
     ///
     /// # Errors
-    /// The first size that is invalid.
+    /// Some size is invalid; this is the first one.
     pub fn new(input: GeometryInput) -> Result<Self, GeometryError> {
         let GeometryInput { layers, kv_heads, slice_bytes, ranks, blocks, block_tokens, .. } = input;
         for (field, value, most) in [
@@ -193,61 +193,62 @@ impl Geometry {
         Ok(geometry)
     }
 
-    /// The settings.
+    /// The settings that these sizes follow from.
     #[must_use]
     pub fn input(&self) -> &GeometryInput {
         &self.input
     }
 
-    /// Regions of one rank: one for each layer, or K and V of each layer, region `2 * layer + (0 or 1)`.
+    /// Number of regions of one rank: one for each layer, or one for K and one for V of each layer. The latter have
+    /// index `2 * layer + (0 or 1)`.
     #[must_use]
     pub fn regions(&self) -> u32 {
         self.input.layers * self.input.regions.of_layer()
     }
 
-    /// Tensor-parallel ranks.
+    /// Number of tensor-parallel ranks.
     #[must_use]
     pub fn ranks(&self) -> u32 {
         self.input.ranks
     }
 
-    /// Blocks, the null block included.
+    /// Number of blocks, including the null block.
     #[must_use]
     pub fn blocks(&self) -> u32 {
         self.input.blocks
     }
 
-    /// KV heads in a page.
+    /// Number of KV heads in a page.
     #[must_use]
     pub fn heads_per_rank(&self) -> u32 {
         self.heads_per_rank
     }
 
-    /// The first KV head of a rank. With more ranks than heads several ranks have the same one.
+    /// The first KV head of a rank. If there are more ranks than heads, several ranks have the same head.
     #[must_use]
     pub fn first_head(&self, rank: u32) -> u32 {
         (u64::from(rank) * u64::from(self.input.kv_heads) / u64::from(self.input.ranks)) as u32
     }
 
-    /// Bytes of a head in a page.
+    /// Bytes per head in a page.
     #[must_use]
     pub fn head_bytes(&self) -> u32 {
         self.head_bytes
     }
 
-    /// Bytes of a page: one block in one region of one rank.
+    /// Bytes per page: one block in one region of one rank.
     #[must_use]
     pub fn page_bytes(&self) -> u32 {
         self.page_bytes
     }
 
-    /// Pages of a block, over all regions and ranks.
+    /// Number of pages of a block, over all regions and ranks.
     #[must_use]
     pub fn pages_per_block(&self) -> u32 {
         self.regions() * self.input.ranks
     }
 
-    /// Bytes of a block in all memories.
+    /// Bytes per block, over all regions and ranks.
     #[must_use]
     pub fn block_bytes(&self) -> u64 {
         u64::from(self.page_bytes) * u64::from(self.pages_per_block())
@@ -258,20 +259,20 @@ impl Geometry {
         u64::from(self.page_bytes) * u64::from(self.input.blocks)
     }
 
-    /// Bytes of all memories.
+    /// Bytes of all pages.
     #[must_use]
     pub fn total_bytes(&self) -> u64 {
         self.region_bytes() * u64::from(self.pages_per_block())
     }
 
-    /// Offset of a page in the arena: ranks outermost, then regions, then blocks.
+    /// Offset of a page in the arena, which is ordered by rank, then by region, then by block.
     #[must_use]
     pub fn page_offset(&self, rank: u32, region: u32, block: u32) -> u64 {
         let region = u64::from(rank) * u64::from(self.regions()) + u64::from(region);
         region * self.region_bytes() + u64::from(block) * u64::from(self.page_bytes)
     }
 
-    /// A number for everything that two engines must agree on, whatever their ranks and number of blocks.
+    /// A hash of all properties that must be equal in two engines. Ranks and numbers of blocks may differ.
     #[must_use]
     pub fn layout_hash(&self) -> u64 {
         let GeometryInput { layers, kv_heads, slice_bytes, block_tokens, order, regions, .. } = self.input;
@@ -314,7 +315,7 @@ impl Geometry {
             let first = self.first_head(local_rank);
             let mut head = first;
             while head < first + self.heads_per_rank {
-                // Among the ranks with the same head, the one with the same place among its copies.
+                // Of the ranks with the same head, take the one with the same index among the copies.
                 let remote_rank = remote.rank_with(head, local_rank, local.ranks);
                 let remote_first = remote.first_head(remote_rank);
                 let end = (remote_first + remote.heads_per_rank).min(first + self.heads_per_rank);
@@ -331,7 +332,7 @@ impl Geometry {
         Ok(pieces)
     }
 
-    /// A rank that has this head; among several, one that spreads the `readers`.
+    /// A rank that has this head. If there are several, `readers` are spread over them.
     fn rank_with(&self, head: u32, reader: u32, readers: u32) -> u32 {
         let GeometryInput { kv_heads, ranks, .. } = self.input;
         if ranks <= kv_heads {

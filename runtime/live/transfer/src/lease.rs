@@ -1,38 +1,37 @@
-//! Leases of finished prompts whose blocks wait for their readers.
+//! Leases of finished prompts, whose blocks wait for readers.
 //!
-//! The notices are those of vLLM's NIXL connector: `REQUEST:READERS` after a read, one from each
-//! reader, and `HB:REQUEST,REQUEST` from readers that still wait. Engines without transfers send
-//! the bare name.
+//! The notices are those of vLLM's NIXL connector: `REQUEST:READERS` from each reader after its read, and
+//! `HB:REQUEST,REQUEST` from readers that still wait. Engines that move no bytes send only the request's ID.
 
 use std::collections::{BTreeSet, HashMap};
 
-/// Content of a peer's notice.
+/// A peer's notice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice<'a> {
     /// One of several readers has read a prompt.
     Read {
-        /// The request's name.
+        /// ID of the request.
         request: &'a str,
         /// Total number of readers, if the notice states it.
         readers: Option<u32>,
     },
-    /// Readers still want these prompts.
+    /// Readers still wait for these prompts.
     Heartbeat(Vec<&'a str>),
-    /// A reader wants the blocks to be written, with this registration.
+    /// A reader asks, with this registration, for the blocks to be written.
     PushRegistration(&'a [u8]),
-    /// Neither.
+    /// Any other notice.
     Unknown,
 }
 
-/// Opens a heartbeat.
+/// Prefix of a heartbeat.
 const HEARTBEAT: &str = "HB:";
-/// Opens the registration of a push.
+/// Prefix of a push registration.
 const PUSH_REGISTRATION: &[u8] = b"PUSH_REG:";
-/// No prompt has more readers: a larger number is another's mistake.
+/// Maximum number of readers of a prompt; a notice with a larger number is invalid.
 const MAX_READERS: u32 = 65_536;
 
 impl<'a> Notice<'a> {
-    /// Reads a notice.
+    /// Parses a notice.
     #[must_use]
     pub fn parse(bytes: &'a [u8]) -> Self {
         if let Some(registration) = bytes.strip_prefix(PUSH_REGISTRATION) {
@@ -54,20 +53,20 @@ impl<'a> Notice<'a> {
         }
     }
 
-    /// The text of a read by one of `readers`.
+    /// Encodes the notice of a read by one of `readers`.
     #[must_use]
     pub fn read(request: &str, readers: u32) -> Vec<u8> {
         format!("{request}:{readers}").into_bytes()
     }
 
-    /// The text of a heartbeat.
+    /// Encodes a heartbeat.
     #[must_use]
     pub fn heartbeat<'b>(requests: impl IntoIterator<Item = &'b str>) -> Vec<u8> {
         let requests: Vec<_> = requests.into_iter().collect();
         format!("{HEARTBEAT}{}", requests.join(",")).into_bytes()
     }
 
-    /// The text of a registration for a push.
+    /// Encodes a push registration.
     #[must_use]
     pub fn push_registration(registration: &[u8]) -> Vec<u8> {
         [PUSH_REGISTRATION, registration].concat()
@@ -83,49 +82,48 @@ struct Lease<T> {
 
 #[derive(Debug, PartialEq, Eq)]
 pub enum NoticeEffect<T> {
-    /// The last reader is done: the blocks are free.
-    /// The request's name, and the item of its lease.
+    /// The last reader is done, so the blocks are free. The ID of the request, and the item of its lease.
     Released(String, T),
-    /// Other readers are still to come.
+    /// More readers are expected.
     Counted,
-    /// The number of extended leases.
+    /// Leases were extended; the number of them.
     Extended(u32),
-    /// A prompt that is not held, or no longer: a duplicate, or one whose lease has ended.
+    /// The prompt is not held, or no longer: the notice is a duplicate, or the lease has ended.
     NotHeld,
-    /// Not for leases.
+    /// The notice does not concern leases.
     None,
 }
 
-/// Finished prompts by their requests' names, and the ends of their leases.
+/// Finished prompts by their requests' IDs, and the ends of their leases.
 #[derive(Debug)]
 pub struct LeaseTable<T> {
     leases: HashMap<String, Lease<T>>,
-    /// Ends of the leases with the names of their requests, earliest first.
+    /// End and request ID of each lease, earliest first.
     ends: BTreeSet<(u64, String)>,
     lease_ns: u64,
     extension_ns: u64,
 }
 
 impl<T> LeaseTable<T> {
-    /// A table without leases, which last `lease_ns` from the start, and `extension_ns` from each heartbeat.
+    /// An empty table. Leases last `lease_ns` from their start, and at least `extension_ns` from each heartbeat.
     #[must_use]
     pub fn new(lease_ns: u64, extension_ns: u64) -> Self {
         Self { leases: HashMap::new(), ends: BTreeSet::new(), lease_ns, extension_ns }
     }
 
-    /// Prompts held.
+    /// Number of held prompts.
     #[must_use]
     pub fn len(&self) -> usize {
         self.leases.len()
     }
 
-    /// Whether none is.
+    /// Whether no prompt is held.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.leases.is_empty()
     }
 
-    /// Begins a lease. The one that had this name before, if any, is returned: its blocks are free.
+    /// Begins a lease. If this ID has a lease already, that ends, and its item is returned: its blocks are free.
     pub fn hold(&mut self, request: &str, item: T, now_ns: u64) -> Option<T> {
         let before = self.remove(request);
         let until_ns = now_ns.saturating_add(self.lease_ns);
@@ -134,20 +132,20 @@ impl<T> LeaseTable<T> {
         before
     }
 
-    /// The item of a prompt that is held.
+    /// The item of a held prompt.
     #[must_use]
     pub fn get(&self, request: &str) -> Option<&T> {
         self.leases.get(request).map(|lease| &lease.item)
     }
 
-    /// Ends a lease.
+    /// Ends a lease and returns its item.
     pub fn remove(&mut self, request: &str) -> Option<T> {
         let (name, lease) = self.leases.remove_entry(request)?;
         self.ends.remove(&(lease.until_ns, name));
         Some(lease.item)
     }
 
-    /// Ends all leases; their items by name.
+    /// Ends all leases and returns their items, by request ID.
     pub fn remove_all(&mut self) -> Vec<(String, T)> {
         self.ends.clear();
         let mut all: Vec<_> = self.leases.drain().map(|(request, lease)| (request, lease.item)).collect();
@@ -169,7 +167,7 @@ impl<T> LeaseTable<T> {
     }
 
     fn read(&mut self, request: &str, readers: Option<u32>) -> NoticeEffect<T> {
-        // A name may end like a count.
+        // A request ID may end like a count.
         if let Some(readers) = readers {
             let whole = format!("{request}:{readers}");
             if !self.leases.contains_key(request) && self.leases.contains_key(&whole) {
@@ -187,7 +185,7 @@ impl<T> LeaseTable<T> {
         }
     }
 
-    /// A heartbeat never shortens a lease.
+    /// Extends a lease; a heartbeat never shortens one.
     fn extend(&mut self, request: &str, until_ns: u64) -> bool {
         let Some(lease) = self.leases.get_mut(request) else { return false };
         if until_ns > lease.until_ns {
@@ -198,7 +196,7 @@ impl<T> LeaseTable<T> {
         true
     }
 
-    /// Ends the expired leases, oldest first.
+    /// Ends the expired leases and returns their items, oldest first.
     pub fn expire(&mut self, now_ns: u64) -> Vec<(String, T)> {
         let mut expired = Vec::new();
         while self.ends.first().is_some_and(|(until_ns, _)| *until_ns <= now_ns) {

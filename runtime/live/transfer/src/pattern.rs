@@ -1,14 +1,14 @@
 //! The content of KV pages.
 //!
-//! A slice, which is one head's K or V in one block of one layer, is a sequence of little-endian 64-bit words. The
-//! first one follows from the block's content, the region and the head; each later one is larger by [`STEP`]. So a
-//! slice that is missing, stale, displaced or from another block differs in every word, and any word
-//! can be checked by itself.
+//! A slice is one head's K or V in one block of one layer. It is a sequence of little-endian 64-bit words. The
+//! first word is computed from the block's content, the region and the head; each further word is larger by
+//! [`STEP`]. So a slice that is missing, stale, displaced or from another block differs in every word, and each
+//! word can be verified by itself.
 
-/// The difference between two words: odd, so that no word of a slice comes twice.
+/// The difference between consecutive words. It is odd, so that no word of a slice occurs twice.
 pub const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// A bijection that spreads each bit over the word (the finalizer of SplitMix64).
+/// A bijection in which each input bit affects all output bits (the finalizer of SplitMix64).
 #[must_use]
 pub fn mix(value: u64) -> u64 {
     let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -22,7 +22,7 @@ pub fn first_word(content: u64, region: u32, head: u32) -> u64 {
     mix(content ^ mix(u64::from(region) << 32 | u64::from(head) | 1 << 63))
 }
 
-/// The content of a block, derived from the previous block's and its own tokens.
+/// The content of a block, computed from the previous block's content and the block's tokens.
 #[must_use]
 pub fn chain(parent: u64, tokens: &[u32]) -> u64 {
     tokens.iter().fold(mix(parent ^ STEP), |state, token| mix(state ^ u64::from(*token).wrapping_add(STEP)))
@@ -41,7 +41,7 @@ pub fn fill(slice: &mut [u8], first_word: u64) {
     rest.copy_from_slice(&word.to_le_bytes()[..len]);
 }
 
-/// The offset of the first wrong byte of a slice, whose bytes begin `offset` bytes into it; none if all are right.
+/// The offset of the first wrong byte in a slice; `None` if all bytes are right.
 #[must_use]
 pub fn first_wrong(slice: &[u8], first_word: u64) -> Option<usize> {
     let mut word = first_word;
@@ -50,7 +50,7 @@ pub fn first_wrong(slice: &[u8], first_word: u64) -> Option<usize> {
     for bytes in &mut words {
         let mut found = [0; 8];
         found.copy_from_slice(bytes);
-        // Without a branch for each word, so that the compiler can take several at once.
+        // No branch for each word, so that the compiler can process several at once.
         difference |= u64::from_le_bytes(found) ^ word;
         word = word.wrapping_add(STEP);
     }
@@ -84,7 +84,7 @@ mod tests {
         }
     }
 
-    /// Pages of another block, layer or head, and zeroes, are wrong from their first bytes on.
+    /// Zeroes, and pages of another block, layer or head, are wrong from the first bytes on.
     #[test]
     fn contents_differ_by_block_region_and_head() {
         let words = [(1, 0, 0), (2, 0, 0), (1, 1, 0), (1, 0, 1), (0, 0, 0)]

@@ -1,9 +1,9 @@
 //! The interface between engines and the rendezvous of prefill and decode engines.
 //!
-//! Without a rendezvous a decode engine gets its request after the prefill engine's answer, which
-//! names the place of the KV. With one, both get their requests at once, in any order, and meet in
-//! a **room** of the prefill engine: the decode engine waits there until the prompt is finished,
-//! and gets its **description**, the same parameters as in the answer.
+//! Without a rendezvous, a decode engine gets its request after the prefill engine's answer, which says where the
+//! KV is. With a rendezvous, both get their requests in any order, and meet in a **room** of the prefill engine:
+//! the decode engine waits there until the prompt is finished, and gets its **description**, which has the same
+//! parameters as the answer.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use crate::error::TransferError;
 use crate::plane::{Peer, Wake};
 
-/// The name of one request among all that prefill and decode engines share.
+/// Identifies a request at both the prefill engine and the decode engine.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Room {
     /// Dynamo's and SGLang's `bootstrap_room`.
@@ -32,11 +32,11 @@ impl fmt::Display for Room {
 /// Where a decode engine meets the prefill engine of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Meeting {
-    /// Host of the prefill worker's bootstrap address, which the caller allows.
+    /// Host of the prefill worker's bootstrap address, which the caller must have allowed.
     pub host: String,
     pub port: u16,
     pub room: Room,
-    /// The engine of the worker, if the request names it.
+    /// ID of the worker's engine, if the request has it.
     pub engine_id: Option<String>,
 }
 
@@ -46,67 +46,66 @@ impl fmt::Display for Meeting {
     }
 }
 
-/// The place of a finished prompt's KV, otherwise given in `kv_transfer_params`.
+/// Where a finished prompt's KV is. Without a rendezvous, `kv_transfer_params` contain this.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Description {
-    /// The engine that holds it. Whoever gets a description decides whether to connect to it.
+    /// The engine that holds the KV. The receiver of the description decides whether to connect to it.
     pub peer: Peer,
-    /// That engine's name for the request.
+    /// That engine's ID of the request.
     pub request: String,
-    /// Its blocks by KV-cache group, in the order of the prompt.
+    /// That engine's blocks by KV-cache group, in the order of the prompt.
     pub blocks: Vec<Vec<u32>>,
-    /// Whether it writes them, instead of being read.
+    /// Whether that engine writes the blocks, instead of being read.
     pub is_pushed: bool,
 }
 
-/// News of a rendezvous.
+/// An event of a rendezvous.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RendezvousEvent {
     /// The prefill engine has finished the prompt.
     Met {
-        /// The caller's number.
+        /// The caller's number of the wait.
         id: u64,
-        /// The place of the KV; none if the prefill engine does not name it.
+        /// Where the KV is; `None` if the prefill engine does not say.
         description: Option<Description>,
     },
-    /// The engines do not meet.
+    /// The engines do not meet, or not in time.
     Missed {
-        /// The caller's number.
+        /// The caller's number of the wait.
         id: u64,
-        /// Names the peer and the cause.
+        /// The error, which names the peer and the cause.
         error: TransferError,
     },
-    /// A decode engine that sends no notice has arrived for this request: its KV is no longer
-    /// needed.
+    /// A decode engine has got this request's prompt and will send no notice: the KV is no longer needed.
     Taken {
-        /// The name of the request.
+        /// ID of the request.
         request: String,
     },
-    /// No decode engine came for this request in time.
+    /// No decode engine has fetched this request's prompt in time.
     Expired {
-        /// The name of the request.
+        /// ID of the request.
         request: String,
-        /// Names the room and the time.
+        /// A message with the room and the time.
         message: String,
     },
 }
 
-/// Rendezvous of one engine with its peers. No method waits for the network.
+/// The rendezvous of one engine with its peers. No method waits for the network.
 pub trait Rendezvous: Send {
-    /// A request for a room has reached this engine, which will compute its prompt.
+    /// Opens a room, whose request has reached this engine, which will compute its prompt.
     fn open(&mut self, room: &Room);
 
-    /// The prompt is finished: a decode engine that comes to the room gets the description.
+    /// Completes a room, whose prompt is finished: its decode engine gets the description.
     fn complete(&mut self, room: Room, description: Description);
 
-    /// The request of a room has ended without its prompt. Rooms that are not open are ignored.
+    /// Closes a room, whose request has ended without a finished prompt. Rooms that are not open are ignored.
     fn close(&mut self, room: &Room);
 
-    /// Goes to a room; ends with [`RendezvousEvent::Met`] or [`RendezvousEvent::Missed`], the latter at the timeout at
-    /// the latest.
+    /// Starts to wait in a room. The wait ends with [`RendezvousEvent::Met`] or, at the timeout at the latest, with
+    /// [`RendezvousEvent::Missed`].
     fn join(&mut self, id: u64, meeting: Meeting);
 
-    /// Leaves a room: there is no event.
+    /// Ends a wait, without an event.
     fn leave(&mut self, id: u64);
 
     /// Takes the events since the last call.
@@ -116,14 +115,14 @@ pub trait Rendezvous: Send {
 /// Whether an engine may connect to a host that a peer has named.
 pub type HostFilter = Arc<dyn Fn(&str) -> bool + Send + Sync>;
 
-/// The engine of a rendezvous.
+/// The engine that a rendezvous is made for.
 #[derive(Clone)]
 pub struct RendezvousContext {
-    /// Name of the engine among its peers.
+    /// ID of the engine among its peers.
     pub engine_id: String,
-    /// Number of the engine within its process and frontend.
+    /// Rank of the engine.
     pub rank: u16,
-    /// Hosts that it may connect to.
+    /// Decides which hosts the engine may connect to.
     pub allows: HostFilter,
     /// Called when there are events.
     pub wake: Wake,

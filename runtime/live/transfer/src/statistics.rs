@@ -4,56 +4,57 @@ use std::collections::BTreeMap;
 
 use crate::error::ErrorKind;
 
-/// The direction of the bytes.
+/// The direction in which bytes are moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// From the peer, which holds the blocks.
+    /// From the peer, which holds the blocks, to this engine.
     Read,
-    /// To the peer, which expects them.
+    /// From this engine to the peer, which expects the blocks.
     Write,
 }
 
 /// The size and times of a complete transfer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moved {
-    /// Bytes of pages.
+    /// Number of bytes in the moved pages.
     pub bytes: u64,
-    /// Pages, or parts of pages.
+    /// Number of pages, or parts of pages.
     pub pages: u64,
-    /// From the start to the first requested page, without `connect_ns`.
+    /// Time from the start to the request of the first page, without `connect_ns`.
     pub queue_ns: u64,
-    /// Spent on a new connection.
+    /// Time spent on a new connection.
     pub connect_ns: u64,
-    /// From the first requested page to the last checked one.
+    /// Time from the request of the first page to the check of the last one.
     pub move_ns: u64,
 }
 
-/// Totals of one peer.
+/// Totals of the transfers with one peer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PeerStatistics {
-    /// Complete transfers that this engine started.
+    /// Number of complete transfers that this engine started.
     pub transfers: u64,
-    /// Bytes that came from the peer in transfers of either side.
+    /// Bytes received from the peer, in transfers of either side.
     pub received_bytes: u64,
-    /// Bytes that went to it.
+    /// Bytes sent to the peer.
     pub sent_bytes: u64,
-    /// Pages, or parts of pages, that came.
+    /// Pages, or parts of pages, that were received.
     pub received_pages: u64,
-    /// Pages, or parts of pages, that went.
+    /// Pages, or parts of pages, that were sent.
     pub sent_pages: u64,
-    /// Time that complete transfers waited for a stream, in nanoseconds.
+    /// Time that complete transfers waited for a connection, in nanoseconds.
     pub queue_ns: u64,
-    /// Time that they spent on new connections.
+    /// Time that complete transfers spent on new connections, in nanoseconds.
     pub connect_ns: u64,
-    /// Time that their pages took.
+    /// Time that complete transfers moved pages, in nanoseconds.
     pub move_ns: u64,
-    /// Notices that went to the peer.
+    /// Number of notices sent to the peer.
     pub notices: u64,
-    /// Failures by their kind.
+    /// Number of failures, by their kind.
     pub failures: BTreeMap<ErrorKind, u64>,
 }
 
-/// Peers beyond this number are counted together, as `other`: names come from requests.
+/// Maximum number of peers that are counted separately; further ones are counted as `other`, because requests name
+/// peers.
 const MAX_PEERS: usize = 128;
 
 /// Totals of a plane.
@@ -63,7 +64,7 @@ pub struct Statistics {
 }
 
 impl Statistics {
-    /// The totals of a peer, to be added to.
+    /// The totals of a peer.
     pub fn peer(&mut self, name: &str) -> &mut PeerStatistics {
         let is_known = self.peers.contains_key(name);
         let name = if is_known || self.peers.len() < MAX_PEERS { name } else { "other" };
@@ -90,12 +91,11 @@ impl Statistics {
         *pages += moved.pages;
     }
 
-    /// Counts a failure.
     pub fn fail(&mut self, peer: &str, kind: ErrorKind) {
         *self.peer(peer).failures.entry(kind).or_default() += 1;
     }
 
-    /// The sum of both.
+    /// Adds the totals of both.
     #[must_use]
     pub fn plus(&self, other: &Self) -> Self {
         let mut sum = self.clone();

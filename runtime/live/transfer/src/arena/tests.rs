@@ -54,7 +54,7 @@ fn only_the_owner_writes() {
     assert_eq!(write(9, &[page(0, 0, 1)]), None, "a filled block has no owner");
 }
 
-/// All this is done by the thread of the engine, in the midst of a copy: it would wait for itself here.
+/// The engine's thread makes these calls during a copy; if one of them waited for the copy, this test would hang.
 #[test]
 fn states_change_while_pages_are_copied() {
     let arena = Arena::new(geometry(4), None).expect("it is small");
@@ -71,7 +71,7 @@ fn states_change_while_pages_are_copied() {
         arena.take_back(2, 7, Some(5));
     });
     assert_eq!(copied, Some(()));
-    // Whatever was recorded for a page meanwhile, it has bytes of the copy.
+    // Whatever was recorded during the copy, the pages have the copied bytes.
     assert_eq!(arena.content(2), None);
     assert_eq!((arena.materialize(1), arena.materialize(2)), (Some(6), Some(5)));
     for (block, content) in [(1, 6), (2, 5)] {
@@ -89,7 +89,7 @@ fn states_change_while_pages_are_copied() {
     assert_eq!((sent, arena.content(1)), (Some(()), None));
 }
 
-/// Ends threads, also where an assertion fails.
+/// Ends the threads, even if an assertion fails.
 struct SetOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for SetOnDrop<'_> {
@@ -98,7 +98,7 @@ impl Drop for SetOnDrop<'_> {
     }
 }
 
-/// A pattern that is being written when its block gets another one is not taken for that.
+/// If a block gets another pattern while one is written, the written one does not count as the new one.
 #[test]
 fn the_last_pattern_that_is_wanted_is_the_one_that_is_there() {
     let arena = Arena::new(geometry(2), None).expect("it is small");
@@ -156,7 +156,7 @@ fn an_arena_takes_memory_for_blocks_in_use_only() {
     assert!(arena.back(7) && arena.back(999) && arena.back(7));
     arena.want(8, 5);
     assert_eq!(arena.materialize(8), Some(5));
-    // There is no room for a fourth one, however often it is asked for.
+    // There is no room for a fourth block, even after several requests.
     arena.want(9, 5);
     assert_eq!((arena.materialize(9), arena.back(9), arena.back(9)), (None, false, false));
     assert!(arena.back(999), "what has memory keeps it");

@@ -85,7 +85,7 @@ impl Rendezvous for EngineRendezvous {
         for event in self.inbox.take() {
             match &event {
                 RendezvousEvent::Met { id, .. } | RendezvousEvent::Missed { id, .. } => {
-                    // A side that has left no longer waits.
+                    // The event is dropped if the request has left the room.
                     if self.joins.remove(id).is_some() {
                         events.push(event);
                     }

@@ -1,4 +1,4 @@
-//! HTTP between workers: the server of a bootstrap port, and a client that asks one.
+//! HTTP between workers: the server at a bootstrap port, and a client.
 
 use std::net::TcpListener as BoundListener;
 use std::sync::Arc;
@@ -21,14 +21,14 @@ use tokio::time::{sleep, timeout};
 use crate::bootstrap::listen::ACCEPT_PAUSE;
 use crate::bootstrap::peer::{Place, Reply};
 
-/// Connections at once; further ones wait.
+/// Maximum number of connections; further ones wait.
 const MAX_CONNECTIONS: usize = 256;
-/// Time for a request and its answer.
+/// Time limit of a request and its answer.
 const CONNECTION_TIME: Duration = Duration::from_secs(10);
-/// Longest request and answer.
+/// Maximum length of a request and of an answer.
 pub(crate) const MAX_BODY_BYTES: usize = 4 << 20;
 
-/// Answers at a bootstrap port as long as its runtime exists.
+/// Serves HTTP at a bootstrap port as long as the runtime exists.
 pub(crate) async fn accept_http(listener: BoundListener, routes: Router) {
     let listener = match TcpListener::from_std(listener) {
         Ok(listener) => listener,
@@ -44,7 +44,7 @@ pub(crate) async fn accept_http(listener: BoundListener, routes: Router) {
                 tokio::spawn(async move {
                     let mut answers = server::Builder::new();
                     answers.keep_alive(false);
-                    // Failures here are caused by the client, who sees them.
+                    // The client causes these failures and sees them.
                     _ = timeout(CONNECTION_TIME, answers.serve_connection(TokioIo::new(stream), service)).await;
                     drop(place);
                 });
@@ -57,7 +57,7 @@ pub(crate) async fn accept_http(listener: BoundListener, routes: Router) {
     }
 }
 
-/// Sends a request to a bootstrap port. An answer of "not yet" has status 404 or 503.
+/// Sends a request to a bootstrap port. Status 404 or 503 means that the answer is not known yet.
 pub(crate) async fn send_request(place: &Place, method: Method, path: &str, body: Option<String>) -> Reply<Vec<u8>> {
     let stream = match place.connect().await {
         Reply::Answer(stream) => stream,
@@ -79,7 +79,7 @@ pub(crate) async fn send_request(place: &Place, method: Method, path: &str, body
     }
 }
 
-/// The beginning of another process's message.
+/// The beginning of a text from another process.
 fn excerpt(text: &[u8]) -> String {
     String::from_utf8_lossy(text).chars().take(200).collect()
 }

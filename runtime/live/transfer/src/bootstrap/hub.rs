@@ -13,13 +13,12 @@ use crate::bootstrap::listen::accept_rooms;
 use crate::bootstrap::shared::{Inbox, Shared};
 use crate::bootstrap::{Protocol, RendezvousSettings, mooncake, sglang};
 
-/// The engines' common part.
 pub(crate) struct Hub {
     pub(crate) shared: Arc<Shared>,
-    /// Ports of rooms, by the engines' numbers.
+    /// Ports of the rooms, by the engines' ranks.
     ports: HashMap<u16, u16>,
     handle: Handle,
-    /// Taken when it is dropped.
+    /// Taken on drop.
     runtime: Option<Runtime>,
 }
 
@@ -68,12 +67,12 @@ impl Hub {
         Ok(())
     }
 
-    /// Runs a task on the thread of all engines.
+    /// Runs a task on the thread that all engines share.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
         self.handle.spawn(task).abort_handle()
     }
 
-    /// An engine serves from now on.
+    /// Records that an engine serves.
     pub(crate) fn add(&self, rank: u16, engine_id: &str, inbox: Arc<Inbox>) {
         self.shared.add(rank, inbox);
         let Some(port) = self.ports.get(&rank) else { return };
@@ -84,7 +83,7 @@ impl Hub {
         }
     }
 
-    /// An engine serves no longer.
+    /// Records that an engine no longer serves.
     pub(crate) fn remove(&self, rank: u16, inbox: &Arc<Inbox>) {
         self.shared.remove(rank, inbox);
     }
@@ -93,13 +92,13 @@ impl Hub {
 impl Drop for Hub {
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
-            // Waiting is not allowed on threads of other runtimes, and nothing here needs an end.
+            // Blocking is not allowed on threads of other runtimes, and no task needs to end.
             runtime.shutdown_background();
         }
     }
 }
 
-/// The port of an engine; 0 is any.
+/// The port of an engine, or 0 for any free port.
 fn numbered(port: u16, rank: u16) -> Result<u16, TransferError> {
     if port == 0 {
         return Ok(0);

@@ -1,4 +1,4 @@
-//! The decode engine's side: it finds the prefill engine of a request, and waits in the room.
+//! The decode engine's side: it finds the prefill engine of a request and waits in the room.
 
 use std::io;
 use std::time::Duration;
@@ -13,10 +13,10 @@ use crate::bootstrap::shared::{Inbox, Shared};
 use crate::bootstrap::wire::{self, WireError};
 use crate::bootstrap::{Protocol, mooncake, sglang};
 
-/// Time for a description that has begun to come.
+/// Time limit for the rest of a description, once it has begun to arrive.
 const LAST_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Goes to the room of a request, and returns the place of its KV, if the prefill engine names it.
+/// Waits in the room of a request, and returns where the KV is, if the prefill engine says so.
 pub(crate) async fn meet(
     shared: &Shared,
     inbox: &Inbox,
@@ -92,10 +92,10 @@ enum BodyError {
     Wire(#[from] WireError),
 }
 
-/// The body of an envelope; `None` if the peer has closed instead.
+/// Reads the body of an envelope; `None` if the peer closes the connection instead.
 async fn read_body(stream: &mut TcpStream) -> Result<Option<Vec<u8>>, BodyError> {
     let mut envelope = [0; wire::ENVELOPE_BYTES];
-    // Dynamo's closes the connection, with or without having read the message.
+    // A Dynamo engine closes the connection, whether or not it has read the message.
     match stream.read(&mut envelope[..1]).await {
         Ok(0) | Err(_) => return Ok(None),
         Ok(_) => {}

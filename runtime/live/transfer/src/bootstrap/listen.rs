@@ -1,4 +1,4 @@
-//! The port of rooms: decode engines come, and wait for their prompts.
+//! The port of rooms, where decode engines connect and wait for their prompts.
 
 use std::io;
 use std::net::TcpListener as BoundListener;
@@ -15,13 +15,13 @@ use crate::bootstrap::rooms::{Entered, Prompt};
 use crate::bootstrap::shared::Shared;
 use crate::bootstrap::wire::{self, RoomKind, WireError};
 
-/// Decode engines at one port at once; more are refused.
+/// Maximum number of decode engines at one port; more are refused.
 const MAX_CONNECTIONS: usize = 4096;
-/// How long a decode engine may take to name its room, or to take its description.
+/// Time limit for a decode engine to name its room, and to take its description.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How much longer than itself a decode engine is waited for, so that its own deadline comes first.
+/// How much longer than its own deadline a decode engine may stay connected, so that its deadline comes first.
 const GRACE: Duration = Duration::from_secs(1);
-/// Pause of a listener that cannot accept: its usual reason is that there are no descriptors.
+/// Pause after a failed accept. The usual reason is a lack of file descriptors.
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Why a room could not be read.
@@ -33,7 +33,7 @@ pub(crate) enum ReadError {
     Wire(#[from] WireError),
 }
 
-/// Serves decode engines as long as its runtime exists.
+/// Serves decode engines as long as the runtime exists.
 pub(crate) async fn accept_rooms(listener: BoundListener, shared: Arc<Shared>) {
     let listener = match TcpListener::from_std(listener) {
         Ok(listener) => listener,
@@ -93,7 +93,7 @@ async fn wait(stream: &mut TcpStream, shared: &Shared, room: &Room) -> Option<Re
     let mut byte = [0];
     let has_gone = tokio::select! {
         answered = &mut answer => return Some(answered.unwrap_or_else(|_| Err("the prefill engine ends".to_owned()))),
-        // It sends nothing before it is answered.
+        // A decode engine sends nothing before it is answered.
         _ = stream.read(&mut byte) => true,
         () = sleep(shared.settings.timeout.saturating_add(GRACE)) => false,
     };
@@ -122,7 +122,7 @@ async fn deliver(mut stream: TcpStream, shared: &Shared, prompt: Prompt) -> io::
     };
     let taken = timeout(PATIENCE, handed_over).await;
     if !matches!(taken, Ok(Ok(wire::READY))) {
-        // It is one of Dynamo's, or has gone: no notice will come.
+        // A Dynamo engine, or one that has disconnected, will send no notice.
         shared.taken(prompt);
     }
     Ok(())
@@ -133,7 +133,7 @@ async fn refuse(mut stream: TcpStream, reason: &str) -> io::Result<()> {
     timeout(PATIENCE, async {
         stream.write_all(&answer).await?;
         stream.shutdown().await?;
-        // Further bytes that it has sent must not cut off the answer.
+        // Read what else the engine has sent; otherwise a reset could cut off the answer.
         let mut rest = [0; 256];
         while stream.read(&mut rest).await? > 0 {}
         Ok(())

@@ -1,24 +1,23 @@
-//! How prefill and decode engines find each other when their requests come at once, in any order.
+//! How prefill and decode engines find each other when their requests arrive in any order.
 //!
-//! Routers of NVIDIA Dynamo, of SGLang and of llm-d send a request to a prefill engine and to a decode engine at the same
-//! time, and name a **room** in both. The decode engine looks the prefill engine up by one of three protocols and waits
-//! in the room:
+//! Routers of NVIDIA Dynamo, SGLang and llm-d send a request to a prefill engine and a decode engine at the same
+//! time, and name the same **room** in both. The decode engine looks up the prefill engine with one of three
+//! protocols and waits in the room:
 //!
-//! * [`Protocol::Dynamo`]: the bootstrap port of the prefill engine is the port of its rooms;
-//! * [`Protocol::Sglang`]: SGLang's bootstrap server, over HTTP, knows the ports of all ranks
-//!   (`/route`) and the rank that a room's request has reached (`/query_dp_ranks`);
+//! * [`Protocol::Dynamo`]: the prefill engine's bootstrap port is also the port of its rooms;
+//! * [`Protocol::Sglang`]: SGLang's bootstrap server knows, over HTTP, the ports of all ranks (`/route`) and the
+//!   rank that has got a room's request (`/query_dp_ranks`);
 //! * [`Protocol::Mooncake`]: the bootstrap server of vLLM's Mooncake connector knows the ports of all workers (`/query`).
 //!
-//! At the port of rooms all speak [`wire`]. A decode engine gets a [`crate::Description`] there;
-//! the planes of `vcr-transfer` move the KV. The engines of a process share their rooms, and one
-//! thread for all of this.
+//! At the port of rooms, all protocols use [`wire`]. There a decode engine gets a [`crate::Description`], and the
+//! planes of `vcr-transfer` move the KV. The engines of a process share their rooms and one thread for all of this.
 //!
 //! # Guarantees
 //!
-//! * Input from peers is read within limits of bytes and time; their claims about ranks and sizes
-//!   are checked, and hosts that they name are contacted only if the engine allows them.
-//! * A decode engine that waits gets its prompt, or the reason with the peer's name at the timeout at the latest. A prompt
-//!   that is not fetched leaves its room after the same time.
+//! * Input from peers is read within limits of bytes and time. Their claims about ranks and sizes are checked, and
+//!   hosts that they name are contacted only if the engine allows them.
+//! * A waiting decode engine gets its prompt, or at the latest at the timeout the reason and the peer's name. A
+//!   prompt that is not fetched leaves its room after the same time.
 
 mod engine;
 mod http;
@@ -81,28 +80,28 @@ impl fmt::Display for Protocol {
 pub struct RendezvousSettings {
     /// How engines find each other.
     pub protocol: Protocol,
-    /// The listening host, which peers are told.
+    /// The host to listen at, which is also sent to peers.
     pub host: String,
     /// The bootstrap port. With Dynamo's protocol each engine adds its number; otherwise the first
     /// engine's port serves all of them. 0 is any free port.
     pub port: u16,
-    /// The first engine of the process.
+    /// Rank of the first engine of the process.
     pub first_rank: u16,
     pub num_ranks: u16,
-    /// Tensor-parallel ranks of each engine.
+    /// Number of tensor-parallel ranks of each engine.
     pub tensor_parallel_size: u32,
-    /// Tokens of a KV block.
+    /// Tokens per KV block.
     pub block_tokens: u32,
     /// How long to wait for a peer.
     pub timeout: Duration,
-    /// Whether decode engines may come here.
+    /// Whether decode engines may connect here.
     pub serves: bool,
 }
 
-/// Listens, if decode engines may come, and returns a factory for each engine's rendezvous.
+/// Listens, if decode engines may connect, and returns a factory for each engine's rendezvous.
 ///
 /// # Errors
-/// When a port is in use, or the system has no more threads.
+/// A port is in use, or the system has no more threads.
 pub fn start(settings: RendezvousSettings) -> Result<RendezvousFactory, TransferError> {
     let hub = Arc::new(Hub::start(settings)?);
     Ok(Arc::new(move |context| Ok(Box::new(EngineRendezvous::new(Arc::clone(&hub), context)))))

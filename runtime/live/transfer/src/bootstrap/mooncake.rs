@@ -1,12 +1,12 @@
-//! The bootstrap server of vLLM's Mooncake connector, which llm-d's sidecar asks, too: the workers of a prefill engine.
+//! The bootstrap server of vLLM's Mooncake connector, which knows the workers of a prefill engine. llm-d's sidecar
+//! queries it too.
 //!
 //! | | |
 //! |---|---|
 //! | `POST /register` | a worker registers: its engine, its ranks, its address |
 //! | `GET /query` | all engines by data-parallel rank: `engine_id`, and addresses by tensor and pipeline rank |
 //!
-//! The field names are vLLM's. The engines of a process register themselves; others may register,
-//! too.
+//! The field names are vLLM's. The engines of a process register themselves; other processes may register too.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -25,7 +25,7 @@ use crate::bootstrap::shared::{Inbox, Shared};
 use crate::bootstrap::workers::{Registration, SCHEME, Table, decode_engines, place_of};
 
 impl Shared {
-    /// Registers an engine of this process, whose rooms are at this port, unless it has registered before.
+    /// Registers an engine of this process whose rooms are at this port, unless it is registered already.
     pub(crate) fn register_with_mooncake(&self, rank: u16, engine_id: &str, port: u16) {
         let settings = &self.settings;
         let mut table = self.mooncake();
@@ -34,7 +34,7 @@ impl Shared {
             let registration =
                 Registration { engine_id: engine_id.to_owned(), dp_rank: rank.into(), tp_rank, pp_rank: 0, addr };
             if let Err(error) = table.register(registration) {
-                // It has served another frontend before, and is where it was.
+                // The engine has served an earlier frontend, and its address is unchanged.
                 tracing::debug!(rank, "the engine is registered already: {error}");
             }
         }
@@ -45,7 +45,7 @@ impl Shared {
     }
 }
 
-/// The bootstrap server.
+/// The routes of the bootstrap server.
 pub(crate) fn routes(shared: Arc<Shared>) -> Router {
     Router::new().route("/register", post(register)).route("/query", get(query)).with_state(shared)
 }

@@ -1,4 +1,4 @@
-//! Requests to a peer that may not be there yet.
+//! Requests to a peer that may not be reachable yet.
 
 use std::time::Duration;
 
@@ -6,19 +6,18 @@ use crate::{ErrorKind, TransferError};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout_at};
 
-/// Pause before a peer that is not there yet is asked again.
+/// Pause before the next attempt to reach a peer.
 const RETRY: Duration = Duration::from_millis(50);
 
-/// Result of asking a peer.
 pub(crate) enum Reply<T> {
     Answer(T),
-    /// It is not there, or does not know yet, because of this.
+    /// The peer is unreachable or does not know the answer yet, for this reason.
     NotYet(String),
     Never(TransferError),
 }
 
-/// Repeats a request until there is an answer, or until the deadline of `timeout` passes; `what`
-/// names the missing answer.
+/// Repeats a request until there is an answer, or until the deadline, which is `timeout` after the start. `what` is
+/// the expected answer, for the error.
 pub(crate) async fn retry_until<T, F: Future<Output = Reply<T>>>(
     (deadline, timeout): (Instant, Duration),
     what: &str,
@@ -40,7 +39,7 @@ pub(crate) async fn retry_until<T, F: Future<Output = Reply<T>>>(
     }
 }
 
-/// A port of a prefill worker.
+/// Host and port of a prefill worker.
 pub(crate) struct Place {
     pub(crate) host: String,
     pub(crate) port: u16,
@@ -53,7 +52,7 @@ impl std::fmt::Display for Place {
 }
 
 impl Place {
-    /// A connection to it.
+    /// Connects to the worker.
     pub(crate) async fn connect(&self) -> Reply<TcpStream> {
         let host = self.host.trim_start_matches('[').trim_end_matches(']');
         match TcpStream::connect((host, self.port)).await {

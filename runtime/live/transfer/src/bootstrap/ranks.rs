@@ -1,4 +1,4 @@
-//! Registrations of SGLang's ranks, and their table.
+//! Registrations of SGLang's ranks, and the table of them.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -7,12 +7,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::bootstrap::wire::MAX_NAME_BYTES;
 
-/// Most ranks of one kind, and of a worker.
+/// Maximum number of ranks of one kind, and of all ranks of a worker.
 const MAX_RANKS: u32 = 65_536;
-/// Rooms whose rank others have registered.
+/// Maximum number of rooms whose ranks other processes have registered.
 const MAX_ROOMS: usize = 65_536;
 
-/// A rank that registers.
+/// The registration of a rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Registration {
     attn_tp_size: u32,
@@ -35,7 +35,7 @@ pub struct Registration {
     load_balance_method: Option<String>,
 }
 
-/// An engine of vcr within its process.
+/// An engine of this process, in terms of its ranks.
 #[derive(Clone, Debug)]
 pub(crate) struct OwnRank {
     pub(crate) tp_rank: u32,
@@ -65,20 +65,20 @@ impl From<OwnRank> for Registration {
             rank_port: port,
             page_size: Some(block_tokens),
             kv_cache_dtype: Some("auto".to_owned()),
-            // A frontend has chosen the engine, not the number of the room.
+            // A frontend has chosen the engine, independent of the room's number.
             load_balance_method: Some("round_robin".to_owned()),
         }
     }
 }
 
-/// SGLang's default choice of a room's rank: by its number.
+/// SGLang's default: the room's number determines the rank.
 const FOLLOWS_ROOM: &str = "follow_bootstrap_room";
 
 impl Registration {
     /// Reads the registration of a rank.
     ///
     /// # Errors
-    /// When it is not a registration, or is invalid.
+    /// The body is no registration, or is invalid.
     pub fn decode(body: &[u8]) -> Result<Self, String> {
         let registration: Self = serde_json::from_slice(body).map_err(|error| error.to_string())?;
         let places = [
@@ -111,7 +111,7 @@ impl Registration {
     }
 }
 
-/// A worker's address for a decode engine.
+/// What a decode engine must know of a worker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkerInfo {
     attn_tp_size: u32,
@@ -147,7 +147,7 @@ impl RankAddress {
     }
 }
 
-/// The place of a rank: data, context, tensor and pipeline parallel.
+/// The indices of a rank: data, context, tensor and pipeline parallel.
 pub(crate) type Place4 = [u32; 4];
 
 /// The ranks of a worker.
@@ -155,7 +155,7 @@ pub(crate) type Place4 = [u32; 4];
 pub(crate) struct Table {
     info: Option<WorkerInfo>,
     ranks: BTreeMap<Place4, RankAddress>,
-    /// Ranks of rooms that others have registered, and since when.
+    /// The rank of each room that other processes have registered, and when they did.
     rooms: BTreeMap<u64, (u32, Instant)>,
 }
 
@@ -164,12 +164,12 @@ impl Table {
         self.ranks.get(&place)
     }
 
-    /// The data-parallel rank that others have registered for a room.
+    /// The data-parallel rank that another process has registered for a room.
     pub(crate) fn rank_of_room(&self, room: u64) -> Option<u32> {
         self.rooms.get(&room).map(|(rank, _)| *rank)
     }
 
-    /// Takes a rank in. A rank that registers again has been restarted.
+    /// Adds a rank. A rank that registers again has been restarted.
     pub(crate) fn register(&mut self, registration: Registration) -> Result<(), String> {
         let (dp_rank, dp_size) = registration.dp();
         let info = WorkerInfo {
@@ -194,7 +194,7 @@ impl Table {
         Ok(())
     }
 
-    /// The worker, once all of its ranks have registered.
+    /// The description of the worker, once all of its ranks have registered.
     pub(crate) fn ready(&self) -> Result<&WorkerInfo, String> {
         let expected = self.info.as_ref().map(|info| {
             [info.attn_tp_size, info.attn_cp_size, info.dp_size, info.pp_size]
@@ -208,7 +208,7 @@ impl Table {
         }
     }
 
-    /// The request of a room has reached this data-parallel rank of others.
+    /// Records that another process's data-parallel rank has got the request of a room.
     pub(crate) fn register_room(&mut self, room: u64, dp_rank: u32, lifetime: Duration) -> Result<(), String> {
         if self.rooms.len() >= MAX_ROOMS {
             self.rooms.retain(|_, (_, since)| since.elapsed() < lifetime);
@@ -221,7 +221,7 @@ impl Table {
     }
 }
 
-/// The numbers of a query of `/route`.
+/// Decodes the parameters of `/route`.
 pub fn decode_query(query: &str) -> Result<[i64; 4], String> {
     let mut numbers = [None; 4];
     for pair in query.split('&') {

@@ -1,6 +1,6 @@
-//! The rooms of a process: prompts that wait for their decode engines, and decode engines that wait for their prompts.
+//! The rooms of a process, in which prompts wait for their decode engines, or decode engines for their prompts.
 //!
-//! All engines of the process share them, so that a decode engine finds its prompt whichever engine computed it.
+//! The engines of the process share all rooms, so a decode engine finds its prompt whichever engine computed it.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,33 +8,33 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::{Description, Room};
 use tokio::sync::oneshot;
 
-/// Rooms at once.
+/// Maximum number of rooms.
 const MAX_ROOMS: usize = 65_536;
 
 /// A finished prompt, and the engine that holds it.
 #[derive(Debug)]
 pub(crate) struct Prompt {
-    /// The number of the engine.
+    /// Rank of the engine.
     pub(crate) rank: u16,
     pub(crate) description: Description,
 }
 
-/// Answer to a waiting decode engine: the prompt, or the reason of its absence.
+/// The answer to a waiting decode engine: the prompt, or why there is none.
 pub(crate) type Answer = Result<Prompt, String>;
 
-/// A decode engine in a room.
+/// How a decode engine finds its room.
 #[derive(Debug)]
 pub(crate) enum Entered {
-    /// The prompt was there before it.
+    /// The prompt was in the room already.
     Ready(Box<Prompt>),
     Waiting(oneshot::Receiver<Answer>),
 }
 
 #[derive(Debug)]
 struct RoomState {
-    /// Tells this use of the room from others.
+    /// Distinguishes this use of the room from others.
     number: u64,
-    /// The engine whose request it is, once that has arrived.
+    /// The engine that has got the room's request, once the request has arrived.
     rank: Option<u16>,
     prompt: Option<Prompt>,
     waiting: Option<oneshot::Sender<Answer>>,
@@ -75,20 +75,19 @@ impl Rooms {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The request of a room has reached this engine.
+    /// Records that the request of a room has arrived at this engine.
     pub(crate) fn open(&self, room: &Room, rank: u16) -> Result<(), RoomError> {
         self.table().room(room)?.rank = Some(rank);
         Ok(())
     }
 
-    /// The engine that a room's request has reached.
+    /// The engine that has got the room's request.
     pub(crate) fn rank_of(&self, room: &Room) -> Option<u16> {
         self.table().rooms.get(room)?.rank
     }
 
-    /// Delivers a finished prompt to the decode engine that waits for it. Otherwise leaves it in
-    /// the room, and returns the room's number for [`Rooms::expire`] and the prompt that was there
-    /// before.
+    /// Gives a finished prompt to the decode engine that waits for it. If none waits, leaves the prompt in the
+    /// room, and returns its number for [`Rooms::expire`] and the previous prompt in the room.
     pub(crate) fn complete(&self, room: &Room, prompt: Prompt) -> Result<(Option<u64>, Option<Prompt>), RoomError> {
         let mut table = self.table();
         let state = table.room(room)?;
@@ -112,7 +111,7 @@ impl Rooms {
         Ok((Some(number), state.prompt.replace(prompt)))
     }
 
-    /// The request of a room has ended without its prompt.
+    /// Ends the wait in a room whose request has ended without a finished prompt.
     pub(crate) fn close(&self, room: &Room) {
         let mut table = self.table();
         if table.rooms.get(room).is_none_or(|state| state.prompt.is_some()) {
@@ -123,7 +122,7 @@ impl Rooms {
         }
     }
 
-    /// A decode engine comes.
+    /// Takes the prompt for a decode engine, or lets the engine wait for it.
     pub(crate) fn enter(&self, room: &Room) -> Result<Entered, RoomError> {
         let mut table = self.table();
         let state = table.room(room)?;
@@ -139,7 +138,7 @@ impl Rooms {
         Ok(Entered::Waiting(receiver))
     }
 
-    /// A decode engine that waited has gone: the room is removed, if nothing else is in it.
+    /// Removes a decode engine that waited and has disconnected, and also the room if it is empty.
     pub(crate) fn leave(&self, room: &Room) {
         let mut table = self.table();
         let Some(state) = table.rooms.get_mut(room) else { return };
@@ -151,7 +150,7 @@ impl Rooms {
         }
     }
 
-    /// Takes the prompt that [`Rooms::complete`] left under this number, if it is still there.
+    /// Takes the prompt that [`Rooms::complete`] left with this number, if it is still in the room.
     pub(crate) fn expire(&self, room: &Room, number: u64) -> Option<Prompt> {
         let mut table = self.table();
         table.rooms.get(room).filter(|state| state.number == number && state.prompt.is_some())?;

@@ -1,5 +1,5 @@
-//! SGLang's bootstrap server: the ranks of a prefill worker, and which of them a room's request has
-//! reached.
+//! SGLang's bootstrap server, which knows the ranks of a prefill worker, and which of them has got a room's
+//! request.
 //!
 //! | | |
 //! |---|---|
@@ -10,8 +10,7 @@
 //! | `POST /query_dp_ranks` | the data-parallel ranks of rooms, as far as they are known |
 //! | `GET /health` | OK |
 //!
-//! The field names are SGLang's. The engines of a process register themselves; others may register,
-//! too.
+//! The field names are SGLang's. The engines of a process register themselves; other processes may register too.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -31,7 +30,7 @@ use crate::bootstrap::ranks::{OwnRank, QUERY_KEYS, RankAddress, Registration, Ta
 use crate::bootstrap::shared::{Inbox, Shared};
 
 impl Shared {
-    /// Registers an engine of this process, whose rooms are at this port.
+    /// Registers an engine of this process whose rooms are at this port.
     pub(crate) fn register_with_sglang(&self, rank: u16, port: u16) {
         let settings = &self.settings;
         for tp_rank in 0..settings.tensor_parallel_size {
@@ -50,7 +49,7 @@ impl Shared {
         }
     }
 
-    /// The number of an engine within this process.
+    /// The index of an engine in this process.
     fn place_of(&self, rank: u16) -> u32 {
         u32::from(rank.saturating_sub(self.settings.first_rank))
     }
@@ -60,7 +59,7 @@ impl Shared {
     }
 }
 
-/// The bootstrap server.
+/// The routes of the bootstrap server.
 pub(crate) fn routes(shared: Arc<Shared>) -> Router {
     Router::new()
         .route("/route", get(get_route).put(put_route))

@@ -1,4 +1,4 @@
-//! State shared by tasks and engines of the process.
+//! State that the tasks and engines of a process share.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,6 @@ use crate::bootstrap::ranks;
 use crate::bootstrap::rooms::{Prompt, Rooms};
 use crate::bootstrap::workers;
 
-/// Inbox of one engine.
 pub(crate) struct Inbox {
     events: Mutex<Vec<RendezvousEvent>>,
     allows: HostFilter,
@@ -41,15 +40,14 @@ impl Inbox {
     }
 }
 
-/// The process's state for tasks.
 pub(crate) struct Shared {
     pub(crate) settings: RendezvousSettings,
     pub(crate) rooms: Rooms,
-    /// Ranks that have registered by SGLang's protocol.
+    /// Ranks that have registered with SGLang's protocol.
     pub(crate) sglang: Mutex<ranks::Table>,
     /// Workers that have registered with the Mooncake protocol.
     pub(crate) mooncake: Mutex<workers::Table>,
-    /// The engines that serve, by their numbers.
+    /// Inboxes of the engines that serve, by rank.
     inboxes: Mutex<HashMap<u16, Arc<Inbox>>>,
 }
 
@@ -64,17 +62,17 @@ impl Shared {
         }
     }
 
-    /// Whether engines may connect to this host; all of them have the same settings.
+    /// Whether the engines may connect to this host; all of them have the same settings.
     pub(crate) fn allows(&self, host: &str) -> bool {
         self.inboxes().values().next().is_some_and(|inbox| inbox.allows(host))
     }
 
-    /// An engine serves from now on.
+    /// Records that an engine serves.
     pub(crate) fn add(&self, rank: u16, inbox: Arc<Inbox>) {
         self.inboxes().insert(rank, inbox);
     }
 
-    /// An engine serves no longer.
+    /// Records that an engine no longer serves.
     pub(crate) fn remove(&self, rank: u16, inbox: &Arc<Inbox>) {
         let mut inboxes = self.inboxes();
         if inboxes.get(&rank).is_some_and(|other| Arc::ptr_eq(other, inbox)) {
@@ -86,7 +84,7 @@ impl Shared {
         self.inboxes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells an engine something about a prompt that it holds.
+    /// Sends an engine an event of a prompt that it holds.
     pub(crate) fn send(&self, rank: u16, event: RendezvousEvent) {
         let inbox = self.inboxes().get(&rank).cloned();
         if let Some(inbox) = inbox {
@@ -94,12 +92,12 @@ impl Shared {
         }
     }
 
-    /// A decode engine has arrived that will send no notice.
+    /// Reports that a decode engine has got a prompt and will send no notice.
     pub(crate) fn taken(&self, prompt: Prompt) {
         self.send(prompt.rank, RendezvousEvent::Taken { request: prompt.description.request });
     }
 
-    /// No decode engine has arrived for a prompt.
+    /// Reports that no decode engine has fetched a prompt.
     pub(crate) fn expired(&self, room: &Room, prompt: Prompt, why: &str) {
         let message = format!("KV rendezvous: no decode engine came to room {room} {why}");
         self.send(prompt.rank, RendezvousEvent::Expired { request: prompt.description.request, message });

@@ -1,4 +1,4 @@
-//! Messages in a room, and their bytes.
+//! The messages in a room, and their encoding.
 //!
 //! ```text
 //! decode to prefill:  the room      a number: 8 bytes, little-endian; a name: its length in 2 bytes, and the name
@@ -8,29 +8,29 @@
 //! decode to prefill:  1             the description was taken: a notice will follow when the KV is not needed any more
 //! ```
 //!
-//! The number and the first byte of the answer are the bootstrap protocol of NVIDIA Dynamo's
-//! mocker. A decode engine that knows only that closes after that byte; a prefill engine that knows
-//! only that closes in turn, and no description arrives.
+//! The room's number and the first byte of the answer are the bootstrap protocol of NVIDIA Dynamo's mocker. A
+//! decode engine of Dynamo closes the connection after that byte. A prefill engine of Dynamo closes it too, so no
+//! description arrives.
 
 use crate::{Description, Peer, Room};
 use serde::{Deserialize, Serialize};
 
-/// The prompt is finished; the description was taken.
+/// The prompt is finished, or the description was taken.
 pub const READY: u8 = 1;
 /// The prompt will not be finished.
 pub const REFUSED: u8 = 0;
 /// The version of the envelope.
 pub const VERSION: u8 = 1;
-/// Opens an envelope.
+/// The first bytes of an envelope.
 pub const MAGIC: [u8; 4] = *b"vcrR";
-/// Length of an envelope before its body.
+/// Length of an envelope without its body.
 pub const ENVELOPE_BYTES: usize = 9;
-/// Longest body of an envelope: the blocks of a prompt of millions of tokens.
+/// Maximum length of a body: enough for the blocks of a prompt of millions of tokens.
 pub const MAX_BODY_BYTES: u32 = 8 << 20;
-/// Longest name of a room, and of everything else that is named.
+/// Maximum length of the name of a room, and of all other names.
 pub const MAX_NAME_BYTES: usize = 512;
 
-/// Why bytes are not a message of a room.
+/// Why bytes are no message of a room.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
     #[error("it answers with byte {0:#04x}, expected 0x01")]
@@ -47,7 +47,7 @@ pub enum WireError {
     Room(usize),
 }
 
-/// How rooms are named in a protocol.
+/// How a protocol identifies rooms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RoomKind {
     Number,
@@ -55,7 +55,7 @@ pub enum RoomKind {
     Name,
 }
 
-/// The bytes that name a room.
+/// Encodes a room.
 #[must_use]
 pub fn encode_room(room: &Room) -> Vec<u8> {
     match room {
@@ -67,29 +67,29 @@ pub fn encode_room(room: &Room) -> Vec<u8> {
     }
 }
 
-/// The length of a room's name, from the two bytes before it.
+/// Decodes the length of a room's name from the two bytes before it.
 pub fn name_bytes(length: [u8; 2]) -> Result<usize, WireError> {
     let length = usize::from(u16::from_le_bytes(length));
     if (1..=MAX_NAME_BYTES).contains(&length) { Ok(length) } else { Err(WireError::Room(length)) }
 }
 
-/// A room by its name.
+/// Decodes the name of a room.
 pub fn named_room(name: Vec<u8>) -> Result<Room, WireError> {
     let length = name.len();
     String::from_utf8(name).map(Room::Name).map_err(|_| WireError::Room(length))
 }
 
-/// An envelope around a body.
+/// Encodes an envelope.
 #[must_use]
 pub fn envelope(body: &[u8]) -> Vec<u8> {
     let length = u32::try_from(body.len()).unwrap_or(u32::MAX);
     [&MAGIC[..], &[VERSION], &length.to_le_bytes(), body].concat()
 }
 
-/// The length of the body that follows.
+/// Decodes an envelope without its body, and returns the length of the body.
 ///
 /// # Errors
-/// When it is not an envelope, of another version, or too long.
+/// The bytes are no envelope, or one of another version, or its body is too long.
 pub fn body_bytes(envelope: [u8; ENVELOPE_BYTES]) -> Result<usize, WireError> {
     let [m0, m1, m2, m3, version, l0, l1, l2, l3] = envelope;
     let magic = [m0, m1, m2, m3];
@@ -103,7 +103,7 @@ pub fn body_bytes(envelope: [u8; ENVELOPE_BYTES]) -> Result<usize, WireError> {
     if length > MAX_BODY_BYTES { Err(WireError::Length(length)) } else { Ok(length as usize) }
 }
 
-/// A description, by the names of vLLM's `kv_transfer_params`.
+/// A description, with the field names of vLLM's `kv_transfer_params`.
 #[derive(Debug, Serialize, Deserialize)]
 struct Body {
     remote_engine_id: String,
@@ -115,7 +115,7 @@ struct Body {
     transfer_mode: Mode,
 }
 
-/// Blocks: a list for each KV-cache group, or one list alone.
+/// Block numbers: a list for each KV-cache group, or a single list.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(untagged)]
 enum BlockIds {
@@ -130,7 +130,7 @@ enum Mode {
     Push,
 }
 
-/// The body of an envelope that describes where KV is.
+/// Encodes a description as the body of an envelope.
 #[must_use]
 pub fn encode_description(description: &Description) -> Vec<u8> {
     let Description { peer, request, blocks, is_pushed } = description;
@@ -149,7 +149,7 @@ pub fn encode_description(description: &Description) -> Vec<u8> {
     serde_json::to_vec(&body).unwrap_or_default()
 }
 
-/// Reads the description in such a body.
+/// Decodes the description in such a body.
 pub fn decode_description(body: &[u8]) -> Result<Description, WireError> {
     let Body {
         remote_engine_id,
@@ -235,7 +235,7 @@ mod tests {
     }
 
     proptest! {
-        /// Peers send anything.
+        /// Peers may send any bytes.
         #[test]
         fn any_bytes_are_a_description_or_an_error(body in proptest::collection::vec(any::<u8>(), 0..200)) {
             if let Ok(description) = decode_description(&body) {

@@ -1,4 +1,4 @@
-//! Registrations of workers of vLLM's Mooncake connector, and their table.
+//! Registrations of workers of vLLM's Mooncake connector, and the table of them.
 
 use std::collections::BTreeMap;
 
@@ -7,12 +7,12 @@ use serde::{Deserialize, Serialize};
 use crate::bootstrap::peer::Place;
 use crate::bootstrap::wire::MAX_NAME_BYTES;
 
-/// Most workers.
+/// Maximum number of workers.
 const MAX_WORKERS: usize = 65_536;
-/// How addresses of workers begin.
+/// The prefix of workers' addresses.
 pub(crate) const SCHEME: &str = "tcp://";
 
-/// A worker that registers.
+/// The registration of a worker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Registration {
     pub(crate) engine_id: String,
@@ -26,7 +26,7 @@ impl Registration {
     /// Reads the registration of a worker.
     ///
     /// # Errors
-    /// When it is not a registration, or is invalid.
+    /// The body is no registration, or is invalid.
     pub fn decode(body: &[u8]) -> Result<Self, String> {
         let registration: Self = serde_json::from_slice(body).map_err(|error| error.to_string())?;
         let length = registration.engine_id.len();
@@ -38,7 +38,7 @@ impl Registration {
     }
 }
 
-/// The place that an address names.
+/// Parses the address of a worker.
 pub(crate) fn place_of(address: &str) -> Result<Place, String> {
     let parts = address.strip_prefix(SCHEME).and_then(|rest| rest.rsplit_once(':'));
     let place = parts.and_then(|(host, port)| Some(Place { host: host.to_owned(), port: port.parse().ok()? }));
@@ -48,19 +48,18 @@ pub(crate) fn place_of(address: &str) -> Result<Place, String> {
     })
 }
 
-/// An engine and its workers: by tensor rank, then by pipeline rank.
+/// An engine and its workers' addresses, by tensor-parallel and then by pipeline-parallel rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EngineEntry {
     pub(crate) engine_id: String,
     pub(crate) worker_addr: BTreeMap<u32, BTreeMap<u32, String>>,
 }
 
-/// All engines of a worker, by data-parallel rank.
+/// Decodes the engines of a bootstrap server, by data-parallel rank.
 pub fn decode_engines(body: &[u8]) -> Result<BTreeMap<u32, EngineEntry>, String> {
     serde_json::from_slice(body).map_err(|error| error.to_string())
 }
 
-/// The engines that have registered.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     pub(crate) engines: BTreeMap<u32, EngineEntry>,
@@ -68,7 +67,7 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Takes a worker in.
+    /// Adds a worker.
     pub(crate) fn register(&mut self, registration: Registration) -> Result<(), String> {
         let Registration { engine_id, dp_rank, tp_rank, pp_rank, addr } = registration;
         if self.num_workers >= MAX_WORKERS {

@@ -26,7 +26,7 @@ fn sizes_follow_from_the_model() {
     let together = together.expect("the sizes fit");
     assert_eq!((together.regions(), together.head_bytes(), together.page_bytes()), (3, 128, 512));
     assert_eq!((together.block_bytes(), together.page_offset(1, 2, 9)), (3072, 30_720 - 512));
-    // Each rank has the whole of it.
+    // Each rank has the whole vector.
     let latent = GeometryInput { layers: 3, kv_heads: 1, regions: Regions::Latent, ..*geometry.input() };
     let latent = Geometry::new(latent).expect("the sizes fit");
     assert_eq!((latent.regions(), latent.page_bytes(), latent.block_bytes()), (3, 64, 2 * 3 * 64));
@@ -66,7 +66,7 @@ fn what_differs_is_named() {
 }
 
 proptest! {
-    /// Every byte of every local page comes from the same head of some remote page.
+    /// Every byte of a local page comes from exactly one remote page, from the same head.
     #[test]
     fn pieces_cover_each_page_once(local in 0u32..6, remote in 0u32..6, heads in 0u32..5) {
         let (here, there) = (geometry(1 << heads, 1 << local), geometry(1 << heads, 1 << remote));

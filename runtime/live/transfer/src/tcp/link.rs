@@ -18,10 +18,10 @@ use crate::tcp::frame::{
 use crate::tcp::socket::Socket;
 use crate::tcp::tls::{self, TcpTls};
 
-/// Bytes in one system call: locks of blocks are held for no longer than it takes, and an engine's step that is due waits
-/// for its end where the kernel is not preempted.
+/// Maximum bytes in one system call. Locks of blocks are held as long as the call. In a kernel without preemption,
+/// an engine's step that is due waits for the end of the call.
 const CALL_BYTES: u32 = 64 << 10;
-/// Buffers in one system call (the system takes 1,024).
+/// Maximum buffers in one system call (the system accepts 1,024).
 const CALL_BUFFERS: usize = 512;
 /// Buffers of a connection within a host, which the system doubles. The processors that steps need
 /// receive the sent bytes, in uninterrupted stretches as long as the buffers.
@@ -66,34 +66,33 @@ impl LinkError {
         }
     }
 
-    /// The failure of a transfer with `peer`.
+    /// This error as the failure of a transfer with `peer`.
     pub(super) fn of_peer(&self, peer: &str) -> TransferError {
         TransferError::new(self.kind(), format!("KV peer {peer}: {self}"))
     }
 }
 
-/// Result of checking the bytes of pages.
+/// The result of receiving the pages of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Received {
-    /// Written to the arena.
+    /// All were written to the arena.
     Whole,
-    /// Some were not written: their blocks belong to another transfer by now.
+    /// Some were not written, because their blocks belong to another transfer by now.
     Discarded,
-    /// The peer reports why they mean nothing.
+    /// The peer reports why the pages are invalid.
     Failed(ErrorKind),
 }
 
-/// Whether both ends are on this host. Between hosts the system sizes buffers by the network's
-/// latency.
+/// Whether both ends are on this host. Between hosts, the system adapts the buffers to the network's latency.
 fn is_within_host(stream: &TcpStream) -> io::Result<bool> {
     let (here, there) = (stream.local_addr()?.ip(), stream.peer_addr()?.ip());
     Ok(here == there || here.is_loopback())
 }
 
-/// The other threads' view of the thread that uses a connection.
+/// What other threads see of the thread that uses a connection.
 #[derive(Default)]
 pub(super) struct Watch {
-    /// Since when the peer keeps the thread waiting: the first wait after the last progress.
+    /// Since when the thread waits for the peer: the first wait after the last progress.
     waits_since: Mutex<Option<Instant>>,
     is_cut: AtomicBool,
 }
@@ -103,28 +102,27 @@ impl Watch {
         self.waits_since.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Something was moved or answered.
+    /// Records progress.
     pub(super) fn advance(&self) {
         *self.waits_since() = None;
     }
 
-    /// How long the peer has kept the thread waiting.
+    /// How long the thread has waited for the peer.
     pub(super) fn waited(&self) -> Duration {
         self.waits_since().map_or(Duration::ZERO, |since| since.elapsed())
     }
 
-    /// Ends the connection: the thread waits no longer.
+    /// Cuts the connection: the thread stops waiting.
     pub(super) fn cut(&self) {
         self.is_cut.store(true, Ordering::Release);
     }
 }
 
-/// One end of a connection.
 pub(super) struct Link {
     socket: Socket,
     stop: Arc<AtomicBool>,
     watch: Arc<Watch>,
-    /// Bytes of pages since others last went first.
+    /// Number of page bytes since the thread last yielded.
     bytes_since_yield: usize,
 }
 
@@ -135,12 +133,11 @@ impl AsFd for Link {
 }
 
 impl Link {
-    /// Takes over a socket that is connected.
+    /// Takes over a connected socket.
     pub(super) fn new(stream: TcpStream, stop: Arc<AtomicBool>) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
-        // Best effort: a peer whose machine has failed is detected within a minute, independent of
-        // the deadlines.
+        // Best effort: detects within a minute that the peer's machine has failed, independent of the deadlines.
         let keepalive = || {
             sockopt::set_socket_keepalive(&stream, true)?;
             sockopt::set_tcp_keepidle(&stream, Duration::from_secs(20))?;
@@ -155,12 +152,12 @@ impl Link {
         Ok(Self { socket: Socket::Plain(stream), stop, watch: Arc::default(), bytes_since_yield: 0 })
     }
 
-    /// Shows waits to another thread.
+    /// Lets another thread watch the waits.
     pub(super) fn set_watch(&mut self, watch: Arc<Watch>) {
         self.watch = watch;
     }
 
-    /// Opens TLS with a peer: at `host` if this engine has connected to it, or else as its server.
+    /// Starts TLS with a peer: as a client that has connected to `host`, or as a server without `host`.
     pub(super) fn with_tls(self, tls: &TcpTls, host: Option<&str>, until: Instant) -> Result<Self, LinkError> {
         let Self { socket, stop, watch, .. } = self;
         let stream = match socket {
@@ -189,7 +186,7 @@ impl Link {
         }
     }
 
-    /// Whether the peer begins with the opening of this protocol, and not with TLS.
+    /// Whether the peer begins with the opening of this protocol rather than with TLS.
     pub(super) fn begins_plainly(&mut self, until: Instant) -> Result<bool, LinkError> {
         let mut first = [0];
         let peeked = self.retry(PollFlags::IN, until, |socket| match socket {
@@ -199,7 +196,7 @@ impl Link {
         if peeked == 0 { Err(LinkError::Closed) } else { Ok(first[0] == MAGIC[0]) }
     }
 
-    /// Yields to others after bytes of pages, once there were many.
+    /// Records page bytes, and yields to other threads after many of them.
     fn worked(&mut self, bytes: usize) {
         self.watch.advance();
         self.bytes_since_yield += bytes;
@@ -209,7 +206,7 @@ impl Link {
         }
     }
 
-    /// Waits until the socket can be read, or written. False after `until`.
+    /// Waits until the socket can be read or written. Returns `false` after `until`.
     fn wait(&self, for_what: PollFlags, until: Instant) -> Result<bool, LinkError> {
         self.watch.waits_since().get_or_insert_with(Instant::now);
         loop {
@@ -232,7 +229,7 @@ impl Link {
         }
     }
 
-    /// Repeats `call` until it no longer wants to wait.
+    /// Repeats `call` until it does not have to wait.
     fn retry<T>(
         &mut self,
         for_what: PollFlags,
@@ -253,7 +250,7 @@ impl Link {
         }
     }
 
-    /// Waits for the next frame to begin. False after `until`.
+    /// Waits for the next frame to begin. Returns `false` after `until`.
     pub(super) fn wait_for_frame(&mut self, until: Instant) -> Result<bool, LinkError> {
         loop {
             if self.socket.has_received().map_err(LinkError::of_io)? {
@@ -266,7 +263,7 @@ impl Link {
         }
     }
 
-    /// Whether an idle connection is unusable: the peer has closed it, or sent something unasked.
+    /// Whether an idle connection is unusable, because the peer has closed it or has sent an unexpected message.
     pub(super) fn is_stale(&mut self) -> bool {
         !matches!(self.wait_for_frame(Instant::now()), Ok(false))
     }
@@ -293,12 +290,12 @@ impl Link {
         self.retry(PollFlags::OUT, until, |socket| socket.flush())
     }
 
-    /// Sends the opening of a connection and the first message.
+    /// Sends the opening bytes of a connection and the first message.
     pub(super) fn open(&mut self, message: &Message, until: Instant) -> Result<(), LinkError> {
         self.write_all(&[&preface()[..], &message.encode()].concat(), until)
     }
 
-    /// Reads the opening of a connection.
+    /// Reads the opening bytes of a connection.
     pub(super) fn read_preface(&mut self, until: Instant) -> Result<(), LinkError> {
         let mut bytes = [0; PREFACE_BYTES];
         self.read_exact(&mut bytes, until)?;
@@ -318,9 +315,9 @@ impl Link {
         Ok(Message::decode(&header, &body)?)
     }
 
-    /// Sends the pages of a batch, and the trailer. `is_right` returns whether a block still has
-    /// its content; lost pages are replaced by zeroes and marked in the trailer. `patience` is the
-    /// longest wait without progress.
+    /// Sends the pages of a batch, and the trailer. `is_right` returns whether a block still has its content. Pages
+    /// of other blocks are sent as zeroes and reported in the trailer. `patience` is the maximum wait without
+    /// progress.
     pub(super) fn send_pages(
         &mut self,
         arena: &Arena,
@@ -363,8 +360,8 @@ impl Link {
         Ok(())
     }
 
-    /// Receives the pages of a batch into the blocks of the transfer `owner`, and the trailer. `arrived` sees each
-    /// span that is complete. Pages whose blocks belong to another transfer by now are passed over.
+    /// Receives the pages of a batch into the blocks of the transfer `owner`, and the trailer. `arrived` is called
+    /// with each complete span. Pages whose blocks belong to another transfer by now are skipped.
     pub(super) fn receive_pages(
         &mut self,
         arena: &Arena,
@@ -427,15 +424,15 @@ impl Link {
 /// Progress in a sequence of spans.
 #[derive(Clone, Copy, Debug, Default)]
 struct Place {
-    /// The span that is next.
+    /// Index of the next span.
     index: usize,
-    /// Bytes of it that are done.
+    /// Number of its bytes that are done.
     offset: usize,
 }
 
 impl Place {
-    /// Replaces `call` by the input of the next system call: whole spans and parts of them. Returns
-    /// false at the end.
+    /// Replaces `call` by the spans of the next system call: whole spans and parts of spans. Returns `false` at the
+    /// end.
     fn next_call(&self, spans: &[Span], call: &mut Vec<Span>) -> bool {
         call.clear();
         let (mut offset, mut left) = (self.offset as u32, CALL_BYTES);
@@ -458,7 +455,7 @@ impl Place {
         }
     }
 
-    /// Bytes that are not done.
+    /// Number of bytes that are not done.
     fn left(&self, spans: &[Span]) -> u64 {
         let all: u64 = spans[self.index..].iter().map(|span| u64::from(span.bytes)).sum();
         all - self.offset as u64

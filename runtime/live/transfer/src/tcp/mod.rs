@@ -1,8 +1,7 @@
-//! The TCP plane: pages over connections of its own protocol, between processes, hosts and containers.
+//! The TCP plane: pages over connections with its own protocol, between processes, hosts and containers.
 //!
-//! Each engine listens at one port. The engine that starts a transfer connects, and reads from the
-//! peer or writes to it, in batches of pages that follow each other on a few streams. Notices use
-//! the same connections. The messages are in [`frame`].
+//! Each engine listens at one port. The engine that starts a transfer connects to its peer, and reads or writes
+//! batches of pages over a few streams. Notices use the same connections. The messages are in [`frame`].
 
 mod client;
 pub mod frame;
@@ -35,7 +34,7 @@ pub use tls::TcpTls;
 #[cfg(feature = "tls")]
 pub use tls::{TlsError, TlsFiles};
 
-/// Most peers with open streams; idle ones are closed for others.
+/// Maximum number of peers with open streams; idle streams are closed for other peers.
 const MAX_PEERS: usize = 256;
 
 /// Settings of a TCP plane.
@@ -43,20 +42,19 @@ const MAX_PEERS: usize = 256;
 pub struct TcpSettings {
     /// The host to listen at.
     pub host: String,
-    /// The port of rank 0; an engine's rank is added to it. 0 is any free port.
+    /// Port of rank 0; an engine adds its rank. 0 means any free port.
     pub port: u16,
-    /// Connections to each peer at most.
+    /// Maximum number of connections to each peer.
     pub streams: usize,
-    /// Time for a connection and its first messages.
+    /// Time limit for a connection and its first messages.
     pub connect_timeout: Duration,
-    /// Longest wait for a peer that makes no progress.
+    /// Maximum wait for a peer that makes no progress.
     pub patience: Duration,
     /// How long a connection may be idle before it is closed.
     pub idle_timeout: Duration,
-    /// Additional niceness of threads that move bytes, so that an engine's own thread takes
-    /// precedence.
+    /// Additional niceness of threads that move bytes, so that an engine's own thread takes precedence.
     pub niceness: u8,
-    /// TLS, without which no byte is encrypted and any peer is served.
+    /// TLS settings. Without TLS, bytes are not encrypted and any peer is served.
     pub tls: Option<TcpTls>,
 }
 
@@ -85,10 +83,10 @@ pub struct TcpPlane {
 }
 
 impl TcpPlane {
-    /// Listens, and starts the threads.
+    /// Listens and starts the threads.
     ///
     /// # Errors
-    /// When the address cannot be used or the system has no more threads.
+    /// The address cannot be used, or the system has no more threads.
     pub fn new(context: PlaneContext, settings: TcpSettings) -> Result<Self, TransferError> {
         let port = match settings.port {
             0 => 0,
@@ -180,7 +178,7 @@ impl Drop for TcpPlane {
     }
 }
 
-/// Stack of a thread. A connection has one, and none calls deeply.
+/// Stack size of a thread. Each connection has a thread, and their calls are not deep.
 const STACK_BYTES: usize = 512 << 10;
 
 /// Starts a thread of a plane.

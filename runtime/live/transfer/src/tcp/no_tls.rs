@@ -1,9 +1,9 @@
-//! A build without TLS: there is no such setting, and no such connection.
+//! Replaces TLS in builds without it: settings and connections with TLS cannot exist.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 
-/// TLS of an engine; not available without the feature `tls`.
+/// TLS of an engine, which does not exist without the feature `tls`.
 #[derive(Clone, Copy, Debug)]
 pub enum TcpTls {}
 
@@ -17,7 +17,6 @@ impl TcpTls {
     }
 }
 
-/// A connection with TLS.
 pub(super) enum TlsStream {}
 
 impl TlsStream {

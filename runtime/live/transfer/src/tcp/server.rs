@@ -1,4 +1,4 @@
-//! The server side. One thread watches all connections; a few others serve those with requests.
+//! The side that listens. One thread watches all connections, and a few others serve those with requests.
 
 mod connection;
 
@@ -25,18 +25,18 @@ use crate::tcp::spawn;
 
 pub(super) use self::connection::wrong_byte;
 
-/// Threads that serve connections. The allocator reserves 32 MiB of address space for each.
+/// Maximum number of threads that serve connections. The allocator reserves 32 MiB of address space for each.
 const MAX_TURNS: usize = 64;
-/// Limit of connections among them whose peers have not identified themselves.
+/// Maximum number of these threads whose peers have not identified themselves.
 const MAX_GREETINGS: usize = 32;
-/// Connections that have sent nothing.
+/// Maximum number of connections that have sent nothing.
 const MAX_SILENT: usize = 256;
-/// Time that a silent connection has, and that a peer may keep a thread waiting. After it the connection is closed if
-/// another one needs its place.
+/// Time that a connection may be silent, and that a peer may keep a thread waiting. After that, the connection is
+/// closed if another one needs its place.
 const GRACE: Duration = Duration::from_millis(500);
-/// Delay before a connection without a free slot is tried again.
+/// Delay before the next attempt to serve a connection for which there was no thread.
 const RETRY: Duration = Duration::from_millis(10);
-/// How long a connection may be without requests before it is closed. Peers close theirs earlier.
+/// How long a connection may be without requests before it is closed. Peers close their connections earlier.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// The listening side of a plane.
@@ -65,7 +65,7 @@ impl Server {
         Ok(Self { thread: Some(thread) })
     }
 
-    /// Waits for all threads, after the plane was stopped.
+    /// Waits for all threads to end; the plane must be stopped.
     pub(super) fn join(&mut self) {
         if let Some(thread) = self.thread.take() {
             _ = thread.join();
@@ -73,7 +73,7 @@ impl Server {
     }
 }
 
-/// A connection without a thread.
+/// A connection that no thread serves.
 struct Waiting<T> {
     connection: T,
     address: SocketAddr,
@@ -86,18 +86,18 @@ impl<T> Waiting<T> {
     }
 }
 
-/// Accepts connections, and assigns a thread to one that has sent something until it is served. All
-/// others occupy only their sockets.
+/// Accepts connections, and assigns a thread to each connection that has sent something, until it is served. Other
+/// connections take no thread.
 struct Acceptor {
     shared: Arc<Shared>,
     turns: Arc<Turns>,
-    /// Peers that have presented themselves.
+    /// Number of peers that have identified themselves.
     count: Arc<AtomicUsize>,
     /// Connections that have sent nothing, the oldest first.
     silent: VecDeque<Waiting<TcpStream>>,
-    /// Connections of peers that have presented themselves. The one that was served first comes first.
+    /// Connections of identified peers, the least recently served first.
     idle: VecDeque<Waiting<Connection>>,
-    /// Where threads return connections that are served.
+    /// Threads return served connections here.
     returned: Sender<Waiting<Connection>>,
     returns: Receiver<Waiting<Connection>>,
     threads: Vec<JoinHandle<()>>,
@@ -124,8 +124,8 @@ impl Acceptor {
         }
     }
 
-    /// Waits a short time for connections and for their bytes, and serves those that sent some.
-    /// Identified peers come first.
+    /// Waits a short time for connections and for their bytes, and serves those that have sent some, identified
+    /// peers first.
     fn wait(&mut self, listener: &TcpListener) {
         self.idle.extend(self.returns.try_iter());
         let idle = self.idle.iter().map(|waiting| waiting.connection.as_fd());
@@ -167,7 +167,7 @@ impl Acceptor {
         }
     }
 
-    /// Whether another connection can be accepted. The oldest silent one is closed if its time has
+    /// Whether another connection can be accepted. If necessary, closes the oldest silent connection whose time has
     /// passed.
     fn has_place(&mut self) -> bool {
         if self.silent.len() < MAX_SILENT {
@@ -176,7 +176,7 @@ impl Acceptor {
         self.silent.pop_front_if(|oldest| oldest.since.elapsed() >= GRACE).is_some()
     }
 
-    /// Starts a thread for a connection. Without one it is closed.
+    /// Starts a thread that serves a connection. If that fails, the connection is closed.
     fn serve(
         &mut self,
         address: SocketAddr,
@@ -210,9 +210,9 @@ impl Acceptor {
 /// The threads that serve connections.
 struct Turns {
     running: Mutex<Vec<Running>>,
-    /// Whether a connection waits for one of them.
+    /// Whether a connection waits for a thread.
     is_full: AtomicBool,
-    /// Can be read once a thread has ended.
+    /// Readable after a thread has ended.
     bell: UnixStream,
     ringer: UnixStream,
 }
@@ -234,15 +234,15 @@ impl Turns {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether another connection can be served.
+    /// Whether another connection can be served now.
     fn has_place(&self, is_greeting: bool) -> bool {
         let running = self.running();
         let greetings = running.iter().filter(|running| running.is_greeting).count();
         running.len() < MAX_TURNS && !(is_greeting && greetings >= MAX_GREETINGS)
     }
 
-    /// Makes place for connections that found none: has other peers take shorter turns, and closes connections that
-    /// keep their threads waiting, if they had their time.
+    /// Frees threads for connections that wait for one: ends the turns of other peers early, and closes connections
+    /// that have kept their threads waiting for too long.
     fn make_place(&self, idle_left: usize, silent_left: usize) {
         let running = self.running();
         let is_full = running.len() >= MAX_TURNS && idle_left + silent_left > 0;
@@ -255,7 +255,7 @@ impl Turns {
         late.into_iter().take(needed).for_each(|(_, running)| running.watch.cut());
     }
 
-    /// Waits for a thread to end.
+    /// Waits until a thread ends.
     fn wait(&self, time: Duration) {
         let timeout = Timespec { tv_sec: 0, tv_nsec: time.subsec_nanos().into() };
         _ = poll(&mut [PollFd::new(&self.bell, PollFlags::IN)], Some(&timeout));
@@ -266,7 +266,7 @@ impl Turns {
     }
 }
 
-/// One of the threads.
+/// The turn of one connection on a thread.
 struct Turn {
     turns: Arc<Turns>,
     watch: Arc<Watch>,
@@ -279,7 +279,7 @@ impl Turn {
         Self { turns: Arc::clone(turns), watch }
     }
 
-    /// The peer has presented itself.
+    /// Records that the peer has identified itself.
     fn greeted(&self) {
         self.watch.advance();
         let mut running = self.turns.running();
@@ -291,7 +291,7 @@ impl Turn {
 impl Drop for Turn {
     fn drop(&mut self) {
         self.turns.running().retain(|running| !Arc::ptr_eq(&running.watch, &self.watch));
-        // A bell that is full rings already.
+        // If the buffer is full, the bell is readable already.
         _ = (&self.turns.ringer).write(&[0]);
     }
 }

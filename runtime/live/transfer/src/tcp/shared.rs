@@ -1,4 +1,4 @@
-//! The state that the threads of a plane share: transfers that have not ended, holds, events, totals.
+//! The state that the threads of a plane share: transfers in progress, holds, events and totals.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +12,7 @@ use crate::statistics::{Direction, Moved, Statistics};
 use crate::tcp::TcpSettings;
 use crate::tcp::frame::PeerInfo;
 
-/// Notices that wait to be polled; more are dropped, and their leases end by time.
+/// Maximum number of notices that wait to be polled. More are dropped, and their leases end by time.
 const MAX_WAITING_NOTICES: usize = 65_536;
 
 /// Blocks of a finished prompt.
@@ -23,13 +23,12 @@ pub(super) struct HoldState {
 }
 
 impl HoldState {
-    /// Whether its blocks may no longer be read.
     pub(super) fn is_over(&self) -> bool {
         self.is_over.load(Ordering::Acquire)
     }
 }
 
-/// Blocks that a peer writes.
+/// Blocks that a peer is to write.
 pub(super) struct ExpectedState {
     pub(super) id: u64,
     pub(super) blocks: HashMap<u32, u64>,
@@ -40,7 +39,7 @@ pub(super) struct ExpectedState {
 
 #[derive(Default)]
 struct ExpectedProgress {
-    /// Bytes that are missing, by block.
+    /// Number of missing bytes, by block.
     missing: HashMap<u32, u64>,
     moved: Moved,
     first: Option<Instant>,
@@ -53,7 +52,7 @@ struct Pending {
     blocks: Vec<Held>,
     deadline: Instant,
     is_over: Arc<AtomicBool>,
-    /// The name of an expected transfer.
+    /// The ID of the transfer, if a peer writes.
     expected: Option<String>,
 }
 
@@ -65,7 +64,7 @@ struct Transfers {
 
 #[derive(Default)]
 struct BackgroundWork {
-    /// Holds whose pattern is to be written.
+    /// Holds whose pattern must be written.
     holds: VecDeque<Arc<HoldState>>,
     has_news: bool,
 }
@@ -85,7 +84,7 @@ pub(super) struct Shared {
     has_background_work: Condvar,
 }
 
-/// Nothing here is left half changed by a panic.
+/// A panic leaves none of these values half changed.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -171,8 +170,8 @@ impl Shared {
         lock(&self.holds).get(request).cloned()
     }
 
-    /// Registers a transfer that this engine starts, and claims the blocks that it writes to. The flag is set when it
-    /// has ended.
+    /// Registers a transfer that this engine starts, and claims the blocks that it writes to. The returned flag is
+    /// set when the transfer has ended.
     pub(super) fn register(
         &self,
         id: u64,
@@ -253,7 +252,7 @@ impl Shared {
         lock(&self.expected).get(request).cloned()
     }
 
-    /// Counts bytes that a peer wrote and that are right. Ends the transfer with the last of them.
+    /// Counts bytes that a peer has written and that are right. The last ones end the transfer.
     pub(super) fn wrote(&self, state: &ExpectedState, spans: &[crate::arena::Span], began: Instant) {
         let is_complete = {
             let mut progress = lock(&state.progress);
@@ -261,7 +260,7 @@ impl Shared {
             for span in spans {
                 let bytes = u64::from(span.bytes);
                 if let Some(missing) = progress.missing.get_mut(&span.block) {
-                    // More than a page has comes from a peer that repeats itself.
+                    // A peer that repeats parts may write more than a page's bytes.
                     *missing = missing.saturating_sub(bytes);
                     progress.moved.bytes += bytes;
                     progress.moved.pages += 1;
@@ -296,7 +295,7 @@ impl Shared {
         Some(pending)
     }
 
-    /// Ends a transfer, unless it has ended. Its outcome becomes an event. True if it had not.
+    /// Ends a transfer, and reports its outcome as an event. Returns `false` if the transfer had ended already.
     pub(super) fn finish(&self, id: u64, outcome: Result<Moved, TransferError>) -> bool {
         let Some(pending) = self.remove(id) else { return false };
         self.take_back(id, &pending, outcome.is_ok());
@@ -324,8 +323,8 @@ impl Shared {
         }
     }
 
-    /// Background work until the plane is stopped: writes the pattern into held blocks, and ends transfers whose
-    /// deadline has passed.
+    /// Works in the background until the plane is stopped: writes the pattern into held blocks, and ends transfers
+    /// whose deadline has passed.
     pub(super) fn keep_house(&self) {
         while !self.is_stopped() {
             let now = Instant::now();
@@ -345,7 +344,7 @@ impl Shared {
                 blocks.sort_unstable();
                 for block in blocks.into_iter().take_while(|_| !hold.is_over() && !self.is_stopped()) {
                     self.arena.materialize(block);
-                    // Steps take precedence, as where bytes are sent.
+                    // Yield to steps, as threads do that send bytes.
                     std::thread::yield_now();
                 }
             }

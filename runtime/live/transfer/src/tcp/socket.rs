@@ -1,4 +1,4 @@
-//! The socket of a connection: plain, or with TLS around it.
+//! The socket of a connection, with or without TLS.
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::TcpStream;
@@ -8,16 +8,16 @@ use rustix::event::PollFlags;
 
 use crate::tcp::tls::TlsStream;
 
-/// A socket that never waits.
+/// A non-blocking socket.
 pub(super) enum Socket {
-    /// Bytes as they are.
+    /// Without encryption.
     Plain(TcpStream),
-    /// Encrypted.
+    /// With TLS.
     Tls(Box<TlsStream>),
 }
 
 impl Socket {
-    /// Events to wait for before a call is tried again that wanted to wait for `wanted`.
+    /// The events to wait for before a call is repeated that had to wait for `wanted`.
     pub(super) fn interest(&self, wanted: PollFlags) -> PollFlags {
         match self {
             Self::Plain(_) => wanted,
@@ -26,7 +26,7 @@ impl Socket {
         }
     }
 
-    /// Completes the opening, unless it would wait.
+    /// Completes the TLS handshake, unless that would block.
     pub(super) fn advance(&mut self) -> io::Result<()> {
         match self {
             Self::Plain(_) => Ok(()),
@@ -34,8 +34,8 @@ impl Socket {
         }
     }
 
-    /// Whether bytes have been received that are not read yet, so that a wait for the system's would be in vain. Ends
-    /// of the connection count: reading finds them.
+    /// Whether received bytes are buffered here, for which the system's socket would not become readable. The end
+    /// of the connection counts too, because reading finds it.
     pub(super) fn has_received(&mut self) -> io::Result<bool> {
         match self {
             Self::Plain(_) => Ok(false),

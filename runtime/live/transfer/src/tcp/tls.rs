@@ -1,5 +1,5 @@
-//! TLS of the TCP plane. An engine presents the same certificate as client and as server, and
-//! checks its peers' certificates by one authority.
+//! TLS of the TCP plane. An engine presents the same certificate as client and as server, and verifies its peers'
+//! certificates with one set of authorities.
 
 use std::fs::File;
 use std::io::{self, IoSlice, Read, Write};
@@ -14,19 +14,19 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, ClientConnection, Connection, RootCertStore, ServerConfig, ServerConnection};
 
-/// The largest file of certificates or keys; the authorities of a system take 300 KB.
+/// Maximum size of a file of certificates or keys; a system's authorities take 300 KB.
 const PEM_BYTES_MAX: u64 = 4 << 20;
 
-/// The files of TLS, in PEM.
+/// The TLS files, in PEM.
 #[derive(Clone, Debug)]
 pub struct TlsFiles {
-    /// The certificate with its chain.
+    /// The engine's certificate and its chain.
     pub certificate: PathBuf,
-    /// Its key; in the file of the certificate if not given.
+    /// The certificate's key; if not given, it is in the file of the certificate.
     pub key: Option<PathBuf>,
     /// Authorities of the peers' certificates.
     pub authorities: PathBuf,
-    /// Whether peers that connect need a certificate, too.
+    /// Whether peers that connect need a certificate too.
     pub checks_clients: bool,
 }
 
@@ -34,20 +34,20 @@ pub struct TlsFiles {
 #[derive(Debug, thiserror::Error)]
 #[error("invalid {what} `{}`: {reason}", path.display())]
 pub struct TlsError {
-    /// The purpose of the file.
+    /// What the file is for.
     what: &'static str,
     path: PathBuf,
     reason: String,
 }
 
-/// TLS of an engine. Files that have changed are read again for the next connection.
+/// TLS of an engine. Changed files are read again for the next connection.
 #[derive(Clone, Debug)]
 pub struct TcpTls {
     files: Arc<TlsFiles>,
     latest: Arc<Mutex<Latest>>,
 }
 
-/// Certificates last read.
+/// The certificates that were read last.
 #[derive(Debug)]
 struct Latest {
     configs: Configs,
@@ -60,7 +60,7 @@ struct Configs {
     server: Arc<ServerConfig>,
 }
 
-/// Time of the last change and length of each file.
+/// Time of the last change, and length, of each file.
 type Stamps = [Option<(SystemTime, u64)>; 3];
 
 impl TlsFiles {
@@ -83,8 +83,8 @@ impl TcpTls {
         Ok(Self { files: Arc::new(files.clone()), latest: Arc::new(Mutex::new(latest)) })
     }
 
-    /// The settings from the present files; from the previous ones, if these are unusable: a
-    /// certificate and its key are not replaced at the same instant.
+    /// The settings from the current files, or from the previous ones if the current files are unusable: a
+    /// certificate and its key are not replaced at the same time.
     fn configs(&self) -> Configs {
         let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
         let stamps = self.files.stamps();
@@ -101,7 +101,7 @@ impl TcpTls {
         latest.configs.clone()
     }
 
-    /// TLS with a peer that this engine has connected to, by the name that its certificate must have.
+    /// Starts TLS with a peer to which this engine has connected. The peer's certificate must be for `host`.
     pub(super) fn connect(&self, socket: TcpStream, host: &str) -> Result<TlsStream, String> {
         let name = ServerName::try_from(host.to_owned())
             .map_err(|_| format!("there is no certificate for the host `{host}`"))?;
@@ -109,7 +109,7 @@ impl TcpTls {
         Ok(TlsStream { connection: connection.into(), socket })
     }
 
-    /// TLS with a peer that has connected.
+    /// Starts TLS with a peer that has connected to this engine.
     pub(super) fn accept(&self, socket: TcpStream) -> Result<TlsStream, String> {
         let connection = ServerConnection::new(self.configs().server).map_err(of_rustls)?;
         Ok(TlsStream { connection: connection.into(), socket })
@@ -144,7 +144,7 @@ impl Configs {
             builder.with_no_client_auth()
         };
         let mut server = builder.with_single_cert(chain.clone(), key.clone_key()).map_err(refused)?;
-        // Connections last, so nothing is won by tickets.
+        // Connections last long, so session tickets have no use.
         server.send_tls13_tickets = 0;
         let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
         let builder = builder.map_err(refused)?.with_root_certificates(roots);
@@ -154,7 +154,7 @@ impl Configs {
     }
 }
 
-/// The contents of a file of certificates or keys.
+/// Reads a file of certificates or keys.
 fn pem(path: &Path) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
     let read = File::open(path).and_then(|file| file.take(PEM_BYTES_MAX + 1).read_to_end(&mut bytes));
@@ -195,24 +195,23 @@ fn of_rustls(error: rustls::Error) -> String {
     }
 }
 
-/// The reason of a failed call, if it is one of TLS.
+/// The reason of a failed call, if TLS has failed.
 pub(super) fn reason(error: io::Error) -> Result<String, io::Error> {
     error.downcast::<rustls::Error>().map(of_rustls)
 }
 
-/// A connection with TLS around a socket that never waits.
+/// A TLS connection on a non-blocking socket.
 pub(super) struct TlsStream {
     connection: Connection,
     socket: TcpStream,
 }
 
 impl TlsStream {
-    /// The socket below.
     pub(super) fn socket(&self) -> &TcpStream {
         &self.socket
     }
 
-    /// Completes the opening, unless the socket would wait.
+    /// Completes the TLS handshake, unless that would block.
     pub(super) fn advance(&mut self) -> io::Result<()> {
         while self.connection.is_handshaking() || self.connection.wants_write() {
             self.connection.complete_io(&mut self.socket)?;
@@ -225,7 +224,7 @@ impl TlsStream {
         self.connection.wants_write()
     }
 
-    /// Reads the system's pending bytes, and returns whether there is anything to read.
+    /// Takes the system's received bytes, and returns whether there is anything to read.
     pub(super) fn has_received(&mut self) -> io::Result<bool> {
         loop {
             let state = self.connection.process_new_packets().map_err(io::Error::other)?;
@@ -241,9 +240,9 @@ impl TlsStream {
         }
     }
 
-    /// Encrypts the output of `write`, and sends as much as the system has room for.
+    /// Encrypts the output of `write`, and sends as much as the system accepts.
     fn write_by(&mut self, write: impl FnOnce(&mut rustls::Writer<'_>) -> io::Result<usize>) -> io::Result<usize> {
-        // Otherwise the connection has no room, either.
+        // Without this, the connection's buffer has no room either.
         self.flush()?;
         let written = write(&mut self.connection.writer())?;
         match self.flush() {
@@ -258,8 +257,8 @@ impl Read for TlsStream {
         loop {
             match self.connection.reader().read(buffer) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                // A peer that disconnects without a TLS close has ended the connection, as without
-                // TLS. Message lengths reveal missing data.
+                // A peer that disconnects without closing TLS has ended the connection, as without TLS. The lengths
+                // of messages show whether data is missing.
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(0),
                 read => return read,
             }

@@ -1,4 +1,4 @@
-//! Engines with planes of TCP, and transfers between them.
+//! Engines with TCP planes, and transfers between them.
 
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use vcr_transfer::tcp::{TcpPlane, TcpSettings};
 use vcr_transfer::*;
 
-/// Far longer than anything takes on a machine that works.
+/// Far longer than any test takes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(crate) fn geometry(ranks: u32) -> Geometry {
@@ -23,7 +23,7 @@ pub(crate) fn geometry(ranks: u32) -> Geometry {
     Geometry::new(input).expect("the sizes fit")
 }
 
-/// An engine's plane, and its events so far.
+/// An engine's plane, and the events that were polled and not taken.
 pub(crate) struct Engine {
     pub(crate) plane: TcpPlane,
     pub(crate) arena: Arc<Arena>,
@@ -63,7 +63,6 @@ impl Engine {
         self.plane.hold(Hold { request: request.to_owned(), blocks });
     }
 
-    /// Waits for an event.
     pub(crate) fn next(&mut self) -> PlaneEvent {
         self.next_within(PATIENCE).expect("an event comes")
     }
@@ -87,7 +86,7 @@ impl Engine {
         }
     }
 
-    /// The outcome of a transfer, which must be the next event.
+    /// The outcome of a transfer, whose end must be the next event.
     pub(crate) fn outcome(&mut self, id: u64) -> Result<Moved, TransferError> {
         match self.next() {
             PlaneEvent::Finished { id: found, outcome } if found == id => outcome,

@@ -1,4 +1,4 @@
-//! Two TCP planes of one process, over loopback.
+//! Two TCP planes in one process, connected over loopback.
 
 mod engine;
 
@@ -127,7 +127,7 @@ fn other_layouts_and_restarted_engines_are_refused_by_name() {
     assert!(message.contains("was restarted since it computed the prompt"), "{message}");
 }
 
-/// The connection to the first start is dead; the next transfer must not fail by it.
+/// The connection to the engine's first run is dead, but must not fail the next transfer.
 #[test]
 fn an_engine_that_comes_back_is_found_again() {
     let mut decode = Engine::new("d", geometry(2));
@@ -163,7 +163,7 @@ fn a_peer_that_never_answers_ends_by_the_deadline() {
     assert_eq!(expecting.failure(4).0, ErrorKind::TimedOut);
 }
 
-/// Answers each connection with these bytes.
+/// A server that answers each connection with these bytes; returns its port.
 fn impostor(answer: Vec<u8>) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("there is a port");
     let port = listener.local_addr().expect("it has one").port();
@@ -172,7 +172,7 @@ fn impostor(answer: Vec<u8>) -> u16 {
             let mut opening = [0; PREFACE_BYTES];
             _ = stream.read_exact(&mut opening);
             _ = stream.write_all(&answer);
-            // Until the peer has had enough.
+            // Wait until the peer closes the connection.
             _ = std::io::copy(&mut stream, &mut std::io::sink());
         }
     });
@@ -218,7 +218,7 @@ fn peers_that_lie_fail_the_transfer_and_not_the_engine() {
     assert!(decode.outcome(100).is_ok());
 }
 
-/// Readers are not trusted, either.
+/// Readers are not trusted either.
 #[test]
 fn requests_that_lie_are_refused_and_others_served() {
     let (mut prefill, mut decode) = (Engine::new("p", geometry(2)), Engine::new("d", geometry(2)));
@@ -262,7 +262,7 @@ fn peers_that_do_not_present_themselves_keep_no_other_out() {
     let (mut prefill, mut decode) = (Engine::new("p", geometry(1)), Engine::with("d", geometry(1), 1, patient));
     prefill.hold("r", &[5]);
     let connect = || TcpStream::connect(("127.0.0.1", prefill.plane.port())).expect("it listens");
-    // Some send nothing at all, others begin a message and stop.
+    // Some connections send nothing, others begin a message and stop.
     let mut silent: Vec<TcpStream> = (0..300).map(|_| connect()).collect();
     let begun: Vec<TcpStream> = (0..90)
         .map(|_| {
@@ -273,7 +273,7 @@ fn peers_that_do_not_present_themselves_keep_no_other_out() {
         .collect();
     decode.plane.start(transfer(1, prefill.peer("p"), "r", &[(1, 5)]));
     assert!(decode.outcome(1).is_ok());
-    // The oldest were closed for the later ones, long before their time was up.
+    // The oldest connections were closed for later ones, long before their time limit.
     let ended = |stream: &mut TcpStream| {
         stream.set_read_timeout(Some(PATIENCE)).expect("it is open");
         stream.read(&mut [0]).map_or_else(|error| error.kind() != std::io::ErrorKind::WouldBlock, |bytes| bytes == 0)
@@ -282,7 +282,7 @@ fn peers_that_do_not_present_themselves_keep_no_other_out() {
     drop((silent, begun));
 }
 
-/// Threads of this process that serve peers.
+/// Number of threads in this process that serve peers.
 #[cfg(target_os = "linux")]
 fn serving_threads() -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").expect("a process has threads");
@@ -290,7 +290,7 @@ fn serving_threads() -> usize {
     tasks.flatten().map(name).filter(|name| name == "kv-serve\n").count()
 }
 
-/// A peer that has presented itself.
+/// The connection of a peer that has identified itself.
 fn greeted(port: u16) -> TcpStream {
     let layout_hash = geometry(1).layout_hash();
     let peer_info = PeerInfo { engine_id: "x".to_owned(), generation: 1, geometry: geometry(1), layout_hash };
@@ -302,7 +302,7 @@ fn greeted(port: u16) -> TcpStream {
     stream
 }
 
-/// Each thread takes 32 MiB of the allocator's address space: with one for each peer, 180 peers took 6 GB.
+/// Each thread takes 32 MiB of the allocator's address space. With a thread for each peer, 180 peers took 6 GB.
 #[test]
 fn peers_share_a_few_threads_and_none_waits_for_one_that_stalls() {
     let patient = TcpSettings { connect_timeout: PATIENCE, patience: PATIENCE, ..settings() };
@@ -322,13 +322,13 @@ fn peers_share_a_few_threads_and_none_waits_for_one_that_stalls() {
             assert_eq!(answer, pong);
         }
     }
-    // Half of a message each.
+    // Each peer sends half of a message.
     for peer in &mut peers {
         peer.write_all(&ping[..5]).expect("it is taken");
     }
     decode.plane.start(transfer(1, prefill.peer("p"), "r", &[(1, 5)]));
     assert!(decode.outcome(1).is_ok());
-    // A thread frees its slot a moment before it ends, so a few more can exist for that time.
+    // A thread frees its slot shortly before it ends, so for a moment a few more threads can exist.
     #[cfg(target_os = "linux")]
     {
         let deadline = std::time::Instant::now() + PATIENCE;
@@ -353,7 +353,7 @@ fn a_corrupt_page_is_found_and_its_block_is_not_used() {
     assert_eq!(decode.arena.content(1), None);
 }
 
-/// A block that is cancelled and claimed again must never see bytes of the first transfer.
+/// A block of a cancelled transfer that is claimed again must get no bytes of that transfer.
 #[test]
 fn a_cancelled_transfer_writes_no_more_and_has_no_event() {
     let (mut prefill, mut decode) = (Engine::new("p", geometry(2)), Engine::new("d", geometry(2)));
@@ -370,7 +370,7 @@ fn a_cancelled_transfer_writes_no_more_and_has_no_event() {
     }
 }
 
-/// The prompt stays held, for the next reader.
+/// The prompt stays held for the next reader.
 #[test]
 fn a_reader_that_dies_while_it_reads_leaves_the_prompt_held() {
     let large = Geometry::new(GeometryInput { slice_bytes: 64 << 10, ..*geometry(1).input() }).expect("the sizes fit");
@@ -386,7 +386,7 @@ fn a_reader_that_dies_while_it_reads_leaves_the_prompt_held() {
     for _ in 0..3 {
         let mut stream = TcpStream::connect(("127.0.0.1", prefill.plane.port())).expect("it listens");
         stream.write_all(&frames).expect("it is read");
-        // Far less than is sent, and more than stands before the pages.
+        // Far less than is sent, but more than precedes the pages.
         stream.read_exact(&mut vec![0; 1 << 20]).expect("pages come");
     }
     let mut decode = Engine::new("d", large);

@@ -1,4 +1,4 @@
-//! Transfers that streams work on, and their pages in batches.
+//! Transfers in progress, and their pages in batches.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,11 +12,10 @@ use crate::statistics::{Direction, Moved};
 use crate::tcp::frame::PeerInfo;
 use crate::tcp::shared::{Shared, nanoseconds};
 
-/// Bytes of a batch, unless a single page has more.
+/// Maximum bytes of a batch, unless a single page has more.
 const BATCH_BYTES: u64 = 4 << 20;
 const BATCH_PAGES: u64 = 1024;
 
-/// A transfer that streams work on.
 pub(super) struct Active {
     pub(super) transfer: Transfer,
     pub(super) started: Instant,
@@ -28,7 +27,7 @@ pub(super) struct Active {
 
 #[derive(Default)]
 pub(super) struct Progress {
-    /// Known once the peer has presented itself.
+    /// Known after the peer has identified itself.
     pages: Option<Arc<Pages>>,
     next_batch: u64,
     done_batches: u64,
@@ -36,7 +35,7 @@ pub(super) struct Progress {
     pub(super) connect_ns: u64,
 }
 
-/// The pages of a transfer, numbered: blocks outermost, then the pieces of a page, then regions.
+/// The pages of a transfer, numbered by block, then by piece of a page, then by region.
 struct Pages {
     pieces: Vec<Piece>,
     regions: u64,
@@ -49,7 +48,7 @@ impl Pages {
     fn new(local: &Geometry, remote: &Geometry, transfer: &Transfer) -> Result<Self, TransferError> {
         let pieces = match transfer.direction {
             Direction::Read => local.pieces(remote),
-            // All of the peer's pages are to be written.
+            // All of the peer's pages must be written, so split those.
             Direction::Write => remote.pieces(local).map(|pieces| {
                 let turned = |piece: Piece| Piece {
                     local_rank: piece.remote_rank,
@@ -85,7 +84,7 @@ impl Pages {
         self.count.div_ceil(self.per_batch)
     }
 
-    /// The parts of pages of a batch: here, there, and the contents of their blocks.
+    /// The local and remote parts of pages in a batch, and the contents of their blocks.
     fn batch(&self, number: u64, blocks: &[BlockPair]) -> BatchPages {
         let first = number * self.per_batch;
         let last = (first + self.per_batch).min(self.count);
@@ -122,7 +121,7 @@ impl Active {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next batch, and whether it is the last one; none if there are no pages at all.
+    /// The next batch, and whether it is the last one; `None` if the transfer has no pages.
     pub(super) fn next_batch(
         &self,
         shared: &Shared,
@@ -171,7 +170,7 @@ impl Active {
         }
     }
 
-    /// Counts a batch that is here and right. True if it was the last one.
+    /// Counts a batch that has arrived and is right. Returns whether it was the last one.
     pub(super) fn finish_batch(&self) -> bool {
         let mut progress = self.progress();
         progress.done_batches += 1;

@@ -1,8 +1,8 @@
-//! The side that connects: a queue for each peer, and streams that work it off.
+//! The side that connects: a queue for each peer, and streams that work on it.
 //!
-//! A stream is a thread with a connection. It takes batches of pages from the transfers in
-//! rotation, requests a few ahead, and checks the received pages. So one large transfer uses all
-//! streams, and many small ones share them.
+//! A stream is a thread with a connection. It takes batches of pages from the transfers in rotation, requests a few
+//! batches ahead, and checks the received pages. So one large transfer uses all streams, and many small ones share
+//! them.
 
 mod active;
 mod stream;
@@ -21,10 +21,9 @@ use crate::tcp::frame::{MAX_NAME_BYTES, MAX_NOTICE_BYTES, PeerInfo};
 use crate::tcp::shared::Shared;
 use crate::tcp::spawn;
 
-/// Notices that wait for a peer; more are dropped.
+/// Maximum number of notices that wait for a peer; more are dropped.
 const MAX_NOTICES: usize = 65_536;
 
-/// Work for a stream.
 enum Job {
     Batch { active: Arc<Active>, number: u64, pages: BatchPages },
     Notice(Vec<u8>),
@@ -44,7 +43,7 @@ impl QueueState {
     }
 }
 
-/// Everything for one peer.
+/// The queue of one peer.
 pub(super) struct PeerQueue {
     host: String,
     port: u16,
@@ -68,7 +67,7 @@ impl PeerQueue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether nothing waits and no stream is open.
+    /// Whether no work waits and no stream is open.
     pub(super) fn is_idle(&self) -> bool {
         let state = self.lock();
         state.is_empty() && state.streams == 0
@@ -109,7 +108,7 @@ impl PeerQueue {
         self.ensure_stream(state, shared);
     }
 
-    /// Has some stream look at the queue.
+    /// Makes a stream work on the queue.
     fn ensure_stream(self: &Arc<Self>, mut state: MutexGuard<'_, QueueState>, shared: &Arc<Shared>) {
         if state.idle_streams > 0 || state.streams >= shared.settings.streams {
             self.has_jobs.notify_one();
@@ -130,8 +129,8 @@ impl PeerQueue {
         }
     }
 
-    /// Waits for work. Returns false if there was none for long, or the plane is stopped: the
-    /// stream is to end.
+    /// Waits for work. Returns `false` after a long time without work, or if the plane is stopped: then the stream
+    /// must end.
     fn wait(&self, shared: &Shared) -> bool {
         let until = Instant::now() + shared.settings.idle_timeout;
         let mut state = self.lock();
@@ -152,12 +151,11 @@ impl PeerQueue {
         true
     }
 
-    /// The transfer whose turn is next.
     fn front(&self) -> Option<Arc<Active>> {
         self.lock().transfers.front().cloned()
     }
 
-    /// The next job for a stream that is connected to `peer`. Writes are left if `takes_writes` is false.
+    /// The next job for a stream that is connected to `peer`. Writes are left in the queue unless `takes_writes`.
     fn take(self: &Arc<Self>, shared: &Arc<Shared>, peer: &PeerInfo, takes_writes: bool) -> Option<Job> {
         loop {
             let mut state = self.lock();
@@ -175,7 +173,7 @@ impl PeerQueue {
             match active.next_batch(shared, peer) {
                 Ok(Some((number, pages, is_last))) => {
                     if !is_last {
-                        // Others get their turn, and other streams help.
+                        // Other transfers get their turn, and other streams help with this one.
                         state.transfers.push_back(Arc::clone(&active));
                         self.ensure_stream(state, shared);
                     }
@@ -193,7 +191,7 @@ impl PeerQueue {
         }
     }
 
-    /// Ends a transfer all of whose pages are here, and sends its notice.
+    /// Ends a transfer whose pages have all arrived, and sends its notice.
     fn complete(&self, shared: &Shared, active: &Active) {
         let moved = active.moved();
         if shared.finish(active.transfer.id, Ok(moved))
@@ -203,7 +201,7 @@ impl PeerQueue {
         }
     }
 
-    /// Ends all waiting transfers, and drops the notices: the peer cannot be reached.
+    /// Ends all waiting transfers and drops the notices, because the peer cannot be reached.
     fn fail_all(&self, shared: &Shared, error: &TransferError) {
         let (transfers, notices) = {
             let mut state = self.lock();

@@ -1,4 +1,4 @@
-//! A thread with a connection, which works on the queue of a peer.
+//! A thread with a connection that works on the queue of a peer.
 
 use std::collections::VecDeque;
 use std::net::{TcpStream, ToSocketAddrs};
@@ -16,23 +16,20 @@ use crate::tcp::link::{Link, LinkError, Received};
 use crate::tcp::server::wrong_byte;
 use crate::tcp::shared::{Shared, nanoseconds};
 
-/// Batches that a stream has requested and not received.
+/// Maximum number of batches that a stream has requested and not received.
 const WINDOW: usize = 3;
 
-/// A requested batch.
 struct Asked {
     active: Arc<Active>,
     number: u64,
     pages: BatchPages,
 }
 
-/// An open connection.
 struct Connection {
     link: Link,
     peer: PeerInfo,
 }
 
-/// A thread that works on the queue of a peer.
 pub(super) struct Stream<'a> {
     queue: &'a Arc<PeerQueue>,
     shared: &'a Arc<Shared>,
@@ -74,7 +71,7 @@ impl<'a> Stream<'a> {
         }
     }
 
-    /// Connects and identifies this engine. None if no transfer waits any more.
+    /// Connects and identifies this engine. Returns `None` if no transfer waits any more.
     fn connect(&self) -> Result<Option<Connection>, TransferError> {
         let front = self.queue.front();
         if front.as_ref().is_some_and(|active| active.is_over.load(Ordering::Acquire)) {
@@ -124,8 +121,7 @@ impl<'a> Stream<'a> {
                 link = link.with_tls(tls, Some(host), until)?;
             }
             let opened = link.open(&Message::Hello(self.shared.peer_info.clone()), until);
-            // A peer that refuses this engine's certificate sends the reason before it closes the
-            // connection.
+            // A peer that refuses this engine's certificate sends the reason before it closes the connection.
             match (link.read_preface(until), opened) {
                 (Err(error @ LinkError::Tls(_)), _) | (_, Err(error)) | (Err(error), Ok(())) => return Err(error),
                 (Ok(()), Ok(())) => {}
@@ -142,7 +138,7 @@ impl<'a> Stream<'a> {
         }
     }
 
-    /// Works until nothing is left.
+    /// Works until there is no work left.
     fn work(&mut self, connection: &mut Connection) -> Result<(), LinkError> {
         loop {
             while self.asked.len() < WINDOW {
@@ -197,7 +193,7 @@ impl<'a> Stream<'a> {
         connection.link.send_pages(arena, &pages.local, is_right, self.shared.settings.patience).map(|_| ())
     }
 
-    /// Receives the answer to the oldest batch. Pages of a finished transfer are skipped.
+    /// Receives the answer to the oldest batch. Pages of a transfer that has ended are skipped.
     fn receive(&mut self, connection: &mut Connection, is_over: bool) -> Result<(), LinkError> {
         let patience = self.shared.settings.patience;
         let answer = connection.link.receive(Instant::now() + patience)?;

@@ -1,4 +1,4 @@
-//! Messages of bytes, within the limits.
+//! Decodes messages, within limits.
 
 use super::{
     DecodeError, Header, MAX_BATCH_BYTES, MAX_NAME_BYTES, MAX_NOTICE_BYTES, MAX_SPANS, Message, PeerInfo, limit,
@@ -10,7 +10,7 @@ use crate::geometry::{Geometry, GeometryInput, HeadOrder, Regions};
 const SPAN_BYTES: usize = 16;
 
 impl Message {
-    /// Reads the body of a frame.
+    /// Decodes the body of a frame.
     pub fn decode(header: &Header, body: &[u8]) -> Result<Self, DecodeError> {
         if crc32fast::hash(body) != header.crc {
             return Err(DecodeError::Crc);
@@ -47,7 +47,7 @@ impl Message {
     }
 }
 
-/// The rest of a body.
+/// The unread rest of a body.
 struct Body<'a> {
     rest: &'a [u8],
     name: &'static str,

@@ -1,4 +1,4 @@
-//! Bytes of messages.
+//! Encodes messages.
 
 use super::{HEADER_BYTES, MAX_NAME_BYTES, Message, PeerInfo};
 use crate::arena::Span;
@@ -21,7 +21,7 @@ impl Message {
         }
     }
 
-    /// The frame.
+    /// Encodes the message as a frame.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut out = vec![0; HEADER_BYTES];
@@ -69,7 +69,7 @@ fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
-/// A message for people that fits into the limit of names.
+/// The error text, cut to the maximum length of names.
 fn clipped(message: &str) -> &[u8] {
     &message.as_bytes()[..message.floor_char_boundary(MAX_NAME_BYTES)]
 }

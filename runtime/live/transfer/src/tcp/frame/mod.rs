@@ -1,9 +1,9 @@
-//! The messages of the TCP plane, and their bytes.
+//! The messages of the TCP plane, and their encoding.
 //!
-//! Both sides open a connection with [`PREFACE_BYTES`] bytes: a fixed text, and the version. Frames follow: a header of
-//! [`HEADER_BYTES`] bytes with the message's kind, the length of its body and the body's CRC-32, and the body. All numbers
-//! are little-endian. After the bodies of [`Message::Data`] and [`Message::Write`] come the pages that they
-//! announce, and a [`Trailer`].
+//! Each side opens a connection with [`PREFACE_BYTES`] bytes: a fixed text and the version. Frames follow. A frame
+//! is a header of [`HEADER_BYTES`] bytes and a body. The header has the message's kind, the length of the body, and
+//! the body's CRC-32. All numbers are little-endian. The bodies of [`Message::Data`] and [`Message::Write`] are
+//! followed by the announced pages and a [`Trailer`].
 
 mod decode;
 mod encode;
@@ -14,28 +14,28 @@ use crate::geometry::Geometry;
 
 /// The version of this protocol.
 pub const VERSION: u16 = 1;
-/// The text that opens a connection.
+/// The text that begins a connection.
 pub const MAGIC: [u8; 8] = *b"vcr-kv\r\n";
-/// The first bytes of TLS: a record of its handshake, version 3.
+/// The first bytes of TLS: a handshake record, version 3.
 const TLS_RECORD: [u8; 2] = [22, 3];
-/// Length of the opening.
+/// Length of the bytes that open a connection.
 pub const PREFACE_BYTES: usize = 10;
 /// Length of a frame's header.
 pub const HEADER_BYTES: usize = 12;
 /// Length of a trailer.
 pub const TRAILER_BYTES: usize = 8;
-/// Longest body.
+/// Maximum length of a body.
 pub const MAX_BODY_BYTES: u32 = 256 << 10;
-/// Most parts of pages in one batch.
+/// Maximum number of parts of pages in one batch.
 pub const MAX_SPANS: usize = 8192;
-/// Most bytes of pages in one batch of more than one part.
+/// Maximum number of page bytes in one batch of more than one part.
 pub const MAX_BATCH_BYTES: u64 = 64 << 20;
-/// Longest name of an engine or request.
+/// Maximum length of the ID of an engine or request.
 pub const MAX_NAME_BYTES: usize = 4096;
-/// Longest notice.
+/// Maximum length of a notice.
 pub const MAX_NOTICE_BYTES: usize = 128 << 10;
 
-/// Why bytes are not a message.
+/// Why bytes are no message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     #[error("the peer does not speak the KV protocol of vcr (it sent {0:02x?}); is it --kv-transfer tcp there?")]
@@ -48,7 +48,7 @@ pub enum DecodeError {
     Kind(u8),
     #[error("{what} of {value} exceeds the limit of {limit}")]
     Limit {
-        /// Name of the field with this length.
+        /// Name of the field that is too long.
         what: &'static str,
         /// The length.
         value: u64,
@@ -60,78 +60,78 @@ pub enum DecodeError {
     Crc,
 }
 
-/// One side of a connection, as it presents itself.
+/// What one side of a connection says about itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerInfo {
-    /// Name of the engine.
+    /// ID of the engine.
     pub engine_id: String,
     pub generation: u64,
     pub geometry: Geometry,
-    /// Layout that both must agree on; see [`Geometry::layout_hash`].
+    /// Hash of the layout that both sides must agree on; see [`Geometry::layout_hash`].
     pub layout_hash: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// The side that connects presents itself.
+    /// The side that connects identifies itself.
     Hello(PeerInfo),
-    /// The other side presents itself.
+    /// The other side identifies itself.
     Welcome(PeerInfo),
     /// The other side refuses the connection.
     Refused {
         kind: ErrorKind,
-        /// The error's text.
+        /// Text of the error.
         message: String,
     },
-    /// Asks for parts of pages of a held prompt.
+    /// Requests parts of pages of a held prompt.
     Read {
         /// The reader's number of the batch.
         batch: u64,
-        /// The prompt.
+        /// ID of the prompt's request.
         request: String,
-        /// The parts in sending order.
+        /// The parts, in the order in which they are to be sent.
         spans: Vec<Span>,
     },
-    /// The answer; the bytes follow.
+    /// The answer to a read, followed by the bytes of the parts.
     Data {
-        /// The number of the batch.
+        /// Number of the batch.
         batch: u64,
-        /// Bytes that follow.
+        /// Number of bytes that follow.
         bytes: u64,
     },
-    /// Parts of pages for an expected transfer; the bytes follow.
+    /// Writes parts of pages for an expected transfer; their bytes follow.
     Write {
         /// The writer's number of the batch.
         batch: u64,
-        /// The expected transfer's name.
+        /// ID of the expected transfer.
         request: String,
-        /// Where the bytes belong, in their order.
+        /// The parts, in the order of the bytes.
         spans: Vec<Span>,
-        /// Bytes that follow.
+        /// Number of bytes that follow.
         bytes: u64,
     },
-    /// A batch was written, and is right.
+    /// A batch was written and is right.
     Written {
-        /// The number of the batch.
+        /// Number of the batch.
         batch: u64,
     },
     /// A batch cannot be read or written.
     Failed {
-        /// The number of the batch.
+        /// Number of the batch.
         batch: u64,
         kind: ErrorKind,
-        /// The error's text.
+        /// Text of the error.
         message: String,
     },
-    /// A notice for the engine.
+    /// A notice for the engine's leases.
     Notice(Vec<u8>),
-    /// Asks whether the other side lives.
+    /// Asks whether the other side is alive.
     Ping,
-    /// It does.
+    /// Answers [`Message::Ping`].
     Pong,
 }
 
-/// The opening of a connection.
+/// The bytes that open a connection.
 #[must_use]
 pub fn preface() -> [u8; PREFACE_BYTES] {
     let mut bytes = [0; PREFACE_BYTES];
@@ -140,10 +140,10 @@ pub fn preface() -> [u8; PREFACE_BYTES] {
     bytes
 }
 
-/// Checks the opening of a connection.
+/// Checks the bytes that open a connection.
 ///
 /// # Errors
-/// When it is not that of this protocol and version.
+/// They are not those of this protocol and version.
 pub fn check_preface(bytes: &[u8; PREFACE_BYTES]) -> Result<(), DecodeError> {
     let mut magic = [0; 8];
     magic.copy_from_slice(&bytes[..8]);
@@ -169,7 +169,7 @@ impl Header {
     /// Reads a header.
     ///
     /// # Errors
-    /// When the body is too long, or of no known kind.
+    /// The body is too long, or the kind is unknown.
     pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Self, DecodeError> {
         let [kind, ..] = *bytes;
         let number = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
@@ -188,10 +188,10 @@ impl Header {
     }
 }
 
-/// The end of a sequence of pages. It has no checksum: the receiver compares every byte with the pattern.
+/// The end of a sequence of pages. It has no checksum, because the receiver compares every byte with the pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trailer {
-    /// Why they mean nothing, if so: the blocks were freed meanwhile.
+    /// Why the pages are invalid, if they are: their blocks were freed in the meantime.
     pub failure: Option<ErrorKind>,
 }
 
@@ -217,10 +217,10 @@ fn limit(what: &'static str, value: u64, limit: u64) -> Result<(), DecodeError> 
     if value <= limit { Ok(()) } else { Err(DecodeError::Limit { what, value, limit }) }
 }
 
-/// Reads everything in `bytes` as a peer would, for tests of hostile bytes.
+/// Decodes all messages in `bytes`, including the opening, for tests with hostile bytes.
 ///
 /// # Errors
-/// The first error.
+/// The first error in `bytes`.
 pub fn decode_all(bytes: &[u8]) -> Result<Vec<Message>, DecodeError> {
     let (opening, mut rest) = bytes.split_first_chunk::<PREFACE_BYTES>().ok_or(DecodeError::Malformed("opening"))?;
     check_preface(opening)?;

@@ -92,7 +92,7 @@ fn a_peer_that_lies_about_its_layout_is_found_out() {
 }
 
 proptest! {
-    /// Peers send anything.
+    /// Peers may send any bytes.
     #[test]
     fn any_bytes_are_messages_or_an_error(kind in 0u8..14, body in proptest::collection::vec(any::<u8>(), 0..200)) {
         let header = Header { kind, body_bytes: body.len() as u32, crc: crc32fast::hash(&body) };

@@ -1,4 +1,4 @@
-//! The connection of one peer: its greeting and its requests.
+//! The connection of one peer: its identification and its requests.
 
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -12,18 +12,18 @@ use crate::tcp::frame::{Message, PeerInfo};
 use crate::tcp::link::{Link, LinkError, Received, Watch};
 use crate::tcp::shared::{ExpectedState, HoldState, Shared};
 
-/// Connections of peers that have presented themselves; more are refused.
+/// Maximum number of connections of identified peers; more are refused.
 const MAX_CONNECTIONS: usize = 1024;
-/// Time for a peer to present itself.
+/// Time limit for a peer to identify itself.
 pub(super) const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time that a thread waits for the next message of a peer before it leaves the connection.
+/// How long a thread waits for the next message of a peer before it leaves the connection.
 const LINGER: Duration = Duration::from_millis(20);
 
-/// A peer that has presented itself.
+/// The connection of an identified peer.
 pub(super) struct Connection {
     link: Link,
     shared: Arc<Shared>,
-    /// The name for counting its bytes.
+    /// The peer's name in the totals.
     peer: String,
     _counted: Counted,
 }
@@ -34,8 +34,8 @@ impl AsFd for Connection {
     }
 }
 
-/// Opens the connection of a peer that has sent something, with TLS if configured, and reads its
-/// identity. `count` is the number of identified peers.
+/// Opens the connection of a peer that has sent something, with TLS if configured, and reads the peer's identity.
+/// `count` is the number of identified peers.
 pub(super) fn greeted(
     stream: TcpStream,
     shared: &Arc<Shared>,
@@ -49,7 +49,7 @@ pub(super) fn greeted(
     Ok(Connection { link, shared: Arc::clone(shared), peer, _counted: counted })
 }
 
-/// A connection that can be read.
+/// Starts TLS, if configured.
 fn opened(stream: TcpStream, shared: &Shared, watch: &Arc<Watch>) -> Result<Link, LinkError> {
     let until = Instant::now() + GREETING_TIMEOUT;
     let mut link = Link::new(stream, Arc::clone(&shared.stop))?;
@@ -67,12 +67,13 @@ fn opened(stream: TcpStream, shared: &Shared, watch: &Arc<Watch>) -> Result<Link
     secured.inspect_err(|error| tracing::warn!("a KV connection was refused: {error}"))
 }
 
-/// Learns who the peer is, and refuses the peer if there are too many.
+/// Reads the peer's identity, and refuses the peer if there are too many.
 fn greet(link: &mut Link, own: &PeerInfo, number: usize) -> Result<PeerInfo, LinkError> {
     let until = Instant::now() + GREETING_TIMEOUT;
     if let Err(error) = link.read_preface(until) {
         if matches!(error, LinkError::Decode(_)) {
-            // Another version learns which one this is; another protocol gets a text that it shows.
+            // A peer with another version gets an error with this version; a peer with another protocol gets text
+            // that it may show.
             let refused = Message::Refused { kind: ErrorKind::Protocol, message: error.to_string() };
             link.open(&refused, until)?;
         }
@@ -91,10 +92,10 @@ fn greet(link: &mut Link, own: &PeerInfo, number: usize) -> Result<PeerInfo, Lin
     Ok(hello)
 }
 
-/// Counts a connection as long as it lives.
+/// Counts a connection until it is dropped.
 struct Counted {
     count: Arc<AtomicUsize>,
-    /// The number of connections with this one.
+    /// The number of connections, including this one.
     number: usize,
 }
 
@@ -111,7 +112,7 @@ impl Drop for Counted {
 }
 
 impl Connection {
-    /// Serves the peer until it asks for nothing, or until other peers wait for a thread.
+    /// Serves the peer until it sends no more requests, or until other peers wait for a thread.
     pub(super) fn take_turn(
         mut self,
         watch: &Arc<Watch>,
@@ -169,7 +170,7 @@ impl Connection {
         Ok(())
     }
 
-    /// The hold that lets a peer read these parts of pages, after all of them are written.
+    /// The hold that lets a peer read these parts of pages, once all of their pages are written.
     fn readable(&self, request: &str, spans: &[Span]) -> Result<Arc<HoldState>, TransferError> {
         let error = |message: String| TransferError::new(ErrorKind::NotHeld, message);
         let hold = self.shared.held(request).ok_or_else(|| {
@@ -204,7 +205,7 @@ impl Connection {
         let began = Instant::now();
         let total: u64 = spans.iter().map(|span| u64::from(span.bytes)).sum();
         if total != bytes {
-            // The following bytes cannot be distinguished from the next message.
+            // The bytes that follow cannot be distinguished from the next message.
             return Err(LinkError::Unexpected("the pages of a Write have another length"));
         }
         let state = match self.writable(request, spans) {
@@ -277,7 +278,7 @@ impl Connection {
     }
 }
 
-/// Reports which byte differs.
+/// The message that a byte differs from the pattern.
 pub(in crate::tcp) fn wrong_byte(span: &Span, offset: usize) -> String {
     let (layer, kind) = (span.region / 2, if span.region.is_multiple_of(2) { "K" } else { "V" });
     format!(
