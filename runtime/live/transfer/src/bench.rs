@@ -155,7 +155,7 @@ fn send_plain(mut stream: TcpStream, bytes: u64) -> std::io::Result<()> {
 pub struct Repetition {
     /// Sizes and times of the transfer, as the plane reports them.
     pub moved: Moved,
-    /// From its start until its report.
+    /// Time from the start of the transfer until its report.
     pub transfer_ns: u64,
     /// Time of the plain stream with the same number of bytes.
     pub plain_ns: u64,

@@ -82,8 +82,8 @@ pub struct RendezvousSettings {
     pub protocol: Protocol,
     /// The host to listen at, which is also sent to peers.
     pub host: String,
-    /// The bootstrap port. With Dynamo's protocol each engine adds its number; otherwise the first
-    /// engine's port serves all of them. 0 is any free port.
+    /// The bootstrap port. With Dynamo's protocol, each engine adds its rank; otherwise all engines use the first
+    /// engine's port. 0 means any free port.
     pub port: u16,
     /// Rank of the first engine of the process.
     pub first_rank: u16,

@@ -98,7 +98,7 @@ impl Rooms {
                     table.rooms.remove(room);
                     return Ok((None, None));
                 }
-                // The waiting side has gone.
+                // The waiting decode engine has disconnected.
                 Err(Ok(prompt)) => prompt,
                 Err(Err(_)) => return Ok((None, None)),
             },

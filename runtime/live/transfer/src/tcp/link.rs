@@ -23,11 +23,11 @@ use crate::tcp::tls::{self, TcpTls};
 const CALL_BYTES: u32 = 64 << 10;
 /// Maximum buffers in one system call (the system accepts 1,024).
 const CALL_BUFFERS: usize = 512;
-/// Buffers of a connection within a host, which the system doubles. The processors that steps need
-/// receive the sent bytes, in uninterrupted stretches as long as the buffers.
+/// Socket buffer size of a connection within a host; the system doubles it. The kernel delivers sent bytes on the
+/// processors that steps need, without interruption for as many bytes as the buffers hold.
 const HOST_BUFFER_BYTES: usize = 256 << 10;
-/// Number of page bytes after which a thread yields: otherwise an engine's step waits for the rest
-/// of a time slice, which is milliseconds, whatever the niceness.
+/// Number of page bytes after which a thread yields. Otherwise an engine's step waits for the rest of the thread's
+/// time slice, which is milliseconds whatever the niceness.
 const YIELD_BYTES: usize = 128 << 10;
 /// How often a waiting thread checks whether the plane has been stopped.
 const STOP_INTERVAL: Duration = Duration::from_millis(100);
