@@ -1,7 +1,7 @@
-//! An engine that only holds blocks, for others to read: a real vLLM, above all.
+//! An engine that only holds blocks, which others read, such as a real vLLM.
 //!
-//! It holds every block, with the block's number as its content, and prints its side channel's port and each
-//! notice. It ends with its standard input.
+//! It holds every block, with the block's number as its content. It prints its side channel's port and each notice,
+//! and ends at the end of its standard input.
 
 use std::io::Read;
 use std::sync::Arc;

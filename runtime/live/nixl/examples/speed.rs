@@ -1,7 +1,9 @@
-//! The plane against a loop of `nixl-sys` alone, on the same pages of another process, each compared with the pattern.
+//! Compares the plane with a plain loop of `nixl-sys` calls. Both read the same pages of another process and
+//! compare them with the pattern.
 //!
-//! It starts itself a second time as the owner of the pages. Options: `--turns N` of the plane and the loop (3), `--reads N`
-//! of a turn (by size), `--case MIB/KIB` of the total and a page (repeatable), such as `--case 1/16 --case 1024/256`.
+//! The program starts itself a second time as the owner of the pages. Options: `--turns N`, the number of turns of
+//! the plane and the loop (3); `--reads N`, the number of reads in a turn (default: by size); `--case MIB/KIB`, the
+//! sizes of all pages and of one page (repeatable), such as `--case 1/16 --case 1024/256`.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Command, Stdio};
@@ -19,10 +21,10 @@ use vcr_wire::{MetadataRequest, NixlAgentMetadata, NixlCompatibility, NixlHandsh
 
 type Failure = Box<dyn std::error::Error>;
 
-/// Total bytes and bytes of a page.
+/// Total bytes, and bytes per page.
 const CASES: [(u64, u32); 4] = [(1 << 20, 16 << 10), (64 << 20, 16 << 10), (64 << 20, 256 << 10), (1 << 30, 256 << 10)];
 
-/// Reads of a turn: of small ones many, as a change of threads takes now this long, now that.
+/// Number of reads in a turn. Small reads need many, because the time of a thread switch varies.
 fn rounds(total: u64) -> u64 {
     ((256 << 20) / total).clamp(5, 200)
 }
@@ -91,7 +93,7 @@ fn own(total: u64, page: u32) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Every block, in an order that leaves no two side by side.
+/// Every block, in an order in which no two neighbours are consecutive.
 fn pairs(blocks: u32) -> Vec<BlockPair> {
     (0..blocks)
         .map(|index| {
@@ -120,7 +122,6 @@ fn median<T: PartialOrd + Copy>(values: &[T]) -> T {
     values[values.len() / 2]
 }
 
-/// Options of the command line.
 struct Options {
     turns: u32,
     reads: Option<u64>,
@@ -152,18 +153,18 @@ impl Options {
     }
 }
 
-/// The median of some ratios, and the least and the largest of them.
+/// The median of some ratios, with the minimum and the maximum.
 fn shown(ratios: &[f64]) -> String {
     let bound = |pick: fn(f64, f64) -> f64| ratios.iter().copied().reduce(pick).unwrap_or(f64::NAN);
     format!("{:.2} ({:.2} to {:.2})", median(ratios), bound(f64::min), bound(f64::max))
 }
 
-/// How a reader learns that its pages have arrived.
+/// How a reader waits for its pages.
 #[derive(Clone, Copy, PartialEq)]
 enum Wait {
-    /// It sleeps until the plane wakes it, as an engine without a step does.
+    /// It sleeps until the plane wakes it, like an engine without a step.
     Sleep,
-    /// It looks again and again, as the loop of `nixl-sys` does.
+    /// It polls, like the loop of `nixl-sys`.
     Look,
 }
 
@@ -198,7 +199,7 @@ fn by_plane(port: u16, (total, page): (u64, u32), reads: u64, wait: Wait) -> Res
             }
         }
     }
-    // The first one connects.
+    // The first read includes connecting.
     times.remove(0);
     Ok(times)
 }
@@ -291,7 +292,7 @@ fn main() -> Result<(), Failure> {
         let port = line.trim().parse()?;
         let (mut sleeps, mut looks, mut hand) = (Vec::new(), Vec::new(), Vec::new());
         let (size, reads) = ((total, page), options.reads.unwrap_or_else(|| rounds(total)));
-        // The ways take turns, because the load of the machine changes.
+        // The ways alternate, because the load of the machine changes.
         for _ in 0..options.turns {
             sleeps.push(median(&by_plane(port, size, reads, Wait::Sleep)?));
             looks.push(median(&by_plane(port, size, reads, Wait::Look)?));

@@ -1,4 +1,4 @@
-//! One agent of NIXL with one registered arena.
+//! A NIXL agent with one registered arena.
 
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,25 +17,25 @@ use crate::layout::arena_range;
 /// thread, but over TCP the owner's thread answers.
 const PROGRESS_DELAY_US: u64 = 5000;
 
-/// UCX reads the memory of processes on this machine in system calls of 512 KiB. A due step of an
-/// engine waits for the end of one where the kernel is not preempted; smaller ones cost little. The
-/// variable `UCX_CMA_SEG_SIZE` overrides it.
+/// UCX reads the memory of processes on this machine in system calls of 512 KiB by default. In a kernel without
+/// preemption, a due step of an engine waits for the end of such a call. Smaller calls cost little. The environment
+/// variable `UCX_CMA_SEG_SIZE` overrides this.
 const UCX_CONFIG: &str = "CMA_SEG_SIZE=256k";
 
-/// Bytes to move: address here, address at the peer, length.
+/// Bytes to move: local address, address at the peer, length.
 pub(crate) type Extent = (usize, u64, usize);
 
-/// A transfer known to NIXL, and its lists: returning them takes as long as making them, so no
-/// transfer waits for that.
+/// A transfer that NIXL has, and its lists. Dropping the lists takes as long as making them, so it happens after
+/// the transfer has ended.
 pub(crate) struct Posted {
     request: XferRequest,
     _lists: [XferDescList<'static>; 2],
     _options: OptArgs,
 }
 
-/// An agent of NIXL. Only one thread may use it.
+/// A NIXL agent, which only one thread may use.
 pub(crate) struct NixlAgent {
-    /// Before the agent, which is before the memory.
+    /// Must be dropped before the agent, and the agent before the memory.
     registration: Option<RegistrationHandle>,
     agent: Agent,
     backend: Backend,
@@ -43,7 +43,6 @@ pub(crate) struct NixlAgent {
     _arena: Arc<Arena>,
 }
 
-/// The memory of an engine.
 struct Memory(Arc<Arena>);
 
 impl std::fmt::Debug for Memory {
@@ -78,7 +77,7 @@ fn local(doing: &str) -> impl Fn(NixlError) -> TransferError {
 }
 
 impl NixlAgent {
-    /// Starts an agent under a name that no other one has, and registers the arena.
+    /// Starts an agent, whose name no other agent may have, and registers the arena.
     pub(crate) fn new(name: &str, arena: &Arc<Arena>) -> Result<Self, TransferError> {
         let config = AgentConfig {
             enable_prog_thread: true,
@@ -96,21 +95,21 @@ impl NixlAgent {
         Ok(Self { registration, agent, backend, peers, _arena: Arc::clone(arena) })
     }
 
-    /// Metadata of this agent for a peer.
+    /// Metadata of this agent, for peers.
     pub(crate) fn metadata(&self) -> Result<Vec<u8>, TransferError> {
         self.agent.get_local_md().map_err(local("describe its agent"))
     }
 
-    /// Adds a peer by its metadata; its name.
+    /// Adds a peer by its metadata, and returns the peer's name.
     pub(crate) fn add_peer(&mut self, metadata: &[u8]) -> Result<String, NixlError> {
-        // The crate takes a name that is not text for impossible.
+        // The crate panics if the name is not text.
         let loaded = catch_unwind(AssertUnwindSafe(|| self.agent.load_remote_md(metadata)));
         let name = loaded.unwrap_or(Err(NixlError::InvalidParam))?;
         self.peers.insert(name.clone());
         Ok(name)
     }
 
-    /// Drops the state of a peer, and its connections.
+    /// Drops the state of a peer and its connections.
     pub(crate) fn remove_peer(&mut self, name: &str) {
         if self.peers.remove(name)
             && let Err(error) = self.agent.invalidate_remote_md(name)
@@ -119,7 +118,7 @@ impl NixlAgent {
         }
     }
 
-    /// Starts to move bytes; with `notice` the peer gets that behind them.
+    /// Starts to move bytes. The peer gets `notice` after the bytes.
     pub(crate) fn start(
         &self,
         operation: XferOp,
@@ -149,15 +148,15 @@ impl NixlAgent {
         self.agent.get_xfer_status(&posted.request).map(|status| status.is_success())
     }
 
-    /// Sends a notification to a peer that was added.
+    /// Sends a notification to a peer, which must have been added.
     pub(crate) fn notify(&self, peer: &str, notice: &[u8]) -> Result<(), NixlError> {
         self.agent.send_notification(peer, notice, Some(&self.backend))
     }
 
-    /// Appends notifications of peers since the last call.
+    /// Appends the notifications from peers since the last call.
     pub(crate) fn take_notices(&self, taken: &mut Vec<Vec<u8>>) -> Result<(), NixlError> {
-        // A new list each time: the crate's own way to empty one stops at a notification that is
-        // not text.
+        // A new map each time, because the crate's function to empty a map stops at a notification that is not
+        // text.
         let mut notices = NotificationMap::new()?;
         self.agent.get_notifications(&mut notices, None)?;
         for peer in notices.agents() {

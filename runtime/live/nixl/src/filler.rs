@@ -1,5 +1,4 @@
-//! The thread that writes the pattern of prompts during their computation, and the rest when they
-//! are finished.
+//! The thread that writes the patterns of prompts: while they are computed, and the rest when they are finished.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,26 +11,25 @@ use vcr_transfer::{Arena, ErrorKind, Held, MOVER_NICENESS, PlaneEvent, TransferE
 
 use crate::shared::Shared;
 
-/// Between two checks of blocks that NIXL may still write to.
+/// Pause between two checks of blocks that NIXL may still write to.
 const NAP: Duration = Duration::from_micros(200);
 
-/// Work for the thread.
 enum Job {
-    /// Blocks that are wanted with a pattern.
+    /// Blocks whose pattern is to be written.
     Prepare(Vec<u32>),
     Finish(Finish),
 }
 
-/// A finished prompt with some unwritten blocks.
+/// A finished prompt of which some blocks are not written.
 pub(crate) struct Finish {
     pub(crate) id: u64,
-    /// Blocks that are wanted with a pattern.
+    /// Blocks whose pattern is to be written.
     pub(crate) missing: Vec<u32>,
-    /// Blocks that NIXL may still write to, and which are not wanted yet.
+    /// Blocks that NIXL may still write to. Their content is set later.
     pub(crate) busy: Vec<Held>,
 }
 
-/// Writes patterns: finished prompts first, one block of each in turn.
+/// Writes patterns: those of finished prompts first, one block of each prompt in turn.
 pub(crate) struct Filler {
     jobs: Option<Sender<Job>>,
     stop: Arc<AtomicBool>,
@@ -62,12 +60,12 @@ impl Filler {
         Ok(Self { jobs: Some(jobs), stop, thread: Some(thread) })
     }
 
-    /// Passes blocks on.
+    /// Has the pattern of these blocks written.
     pub(crate) fn prepare(&self, blocks: Vec<u32>) {
         self.pass(Job::Prepare(blocks));
     }
 
-    /// Passes the blocks of a finished prompt on that are not written; [`PlaneEvent::Written`] follows, unless it is
+    /// Has the unwritten blocks of a finished prompt written. [`PlaneEvent::Written`] follows, unless the write is
     /// closed before.
     pub(crate) fn finish(&self, finish: Finish) {
         self.pass(Job::Finish(finish));
@@ -85,13 +83,12 @@ impl Drop for Filler {
         self.stop.store(true, Ordering::Release);
         self.jobs = None;
         if let Some(thread) = self.thread.take() {
-            // If it panicked, that was reported where it happened.
+            // A panic has been reported already.
             _ = thread.join();
         }
     }
 }
 
-/// The thread's own state.
 struct Writer {
     arena: Arc<Arena>,
     shared: Arc<Shared>,
@@ -113,7 +110,7 @@ impl Writer {
             }
             inbox.try_iter().for_each(|job| self.take(job));
             has_work = self.write_finished() || self.write_prepared();
-            // A due step takes precedence.
+            // Yield to a step that is due.
             std::thread::yield_now();
         }
     }
@@ -125,7 +122,7 @@ impl Writer {
         }
     }
 
-    /// Writes a block of each finished prompt; whether there was one.
+    /// Writes one block of each finished prompt. Returns whether there was one.
     fn write_finished(&mut self) -> bool {
         let mut has_written = false;
         let (arena, shared, wake) = (&self.arena, &self.shared, &self.wake);
@@ -134,7 +131,7 @@ impl Writer {
                 arena.materialize(block);
                 has_written = true;
             }
-            // Not if it was given up: another prompt may have the blocks.
+            // Not for a cancelled write, whose blocks another prompt may have.
             let is_open = shared.while_open(finish.id, || {
                 for held in finish.busy.extract_if(.., |held| !shared.is_busy(held.block)) {
                     arena.want(held.block, held.content);
@@ -152,7 +149,7 @@ impl Writer {
         has_written
     }
 
-    /// Writes a block that is computed; whether there was one.
+    /// Writes one block of a prompt that is being computed. Returns whether there was one.
     fn write_prepared(&mut self) -> bool {
         self.prepared.pop_front().is_some_and(|block| {
             self.arena.materialize(block);

@@ -1,21 +1,21 @@
-//! Where pages lie, here and at a peer: the metadata of vLLM's side channel.
+//! Addresses of pages, here and at a peer: the metadata of vLLM's side channel.
 
 use vcr_transfer::{Arena, ErrorKind, Geometry, GeometryInput, HeadOrder, Piece, PlaneContext, Regions, TransferError};
 use vcr_wire::{Blob, NixlAgentMetadata, NixlHandshake, VllmMinor};
 
 use crate::NixlSettings;
 
-/// Names of vLLM's layouts from 0.29 on: layers outermost, then blocks, then heads and tokens in this order.
+/// vLLM's names of layouts from 0.29 on: layers outermost, then blocks, then heads and tokens in the named order.
 const HEADS_FIRST: &str = "LBHNC";
 const TOKENS_FIRST: &str = "LBNHC";
-/// Their names before.
+/// Names of the same layouts before 0.29.
 const OLD_HEADS_FIRST: &str = "HND";
 const OLD_TOKENS_FIRST: &str = "NHD";
 
-/// No metadata of a worker is longer: base addresses of a thousand layers and NIXL's own part.
+/// Maximum length of a worker's metadata: base addresses of a thousand layers, and NIXL's own part.
 const MAX_METADATA_BYTES: usize = 1 << 20;
 
-/// Handshake of a rank of this engine for its peers.
+/// The handshake of one rank of this engine, for its peers.
 pub(crate) fn own_handshake(
     settings: &NixlSettings,
     context: &PlaneContext,
@@ -56,7 +56,7 @@ fn layout_name(version: VllmMinor, order: HeadOrder) -> &'static str {
     }
 }
 
-/// Reads an answer of the peer `name`.
+/// Decodes and checks an answer of the peer `name`.
 pub(crate) fn peer_metadata(
     settings: &NixlSettings,
     name: &str,
@@ -83,18 +83,18 @@ pub(crate) fn peer_metadata(
         .map_err(|error| protocol(format!("invalid metadata: {error}")))
 }
 
-/// The memory of a peer.
+/// The memory layout of a peer.
 #[derive(Debug)]
 pub(crate) struct RemoteLayout {
-    /// Base addresses and strides by rank and region.
+    /// Base addresses and strides, by rank and region.
     regions: Vec<Vec<(u64, u64)>>,
     num_blocks: u64,
-    /// How its pages map to the pages of this engine.
+    /// How the peer's pages map to the pages of this engine.
     pieces: Vec<Piece>,
 }
 
 impl RemoteLayout {
-    /// Checks the metadata of all ranks of the peer `name`.
+    /// Checks the metadata of all ranks of the peer `name`, and computes its layout.
     pub(crate) fn new(local: &Geometry, name: &str, ranks: &[NixlAgentMetadata]) -> Result<Self, TransferError> {
         let mismatch = |reason: String| TransferError::new(ErrorKind::Mismatch, format!("KV peer {name}: {reason}"));
         let Some(first) = ranks.first() else { return Err(mismatch("it has no ranks".to_owned())) };
@@ -109,24 +109,23 @@ impl RemoteLayout {
         Ok(Self { regions, num_blocks: first.num_blocks, pieces })
     }
 
-    /// The parts of a page that come from one rank of the peer each.
+    /// The parts of a page, each of which comes from one rank of the peer.
     pub(crate) fn pieces(&self) -> &[Piece] {
         &self.pieces
     }
 
-    /// Blocks of the peer.
     pub(crate) fn num_blocks(&self) -> u64 {
         self.num_blocks
     }
 
-    /// Address of the peer's counterpart of a piece.
+    /// Address of the peer's part that corresponds to a piece.
     pub(crate) fn address(&self, piece: &Piece, region: u32, block: u32) -> u64 {
         let (base, stride) = self.regions[piece.remote_rank as usize][region as usize];
         base + u64::from(block) * stride + u64::from(piece.remote_offset)
     }
 }
 
-/// The geometry of a peer with these ranks; the hash proves that its model is the same.
+/// The geometry of a peer with this number of ranks. The hash ensures that its model is the same.
 fn remote_geometry(local: &Geometry, metadata: &NixlAgentMetadata, ranks: usize) -> Result<Geometry, String> {
     let own = *local.input();
     let ranks = u32::try_from(ranks).map_err(|_| "it has too many ranks".to_owned())?;
@@ -146,12 +145,12 @@ fn remote_geometry(local: &Geometry, metadata: &NixlAgentMetadata, ranks: usize)
     Geometry::new(input).map_err(|error| error.to_string())
 }
 
-/// Bases and strides of the regions of a rank.
+/// Base addresses and strides of the regions of a rank.
 fn regions_of(metadata: &NixlAgentMetadata, remote: &Geometry) -> Result<Vec<(u64, u64)>, String> {
     let expected = remote.regions() as usize;
     let bases = &metadata.kv_caches_base_addr;
     let page_bytes = u64::from(remote.page_bytes());
-    // Before 0.29 blocks lie side by side.
+    // Before 0.29, blocks are contiguous.
     let strides = if metadata.block_strides.is_empty() { &metadata.block_lens } else { &metadata.block_strides };
     for (name, len) in
         [("addresses", bases.len()), ("block lengths", metadata.block_lens.len()), ("strides", strides.len())]
@@ -177,7 +176,7 @@ fn regions_of(metadata: &NixlAgentMetadata, remote: &Geometry) -> Result<Vec<(u6
     Ok(regions)
 }
 
-/// The first address of the arena, and its length.
+/// The first address of the arena and its length.
 pub(crate) fn arena_range(arena: &Arena) -> (usize, usize) {
     (arena.page_address(0, 0, 0), arena.geometry().total_bytes() as usize)
 }
@@ -236,7 +235,7 @@ mod tests {
         let [first, second] = layout.pieces() else { panic!("{:?}", layout.pieces()) };
         assert_eq!((first.local_offset, second.local_offset, second.bytes), (0, 256, 256));
         assert_eq!(layout.address(second, 60, 1), 0x10_0000 + 60 * 0x1000 + 0x400);
-        // One with K and V apart has as many bytes, but twice the regions.
+        // A peer with separate regions for K and V has as many bytes, but twice as many regions.
         let apart = Geometry::new(GeometryInput { regions: Regions::Apart, ..input }).expect("the sizes fit");
         let error = RemoteLayout::new(&local, "peer", &[metadata(&apart, 0)]).expect_err("regions differ").to_string();
         assert!(error.contains("bytes of a head in a block differs"), "{error}");

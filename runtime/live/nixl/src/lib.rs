@@ -1,20 +1,20 @@
-//! The NIXL plane: KV pages moved by NVIDIA's transfer library.
+//! The NIXL plane, in which NVIDIA's transfer library moves KV pages.
 //!
-//! Peers find each other as vLLM's NIXL connectors do. The reader asks the owner's side channel for metadata
-//! (`vcr-wire`), adds the owner's agent to its own, and reads pages by their addresses without the owner's
-//! help. The owner learns from a notification that it may free the blocks. So a real vLLM may read from a vcr
-//! engine, whose metadata equals the metadata of a worker with the same KV cache. vLLM has K and V of a layer
-//! in one region ([`vcr_transfer::Regions::Together`]).
+//! Peers find each other like vLLM's NIXL connectors. The reader asks the owner's side channel for metadata
+//! (`vcr-wire`), adds the owner's agent to its own agent, and reads pages by their addresses without the owner's
+//! help. The owner learns from a notification that it may free the blocks. So a real vLLM can read from a vcr
+//! engine, whose metadata equals the metadata of a worker with the same KV cache. vLLM has K and V of a layer in
+//! one region ([`vcr_transfer::Regions::Together`]).
 //!
-//! The library is opened when the program runs ([`open_library`]); without it nothing here may be called.
+//! The library is opened at run time by [`open_library`], which must succeed before anything else here is called.
 //!
-//! # Differences to a plane that has the owner's help
+//! # Differences from a plane with the owner's help
 //!
-//! * Blocks get their pattern before a reader can come, because the time of its arrival is unknown:
-//!   while the prompt is computed, by a thread of its own, and the rest before its answer is sent.
-//! * Who knows an address can read it: a hold, its end and its name are not checked by the owner. A block that was used
-//!   otherwise in the meantime is found by the reader, whose comparison with the pattern fails.
-//! * A cancelled read continues until NIXL is done; later transfers into its blocks wait for that.
+//! * Blocks get their pattern before a reader can come, because the time of its arrival is unknown. A separate
+//!   thread writes the pattern while the prompt is computed, and the rest before the prompt's answer is sent.
+//! * Whoever knows an address can read it: the owner checks neither the hold, nor its end, nor its ID. If a block
+//!   was reused in the meantime, the reader notices, because its comparison with the pattern fails.
+//! * A cancelled read continues until NIXL is done. Later transfers into its blocks wait for that.
 
 mod agent;
 mod filler;
@@ -38,15 +38,15 @@ pub use plane::NixlPlane;
 /// Settings of the plane, for all engines of a process.
 #[derive(Clone, Debug)]
 pub struct NixlSettings {
-    /// Host of the side channel: its listening address, which peers are told.
+    /// Host of the side channel, which is listened at and sent to peers.
     pub side_channel_host: String,
-    /// Port of the side channel of the first engine; others count up from it.
+    /// Port of the side channel of rank 0; an engine adds its rank.
     pub side_channel_port: u16,
-    /// The version whose connector it is.
+    /// The vLLM version whose connector is imitated.
     pub version: VllmMinor,
-    /// Settings that peers must have in common.
+    /// Settings that must be equal at peers.
     pub compatibility: NixlCompatibility,
-    /// The hash for peers, instead of the hash of `compatibility`.
+    /// The hash to send to peers, instead of the hash of `compatibility`.
     pub hash: Option<String>,
     /// Whether peers with another hash are refused.
     pub enforces_compatibility: bool,
@@ -63,7 +63,7 @@ impl NixlSettings {
 /// Opens the library and returns a factory of planes that use it.
 ///
 /// # Errors
-/// When the library is not there or cannot be used, with what to do.
+/// The library is missing or cannot be used. The error says what to do.
 pub fn planes(settings: NixlSettings, library: Option<&Path>) -> Result<PlaneFactory, LibraryError> {
     let path = open_library(library)?;
     tracing::info!(library = %path.display(), "KV moves through NIXL");

@@ -1,8 +1,8 @@
-//! Finding, checking and opening NIXL's library, once for the process.
+//! Finds, checks and opens NIXL's library, once for the process.
 //!
-//! `nixl-sys` opens `libnixl_capi.so` by its bare name when it is first called, and ends the
-//! process if the library or a function is missing. So the library is opened here first, by its
-//! path: an open library is found by name, too.
+//! `nixl-sys` opens `libnixl_capi.so` by its bare name at its first call, and ends the process if the library or a
+//! function is missing. Therefore the library is opened here first, by its path. A library that is open is also
+//! found by its bare name.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -18,10 +18,11 @@ use crate::symbols::{FUNCTIONS, PREFIX};
 /// The file name, which `nixl-sys` also looks for.
 const FILE: &str = "libnixl_capi.so";
 
-/// Descriptors of a process with more than 64 agents; each agent has about ten.
+/// Number of descriptors for which there is room from the start. It is enough for more than 64 agents, each of
+/// which has about ten.
 const MAX_DESCRIPTORS: u64 = 4096;
 
-/// Hint for a missing library.
+/// The hint for a missing library.
 const HINT: &str = "install NIXL (`pip install nixl`) and name its library with --nixl-library or NIXL_LIBRARY, or \
                     activate the Python environment that it is in";
 
@@ -30,7 +31,7 @@ const HINT: &str = "install NIXL (`pip install nixl`) and name its library with 
 pub enum LibraryError {
     #[error("NIXL is not installed: no {FILE} in {places}")]
     NotFound {
-        /// Where it was looked for.
+        /// The places that were searched.
         places: String,
     },
     #[error("invalid NIXL library {}: expected {FILE} or a folder with it", path.display())]
@@ -38,19 +39,19 @@ pub enum LibraryError {
     #[error("cannot open the NIXL library {}: {reason}", path.display())]
     Open {
         path: PathBuf,
-        /// Message of the system.
+        /// The system's message.
         reason: String,
     },
-    /// It is of another version.
+    /// The library has another version.
     #[error(
         "the NIXL library {} lacks {count} of the {} functions that this build calls, such as {PREFIX}{first}; \
          expected NIXL 1.5", path.display(), FUNCTIONS.len()
     )]
     Lacks {
         path: PathBuf,
-        /// Functions that it lacks.
+        /// Number of missing functions.
         count: usize,
-        /// One of them.
+        /// Name of one missing function.
         first: &'static str,
     },
     #[error("the NIXL library {} cannot be used: {} is open already", path.display(), open.display())]
@@ -60,22 +61,22 @@ pub enum LibraryError {
 }
 
 impl LibraryError {
-    /// The next step.
+    /// What to do next.
     #[must_use]
     pub fn hint(&self) -> Option<&'static str> {
         (!matches!(self, Self::Second { .. })).then_some(HINT)
     }
 }
 
-/// The library that is open, by its path.
+/// Path of the open library.
 static OPEN: Mutex<Option<PathBuf>> = Mutex::new(None);
 
-/// Opens NIXL's library, if it is not open yet, and returns its path. `named` is the file or a folder with
-/// it. Without it, the path is the environment variable `NIXL_LIBRARY`, or the package `nixl` in the active
+/// Opens NIXL's library, if it is not open yet, and returns its path. `named` is the file or a folder with it.
+/// Without it, the environment variable `NIXL_LIBRARY` names it, or else it is in the package `nixl` of the active
 /// Python environment.
 ///
 /// # Errors
-/// When there is none, or it cannot be used. The process continues.
+/// There is no library, or it cannot be used. The process continues.
 pub fn open_library(named: Option<&Path>) -> Result<PathBuf, LibraryError> {
     let variable = std::env::var_os("NIXL_LIBRARY").filter(|value| !value.is_empty()).map(PathBuf::from);
     let path = match named.map(Path::to_owned).or(variable) {
@@ -94,26 +95,27 @@ pub fn open_library(named: Option<&Path>) -> Result<PathBuf, LibraryError> {
     Ok(path)
 }
 
-/// Has the system make room for the descriptors of all agents now. When the table of a process with several threads
-/// grows, the thread that needs it waits for all processors (RCU), which took a minute and more while UCX's progress
-/// threads had these: they spin for a lock that such a thread holds. Best effort: the table grows then when it must.
+/// Makes the system allocate the table of file descriptors for all agents now. If the table of a process with
+/// several threads grows later, the thread that needs it waits for all processors (RCU). That took more than a
+/// minute while UCX's progress threads had the processors, because they spin for a lock that such a thread holds.
+/// Best effort: otherwise the table grows when it must.
 fn enlarge_descriptor_table() {
     let most = getrlimit(Resource::Nofile).current.unwrap_or(MAX_DESCRIPTORS).min(MAX_DESCRIPTORS);
-    // The highest descriptor decides, and the table never shrinks.
+    // The highest descriptor determines the table's size, and the table never shrinks.
     _ = fcntl_dupfd_cloexec(std::io::stderr(), most.saturating_sub(1) as i32);
 }
 
 fn file_of(named: PathBuf) -> Result<PathBuf, LibraryError> {
     let path = if named.is_dir() { named.join(FILE) } else { named.clone() };
-    // The system would look for a name without a folder in places of its own.
+    // Otherwise the system would search for a name without a folder in its own places.
     path.canonicalize().ok().filter(|path| path.is_file()).ok_or(LibraryError::Named { path: named })
 }
 
-/// The library of the first folder of Python packages that has one.
+/// The library in the first folder of Python packages that has one.
 fn find(folders: &[PathBuf]) -> Result<PathBuf, LibraryError> {
     for folder in folders {
         let Ok(entries) = folder.read_dir() else { continue };
-        // Such as `.nixl_cu12.mesonpy.libs`, one for each version of CUDA. Any serves.
+        // Such as `.nixl_cu12.mesonpy.libs`: one folder for each CUDA version, any of which can be used.
         let is_libs = |name: &str| name.starts_with(".nixl") && name.ends_with(".libs");
         let mut found: Vec<_> = entries
             .flatten()
@@ -131,7 +133,7 @@ fn find(folders: &[PathBuf]) -> Result<PathBuf, LibraryError> {
     Err(LibraryError::NotFound { places })
 }
 
-/// Folders of Python packages: of the active environment, and of `python3`.
+/// Folders of Python packages, of the active environment or of `python3`.
 fn python_folders() -> Vec<PathBuf> {
     let python = match std::env::var_os("VIRTUAL_ENV") {
         Some(environment) => Path::new(&environment).join("bin/python3").into_os_string(),
@@ -148,20 +150,20 @@ fn python_folders() -> Vec<PathBuf> {
 #[expect(unsafe_code, reason = "opening a library runs its code; the user chose it")]
 fn load(path: &Path) -> Result<(), LibraryError> {
     let reason = |error: libloading::Error| LibraryError::Open { path: path.to_owned(), reason: error.to_string() };
-    // SAFETY: NIXL's initialisers only set up its own state.
+    // SAFETY: NIXL's initialisers only set up NIXL's own state.
     let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) }.map_err(reason)?;
     let lacks = |name: &&&str| {
         let symbol = format!("{PREFIX}{name}\0");
-        // SAFETY: the address is only compared with none.
+        // SAFETY: the address is not used; only its existence is checked.
         unsafe { library.get::<*const ()>(symbol.as_bytes()) }.is_err()
     };
     let missing: Vec<_> = FUNCTIONS.iter().filter(lacks).collect();
     if let Some(first) = missing.first() {
         return Err(LibraryError::Lacks { path: path.to_owned(), count: missing.len(), first });
     }
-    // For the rest of the process: threads of its agents may outlive everything else.
+    // Keep it open until the process ends, because threads of its agents may outlive everything else.
     std::mem::forget(library);
-    // The first call of `nixl-sys`, which remembers the result.
+    // This is the first call of `nixl-sys`, which remembers whether it found the library.
     if nixl_sys::is_stub() { Err(LibraryError::Name { path: path.to_owned() }) } else { Ok(()) }
 }
 
@@ -181,7 +183,7 @@ mod tests {
 
     #[test]
     fn a_library_without_the_functions_is_refused() {
-        // The other libraries that this process has open.
+        // Another library that this process has open.
         let maps = std::fs::read_to_string("/proc/self/maps").expect("the system lists them");
         let other =
             maps.split_whitespace().find(|word| word.contains("/libc.so")).expect("the tests are linked to libc");

@@ -1,4 +1,4 @@
-//! Peers: their metadata, requested once, and their agents.
+//! Peers: their metadata, which is requested once, and their agents.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,13 +11,13 @@ use crate::NixlSettings;
 use crate::agent::NixlAgent;
 use crate::layout::{RemoteLayout, peer_metadata};
 
-/// vLLM's own limit for an answer.
+/// Time limit of an answer, as in vLLM.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// No engine has more ranks.
+/// Maximum number of ranks of an engine.
 const MAX_RANKS: u32 = 1024;
 
-/// Where a side channel listens.
+/// Address of a side channel.
 pub(crate) type Place = (String, u16);
 
 pub(crate) fn place_of(peer: &Peer) -> Place {
@@ -31,18 +31,18 @@ pub(crate) fn name_of((host, port): &Place) -> String {
 /// A peer whose memory can be read.
 #[derive(Debug)]
 pub(crate) struct Link {
-    /// NIXL's name of its agent.
+    /// NIXL's name of the peer's agent.
     pub(crate) agent: String,
     pub(crate) layout: RemoteLayout,
     engine_id: String,
     generation: Option<u64>,
-    /// Time that it took to find it.
+    /// Time that it took to connect.
     connect_ns: u64,
     is_new: bool,
 }
 
 impl Link {
-    /// Whether it is the engine, and the start of it, that `peer` names.
+    /// Whether this is the engine that `peer` names, with the same generation.
     fn is_of(&self, peer: &Peer) -> bool {
         let is_engine = peer.engine_id.is_empty() || peer.engine_id == self.engine_id;
         let is_start = match (peer.generation, self.generation) {
@@ -52,16 +52,16 @@ impl Link {
         is_engine && is_start
     }
 
-    /// Time spent on the connection; 0 but for the first transfer over it.
+    /// Time spent on the connection; 0 except for the first transfer over it.
     pub(crate) fn take_connect_ns(&mut self) -> u64 {
         if std::mem::take(&mut self.is_new) { self.connect_ns } else { 0 }
     }
 }
 
-/// Unanswered questions.
+/// Queries that are not all answered.
 struct Asking {
     since: Instant,
-    /// The answer of each rank, or the question that it has not answered.
+    /// The answer of each rank, or the query that the rank has not answered.
     ranks: Vec<Result<NixlAgentMetadata, MetadataRequest>>,
 }
 
@@ -70,13 +70,13 @@ enum State {
     Ready(Link),
 }
 
-/// A look at a peer.
+/// What is known about a peer.
 pub(crate) enum Look<'a> {
-    /// It can be used.
+    /// The peer can be used.
     Ready(&'a mut Link),
-    /// It has been asked.
+    /// The peer has been asked for its metadata.
     Asked,
-    /// It cannot be used.
+    /// The peer cannot be used.
     Failed(TransferError),
 }
 
@@ -98,10 +98,10 @@ impl Links {
         self.states.values().any(|state| matches!(state, State::Asking(_)))
     }
 
-    /// Returns a known peer, or sends a question to it.
+    /// Returns a known peer, or asks the peer for its metadata.
     pub(crate) fn look(&mut self, peer: &Peer, agent: &mut NixlAgent) -> Look<'_> {
         let place = place_of(peer);
-        // There may be another process by now.
+        // Another process may have this address by now.
         let is_other = matches!(self.states.get(&place), Some(State::Ready(link)) if !link.is_of(peer));
         if is_other {
             self.forget(&place, agent);
@@ -121,7 +121,7 @@ impl Links {
         }
     }
 
-    /// The peer that has answered, if it is the one that is wanted.
+    /// The peer that has answered, if it is the wanted one.
     pub(crate) fn found(&mut self, peer: &Peer) -> Result<&mut Link, TransferError> {
         let Some(State::Ready(link)) = self.states.get_mut(&place_of(peer)) else {
             return Err(TransferError::new(ErrorKind::PeerLost, format!("KV peer {peer} disconnected")));
@@ -145,7 +145,7 @@ impl Links {
         }
     }
 
-    /// Takes answers. Peers that have answered, or have not in time.
+    /// Takes answers. Returns the peers that have answered or whose time is over.
     pub(crate) fn poll(&mut self, agent: &mut NixlAgent) -> Vec<(Place, Result<(), TransferError>)> {
         let asked = self.states.iter().filter(|(_, state)| matches!(state, State::Asking(_)));
         let asked: Vec<Place> = asked.map(|(place, _)| place.clone()).collect();
@@ -171,7 +171,7 @@ impl Links {
             .map_err(|error| TransferError::new(ErrorKind::Unreachable, format!("KV peer {}: {error}", name_of(place))))
     }
 
-    /// Takes the answers of one peer; whether it can be used now.
+    /// Takes the answers of one peer. Returns whether the peer can be used now.
     fn advance(&mut self, place: &Place, agent: &mut NixlAgent) -> Result<bool, TransferError> {
         let name = name_of(place);
         let Some(State::Asking(asking)) = self.states.get_mut(place) else { return Ok(false) };
@@ -213,7 +213,7 @@ fn waited(since: Instant, name: &str) -> Result<bool, TransferError> {
     Err(TransferError::new(ErrorKind::Unreachable, message))
 }
 
-/// Adds the agents of all ranks; vcr's ranks share one agent.
+/// Adds the agents of all ranks. The ranks of a vcr engine share one agent.
 fn connect(
     name: &str,
     ranks: &[NixlAgentMetadata],

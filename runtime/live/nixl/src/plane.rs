@@ -1,4 +1,4 @@
-//! The engine's end of the plane: it passes everything on to the agent's thread.
+//! The engine's end of the plane, which passes everything on to the agent's thread.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -32,7 +32,7 @@ impl NixlPlane {
     /// Starts the agent and its thread. The library must be open.
     ///
     /// # Errors
-    /// When the side channel's port is in use, or NIXL fails.
+    /// The side channel's port is in use, or NIXL fails.
     pub fn start(settings: &Arc<NixlSettings>, context: PlaneContext) -> Result<Self, TransferError> {
         let error = |reason: String| TransferError::new(ErrorKind::Local, reason);
         let port = settings.side_channel_port.checked_add(context.rank).ok_or_else(|| {
@@ -53,7 +53,7 @@ impl NixlPlane {
         let (begin, begun) = channel();
         let (settings, for_worker) = (Arc::clone(settings), Arc::clone(&shared));
         let run = move || {
-            // First of all: the threads of NIXL and UCX have the priority of the thread that makes them.
+            // Before all else, because threads of NIXL and UCX inherit the priority of the thread that starts them.
             lower_priority(MOVER_NICENESS);
             let started = start_agent(&settings, &context, &mut board);
             let (agent, outcome) = match started {
@@ -73,7 +73,7 @@ impl NixlPlane {
         Ok(Self { port, arena, shared, commands, filler, thread: Some(thread) })
     }
 
-    /// Opens a transfer and passes it on.
+    /// Opens a transfer and passes it on to the thread.
     fn pass(&self, id: u64, command: Command) {
         locked(&self.shared.open).insert(id);
         if self.commands.send(command).is_err() {
@@ -83,13 +83,13 @@ impl NixlPlane {
     }
 }
 
-/// Starts an agent and describes it to whoever asks at the side channel.
+/// Starts an agent, and gives its metadata to peers that ask the side channel.
 fn start_agent(
     settings: &NixlSettings,
     context: &PlaneContext,
     board: &mut NoticeBoard,
 ) -> Result<NixlAgent, TransferError> {
-    // No two agents that meet may have the same name.
+    // Agents that connect must have different names.
     let name = format!("{}-{:016x}-{}", context.engine_id, context.generation, context.rank);
     let agent = NixlAgent::new(&name, &context.arena)?;
     let metadata = agent.metadata()?;
@@ -114,7 +114,7 @@ impl Plane for NixlPlane {
     }
 
     fn prepare(&mut self, blocks: Vec<Held>) {
-        // Blocks that NIXL may still write to are written when the prompt is finished.
+        // Blocks that NIXL may still write to get their pattern when the prompt is finished.
         let free = blocks.iter().filter(|held| !self.shared.is_busy(held.block));
         let missing = free.filter(|held| !self.arena.want(held.block, held.content));
         self.filler.prepare(missing.map(|held| held.block).collect());
@@ -138,11 +138,11 @@ impl Plane for NixlPlane {
     }
 
     fn hold(&mut self, _hold: Hold) {
-        // Readers ask nobody.
+        // Readers need no permission.
     }
 
     fn release(&mut self, _request: &str) {
-        // Readers ask nobody.
+        // Readers need no permission.
     }
 
     fn start(&mut self, transfer: Transfer) {
@@ -178,7 +178,7 @@ impl Drop for NixlPlane {
     fn drop(&mut self) {
         _ = self.commands.send(Command::Stop);
         if let Some(thread) = self.thread.take() {
-            // If it panicked, that was reported where it happened.
+            // A panic has been reported already.
             _ = thread.join();
         }
     }

@@ -1,4 +1,4 @@
-//! State shared by the engine's end of the plane and the agent's thread.
+//! State that the engine's end of the plane and the agent's thread share.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -7,26 +7,23 @@ use std::time::Instant;
 
 use vcr_transfer::{Expected, Peer, PlaneEvent, Statistics, Transfer};
 
-/// Command for the thread.
+/// A command for the agent's thread.
 pub(crate) enum Command {
     Start(Transfer, Instant),
-    /// Wait for a peer to write.
+    /// Wait until a peer has written.
     Expect(Expected, Instant),
-    /// Give a transfer up.
+    /// Cancel a transfer.
     Cancel(u64),
-    /// Send a notice.
     Notify(Peer, Vec<u8>),
-    /// End.
     Stop,
 }
 
-/// State of both threads.
 pub(crate) struct Shared {
     pub(crate) events: Mutex<Vec<PlaneEvent>>,
-    /// Transfers and prompts to write that are owed an event.
+    /// Transfers, and writes of finished prompts, that are still to be reported by an event.
     pub(crate) open: Mutex<HashSet<u64>>,
-    /// Number of NIXL transfers that may be writing to it, by block. No lock: the engine's thread
-    /// reads it for each block.
+    /// By block, the number of NIXL transfers that may write to it. Atomic instead of locked, because the engine's
+    /// thread reads it for each block.
     busy: Vec<AtomicU32>,
     pub(crate) statistics: Mutex<Statistics>,
 }
@@ -37,18 +34,17 @@ pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shared {
-    /// The state of an agent with N blocks.
     pub(crate) fn new(blocks: u32) -> Self {
         let busy = (0..blocks).map(|_| AtomicU32::new(0)).collect();
         Self { events: Mutex::default(), open: Mutex::default(), busy, statistics: Mutex::default() }
     }
 
-    /// Whether a transfer is still owed an event.
+    /// Whether a transfer is still to be reported.
     pub(crate) fn is_open(&self, id: u64) -> bool {
         locked(&self.open).contains(&id)
     }
 
-    /// Reports an event. The event of a cancelled or already reported transfer is dropped.
+    /// Reports an event. Returns `false` and drops the event if the transfer was cancelled or reported already.
     pub(crate) fn report(&self, event: PlaneEvent) -> bool {
         let mut open = locked(&self.open);
         if let PlaneEvent::Finished { id, .. } | PlaneEvent::Written { id } = &event
@@ -60,7 +56,8 @@ impl Shared {
         true
     }
 
-    /// Calls `change` unless this one was given up, which waits for that. Whether it was not.
+    /// Calls `change` unless the transfer was cancelled. Cancelling waits until `change` returns. Returns whether
+    /// `change` was called.
     pub(crate) fn while_open(&self, id: u64, change: impl FnOnce()) -> bool {
         let open = locked(&self.open);
         let is_open = open.contains(&id);
@@ -70,7 +67,7 @@ impl Shared {
         is_open
     }
 
-    /// Closes a transfer: it has no event from now on.
+    /// Closes a transfer, which is not reported from now on.
     pub(crate) fn close(&self, id: u64) {
         let mut open = locked(&self.open);
         open.remove(&id);
@@ -80,12 +77,12 @@ impl Shared {
         });
     }
 
-    /// NIXL may write to these blocks from now on.
+    /// Records that NIXL may write to these blocks.
     pub(crate) fn occupy(&self, blocks: impl Iterator<Item = u32>) {
         blocks.for_each(|block| _ = self.busy[block as usize].fetch_add(1, Ordering::AcqRel));
     }
 
-    /// This transfer no longer writes to these blocks.
+    /// Records that a transfer no longer writes to these blocks.
     pub(crate) fn vacate(&self, blocks: impl Iterator<Item = u32>) {
         blocks.for_each(|block| _ = self.busy[block as usize].fetch_sub(1, Ordering::AcqRel));
     }

@@ -1,9 +1,9 @@
 //! Functions of NIXL's C interface that `nixl-sys` may call.
 
-/// Prefix of all their names.
+/// Common prefix of the functions' names.
 pub(crate) const PREFIX: &str = "nixl_capi_";
 
-/// Their names behind [`PREFIX`], as of `nixl-sys` 1.5.2 (`stubs.cpp`), which ends the process when it calls
+/// The functions' names without [`PREFIX`], from `nixl-sys` 1.5.2 (`stubs.cpp`). It ends the process if it calls
 /// one that the library lacks.
 pub(crate) const FUNCTIONS: &[&str] = &[
     "agent_make_connection",

@@ -1,6 +1,6 @@
 //! Planes with the real library, in one process and between processes.
 //!
-//! `pip install nixl` puts the library there; `tests/frontends/clients.sh nixl` does so for CI.
+//! The library comes from `pip install nixl`; in CI, `tests/frontends/clients.sh nixl` installs it.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,12 +16,12 @@ use vcr_wire::{
     Blob, NixlAgentMetadata, NixlCompatibility, NixlHandshake, NixlQuery, NoticeBoard, Transport, VllmMinor,
 };
 
-/// Long enough for a machine that is busy with something else.
+/// Long enough even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 static LISTENS_HERE: Once = Once::new();
 
-/// Whether the library is installed; if not, prints that.
+/// Whether the library is installed; prints a message if not.
 fn has_library() -> bool {
     LISTENS_HERE.call_once(listen_on_this_machine_only);
     let folder = std::env::var_os("VCR_FRONTENDS").map(PathBuf::from);
@@ -43,8 +43,8 @@ fn has_library() -> bool {
 
 #[expect(unsafe_code, reason = "UCX has no other way to be told")]
 fn listen_on_this_machine_only() {
-    // SAFETY: no part of UCX runs yet, and all other readers of variables use the standard library,
-    // which has a lock.
+    // SAFETY: no part of UCX runs yet, and all other readers of variables use the standard library, which has a
+    // lock.
     unsafe { std::env::set_var("UCX_NET_DEVICES", "lo") };
 }
 
@@ -123,7 +123,7 @@ impl Engine {
         Self { arena, plane, peer, events: Vec::new() }
     }
 
-    /// Waits for an event that `pick` takes.
+    /// Waits for an event for which `pick` returns a value, and returns the value.
     #[track_caller]
     fn wait<T>(&mut self, pick: impl Fn(&PlaneEvent) -> Option<T>) -> T {
         let start = Instant::now();
@@ -181,7 +181,7 @@ fn pages_are_read_compared_and_their_owner_is_notified() {
     if !has_library() {
         return;
     }
-    // Whatever the ranks of both sides.
+    // Engines may have different numbers of ranks.
     for (prefill_ranks, decode_ranks) in [(1, 1), (2, 1), (1, 4)] {
         let mut prefill = Engine::start("prefill", prefill_ranks, 32);
         let mut decode = Engine::start("decode", decode_ranks, 16);
@@ -197,8 +197,8 @@ fn pages_are_read_compared_and_their_owner_is_notified() {
     }
 }
 
-/// Announced blocks have their pattern soon, whatever happens to them. Blocks of a finished prompt
-/// have it before it is reported; if they already have it, nothing waits.
+/// Announced blocks get their pattern soon, even if they are never held. Blocks of a finished prompt have it before
+/// the prompt is reported; if they have it already, nothing waits.
 #[test]
 fn announced_blocks_get_their_pattern() {
     if !has_library() {
@@ -218,7 +218,7 @@ fn announced_blocks_get_their_pattern() {
         assert!(start.elapsed() < PATIENCE, "some blocks have no pattern");
         std::thread::yield_now();
     }
-    // Another transfer takes a block that was announced and not held.
+    // A block that was announced but not held is used by another transfer.
     hold(&mut prefill, &[(45, 7)]);
     let mut decode = Engine::start("decode", 1, 64);
     decode.plane.prepare((0..64).map(|block| Held { block, content: 5 }).collect());
@@ -227,7 +227,7 @@ fn announced_blocks_get_their_pattern() {
     assert_eq!(decode.arena.content(9), Some(7));
 }
 
-/// Blocks of an aborted prompt can be reused at once, whatever NIXL is still doing with them.
+/// Blocks of an aborted prompt can be reused at once, even if NIXL still writes to them.
 #[test]
 fn what_is_still_to_be_written_can_be_given_up() {
     if !has_library() {
@@ -239,7 +239,7 @@ fn what_is_still_to_be_written_can_be_given_up() {
     hold(&mut prefill, &(0..256).map(|block| (block, 1000)).collect::<Vec<_>>());
     let all: Vec<_> = (0..256).map(|block| (block, block, 1000)).collect();
     for round in 0..10 {
-        // NIXL is not done with some blocks yet.
+        // NIXL still writes to some of the blocks.
         decode.plane.start(read(3 * round + 10, &prefill.peer, &all));
         decode.plane.cancel(3 * round + 10);
         let wanted: Vec<Held> = blocks(6000 + 1000 * round);
@@ -255,7 +255,8 @@ fn what_is_still_to_be_written_can_be_given_up() {
     assert!(decode.events.is_empty(), "{:?}", decode.events);
 }
 
-/// A reader finds that the pattern is not there: no engine names blocks before, but others may.
+/// A reader notices that the pattern is not there. Engines do not name blocks before they are written, but a peer
+/// may.
 #[test]
 fn pages_that_are_not_written_yet_are_found_out() {
     if !has_library() {
@@ -305,7 +306,7 @@ fn failures_have_their_reason() {
         assert!(error.message.contains(wanted), "{error}");
         assert_eq!(decode.arena.content(1), None);
     }
-    // And still works.
+    // The plane still works.
     decode.plane.start(read(9, &peer, &[(1, 3, 77)]));
     assert_eq!(decode.finished(9).map(|moved| moved.pages), Ok(4));
 }
@@ -364,7 +365,7 @@ fn what_is_given_up_has_no_event_and_its_blocks_can_be_used_again() {
         let (first, second) = (2 * round + 1, 2 * round + 2);
         decode.plane.start(read(first, &prefill.peer, &all));
         decode.plane.cancel(first);
-        // Other contents in the same blocks.
+        // Other contents for the same blocks.
         let shifted: Vec<_> = (0..511).map(|block| (block, block + 1, 1001 + u64::from(block))).collect();
         decode.plane.start(read(second, &prefill.peer, &shifted));
         decode.finished(second).expect("it arrives");
@@ -408,7 +409,7 @@ fn blocks_are_pushed() {
         of_peer.unwrap_or_default()
     };
     let start = Instant::now();
-    // Counted behind the event.
+    // The counter changes after the event.
     while received() != 2 * decode.arena.geometry().block_bytes() {
         assert!(start.elapsed() < PATIENCE, "{} bytes are counted", received());
         std::thread::yield_now();
@@ -430,7 +431,7 @@ fn many_agents_start_and_stop() {
         let agents: Vec<_> = (0..64).map(|index| Engine::start(&format!("engine-{index}"), 1, 4)).collect();
         assert_eq!(agents.len(), 64);
     }
-    // When it grows with agents in the process, the threads that need it wait for a minute and more.
+    // If the table grew while agents exist, the threads that need it would wait for more than a minute.
     assert_eq!(table_len(), before, "the table of descriptors was too small");
 }
 
@@ -456,7 +457,7 @@ fn a_side_channel_that_cannot_listen_is_an_error() {
     assert!(error(65_535, 1).contains("there is no port 65536"), "{}", error(65_535, 1));
 }
 
-/// Whatever process is at the address: NIXL's input came from outside.
+/// Any process may be at the address, so NIXL's input is untrusted.
 #[test]
 fn metadata_that_is_no_agent_is_refused() {
     if !has_library() {

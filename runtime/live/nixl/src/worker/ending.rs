@@ -1,4 +1,4 @@
-//! The ends of transfers that NIXL has: done and compared, lost, late, or given up.
+//! The ends of transfers that NIXL has: complete and compared, lost, late, or cancelled.
 
 use std::time::Instant;
 
@@ -9,7 +9,7 @@ use super::{Active, Waiting, Worker, vacate};
 use crate::links::{name_of, place_of};
 
 impl Worker {
-    /// Ends the transfers that NIXL is done with.
+    /// Ends the transfers that NIXL has completed.
     pub(super) fn take_moved(&mut self) {
         let mut index = 0;
         while let Some(active) = self.active.get(index) {
@@ -33,7 +33,7 @@ impl Worker {
 
     /// Compares the received bytes with the pattern.
     fn end_moved(&mut self, active: Active) {
-        // The library's request is given back last: who waits for the pages does not wait for that.
+        // `_posted` is dropped at the end of this function, so that a reader of the pages does not wait for that.
         let Active { transfer, posted: _posted, pages, place, since, asked, connect_ns } = active;
         if transfer.direction == Direction::Read {
             let checked = self.check(&transfer);
@@ -66,8 +66,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Frees the blocks of cancelled transfers, and continues with the transfers that waited for
-    /// them.
+    /// Frees the blocks of cancelled transfers, and continues with the transfers that have waited for these blocks.
     fn take_ended(&mut self) {
         let mut has_ended = false;
         let mut index = 0;
@@ -90,7 +89,7 @@ impl Worker {
         }
     }
 
-    /// Fails the overdue transfers.
+    /// Fails the transfers whose time is over.
     pub(super) fn end_late(&mut self) {
         let late = |transfer: &Transfer, since: Instant| since.elapsed() >= transfer.timeout;
         let message = |transfer: &Transfer, doing: &str| {

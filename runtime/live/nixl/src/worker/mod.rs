@@ -1,5 +1,4 @@
-//! The thread of an agent: it starts and monitors transfers, and compares the received bytes with
-//! the pattern.
+//! The agent's thread, which starts and monitors transfers, and compares the received bytes with the pattern.
 
 mod ending;
 
@@ -20,25 +19,26 @@ use crate::agent::{Extent, NixlAgent, Posted};
 use crate::links::{Link, Links, Look, Place, name_of, place_of};
 use crate::shared::{Command, Shared, locked};
 
-/// An idle agent looks for notices this often.
+/// How often an idle agent checks for notices.
 const IDLE_INTERVAL: Duration = Duration::from_millis(4);
-/// With transfers in progress, notices and answers are looked for this often.
+/// How often notices and answers are checked for while transfers are in progress.
 const NOTICE_INTERVAL: Duration = Duration::from_micros(200);
-/// After something happened the thread looks for more this long before it sleeps: on a busy machine it takes longer to be
-/// woken than to read a small transfer, and transfers come in numbers. It does not yield then, which would cost it its turn.
+/// How long the thread looks for further work before it sleeps: on a busy machine, waking up takes longer than
+/// reading a small transfer, and transfers often follow each other. The thread does not yield in this time, because
+/// it would lose its turn.
 const LINGER: Duration = Duration::from_micros(100);
-/// After this time a waiting transfer yields to other threads.
+/// How long a thread waits for a transfer before it yields to other threads.
 const SPIN: Duration = Duration::from_micros(300);
-/// Between two checks of peers' answers and of cancelled transfers.
+/// Pause between two checks of peers' answers and of cancelled transfers.
 const NAP: Duration = Duration::from_micros(50);
-/// Precedes the name of a pushed transfer that has been written.
+/// Prefix of the notice that a pushed transfer has been written; the transfer's ID follows.
 const WRITTEN: &[u8] = b"VCR_WRITTEN:";
 
 /// A transfer that NIXL has.
 struct Active {
     transfer: Transfer,
     posted: Posted,
-    /// Pieces of pages.
+    /// Number of pieces of pages.
     pages: u64,
     place: Place,
     since: Instant,
@@ -52,7 +52,7 @@ impl Active {
     }
 }
 
-/// Action that waits for a peer.
+/// An action that waits for a peer.
 enum Waiting {
     Start(Transfer, Instant),
     Notice(Peer, Vec<u8>),
@@ -63,13 +63,13 @@ pub(crate) struct Worker {
     board: NoticeBoard,
     shared: Arc<Shared>,
     links: Links,
-    /// Before the agent: it holds its requests.
+    /// Must be dropped before the agent, whose requests it holds.
     active: Vec<Active>,
-    /// Transfers that were given up or have failed, which NIXL still has.
+    /// Cancelled or failed transfers that NIXL still has.
     ending: Vec<Active>,
-    /// For peers that have been asked.
+    /// Actions for peers that have been asked for their metadata.
     waiting: HashMap<Place, Vec<Waiting>>,
-    /// For blocks that NIXL still writes to.
+    /// Transfers into blocks that NIXL still writes to.
     blocked: Vec<(Transfer, Instant)>,
     expected: HashMap<String, (Expected, Instant)>,
     agent: NixlAgent,
@@ -107,7 +107,7 @@ impl Worker {
         }
     }
 
-    /// Works until it is stopped.
+    /// Works until [`Command::Stop`].
     pub(crate) fn run(mut self, inbox: &Receiver<Command>) {
         loop {
             let mut command = self.next_command(inbox);
@@ -123,10 +123,10 @@ impl Worker {
         }
     }
 
-    /// Waits for a command while there is nothing else to do.
+    /// Takes a command; waits for one if there is nothing else to do.
     fn next_command(&self, inbox: &Receiver<Command>) -> Option<Command> {
         if !self.active.is_empty() {
-            // Polling NIXL for completion is what moves the bytes.
+            // NIXL moves bytes only while it is polled for completion.
             if self.stirred.elapsed() >= SPIN {
                 std::thread::yield_now();
             }
@@ -155,7 +155,7 @@ impl Worker {
     }
 
     fn advance(&mut self) {
-        // Reading notices takes longer than to see that a transfer is done.
+        // First, because reading notices takes longer than checking transfers.
         self.take_moved();
         if self.looked.elapsed() >= NOTICE_INTERVAL {
             self.looked = Instant::now();
@@ -197,7 +197,7 @@ impl Worker {
         }
     }
 
-    /// Begins a transfer, as soon as its peer is known and its blocks are free.
+    /// Starts a transfer once its peer is known and its blocks are free.
     fn start(&mut self, transfer: Transfer, since: Instant) {
         match self.links.look(&transfer.peer, &mut self.agent) {
             Look::Ready(_) => self.begin(transfer, since),
@@ -228,8 +228,8 @@ impl Worker {
         }
     }
 
-    /// Posts a transfer to NIXL, with the number of its pages and the time of the connection; none
-    /// if it has no blocks.
+    /// Posts a transfer to NIXL. Also returns the number of its pages and the time spent on the connection. Returns
+    /// `None` if it has no blocks.
     fn post(&mut self, transfer: &Transfer) -> Result<Option<(Posted, u64, u64)>, TransferError> {
         let link = self.links.found(&transfer.peer)?;
         let num_blocks = link.layout.num_blocks();
@@ -265,7 +265,7 @@ impl Worker {
         let name = name_of(&place_of(&transfer.peer));
         vacate(&self.shared, transfer);
         locked(&self.shared.statistics).complete(&name, transfer.direction, &moved);
-        // The event comes first: the notified peer may free the blocks, but not the received ones.
+        // Report first: after the notice, the peer may free its blocks, but not the received ones.
         self.report(PlaneEvent::Finished { id: transfer.id, outcome: Ok(moved) });
         if let Some(notice) = &transfer.notice {
             self.notify(transfer.peer.clone(), notice.clone());
@@ -298,7 +298,7 @@ impl Worker {
         is_reported
     }
 
-    /// Sends a notice, once its peer is known.
+    /// Sends a notice once its peer is known.
     fn notify(&mut self, peer: Peer, notice: Vec<u8>) {
         let name = name_of(&place_of(&peer));
         let agent = match self.links.look(&peer, &mut self.agent) {
@@ -315,7 +315,7 @@ impl Worker {
         }
     }
 
-    /// Takes notices of peers, from NIXL and the side channel.
+    /// Takes notices of peers, from NIXL and from the side channel.
     fn take_notices(&mut self) {
         if let Err(error) = self.agent.take_notices(&mut self.notices) {
             tracing::warn!("NIXL cannot receive notifications: {error}");
@@ -338,7 +338,7 @@ impl Worker {
         }
     }
 
-    /// Compares the bytes written by a peer with the pattern.
+    /// Compares bytes that a peer has written with the pattern.
     fn take_written(&mut self, request: &str) {
         let Some((expected, since)) = self.expected.remove(request) else { return };
         let geometry = *self.context.arena.geometry();
@@ -360,7 +360,7 @@ impl Worker {
         self.end_expected(&expected, checked.map(|()| moved));
     }
 
-    /// Reports and counts the end of a transfer that a peer was to write.
+    /// Reports and counts the end of a transfer in which a peer was to write.
     fn end_expected(&mut self, expected: &Expected, outcome: Result<Moved, TransferError>) {
         let counted = outcome.clone();
         if self.report(PlaneEvent::Finished { id: expected.id, outcome }) {
@@ -372,13 +372,13 @@ impl Worker {
         }
     }
 
-    /// Continues the transfers that waited for peers.
+    /// Continues with the transfers that have waited for peers.
     fn take_answers(&mut self) {
         for (place, outcome) in self.links.poll(&mut self.agent) {
             let waiting = self.waiting.remove(&place).unwrap_or_default();
             for waiting in waiting {
                 match (waiting, &outcome) {
-                    // Not `start`: a peer that is not the one that is wanted is not asked again.
+                    // Not `start`, which would ask a wrong peer again.
                     (Waiting::Start(transfer, since), Ok(())) => self.begin(transfer, since),
                     (Waiting::Start(transfer, _), Err(error)) => self.fail(&transfer, error.clone()),
                     (Waiting::Notice(peer, notice), Ok(())) => match self.links.found(&peer) {
@@ -392,7 +392,6 @@ impl Worker {
     }
 }
 
-/// A command, if there is one.
 fn look(inbox: &Receiver<Command>) -> Option<Command> {
     match inbox.try_recv() {
         Ok(command) => Some(command),
@@ -401,8 +400,8 @@ fn look(inbox: &Receiver<Command>) -> Option<Command> {
     }
 }
 
-/// Assigns a block to a transfer. NIXL takes no locks, so this waits for a pattern that is just
-/// being written.
+/// Assigns a block to a transfer. Waits until a pattern that is being written to it is complete, because NIXL takes
+/// no locks.
 fn claim(arena: &Arena, block: u32, id: u64) {
     arena.claim(block, id);
     arena.settle(block);
@@ -418,7 +417,7 @@ fn lost_notice(name: &str, reason: &str) {
     tracing::warn!(peer = name, "a KV peer cannot be notified and holds blocks until their lease ends: {reason}");
 }
 
-/// The pages of some blocks, here and at a peer.
+/// Addresses of the pages of some blocks, here and at a peer.
 fn extents(context: &PlaneContext, link: &Link, blocks: &[BlockPair]) -> Vec<Extent> {
     let (arena, layout) = (&context.arena, &link.layout);
     let regions = arena.geometry().regions();
@@ -440,7 +439,7 @@ fn whole_pages(geometry: &Geometry, block: u32) -> impl Iterator<Item = Span> {
     regions.map(move |(rank, region)| Span { rank, region, block, offset: 0, bytes })
 }
 
-/// Compares a block with its pattern, after `corrupts` has changed it.
+/// Compares a block with its pattern. With `corrupts`, changes a byte of the block before.
 fn check_block(context: &PlaneContext, owner: u64, held: &Held, corrupts: bool) -> Result<(), TransferError> {
     let pages = || whole_pages(context.arena.geometry(), held.block);
     if corrupts && let Some(page) = pages().next() {
