@@ -63,8 +63,7 @@ pub struct LiveConfig {
     pub steps: Option<Arc<dyn StepObserver>>,
     /// Limits of requests and messages.
     pub limits: Limits,
-    /// How long a shutdown waits for requests in progress, in nanoseconds; 0 aborts them at once,
-    /// as in vLLM.
+    /// How long a shutdown waits for requests in progress, in nanoseconds; 0 aborts them at once, as in vLLM.
     pub shutdown_timeout_ns: u64,
 }
 
@@ -117,8 +116,7 @@ pub struct Identity {
     pub is_headless: bool,
     /// A Python frontend of a mixture of experts compares this hash with its own.
     pub parallel_config_hash: Option<String>,
-    /// Whether the model is a mixture of experts, whose engines run in waves; `None`: as the frontend's settings
-    /// say.
+    /// Whether the model is a mixture of experts, whose engines run in waves; `None`: as the frontend's settings say.
     pub is_moe: Option<bool>,
 }
 
@@ -197,8 +195,7 @@ pub struct TransferSettings {
     pub side_channel_host: String,
     /// The port of rank 0; the ports of the other ranks follow.
     pub side_channel_port: u16,
-    /// Hosts that requests may name as their prefill engine, in addition to this machine and
-    /// `side_channel_host`.
+    /// Hosts that requests may name as their prefill engine, in addition to this machine and `side_channel_host`.
     pub allowed_peers: Vec<KvPeer>,
     /// Base duration of a transfer.
     pub latency_ns: u64,

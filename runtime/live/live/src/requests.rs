@@ -177,15 +177,13 @@ impl BlockKeys {
         }
     }
 
-    /// The media as marks of a prompt, which distinguish its blocks from the first block with a token of a medium
-    /// on.
+    /// The media as marks of a prompt, which distinguish its blocks from the first block with a token of a medium on.
     pub(crate) fn marks(&self) -> Vec<(u32, u64)> {
         self.media.iter().map(|medium| (medium.offset, medium.content())).collect()
     }
 
-    /// The media as items that the engine's encoder computes. Items without a valid position, which vLLM's
-    /// frontends never send, count only as tokens. If a decoder reads the items by cross attention, none has a
-    /// position.
+    /// The media as items that the engine's encoder computes. Items without a valid position, which vLLM's frontends
+    /// never send, count only as tokens. If a decoder reads the items by cross attention, none has a position.
     pub(crate) fn items(&self, prompt_tokens: u32, have_places: bool) -> Vec<PromptItem> {
         let mut end = 0;
         let mut items = Vec::with_capacity(self.media.len());

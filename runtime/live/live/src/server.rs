@@ -1,7 +1,6 @@
 //! The loop of one engine while it serves a frontend.
 //!
-//! One thread takes messages, lets the engine core decide steps, waits until the steps end, and sends their
-//! outputs.
+//! One thread takes messages, lets the engine core decide steps, waits until the steps end, and sends their outputs.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

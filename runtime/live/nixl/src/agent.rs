@@ -12,9 +12,9 @@ use vcr_transfer::{Arena, ErrorKind, TransferError};
 
 use crate::layout::arena_range;
 
-/// Longest pause of the library's own thread between two checks of the network, whose sockets wake
-/// it, too. Without a pause it takes a whole core; the reader of shared memory does not need that
-/// thread, but over TCP the owner's thread answers.
+/// Maximum pause of the library's own thread between two checks of the network; its sockets wake it too. Without a
+/// pause, the thread takes a whole core. Over shared memory, the reader does not need the thread, but over TCP the
+/// owner's thread answers.
 const PROGRESS_DELAY_US: u64 = 5000;
 
 /// UCX reads the memory of processes on this machine in system calls of 512 KiB by default. In a kernel without
@@ -155,8 +155,7 @@ impl NixlAgent {
 
     /// Appends the notifications from peers since the last call.
     pub(crate) fn take_notices(&self, taken: &mut Vec<Vec<u8>>) -> Result<(), NixlError> {
-        // A new map each time, because the crate's function to empty a map stops at a notification that is not
-        // text.
+        // A new map each time, because the crate's function to empty a map stops at a notification that is not text.
         let mut notices = NotificationMap::new()?;
         self.agent.get_notifications(&mut notices, None)?;
         for peer in notices.agents() {

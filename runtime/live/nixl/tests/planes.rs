@@ -255,8 +255,7 @@ fn what_is_still_to_be_written_can_be_given_up() {
     assert!(decode.events.is_empty(), "{:?}", decode.events);
 }
 
-/// A reader notices that the pattern is not there. Engines do not name blocks before they are written, but a peer
-/// may.
+/// A reader notices that the pattern is not there. Engines do not name blocks before they are written, but a peer may.
 #[test]
 fn pages_that_are_not_written_yet_are_found_out() {
     if !has_library() {

@@ -143,8 +143,7 @@ pub trait Plane: Send {
         false
     }
 
-    /// Announces blocks that are computed now and will be held, so that their pattern can be written in the
-    /// meantime.
+    /// Announces blocks that are computed now and will be held, so that their pattern can be written in the meantime.
     fn prepare(&mut self, _blocks: Vec<Held>) {}
 
     /// Has the pattern of a finished prompt's blocks written. Returns `true` if it is written, or will be before

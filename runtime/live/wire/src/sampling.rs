@@ -55,8 +55,7 @@ map_struct! {
     /// default values.
     ///
     /// Only `eos_token_id`, `stop_token_ids`, `min_tokens` and the lengths affect when a request ends. The frontend
-    /// itself handles `stop` and `ignore_eos`, and `all_stop_token_ids` may list tokens that do not stop the
-    /// request.
+    /// itself handles `stop` and `ignore_eos`, and `all_stop_token_ids` may list tokens that do not stop the request.
     SamplingParams, "sampling_params" {
         /// Number of completions of the prompt; each arrives as a separate request.
         sparse n: u32 = 1,

@@ -7,8 +7,7 @@ use crate::codec::field::Wire;
 use crate::codec::read::{Reader, whole};
 use crate::output::{EngineCoreOutput, EngineCoreOutputs, StepEncoder, StepEnd};
 
-/// An engine's message, split for a frontend with many requests: outputs that have only new tokens need no
-/// allocation.
+/// An engine's message, split for a frontend with many requests: outputs that have only new tokens need no allocation.
 #[derive(Debug)]
 pub struct StepOutputs<'a> {
     /// The message, without its outputs.

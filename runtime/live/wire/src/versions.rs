@@ -158,8 +158,7 @@ impl VersionEvidence {
         self.request_len < VllmMinor::OLDEST.rules().request_len
     }
 
-    /// Whether the frontend is newer than all known versions, and its requests may have unknown
-    /// fields.
+    /// Whether the frontend is newer than all known versions, and its requests may have unknown fields.
     #[must_use]
     pub fn is_newer(self) -> bool {
         self.request_len > VllmMinor::NEWEST.rules().request_len

@@ -30,8 +30,7 @@ fn abort_requests(serving: &mut Serving, now_ns: u64) -> Result<(), LiveError> {
     serving.abort_all(now_ns)
 }
 
-/// Continues a shutdown: aborts the remaining requests after the grace period, and ends the engine when none is
-/// left.
+/// Continues a shutdown: aborts the remaining requests after the grace period, and ends the engine when none is left.
 pub(crate) fn advance(serving: &mut Serving, now_ns: u64) -> Result<(), LiveError> {
     let Some(until_ns) = serving.lifecycle.drain_until_ns() else { return Ok(()) };
     if until_ns <= now_ns && serving.requests.len() > 0 {

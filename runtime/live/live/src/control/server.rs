@@ -35,8 +35,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Maximum number of latency models that are built at once.
 const MAX_BLOCKING: usize = 2;
 
-/// A running control plane. When dropped, it ends once the answers in progress are complete, after a second at
-/// most.
+/// A running control plane. When dropped, it ends once the answers in progress are complete, after a second at most.
 #[derive(Debug)]
 pub struct ControlPlane {
     /// Dropped to end the thread.

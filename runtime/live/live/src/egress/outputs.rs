@@ -40,8 +40,7 @@ pub(crate) struct Outputs {
     rules: &'static ProtocolRules,
     /// One for each channel to a frontend.
     encoders: Vec<StepEncoder>,
-    /// Replaces the first encoder if the frontend is in this process: outputs are delivered at once, without a
-    /// frame.
+    /// Replaces the first encoder if the frontend is in this process: outputs are delivered at once, without a frame.
     keeper: Option<StepKeeper>,
     /// Whether each API server is lost.
     lost: Vec<bool>,
@@ -227,9 +226,8 @@ impl Outputs {
         is_handed_over
     }
 
-    /// Holds the first tokens of a step until their time. If the previous step's first tokens are still held and
-    /// this step has more outputs for their channel, they are sent now, because second tokens must not overtake
-    /// them.
+    /// Holds the first tokens of a step until their time. If the previous step's first tokens are still held and this
+    /// step has more outputs for their channel, they are sent now, because second tokens must not overtake them.
     fn hold_first_tokens(&mut self, now_ns: u64, faults: &mut Faults, fault_now_ns: u64) -> Result<(), LinkError> {
         let Some(mut first_tokens) = self.first_tokens.take() else { return Ok(()) };
         let mut sent = Ok(());

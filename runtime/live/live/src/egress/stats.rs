@@ -149,8 +149,7 @@ impl StatsKeeper {
         details
     }
 
-    /// The current statistics, including `(waiting, running)` requests that the engine does not know. Deltas
-    /// restart.
+    /// The current statistics, including `(waiting, running)` requests that the engine does not know. Deltas restart.
     pub(crate) fn take(
         &mut self,
         engine: &AnyEngine,

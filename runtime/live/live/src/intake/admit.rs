@@ -210,8 +210,7 @@ pub(crate) fn announce_arrival(
     at_once
 }
 
-/// Whether requests with structured outputs wait for their grammar. Paced requests do not: their times include
-/// that.
+/// Whether requests with structured outputs wait for their grammar. Paced requests do not: their times include that.
 fn waits_for_grammars(serving: &Serving) -> bool {
     serving.context.grammar_compile_ns() > 0
         && serving

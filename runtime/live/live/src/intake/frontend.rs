@@ -15,8 +15,7 @@ use crate::requests::LiveRequest;
 use crate::routing::dispatcher::RouteHandle;
 use crate::serving::{Refusal, Serving};
 
-/// The incoming side of one engine. It changes the engine through [`Serving`], and [`Admin`] owns pauses and
-/// adapters.
+/// The incoming side of one engine. It changes the engine through [`Serving`], and [`Admin`] owns pauses and adapters.
 #[derive(Debug, Default)]
 pub(crate) struct Intake {
     version: FrontendVersion,

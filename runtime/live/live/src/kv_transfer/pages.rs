@@ -1,5 +1,4 @@
-//! The blocks of a prompt by KV-cache group: blocks held for a decode engine, and blocks that a decode engine
-//! reads.
+//! The blocks of a prompt by KV-cache group: blocks held for a decode engine, and blocks that a decode engine reads.
 //!
 //! A group's blocks are paired by their places in the prompt. Groups with a window have blocks only at its end
 //! (vLLM's `get_exchange_clipped_blocks`), with the null block where none is needed.

@@ -230,8 +230,7 @@ impl Transfers {
         self.loads.cancel(tag, self.mover.as_mut());
     }
 
-    /// Has the pages of a finished prompt written. Returns the mover's number of the write if it is not done at
-    /// once.
+    /// Has the pages of a finished prompt written. Returns the mover's number of the write if it is not done at once.
     pub(crate) fn write(&mut self, finished: &Finished) -> Option<u64> {
         self.mover.as_mut()?.write(&held_pages(&finished.blocks, &finished.contents))
     }

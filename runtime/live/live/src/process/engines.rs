@@ -1,4 +1,3 @@
-
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::thread::JoinHandle;

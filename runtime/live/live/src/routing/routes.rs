@@ -1,5 +1,4 @@
-//! One engine's part in routing: the requests that it delegated, and the requests of other engines that it
-//! computes.
+//! One engine's part in routing: the requests that it delegated, and the requests of other engines that it computes.
 //!
 //! The engine to which the frontend sent a request is the *origin*. The origin knows the request's ID and the
 //! engine that computes the request, and forwards that engine's outputs to the frontend. The computing engine

@@ -97,8 +97,7 @@ impl Serving {
         }
     }
 
-    /// Finishes transfers to this engine, and frees blocks that other engines have fetched or whose lease has
-    /// expired.
+    /// Finishes transfers to this engine, and frees blocks that other engines have fetched or whose lease has expired.
     pub(crate) fn finish_transfers(&mut self, now_ns: u64) -> Result<(), LiveError> {
         let (released, is_news) = self.transfers.receive(now_ns)?;
         if is_news {

@@ -260,7 +260,7 @@ impl Worker {
         }
     }
 
-    /// Ends a transfer that was complete and right.
+    /// Ends a transfer that is complete and right.
     fn finish(&mut self, transfer: &Transfer, moved: Moved) {
         let name = name_of(&place_of(&transfer.peer));
         vacate(&self.shared, transfer);

@@ -141,7 +141,7 @@ pub struct RankAddress {
 }
 
 impl RankAddress {
-    /// Reads the query of a worker.
+    /// Decodes what `/route` has returned for a rank.
     pub fn decode(body: &[u8]) -> Result<Self, String> {
         serde_json::from_slice(body).map_err(|error| error.to_string())
     }

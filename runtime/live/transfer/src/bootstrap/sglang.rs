@@ -1,5 +1,4 @@
-//! SGLang's bootstrap server, which knows the ranks of a prefill worker, and which of them has got a room's
-//! request.
+//! SGLang's bootstrap server, which knows the ranks of a prefill worker, and which of them has got a room's request.
 //!
 //! | | |
 //! |---|---|

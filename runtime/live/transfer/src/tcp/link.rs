@@ -315,9 +315,8 @@ impl Link {
         Ok(Message::decode(&header, &body)?)
     }
 
-    /// Sends the pages of a batch, and the trailer. `is_right` returns whether a block still has its content. Pages
-    /// of other blocks are sent as zeroes and reported in the trailer. `patience` is the maximum wait without
-    /// progress.
+    /// Sends the pages of a batch, and the trailer. `is_right` returns whether a block still has its content. Pages of
+    /// other blocks are sent as zeroes and reported in the trailer. `patience` is the maximum wait without progress.
     pub(super) fn send_pages(
         &mut self,
         arena: &Arena,

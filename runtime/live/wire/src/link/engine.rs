@@ -161,8 +161,7 @@ impl EngineGreeting {
         &self.init
     }
 
-    /// Connects to all addresses in INIT, registers with every API server, waits for the coordinator and sends
-    /// READY.
+    /// Connects to all addresses in INIT, registers with every API server, waits for the coordinator and sends READY.
     ///
     /// `dp_stats_address` of `ready` is set from INIT.
     ///

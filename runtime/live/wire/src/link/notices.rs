@@ -1,9 +1,8 @@
 //! The side channel of an engine: short notices, and the metadata of its KV cache.
 //!
 //! When a decode engine has read the KV blocks of a prompt, it notifies the prefill engine that holds them. vLLM's
-//! NIXL connector sends such notices over the network that moved the blocks. Engines that move no bytes send them
-//! over this channel. vLLM's connector also uses this channel to request the metadata that NIXL needs to read the
-//! blocks.
+//! NIXL connector sends such notices over the network that moved the blocks. Engines that move no bytes send them over
+//! this channel. vLLM's connector also uses this channel to request the metadata that NIXL needs to read the blocks.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -116,8 +115,7 @@ pub struct MetadataRequest {
 }
 
 impl MetadataRequest {
-    /// Sends a query to the side channel at `address`, without blocking. The query waits while nothing listens
-    /// there.
+    /// Sends a query to the side channel at `address`, without blocking. The query waits while nothing listens there.
     ///
     /// # Errors
     ///

@@ -42,8 +42,7 @@ struct EngineConnection {
     number: u64,
     identity: Vec<u8>,
     rank: u32,
-    /// A socket with the engine's identity that is connected to the frontend's handshake socket; `None` after
-    /// READY.
+    /// A socket with the engine's identity that is connected to the frontend's handshake socket; `None` after READY.
     handshake: Option<Inlet>,
 }
 

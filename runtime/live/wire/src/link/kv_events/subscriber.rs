@@ -47,8 +47,7 @@ impl KvEventSubscriber {
         receive(&self.events, timeout)
     }
 
-    /// Requests the batches from `start` on that the engine still has. `timeout` is the time limit for each of
-    /// them.
+    /// Requests the batches from `start` on that the engine still has. `timeout` is the time limit for each of them.
     ///
     /// # Errors
     ///
