@@ -58,7 +58,6 @@ impl Context {
     }
 }
 
-/// Makes the latency model of engine `rank`.
 pub(crate) fn latency_model(
     config: &LiveConfig,
     factory: &LatencyFactory,
@@ -74,7 +73,6 @@ pub(crate) fn latency_model(
     Ok(model)
 }
 
-/// The context of a plugin for `purpose` at engine `rank`.
 pub(crate) fn plugin_context(base_seed: u64, purpose: &str, rank: u16) -> PluginContext<'static> {
     let engine = Some(u32::from(rank));
     PluginContext { engine, ..PluginContext::of_seed(derive(base_seed, purpose, rank.into())) }

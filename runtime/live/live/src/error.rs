@@ -10,7 +10,7 @@ use vcr_wire::LinkError;
 /// Why an engine cannot start, or has failed.
 #[derive(Debug, thiserror::Error)]
 pub enum LiveError {
-    /// Its link failed.
+    /// The engine's link failed.
     #[error(transparent)]
     Link(#[from] LinkError),
     /// The frontend has too few engines for the ranks of this process.
@@ -26,19 +26,19 @@ pub enum LiveError {
         first: u16,
         last: u16,
     },
-    /// Its latency model failed.
+    /// The engine's latency model failed.
     #[error(transparent)]
     Latency(#[from] LatencyError),
-    /// Its scheduling policy failed.
+    /// The engine's scheduling policy failed.
     #[error(transparent)]
     Policy(#[from] PolicyError),
     /// The router failed.
     #[error(transparent)]
     Router(#[from] RouteError),
-    /// Its token source failed.
+    /// The engine's token source failed.
     #[error(transparent)]
     Tokens(#[from] TokenError),
-    /// Its failure injector failed.
+    /// The engine's failure injector failed.
     #[error(transparent)]
     Injector(#[from] FaultError),
     /// A record of the played-back capture cannot be read.

@@ -36,17 +36,17 @@ pub enum Command {
 /// The phase of an engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EngineState {
-    /// It waits for its frontend.
+    /// The engine waits for its frontend.
     #[default]
     Connecting,
     Serving,
-    /// A fault stalls it.
+    /// A fault stalls the engine.
     Stalled,
-    /// A fault crashed it; it may restart.
+    /// A fault has crashed the engine, which may restart.
     Crashed,
-    /// It waits for the requests in progress, and then stops.
+    /// The engine waits for the requests in progress, and then stops.
     Draining,
-    /// It has stopped.
+    /// The engine has stopped.
     Stopped,
 }
 

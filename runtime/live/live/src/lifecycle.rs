@@ -11,7 +11,6 @@ pub(crate) enum End {
     Crashed { restart_ns: Option<u64> },
 }
 
-/// Progress of one engine from serving to its end.
 #[derive(Debug, Default)]
 pub(crate) struct Lifecycle {
     drain_until_ns: Option<u64>,

@@ -135,7 +135,6 @@ pub(crate) struct BlockKeys {
     pub(crate) media: Vec<Medium>,
 }
 
-/// An image, audio or video in a prompt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Medium {
     pub(crate) identifier: String,
@@ -177,7 +176,8 @@ impl BlockKeys {
         }
     }
 
-    /// The media as marks of a prompt, which distinguish its blocks from the first block with a token of a medium on.
+    /// The media as marks of the prompt. A mark distinguishes the first block with a token of the medium, and all
+    /// later blocks.
     pub(crate) fn marks(&self) -> Vec<(u32, u64)> {
         self.media.iter().map(|medium| (medium.offset, medium.content())).collect()
     }
@@ -237,7 +237,6 @@ impl Requests {
         self.prompt_tokens
     }
 
-    /// The tag that the next request gets.
     pub(crate) fn next_tag(&self) -> u64 {
         let slot = self.free.last().copied().unwrap_or(self.slots.len() as u32);
         u64::from(self.generation) << 32 | u64::from(slot)
@@ -304,7 +303,6 @@ impl LiveRequest {
         self.extras.as_mut()?.turns.as_deref_mut()
     }
 
-    /// Whether further parts of the prompt may come.
     pub(crate) fn is_resumable(&self) -> bool {
         self.extras.as_ref().is_some_and(|extras| extras.turns.is_some())
     }

@@ -59,9 +59,7 @@ pub(crate) struct Links {
     pub(crate) routes: Option<Routes>,
     /// Set for a mixture of experts behind a coordinator.
     pub(crate) waves: Option<Arc<Waves>>,
-    /// Data plane, if there is one.
     pub(crate) mover: Option<Mover>,
-    /// Rendezvous with other engines, if there is one.
     pub(crate) meetings: Option<Meetings>,
 }
 

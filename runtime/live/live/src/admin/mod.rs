@@ -38,7 +38,6 @@ impl Admin {
         Self { adapters, pauses: Pauses::default(), base }
     }
 
-    /// Whether new requests are refused rather than queued.
     pub(crate) fn rejects_new(&self) -> bool {
         self.pauses.rejects_new
     }
@@ -70,7 +69,6 @@ impl Admin {
 }
 
 impl Admin {
-    /// Handles the commands since the last call.
     pub(crate) fn handle_commands(&mut self, serving: &mut Serving) {
         while let Some(command) = serving.shared().next_command() {
             serving.snapshot.expire();

@@ -17,7 +17,6 @@ pub(crate) fn stop_reason(finish: FinishReason, tokens: &[u32], eos_token: Optio
     }
 }
 
-/// The stop reason of this request: the recorded one, if its answer is recorded.
 fn recorded_or_own_stop(request: &LiveRequest, finish: FinishReason, tokens: &[u32]) -> Option<StopReason> {
     let recorded = request.extras.as_ref().and_then(|extras| extras.recorded_end.as_ref());
     match recorded.filter(|end| end.after_tokens == request.output_tokens) {

@@ -51,7 +51,6 @@ fn push_row(position: Position, k: u32, vocab_size: u32, rows: &mut LogprobRows)
     }
 }
 
-/// A rank drawn from the geometric distribution.
 fn sampled_rank(draw: u64, best: f64, vocab_size: u32) -> u32 {
     let unit = (draw >> 11) as f64 / (1u64 << 53) as f64;
     let mut rank = 1;

@@ -17,7 +17,6 @@ const MAX_BODY: usize = 64 << 10;
 /// closes may not see the answer.
 const MAX_WASTE: usize = 4 << 20;
 
-/// The body of a request.
 pub(crate) trait ChangeBody: DeserializeOwned + Send {
     /// A valid body.
     const EXAMPLE: &'static str;

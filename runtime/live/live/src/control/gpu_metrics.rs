@@ -50,7 +50,7 @@ pub struct GpuMetrics {
 struct Activity {
     /// Share of the time spent in steps.
     busy: f64,
-    /// Share of the time in which the tensor cores, and the memory, are active.
+    /// Shares of the time in which the tensor cores (`tensor`) and the memory (`dram`) are active.
     tensor: f64,
     dram: f64,
     power_w: f64,
@@ -157,7 +157,6 @@ impl Exporter {
     }
 }
 
-/// A label's value in the text format.
 fn escaped(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }

@@ -41,7 +41,7 @@ pub enum ControlError {
     },
     #[error("cannot listen at `{address}`")]
     Bind {
-        /// The text.
+        /// The given address.
         address: String,
         /// The system's error.
         source: io::Error,

@@ -16,7 +16,6 @@ const ADMIN_PATHS: &str = "GET /metrics, GET /healthz, GET /engines, POST /laten
     GET, POST or DELETE /faults, GET, POST or DELETE /client-faults, \
     GET, POST or DELETE /fake-metrics, POST /pause, POST /resume, POST /reset-prefix-cache, POST /shutdown";
 
-/// The read-only part.
 pub(crate) fn metrics_routes(context: Context) -> Router {
     finished(status_routes(), METRICS_PATHS, context)
 }
@@ -37,7 +36,6 @@ pub(crate) fn admin_routes(context: Context) -> Router {
     finished(routes, ADMIN_PATHS, context)
 }
 
-/// The metrics of GPUs.
 pub(crate) fn gpu_routes(context: Context) -> Router {
     finished(Router::new().route("/metrics", get(gpus)), "GET /metrics", context)
 }

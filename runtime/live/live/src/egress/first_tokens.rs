@@ -66,7 +66,6 @@ impl FirstTokens {
         self.next_of(channel).map(|frame| (channel, frame))
     }
 
-    /// When the next message leaves.
     pub(crate) fn next_due_ns(&self) -> Option<u64> {
         self.channels.iter().filter_map(|channel| channel.held.front()).map(|held| held.at_ns).min()
     }

@@ -15,7 +15,6 @@ use super::sequence_hashes::{SequenceHashes, extra_keys};
 use crate::config::KvEventSettings;
 use crate::requests::{BlockKeys, Requests};
 
-/// The storage medium of the blocks.
 const MEDIUM: &str = "GPU";
 
 pub(crate) struct KvEvents {
@@ -120,7 +119,7 @@ impl KvEvents {
         }
     }
 
-    /// The event of the removal of one block or all.
+    /// The event that one block or all blocks were removed.
     fn gone(&mut self, group: u32, event: CoreEvent<'_>) -> KvEvent {
         let CoreEvent::Removed(block) = event else {
             match &mut self.names {
@@ -186,7 +185,7 @@ impl KvEvents {
         KvEvent::BlockStored(Box::new(self.block_stored(keys, blocks)))
     }
 
-    /// The event of blocks of a request that were stored in a group, at these places of its sequence.
+    /// The event that blocks of a request were stored in a group, at these places of its sequence.
     fn stored_at(
         &mut self,
         group: u32,
@@ -217,7 +216,7 @@ impl KvEvents {
         }))
     }
 
-    /// The event of blocks of the first group, which has full attention.
+    /// The event that blocks of the first group, which has full attention, were stored.
     fn block_stored(&self, keys: &BlockKeys, blocks: Named<'_>) -> BlockStored {
         let Named { digests, parent, extra, tokens, block_size } = blocks;
         let lora_name = keys.lora.as_ref().map(|(name, ..)| name.clone());

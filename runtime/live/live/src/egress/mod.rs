@@ -96,7 +96,6 @@ impl Egress {
         &mut self.stats
     }
 
-    /// Whether statistics and events of requests are sent.
     #[inline]
     pub(crate) fn sends_stats(&self) -> bool {
         self.settings.log_stats
@@ -162,7 +161,6 @@ impl Egress {
         self.kv_events.as_ref().map(KvEvents::publisher)
     }
 
-    /// Numbers of published KV events, and of those lost to faults.
     pub(crate) fn kv_event_counts(&self) -> (u64, u64) {
         self.kv_events.as_ref().map_or((0, 0), |events| (events.published, events.lost))
     }

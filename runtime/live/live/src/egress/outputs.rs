@@ -99,7 +99,6 @@ impl Outputs {
         self.bytes
     }
 
-    /// The weight version that a frontend has set.
     pub(crate) fn weight_version(&self) -> Option<&str> {
         self.weight_version.as_deref()
     }
@@ -268,7 +267,6 @@ impl Outputs {
         self.send_message(channel, &message)
     }
 
-    /// Answers a utility call.
     pub(crate) fn send_utility(&mut self, client: u32, output: UtilityOutput) -> Result<(), LinkError> {
         let message = EngineCoreOutputs { utility_output: Some(output), ..self.message(client) };
         self.send_message(client, &message)

@@ -93,12 +93,10 @@ impl SequenceHashes {
         Some(digest)
     }
 
-    /// Forgets all blocks.
     pub(super) fn cleared(&mut self) {
         self.cached.clear();
     }
 
-    /// Forgets a request that has ended.
     pub(super) fn forget(&mut self, tag: u64) {
         self.sequences.remove(&tag);
     }

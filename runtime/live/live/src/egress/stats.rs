@@ -117,7 +117,7 @@ impl StatsKeeper {
         self.connector.is_reported
     }
 
-    /// Records that draft tokens of one request were verified and `accepted` of them accepted.
+    /// Counts the verification of one request's draft tokens, of which `accepted` were accepted.
     pub(crate) fn drafts_verified(&mut self, accepted: u32) {
         let accepted = accepted as usize;
         if self.accepted_at.len() < accepted {

@@ -41,7 +41,7 @@ impl Waves {
         (engine_starts_waves || was_late).then_some(state.current)
     }
 
-    /// Starts a wave for which the coordinator asks in all engines except `exclude`.
+    /// Starts a wave that the coordinator has announced to all engines except `exclude`.
     pub(crate) fn start(&self, engine: usize, wave: u32, exclude: Option<u32>) {
         let mut state = self.state();
         if exclude != Some(engine as u32) && wave >= state.current {

@@ -48,7 +48,6 @@ impl Active {
         Self { rule, draws, occasions: 0, happened: 0 }
     }
 
-    /// Whether the rule fires at this occasion.
     fn fires(&mut self, now_ns: u64) -> bool {
         let (from_ns, until_ns) = self.rule.window_ns;
         if now_ns < from_ns || now_ns >= until_ns || self.happened >= self.rule.count {
@@ -260,7 +259,6 @@ impl Faults {
         (draw % bytes.max(1) as u64) as usize
     }
 
-    /// Whether this batch of KV events is lost.
     pub(crate) fn loses_kv_events(&mut self, now_ns: u64) -> bool {
         let mut lost = std::mem::take(&mut self.asked_kv_loss);
         for active in self.active.iter_mut().filter(|active| active.rule.kind == FaultKind::KvEventLoss) {
@@ -286,7 +284,6 @@ impl Faults {
         chosen
     }
 
-    /// Whether this utility call fails.
     pub(crate) fn fails_utility(&mut self, name: &str, now_ns: u64) -> bool {
         let mut fails = std::mem::take(&mut self.asked_utility_failure);
         for active in &mut self.active {

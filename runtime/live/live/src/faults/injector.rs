@@ -37,7 +37,6 @@ impl Injector {
         Self { guest, events: Vec::new() }
     }
 
-    /// Keeps an event for the next decision.
     #[inline]
     pub(crate) fn record(&mut self, event: impl FnOnce() -> InjectorEvent) {
         if self.guest.is_some() {

@@ -50,9 +50,9 @@ pub enum FaultKind {
     },
     /// The engine exits when the window begins, or when a matching request has some output.
     Crash {
-        /// Nanoseconds until it restarts; `None` if it does not.
+        /// Nanoseconds until the engine restarts; `None`: it does not restart.
         restart_ns: Option<u64>,
-        /// Whether it sends `ENGINE_CORE_DEAD` first.
+        /// Whether the engine sends `ENGINE_CORE_DEAD` first.
         sends_dead: bool,
         /// Number of output tokens of a matching request that triggers the crash.
         after_tokens: Option<u32>,

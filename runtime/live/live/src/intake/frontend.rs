@@ -30,7 +30,6 @@ impl Intake {
         &self.version
     }
 
-    /// Detects the frontend's version, unless it is known.
     pub(crate) fn detect_version(&mut self, serving: &mut Serving, inputs: &EngineInputs) {
         if !self.version.is_known() {
             self.version.detect(serving, inputs);
@@ -145,7 +144,6 @@ impl Intake {
         Ok(())
     }
 
-    /// When the next request reaches the queue.
     pub(crate) fn next_arrival_ns(&self) -> Option<u64> {
         self.arrivals.next_ns()
     }
@@ -322,7 +320,6 @@ impl Intake {
         Ok(true)
     }
 
-    /// Why this engine cannot compute a request.
     fn check(&self, serving: &Serving, admin: &mut Admin, request: &EngineCoreRequest) -> Result<(), Refusal> {
         if let Some(sentence) = self.version.refusal() {
             return Err(Refusal::invalid(sentence));

@@ -117,7 +117,6 @@ impl Intake {
     }
 }
 
-/// Ends a delegated request whose engine has been lost.
 fn finish_lost(serving: &mut Serving, delegated: Delegated, id: &str, now_ns: u64) -> Result<(), LiveError> {
     let engine = usize::from(serving.context.config.identity.first_rank) + delegated.engine;
     let message = format!("engine {engine}, which computed the request, was lost");
@@ -126,7 +125,6 @@ fn finish_lost(serving: &mut Serving, delegated: Delegated, id: &str, now_ns: u6
     serving.finish_unknown(delegated.client, id, FinishReason::Error, Some(&error), now_ns)
 }
 
-/// Asks the router for the engine of a request.
 fn decide(
     routes: &Routes,
     request: &EngineCoreRequest,

@@ -13,7 +13,6 @@ use crate::config::TransferSettings;
 use crate::kv_transfer::mover::{LoadPages, Mover};
 use crate::kv_transfer::settings::{TransferFault, TransferTime};
 
-/// A transfer to start.
 pub(crate) struct LoadRequest<'a> {
     pub(crate) tag: u64,
     pub(crate) moved_tokens: u32,
@@ -68,17 +67,14 @@ impl Loads {
         }
     }
 
-    /// Number of loads started so far.
     pub(crate) fn started(&self) -> u64 {
         self.started
     }
 
-    /// Number of failed loads.
     pub(crate) fn failed(&self) -> u64 {
         self.failed
     }
 
-    /// Starts to move the KV of a request to this engine.
     pub(crate) fn start(
         &mut self,
         request: LoadRequest<'_>,

@@ -18,7 +18,6 @@ pub(crate) struct MeetingResult {
     pub(crate) outcome: Result<Option<Description>, TransferError>,
 }
 
-/// Counts of one engine's meetings.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct MeetingCounts {
     /// Number of rooms in which requests of this engine have waited.

@@ -53,7 +53,6 @@ struct WaitingPush {
 pub(crate) struct Mover {
     plane: Box<dyn Plane>,
     settings: PlaneSettings,
-    /// Time limit of a transfer.
     timeout: Duration,
     engine_id: String,
     /// This engine's host name for peers.

@@ -34,7 +34,6 @@ pub(crate) struct Released {
     pub(crate) is_expired: bool,
 }
 
-/// Counts of one engine's transfers.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct TransferCounts {
     pub(crate) loads: u64,

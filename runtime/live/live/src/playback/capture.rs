@@ -21,7 +21,6 @@ pub struct PlaybackSettings {
     pub times: bool,
 }
 
-/// How a recorded answer ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RecordedEnd {
     /// Number of tokens before the end.
@@ -54,7 +53,6 @@ pub(crate) struct RecordedTimes {
     pub(crate) queue_ns: u64,
 }
 
-/// A recorded answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Script {
     /// The recorded tokens; empty if there are none.

@@ -131,7 +131,6 @@ impl Dispatcher {
         self.needs_overlap
     }
 
-    /// Number of engines in the process.
     pub(crate) fn engines(&self) -> usize {
         self.entries.len()
     }

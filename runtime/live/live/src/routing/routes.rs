@@ -40,7 +40,6 @@ impl Routes {
         Self { dispatcher, index, delegated: BTreeMap::new(), taken: Vec::new(), ended: Vec::new() }
     }
 
-    /// Whether other engines compute requests for this one.
     pub(crate) fn has_delegated(&self) -> bool {
         !self.delegated.is_empty()
     }
@@ -77,7 +76,7 @@ impl Routes {
     /// Aborts a delegated request. Returns `false` if no delegated request has this ID.
     pub(crate) fn abort(&mut self, id: &str) -> bool {
         let Some((id, delegated)) = self.delegated.remove_entry(id) else { return false };
-        // Sending fails if the other engine is lost, which has ended the request.
+        // Sending fails only if the other engine is lost, and then the request has ended too.
         _ = self.dispatcher.send(delegated.engine, PeerMessage::Abort(delegated.handle, id));
         true
     }
@@ -102,7 +101,6 @@ impl Routes {
         self.taken.push(handle);
     }
 
-    /// Reports the load of this engine to the router.
     pub(crate) fn report_load(&mut self, engine: &AnyEngine, last_step_ns: u64, takes_requests: bool) {
         let mut status = self.dispatcher.status(self.index);
         status.takes_requests = takes_requests;

@@ -92,7 +92,6 @@ impl Serving {
         }
     }
 
-    /// Aborts all requests and notifies their frontends.
     pub(crate) fn abort_all(&mut self, now_ns: u64) -> Result<(), LiveError> {
         let mut aborted: Vec<u64> = self.player.tags().collect();
         self.stepper.abort_all(|tag| aborted.push(tag));

@@ -221,7 +221,6 @@ impl Serving {
     }
 }
 
-/// Logs the sizes and times of a finished transfer.
 fn log_moved(rank: u16, request: &str, remote: &RemoteKv, moved: &Moved) {
     let ms = |ns: u64| ns as f64 / 1e6;
     tracing::info!(

@@ -53,7 +53,6 @@ pub(crate) struct Serving {
 }
 
 impl Serving {
-    /// This engine's state for other threads.
     pub(crate) fn shared(&self) -> &Shared {
         &self.shared[self.context.index]
     }
@@ -71,7 +70,6 @@ impl Serving {
         self.num_unfinished() == 0 && self.stepper.is_idle()
     }
 
-    /// Whether the limit of requests is reached.
     pub(crate) fn is_at_limit(&self) -> bool {
         let limits = &self.context.config.limits;
         self.requests.len() >= limits.max_requests || self.requests.prompt_tokens() >= limits.max_prompt_tokens
@@ -103,7 +101,6 @@ impl Serving {
         Ok(())
     }
 
-    /// Applies the oldest step, if it has ended.
     pub(crate) fn apply_due(&mut self, now_ns: u64) -> Result<(), LiveError> {
         let due = self.stepper.take_due(&self.requests, &mut self.tokens, &mut self.egress, now_ns)?;
         let Some(due) = due else { return Ok(()) };

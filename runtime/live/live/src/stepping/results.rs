@@ -20,7 +20,6 @@ pub(crate) struct StepResults {
 }
 
 impl StepResults {
-    /// Whether any request has ended.
     pub(crate) fn has_ends(&self) -> bool {
         !self.ended.is_empty() || !self.failed.is_empty() || !self.ended_apart.is_empty()
     }
