@@ -95,7 +95,6 @@ impl NixlAgent {
         Ok(Self { registration, agent, backend, peers, _arena: Arc::clone(arena) })
     }
 
-    /// Metadata of this agent, for peers.
     pub(crate) fn metadata(&self) -> Result<Vec<u8>, TransferError> {
         self.agent.get_local_md().map_err(local("describe its agent"))
     }
@@ -143,7 +142,6 @@ impl NixlAgent {
         Ok(Posted { request, _lists: [here, there], _options: options })
     }
 
-    /// Whether all bytes have been moved.
     pub(crate) fn is_done(&self, posted: &Posted) -> Result<bool, NixlError> {
         self.agent.get_xfer_status(&posted.request).map(|status| status.is_success())
     }

@@ -37,7 +37,6 @@ pub(crate) struct Filler {
 }
 
 impl Filler {
-    /// Starts the thread.
     pub(crate) fn start(arena: &Arc<Arena>, shared: &Arc<Shared>, wake: &Wake) -> Result<Self, TransferError> {
         let (jobs, inbox) = channel();
         let stop = Arc::new(AtomicBool::new(false));

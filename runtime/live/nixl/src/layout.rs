@@ -83,7 +83,6 @@ pub(crate) fn peer_metadata(
         .map_err(|error| protocol(format!("invalid metadata: {error}")))
 }
 
-/// The memory layout of a peer.
 #[derive(Debug)]
 pub(crate) struct RemoteLayout {
     /// Base addresses and strides, by rank and region.

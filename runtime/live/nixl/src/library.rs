@@ -68,7 +68,6 @@ impl LibraryError {
     }
 }
 
-/// Path of the open library.
 static OPEN: Mutex<Option<PathBuf>> = Mutex::new(None);
 
 /// Opens NIXL's library, if it is not open yet, and returns its path. `named` is the file or a folder with it.

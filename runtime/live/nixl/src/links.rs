@@ -80,7 +80,6 @@ pub(crate) enum Look<'a> {
     Failed(TransferError),
 }
 
-/// All peers of one agent.
 pub(crate) struct Links {
     settings: Arc<NixlSettings>,
     transport: Transport,
@@ -93,7 +92,6 @@ impl Links {
         Self { settings, transport, geometry, states: HashMap::new() }
     }
 
-    /// Whether answers are awaited.
     pub(crate) fn is_asking(&self) -> bool {
         self.states.values().any(|state| matches!(state, State::Asking(_)))
     }
@@ -138,7 +136,6 @@ impl Links {
         Err(TransferError::new(ErrorKind::Restarted, message))
     }
 
-    /// Drops the state of a peer.
     pub(crate) fn forget(&mut self, place: &Place, agent: &mut NixlAgent) {
         if let Some(State::Ready(link)) = self.states.remove(place) {
             agent.remove_peer(&link.agent);

@@ -1,10 +1,9 @@
 //! Functions of NIXL's C interface that `nixl-sys` may call.
 
-/// Common prefix of the functions' names.
 pub(crate) const PREFIX: &str = "nixl_capi_";
 
-/// The functions' names without [`PREFIX`], from `nixl-sys` 1.5.2 (`stubs.cpp`). It ends the process if it calls
-/// one that the library lacks.
+/// Names without [`PREFIX`], from `nixl-sys` 1.5.2 (`stubs.cpp`), which ends the process if it calls a missing
+/// function.
 pub(crate) const FUNCTIONS: &[&str] = &[
     "agent_make_connection",
     "check_remote_md",

@@ -49,7 +49,6 @@ const NONE: u64 = 0;
 struct BlockState {
     /// The transfer that may write the block, or [`NONE`].
     owner: u64,
-    /// The content of the pages, if it is known.
     content: Option<u64>,
     /// The content that readers expect.
     wanted: Option<u64>,
@@ -394,7 +393,6 @@ impl Arena {
         LockedPages { arena: self, _guards: blocks.iter().map(lock).collect(), blocks }
     }
 
-    /// The byte range of a span in the mapping.
     fn range(&self, span: &Span) -> std::ops::Range<usize> {
         assert!(span.is_within(&self.geometry), "there is no {span:?}");
         let start = self.geometry.page_offset(span.rank, span.region, span.block) as usize + span.offset as usize;
@@ -414,7 +412,6 @@ impl Arena {
 /// Write locks of the pages of some blocks, which allow changes of their bytes.
 struct LockedPages<'a> {
     arena: &'a Arena,
-    /// The locked blocks, ascending.
     blocks: Vec<u32>,
     _guards: Vec<RwLockWriteGuard<'a, ()>>,
 }

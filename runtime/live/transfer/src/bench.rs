@@ -16,9 +16,7 @@ use crate::plane::{BlockPair, Held, Hold, Peer, Plane, PlaneContext, PlaneEvent,
 use crate::statistics::{Direction, Moved};
 use crate::tcp::{TcpPlane, TcpSettings};
 
-/// ID of the prompt.
 const REQUEST: &str = "kv-bench";
-/// Buffer size of a plain stream.
 const PLAIN_BUFFER_BYTES: usize = 256 << 10;
 
 /// The size of one transfer.

@@ -186,7 +186,6 @@ impl NixlCompatibility {
     pub fn hash(&self, rules: &ProtocolRules) -> String {
         let has = |key: &str| rules.nixl_hash_keys.iter().any(|other| other == key);
         let text = |text: &str| python_string(text);
-        // Sorted by key.
         let mut pairs = vec![
             ("attn_backend_name", text(&self.attn_backend_name)),
             ("cache_dtype", text(&self.cache_dtype)),

@@ -72,7 +72,6 @@ impl Hub {
         self.handle.spawn(task).abort_handle()
     }
 
-    /// Records that an engine serves.
     pub(crate) fn add(&self, rank: u16, engine_id: &str, inbox: Arc<Inbox>) {
         self.shared.add(rank, inbox);
         let Some(port) = self.ports.get(&rank) else { return };
@@ -83,7 +82,6 @@ impl Hub {
         }
     }
 
-    /// Records that an engine no longer serves.
     pub(crate) fn remove(&self, rank: u16, inbox: &Arc<Inbox>) {
         self.shared.remove(rank, inbox);
     }

@@ -83,7 +83,6 @@ impl Place {
     }
 }
 
-/// Why an envelope cannot be read.
 #[derive(Debug, thiserror::Error)]
 enum BodyError {
     #[error("its description was cut off: {0}")]

@@ -24,7 +24,6 @@ const GRACE: Duration = Duration::from_secs(1);
 /// Pause after a failed accept. The usual reason is a lack of file descriptors.
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Why a room could not be read.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ReadError {
     #[error(transparent)]

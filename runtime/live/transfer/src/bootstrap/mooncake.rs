@@ -45,7 +45,6 @@ impl Shared {
     }
 }
 
-/// The routes of the bootstrap server.
 pub(crate) fn routes(shared: Arc<Shared>) -> Router {
     Router::new().route("/register", post(register)).route("/query", get(query)).with_state(shared)
 }

@@ -52,7 +52,6 @@ impl std::fmt::Display for Place {
 }
 
 impl Place {
-    /// Connects to the worker.
     pub(crate) async fn connect(&self) -> Reply<TcpStream> {
         let host = self.host.trim_start_matches('[').trim_end_matches(']');
         match TcpStream::connect((host, self.port)).await {

@@ -150,7 +150,6 @@ impl RankAddress {
 /// The indices of a rank: data, context, tensor and pipeline parallel.
 pub(crate) type Place4 = [u32; 4];
 
-/// The ranks of a worker.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     info: Option<WorkerInfo>,

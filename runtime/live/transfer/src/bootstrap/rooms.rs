@@ -40,7 +40,6 @@ struct RoomState {
     waiting: Option<oneshot::Sender<Answer>>,
 }
 
-/// Why a room cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum RoomError {
     #[error("another decode engine waits in this room")]

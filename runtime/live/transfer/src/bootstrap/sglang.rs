@@ -48,7 +48,6 @@ impl Shared {
         }
     }
 
-    /// The index of an engine in this process.
     fn place_of(&self, rank: u16) -> u32 {
         u32::from(rank.saturating_sub(self.settings.first_rank))
     }
@@ -58,7 +57,6 @@ impl Shared {
     }
 }
 
-/// The routes of the bootstrap server.
 pub(crate) fn routes(shared: Arc<Shared>) -> Router {
     Router::new()
         .route("/route", get(get_route).put(put_route))

@@ -21,7 +21,6 @@ impl Inbox {
         Self { events: Mutex::default(), allows, wake }
     }
 
-    /// Whether the engine may connect to this host.
     pub(crate) fn allows(&self, host: &str) -> bool {
         (self.allows)(host)
     }
@@ -67,12 +66,10 @@ impl Shared {
         self.inboxes().values().next().is_some_and(|inbox| inbox.allows(host))
     }
 
-    /// Records that an engine serves.
     pub(crate) fn add(&self, rank: u16, inbox: Arc<Inbox>) {
         self.inboxes().insert(rank, inbox);
     }
 
-    /// Records that an engine no longer serves.
     pub(crate) fn remove(&self, rank: u16, inbox: &Arc<Inbox>) {
         let mut inboxes = self.inboxes();
         if inboxes.get(&rank).is_some_and(|other| Arc::ptr_eq(other, inbox)) {
@@ -84,7 +81,6 @@ impl Shared {
         self.inboxes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends an engine an event of a prompt that it holds.
     pub(crate) fn send(&self, rank: u16, event: RendezvousEvent) {
         let inbox = self.inboxes().get(&rank).cloned();
         if let Some(inbox) = inbox {

@@ -103,7 +103,7 @@ pub fn body_bytes(envelope: [u8; ENVELOPE_BYTES]) -> Result<usize, WireError> {
     if length > MAX_BODY_BYTES { Err(WireError::Length(length)) } else { Ok(length as usize) }
 }
 
-/// A description, with the field names of vLLM's `kv_transfer_params`.
+/// The field names are those of vLLM's `kv_transfer_params`.
 #[derive(Debug, Serialize, Deserialize)]
 struct Body {
     remote_engine_id: String,

@@ -67,7 +67,6 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Adds a worker.
     pub(crate) fn register(&mut self, registration: Registration) -> Result<(), String> {
         let Registration { engine_id, dp_rank, tp_rank, pp_rank, addr } = registration;
         if self.num_workers >= MAX_WORKERS {

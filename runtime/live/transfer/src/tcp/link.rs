@@ -32,7 +32,6 @@ const YIELD_BYTES: usize = 128 << 10;
 /// How often a waiting thread checks whether the plane has been stopped.
 const STOP_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Why a connection has failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LinkError {
     #[error("the connection broke: {0}")]
@@ -72,7 +71,6 @@ impl LinkError {
     }
 }
 
-/// The result of receiving the pages of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Received {
     /// All were written to the arena.
@@ -102,7 +100,6 @@ impl Watch {
         self.waits_since.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records progress.
     pub(super) fn advance(&self) {
         *self.waits_since() = None;
     }
@@ -295,7 +292,6 @@ impl Link {
         self.write_all(&[&preface()[..], &message.encode()].concat(), until)
     }
 
-    /// Reads the opening bytes of a connection.
     pub(super) fn read_preface(&mut self, until: Instant) -> Result<(), LinkError> {
         let mut bytes = [0; PREFACE_BYTES];
         self.read_exact(&mut bytes, until)?;
@@ -454,7 +450,6 @@ impl Place {
         }
     }
 
-    /// Number of bytes that are not done.
     fn left(&self, spans: &[Span]) -> u64 {
         let all: u64 = spans[self.index..].iter().map(|span| u64::from(span.bytes)).sum();
         all - self.offset as u64

@@ -178,10 +178,9 @@ impl Drop for TcpPlane {
     }
 }
 
-/// Stack size of a thread. Each connection has a thread, and their calls are not deep.
+/// Stack size of a thread. There may be many threads, and their calls are not deep.
 const STACK_BYTES: usize = 512 << 10;
 
-/// Starts a thread of a plane.
 fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, TransferError> {
     std::thread::Builder::new().name(name.to_owned()).stack_size(STACK_BYTES).spawn(run).map_err(|error| {
         TransferError::new(ErrorKind::Local, format!("cannot start a thread for KV transfers: {error}"))

@@ -39,7 +39,6 @@ const RETRY: Duration = Duration::from_millis(10);
 /// How long a connection may be without requests before it is closed. Peers close their connections earlier.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// The listening side of a plane.
 pub(super) struct Server {
     thread: Option<JoinHandle<()>>,
 }
@@ -255,7 +254,6 @@ impl Turns {
         late.into_iter().take(needed).for_each(|(_, running)| running.watch.cut());
     }
 
-    /// Waits until a thread ends.
     fn wait(&self, time: Duration) {
         let timeout = Timespec { tv_sec: 0, tv_nsec: time.subsec_nanos().into() };
         _ = poll(&mut [PollFd::new(&self.bell, PollFlags::IN)], Some(&timeout));

@@ -15,7 +15,6 @@ use crate::tcp::frame::PeerInfo;
 /// Maximum number of notices that wait to be polled. More are dropped, and their leases end by time.
 const MAX_WAITING_NOTICES: usize = 65_536;
 
-/// Blocks of a finished prompt.
 pub(super) struct HoldState {
     /// Contents by block.
     pub(super) blocks: HashMap<u32, u64>,
@@ -45,7 +44,6 @@ struct ExpectedProgress {
     first: Option<Instant>,
 }
 
-/// A transfer that has not ended.
 struct Pending {
     peer: String,
     direction: Direction,

@@ -47,7 +47,6 @@ pub struct TcpTls {
     latest: Arc<Mutex<Latest>>,
 }
 
-/// The certificates that were read last.
 #[derive(Debug)]
 struct Latest {
     configs: Configs,
@@ -219,7 +218,6 @@ impl TlsStream {
         Ok(())
     }
 
-    /// Whether there is unsent data.
     pub(super) fn wants_write(&self) -> bool {
         self.connection.wants_write()
     }

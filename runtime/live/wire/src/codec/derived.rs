@@ -61,7 +61,6 @@ macro_rules! as_array {
 
 pub(crate) use {as_array, serde_message, serde_wire};
 
-/// Reads the next value.
 pub(crate) fn read<T: DeserializeOwned>(reader: &mut Reader<'_>) -> Result<T, DecodeError> {
     let (start, rest) = (reader.offset(), reader.rest());
     let value = reader.skip().and_then(|()| {

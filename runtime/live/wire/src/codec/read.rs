@@ -41,7 +41,6 @@ impl<'a> Reader<'a> {
         Self { data, at: 0 }
     }
 
-    /// An error at the cursor.
     pub(crate) fn error(&self, problem: Problem) -> DecodeError {
         DecodeError::new(problem, self.at)
     }
@@ -54,12 +53,10 @@ impl<'a> Reader<'a> {
         self.at
     }
 
-    /// The bytes from `start` to the cursor.
     pub(crate) fn since(&self, start: usize) -> &'a [u8] {
         &self.data[start..self.at]
     }
 
-    /// The bytes after the cursor.
     pub(crate) fn rest(&self) -> &'a [u8] {
         &self.data[self.at..]
     }
@@ -112,7 +109,6 @@ impl<'a> Reader<'a> {
         Ok(&self.data[self.at - len..self.at])
     }
 
-    /// Skips a nil, if one follows.
     pub(crate) fn take_nil(&mut self) -> bool {
         let is_nil = self.peek() == Some(Marker::Null);
         self.at += usize::from(is_nil);
@@ -248,7 +244,6 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The error for `marker` at offset `at` instead of `expected`.
 #[cold]
 fn unexpected(expected: &'static str, marker: Marker, at: usize) -> DecodeError {
     DecodeError::new(Problem::Unexpected { expected, found: name(marker) }, at)

@@ -16,7 +16,6 @@ pub(crate) trait Elements: Default {
     /// Reads the elements of `range`, after the header of the array.
     fn read_range(&mut self, reader: &mut Reader<'_>, range: Range<usize>) -> Result<(), DecodeError>;
 
-    /// Reads the header of the array.
     fn read_len(reader: &mut Reader<'_>) -> Result<usize, DecodeError> {
         let len = reader.array()?;
         if len < Self::REQUIRED {

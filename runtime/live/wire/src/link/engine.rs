@@ -294,7 +294,6 @@ pub struct EngineOutputs {
 }
 
 impl EngineOutputs {
-    /// Outputs for a frontend in this process.
     pub(super) fn local(link: LocalLink) -> Self {
         Self { clients: Vec::new(), coordinator: None, local: Some(link) }
     }

@@ -58,7 +58,6 @@ pub struct FrontendListener {
     link: FrontendLink,
 }
 
-/// The progress of an engine's handshake.
 #[derive(Default)]
 struct Progress {
     hello: bool,

@@ -107,7 +107,6 @@ impl Watch {
         Ok(self.is_connected)
     }
 
-    /// Whether a connection has ended.
     pub(super) fn is_lost(&mut self) -> Result<bool, LinkError> {
         while let Some(frames) = self.monitor.try_receive()? {
             let event =
@@ -136,7 +135,6 @@ impl Drop for EngineInputs {
     }
 }
 
-/// The sockets of one API server.
 struct Client {
     socket: Inlet,
     watch: Watch,
@@ -155,7 +153,6 @@ impl EngineInputs {
         Ok(Self { transport: Some(transport), local: None, clients, coordinator, first: 0, evidence: None })
     }
 
-    /// Inputs from a frontend in this process.
     pub(super) fn local(link: LocalLink) -> Self {
         Self { transport: None, local: Some(link), clients: Vec::new(), coordinator: None, first: 0, evidence: None }
     }

@@ -152,7 +152,6 @@ impl Relay {
         Ok(())
     }
 
-    /// The handshake sockets.
     fn inlets(&mut self) -> impl Iterator<Item = &mut Inlet> {
         let connections = self.connections.iter_mut().filter_map(|connection| connection.handshake.as_mut());
         std::iter::once(&mut self.handshake).chain(connections)

@@ -17,7 +17,6 @@ use portable as chosen;
 pub use chosen::Timer;
 pub(super) use chosen::{Poller, WakeEvent};
 
-/// Events that a descriptor is watched for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Interest {
     pub(super) read: bool,

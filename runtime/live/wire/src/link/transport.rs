@@ -73,7 +73,6 @@ impl Transport {
         make().map_err(LinkError::socket("watch a connection"))
     }
 
-    /// Ends a [`monitor`](Self::monitor).
     pub(super) fn end_monitor(&self, socket: &Socket) -> Result<(), LinkError> {
         // A new monitor without events replaces it.
         socket.monitor(&self.monitor_name(), 0).map_err(LinkError::socket("watch a connection no more"))

@@ -101,7 +101,6 @@ impl Waiter {
         Ok(items[0].is_readable() && self.waker.take_call())
     }
 
-    /// Sets the alarm to a time of the monotonic clock.
     fn set_timer(&self, at_ns: u64) -> Result<(), LinkError> {
         if self.timer_ns.replace(at_ns) == at_ns {
             // This alarm is still set: if it had gone off, the time would have passed.

@@ -47,7 +47,6 @@ impl Message {
     }
 }
 
-/// The unread rest of a body.
 struct Body<'a> {
     rest: &'a [u8],
     name: &'static str,

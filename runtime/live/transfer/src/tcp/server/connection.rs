@@ -19,7 +19,6 @@ pub(super) const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a thread waits for the next message of a peer before it leaves the connection.
 const LINGER: Duration = Duration::from_millis(20);
 
-/// The connection of an identified peer.
 pub(super) struct Connection {
     link: Link,
     shared: Arc<Shared>,
@@ -129,7 +128,6 @@ impl Connection {
         }
     }
 
-    /// Answers one message.
     fn serve(&mut self) -> Result<(), LinkError> {
         let patience = self.shared.settings.patience;
         match self.link.receive(Instant::now() + patience)? {

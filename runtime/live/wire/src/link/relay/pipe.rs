@@ -20,7 +20,6 @@ pub(in crate::link) enum End {
     Frontend = 1,
 }
 
-/// The purpose of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::link) enum Purpose {
     /// Requests of an API server.
@@ -119,7 +118,6 @@ impl Pipe {
         Ok(None)
     }
 
-    /// Whether an end speaks another protocol.
     pub(in crate::link) fn is_foreign(&self) -> bool {
         self.sides.iter().filter_map(|side| side.messages.as_ref()).any(|(_, messages)| messages.is_foreign())
     }

@@ -79,7 +79,7 @@ impl Pipes {
         self.poller.items()
     }
 
-    /// Listens for an engine at an own address for each of the frontend's addresses, and returns the own addresses.
+    /// Opens an address of the relay for each of the frontend's addresses, and returns the opened ones.
     pub(in crate::link) fn open(
         &mut self,
         connection: u64,

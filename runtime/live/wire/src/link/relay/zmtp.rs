@@ -41,7 +41,6 @@ enum State {
     Foreign,
 }
 
-/// A complete message.
 pub(in crate::link) struct Message<'a> {
     /// Its first frames; a missing frame is empty.
     pub(in crate::link) head: [&'a [u8]; HEAD_FRAMES],
@@ -54,7 +53,6 @@ impl Zmtp {
         Self { state: State::Greeting { seen: 0 }, head: Default::default(), frames: 0 }
     }
 
-    /// Whether the connection uses another protocol.
     pub(in crate::link) fn is_foreign(&self) -> bool {
         matches!(self.state, State::Foreign)
     }

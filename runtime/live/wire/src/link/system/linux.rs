@@ -87,7 +87,7 @@ impl Poller {
         Ok(Self(epoll::create(CreateFlags::CLOEXEC)?))
     }
 
-    /// Poll items that show whether a descriptor is ready.
+    /// Poll items that are ready when a watched descriptor is.
     pub(in crate::link) fn items(&self) -> Vec<zmq::PollItem<'static>> {
         vec![zmq::PollItem::from_fd(self.0.as_raw_fd(), zmq::POLLIN)]
     }

@@ -159,7 +159,7 @@ impl Poller {
         Ok(Self { watched: BTreeMap::new() })
     }
 
-    /// Poll items that show whether a descriptor is ready.
+    /// Poll items that are ready when a watched descriptor is.
     pub(in crate::link) fn items(&self) -> Vec<zmq::PollItem<'static>> {
         let events = |interest: Interest| match (interest.read, interest.write) {
             (true, true) => zmq::POLLIN | zmq::POLLOUT,
