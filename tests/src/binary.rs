@@ -10,13 +10,12 @@ use crate::root;
 
 /// The `vcr` binary of this checkout, built if necessary.
 ///
-/// Cargo passes tests only the binaries of their own package, so it is looked for beside the test
-/// itself. Test runners give each test a process, so the check for a stale binary must be cheap: it
-/// reads the list of sources that cargo leaves beside the binary, and only calls cargo when one of
-/// them is newer.
+/// Cargo passes tests only the binaries of their own package, so this one is looked for beside the test itself.
+/// Test runners start a process for each test, so the check for a stale binary must be cheap: it reads the list of
+/// sources that cargo leaves beside the binary, and calls cargo only if a source is newer.
 ///
 /// # Panics
-/// When it does not build.
+/// The binary does not build.
 #[must_use]
 pub fn vcr() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
@@ -31,17 +30,17 @@ pub fn vcr() -> &'static Path {
     })
 }
 
-/// The folder that cargo puts binaries in: `target/release`.
+/// The folder in which cargo puts binaries, such as `target/release`.
 fn profile_dir() -> PathBuf {
     let test = std::env::current_exe().expect("a test has a file");
     let deps = test.parent().expect("the file lies in a folder");
     deps.parent().expect("tests lie in `deps` of the profile's folder").to_owned()
 }
 
-/// A folder for files that tests share, next to the profile's.
+/// A folder for files that tests share, beside the profile's folder.
 ///
 /// # Panics
-/// When it cannot be made.
+/// The folder cannot be made.
 #[must_use]
 pub fn scratch_dir() -> PathBuf {
     let dir = profile_dir().with_file_name("vcr-tests");
@@ -49,7 +48,7 @@ pub fn scratch_dir() -> PathBuf {
     dir
 }
 
-/// Tests that run side by side build a thing once.
+/// A lock, so that concurrent tests build a thing only once.
 pub(crate) fn lock(what: &str) -> File {
     let file = File::create(scratch_dir().join(format!("{what}.lock"))).expect("the target folder is writable");
     file.lock().expect("files can be locked");
@@ -65,9 +64,9 @@ fn is_fresh(binary: &Path) -> bool {
         return false;
     };
     let sources = || list.split_whitespace().skip(1).map(Path::new);
-    // A target folder may be shared by several checkouts.
+    // Several checkouts may share a target folder.
     let is_ours = sources().any(|source| source == root().join("runtime/app/cli/src/main.rs"));
-    // One without the optional features lacks most features under test.
+    // A binary without the optional features lacks most features under test.
     let is_full = sources().any(|source| source == root().join("runtime/live/live/src/lib.rs"));
     is_ours && is_full && sources().all(|source| modified(source).is_some_and(|changed| changed <= built))
 }
@@ -76,8 +75,8 @@ fn build() {
     let target = profile_dir().parent().expect("the profile's folder lies in the target's").to_owned();
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
-    // Cargo's variables about a test's package would make build scripts of other packages run
-    // again, and with them a third of the dependencies.
+    // Cargo's variables about a test's package would make the build scripts of other packages run again, and
+    // rebuild a third of the dependencies.
     let of_this_test = |name: &str| {
         let is_any = |prefixes: &[&str]| prefixes.iter().any(|prefix| name.starts_with(prefix));
         is_any(&["CARGO_MANIFEST_", "CARGO_PKG_", "CARGO_BIN_", "CARGO_CRATE_", "CARGO_PRIMARY_"]) || name == "OUT_DIR"

@@ -1,4 +1,4 @@
-//! Certificates that tests sign themselves.
+//! Certificates for tests.
 
 use std::path::{Path, PathBuf};
 
@@ -6,7 +6,7 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, 
 use rustls::pki_types::CertificateDer;
 use tempfile::TempDir;
 
-/// An authority, and a folder for the files of certificates that it signs.
+/// A certificate authority, and a folder for the certificates that it signs.
 pub struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
     folder: TempDir,
@@ -16,15 +16,15 @@ pub struct Authority {
 pub struct Certificate {
     /// The certificate.
     pub certificate: PathBuf,
-    /// Its key.
+    /// The key of the certificate.
     pub key: PathBuf,
 }
 
 impl Certificate {
-    /// Their paths, as options take them.
+    /// The paths of both files, for options.
     ///
     /// # Panics
-    /// When the temporary folder has a path that is not text.
+    /// The path of the temporary folder is not UTF-8.
     #[must_use]
     pub fn paths(&self) -> [&str; 2] {
         [&self.certificate, &self.key].map(|path| path.to_str().expect("paths of tests are texts"))
@@ -32,10 +32,10 @@ impl Certificate {
 }
 
 impl Authority {
-    /// An authority of this name, with a key of its own.
+    /// An authority with this name and a new key.
     ///
     /// # Panics
-    /// When there is no temporary folder.
+    /// There is no temporary folder.
     #[must_use]
     pub fn new(name: &str) -> Self {
         let mut params = CertificateParams::new(Vec::new()).expect("no names are valid names");
@@ -48,41 +48,41 @@ impl Authority {
     /// Writes a file beside the certificates.
     ///
     /// # Panics
-    /// When that fails.
+    /// The file cannot be written.
     pub fn write(&self, name: &str, text: &str) -> PathBuf {
         let path = self.path(name);
         std::fs::write(&path, text).expect("a temporary folder is writable");
         path
     }
 
-    /// Where [`Authority::write`] puts a file of this name.
+    /// The path of a file that [`Authority::write`] writes.
     #[must_use]
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    /// Its own certificate, in a file.
+    /// The authority's own certificate, in a file.
     #[must_use]
     pub fn file(&self) -> PathBuf {
         self.write("authority.pem", &self.pem())
     }
 
-    /// Its own certificate.
+    /// The authority's own certificate, as PEM.
     #[must_use]
     pub fn pem(&self) -> String {
         self.issuer.pem()
     }
 
-    /// Its own certificate, as rustls takes it.
+    /// The authority's own certificate, for rustls.
     #[must_use]
     pub fn der(&self) -> &CertificateDer<'static> {
         self.issuer.der()
     }
 
-    /// Signs a certificate for a host, with a new key, in files that begin with `name`.
+    /// Signs a certificate for a host, with a new key, in files whose names begin with `name`.
     ///
     /// # Panics
-    /// When `host` is neither a name nor an address.
+    /// `host` is neither a name nor an address.
     pub fn sign(&self, host: &str, name: &str) -> Certificate {
         let [certificate, key] = self.signed(host);
         Certificate {
@@ -91,10 +91,10 @@ impl Authority {
         }
     }
 
-    /// The same in one file, named after the host.
+    /// Like [`Authority::sign`], but writes certificate and key to one file, named after the host.
     ///
     /// # Panics
-    /// When `host` is neither a name nor an address.
+    /// `host` is neither a name nor an address.
     #[must_use]
     pub fn sign_in_one_file(&self, host: &str) -> PathBuf {
         self.write(&format!("{host}.pem"), &self.signed(host).concat())
@@ -107,10 +107,10 @@ impl Authority {
     }
 }
 
-/// A certificate for a host that is its own authority, `{name}.pem` and `{name}-key.pem` in `folder`.
+/// A self-signed certificate for a host, as `{name}.pem` and `{name}-key.pem` in `folder`.
 ///
 /// # Panics
-/// When `host` is neither a name nor an address, or the folder is not writable.
+/// `host` is neither a name nor an address, or the folder is not writable.
 pub fn self_signed(folder: &Path, host: &str, name: &str) -> Certificate {
     let key = new_key();
     let certificate = params(host).self_signed(&key).expect("a certificate");

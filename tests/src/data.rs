@@ -1,15 +1,15 @@
-//! Published traces, which are too large to ship: `shared/` next to the repository.
+//! Published traces, which are too large for the repository: `shared/` beside it.
 
 use std::path::{Path, PathBuf};
 
-/// A file of the sample workloads; none if they are missing.
+/// A file of the sample workloads; `None` if it is missing.
 #[must_use]
 pub fn sample(relative: &str) -> Option<PathBuf> {
     let path = vcr_skips::sample(&format!("workloads/{relative}"))?;
     Some(path.canonicalize().expect("it is there"))
 }
 
-/// A file of the sample data; none if it is missing.
+/// A file of the sample data; `None` if it is missing.
 #[must_use]
 pub fn sample_data(relative: &str) -> Option<PathBuf> {
     let path = vcr_skips::sample(relative)?;
@@ -20,16 +20,16 @@ pub fn sample_data(relative: &str) -> Option<PathBuf> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sums {
     pub requests: u64,
-    /// Prompt tokens.
+    /// Number of prompt tokens.
     pub prompt_tokens: u64,
-    /// Output tokens.
+    /// Number of output tokens.
     pub output_tokens: u64,
 }
 
-/// The sums of a trace file, read by other code than the simulator's.
+/// The sums of a trace file, computed without the simulator's code.
 ///
 /// # Panics
-/// When the file is neither Mooncake JSONL nor an Azure CSV.
+/// The file is neither Mooncake JSONL nor an Azure CSV.
 #[must_use]
 pub fn sample_sums(path: &Path) -> Sums {
     let text = std::fs::read_to_string(path).expect("a sample can be read");

@@ -1,21 +1,21 @@
-//! Circles among the source files of a crate: files that name each other, directly or through
-//! others. A file and the files in its own folder may name each other.
+//! Cycles among the source files of a crate: files that name each other, directly or through other files. A file
+//! and the files in its own folder may name each other.
 //!
-//! Sources are read as tokens, not compiled. An arrow is a path that begins with `crate`, `self` or
-//! `super` and leads into another file of the crate, in `use` declarations and elsewhere. Code
-//! compiled only for tests does not count.
+//! Sources are tokenized, not compiled. An arrow is a path, in a `use` declaration or elsewhere, that begins with
+//! `crate`, `self` or `super` and leads into another file of the crate. Code that is compiled only for tests is
+//! ignored.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::Path;
 
-/// A module, by the names that lead to it from the root of its crate.
+/// A module, as the names on its path from the root of the crate.
 type Module = Vec<String>;
 
-/// Files that can only be understood together.
+/// Files that form a cycle.
 #[derive(Debug, PartialEq, Eq)]
 pub struct FileCircle {
-    /// The arrows among them, from and to.
+    /// The arrows among the files: from and to.
     pub arrows: Vec<(String, String)>,
 }
 
@@ -26,7 +26,7 @@ impl fmt::Display for FileCircle {
     }
 }
 
-/// The circles of the crate with its sources in `src`.
+/// The cycles of the crate whose sources are in `src`.
 #[must_use]
 pub fn file_circles(src: &Path) -> Vec<FileCircle> {
     let mut sources = BTreeMap::new();
@@ -51,7 +51,7 @@ pub fn file_circles(src: &Path) -> Vec<FileCircle> {
     circles
 }
 
-/// Adds the sources of a folder, whose files are modules of `parent`.
+/// Adds the sources in a folder, whose files are modules of `parent`.
 fn read_folder(folder: &Path, parent: &Module, sources: &mut BTreeMap<Module, String>) {
     for entry in std::fs::read_dir(folder).expect("the folder exists") {
         let path = entry.expect("the folder can be listed").path();
@@ -94,13 +94,12 @@ fn arrows_of<'a>(module: &Module, text: &str, sources: &'a BTreeMap<Module, Stri
 #[derive(Debug, PartialEq, Eq)]
 enum Token {
     Name(String),
-    /// `::`.
+    /// The token `::`.
     Of,
     Mark(char),
 }
 
-/// The names and marks of a source, without comments, texts, characters, lifetimes
-/// and numbers.
+/// The names and punctuation marks of a source, without comments, strings, characters, lifetimes and numbers.
 fn tokens(text: &str) -> Vec<Token> {
     let chars: Vec<char> = text.chars().collect();
     let is_word = |c: char| c.is_alphanumeric() || c == '_';
@@ -115,7 +114,7 @@ fn tokens(text: &str) -> Vec<Token> {
             '/' if at(index + 1) == '*' => block_comment(rest),
             _ if raw > 0 => raw,
             '"' => quoted(rest, '"'),
-            // A lifetime has no second quote.
+            // Unlike a character, a lifetime has no second quote.
             '\'' if at(index + 1) == '\\' || at(index + 2) == '\'' => quoted(rest, '\''),
             ':' if at(index + 1) == ':' => {
                 tokens.push(Token::Of);
@@ -158,7 +157,7 @@ fn block_comment(chars: &[char]) -> usize {
     index
 }
 
-/// The length of a text or character with its quotes.
+/// The length of a string or character, with its quotes.
 fn quoted(chars: &[char], quote: char) -> usize {
     let mut index = 1;
     while index < chars.len() && chars[index] != quote {
@@ -167,7 +166,7 @@ fn quoted(chars: &[char], quote: char) -> usize {
     (index + 1).min(chars.len())
 }
 
-/// The length of the raw text that begins here; 0 where none does.
+/// The length of the raw string that begins here; 0 if none does.
 fn raw_text(chars: &[char]) -> usize {
     let prefix = match chars {
         ['r', '"' | '#', ..] => 1,
@@ -185,14 +184,14 @@ fn raw_text(chars: &[char]) -> usize {
     (start..chars.len()).find(is_end).map_or(chars.len(), |end| end + 1 + hashes)
 }
 
-/// All paths of a source that begin with `crate`, `self` or `super`, from the root.
+/// All paths in a source that begin with `crate`, `self` or `super`, as absolute paths.
 fn paths(module: &Module, tokens: &[Token]) -> Vec<Module> {
     let name = |index: usize| match tokens.get(index) {
         Some(Token::Name(name)) => name.as_str(),
         _ => "",
     };
     let mut found = Vec::new();
-    // Modules within the file, with the depth of their braces.
+    // Inline modules, with the depth of their braces.
     let mut inner: Vec<(String, usize)> = Vec::new();
     let mut depth = 0;
     let mut index = 0;
@@ -237,7 +236,7 @@ fn paths(module: &Module, tokens: &[Token]) -> Vec<Module> {
     found
 }
 
-/// Reads the rest of a path, which may be a group of several; returns its end.
+/// Reads the rest of a path, which may contain groups, and returns the index after it.
 fn path(tokens: &[Token], mut index: usize, base: &Module, found: &mut Vec<Module>) -> usize {
     let mut whole = base.clone();
     loop {

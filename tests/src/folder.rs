@@ -1,4 +1,4 @@
-//! Running the binary in a folder of its own.
+//! Runs the binary in a temporary folder.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use crate::vcr;
 
-/// Default files of `vcr run --out`, its marker included.
+/// Names of the files that `vcr run --out` writes by default, including its marker.
 pub const DEFAULT_FILES: [&str; 10] = [
     ".vcr-run",
     "charts.json",
@@ -22,7 +22,7 @@ pub const DEFAULT_FILES: [&str; 10] = [
     "trace.json",
 ];
 
-/// A folder with scenarios and their inputs, removed in the end.
+/// A temporary folder with scenarios and their inputs.
 pub struct Folder(TempDir);
 
 /// Output of a command.
@@ -46,7 +46,7 @@ impl Folder {
     /// An empty folder.
     ///
     /// # Panics
-    /// When there is no temporary folder to be had.
+    /// There is no temporary folder.
     #[must_use]
     pub fn new() -> Self {
         Self(tempfile::tempdir().expect("a temporary folder"))
@@ -60,7 +60,7 @@ impl Folder {
         folder
     }
 
-    /// Its path.
+    /// Path of the folder.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.0.path()
@@ -69,7 +69,7 @@ impl Folder {
     /// Writes a file and returns its path.
     ///
     /// # Panics
-    /// When it cannot be written.
+    /// The file cannot be written.
     pub fn write(&self, name: &str, contents: impl AsRef<[u8]>) -> PathBuf {
         let path = self.path().join(name);
         std::fs::write(&path, contents).expect("a temporary folder is writable");
@@ -79,7 +79,7 @@ impl Folder {
     /// Runs `vcr` in the folder.
     ///
     /// # Panics
-    /// When it panics, is killed, or says something that is not text.
+    /// The command panics, is killed, or prints something that is not UTF-8.
     #[track_caller]
     #[must_use]
     pub fn vcr(&self, args: &[&str]) -> Said {
@@ -91,7 +91,7 @@ impl Folder {
         Said::of(&mut command)
     }
 
-    /// Runs `test.rhai` with more arguments.
+    /// Runs `test.rhai` with further arguments.
     #[track_caller]
     #[must_use]
     pub fn run(&self, args: &[&str]) -> Said {
@@ -103,7 +103,7 @@ impl Said {
     /// Runs a command to its end.
     ///
     /// # Panics
-    /// When it panics, is killed, or says something that is not text.
+    /// The command panics, is killed, or prints something that is not UTF-8.
     #[track_caller]
     pub fn of(command: &mut Command) -> Self {
         let output = command.output().expect("the command starts");
@@ -116,7 +116,7 @@ impl Said {
         Self { code, stdout, stderr }
     }
 
-    /// The same, given that it ended with this code.
+    /// Checks the exit code.
     #[track_caller]
     #[must_use]
     pub fn ended(self, code: i32) -> Self {
@@ -124,8 +124,8 @@ impl Said {
         self
     }
 
-    /// Asserts that it failed with this code and these texts, all of them on standard error. With
-    /// `--json` the results are the error.
+    /// Checks that the command failed with this code, and that standard error contains these texts. With `--json`,
+    /// the result must be the error.
     #[track_caller]
     pub fn failed(self, code: i32, needles: &[&str]) {
         let said = self.ended(code);
@@ -138,10 +138,10 @@ impl Said {
         }
     }
 
-    /// Its results, from `--json`.
+    /// The results of `--json`.
     ///
     /// # Panics
-    /// When they are no JSON.
+    /// The results are not JSON.
     #[track_caller]
     #[must_use]
     pub fn json(&self) -> Value {

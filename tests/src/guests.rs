@@ -1,4 +1,4 @@
-//! Guests as `vcr guest build` makes them.
+//! Guests that `vcr guest build` builds.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use wit_parser::Resolve;
 
 use crate::{Said, frontend_model, root, skip, vcr};
 
-/// A guest of `guests/`; none if `vcr guest build` has not been run.
+/// A guest of `guests/`; `None` if `vcr guest build` has not been run.
 #[must_use]
 pub fn shipped_guest(name: &str) -> Option<PathBuf> {
     let path = root().join("guests/dist").join(format!("{name}.wasm"));
@@ -22,32 +22,29 @@ pub fn shipped_guest(name: &str) -> Option<PathBuf> {
     None
 }
 
-/// Removes from the report of a native latency model the fields that a guest's report lacks: the
-/// peaks that priced the run, which the host knows only for its own models.
+/// Removes the fields from the report of a native latency model that a guest's report lacks: the peaks that priced
+/// the run, which the host knows only for its own models.
 ///
 /// # Panics
-/// When the report names no peaks.
+/// The report has no peaks.
 #[track_caller]
 pub fn without_peaks(report: &mut serde_json::Value) {
     let peaks = report.as_object_mut().and_then(|report| report.remove("peaks"));
     assert!(peaks.is_some_and(|peaks| peaks.is_array()), "the report of a native model names its peaks");
 }
 
-/// The guest of `tests/guests/hostile`, whose config selects its fault. None if there is no
-/// compiler for it.
+/// The guest of `tests/guests/hostile`, whose config selects its fault. `None` if there is no compiler for it.
 ///
-/// It is written with the project's SDK rather than as WebAssembly text, so that
-/// it follows the interface by itself.
+/// It uses the project's SDK instead of WebAssembly text, so that it always has the current interface.
 ///
 /// # Panics
-/// When it does not compile.
+/// The guest does not compile.
 #[must_use]
 pub fn hostile_guest() -> Option<PathBuf> {
     let source = root().join("tests/guests/hostile");
     let out = scratch_dir().join("guests");
     let guest = out.join("hostile.wasm");
-    // The component's own time will not do: it is left alone when its bytes
-    // have not changed.
+    // The component's own modification time cannot be used: an unchanged component is not written again.
     let stamp = out.join("hostile.stamp");
     let _lock = lock("guests");
     let inputs = [source.clone(), root().join("guest-sdk"), root().join("wit")];
@@ -67,10 +64,10 @@ pub fn hostile_guest() -> Option<PathBuf> {
     Some(guest)
 }
 
-/// The text of the guest interface as far as a world needs it that imports no telemetry.
+/// The text of the guest interface that a world needs if it imports no telemetry.
 ///
 /// # Panics
-/// When there is no such world.
+/// There is no such world.
 #[must_use]
 pub fn interface_of(world: &str) -> String {
     let read = |name: &str| {
@@ -86,10 +83,10 @@ pub fn interface_of(world: &str) -> String {
     format!("package vcr:guest@0.1.0;\n{world}\n{}", read("types"))
 }
 
-/// A component of a core module's text for the only world of a package's text.
+/// Makes a component from the text of a core module, for the only world in a package's text.
 ///
 /// # Panics
-/// When the texts are no WebAssembly and no WIT, or do not fit.
+/// The texts are no WebAssembly or no WIT, or they do not match.
 #[must_use]
 pub fn component(wit: &str, core_text: &str) -> Vec<u8> {
     let mut module = wat::parse_str(core_text).expect("the text is WebAssembly");
@@ -101,28 +98,28 @@ pub fn component(wit: &str, core_text: &str) -> Vec<u8> {
     encoder.and_then(|mut encoder| encoder.encode()).expect("the module fits the world")
 }
 
-/// Builds the guest in `source` into `out`, with a target folder shared by builds of guests. None,
-/// with a message, if there is no compiler for it.
+/// Builds the guest in `source` into `out`, in a target folder that all guests share. `None`, with a message, if
+/// there is no compiler for it.
 ///
 /// # Panics
-/// When it does not compile.
+/// The guest does not compile.
 #[must_use]
 pub fn built_guest(source: &Path, out: &Path) -> Option<PathBuf> {
     let built = tried_guest(source, out)?.ended(0).json();
     Some(PathBuf::from(built[0]["component"].as_str().expect("a built guest has a file")))
 }
 
-/// The same, whether it compiles or not.
+/// Like [`built_guest`], but returns the output whether or not the guest compiles.
 #[must_use]
 pub fn tried_guest(source: &Path, out: &Path) -> Option<Said> {
     let language = [("package.json", "javascript"), ("pyproject.toml", "python")];
     let language = language.into_iter().find(|(file, _)| source.join(file).exists()).map(|(_, language)| language);
-    // Builds side by side would each install the tool that is missing.
+    // Concurrent builds would each install the missing tool.
     let _lock = (!language.is_some_and(is_installed)).then(|| lock("guests"));
     let mut command = Command::new(vcr());
     command.args(["guest", "build", "--json", "--quiet", "--out"]).arg(out).arg(source);
     let said = Said::of(command.env("CARGO_TARGET_DIR", guests_target()));
-    // Missing tools, as opposed to errors in the guest.
+    // Missing tools, rather than errors in the guest.
     let lacks = [
         "no compiler for ",
         "componentize-py cannot be installed",
@@ -138,7 +135,7 @@ pub fn tried_guest(source: &Path, out: &Path) -> Option<Said> {
     Some(said)
 }
 
-/// The folders of tools for guests in a language that `vcr guest build` has installed.
+/// The folders with tools for guests in a language, which `vcr guest build` has installed.
 #[must_use]
 pub fn guest_tools(language: &str) -> Vec<PathBuf> {
     let set = |name| std::env::var_os(name).map(PathBuf::from);
@@ -160,17 +157,17 @@ pub fn guests_target() -> PathBuf {
     scratch_dir().join("guests-target")
 }
 
-/// The latest change of anything in a folder.
+/// The time of the latest change in a folder.
 fn newest(folder: &Path) -> Option<std::time::SystemTime> {
     let entries = fs::read_dir(folder).ok()?.filter_map(Result::ok).map(|entry| entry.path());
     entries.filter_map(|path| if path.is_dir() { newest(&path) } else { modified(&path) }).max()
 }
 
-/// The tokens of single characters in the frontends' tokenizer, as the guest's
-/// configuration: printable ASCII, and line breaks for tool calls.
+/// The tokens of single characters in the frontends' tokenizer, as a guest's config: printable ASCII, and line
+/// breaks for tool calls.
 ///
 /// # Panics
-/// When the frontends' tokenizer is none.
+/// The frontends' tokenizer is invalid.
 #[must_use]
 pub fn json_tokens() -> Option<Value> {
     let path = frontend_model()?.join("tokenizer.json");

@@ -1,11 +1,10 @@
-//! HTTP as it goes over the wire: requests that a client library would refuse to send
-//! included, and answers with their headers.
+//! Plain HTTP: allows requests that a client library would refuse to send, and shows the headers of answers.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-/// Long enough for a machine that is busy with something else.
+/// Long enough even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A request.
@@ -15,7 +14,7 @@ pub struct Call<'a> {
     pub method: &'a str,
     /// The path, with its query.
     pub path: &'a str,
-    /// Headers in addition to those of the connection and the body's length.
+    /// Headers in addition to `Host`, `Connection` and `Content-Length`.
     pub headers: &'a [(&'a str, &'a str)],
     /// The body.
     pub body: &'a [u8],
@@ -26,7 +25,7 @@ pub struct Call<'a> {
 pub struct HttpAnswer {
     /// The status.
     pub status: u16,
-    /// The headers in their order; names in small letters.
+    /// The headers in order, with names in lower case.
     pub headers: Vec<(String, String)>,
     /// The whole body.
     pub body: Vec<u8>,
@@ -47,10 +46,10 @@ impl HttpAnswer {
 }
 
 impl Call<'_> {
-    /// Sends it to HOST:PORT over a connection of its own.
+    /// Sends the request to HOST:PORT over a new connection.
     ///
     /// # Panics
-    /// When nobody listens there.
+    /// Nobody listens there.
     #[must_use]
     pub fn begin(&self, address: &str) -> TcpStream {
         let mut stream = TcpStream::connect(address).expect("it listens");
@@ -66,20 +65,20 @@ impl Call<'_> {
         stream
     }
 
-    /// The answer to it.
+    /// Sends the request and returns the answer.
     ///
     /// # Panics
-    /// When there is none.
+    /// There is no answer.
     #[must_use]
     pub fn send(&self, address: &str) -> HttpAnswer {
         read_answer(self.begin(address))
     }
 }
 
-/// Reads an answer to the end of its connection.
+/// Reads an answer until the connection ends.
 ///
 /// # Panics
-/// When it is not an answer of HTTP.
+/// The bytes are no HTTP answer.
 #[must_use]
 pub fn read_answer(stream: TcpStream) -> HttpAnswer {
     let mut reader = BufReader::new(stream);

@@ -1,8 +1,8 @@
-//! Shared by the black-box tests: the binary under test, folders to run it in, guests, sample data,
-//! and real frontends of vLLM.
+//! Shared by the black-box tests: the binary under test, folders to run it in, guests, sample data, and real vLLM
+//! frontends.
 //!
-//! The tests know the program as its users do: arguments and files go in, an
-//! exit code, two streams and files come out.
+//! The tests use the program as its users do: they pass arguments and files, and check the exit code, the two
+//! output streams and files.
 
 mod binary;
 mod certificates;

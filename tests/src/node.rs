@@ -7,7 +7,7 @@ use vcr_skips::skip;
 
 use crate::{Said, vcr};
 
-/// Whether Node.js is installed; a test without it is skipped.
+/// Whether Node.js is installed; if not, the test is skipped.
 #[must_use]
 pub fn has_node() -> bool {
     let has = Command::new("node").arg("--version").output().is_ok_and(|output| output.status.success());
@@ -17,10 +17,10 @@ pub fn has_node() -> bool {
     has
 }
 
-/// Runs the tests in a folder, as their author does.
+/// Runs the Node.js tests in a folder, as their author does.
 ///
 /// # Panics
-/// When one fails, or there are none.
+/// A test fails, or there are no tests.
 #[track_caller]
 pub fn node_tests(folder: &Path) {
     let said = Said::of(Command::new("node").arg("--test").current_dir(folder).env("VCR_BINARY", vcr())).ended(0);

@@ -1,4 +1,4 @@
-//! Python programs that stand for other people's software.
+//! Python programs that stand in for third-party software.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -9,23 +9,23 @@ use tempfile::TempDir;
 
 use crate::{fetched, root};
 
-/// Where the packages are that such programs need.
+/// The folder of the packages that such programs need.
 #[derive(Clone, Debug)]
 pub struct PythonPackages(PathBuf);
 
-/// The packages that `tests/frontends/fetch.sh` has fetched. None, with a message, if it has not.
+/// The packages that `tests/frontends/fetch.sh` has fetched. `None`, with a message, if they are missing.
 #[must_use]
 pub fn python_packages() -> Option<PythonPackages> {
     fetched("python").map(PythonPackages)
 }
 
-/// The packages of a client of gRPC, likewise.
+/// The packages of a gRPC client. `None`, with a message, if they are missing.
 #[must_use]
 pub fn grpc_packages() -> Option<PythonPackages> {
     fetched("python-grpc").map(PythonPackages)
 }
 
-/// A running program that prints JSON lines; killed in the end.
+/// A running program that prints JSON lines; killed on drop.
 #[derive(Debug)]
 pub struct Program {
     process: Child,
@@ -33,10 +33,10 @@ pub struct Program {
 }
 
 impl PythonPackages {
-    /// Starts a program of this repository.
+    /// Starts a Python program of this repository.
     ///
     /// # Panics
-    /// When there is no Python.
+    /// There is no Python.
     #[must_use]
     pub fn run(&self, program: &str, args: &[&str]) -> Program {
         let folder = tempfile::tempdir().expect("a temporary folder");
@@ -55,10 +55,10 @@ impl PythonPackages {
 }
 
 impl Program {
-    /// Its output so far, whole lines only.
+    /// The complete lines of its output so far.
     ///
     /// # Panics
-    /// When it has ended, or printed something else.
+    /// The program has ended, or has printed something else.
     #[track_caller]
     pub fn lines(&mut self) -> Vec<Value> {
         let read = |name: &str| std::fs::read_to_string(self.folder.path().join(name)).unwrap_or_default();

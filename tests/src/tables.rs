@@ -1,17 +1,17 @@
-//! Tables of the docs that are generated from the code.
+//! Tables in the docs that are generated from the code.
 
 use std::fs;
 
 use crate::root;
 
-/// Set to rewrite the files that are compared, rather than to fail.
+/// If this variable is set, the compared files are rewritten instead.
 const UPDATE: &str = "UPDATE_DOCS";
 
-/// Compares rows of a table with those of the first table below a heading of a page of `docs/`, by
-/// their first cells. Rows of the page with other first cells are ignored.
+/// Compares rows of a table with rows that have the same first cells in a page of `docs/`: in the first table below
+/// a heading. Other rows of the page are ignored.
 ///
 /// # Panics
-/// When a row is missing or differs, and `UPDATE_DOCS` is not set.
+/// A row is missing or differs, and `UPDATE_DOCS` is not set.
 #[track_caller]
 pub fn check_rows(page: &str, heading: &str, rows: &[Vec<String>]) {
     let written: Vec<String> = rows.iter().map(|cells| row(cells)).collect();
@@ -28,10 +28,10 @@ pub fn check_rows(page: &str, heading: &str, rows: &[Vec<String>]) {
     });
 }
 
-/// Likewise with all rows of the table.
+/// Compares a whole table like [`check_rows`].
 ///
 /// # Panics
-/// As there.
+/// A row is missing or differs, and `UPDATE_DOCS` is not set.
 #[track_caller]
 pub fn check_table(page: &str, heading: &str, rows: &[Vec<String>]) {
     rewrite_table(page, heading, |_| rows.iter().map(|cells| row(cells)).collect());
@@ -40,7 +40,7 @@ pub fn check_table(page: &str, heading: &str, rows: &[Vec<String>]) {
 /// Compares a file of the repository with its expected contents.
 ///
 /// # Panics
-/// When it differs, and `UPDATE_DOCS` is not set.
+/// The file differs, and `UPDATE_DOCS` is not set.
 #[track_caller]
 pub fn check_file(path: &str, wanted: &str) {
     let file = root().join(path);

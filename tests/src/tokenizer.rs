@@ -1,8 +1,8 @@
-//! A tokenizer small enough to be written by tests.
+//! A small tokenizer for tests.
 
 use serde_json::{Map, Value, json};
 
-/// A `tokenizer.json` whose tokens are the bytes, as byte-level tokenizers write them.
+/// A `tokenizer.json` whose tokens are the bytes, in the form of byte-level tokenizers.
 #[must_use]
 pub fn byte_tokenizer() -> Value {
     let is_seen = |byte: u32| matches!(byte, 33..=126 | 161..=172 | 174..=255);

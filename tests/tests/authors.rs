@@ -1,4 +1,4 @@
-//! Help for authors of scenarios: checks, templates, several files, carets, watching.
+//! Help for authors of scenarios: checks, templates, several files, error carets, watching.
 
 use std::fs;
 use std::io::Read as _;
@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use vcr_tests::{Folder, built_guest, guests_target, vcr, wait_until};
 
-/// A scenario with a parameter that decides whether it passes.
+/// A scenario with a parameter that decides whether its assertion holds.
 const SCENARIO: &str = r#"let limit = param("limit", "10s");
 let unread = param("unread", 7);
 let c = cluster(#{ engines: pool(#{ latency: fixed(#{ step: "10ms" }) }) });
@@ -14,7 +14,7 @@ let r = run(#{ cluster: c, workloads: [burst(#{ name: "load", count: 3, prompt_t
 expect(r, "ttft", "p99 < " + limit);
 "#;
 
-/// One that would run for years.
+/// A scenario that would run for years.
 const ENDLESS: &str = r#"
 let c = cluster(#{ engines: pool(#{ latency: fixed(#{ step: "10ms" }) }) });
 let long = closed_loop(#{ concurrency: 4, duration: "50000h", prompt_tokens: 100, output_tokens: 50 });
@@ -89,7 +89,7 @@ fn templates_pass_as_they_are_and_replace_nothing() {
         folder.vcr(&["new", "scenario", template, "--from", template]).failed(2, &["exists"]);
     }
     assert!(folder.path().join("trace.jsonl").exists());
-    // Each can break: its claim is one about this load.
+    // Each template can fail, because its claim is about this load.
     for (template, parameter) in
         [("burst", "count=3000"), ("trace", "speedup=5000.0"), ("pd", "documents=200"), ("faults", "retries=0")]
     {
@@ -174,7 +174,7 @@ fn watching_runs_again_when_a_file_changes() {
     folder.write("test.rhai", SCENARIO.replace("10s", "1ms"));
     wait_until("it has run again", || said().matches("watching ").count() == 2);
     assert!(said().contains("test.rhai has changed"), "{}", said());
-    // A script that is broken for a while is watched on.
+    // A script with an error is still watched.
     folder.write("test.rhai", "let a = ;");
     wait_until("it has failed", || said().matches("watching ").count() == 3);
     folder.write("test.rhai", SCENARIO);
@@ -187,7 +187,7 @@ fn watching_runs_again_when_a_file_changes() {
     assert_eq!(shown.matches("1 of 1 assertions failed").count(), 1, "{shown}");
 }
 
-/// A component that is older than its sources prices no run.
+/// A component that is older than its sources is not used for a run.
 #[test]
 fn watching_waits_until_a_guest_builds() {
     let folder = Folder::new();

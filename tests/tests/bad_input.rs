@@ -1,9 +1,9 @@
-//! Every mistake a user can make in a script or a trace: the place, the cause
-//! and the way out are reported, with the right exit code and without a panic.
+//! Mistakes in a script or a trace: the place, the cause and the remedy are reported, with the right exit code and
+//! without a panic.
 
 use vcr_tests::{Folder, sample};
 
-/// A cluster `c` and a workload `w`, in line 1, for scripts that continue from there.
+/// Defines a cluster `c` and a workload `w` in line 1, for scripts that continue from there.
 const HEAD: &str = r#"let c = cluster(#{ engines: pool(#{ engines: 2, latency: fixed(#{ step: "10ms" }) }) }); let w = burst(#{ count: 2, prompt_tokens: 100, output_tokens: 10 });"#;
 
 /// Asserts that a whole script is refused as bad input.
@@ -12,13 +12,13 @@ fn refused(script: &str, needles: &[&str]) {
     Folder::with(script).run(&[]).failed(2, needles);
 }
 
-/// Asserts that a script is refused whose second line is `line`.
+/// Asserts that a script whose second line is `line` is refused.
 #[track_caller]
 fn line_refused(line: &str, needles: &[&str]) {
     refused(&format!("{HEAD}\n{line}\n"), needles);
 }
 
-/// Asserts that an assertion on a run is refused. It stands in line 3.
+/// Asserts that a script with an invalid assertion on a run, in line 3, is refused.
 #[track_caller]
 fn assertion_refused(arguments: &str, needles: &[&str]) {
     let run = "let r = run(#{ cluster: c, workloads: [ w ] });";
@@ -84,7 +84,7 @@ fn unknown_options_are_named_with_their_place_and_the_nearest() {
         "let e = engine(#{ zebra: 1 });",
         &["error: test.rhai:1:19: `engine` has no option `zebra`", "hint: `engine` takes ", "num_gpu_blocks"],
     );
-    // Keys of another call on the same lines are not mistaken for it.
+    // Keys of another call on the same line are not taken for keys of this call.
     let script = "let l = fixed(#{ step: \"10ms\" }); let e = engine(#{ step: 3 });";
     refused(script, &["error: test.rhai:1:53: `engine` has no option `step`"]);
 }
@@ -195,12 +195,12 @@ fn missing_and_unknown_units() {
     );
 }
 
-/// One mistake, one complaint: its consequences are left out.
+/// A mistake has one error; errors that follow from it are not shown.
 #[test]
 fn a_wrong_value_is_not_also_called_missing() {
     for script in ["fixed(#{ step: \"10\" });", "knobs(#{ ttft: \"10\", itl: \"1ms\" });"] {
         let said = Folder::with(script).run(&[]).ended(2);
-        // Below it is the line of the script.
+        // Count the errors, without the lines of the script that are shown below them.
         let complaints = said.stderr.lines().filter(|line| !line.is_empty() && !line.contains(" |"));
         assert_eq!(complaints.count(), 1, "{}", said.stderr);
     }
@@ -245,7 +245,7 @@ fn workloads_that_cannot_be() {
     line_refused(&run(never), &["workload `poisson`: invalid `rate`: expected a finite number above 0"]);
 }
 
-/// A closed loop of instant requests would run forever at one point in time.
+/// A closed loop of requests without duration would run forever at one point in time.
 #[test]
 fn sizes_that_would_fill_the_memory_are_refused() {
     let engines =
@@ -353,7 +353,7 @@ fn outputs_that_cannot_be_written() {
     empty.run(&["--out", "out"]).failed(2, &["the scenario made no run"]);
 }
 
-/// A run that fails half-way leaves no parts behind that look like results.
+/// A run that fails half-way leaves no partial files that look like results.
 #[test]
 fn a_failed_scenario_leaves_no_parts() {
     let script =
@@ -367,7 +367,7 @@ fn a_failed_scenario_leaves_no_parts() {
 
 const ROW: &str = r#"{"timestamp": 0, "input_length": 10, "output_length": 5, "hash_ids": [1]}"#;
 
-/// Asserts that a trace of these contents is refused.
+/// Asserts that a trace with these contents is refused.
 #[track_caller]
 fn trace_refused(name: &str, contents: &str, needles: &[&str]) {
     let folder =
@@ -398,7 +398,7 @@ fn malformed_trace_lines_are_named_by_file_line_and_field() {
     trace_refused("t.jsonl", &second("[1, 2]"), &["line 2: "]);
     trace_refused("t.jsonl", "", &["holds no request"]);
     trace_refused("t.dat", "hello\n", &["cannot tell the format"]);
-    // Seconds would be read as milliseconds.
+    // The times are in seconds, but would be read as milliseconds.
     let seconds = r#"{"timestamp": 0.5, "input_length": 10, "output_length": 5, "user": "x"}"#;
     let named = &[
         "its first row has `user`",

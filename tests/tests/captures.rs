@@ -1,11 +1,11 @@
-//! `vcr inspect` on captures: synthetic, converted, summarized, shown, compared.
+//! `vcr inspect` on captures: it makes, converts, summarizes, shows and compares them.
 
 use std::fs;
 
 use serde_json::{Value, json};
 use vcr_tests::{Folder, Serve};
 
-/// Two requests as guidellm reports them.
+/// A guidellm report with two requests.
 const REPORT: &str = r#"{"metadata":{"guidellm_version":"0.6.0"},"args":{"model":"m"},"benchmarks":[{
 "config":{"strategy":{"type_":"concurrent","streams":2}},"requests":{"successful":[
 {"request_id":"a","prompt_tokens":8,"output_tokens":3,"time_to_first_token_ms":100,"inter_token_latency_ms":10,
@@ -43,7 +43,7 @@ fn a_demonstration_goes_through_every_command() {
     assert_eq!(packets[0], 0x0a);
     assert!(packets.len() < fs::metadata(folder.path().join("t.json")).expect("a file").len() as usize / 2);
 
-    // The same file in another format has as many tokens when a scenario replays it.
+    // The converted file has as many tokens when a scenario replays it.
     let _ = folder.vcr(&["inspect", "convert", "a.jsonl", "--to", "mooncake", "-o", "w.jsonl"]).ended(0);
     let again = folder.vcr(&["inspect", "summarize", "w.jsonl", "--block-size", "16", "--json"]).ended(0).json();
     assert_eq!(
@@ -88,7 +88,7 @@ fn a_report_is_converted_and_summarized() {
     assert_eq!(squeezed(&written), squeezed(expected));
 }
 
-/// Without padding that only aligns columns.
+/// The words of a table, without the padding that aligns its columns.
 fn squeezed(text: &str) -> Vec<Vec<&str>> {
     text.lines().map(|line| line.split_whitespace().collect()).filter(|words: &Vec<_>| !words.is_empty()).collect()
 }
@@ -111,7 +111,8 @@ fn differences_end_with_code_1_and_are_named() {
     );
 }
 
-/// One list of formats and one detector: no command needs a conversion that another one does not.
+/// All commands have the same list of formats and detect them equally, so no command needs a conversion that
+/// another one does not.
 #[test]
 fn every_command_reads_the_report_of_a_load_generator() {
     let folder = Folder::new();
@@ -146,8 +147,7 @@ fn every_command_reads_the_report_of_a_load_generator() {
     assert_eq!((tokens("one"), tokens("two")), (json!(3), json!(1)));
 }
 
-/// Streams of answers have no prompts that could be repeated, which everything that repeats
-/// requests reports.
+/// Streams of answers have no prompts that could be repeated. Everything that repeats requests reports this.
 #[test]
 fn answers_without_prompts_are_for_the_gate_only() {
     let folder = Folder::new();
@@ -194,7 +194,7 @@ fn a_capture_that_breaks_off_says_so() {
     assert!(said.stdout.contains("requests: 3"), "{}", said.stdout);
 }
 
-/// The first bytes of a file.
+/// Writes the first `share` of a file's bytes to another file.
 fn cut(folder: &Folder, name: &str, to: &str, share: f64) {
     let whole = fs::read(folder.path().join(name)).expect("a file");
     folder.write(to, &whole[..(whole.len() as f64 * share) as usize]);
@@ -209,7 +209,7 @@ fn a_small_archive_that_is_cut_off_is_read_as_far_as_it_goes() {
     assert!(said.stdout.contains("the file breaks off: in the middle of an archive"), "{}", said.stdout);
     let _ = folder.vcr(&["inspect", "convert", "cut.jsonl.gz", "-o", "whole.jsonl"]).ended(0);
     let _ = folder.vcr(&["inspect", "diff", "cut.jsonl.gz", "whole.jsonl"]).ended(0);
-    // The single block of a small zstd file is either complete or missing.
+    // A small zstd file has a single block, which is either complete or missing.
     let _ = folder.vcr(&["inspect", "gen-demo", "-o", "a.jsonl.zst", "--requests", "9"]).ended(0);
     cut(&folder, "a.jsonl.zst", "cut.jsonl.zst", 0.6);
     let nothing = "so nothing in it can be read";
@@ -218,7 +218,7 @@ fn a_small_archive_that_is_cut_off_is_read_as_far_as_it_goes() {
     folder.vcr(&["inspect", "summarize", "half.jsonl"]).failed(2, &["`half.jsonl`", nothing]);
 }
 
-/// Six requests on two engines; some of them wait.
+/// Six requests on two engines, some of which wait.
 const SCENARIO: &str = r#"let e = engine(#{ max_num_seqs: 1, num_gpu_blocks: 64 });
 let c = cluster(#{ engines: pool(#{ engines: 2, engine: e, latency: fixed(#{ step: "10ms" }) }) });
 let w = burst(#{ count: 3, turns: 2, think_time: "5ms", prompt_tokens: 40, output_tokens: 3 });
@@ -237,7 +237,7 @@ fn requests_that_vcr_lists_are_read_back() {
     for name in ["ttft", "e2e", "queue"] {
         assert_eq!(in_ms(&first, &format!("{name}_ns"), "max"), trends[format!("{name}_ms")]["max"], "{name}");
     }
-    // The folder is accepted, and so is every table made from it.
+    // The folder of a run, and every table made from it, can be read.
     for target in ["c.jsonl", "r.csv", "r.parquet"] {
         let _ = folder.vcr(&["inspect", "convert", "out", "-o", target]).ended(0);
         let mut again = folder.vcr(&["inspect", "summarize", target, "--json"]).ended(0).json();
@@ -246,7 +246,7 @@ fn requests_that_vcr_lists_are_read_back() {
         }
         let _ = folder.vcr(&["inspect", "diff", "out", target]).ended(0);
     }
-    // A turn of a run waits for the one before, as in the run.
+    // A replayed turn waits for the turn before it, as in the run.
     let script =
         SCENARIO.replace("burst(#{ count: 3, turns: 2, think_time: \"5ms\",", "trace(#{ path: \"c.jsonl\" }); //");
     folder.write("test.rhai", script.replace("c.jsonl\" });", "c.jsonl\" });\n"));

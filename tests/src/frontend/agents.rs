@@ -1,4 +1,4 @@
-//! Agents that other people wrote, in front of a server.
+//! Third-party agents that use a server.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,11 +8,11 @@ use serde_json::Value;
 use super::client::{Client, ended};
 use crate::skip;
 
-/// Claude Code's output, a line of JSON for each message. It works in a folder, may contact only
-/// the server at `url`, and its tools may change nothing. None if it is not installed.
+/// The output of Claude Code, a line of JSON per message. It works in a folder, may contact only the server at
+/// `url`, and its tools may change nothing. `None` if it is not installed.
 ///
 /// # Panics
-/// When it fails.
+/// The agent fails.
 #[must_use]
 pub fn claude_code(claude: &Client, url: &str, folder: &Path, prompt: &str) -> Option<Vec<Value>> {
     let packages = claude.node_package("@anthropic-ai/claude-code")?;
@@ -29,10 +29,10 @@ pub fn claude_code(claude: &Client, url: &str, folder: &Path, prompt: &str) -> O
     Some(ended(command).lines().map(|line| serde_json::from_str(line).expect("a line is JSON")).collect())
 }
 
-/// Codex's output in a folder, with the server at `url`. None if it is not installed.
+/// The output of Codex, which works in a folder and uses the server at `url`. `None` if it is not installed.
 ///
 /// # Panics
-/// When it fails.
+/// The agent fails.
 #[must_use]
 pub fn codex(codex: &Client, url: &str, folder: &Path, prompt: &str) -> Option<String> {
     let program = codex.environment().join("node_modules/@openai/codex/bin/codex.js");

@@ -1,4 +1,4 @@
-//! Clients that other people wrote, out of `tests/frontends/clients.sh`.
+//! Third-party clients, which `tests/frontends/clients.sh` installs.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -12,22 +12,22 @@ use vcr_skips::skip_optional;
 
 use crate::{fetched_by, root, skip};
 
-/// Long enough for a benchmark on a machine that is busy with something else.
+/// Long enough for a benchmark on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(240);
 
 /// The Python of a client's environment.
 #[derive(Clone, Debug)]
 pub struct Client(PathBuf);
 
-/// A client by the name of its environment. None, with a message, if it has not been installed.
+/// A client by the name of its environment. `None`, with a message, if it is not installed.
 #[must_use]
 pub fn client(name: &str) -> Option<Client> {
-    // The file is written when all packages are installed.
+    // This file is written after all packages are installed.
     let pins = fetched_by("clients.sh", &format!("clients/{name}/pins.txt"))?;
     Some(Client(pins.with_file_name("bin").join("python")))
 }
 
-/// A driver of headless Chromium. None, and a visible skip, where either is missing.
+/// A driver of headless Chromium. `None`, and a reported skip, if either is missing.
 #[must_use]
 pub fn browser() -> Option<Client> {
     // As in clients/browser.py.
@@ -41,19 +41,19 @@ pub fn browser() -> Option<Client> {
 }
 
 impl Client {
-    /// The folder of its environment.
+    /// The folder of the client's environment.
     ///
     /// # Panics
-    /// Never: the program of an environment lies two folders down.
+    /// Never: the Python is two folders below it.
     #[must_use]
     pub fn environment(&self) -> &Path {
         self.0.ancestors().nth(2).expect("bin/python lies in it")
     }
 
-    /// The library of NIXL among its packages.
+    /// The NIXL library among the client's packages.
     ///
     /// # Panics
-    /// When it is not there.
+    /// The library is missing.
     #[must_use]
     pub fn nixl_library(&self) -> PathBuf {
         let entries = |folder: &Path| folder.read_dir().into_iter().flatten().flatten().map(|entry| entry.path());
@@ -62,7 +62,7 @@ impl Client {
         libraries.into_iter().find(|library| library.is_file()).expect("its packages contain NIXL")
     }
 
-    /// A command of its Python without access to the Internet.
+    /// A command of the client's Python without access to the Internet.
     #[must_use]
     pub fn python(&self, args: &[&str]) -> Command {
         let mut command = Command::new(&self.0);
@@ -70,13 +70,13 @@ impl Client {
         command
     }
 
-    /// A command of a program that the environment has.
+    /// A command of a program in the client's environment.
     #[must_use]
     pub fn program(&self, name: &str) -> Command {
         Command::new(self.0.with_file_name(name))
     }
 
-    /// A package for Node.js by the name of its folder. None, and a visible skip, where npm could not install it.
+    /// A Node.js package by the name of its folder. `None`, and a reported skip, if npm could not install it.
     #[must_use]
     pub fn node_package(&self, name: &str) -> Option<PathBuf> {
         let package = self.environment().join("node_modules").join(name);
@@ -87,10 +87,10 @@ impl Client {
         Some(package)
     }
 
-    /// Output of a program of `tests/frontends/clients` for Node.js: a JSON object.
+    /// The output of a Node.js program of `tests/frontends/clients`: a JSON object.
     ///
     /// # Panics
-    /// When it fails.
+    /// The program fails.
     #[track_caller]
     #[must_use]
     pub fn node_report(&self, program: &str, args: &[&str]) -> Value {
@@ -101,11 +101,11 @@ impl Client {
         serde_json::from_str(said.trim()).unwrap_or_else(|error| panic!("{program} printed no JSON: {error}\n{said}"))
     }
 
-    /// Opens a page of vcr. It has no errors and makes no requests; at three widths, light and
-    /// dark, nothing overflows or is clipped, and every text is readable.
+    /// Opens a page of vcr. The page must have no errors and make no requests. At three widths, light and dark,
+    /// nothing may overflow or be clipped, and every text must be readable.
     ///
     /// # Panics
-    /// When the page is not as it should be.
+    /// The page violates one of these rules.
     #[must_use]
     #[track_caller]
     pub fn page(&self, path: &Path) -> Value {
@@ -123,10 +123,10 @@ impl Client {
         page
     }
 
-    /// Output of a program of `tests/frontends/clients`: a JSON object.
+    /// The output of a program of `tests/frontends/clients`: a JSON object.
     ///
     /// # Panics
-    /// When it fails.
+    /// The program fails.
     #[track_caller]
     #[must_use]
     pub fn report(&self, program: &str, args: &[&str]) -> Value {
@@ -140,7 +140,7 @@ impl Client {
 /// Runs a command to its end and returns its output.
 ///
 /// # Panics
-/// When it fails, or does not end in time.
+/// The command fails, or does not end in time.
 #[track_caller]
 pub fn ended(mut command: Command) -> String {
     let folder = tempfile::tempdir().expect("a temporary folder");

@@ -1,7 +1,7 @@
-//! Real frontends of vLLM, and a client of theirs.
+//! Real vLLM frontends, and a client for them.
 //!
-//! A frontend is the file `vllm-rs` of a release's official wheel, started on ports of its own
-//! without engines: a test starts those, which connect to its handshake address.
+//! A frontend is the file `vllm-rs` of a release's official wheel. It is started on free ports, without engines. A
+//! test starts the engines, which connect to its handshake address.
 
 pub(super) mod agents;
 pub(super) mod client;
@@ -25,32 +25,31 @@ use vcr_skips::skip_optional;
 use crate::binary::{lock, scratch_dir};
 use crate::{root, skip};
 
-/// Releases whose frontends are always there in CI, oldest first.
+/// Releases whose frontends are always available in CI, oldest first.
 pub const FRONTENDS: [&str; 3] = ["0.27.1", "0.30.0", "0.33.0"];
 /// One release of each minor version, oldest first.
 const ALL_FRONTENDS: [&str; 7] = ["0.27.1", "0.28.0", "0.29.0", "0.30.0", "0.31.0", "0.32.0", "0.33.0"];
 
-/// Long enough for a machine that is busy with something else.
+/// Long enough even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The API server in Python imports all of PyTorch.
+/// For the Python API server, which imports all of PyTorch.
 const PATIENCE_WITH_PYTHON: Duration = Duration::from_secs(600);
-/// The name its model goes by.
+/// The served name of the model.
 const MODEL: &str = "sim";
 
-/// The releases to be tested with: [`FRONTENDS`], or one of each minor version where
-/// `VCR_ALL_VERSIONS` is set.
+/// The releases to test with: [`FRONTENDS`], or one of each minor version if `VCR_ALL_VERSIONS` is set.
 #[must_use]
 pub fn releases() -> &'static [&'static str] {
     if std::env::var_os("VCR_ALL_VERSIONS").is_some() { &ALL_FRONTENDS } else { &FRONTENDS }
 }
 
-/// A model folder that frontends can look into.
+/// A model folder that frontends can read.
 #[must_use]
 pub fn frontend_model() -> Option<PathBuf> {
     fetched("model")
 }
 
-/// The program of a release, which is also a benchmark client.
+/// The binary of a release, which is also a benchmark client.
 #[must_use]
 pub fn vllm_rs(version: &str) -> Option<PathBuf> {
     fetched(&format!("{version}/vllm-rs"))
@@ -59,11 +58,11 @@ pub fn vllm_rs(version: &str) -> Option<PathBuf> {
 /// How a frontend is started.
 #[derive(Clone, Debug)]
 pub struct FrontendOptions {
-    /// How many engines it waits for.
+    /// Number of engines that the frontend waits for.
     pub engines: u16,
-    /// Whether its model is a mixture of experts, whose engines run in waves.
+    /// Whether the model is a mixture of experts, whose engines run in waves.
     pub is_moe: bool,
-    /// Where it waits for engines; a free port if none is given.
+    /// Port at which the frontend waits for engines; `None`: a free port.
     pub handshake_port: Option<u16>,
     /// Further arguments.
     pub args: Vec<String>,
@@ -77,7 +76,7 @@ impl Default for FrontendOptions {
     }
 }
 
-/// A running frontend, killed in the end. A test that fails prints its log.
+/// A running frontend, which is killed on drop. A failed test prints its log.
 #[derive(Debug)]
 pub struct Frontend {
     process: Child,
@@ -88,12 +87,12 @@ pub struct Frontend {
     patience: Duration,
 }
 
-/// Something that `tests/frontends/fetch.sh` puts there.
+/// A file that `tests/frontends/fetch.sh` fetches.
 pub(crate) fn fetched(path: &str) -> Option<PathBuf> {
     fetched_by("fetch.sh", path)
 }
 
-/// Something that a script of `tests/frontends` puts there.
+/// A file that a script in `tests/frontends` fetches.
 pub(crate) fn fetched_by(script: &str, path: &str) -> Option<PathBuf> {
     let folder = std::env::var_os("VCR_FRONTENDS").map_or_else(|| root().join("target/frontends"), PathBuf::from);
     let path = folder.join(path);
@@ -106,20 +105,20 @@ pub(crate) fn fetched_by(script: &str, path: &str) -> Option<PathBuf> {
 
 /// A port on this machine that no other test is given.
 ///
-/// A port outside the range that the system assigns: before a program has bound it, one of its own
-/// sockets or another's could have got it.
+/// The port is outside of the range from which the system assigns ports. Otherwise another socket could get it
+/// before a program has bound it.
 ///
 /// # Panics
-/// When all of them are taken.
+/// All ports are taken.
 #[must_use]
 pub fn free_port() -> u16 {
     free_ports(1)
 }
 
-/// The first of `count` free ports in a row.
+/// The first of `count` consecutive free ports.
 ///
 /// # Panics
-/// As there.
+/// All ports are taken.
 #[must_use]
 pub fn free_ports(count: u16) -> u16 {
     const PORTS: Range<u16> = 15_000..30_000;
@@ -135,11 +134,11 @@ pub fn free_ports(count: u16) -> u16 {
 }
 
 impl Frontend {
-    /// Starts the frontend of a release and waits until engines can say HELLO. None, with a
-    /// message, if it has not been fetched.
+    /// Starts the frontend of a release and waits until engines can say HELLO. `None`, with a message, if it has
+    /// not been fetched.
     ///
     /// # Panics
-    /// When it does not start; in CI, also when it has not been fetched.
+    /// The frontend does not start; in CI, also if it has not been fetched.
     #[must_use]
     pub fn start(version: &str, options: &FrontendOptions) -> Option<Self> {
         let mut command = Command::new(vllm_rs(version)?);
@@ -147,17 +146,17 @@ impl Frontend {
         Self::launch(command, options, PATIENCE)
     }
 
-    /// The same with the Python API server of a release that `tests/oracle/run.sh` has installed,
-    /// in `target/oracle` or in `ORACLE_HOME`. None if it is missing, in CI too.
+    /// Starts the Python API server of a release, which `tests/oracle/run.sh` has installed in `target/oracle` or
+    /// `ORACLE_HOME`. `None` if it is missing, in CI too.
     ///
     /// # Panics
-    /// When it does not start.
+    /// The server does not start.
     #[must_use]
     pub fn start_python(version: &str, options: &FrontendOptions) -> Option<Self> {
         let home = std::env::var_os("ORACLE_HOME").map_or_else(|| root().join("target/oracle"), PathBuf::from);
         let python = home.join(version).join("python");
         if !python.is_file() {
-            // 2 GB of PyTorch, which nothing else needs: CI does not install it.
+            // CI does not install it: it needs 2 GB of PyTorch, which no other test needs.
             skip_optional(&format!("{} is missing; run tests/oracle/run.sh {version}", python.display()));
             return None;
         }
@@ -165,13 +164,13 @@ impl Frontend {
         command.args(["-m", "vllm.entrypoints.cli.main", "serve"]);
         command.env("VLLM_CPU_KVCACHE_SPACE", "1").env("VLLM_CPU_OMP_THREADS_BIND", "nobind");
         command.env("OMP_NUM_THREADS", "1").env("VLLM_NO_USAGE_STATS", "1");
-        // No weights are read, and no graphs recorded.
+        // Read no weights, and record no CUDA graphs.
         let more = ["--load-format", "dummy", "--enforce-eager"].map(str::to_owned);
         let options = FrontendOptions { args: [&more[..], &options.args].concat(), ..options.clone() };
         Self::launch(command, &options, PATIENCE_WITH_PYTHON)
     }
 
-    /// `command` takes the model and options of `vllm serve` behind its arguments.
+    /// Appends the model and options of `vllm serve` to `command`.
     fn launch(mut command: Command, options: &FrontendOptions, patience: Duration) -> Option<Self> {
         let model = fetched(if options.is_moe { "model-moe" } else { "model" })?;
         let folder = tempfile::tempdir().expect("a temporary folder");
@@ -193,37 +192,37 @@ impl Frontend {
         let agent = Agent::config_builder().http_status_as_error(false).timeout_global(Some(2 * PATIENCE)).build();
         let mut frontend = Self { process, http_port, handshake_port, agent: agent.into(), folder, patience };
         frontend.wait_until("listen for engines", |frontend| {
-            // An engine that waited for it was accepted before the check: then it no longer listens
-            // for engines, but for requests.
+            // If an engine already waited for the frontend, it was accepted before this check. Then the frontend
+            // listens only for requests.
             let listens = |port| TcpStream::connect(("127.0.0.1", port)).is_ok();
             listens(frontend.handshake_port) || listens(frontend.http_port)
         });
         Some(frontend)
     }
 
-    /// The handshake address of engines.
+    /// The handshake address for engines.
     #[must_use]
     pub fn handshake_address(&self) -> String {
         format!("tcp://127.0.0.1:{}", self.handshake_port)
     }
 
-    /// Where a path of its HTTP server is.
+    /// The URL of a path on the frontend's HTTP server.
     #[must_use]
     pub fn url(&self, path: &str) -> String {
         format!("http://127.0.0.1:{}{path}", self.http_port)
     }
 
-    /// Its output so far.
+    /// The frontend's output so far.
     #[must_use]
     pub fn log(&self) -> String {
         let bytes = fs::read(self.folder.path().join("log")).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// Waits until it has all its engines and takes requests.
+    /// Waits until the frontend has all its engines and accepts requests.
     ///
     /// # Panics
-    /// When it ends, or that takes too long.
+    /// The frontend ends, or does not serve in time.
     #[track_caller]
     pub fn wait_until_it_serves(&mut self) {
         self.wait_until("serve", |frontend| {
@@ -245,7 +244,7 @@ impl Frontend {
     /// A metric, summed over its labels.
     ///
     /// # Panics
-    /// When it serves no metrics.
+    /// The frontend serves no metrics.
     #[must_use]
     pub fn metric(&self, name: &str) -> f64 {
         let metrics = self.get("/metrics").ok();
@@ -254,11 +253,10 @@ impl Frontend {
         values.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
     }
 
-    /// Waits until a metric has a value: frontends count an answer after they
-    /// have sent it.
+    /// Waits until a metric has a value: frontends count an answer only after they have sent it.
     ///
     /// # Panics
-    /// When it does not get there in time.
+    /// The metric does not reach the value in time.
     #[track_caller]
     pub fn wait_for_metric(&self, name: &str, value: f64) {
         let mut last = f64::NAN;
@@ -273,30 +271,30 @@ impl Frontend {
         panic!("{name} is {last}, expected {value}");
     }
 
-    /// Asks for a path.
+    /// Sends a GET request.
     ///
     /// # Panics
-    /// When no answer comes.
+    /// No answer comes.
     #[track_caller]
     #[must_use]
     pub fn get(&self, path: &str) -> Answer {
         Answer::of(self.agent.get(self.url(path)).call().expect("the frontend answers"))
     }
 
-    /// Sends JSON to a path. A missing `model` is filled in.
+    /// Posts JSON. A missing `model` is filled in.
     ///
     /// # Panics
-    /// When no answer comes.
+    /// No answer comes.
     #[track_caller]
     #[must_use]
     pub fn post(&self, path: &str, body: &Value) -> Answer {
         Answer::of(self.send(path, body))
     }
 
-    /// The same, as a stream of events that are read as they come. Dropping it aborts the request.
+    /// Posts JSON, and returns the answer's events as they arrive. Dropping the result aborts the request.
     ///
     /// # Panics
-    /// When another answer comes.
+    /// The answer is no stream.
     #[track_caller]
     #[must_use]
     pub fn stream(&self, path: &str, body: &Value) -> Events {
@@ -318,25 +316,25 @@ impl Frontend {
         request.send(body.to_string()).expect("the frontend answers")
     }
 
-    /// The whole answer to a chat of one message, with `more` in its request.
+    /// The complete answer to a chat with one message; `more` is added to the request.
     #[track_caller]
     pub fn chat(&self, message: &str, more: &Value) -> Value {
         self.post("/v1/chat/completions", &chat_body(message, more)).ok()
     }
 
-    /// The same, as a stream.
+    /// Like [`Frontend::chat`], but streamed.
     #[track_caller]
     pub fn stream_chat(&self, message: &str, more: &Value) -> Streamed {
         Streamed::of(self.stream("/v1/chat/completions", &chat_body(message, more)))
     }
 
-    /// The whole answer to a prompt, a text or tokens.
+    /// The complete answer to a prompt, which is a text or tokens.
     #[track_caller]
     pub fn complete(&self, prompt: &Value, more: &Value) -> Value {
         self.post("/v1/completions", &with(json!({ "prompt": prompt }), more)).ok()
     }
 
-    /// The same, as a stream.
+    /// Like [`Frontend::complete`], but streamed.
     #[track_caller]
     pub fn stream_completion(&self, prompt: &Value, more: &Value) -> Streamed {
         Streamed::of(self.stream("/v1/completions", &with(json!({ "prompt": prompt }), more)))
@@ -364,12 +362,12 @@ fn with(mut body: Value, more: &Value) -> Value {
     body
 }
 
-/// An answer that came at once.
+/// An answer that was not streamed.
 #[derive(Clone, Debug)]
 pub struct Answer {
-    /// Its status.
+    /// HTTP status.
     pub status: u16,
-    /// Its body, if that is JSON, or else its text.
+    /// The body, as JSON or else as text.
     pub body: Value,
 }
 
@@ -380,7 +378,7 @@ impl Answer {
         Self { status, body: serde_json::from_str(&text).unwrap_or(Value::String(text)) }
     }
 
-    /// Its body, given that all went well.
+    /// The body of a successful answer.
     #[track_caller]
     #[must_use]
     pub fn ok(self) -> Value {
@@ -389,15 +387,14 @@ impl Answer {
     }
 }
 
-/// Events of a stream, as they come; the last one is not followed by an end of
-/// the iterator but by the server's own word for it.
+/// The events of a stream, as they arrive. The server must end the stream with `[DONE]`.
 pub struct Events(BufReader<Box<dyn std::io::Read>>);
 
 impl Iterator for Events {
     type Item = Value;
 
     /// # Panics
-    /// When the stream breaks off, or something else than an event comes.
+    /// The stream breaks off, or contains something else than events.
     fn next(&mut self) -> Option<Value> {
         let mut line = String::new();
         loop {
@@ -413,14 +410,14 @@ impl Iterator for Events {
     }
 }
 
-/// A streamed answer, put together.
+/// The complete content of a streamed answer.
 #[derive(Clone, Debug)]
 pub struct Streamed {
     /// The output.
     pub text: String,
-    /// Why it ended.
+    /// Why the output ended.
     pub finish_reason: Option<String>,
-    /// The counts, if they were asked for.
+    /// The token counts, if they were requested.
     pub usage: Value,
     /// All events.
     pub events: Vec<Value>,

@@ -9,10 +9,10 @@ use ureq::Agent;
 
 use crate::frontend::{fetched, free_port};
 
-/// Long enough for a machine that is busy with something else.
+/// Long enough even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A running `vllm-rs render`, killed in the end.
+/// A running `vllm-rs render`, which is killed on drop.
 #[derive(Debug)]
 pub struct Renderer {
     process: Child,
@@ -21,11 +21,11 @@ pub struct Renderer {
 }
 
 impl Renderer {
-    /// Starts a release's renderer, for the model of [`crate::frontend_model`] under the name
-    /// `sim`. None, with a message, if it has not been fetched.
+    /// Starts a release's renderer, for the model of [`crate::frontend_model`] with the name `sim`. `None`, with a
+    /// message, if it has not been fetched.
     ///
     /// # Panics
-    /// When it does not serve; in CI, also when it has not been fetched.
+    /// The renderer does not serve; in CI, also if it has not been fetched.
     #[must_use]
     pub fn start(version: &str) -> Option<Self> {
         let (binary, model) = (fetched(&format!("{version}/vllm-rs"))?, fetched("model")?);
@@ -54,10 +54,10 @@ impl Renderer {
         format!("http://127.0.0.1:{}{path}", self.port)
     }
 
-    /// Posts JSON: the status and the body of the answer.
+    /// Posts JSON, and returns status and body of the answer.
     ///
     /// # Panics
-    /// When no answer comes.
+    /// No answer comes.
     #[must_use]
     pub fn post(&self, path: &str, body: &Value) -> (u16, Value) {
         let request = self.agent.post(self.url(path)).header("Content-Type", "application/json");

@@ -14,10 +14,10 @@ use tempfile::TempDir;
 
 use crate::vcr;
 
-/// Long enough for a machine that is busy with something else.
+/// Long enough even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A running command, killed in the end. A test that fails prints its log.
+/// A running command, which is killed on drop. A failed test prints its log.
 #[derive(Debug)]
 pub struct Running {
     process: Child,
@@ -29,23 +29,23 @@ impl Running {
     /// Starts `vcr` with these arguments.
     ///
     /// # Panics
-    /// When there is no such binary.
+    /// There is no such binary.
     #[must_use]
     pub fn start(args: &[&str]) -> Self {
         Self::start_with(&[], args)
     }
 
-    /// Starts `vcr` with these variables of the environment and arguments.
+    /// Starts `vcr` with these environment variables and arguments.
     pub(crate) fn start_with(variables: &[(&str, &str)], args: &[&str]) -> Self {
         let mut command = Command::new(vcr());
         command.args(args).envs(variables.iter().copied());
         Self::of(&format!("vcr {}", args[0]), command)
     }
 
-    /// Starts another's program, by which name tests call it.
+    /// Starts a third-party program, which tests call `name`.
     ///
     /// # Panics
-    /// When there is no such program.
+    /// There is no such program.
     #[must_use]
     pub fn of(name: &str, mut command: Command) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
@@ -55,26 +55,26 @@ impl Running {
         Self { process, command: name.to_owned(), folder }
     }
 
-    /// Lets it open this many descriptors, and no more.
+    /// Limits the number of descriptors that the process may open.
     ///
     /// # Panics
-    /// When it has ended.
+    /// The process has ended.
     pub fn limit_descriptors(&self, most: u64) {
         let limit = Rlimit { current: Some(most), maximum: Some(most) };
         prlimit(Some(Pid::from_child(&self.process)), Resource::Nofile, limit).expect("a running process has limits");
     }
 
-    /// Its output so far.
+    /// The process's output so far.
     #[must_use]
     pub fn log(&self) -> String {
         let bytes = std::fs::read(self.folder.path().join("log")).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// Waits until it has printed `text`, and returns the line.
+    /// Waits until the process has printed `text`, and returns the line.
     ///
     /// # Panics
-    /// When it does not.
+    /// The text does not come in time.
     #[track_caller]
     pub fn wait_for(&self, text: &str) -> String {
         let deadline = Instant::now() + PATIENCE;
@@ -87,10 +87,10 @@ impl Running {
         }
     }
 
-    /// The most memory that it has had at any time, in bytes.
+    /// Peak memory of the process, in bytes.
     ///
     /// # Panics
-    /// When the system does not tell: Linux does.
+    /// The system does not report it; Linux does.
     #[must_use]
     pub fn peak_memory_bytes(&self) -> u64 {
         let path = format!("/proc/{}/status", self.process.id());
@@ -103,25 +103,25 @@ impl Running {
     /// Sends SIGTERM.
     ///
     /// # Panics
-    /// When there is no `kill` on this machine.
+    /// There is no `kill` on this machine, or the process has ended.
     pub fn terminate(&self) {
         let status = Command::new("kill").arg(self.process.id().to_string()).status().expect("there is `kill`");
         assert!(status.success(), "the process has ended before");
     }
 
-    /// Sends SIGKILL, and waits for the end.
+    /// Sends SIGKILL and waits for the end.
     ///
     /// # Panics
-    /// When it has ended before.
+    /// The process has ended already.
     pub fn kill(&mut self) {
         self.process.kill().expect("it runs");
         self.wait();
     }
 
-    /// Waits for its end.
+    /// Waits until the process ends.
     ///
     /// # Panics
-    /// When that takes too long.
+    /// The process does not end in time.
     #[track_caller]
     pub fn wait(&mut self) -> ExitStatus {
         let deadline = Instant::now() + PATIENCE;
@@ -145,10 +145,10 @@ impl Drop for Running {
     }
 }
 
-/// Waits until something is true.
+/// Waits until `is_true` returns `true`.
 ///
 /// # Panics
-/// When it does not become true; `what` says what should have.
+/// It does not become true in time; the message contains `what`.
 #[track_caller]
 pub fn wait_until(what: &str, mut is_true: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;

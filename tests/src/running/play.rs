@@ -1,27 +1,27 @@
-//! `vcr play` as a process of its own.
+//! `vcr play` as a separate process.
 
 use std::ops::{Deref, DerefMut};
 
 use crate::running::Running;
 
-/// A running `vcr play`, killed in the end. A test that fails prints its log.
+/// A running `vcr play`, which is killed on drop. A failed test prints its log.
 #[derive(Debug)]
 pub struct Play(Running);
 
 impl Play {
-    /// Starts engines that go to `handshake_address`.
+    /// Starts engines that connect to `handshake_address`.
     ///
     /// # Panics
-    /// When there is no such binary.
+    /// There is no such binary.
     #[must_use]
     pub fn start(handshake_address: &str, args: &[&str]) -> Self {
         Self::start_with(handshake_address, &[], args)
     }
 
-    /// The same, with variables of the environment.
+    /// Like [`Play::start`], with environment variables.
     ///
     /// # Panics
-    /// When there is no such binary.
+    /// There is no such binary.
     #[must_use]
     pub fn start_with(handshake_address: &str, variables: &[(&str, &str)], args: &[&str]) -> Self {
         let all = [&["play", "--handshake-address", handshake_address, "--log-requests"], args].concat();

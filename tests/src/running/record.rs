@@ -1,4 +1,4 @@
-//! `vcr record` as a process of its own.
+//! `vcr record` as a separate process.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::free_port;
 use crate::running::Running;
 
-/// A running `vcr record`, killed in the end. A test that fails prints its log.
+/// A running `vcr record`, which is killed on drop. A failed test prints its log.
 #[derive(Debug)]
 pub struct Record {
     running: Running,
@@ -19,10 +19,10 @@ pub struct Record {
 }
 
 impl Record {
-    /// Starts a recorder that goes to `frontend_handshake` and writes to `out`.
+    /// Starts a recorder that connects to `frontend_handshake` and writes to `out`.
     ///
     /// # Panics
-    /// When there is no such binary.
+    /// There is no such binary.
     #[must_use]
     pub fn start(frontend_handshake: &str, out: &Path, args: &[&str]) -> Self {
         let engine_handshake = format!("tcp://127.0.0.1:{}", free_port());
@@ -32,16 +32,16 @@ impl Record {
         Self { running, engine_handshake, out: out.to_owned() }
     }
 
-    /// Where engines join.
+    /// The handshake address for engines.
     #[must_use]
     pub fn engine_handshake(&self) -> &str {
         &self.engine_handshake
     }
 
-    /// Ends it in an orderly way and returns its capture.
+    /// Stops the recorder with SIGTERM and returns its capture.
     ///
     /// # Panics
-    /// When it fails.
+    /// The recorder fails.
     #[track_caller]
     pub fn end(mut self) -> Vec<Value> {
         self.terminate();
@@ -50,15 +50,15 @@ impl Record {
     }
 }
 
-/// The complete lines of a capture, decompressed according to its suffix.
+/// The complete lines of a capture, which is decompressed according to its suffix.
 ///
 /// # Panics
-/// When there is none.
+/// There is no such capture.
 #[must_use]
 pub fn capture(path: &Path) -> Vec<Value> {
     let mut bytes = Vec::new();
     match path.extension().and_then(|suffix| suffix.to_str()) {
-        // A capture that broke off ends in the middle of something.
+        // An incomplete capture ends in the middle of the compressed stream.
         Some("gz") => {
             _ = flate2::read::MultiGzDecoder::new(File::open(path).expect("a capture")).read_to_end(&mut bytes);
         }

@@ -1,4 +1,4 @@
-//! `vcr serve` as a process of its own, and a client of it.
+//! `vcr serve` as a separate process, and a client of it.
 
 use std::net::TcpStream;
 use std::ops::{Deref, DerefMut};
@@ -8,45 +8,45 @@ use serde_json::Value;
 use crate::http::{Call, read_answer};
 use crate::running::Running;
 
-/// A running `vcr serve`, killed in the end. A test that fails prints its log.
+/// A running `vcr serve`, which is killed on drop. A failed test prints its log.
 #[derive(Debug)]
 pub struct Serve {
     running: Running,
     address: String,
 }
 
-/// An answer, whatever its status.
+/// An answer with any status.
 #[derive(Debug)]
 pub struct Reply {
     /// The HTTP status.
     pub status: u16,
-    /// The body, null if it is no JSON.
+    /// The body; null if it is not JSON.
     pub body: Value,
 }
 
 impl Serve {
-    /// Starts it on a free port and waits until it serves.
+    /// Starts the server on a free port and waits until it serves.
     ///
     /// # Panics
-    /// When there is no such binary, or it does not serve.
+    /// There is no such binary, or it does not serve.
     #[must_use]
     pub fn start(args: &[&str]) -> Self {
         Self::with_scheme("http", &[], args)
     }
 
-    /// The same with a certificate, to be asked by a client of TLS.
+    /// Like [`Serve::start`], but for a TLS client.
     ///
     /// # Panics
-    /// As there.
+    /// There is no such binary, or it does not serve.
     #[must_use]
     pub fn start_tls(args: &[&str]) -> Self {
         Self::with_scheme("https", &[], args)
     }
 
-    /// The same with these variables of the environment.
+    /// Like [`Serve::start`], with environment variables.
     ///
     /// # Panics
-    /// As there.
+    /// There is no such binary, or it does not serve.
     #[must_use]
     pub fn start_with(variables: &[(&str, &str)], args: &[&str]) -> Self {
         Self::with_scheme("http", variables, args)
@@ -59,25 +59,25 @@ impl Serve {
         Self { running, address }
     }
 
-    /// Where it serves, as HOST:PORT.
+    /// The server's address, as HOST:PORT.
     #[must_use]
     pub fn address(&self) -> &str {
         &self.address
     }
 
-    /// Gets a path.
+    /// Sends a GET request.
     ///
     /// # Panics
-    /// When there is no answer.
+    /// There is no answer.
     #[must_use]
     pub fn get(&self, path: &str) -> Reply {
         self.answered(self.send("GET", path, &[], ""))
     }
 
-    /// Deletes a path.
+    /// Sends a DELETE request.
     ///
     /// # Panics
-    /// When there is no answer.
+    /// There is no answer.
     #[must_use]
     pub fn delete(&self, path: &str) -> Reply {
         self.answered(self.send("DELETE", path, &[], ""))
@@ -86,7 +86,7 @@ impl Serve {
     /// Posts JSON to a path.
     ///
     /// # Panics
-    /// When there is no answer.
+    /// There is no answer.
     #[must_use]
     pub fn post(&self, path: &str, body: &Value) -> Reply {
         self.post_text(path, &body.to_string())
@@ -95,7 +95,7 @@ impl Serve {
     /// Posts a body unchanged.
     ///
     /// # Panics
-    /// When there is no answer.
+    /// There is no answer.
     #[must_use]
     pub fn post_text(&self, path: &str, body: &str) -> Reply {
         self.answered(self.send("POST", path, &[], body))
@@ -104,7 +104,7 @@ impl Serve {
     /// Posts JSON with a further header, such as `Name: value`.
     ///
     /// # Panics
-    /// When there is no answer.
+    /// There is no answer.
     #[must_use]
     pub fn post_with(&self, path: &str, header: &str, body: &Value) -> Reply {
         self.answered(self.send(
@@ -115,38 +115,38 @@ impl Serve {
         ))
     }
 
-    /// Asks a path with further headers, and with a body unless it is null.
+    /// Sends a request with further headers, and with a body unless it is null.
     ///
     /// # Panics
-    /// When there is no answer.
+    /// There is no answer.
     #[must_use]
     pub fn ask(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &Value) -> Reply {
         let body = if body.is_null() { String::new() } else { body.to_string() };
         self.answered(self.send(method, path, headers, &body))
     }
 
-    /// Posts JSON and returns the connection, with nothing of the answer read.
+    /// Posts JSON and returns the connection, from which nothing has been read.
     ///
     /// # Panics
-    /// When it cannot be sent.
+    /// The request cannot be sent.
     #[must_use]
     pub fn begin(&self, path: &str, body: &Value) -> TcpStream {
         self.send("POST", path, &[], &body.to_string())
     }
 
-    /// The same with a further header.
+    /// Like [`Serve::begin`], with a further header.
     ///
     /// # Panics
-    /// When it cannot be sent.
+    /// The request cannot be sent.
     #[must_use]
     pub fn begin_with(&self, path: &str, header: (&str, &str), body: &Value) -> TcpStream {
         self.send("POST", path, &[header], &body.to_string())
     }
 
-    /// The events of a stream: JSON, or text if it is not JSON.
+    /// The events of a stream: JSON, or else text.
     ///
     /// # Panics
-    /// When the answer is not a stream.
+    /// The answer is not a stream.
     #[must_use]
     pub fn stream(&self, path: &str, body: &Value) -> Vec<Result<Value, String>> {
         let answer = read_answer(self.begin(path, body));

@@ -1,4 +1,4 @@
-//! A guest that goes wrong in the way its config names.
+//! A guest with a fault, which its config selects.
 //!
 //! The config is `{"wrong": "loop", "after": 3}`: three correct steps of 10 ms, then the fault,
 //! which is `none` by default.
@@ -34,7 +34,7 @@ enum Wrong {
     RejectConfig,
     LoopInConfig,
     PanicInConfig,
-    /// Nothing: a microsecond for each pair and each token of context in each group.
+    /// No fault: a step costs a microsecond for each pair, and for each token of context in each group.
     Groups,
 }
 
@@ -90,7 +90,7 @@ impl LatencyGuest for Hostile {
                     .sum::<f64>()
                     * 1_000.0
             }
-            // So a step takes longer alone than in a list.
+            // So a step takes longer in a call of its own than in a list.
             Wrong::ByCall => HONEST_NS + self.calls as f64,
             _ => HONEST_NS,
         }
@@ -120,7 +120,7 @@ fn grow() -> f64 {
     HONEST_NS
 }
 
-/// Keeps ever more, a little at a time.
+/// Allocates more and more memory, in small pieces.
 fn hoard() -> f64 {
     let mut kept: Vec<Vec<u64>> = Vec::new();
     loop {
@@ -129,7 +129,7 @@ fn hoard() -> f64 {
     }
 }
 
-/// Tells more in one call than anybody may.
+/// Sends more telemetry in one call than allowed.
 fn flood() -> f64 {
     for _ in 0..1_000_000 {
         observe::count("floods", 1);
@@ -137,8 +137,8 @@ fn flood() -> f64 {
     HONEST_NS
 }
 
-/// Tells more than an instance may over its life, and is honest otherwise: four
-/// lines a step, as many as a call about 256 steps may have.
+/// Sends more telemetry in the life of an instance than allowed: four lines a step, as many as a call may send for
+/// about 256 steps. Its prices are correct.
 fn chatter() -> f64 {
     let text = "blah ".repeat(2_000);
     for _ in 0..4 {
