@@ -151,7 +151,7 @@ fn is_installed(language: &str) -> bool {
     !guest_tools(language).is_empty()
 }
 
-/// A target folder shared by builds of guests, next to the profile's.
+/// A target folder that builds of guests share, beside the profile's folder.
 #[must_use]
 pub fn guests_target() -> PathBuf {
     scratch_dir().join("guests-target")

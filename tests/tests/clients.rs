@@ -1,5 +1,5 @@
-//! `vcr serve` and clients that other people wrote: SDKs of OpenAI and Anthropic, LiteLLM, Codex,
-//! and the benchmarks of vLLM, GuideLLM and AIPerf. `tests/frontends/clients.sh` installs them.
+//! `vcr serve` with third-party clients: SDKs of OpenAI and Anthropic, LiteLLM, Codex, and the benchmarks of vLLM,
+//! GuideLLM and AIPerf. `tests/frontends/clients.sh` installs them.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,9 +7,9 @@ use std::process::Command;
 use serde_json::{Value, json};
 use vcr_tests::{Folder, Serve, claude_code, client, codex, ended, frontend_model, vllm_rs};
 
-/// Answers of a few words that end by themselves.
+/// Options for answers of a few words that end by themselves.
 const WORDS: &[&str] = &["--output-tokens", "20"];
-/// Faults of tenants, which a header distinguishes.
+/// Faults for tenants, which a header distinguishes.
 const FAULTS: &[&str] = &[
     "--client-fault",
     "status:code=429,retry-after=0s,call=1..2,header=x-tenant:busy",
@@ -20,7 +20,7 @@ const FAULTS: &[&str] = &[
     "--client-fault",
     "reset:header=x-tenant:reset",
 ];
-/// Exception classes of an HTTP status in both SDKs.
+/// The exception class for an HTTP status, which is the same in both SDKs.
 const CLASSES: &[(&str, &str)] = &[
     ("401", "AuthenticationError"),
     ("403", "PermissionDeniedError"),
@@ -91,7 +91,7 @@ fn the_sdk_of_openai_for_javascript_parses_schemas_of_zod() {
 #[test]
 fn claude_code_talks_and_calls_its_tools() {
     let Some(claude) = client("claude") else { return };
-    // Its instructions and tools are 40,000 tokens.
+    // The client's instructions and tools have 40,000 tokens.
     let options = ["--max-model-len", "200000", "--output-tokens", "20", "--tool-call-probability"];
     for (probability, calls_least) in [("0", 0), ("1", 1)] {
         let serve = Serve::start(&[&options[..], &[probability]].concat());
@@ -172,7 +172,7 @@ fn the_sdk_of_openai_reads_items_of_all_tools() {
     assert_eq!(report["cut"], json!(["incomplete", ""]), "the beginning of a call is no text");
 }
 
-/// Codex offers tools of several types, runs the commands of the answer, and prints the last text.
+/// Codex offers several types of tools, runs the commands in the answer, and prints the last text.
 #[test]
 fn codex_works_through_a_turn() {
     let Some(client) = client("codex") else { return };
@@ -282,10 +282,10 @@ fn litellm_reads_answers_of_three_kinds_of_provider() {
     assert_eq!(report["errors"], errors);
 }
 
-/// Least time of an answer of eight tokens; a busy machine may bring them at once.
+/// Minimum time of an answer of eight tokens, of which a busy machine may deliver some at once.
 const LEAST_MS: f64 = 7.0 * 2.0;
 
-/// A server of the model whose tokenizer the benchmarks count with.
+/// A server of the model with whose tokenizer the benchmarks count tokens.
 fn measured() -> Option<(Serve, String)> {
     let model = frontend_model()?;
     let model = model.to_str().expect("a path is a text").to_owned();
@@ -298,7 +298,7 @@ fn read(path: &Path) -> Value {
     serde_json::from_str(&text).expect("a report is JSON")
 }
 
-/// The requests of a result of a benchmark, as `vcr inspect convert` reads them; each is whole.
+/// The requests in a benchmark's result, as `vcr inspect convert` reads them. All must be complete.
 fn converted(folder: &Folder, result: &str) -> Vec<Value> {
     let _ = folder.vcr(&["inspect", "convert", result, "-o", "requests.jsonl", "--force"]).ended(0);
     let text = std::fs::read_to_string(folder.path().join("requests.jsonl")).expect("a capture");
@@ -335,7 +335,7 @@ fn the_benchmark_of_vllm_counts_every_request() {
         let report = read(&folder.path().join(file));
         assert_eq!((&report["completed"], &report["failed"]), (&json!(20), &json!(0)), "{backend}: {said}");
         assert_eq!(report["total_output_tokens"], 160, "{backend}: {said}");
-        // Every gap of the file is kept, request by request.
+        // The capture has every gap in the file, request by request.
         let requests = converted(&folder, &format!("{backend}.json"));
         assert_eq!(requests.len(), 20, "{backend}");
         assert!(requests.iter().all(|request| request["arrival_ns"].is_u64()), "{backend}");
@@ -365,7 +365,7 @@ fn guidellm_counts_every_request() {
     );
     for request in benchmark["requests"]["successful"].as_array().expect("requests") {
         assert_eq!(request["output_tokens"], 8);
-        // A text of 32 drawn tokens may have another number of them when it is read again.
+        // The text of 32 random tokens may have another number of tokens when it is tokenized again.
         let prompt_tokens = request["prompt_tokens"].as_u64().expect("a number");
         assert!((28..=40).contains(&prompt_tokens), "{prompt_tokens} prompt tokens");
         let latency_s = request["request_latency"].as_f64().expect("a number");
@@ -382,7 +382,7 @@ fn aiperf_counts_every_request() {
     command.args(["--endpoint-type", "chat", "--streaming", "--tokenizer", &model, "--use-server-token-count"]);
     command.args(["--request-count", "10", "--concurrency", "2", "--isl", "32", "--osl", "8"]);
     command.args(["--extra-inputs", "ignore_eos:true", "--ui", "none", "--no-gpu-telemetry", "--artifact-dir"]);
-    // In offline mode it treats a folder as the name of a cached model.
+    // In offline mode, the client takes a folder for the name of a cached model.
     command.arg(folder.path()).env_remove("HF_HUB_OFFLINE");
     let said = ended(command);
     let report = read(&folder.path().join("profile_export_aiperf.json"));
@@ -395,19 +395,19 @@ fn aiperf_counts_every_request() {
     assert!(requests.iter().all(|request| request["output_tokens"] == 8 && request["arrival_ns"].is_u64()));
 }
 
-/// Series of a page with the label `model_name="sim"`, by their names.
+/// Names of the series on a page that have the label `model_name="sim"`.
 fn series(page: &str) -> std::collections::BTreeSet<&str> {
     let of_model = page.lines().filter(|line| line.contains("model_name=\"sim\""));
     of_model.filter_map(|line| line.split('{').next()).collect()
 }
 
-/// Names of metrics in a query.
+/// Names of the metrics in a query.
 fn names(query: &str) -> Vec<&str> {
     let is_name = |part: &&str| part.starts_with("vllm:");
     query.split(|c: char| !(c.is_ascii_alphanumeric() || "_:".contains(c))).filter(is_name).collect()
 }
 
-/// Each query has data once a request has been answered, with either format of the page.
+/// Once a request has been answered, each query has data in both formats of the page.
 #[test]
 fn the_queries_of_inference_perf_have_data() {
     let Some(inference_perf) = client("inference-perf") else { return };
@@ -423,7 +423,7 @@ fn the_queries_of_inference_perf_have_data() {
         let series = series(&page);
         for query in queries.values().flat_map(|queries| queries.as_array().into_iter().flatten()) {
             let query = query.as_str().expect("a query is a text");
-            // A counter is asked for by either of its names.
+            // A counter may have either of its names.
             let mut parts = query.split(" or ").map(names).filter(|names| !names.is_empty());
             assert!(parts.any(|names| names.iter().all(|name| series.contains(name))), "{query}");
         }

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use vcr_tests::{Folder, Said, vcr};
 
-/// One assertion that holds, and one that holds unless `-e n=...` changes it.
+/// One assertion always holds; the other one fails if `-e n=...` changes it.
 const SCENARIO: &str = r#"//! A burst on two engines.
 //! Claim: all of it is served.
 let n = param("n", 20);
@@ -42,7 +42,7 @@ fn the_summary_shows_assertions_then_metrics_then_the_fingerprint() {
     ];
     assert!(order.is_sorted(), "{order:?}\n{}", said.stdout);
     assert!(said.stdout.contains("p99 < 10s    ") && said.stdout.contains(" % left"), "{}", said.stdout);
-    // Wall time differs from run to run, so it does not belong to the results.
+    // Wall time differs from run to run, so it is not part of the results.
     assert!(said.stderr.contains("of virtual time in"), "{}", said.stderr);
     assert!(!said.stdout.contains("of virtual time in"));
     assert!(!said.stdout.contains('\u{1b}') && !said.stderr.contains('\u{1b}'), "no colours off a terminal");
@@ -63,7 +63,6 @@ fn a_failed_assertion_is_marked_and_decides_the_exit_code() {
     assert_eq!(passed, [true, false, true]);
 }
 
-/// An assertion on samples that do not exist fails.
 #[test]
 fn an_assertion_without_samples_fails() {
     let script = format!("{SCENARIO}\nexpect(r, \"transfer\", \"p99 < 1s\");");
@@ -90,7 +89,7 @@ fn quiet_prints_only_broken_assertions() {
     let broken = folder.run(&["-q", "-e", "n=5"]).ended(1);
     assert_eq!(broken.stdout, "  ✗  base  completed  count == 20  5\n  1 of 3 assertions failed\n");
     assert_eq!(broken.stderr, "reproduce with: vcr run test.rhai -e n=5 --seed 1\n");
-    // Results that were asked for are not noise.
+    // `-q` does not suppress results that were requested.
     let outcome = folder.run(&["-q", "--json"]).ended(0).json();
     assert_eq!(outcome["passed"], true);
 }
@@ -122,7 +121,7 @@ fn parameters_take_the_type_of_their_default() {
     let script = format!(
         "{SCENARIO}\ncheck(\"types\", param(\"f\", 0.5) == 2.0 && param(\"b\", false) && param(\"s\", \"\") == \"a=b\");"
     );
-    // Parameters must be known before the first run.
+    // Parameters must be declared before the first run.
     let script = script.replace("let n =", "param(\"f\", 0.5); param(\"b\", false); param(\"s\", \"\");\nlet n =");
     let args = ["-e", "f=2", "-e", "b=true", "-e", "s=a=b", "-e", "n=2_0", "--json"];
     let outcome = Folder::with(&script).run(&args).ended(0).json();
@@ -192,7 +191,7 @@ fn completions_name_the_commands() {
     }
 }
 
-/// `head` and full disks must not look like a crash.
+/// A reader such as `head` and a full disk must not look like a crash.
 #[test]
 #[cfg(target_os = "linux")]
 fn a_reader_that_leaves_and_a_full_disk_are_no_panics() {

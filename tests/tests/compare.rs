@@ -4,7 +4,7 @@ use std::fs;
 
 use vcr_tests::{Folder, Said};
 
-/// Simulates a capture, and plays it back.
+/// Simulates a capture and plays it back.
 const SCENARIO: &str = r#"
 let real = capture("real.jsonl.zst");
 let c = cluster(#{ engines: pool(#{ engines: 2, engine: engine(#{}), latency: fixed(#{ step: param("step", "10ms") }) }) });
@@ -12,7 +12,7 @@ let sim = run(#{ name: "sim", cluster: c, workloads: [ real ] });
 let again = run(#{ name: "again", cluster: c, workloads: [ playback(real) ] });
 "#;
 
-/// One run without a capture.
+/// A single run without a capture.
 const PLAIN: &str = r#"
 let c = cluster(#{ engines: pool(#{ engines: 1, engine: engine(#{}), latency: fixed(#{ step: param("step", "10ms") }) }) });
 run(#{ name: "chat", cluster: c, workloads: [ poisson(#{ rate: "5/s", count: 60, prompt_tokens: 100, output_tokens: 20 }) ] });
@@ -61,10 +61,10 @@ fn a_simulation_that_is_wrong_fails_with_its_error() {
     assert_eq!(assertion["subject"], "ttft p50 error against real.jsonl.zst");
     assert!(assertion["observed"].as_f64().is_some_and(|error| error > 0.1), "{assertion:#}");
     assert!(assertion["observed_text"].as_str().is_some_and(|text| text.contains(" % (95 %: -")), "{assertion:#}");
-    // The same seed, the same intervals.
+    // The same seed leads to the same intervals.
     let again = folder.vcr(&["run", "more.rhai", "--json"]).ended(1).json();
     assert_eq!(again["comparisons"], report["comparisons"]);
-    // Requests whose sessions shift their arrivals are still joined by their names.
+    // Requests are joined by their IDs, even if their sessions shift their arrivals.
     assert_eq!(
         (&report["comparisons"][0]["rule"], &report["comparisons"][0]["only_reference"]),
         (&"id".into(), &0.into())
@@ -123,14 +123,14 @@ fn a_regression_ends_with_exit_code_1() {
     {
         assert!(said.contains(part), "`{part}` is not in:\n{said}");
     }
-    // The mean gap of a request has one name in both tables.
+    // The mean gap of a request has the same name in both tables.
     let (_, of_requests) = said.split_once("change (95 %)").expect("a table of requests");
     let has = |name: &str| of_requests.lines().any(|line| line.split_whitespace().next() == Some(name));
     assert!(has("tpot") && !has("itl"), "{said}");
     let said = compare(&["--max-regression", "tpot.mean=5%", "--max-regression", "tpot.mean=15%"]).ended(1).stdout;
     assert!(said.contains("✗ chat  tpot.mean  10.00 % worse, at most 5 % allowed"), "{said}");
     assert!(said.contains("✓ chat  tpot.mean  10.00 % worse, at most 15 % allowed"), "{said}");
-    // For throughput a lower value is worse.
+    // For throughput, a lower value is worse.
     let _ = compare(&["--max-regression", "output_tokens.rate=0%"]).ended(1);
     let better =
         folder.vcr(&["compare", "after", "before", "--max-regression", "tpot.mean=0%", "--json"]).ended(0).json();
@@ -145,7 +145,7 @@ fn a_regression_ends_with_exit_code_1() {
     refused("batch.mean=5%", &["`batch` has no direction"]);
 }
 
-/// Tables of results fit the terminal: columns are left out, and `--full` shows all.
+/// Tables of results fit the terminal: some columns are omitted, and `--full` shows all.
 #[test]
 fn tables_fit_a_terminal_of_80_columns() {
     let folder = folder();
@@ -189,7 +189,7 @@ fn a_run_is_compared_with_its_baseline() {
     assert!(said.stdout.contains("1 of 1 assertions passed"), "{}", said.stdout);
     let slower = ["-e", "step=12ms", "--max-regression", "tpot.p50=5%"];
     let _ = run(&slower).ended(1);
-    // The folder may be the one that is written.
+    // The baseline may be the folder that is written.
     let _ = run(&[&slower[..], &["--out", "base"]].concat()).ended(1);
     let _ = run(&slower).ended(0);
     folder.vcr(&["run", "plain.rhai", "--baseline", "none"]).failed(2, &["none"]);
@@ -198,7 +198,7 @@ fn a_run_is_compared_with_its_baseline() {
     run(&["--repeat", "2"]).failed(2, &["--baseline"]);
 }
 
-/// A limit decides the exit code, so every output shows that it is broken.
+/// A limit decides the exit code, so every output shows a broken limit.
 #[test]
 fn a_regression_is_in_every_output() {
     let folder = folder();
@@ -224,7 +224,7 @@ fn a_regression_is_in_every_output() {
     assert!(quiet.stdout.contains(broken), "{}", quiet.stdout);
     let report = folder.vcr(&[&["run", "--json"], &slower[..]].concat()).ended(1).json();
     assert_eq!((&report["passed"], &report["assertions"][0]["passed"]), (&false.into(), &false.into()));
-    // A baseline that cannot be compared is no success in any of them, either.
+    // If the baseline cannot be compared, no output may look like a success.
     let said = folder.vcr(&["run", "plain.rhai", "--baseline", "base", "--max-regression", "ttft.p98=5%", "--json"]);
     let said = said.ended(2);
     assert_eq!(
@@ -249,7 +249,7 @@ fn captures_and_reports_are_compared() {
     assert_eq!(reference, compared, "it was played back");
     assert_eq!(found["pairs"][0]["requests"]["rule"], "id");
 
-    // Without requests.jsonl only figures are left.
+    // Without requests.jsonl, only the statistics can be compared.
     fs::remove_file(folder.path().join("out/requests.jsonl")).expect("it was written");
     let said = folder.vcr(&["compare", "out", "out"]).ended(0).stdout;
     assert!(said.contains("requests were not compared: one side has no requests.jsonl"), "{said}");

@@ -1,5 +1,4 @@
-//! Nothing is lost: every request of a trace ends exactly once, and the tokens of all outputs add
-//! up to those of the file.
+//! Conservation: every request of a trace ends exactly once, and the output tokens add up to those in the file.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -7,8 +6,7 @@ use std::path::Path;
 use serde_json::Value;
 use vcr_tests::{Folder, Sums, sample, sample_sums};
 
-/// Replays a trace on four engines and returns the report and the rows of the requests and of the
-/// steps.
+/// Replays a trace on four engines. Returns the report, the rows of the requests, and the rows of the steps.
 fn replay(trace: &Path, engine: &str) -> (Value, Vec<Value>, Vec<Value>) {
     let script = format!(
         r#"let e = engine(#{{ {engine} }});
@@ -34,16 +32,16 @@ fn sum<'a>(rows: impl Iterator<Item = &'a Value>, field: &str) -> u64 {
     rows.map(|row| count(&row[field])).sum()
 }
 
-/// Asserts that everything adds up, and returns the number of rejected requests.
+/// Asserts that all sums agree, and returns the number of rejected requests.
 #[track_caller]
 fn assert_conserved(expected: Sums, report: &Value, requests: &[Value], steps: &[Value]) -> u64 {
-    // Everything that the file holds has arrived, and each request has one row.
+    // All requests in the file have arrived, and each has one row.
     assert_eq!(requests.len() as u64, expected.requests);
     assert!(requests.iter().map(|row| count(&row["id"])).eq(0..expected.requests), "one row for each, in order");
     assert_eq!(sum(requests.iter(), "prompt_tokens"), expected.prompt_tokens);
     assert_eq!(sum(requests.iter(), "max_tokens"), expected.output_tokens);
 
-    // Each has ended in one way, with all of its output or none.
+    // Each request has ended in one way, with all of its output or none.
     let mut ends: BTreeMap<&str, Vec<&Value>> = BTreeMap::new();
     for row in requests {
         ends.entry(row["status"].as_str().expect("a text")).or_default().push(row);
@@ -75,8 +73,8 @@ fn assert_conserved(expected: Sums, report: &Value, requests: &[Value], steps: &
     let by_reason: u64 = reasons.map_or(0, |reasons| reasons.values().map(count).sum());
     assert_eq!(by_reason, rejected.len() as u64);
 
-    // And so do the engines and their steps. Without preemption every token is
-    // computed once, but for cached ones and each request's last.
+    // The engines and their steps agree with the rows. Without preemption every token is computed once, except
+    // cached tokens and the last token of each request.
     let engines = report["engines"].as_array().expect("a list");
     assert_eq!(engines.len(), 4);
     for engine in engines {
@@ -100,18 +98,17 @@ fn all_of_mooncake_synthetic_is_served_by_four_engines() {
     assert_eq!(sums, Sums { requests: 3_993, prompt_tokens: 61_194_628, output_tokens: 595_432 });
     let (report, requests, steps) = replay(&path, "");
     assert_eq!(assert_conserved(sums, &report, &requests, &steps), 0);
-    // The trace shares prefixes, so some of them must have been found.
+    // The trace shares prefixes, so there must be cache hits.
     assert!(count(&report["metrics"]["counters"]["cached_tokens"]) > 1_000_000);
 }
 
-/// Small engines refuse the longest requests and preempt others.
+/// Small engines reject the longest requests and preempt others.
 #[test]
 fn nothing_is_lost_where_engines_are_too_small() {
     let Some(path) = sample("mooncake_synthetic.jsonl") else { return };
     let (report, requests, steps) = replay(&path, "num_gpu_blocks: 2501");
     let rejected = assert_conserved(sample_sums(&path), &report, &requests, &steps);
-    // 2,500 blocks of 16 tokens hold 40,000, and the KV of a request's last
-    // token is never written.
+    // 2,500 blocks of 16 tokens hold 40,000 tokens, and the KV of a request's last token is never written.
     let too_long = requests.iter().filter(|row| count(&row["prompt_tokens"]) + count(&row["max_tokens"]) > 40_001);
     assert!(rejected > 0);
     assert!(rejected.abs_diff(too_long.count() as u64) <= 2, "{rejected} were rejected");
@@ -135,7 +132,7 @@ fn small_samples_are_conserved() {
     }
 }
 
-/// In a session of deltas each row adds to the conversation.
+/// In a session of deltas, each row extends the conversation.
 #[test]
 fn sessions_of_deltas_are_replayed_turn_by_turn() {
     let Some(path) = sample("formats/mooncake-delta.jsonl") else { return };

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use ureq::Agent;
 use vcr_tests::{Folder, vcr};
 
-/// Long enough for a machine that is busy with something else.
+/// Long enough even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// `vcr play` without a frontend, with both parts of its control plane.
@@ -32,7 +32,7 @@ impl Playing {
             .expect("the binary starts");
         let log = BufReader::new(process.stderr.take().expect("it is piped"));
         let (sender, lines) = mpsc::channel();
-        // Read to the end, so that the process never waits for its log.
+        // Read to the end, so that the process never blocks on its log.
         std::thread::spawn(move || log.lines().map_while(Result::ok).for_each(|line| _ = sender.send(line)));
         let address = |after: &str| {
             loop {
@@ -62,7 +62,7 @@ impl Playing {
 
 impl Drop for Playing {
     fn drop(&mut self) {
-        // For failing tests; otherwise it has ended.
+        // For failed tests; otherwise the process has ended.
         _ = self.process.kill();
         _ = self.process.wait();
     }
@@ -84,7 +84,7 @@ fn engines_are_watched_changed_and_ended_over_http() {
     assert_eq!(status.code(), Some(0));
 }
 
-/// The models are those of `--latency`, with the same error texts.
+/// The models and their errors are those of `--latency`.
 #[test]
 fn wrong_models_are_explained() {
     let playing = Playing::start();

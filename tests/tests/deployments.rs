@@ -88,7 +88,7 @@ fn mistakes_have_their_place_the_numbers_and_the_nearest_name() {
     }
 }
 
-/// Runs it with the operator tables of a folder, or with none.
+/// Runs a deployment with the operator tables in a folder, or without tables.
 fn with_tables(latency: &str, folder: Option<&str>) -> Said {
     let deployment = format!(r#"deployment("{LLAMA} -tp 2", #{{ gpu: "h100" {latency} }})"#);
     let run = Folder::with(&script(&deployment, ""));
@@ -151,7 +151,7 @@ let r = run(#{{ cluster: c, workloads: [ burst(#{{ count: 4, prompt_tokens: 300,
         folder.vcr(&["check", "test.rhai"])
     };
     check(r#"expect(r, "cost", "value < 1")"#).failed(2, &[&format!("3:1: {words}")]);
-    // A script that computes with results is followed as far as a check can.
+    // If a script computes with results, the check covers as much as possible.
     let warned = check(r#"value(r, "cost", "value")"#).ended(0).stderr;
     assert!(warned.contains(words), "{warned}");
 }

@@ -1,4 +1,4 @@
-//! Same inputs, same bytes: whatever the machine does meanwhile.
+//! The same inputs lead to the same bytes, independent of the machine's load.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -6,9 +6,8 @@ use std::path::Path;
 use serde_json::Value;
 use vcr_tests::{DEFAULT_FILES, Folder, shipped_guest};
 
-/// Everything at once: prefill and decode pools over a link, routing by cache,
-/// sessions, random sizes and times, faults with retries, and side by side with
-/// it (if there is one) a guest with state.
+/// A scenario with many features: prefill and decode pools over a link, routing by cache, sessions, random sizes
+/// and times, faults with retries, and beside it a guest with state, if there is one.
 fn scenario(guest: Option<&Path>) -> String {
     let guest_run = guest.map_or(String::new(), |path| {
         format!(
@@ -86,7 +85,7 @@ fn repeated_runs_give_the_same_bytes_whatever_the_thread_count() {
     assert_outputs_are_whole(&one);
 }
 
-/// Completed runs must be in every output, in order, as valid JSON.
+/// Every output must have the completed runs, in order and as valid JSON.
 fn assert_outputs_are_whole(files: &BTreeMap<String, Vec<u8>>) {
     let report: Value = serde_json::from_slice(&files["report.json"]).expect("valid JSON");
     let runs = report["runs"].as_array().expect("it lists runs");
@@ -101,7 +100,7 @@ fn assert_outputs_are_whole(files: &BTreeMap<String, Vec<u8>>) {
         let counter = if kind == "steps.jsonl" { "steps" } else { "requests" };
         for run in runs {
             let of_run = rows.iter().filter(|row| row["of"] == run["name"]);
-            // A log also contains the events after an engine's last step.
+            // A log also has the events after an engine's last step.
             let rows = of_run.filter(|row| kind != "steps.jsonl" || row["tot"].as_u64() > Some(0)).count();
             assert_eq!(run["metrics"]["counters"][counter], rows, "{counter} of {}", run["name"]);
         }

@@ -1,5 +1,4 @@
-//! Pages of the reference repeat the code's declarations word for word. `UPDATE_DOCS=1` writes
-//! them.
+//! Pages of the reference repeat the code's declarations word for word. `UPDATE_DOCS=1` rewrites them.
 
 use std::fs;
 use std::process::Command;
@@ -18,7 +17,7 @@ use vcr_fitted::TERMS;
 use vcr_frontend::dialects::anthropic;
 use vcr_tests::{Folder, check_file, check_rows, check_table, root, vcr};
 
-/// The row of an option with its default in these settings.
+/// The row of an option, with its default in these settings.
 fn option_row<C: Default>(option: &EngineOption<C>, settings: &C) -> Vec<String> {
     let default = option.value_text((option.get)(settings));
     vec![format!("`{}`", option.name), option.type_text(), default, option.meaning.to_owned()]
@@ -57,7 +56,7 @@ fn engine_arguments_have_the_declared_options() {
     let EngineKind::Vllm(settings) = pool.expect("the defaults are valid").engine else {
         panic!("engines are vLLM's by default")
     };
-    // There it counts the usable blocks, or the passes of ranks.
+    // These options have another meaning there: they count the usable blocks, or the passes of ranks.
     let others = [option::NUM_GPU_BLOCKS.name, option::PREFILL_SCHEDULE_INTERVAL.name];
     let is_other = |option: &&EngineOption| others.contains(&option.name);
     let options = OPTIONS.iter().filter(|option| known_engine_key(option.name) && !is_other(option));
@@ -163,8 +162,7 @@ fn the_reference_of_assertions_has_every_metric() {
     check_table("reference/scenarios/assertions.md", "## Metrics", &rows);
 }
 
-/// The schema of the report has the metrics of each kind, under the report's names and
-/// with the same sentences.
+/// The report's schema has all metrics of each kind, with the report's names and the same sentences.
 #[test]
 fn the_schema_of_the_report_has_every_metric() {
     let path = "docs/schemas/report.schema.json";

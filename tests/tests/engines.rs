@@ -3,7 +3,7 @@
 use serde_json::Value;
 use vcr_tests::{Folder, component, interface_of, shipped_guest};
 
-/// Two engines of a kind, with more work than they can hold at once.
+/// Two engines of a kind, with more work than they can run at once.
 fn overload(engine: &str) -> String {
     format!(
         r#"let p = pool(#{{ engines: 2, engine: engine(#{{ {engine} }}), latency: polynomial(#{{}}) }});
@@ -45,8 +45,7 @@ fn an_engine_that_reserves_all_blocks_never_preempts_and_others_do() {
     assert_eq!(preemptions(&counters(TRTLLM)), 0);
 }
 
-/// Drafters follow the rules of each release: those with a slot of their own had one for every
-/// request that may run.
+/// Drafters follow the rules of each release. Drafters with their own slots had one for every request that may run.
 #[test]
 fn drafters_run_by_the_rules_of_every_release() {
     let small = "max_num_seqs: 64, max_num_batched_tokens: 512";
@@ -83,8 +82,7 @@ fn options_of_another_engine_are_refused_by_name() {
     }
 }
 
-/// A pool of one engine grows with a burst and shrinks after it, whether or not
-/// its steps are watched.
+/// A pool of one engine grows with a burst and shrinks after it, whether or not an observer sees its steps.
 #[test]
 fn a_pool_follows_its_load() {
     let script = r#"let scaled = autoscale(#{ policy: "target_requests", target: 4, interval: "200ms", max: 5, startup: "100ms",
@@ -109,8 +107,8 @@ run(#{ name: "scaled", cluster: cluster(#{ engines: p }), workloads: [ peak, tai
     assert!(wrong.stderr.contains("invalid `target`: expected a finite number above 0"), "{}", wrong.stderr);
 }
 
-/// HPA, KEDA and WVA see a burst of waiting requests at their own times. 40 requests come at once to one engine that
-/// runs eight; each takes 100 steps of 10 ms.
+/// HPA, KEDA and WVA react to a burst of waiting requests at different times. 40 requests arrive at once at one
+/// engine that runs eight; each takes 100 steps of 10 ms.
 #[test]
 fn a_pool_follows_the_autoscalers_of_kubernetes() {
     let run = |autoscale: &str| {
@@ -131,17 +129,17 @@ run(#{{ cluster: cluster(#{{ engines: p }}), workloads: [ peak ] }});
         };
         run["scaling"].as_array().map(|all| all.iter().map(change).collect::<Vec<_>>()).unwrap_or_default()
     };
-    // 32 wait: 4 engines of 8 each. The first four more may come at once.
+    // 32 requests wait, and each engine runs 8, so 4 engines are needed. HPA may start up to four at first.
     let hpa = r#"policy: "hpa", metric: "vllm:num_requests_waiting", target: 8, interval: "2s", scrape: "1s""#;
     assert_eq!(changes(hpa)[0], (2000.0, 1.0, 4.0, 32.0));
-    // With a window of 2 s the mean of two equal samples is the same; a tolerance of 400 % does nothing.
+    // Over a window of 2 s, the mean of two equal samples is the same. A tolerance of 400 % prevents any change.
     assert_eq!(changes(&format!(r#"{hpa}, window: "2s""#))[0], (2000.0, 1.0, 4.0, 32.0));
     assert!(changes(&format!("{hpa}, tolerance: 4")).is_empty());
-    // Running and waiting requests are two metrics: 8 run.
+    // Waiting and running requests are different metrics; 8 requests run.
     assert_eq!(changes(&hpa.replace("waiting", "running").replace("target: 8", "target: 2"))[0].2, 4.0);
     let keda = hpa.replace("hpa", "keda");
     assert_eq!(changes(&keda)[0], (2000.0, 1.0, 4.0, 32.0));
-    // WVA asks for one more.
+    // WVA starts one more engine.
     let wva = r#"policy: "wva", analysis: "1s", interval: "1s", scrape: "1s", window: "1s", startup: "2500ms""#;
     let found = changes(wva);
     assert_eq!(found[0], (1000.0, 1.0, 2.0, 2.0));
@@ -161,7 +159,7 @@ run(#{{ cluster: cluster(#{{ engines: p }}), workloads: [ peak ] }});
     }
 }
 
-/// KEDA takes the last engine when the queue in front has been empty for long enough, and starts one for a request.
+/// KEDA removes the last engine after the queue has been empty for long enough, and starts one for a request.
 #[test]
 fn a_pool_scales_to_no_engine_and_back() {
     let script = r#"let p = pool(#{ latency: fixed(#{ step: "10ms" }), autoscale: autoscale(#{ policy: "keda", min: 0, max: 2, target: 4,
@@ -180,8 +178,8 @@ expect(r, "ttft", "max > 3s");
     Folder::with(&blind).run(&[]).failed(2, &["invalid `min`: expected at least 1, or `keda` with"]);
 }
 
-/// Two adapters share one place: each change of adapters loads one from the host, and the first use of each from the
-/// disk. Each request has one step for its prompt and one for a further token.
+/// Two adapters share one slot: each change of adapters loads one from the host, and the first use of each loads it
+/// from disk. Each request has one step for its prompt and one for a second token.
 #[test]
 fn adapters_cost_loads_copies_and_steps() {
     let script = |costs: &str| {
@@ -202,14 +200,15 @@ expect(r, "completed", "count == 4");
         (times, json["runs"][0]["metrics"]["counters"]["adapter_loads"].clone())
     };
     assert_eq!(e2e("").0, [20.0; 4]);
-    // 100 MB: 50 ms and 5 from the disk, 4 into the place, 2 for each of two steps with it, and 1 for each of 5 tokens.
+    // 100 MB: 50 ms and 5 from disk, 4 into the slot, 2 for each of two steps with the adapter, and 1 for each of 5
+    // tokens.
     let costs = r#", adapter_costs: adapter_costs(#{ size: "100MB", disk: "2GB/s", disk_latency: "5ms", host: "25GB/s",
         step: "2ms", token: "1ms", max_cpu_loras: 2 })"#;
     let (times, loads) = e2e(costs);
     assert_eq!((times, loads), (vec![88.0, 88.0, 33.0, 29.0], 2.into()));
-    // The host keeps as many as the device has places for: the third request loads again.
+    // By default, the host keeps as many adapters as the device has slots, so the third request loads again.
     assert_eq!(e2e(&costs.replace(", max_cpu_loras: 2", "")).0, [88.0, 88.0, 88.0, 29.0]);
-    // An adapter of rank 16 of this model has 84 MB.
+    // An adapter of rank 16 has 84 MB for this model.
     let of_model = costs.replace(r#"size: "100MB""#, r#"model: "meta-llama/Llama-3.1-8B-Instruct", rank: 16"#);
     assert!((e2e(&of_model).0[0] - (88.0 - 16.1 / 2.0 - 0.64)).abs() < 0.1, "{:?}", e2e(&of_model));
     let refused = |costs: &str, expected: &str| Folder::with(&script(costs)).run(&[]).failed(2, &[expected]);
@@ -219,8 +218,8 @@ expect(r, "completed", "count == 4");
     Folder::with(&script).run(&[]).failed(2, &["max_loras"]);
 }
 
-/// Sixteen adapters on four engines with four places each: a router that knows them loads each about once, round robin
-/// loads them again and again.
+/// Sixteen adapters on four engines with four slots each. A router that knows the adapters loads each about once;
+/// round robin loads them repeatedly.
 #[test]
 fn lora_affinity_saves_loads() {
     let loads = |router: &str| {
@@ -239,8 +238,8 @@ run(#{{ cluster: cluster(#{{ engines: p }}), workloads: [ load ] }});
     assert_eq!(loads("lora_affinity(#{ weight: 2.0 })"), knowing);
 }
 
-/// Four ranks in two engines: one breaks with both of its ranks, and where they
-/// wait for each other all are in steps for as long.
+/// Four ranks in two engines. A crash of one engine affects both of its ranks. If the ranks wait for each other,
+/// all spend the same time in steps.
 #[test]
 fn engines_of_a_pool_may_have_ranks() {
     let script = |options: &str| {
@@ -272,8 +271,8 @@ run(#{{ cluster: cluster(#{{ engines: p }}), workloads: [ peak ], faults: [ cras
     Folder::with(&script("data_parallel_barrier: true")).run(&[]).failed(2, &["needs a `data_parallel_size` above 1"]);
 }
 
-/// A token source written as text. It accepts two drafts of the request in each slot with wanted
-/// tokens, or of the request `further` slots beyond it.
+/// A token source in WebAssembly text. For each slot with wanted tokens, it accepts two drafts of that slot's
+/// request, or of the request `further` slots later.
 fn accepting_source(folder: &Folder, further: u32) -> String {
     let text = format!(
         r#"(module
@@ -309,7 +308,7 @@ fn accepting_source(folder: &Folder, further: u32) -> String {
     "tokens: guest(#{ path: \"accepting.wasm\" })".to_owned()
 }
 
-/// Requests one after another on an engine with three drafts.
+/// Consecutive requests on an engine with three draft tokens.
 fn drafted(pool: &str) -> String {
     format!(
         r#"let e = engine(#{{ drafter: "eagle", num_speculative_tokens: 3, acceptance_rates: [1.0] }});

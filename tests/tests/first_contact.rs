@@ -1,9 +1,9 @@
-//! Texts do not mislead: a newcomer's mistakes are named in their own terms, and the contents of a
-//! file or script cannot control the terminal.
+//! Texts do not mislead: errors name a newcomer's mistakes in the newcomer's terms, and the contents of a file or
+//! script cannot control the terminal.
 
 use vcr_tests::Folder;
 
-/// A cluster `c` and a workload `w`, in line 1.
+/// Defines a cluster `c` and a workload `w` in line 1.
 const HEAD: &str = r#"let c = cluster(#{ engines: pool(#{ engines: 1, latency: fixed(#{ step: "10ms" }) }) }); let w = burst(#{ count: 2, prompt_tokens: 100, output_tokens: 10 });"#;
 
 #[track_caller]
@@ -56,7 +56,7 @@ fn names_are_short_and_without_control_characters() {
     refused("burst(#{ name: \"\\n\", count: 2, prompt_tokens: 1, output_tokens: 2 });", &["invalid `name`"]);
 }
 
-/// Output and errors of a script reach the terminal as text.
+/// Control characters in a script's output and errors do not reach the terminal.
 #[test]
 fn scripts_cannot_command_the_terminal() {
     let script =
@@ -98,7 +98,7 @@ fn two_requests_of_one_name_are_refused() {
     folder.vcr(&["replay", "trace.jsonl"]).failed(2, &needles);
 }
 
-/// Seven ids for 100 tokens are blocks of 16, whatever the default.
+/// Seven ids for 100 tokens mean blocks of 16 tokens, whatever the default is.
 #[test]
 fn the_block_size_of_a_trace_is_inferred_and_said() {
     let folder = Folder::with(
@@ -119,8 +119,8 @@ expect(r, "cached_tokens", "count == 96");"#,
     assert!(!replay(&["--trace-block-size", "16"]).contains("inferred"));
 }
 
-/// A request that arrives while a step is in flight joins the next one, but with
-/// asynchronous scheduling that one is decided already.
+/// A request that arrives during a step joins the next step. With asynchronous scheduling, that step is decided
+/// already.
 #[test]
 fn replay_takes_async_scheduling() {
     let folder = Folder::new();
@@ -132,7 +132,7 @@ fn replay_takes_async_scheduling() {
         let args = [&args[..], &["fixed(#{ step: \"10ms\" })", "--extra-engine-args", engine]].concat();
         folder.vcr(&args).ended(0).json()["max_ttft_ms"].as_f64().expect("a number")
     };
-    // It arrives 1 ms into the first step of 10 ms.
+    // The request arrives 1 ms after the start of the first step, which takes 10 ms.
     assert!((slowest_ttft_ms("{}") - 19.0).abs() < 1e-6);
     assert!((slowest_ttft_ms(r#"{"async_scheduling": true}"#) - 29.0).abs() < 1e-6);
     assert!((slowest_ttft_ms(r#"{"engine": {"async_scheduling": true}}"#) - 29.0).abs() < 1e-6);
@@ -159,12 +159,12 @@ expect(runs[0], "ttft", "p99 < 1ms");"#;
     assert!(row("many").contains("18/18") && row("few").contains("3/3"), "{table}");
     let full = folder.run(&["--full"]).ended(1);
     assert!(full.stdout.contains("w7") && !full.stdout.contains("folded"), "{}", full.stdout);
-    // Even when quiet, a failed run prints how to repeat it.
+    // Even with `-q`, a failed run prints how to repeat it.
     let quiet = folder.run(&["-q"]).ended(1);
     assert_eq!(quiet.stderr, "reproduce with: vcr run test.rhai --seed 1\n");
 }
 
-/// The output that fits into the width of a terminal, and the additional output of `--full`.
+/// By default, the output fits the width of the terminal; `--full` shows more.
 #[test]
 fn the_summary_fits_the_terminal() {
     let claim =
@@ -199,12 +199,12 @@ check("an assertion in words, that are more than fit into a line", true, "with w
     let full = shown("80", &["--full"]);
     assert!(has(&full, "min") && has(&full, "step") && full.contains("answers 7"), "{full}");
     assert!(!full.contains("--full"), "{full}");
-    // A file has no width.
+    // Output to a file is not wrapped.
     let said = folder.run(&[]).ended(0).stdout;
     assert!(said.contains(claim.trim_start_matches("//! ")) && has(&said, "min"), "{said}");
 }
 
-/// Thousands of runs with one name are given numbers without looking at all pairs.
+/// Thousands of runs with one name are numbered without comparing all pairs.
 #[test]
 fn equal_names_of_runs_are_numbered() {
     let script = format!(

@@ -1,5 +1,5 @@
-//! The engine's end of the protocol behind real frontends of vLLM: an engine that repeats each
-//! prompt, one token per message.
+//! The engine's end of the protocol, tested with real vLLM frontends: an engine that repeats each prompt, one token
+//! per message.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
@@ -13,13 +13,13 @@ use vcr_wire::{
     StepEncoder, StepEnd, Transport, VersionEvidence, VllmMinor,
 };
 
-/// Long enough for a machine that is busy with something else.
+/// Long enough even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 const TEXT: &str = "Once upon a time";
-/// A request with this priority gets one token and nothing more.
+/// A request with this priority gets one token, and then none.
 const FOREVER: i64 = 7;
 
-/// A request, and the frontend's possible versions after everything before it.
+/// A request, and the possible versions of the frontend, judged by all its messages so far.
 type Seen = (Request, VersionEvidence);
 
 fn minor_of(version: &str) -> VllmMinor {
@@ -27,7 +27,7 @@ fn minor_of(version: &str) -> VllmMinor {
     minor.parse().expect("a version that is known")
 }
 
-/// A frontend with one echoing engine, and the requests that reach it.
+/// A frontend with one echoing engine, and the requests that the engine gets.
 fn echo(version: &str) -> Option<(Frontend, Receiver<Seen>)> {
     let mut frontend = Frontend::start(version, &FrontendOptions::default())?;
     let minor = minor_of(version);
@@ -82,7 +82,7 @@ fn serve(mut engine: EngineLink, minor: VllmMinor, seen: &Sender<Seen>) {
     }
 }
 
-/// The first output of a request reports its events, and here also the probability of its token.
+/// The first output of a request has its events, and here also the logprob of its token.
 fn first_output(request_id: &str, token: u32, prompt_tokens: u64) -> EngineCoreOutput {
     let rows = LogprobRows { width: 2, token_ids: vec![token, 5], logprobs: vec![-0.25, -1.5], ranks: vec![1] };
     let event = |kind, timestamp| EngineCoreEvent { kind, timestamp };
@@ -107,7 +107,7 @@ fn next_add(seen: &Receiver<Seen>) -> (EngineCoreRequest, VersionEvidence) {
     }
 }
 
-/// Tries something on the frontend of each release.
+/// Runs a check with the frontend of each release.
 fn on_each(check: impl Fn(&Frontend, &Receiver<Seen>)) {
     for version in FRONTENDS {
         let Some((frontend, seen)) = echo(version) else { continue };

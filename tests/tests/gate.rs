@@ -5,7 +5,7 @@ use std::fs;
 use serde_json::{Value, json};
 use vcr_tests::{Folder, Said, browser, frontend_model, vllm_rs};
 
-/// Observations of requests, each changed by its index.
+/// Observations of requests; `change` modifies each by its index.
 fn observations(count: usize, change: impl Fn(usize, &mut Value)) -> String {
     let one = |index: usize| {
         let mut line = json!({"observation": 1, "request_id": format!("r{index}"), "ok": true,
@@ -21,7 +21,7 @@ fn gate(folder: &Folder, more: &[&str]) -> Said {
     folder.vcr(&[&["gate", "--baseline", "before.jsonl", "--candidate", "after.jsonl"], more].concat())
 }
 
-/// A folder with two sides.
+/// A folder with the observations of two systems.
 fn sides(change: impl Fn(usize, &mut Value)) -> Folder {
     let folder = Folder::new();
     folder.write("before.jsonl", observations(300, |_, _| {}));
@@ -85,7 +85,7 @@ fn files_of_a_decision_agree() {
     }
     assert!(read("junit.xml").contains("<failure message=\"observed from 0 % to 13.33 %"), "{}", read("junit.xml"));
     assert!(read("summary.md").starts_with("### ❌ gate default: "), "{}", read("summary.md"));
-    // Its own folder may be replaced; the inputs may not.
+    // The folder of an earlier gate may be replaced; inputs may not.
     let _ = gate(&folder, &["--out", "gate", "--threads", "1"]).ended(20);
     assert_eq!(read("gate.html"), page);
     folder.write("other.txt", "mine");
@@ -158,7 +158,7 @@ fn streams_have_events() {
         (&"Hello".into(), &json!([20_000_000, 30_000_000]), &31_000_000.into())
     );
     assert_eq!((&all[0]["model"], &all[0]["backend"], &all[0]["ok"]), (&"m".into(), &"vllm".into(), &true.into()));
-    // Without [DONE] a stream was cut off.
+    // A stream without [DONE] was cut off.
     assert_eq!(
         (&all[1]["request_id"], &all[1]["error"], &all[1]["route"]),
         (&"c".into(), &"cut_stream".into(), &"east".into())
@@ -169,7 +169,7 @@ fn streams_have_events() {
     folder.vcr(&["mirror", "back.jsonl", "-o", "-"]).failed(2, &["`back.jsonl`, line 2, field `at_ms`", "goes back"]);
 }
 
-/// As `curl -iN`, `curl -N` and `curl -N | ts -s %.s` write them.
+/// Streams in the formats of `curl -iN`, `curl -N` and `curl -N | ts -s %.s`.
 #[test]
 fn streams_are_read_as_servers_send_them() {
     let chunk = |id: &str, text: &str| {
@@ -364,14 +364,14 @@ fn files_of_other_tools_are_observations() {
         &[],
     );
     assert_eq!((&all[0]["text"], &all[0]["latency_ns"]), (&"answer".into(), &1_000_000_000.into()));
-    // Texts are not part of captures.
+    // Captures do not contain texts.
     let _ = folder.vcr(&["inspect", "convert", "spans.json", "-o", "capture.jsonl"]).ended(0);
     assert!(!fs::read_to_string(folder.path().join("capture.jsonl")).expect("it was written").contains("answer"));
     folder.write("what.bin", "nothing");
     folder.vcr(&["mirror", "what.bin", "-o", "-"]).failed(2, &["`what.bin`", "cannot tell the format"]);
 }
 
-/// Two runs of one workload, the second with slower steps.
+/// Two runs of one workload; the second has slower steps.
 const RUNS: &str = r#"
 let pool = |step| cluster(#{ engines: pool(#{ engine: engine(#{ num_gpu_blocks: 501 }), latency: fixed(#{ step: step }) }) });
 let load = poisson(#{ rate: "20/s", count: 250, prompt_tokens: 64, output_tokens: 8 });
@@ -399,7 +399,7 @@ fn runs_and_captures_are_gated_directly() {
     let report = gate("real.jsonl", "real.jsonl", &["--lengths", "--set-candidate", "scheduler=fcfs"]).json();
     assert_eq!((&report["decision"], &report["totals"]["matched"]), (&"promote".into(), &240.into()), "{report:#}");
     assert_eq!(report["rates"]["scheduler"], json!([0.0, 1.0]));
-    // The mirror in between changes nothing.
+    // With the mirror in between, the result is the same.
     for (run, file) in [("out#old", "old.jsonl"), ("out#new", "new.jsonl")] {
         let _ = folder.vcr(&["mirror", run, "-o", file]).ended(0);
     }
@@ -409,7 +409,7 @@ fn runs_and_captures_are_gated_directly() {
     assert_eq!(direct["segments"], mirrored["segments"]);
 }
 
-/// Runs of a scenario; one of them is slower.
+/// Runs of a scenario, one of which is slower.
 const JUDGED: &str = r#"
 let c = |step| cluster(#{ engines: pool(#{ engine: engine(#{}), latency: fixed(#{ step: step }) }) });
 let load = constant(#{ rate: "10/s", count: 300, prompt_tokens: 100, output_tokens: 10 });
@@ -456,7 +456,7 @@ fn gates_of_scripts_refuse_what_they_cannot_use() {
     refused(r#"expect(gate(before, after), "decision == maybe")"#, &["decisions are promote, hold, rollback"]);
 }
 
-/// Engines behind vLLM's own frontend, slower or crashing on request.
+/// Engines behind vLLM's own frontend, which parameters make slower or crash.
 const RELEASE: &str = r#"
 let fault = param("fault", "none");
 let c = cluster(#{ engines: pool(#{ engine: engine(#{ num_gpu_blocks: 2_001 }), latency: fixed(#{ step: "10ms" }) }) });
@@ -464,15 +464,15 @@ let faults = if fault == "slow" { [ slow_down(#{ at: "0s", engine: 0, factor: 8.
     else if fault == "crash" { [ crash(#{ at: "1s", engine: 0, restart_after: "300ms" }) ] }
     else { [] };
 run(#{ name: "release", cluster: c, faults: faults, workloads: [
-    // A frontend does not notice a lost engine, so clients must.
+    // A frontend does not notice a lost engine, so clients need a timeout.
     constant(#{ rate: "80/s", count: 240, prompt_tokens: 64, output_tokens: 10, timeout: "3s" }),
 ] });
 "#;
 
-/// Times on a busy machine vary more than on a deployment: first tokens most, since they take the least time.
+/// On a busy machine, times vary more than in a deployment. First-token times vary most, because they are shortest.
 const LENIENT: &str = "policy = 1\n[limits]\nttft_p95 = 20.0\nlatency_p95 = 3.0\ntoken_gap_p95 = 4.0\n";
 
-/// Two releases of vLLM, mirrored and judged: the newer one well, slow, and with a crash.
+/// Two releases of vLLM are mirrored and judged: the newer one is good, then slow, then crashes.
 #[test]
 fn releases_of_vllm_are_judged_end_to_end() {
     let folder = Folder::with(RELEASE);

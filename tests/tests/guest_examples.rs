@@ -1,11 +1,11 @@
-//! The example configs that guests bring, and their bytes.
+//! Example configs that guests contain, and their bytes.
 
 use std::path::Path;
 
 use serde_json::Value;
 use vcr_tests::{Folder, built_guest, hostile_guest, root, shipped_guest};
 
-/// Guests of `guests/`, by name.
+/// Names of the guests in `guests/`.
 fn shipped_names() -> Vec<String> {
     let entries = std::fs::read_dir(root().join("guests")).expect("there are guests");
     let folders = entries.map(|entry| entry.expect("it can be listed").path());
@@ -77,7 +77,7 @@ fn a_shipped_guest_is_measured_beside_its_native_twin() {
     }
 }
 
-/// The custom section that holds an example, at the end of a component.
+/// The component with a custom section that contains an example.
 fn with_example(component: &[u8], example: &str) -> Vec<u8> {
     let name = "vcr:example-config";
     let length = u8::try_from(1 + name.len() + example.len()).expect("it is short");
@@ -97,7 +97,7 @@ fn a_check_without_a_config_says_what_to_give() {
     assert_eq!(folder.vcr(&["guest", "check", "good.wasm", "--json"]).ended(0).json()["config"]["wrong"], "none");
     folder.write("bad.wasm", with_example(&plain, r#"{"wrong": "reject-config"}"#));
     folder.vcr(&["guest", "check", "bad.wasm"]).failed(2, &["so it is rejected", "the guest refuses its own example"]);
-    // Who uses the guest elsewhere is shown the example.
+    // An error about the config elsewhere shows the example.
     folder.write("test.rhai", r#"run(#{ name: "r", cluster: cluster(#{ engines: pool(#{ engines: 1, latency: guest(#{ path: "good.wasm" }) }) }), workloads: [] });"#);
     folder.run(&[]).failed(2, &["missing field `wrong`", r#"the guest's example config is {"wrong": "none"}"#]);
     let play = ["play", "--latency", "good.wasm"];

@@ -1,4 +1,4 @@
-//! Guests in JavaScript: projects of all worlds, which decide as guests in Rust, and the SDK.
+//! Guests in JavaScript: projects of all worlds, which must decide like guests in Rust, and the SDK.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,7 +6,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 use vcr_tests::{Folder, Said, built_guest, guest_tools, has_node, node_tests, root, tried_guest, vcr};
 
-/// A project of `vcr guest new` and its component; none without a tool or compiler.
+/// A project of `vcr guest new` and its component; `None` if a tool or compiler is missing.
 fn project(folder: &Folder, world: &str, language: &str) -> Option<PathBuf> {
     let name = format!("my-{language}");
     let _ = folder.vcr(&["guest", "new", &name, "--world", world, "--lang", language]).ended(0);
@@ -14,7 +14,7 @@ fn project(folder: &Folder, world: &str, language: &str) -> Option<PathBuf> {
     built_guest(&project, &project.join("dist"))
 }
 
-/// The template's class, which shows the values of a call where the config names its method.
+/// The template's class, which also shows the values of a call if the config names its method.
 const SHOWING: &str = r"import * as template from './template.js';
 import { GuestError } from './vendor/vcr-guest.js';
 
@@ -38,7 +38,7 @@ for (const method of ['engine', 'price', 'decide', 'route', 'desired', 'start'])
 ";
 
 /// The component of a world's template in JavaScript, which also shows the values of its calls. `files` are written
-/// into the project. One component for all that is tested of a world: it takes half a minute to compile.
+/// into the project. All tests of a world use one component, because compiling takes half a minute.
 fn javascript(folder: &Folder, world: &str, interface: &str, files: &[(&str, &str)]) -> Option<PathBuf> {
     let _ = folder.vcr(&["guest", "new", "my-js", "--world", world, "--lang", "js"]).ended(0);
     let project = folder.path().join("my-js");
@@ -52,7 +52,7 @@ fn javascript(folder: &Folder, world: &str, interface: &str, files: &[(&str, &st
     built_guest(&project, &project.join("dist"))
 }
 
-/// The values of a call of `method`, as JSON, when `function` is called with `input`.
+/// The values that `method` gets when `function` is called with `input`, as JSON.
 fn shown(folder: &Folder, component: &Path, method: &str, function: &str, input: &str) -> String {
     let path = component.to_str().expect("a path in UTF-8");
     let mut config = example_config(component);
@@ -62,20 +62,20 @@ fn shown(folder: &Folder, component: &Path, method: &str, function: &str, input:
     said.stderr
 }
 
-/// The config of the project that a component was built from.
+/// The config of the project from which a component was built.
 fn example_config(component: &Path) -> Value {
     let project = component.parent().and_then(Path::parent).expect("it is in dist");
     let config = std::fs::read_to_string(project.join("config.json")).expect("it is there");
     serde_json::from_str(&config).expect("it is JSON")
 }
 
-/// `guest(...)` of a component, with the example config of its project.
+/// The expression `guest(...)` for a component, with the example config of its project.
 fn guest(component: &Path) -> String {
     let config = example_config(component).to_string();
     format!("guest(#{{ path: \"{}\", config: {} }})", component.display(), config.replace('{', "#{"))
 }
 
-/// A run of two small engines with more load than they can take, in whose pool these options are.
+/// A run of two small engines with more load than they can take; `options` are those of the pool.
 fn run(folder: &Folder, options: &str, engine: &str, latency: &str) -> Value {
     folder.write(
         "test.rhai",
@@ -91,8 +91,8 @@ run(#{{ name: "r", seed: 3, cluster: cluster(#{{ engines: p }}), workloads: [ wo
     folder.run(&["--json"]).ended(0).json()["runs"][0].take()
 }
 
-/// Whether a component in JavaScript and the project of its world in Rust, with one config, make one run of it, which
-/// differs from a run without either.
+/// Checks that a JavaScript component and the Rust project of its world, with the same config, lead to the same
+/// run, and that it differs from a run without a guest.
 #[track_caller]
 fn decides_as_in_rust(folder: &Folder, javascript: &Path, world: &str, run: impl Fn(&Folder, Option<&str>) -> Value) {
     let seen = folder.vcr(&["guest", "inspect", javascript.to_str().expect("UTF-8"), "--json"]).ended(0).json();
@@ -189,7 +189,7 @@ fn shipped_guests_pass_their_own_tests() {
     }
 }
 
-/// A router that goes wrong as its config says, and otherwise routes as the template.
+/// A router that fails as its config says, and otherwise routes like the template.
 const WRONG: &str = r"import { load } from './plain.js';
 import { Showing } from './showing.js';
 import { GuestError, Random, guest } from './vendor/vcr-guest.js';
@@ -261,7 +261,7 @@ fn a_router_sees_every_field(folder: &Folder, component: &Path) {
     ] {
         assert!(seen.contains(part), "{part}: {seen}");
     }
-    // Columns of zeros are left out, and rows have the zeros.
+    // Columns that are all zero are omitted, but rows have the zeros.
     let showing = guest(component).replace("config: #{", "config: #{ show: \"route\", ");
     folder.write(
         "shown.rhai",
@@ -287,7 +287,7 @@ fn exceptions_are_shown_with_the_stack_of_the_guests_own_code(folder: &Folder, c
         ("clock", "a guest has no clock"),
         ("date", "a guest has no clock"),
         ("recursion", "it looped forever or worked too long"),
-        // The first numbers of the reference implementation of this generator.
+        // The first numbers of this generator's reference implementation.
         ("stream", "a15c02b7 7b47f409 ba1d3330"),
     ] {
         let path = component.to_str().expect("a path in UTF-8");
@@ -332,19 +332,19 @@ fn a_project_that_cannot_be_built_says_why() {
     }
 }
 
-/// The folder that has componentize-js, as `vcr guest build` installs it; none if it cannot be.
+/// The folder with componentize-js, which `vcr guest build` installs; `None` if it cannot be installed.
 fn packages() -> Option<PathBuf> {
-    // Ends before the tool does its work.
+    // This build fails after the installation.
     let folder = Folder::new();
     let _ = folder.vcr(&["guest", "new", "mine", "--world", "router", "--lang", "js"]).ended(0);
     folder.write("mine/app.js", "import './missing.js';\n");
     let project = folder.path().join("mine");
     assert!(tried_guest(&project, &project.join("dist"))?.stderr.contains("missing.js"), "another error");
-    // An upgrade leaves the folder of an older version, whose name is less.
+    // An upgrade leaves the folder of the older version, whose name sorts first.
     guest_tools("javascript").into_iter().max()
 }
 
-/// Fields of the interface change without a change of the SDK, so its types must follow.
+/// The SDK's types must follow changes of the interface.
 #[test]
 fn types_for_editors_are_those_of_the_interface() {
     let Some(packages) = packages() else { return };
@@ -365,7 +365,7 @@ fn types_for_editors_are_those_of_the_interface() {
     };
     assert_eq!(list(&written), list(&out), "run the test with UPDATE_DOCS=1");
 
-    // The editor's checks of every project, in one run: the projects differ in their modules alone.
+    // The editor's checks for all projects in one run: the projects differ only in their modules.
     let _ = folder.vcr(&["guest", "new", "all", "--world", "router", "--lang", "js"]).ended(0);
     std::fs::remove_file(folder.path().join("all/app.test.js")).expect("the template has it");
     for world in ["latency-model", "router", "scheduler-policy", "autoscaler", "failure-injector", "token-source"] {
@@ -383,8 +383,8 @@ fn types_for_editors_are_those_of_the_interface() {
     assert!(said.code != 0 && said.stdout.contains("Did you mean 'prefillTokens'?"), "{}", said.stdout);
 }
 
-/// The SDK makes numbers of quantities by the end of their names: every other field of 64 bits must be
-/// known to be none.
+/// The SDK converts quantities to numbers by the suffix of their names. Every other 64-bit field must be listed as
+/// an ID.
 #[test]
 fn every_field_of_64_bits_is_a_quantity_or_an_id() {
     let text = std::fs::read_to_string(root().join("guest-sdk/javascript/plain.js")).expect("it is there");
@@ -409,7 +409,7 @@ fn every_field_of_64_bits_is_a_quantity_or_an_id() {
     assert_eq!(others, ids, "add the unit of a quantity to plain.js and plain.d.ts, or an id to this test");
 }
 
-/// Blocks of code in the pages about guests in JavaScript and Python are parts of files.
+/// Code blocks in the pages about guests in JavaScript and Python are parts of files.
 #[test]
 fn pages_show_code_that_is_built() {
     let read =

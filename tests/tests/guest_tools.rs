@@ -1,5 +1,5 @@
-//! Tools for guests: `vcr guest new`, `inspect` and `check`, in projects outside of this
-//! repository, on files of every kind.
+//! Tools for guests: `vcr guest new`, `inspect` and `check`, in projects outside of this repository and on any
+//! files.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -10,21 +10,21 @@ use vcr_tests::{Folder, Said, built_guest, hostile_guest, root, shipped_guest, v
 use wit_component::{ComponentEncoder, StringEncoding, embed_component_metadata};
 use wit_parser::Resolve;
 
-/// Makes a project of `vcr guest new`.
+/// Makes a project with `vcr guest new`.
 #[track_caller]
 fn new_project(folder: &Folder, name: &str, world: &str, more: &[&str]) {
     let said = folder.vcr(&[&["guest", "new", name, "--world", world], more].concat()).ended(0);
     assert!(said.stdout.contains(&format!("vcr guest build {name}")), "{}", said.stdout);
 }
 
-/// Output of `vcr guest check --json` for a component.
+/// The output of `vcr guest check --json` for a component.
 #[track_caller]
 fn check(folder: &Folder, component: &Path, config: &str, code: i32) -> Value {
     let path = component.to_str().expect("a path in UTF-8");
     folder.vcr(&["guest", "check", path, "--config", config, "--seed", "7", "--json"]).ended(code).json()
 }
 
-/// The outcome of a check, by its name.
+/// The outcome of the check with this name.
 #[track_caller]
 fn outcome<'a>(report: &'a Value, name: &str) -> (&'a str, &'a str) {
     let checks = report["checks"].as_array().expect("there are checks");
@@ -67,7 +67,7 @@ fn a_project_passes_its_own_tests() {
     let folder = Folder::new();
     new_project(&folder, "mine", "latency-model", &[]);
     let project = folder.path().join("mine");
-    // Returns whether there is a compiler.
+    // Returns `None` if there is no compiler.
     let Some(_) = built_guest(&project, &project.join("dist")) else { return };
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
@@ -93,7 +93,7 @@ fn a_project_is_not_made_over_another_or_by_a_wrong_name() {
     assert!(folder.path().join("deep/er/src/lib.rs").exists());
 }
 
-/// A component of a core module's text for the only world of a package's text.
+/// Makes a component from the text of a core module, for the only world in a package's text.
 fn component(wit: &str, core_text: &str) -> Vec<u8> {
     let mut module = wat::parse_str(core_text).expect("the text is WebAssembly");
     let mut resolve = Resolve::default();
@@ -120,10 +120,10 @@ fn inspect_says_what_a_file_is_whether_or_not_it_can_run() {
     let folder = Folder::new();
     let inspect = |name: &str, bytes: &[u8]| {
         folder.write(name, bytes);
-        // For people, and for machines.
+        // With JSON output and with text output.
         let said = folder.vcr(&["guest", "inspect", name, "--json"]);
         let seen = said.json();
-        // A file that is not a component is not a guest for any build.
+        // A file that is not a component cannot be a guest in any build.
         let code = if seen["kind"] == "component" { 0 } else { 2 };
         let _ = said.ended(code);
         let _ = folder.vcr(&["guest", "inspect", name]).ended(code);
@@ -173,7 +173,7 @@ fn inspect_tells_a_shipped_guest_by_world_version_and_language() {
     let folder = Folder::new();
     let seen = folder.vcr(&["guest", "inspect", path, "--json"]).ended(0).json();
     assert_eq!(seen["worlds"][0], serde_json::json!({"world": "latency-model", "api_version": "0.1.0"}));
-    // The SDK writes a line about a panic to the log.
+    // The SDK logs panics.
     let imports = serde_json::json!(["vcr:guest/observe@0.1.0", "vcr:guest/types@0.1.0"]);
     assert_eq!((&seen["supported"], &seen["imports"]), (&true.into(), &imports));
     let producers = seen["producers"].as_array().expect("a list");
@@ -183,7 +183,7 @@ fn inspect_tells_a_shipped_guest_by_world_version_and_language() {
     assert!(said.stdout.contains("this build serves it"), "{}", said.stdout);
 }
 
-/// Checks the hostile guest, which commits the fault `wrong` after some steps.
+/// Checks the hostile guest, which has the fault `wrong` after some steps.
 fn hostile(wrong: &str, after: u32, code: i32) -> Option<Value> {
     let path = hostile_guest()?;
     let config = format!("{{\"wrong\": \"{wrong}\", \"after\": {after}}}");
@@ -274,7 +274,7 @@ fn a_build_without_a_folder_says_what_to_name() {
     said.failed(2, &["is not a guest in Python"]);
 }
 
-/// A config that is no object is still JSON, and no name of a file.
+/// A config that is not an object is still JSON, and not the name of a file.
 #[test]
 fn a_config_that_is_a_list_is_json() {
     let Some(path) = hostile_guest() else { return };
@@ -315,7 +315,7 @@ fn a_bench_names_the_function_that_failed() {
     said.failed(3, &["failed in `price-", "it panicked"]);
 }
 
-/// Mistakes that Python allows are reported with their exception, file and line.
+/// Errors at run time in Python are reported with their exception, file and line.
 #[test]
 fn mistakes_in_python_are_explained() {
     let folder = Folder::new();
@@ -341,7 +341,7 @@ fn mistakes_in_python_are_explained() {
     ] {
         route(mistake).failed(code, said);
     }
-    // The fields of engines, and zeros in place of the column that is left out in a run.
+    // Sets the fields of engines, with zeros in a column that a run would omit.
     let input = r#"{"request": {"adapter": 5}, "workers": {"worker": [4, 7], "host-prompt-blocks": [0, 6],
         "disk-prompt-blocks": [0, 8], "loading-requests": [0, 9], "last-step-ns": [0, 10]}}"#;
     let said = folder.vcr(&["guest", "call", path, "route", input, "--config", "{\"mistake\": \"show\"}"]);
@@ -360,7 +360,7 @@ fn mistakes_in_python_are_explained() {
     assert!(said.code != 0 && said.stderr.contains(zeros), "{}", said.stderr);
 }
 
-/// The adapters of the SDK for Python, natively: values of the interface become the SDK's classes.
+/// The adapters of the Python SDK, run natively: values of the interface become classes of the SDK.
 #[test]
 fn guests_in_python_see_the_engine_and_its_price() {
     let code = r#"
@@ -405,7 +405,7 @@ assert scaler.decide(Record(now_ns=1, engine_usd_per_hour=2.5)) == 2
     let _ = Said::of(python.args(["-c", code]).current_dir(root())).ended(0);
 }
 
-/// An exception while a guest is imported is one of the build.
+/// An exception during the import of a guest fails the build.
 #[test]
 fn an_exception_while_a_guest_in_python_is_imported_is_shown() {
     let folder = Folder::new();
@@ -427,7 +427,7 @@ fn a_project_in_python_that_is_none_is_refused_by_name() {
     folder.vcr(&["guest", "build", "mine"]).failed(2, &["is not a guest in Python", "`tool.vcr`", "vcr guest new"]);
 }
 
-/// A run priced by trained physics, instead of `latency`.
+/// A run priced by `latency`.
 fn run_priced_by(folder: &Folder, latency: &str) -> Said {
     let engines = format!("pool(#{{ engines: 2, engine: engine(#{{ num_gpu_blocks: 2000 }}), latency: {latency} }})");
     let work =
@@ -448,7 +448,7 @@ fn trained_physics_as_a_guest_equals_the_native_one() {
     let on = r#"model: "llama-3.1-8b", gpu: "h100-sxm", tensor_parallel: 2"#;
     let priced = |latency: &str| run_priced_by(&folder, latency).ended(0).json()["runs"][0].take();
     let mut native = priced(&format!(r#"trained_physics(#{{ coefficients: "fit.json", {on} }})"#));
-    // A map of the language, from the same text.
+    // The same configuration as a map in the scenario language.
     let map = fit.replace('{', "#{");
     let inline = priced(&format!("trained_physics(#{{ coefficients: {map}, {on} }})"));
     let guest = format!("guest(#{{ path: \"{}\", config: #{{ coefficients: {map}, {on} }} }})", path.display());

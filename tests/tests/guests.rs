@@ -1,12 +1,11 @@
-//! Guests from the outside: honest ones that must equal native models, and files
-//! and components that must only fail their own run.
+//! Guests as black boxes: correct guests must equal native models, and bad files or components may fail only their
+//! own run.
 
 use std::path::Path;
 
 use vcr_tests::{Folder, component, hostile_guest, shipped_guest, without_peaks};
 
-/// A scenario of one run priced by `latency`. The latency model stands in line 1,
-/// the run in line 4.
+/// A scenario with one run priced by `latency`. The latency model is in line 1, the run in line 4.
 fn priced_by(latency: &str) -> String {
     format!(
         r#"let latency = {latency};
@@ -115,7 +114,7 @@ fn a_guest_of_another_of_our_worlds_is_refused_by_name() {
     }
 }
 
-/// Before its config, which was meant for another.
+/// The world is checked before the config, because the config may be for another world.
 #[test]
 fn the_world_of_a_guest_is_looked_at_before_its_config() {
     for (name, found) in [
@@ -127,18 +126,18 @@ fn the_world_of_a_guest_is_looked_at_before_its_config() {
         let wanted = "invalid `latency`: expected a latency model (world `latency-model`), but";
         folder.run(&["--json"]).failed(2, &["error: test.rhai:", wanted, found]);
     }
-    // A guest of the right world reports errors in its config, at the place where it was made.
+    // A guest of the right world reports errors in its config, at the place where the guest was made.
     let Some(path) = shipped_guest("roofline") else { return };
     let folder = Folder::with(&priced_by(&guest_at(&path, "#{}")));
     let expected =
         ["error: test.rhai:1:15: guest `roofline` failed in `configure`", "`layers` has no value", "\nhint: "];
     folder.run(&["--json"]).failed(2, &expected);
-    // So does one that is given to nothing.
+    // The error is also reported if the guest is not used.
     folder.write("test.rhai", format!("let g = {};", guest_at(&path, "#{}")));
     folder.run(&[]).failed(2, &["error: test.rhai:1:9: guest `roofline` failed in `configure`"]);
 }
 
-/// Runs a command of the shell with less address space.
+/// Runs a shell command with a limited address space.
 #[cfg(target_os = "linux")]
 fn within(folder: &Folder, kilobytes: u32, args: &[&str]) -> vcr_tests::Said {
     let mut command = std::process::Command::new("bash");
@@ -205,7 +204,7 @@ fn a_guest_that_wants_something_from_the_host_is_refused() {
     refused(&folder, "curious.wasm", &["it imports `clock`, which is not granted"]);
 }
 
-/// Runs a scenario with the hostile guest, which must commit the fault `wrong`.
+/// Runs a scenario with the hostile guest, which must have the fault `wrong`.
 #[track_caller]
 fn goes_wrong(wrong: &str, after: u32, code: i32, needles: &[&str]) {
     let Some(path) = hostile_guest() else { return };
@@ -214,7 +213,7 @@ fn goes_wrong(wrong: &str, after: u32, code: i32, needles: &[&str]) {
     folder.run(&[]).failed(code, &[needles, &["`hostile`"]].concat());
 }
 
-/// A prompt of 100 tokens and three decodes, in a group of full attention and one with a window of 32.
+/// A prompt of 100 tokens and three decodes, in a group with full attention and one with a window of 32.
 #[test]
 fn a_guest_reads_the_shapes_of_groups_of_layers() {
     let Some(path) = hostile_guest() else { return };
@@ -237,7 +236,7 @@ run(#{{ name: "r", cluster: c, workloads: [ work ] }});
     assert_eq!(run("")["max"], 0.0, "there are no groups");
 }
 
-/// As a run fails: with the run, its engine, the step and the call.
+/// The error names the run, its engine, the step and the call.
 const IN_THE_RUN: &[&str] = &["error: test.rhai:4:9: ", "`priced`", "`engines`", "step"];
 
 #[test]
@@ -288,8 +287,8 @@ fn impossible_durations_fail_the_run() {
 
 #[test]
 fn the_error_of_a_later_step_names_that_step() {
-    // Steps count from 0, so five correct ones come first; decodes are priced together, and the
-    // model's own error names the start of the bad one.
+    // Steps count from 0, so five steps are correct. Decodes are priced together, and the error names the first
+    // step of the wrong price.
     goes_wrong("negative", 5, 3, &["one of the steps 2 to ", "it priced the step starting at ", "which is negative"]);
 }
 
@@ -313,15 +312,15 @@ fn a_hoarder_and_a_chatterbox_are_stopped() {
     goes_wrong("flood", 0, 3, &[IN_THE_RUN, &["`observe` more than 1024 times in one call"]].concat());
 }
 
-/// A scenario priced by the hostile guest with a fallback, and by `more` options.
+/// A scenario priced by the hostile guest with a fallback, and with `more` options.
 fn with_fallback(path: &Path, wrong: &str, after: u32, fallback: &str) -> String {
     let config = format!("#{{ wrong: \"{wrong}\", after: {after} }}");
     let path = path.display();
     priced_by(&format!("guest(#{{ path: \"{path}\", config: {config}, fallback: {fallback} }})"))
 }
 
-/// Correct steps take 10 ms, and so do the fallback's: whenever the guest fails, every step starts
-/// at the same time as without the failure.
+/// Steps of the guest and of its fallback both take 10 ms. So all steps start at the same times, whenever the guest
+/// fails.
 #[test]
 fn a_fallback_goes_on_where_the_guest_failed() {
     let Some(path) = hostile_guest() else { return };
@@ -349,7 +348,7 @@ fn a_fallback_that_is_none_is_refused() {
     );
 }
 
-/// A run alongside one whose guest fails equals the same run alone.
+/// A run beside one whose guest fails equals the same run alone.
 #[test]
 fn a_hostile_guest_changes_no_other_run() {
     let Some(path) = hostile_guest() else { return };
@@ -410,7 +409,7 @@ fn what_a_guest_logs_is_in_a_file_and_within_its_limits() {
     let folder = Folder::with(&priced_by(&guest_at(&path, "#{ wrong: \"chatter\", after: 3 }")));
     let outcome = folder.run(&["--json", "--out", "out"]).ended(0).json();
     let lines = std::fs::read_to_string(folder.path().join("out/guests.jsonl")).expect("it has logged");
-    // A mebibyte for each of the two engines, 10,016 bytes a line.
+    // 1 MiB for each of the two engines, with lines of 10,016 bytes.
     assert_eq!(lines.lines().count(), 2 * ((1 << 20) / 10_016));
     assert!(lines.starts_with(r#"{"of":"priced","guest":"hostile","pool":"engines","engine":0,"text":"blah "#));
     let dropped = outcome["guests"][0]["stats"][0]["dropped"].as_u64().expect("a number");

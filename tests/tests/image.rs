@@ -1,6 +1,5 @@
-//! The image from the Dockerfile: built by buildah without a registry, and run as another user with
-//! a read-only root. The other architecture's image is built in the same way, and run if there is
-//! an emulator.
+//! The image of the Dockerfile: built by buildah without a registry, and run as another user with a read-only root.
+//! The image of the other architecture is built in the same way, and run if there is an emulator.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -13,32 +12,32 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use vcr_tests::{Authority, Folder, Said, free_port, root, scratch_dir, shipped_guest, skip, vcr};
 
-/// The user of `tests/image/run.sh`.
+/// The user ID in `tests/image/run.sh`.
 const USER: u32 = 12345;
 
-/// Bytes of the image at most.
+/// Maximum size of the image, in bytes.
 const MAX_BYTES: u64 = 120_000_000;
 
-/// Long enough for a machine that is busy with something else.
+/// Long enough even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Architectures as images name them, and as ELF files number them.
+/// Architectures by their names in images, and their numbers in ELF files.
 const MACHINES: [(&str, u16); 2] = [("amd64", 62), ("arm64", 183)];
 
 /// The architecture of this machine.
 const OWN: &str = if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" };
 
-/// The other one, its emulator, and a program that every base image has.
+/// The other architecture, its emulator, and a program that every base image of it has.
 const OTHER: (&str, &str, &str) = if cfg!(target_arch = "aarch64") {
     ("amd64", "qemu-x86_64-static", "lib64/ld-linux-x86-64.so.2")
 } else {
     ("arm64", "qemu-aarch64-static", "lib/ld-linux-aarch64.so.1")
 };
 
-/// Variable with a stripped `vcr` of the other architecture.
+/// Environment variable with the path of a stripped `vcr` for the other architecture.
 const OTHER_PROGRAM: &str = "VCR_OTHER_PROGRAM";
 
-/// An image in a storage of these tests alone.
+/// An image in a storage that only these tests use.
 struct Image {
     architecture: &'static str,
     emulator: Option<PathBuf>,
@@ -48,7 +47,7 @@ struct Image {
     root: PathBuf,
 }
 
-/// The path of a program.
+/// The path of a program, if it is installed.
 fn found(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).map(|folder| folder.join(program)).find(|path| path.is_file())
@@ -67,8 +66,8 @@ fn buildah(architecture: &str, args: &[&str]) -> String {
     done(Command::new("buildah").args(args).env("CONTAINERS_STORAGE_CONF", storage(architecture)))
 }
 
-/// Where buildah keeps images of an architecture, whose base images have one name: copies of files,
-/// since not every file system can have layers.
+/// Configuration of buildah's storage for an architecture, because the base images of all architectures have the
+/// same name. It uses copies of files, because not every file system supports layers.
 fn storage(architecture: &str) -> PathBuf {
     let place = scratch_dir().join("image").join(architecture);
     fs::create_dir_all(&place).expect("the target folder is writable");
@@ -99,7 +98,7 @@ fn context(folder: &Folder, architecture: &str, program: &Path) -> PathBuf {
     context
 }
 
-/// Whether images can be built here; if not, prints that.
+/// Whether images can be built here; prints a message if not.
 fn can_build() -> bool {
     if found("buildah").is_none() {
         skip("there is no buildah; install Debian's package of this name");
@@ -118,7 +117,7 @@ fn base(architecture: &str) {
     done(command.arg(architecture).env("CONTAINERS_STORAGE_CONF", storage(architecture)));
 }
 
-/// Builds the image of an architecture with a binary, which `emulator` runs if anything must.
+/// Builds the image of an architecture with a binary, which `emulator` runs if the build must run anything.
 fn image(architecture: &'static str, program: &Path, emulator: Option<PathBuf>) -> Image {
     let folder = Folder::new();
     let context = context(&folder, architecture, program);
@@ -126,7 +125,7 @@ fn image(architecture: &'static str, program: &Path, emulator: Option<PathBuf>) 
     let name = format!("localhost/vcr-test:{}-{architecture}", std::process::id());
     let place = context.to_str().expect("a path is a text");
     let platform = format!("linux/{architecture}");
-    // Docker's format has HEALTHCHECK.
+    // Only Docker's format supports HEALTHCHECK.
     let how = ["--isolation", "chroot", "--format", "docker", "--layers=false", "--quiet", "--platform", &platform];
     let build = [&["build"], &how[..], &["--build-arg", "SOURCE=prebuilt", "--tag", &name, place]].concat();
     buildah(architecture, &build);
@@ -135,12 +134,12 @@ fn image(architecture: &'static str, program: &Path, emulator: Option<PathBuf>) 
     let out = folder.path().join("out");
     fs::create_dir(&out).expect("it is writable");
     chown(&out, Some(USER), Some(USER)).expect("root may");
-    // A temporary folder is its owner's alone.
+    // By default, only its owner can read a temporary folder.
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("it is ours");
     Image { architecture, emulator, folder, name, container, root: mounted.into() }
 }
 
-/// The architecture that an ELF file is for, as images name it.
+/// The architecture of an ELF file, by its name in images.
 fn machine(path: &Path) -> Option<&'static str> {
     let bytes = fs::read(path).expect("it is readable");
     let number = bytes.strip_prefix(b"\x7fELF").and_then(|rest| rest.get(14..16))?;
@@ -166,14 +165,14 @@ impl Image {
         self.folder.path().join("out")
     }
 
-    /// Its architecture, and the start configuration of its containers.
+    /// The image's architecture, and the start configuration of its containers.
     fn config(&self) -> Value {
         let text = buildah(self.architecture, &["inspect", "--type", "image", &self.name]);
         let all: Value = serde_json::from_str(&text).expect("JSON");
         all["Docker"].clone()
     }
 
-    /// Whether its program fits the image's architecture.
+    /// Whether the image's binary has the image's architecture.
     fn is_for_its_machine(&self) -> bool {
         machine(&self.root.join("usr/local/bin/vcr")) == Some(self.architecture)
     }
@@ -187,7 +186,7 @@ impl Drop for Image {
     }
 }
 
-/// A server, killed in the end.
+/// A server, which is killed on drop.
 struct Server(Child);
 
 impl Drop for Server {
@@ -213,13 +212,14 @@ fn the_image_runs_as_another_user_with_a_read_only_root() {
     pulls_a_guest_over_tls(&image);
     let bytes = done(Command::new("du").args(["--summarize", "--bytes"]).arg(&image.root));
     let bytes: u64 = bytes.split_whitespace().next().and_then(|word| word.parse().ok()).expect("a number");
-    // Only builds without optimisation are larger, and CI has none of these: there this fails.
+    // Only unoptimised builds are larger. CI has no such build, so this fails there.
     if bytes >= MAX_BYTES {
         skip(&format!("the image has {bytes} bytes: expected less than {MAX_BYTES} of an optimised build"));
     }
 }
 
-/// Nothing is run to build it. Without a program for it, one of its base image takes its place.
+/// The build runs no program of the image. If there is no binary for the architecture, a program of its base image
+/// is used.
 #[test]
 fn the_image_of_the_other_architecture_is_built_without_an_emulator() {
     if !can_build() {
@@ -252,12 +252,12 @@ fn the_image_of_the_other_architecture_is_built_without_an_emulator() {
         serves_and_is_healthy(&built);
     }
     drop(built);
-    // A program of this machine in its place would start nowhere.
+    // A binary for this machine would not start in the image.
     let wrong = image(architecture, Path::new("/bin/true"), None);
     assert!(!wrong.is_for_its_machine());
 }
 
-/// A file of an image, with links resolved inside the image.
+/// A file in an image, with links resolved inside of the image.
 fn within(image: &Path, path: &Path) -> PathBuf {
     let place = image.join(path);
     match fs::read_link(&place) {
@@ -316,9 +316,9 @@ fn serves_and_is_healthy(image: &Image) {
     assert_eq!(server.0.wait().expect("a process has a status").code(), Some(0));
 }
 
-/// From a registry whose certificate only `SSL_CERT_FILE` makes known.
+/// Pulls from a registry whose certificate only `SSL_CERT_FILE` makes trusted.
 fn pulls_a_guest_over_tls(image: &Image) {
-    // An address of this machine, but not one of the names that need no TLS.
+    // An address of this machine, but none of the names that need no TLS.
     const HOST: &str = "127.0.0.2";
     let authority = Authority::new("an authority of tests");
     let own = authority.sign(HOST, "registry");
@@ -338,7 +338,7 @@ fn pulls_a_guest_over_tls(image: &Image) {
     assert!(known.stdout.contains(reference.trim()), "{}", known.stdout);
 }
 
-/// As a container's runtime does it.
+/// Sends SIGTERM, like a container runtime.
 fn terminate(process: &Child) {
     done(Command::new("kill").arg(process.id().to_string()));
 }

@@ -1,11 +1,11 @@
-//! `vcr inspect`: recordings proved, steps shown and explained, logs compared.
+//! `vcr inspect`: verified recordings, shown and explained steps, compared logs.
 
 use std::fs;
 
 use vcr_tests::{Folder, root};
 
-/// Decisions of vLLM's scheduler for three requests on eight blocks of four tokens, with room for
-/// two requests and eight tokens a step.
+/// Decisions of vLLM's scheduler for three requests on eight blocks of four tokens, with at most two running
+/// requests and eight tokens per step.
 const CONFIG: &str = r#"{"config": {
     "block_size": 4, "num_blocks": 9, "max_num_seqs": 2, "max_num_batched_tokens": 8, "max_model_len": 32,
     "policy": "fcfs", "prefix_caching": true, "chunked_prefill": true, "long_prefill_token_threshold": 0,
@@ -23,19 +23,19 @@ const STEPS: &str = r#"{"i":0,"add":[0,1,2],"s":0,"sched":[[0,6,0,"n",[1,2]],[1,
 {"i":4,"s":4,"sched":[],"tot":0,"flush":[2],"run":[],"wait":0,"free":8,"u":4,"out":[]}
 "#;
 
-/// The same engine live, with the first two of the requests.
+/// The same engine live, with the first two requests.
 const LIVE_STEPS: &str = r#"{"kind":"engine","num_gpu_blocks":9,"block_size":4,"max_num_seqs":2,"max_num_active_reqs":2,"max_num_batched_tokens":8,"max_model_len":32,"policy":"fcfs","chunked_prefill":true,"long_prefill_token_threshold":0,"prefix_caching":true,"async_scheduling":false,"reserve_full_isl":true,"watermark":0.0,"max_loras":null,"num_spec_tokens":0}
 {"kind":"step","step":0,"added":[{"id":"a","prompt":6,"max_tokens":2,"prio":0,"arrival":1.0},{"id":"b","prompt":5,"max_tokens":1,"prio":0,"arrival":2.0}],"aborted":[],"finished":[],"preempted":[],"sched":[["a",6,0,"n",[1,2]],["b",2,0,"n",[3]]],"total":8,"running":2,"waiting":0,"free_blocks":5,"usage":0.375,"emitted":{"a":1},"stopped":[],"free_blocks_after":5,"t":[7.0,7.001,7.01,7.011]}
 {"kind":"step","step":1,"added":[],"aborted":[],"finished":[],"preempted":[],"sched":[["a",1,6,"r",[]],["b",3,2,"r",[4]]],"total":4,"running":2,"waiting":0,"free_blocks":4,"usage":0.5,"emitted":{"a":1,"b":1},"stopped":[["a","length"],["b","length"]],"free_blocks_after":8,"t":[7.02,7.021,7.03,7.031]}
 "#;
 
-/// Four requests on two engines, each with room for one.
+/// Four requests on two engines that each run one at a time.
 const SCENARIO: &str = r#"let e = engine(#{ max_num_seqs: 1, num_gpu_blocks: 64 });
 let c = cluster(#{ engines: pool(#{ engines: 2, engine: e, latency: fixed(#{ step: "10ms" }) }) });
 let w = burst(#{ count: param("n", 4), prompt_tokens: 40, output_tokens: param("out", 3) });
 run(#{ name: "base", cluster: c, workloads: [ w ] });"#;
 
-/// A recording of the scheduler, as a folder in `folder`.
+/// Writes a recording of the scheduler to a folder in `folder`.
 fn record(folder: &Folder, name: &str, steps: &str) {
     fs::create_dir_all(folder.path().join(name)).expect("a temporary folder is writable");
     for (file, text) in [("config.json", CONFIG), ("requests.jsonl", REQUESTS), ("steps.jsonl", steps)] {
@@ -43,7 +43,7 @@ fn record(folder: &Folder, name: &str, steps: &str) {
     }
 }
 
-/// A capture of a live engine, as a folder in `folder`.
+/// Writes a capture of a live engine to a folder in `folder`.
 fn capture(folder: &Folder, name: &str, steps: &str) {
     fs::create_dir_all(folder.path().join(name)).expect("a temporary folder is writable");
     let requests = "{\"id\":\"a\",\"prompt\":[11,12,13,14,15,16]}\n{\"id\":\"b\",\"prompt\":[21,22,23,24,25]}\n";
@@ -53,14 +53,14 @@ fn capture(folder: &Folder, name: &str, steps: &str) {
     }
 }
 
-/// Replaces a text that must occur.
+/// Replaces a text, which must occur.
 #[track_caller]
 fn changed(text: &str, from: &str, to: &str) -> String {
     assert!(text.contains(from), "`{from}` is not in:\n{text}");
     text.replacen(from, to, 1)
 }
 
-/// A folder with the recordings `a` and `b`, the capture `live`.
+/// A folder with the recordings `a` and `b` and the capture `live`.
 fn recorded() -> Folder {
     let folder = Folder::new();
     for name in ["b", "a"] {
@@ -70,7 +70,7 @@ fn recorded() -> Folder {
     folder
 }
 
-/// A folder with the logs of `vcr run`, by name and with these parameters.
+/// A folder with logs of `vcr run`: their names, and the parameters of the runs.
 fn logged(runs: &[(&str, &[&str])]) -> Folder {
     let folder = Folder::with(SCENARIO);
     for (name, args) in runs {
@@ -79,7 +79,7 @@ fn logged(runs: &[(&str, &[&str])]) -> Folder {
     folder
 }
 
-/// That `lines` stand in `text`, in this order, with any amount of space between words.
+/// Asserts that `text` has these lines in this order, with any space between words.
 #[track_caller]
 fn has_lines(text: &str, lines: &[&str]) {
     let squeezed = |line: &str| line.split_whitespace().collect::<Vec<&str>>().join(" ");
@@ -223,7 +223,7 @@ fn settings_must_be_there_and_make_sense() {
     folder.vcr(&["inspect", "conform", "all"]).failed(2, &needles);
 }
 
-/// The proof itself: vLLM's decisions, however they were recorded.
+/// Recordings of vLLM's decisions are reproduced exactly, whatever their format is.
 #[test]
 fn recordings_of_vllm_are_exact() {
     let recordings = root().join("tests/recordings");
@@ -238,7 +238,7 @@ fn recordings_of_vllm_are_exact() {
     more_than("hashes", 1_000);
 }
 
-/// A packed log is shown and compared like any other.
+/// A compressed log can be shown and compared like any other.
 #[test]
 fn recordings_of_vllm_are_explained() {
     let recording = root().join("tests/recordings/vllm-scheduler/fcfs-preempt").display().to_string();
@@ -280,7 +280,7 @@ fn steps_as_a_table() {
     let none = folder.vcr(&["inspect", "steps", "all/a", "--from", "9"]).ended(0);
     has_lines(&none.stdout, &["no steps here; the log has steps 0 to 4"]);
 
-    // A live capture has times, but lists neither who runs nor KV events.
+    // A live capture has times, but neither running requests nor KV events.
     let live = folder.vcr(&["inspect", "steps", "all/live"]).ended(0);
     let head = "s start ms ms tokens n p r preempted running waiting free";
     has_lines(&live.stdout, &[head, "0 0.000 11.000 8 2 0 0 0 2 0 5", "1 20.000 11.000 4 0 0 2 0 2 0 4"]);

@@ -1,4 +1,4 @@
-//! Inputs that would take all memory, all disk or all time are refused, with their numbers.
+//! Inputs that would use all memory, disk or time are refused, and the error states the numbers.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
@@ -7,7 +7,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use vcr_tests::{Folder, Said, vcr};
 
-/// Two engines of 256 running requests each, 10 ms a step.
+/// Two engines that each run 256 requests, with steps of 10 ms.
 const CLUSTER: &str = r#"let c = cluster(#{ engines: pool(#{ engines: 2, latency: fixed(#{ step: "10ms" }) }) });"#;
 
 fn gzip(bytes: &[u8]) -> Vec<u8> {
@@ -16,7 +16,7 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
     encoder.finish().expect("memory is writable")
 }
 
-/// `head`, then `gib` GiB of `filling`, packed into a few MB.
+/// `head` and then `gib` GiB of `filling`, compressed to a few MB.
 fn bomb(head: &[u8], filling: u8, gib: usize) -> Vec<u8> {
     let part = gzip(&vec![filling; 64 << 20]);
     [gzip(head), part.repeat(gib * 16)].concat()
@@ -39,7 +39,7 @@ fn packed_input_is_looked_at_before_it_is_unpacked() {
     let dataset = ["inspect", "summarize", "--from", "dataset", "--tokenizer", "tokenizer.json", "zeros.jsonl.gz"];
     folder.vcr(&dataset).failed(2, &["zeros.jsonl.gz", too_long]);
     folder.vcr(&["replay", "zeros.jsonl.gz"]).failed(2, &["zeros.jsonl.gz", "cannot tell the format"]);
-    // No engine waits for a frontend before its capture is known to be one.
+    // The capture is checked before any engine waits for a frontend.
     let playback = ["play", "--handshake-address", "tcp://127.0.0.1:9", "--playback", "zeros.jsonl.gz"];
     folder.vcr(&playback).failed(2, &["zeros.jsonl.gz", "cannot tell the format"]);
 }
@@ -98,7 +98,7 @@ fn load_above_capacity_is_reported_once_and_changes_nothing() {
     let load = |rate: u32| {
         run_of(&format!("poisson(#{{ rate: {rate}, count: 20000, prompt_tokens: 100, output_tokens: 10 }})"), "")
     };
-    // Two engines serve at most 512 requests at once, each for 100 ms or more.
+    // Two engines serve at most 512 requests at once, each for at least 100 ms.
     let folder = Folder::with(&load(20_000));
     let said = folder.run(&[]).ended(0);
     assert_eq!(said.stderr.matches("warning: ").count(), 1, "{}", said.stderr);
@@ -108,7 +108,7 @@ fn load_above_capacity_is_reported_once_and_changes_nothing() {
     {
         assert!(said.stderr.contains(needle), "{}", said.stderr);
     }
-    // The summary and the report state it, too.
+    // The summary and the report also state it.
     assert!(said.stdout.contains("the load is above the capacity of pool `engines`"), "{}", said.stdout);
     let overload = folder.run(&["--json"]).ended(0).json()["runs"][0]["overload"].take();
     assert_eq!(overload["pool"], "engines");
@@ -129,7 +129,7 @@ fn the_values_of_a_script_have_a_size() {
     refused("let a = [];\na.pad(90000, 1);", &["error: test.rhai:2:", "too large"]);
 }
 
-/// 30,000 closures that use a variable took minutes to read.
+/// Parsing 30,000 closures that use a variable once took minutes.
 #[test]
 fn a_script_has_a_number_of_functions() {
     let closures = |count: usize| -> String {
@@ -152,7 +152,7 @@ fn a_script_is_nested_up_to_a_limit() {
             folder.vcr(&[command, "test.rhai"]).failed(2, &["error: test.rhai:1:", "exceeds maximum complexity"]);
         }
     }
-    // Function pointers that contain each other take no operation to grow.
+    // Function pointers that contain each other grow without counted operations.
     let curried = "fn f(a) { a }\nlet p = Fn(\"f\");\nfor i in 0..30000 { p = p.curry(i); }";
     Folder::with(curried).run(&[]).failed(2, &["error: test.rhai:3:"]);
 }
@@ -171,7 +171,7 @@ fn a_script_that_never_stops_is_stopped() {
     assert!(said.stderr.contains("the script prints more than 100000 lines"), "and says which");
 }
 
-/// The names of many runs cost nothing.
+/// The names of many runs take no time.
 #[test]
 fn runs_of_one_name_are_numbered() {
     let script = format!(
@@ -218,7 +218,7 @@ fn a_fifo_without_a_writer_is_named() {
     assert!(waiting.wait().expect("it ends").success());
 }
 
-/// `<(command)` and `|` of a shell.
+/// A shell's `<(command)` and `|`.
 #[test]
 fn pipes_are_input() {
     let folder = Folder::with(&run_of("trace(#{ path: \"/dev/stdin\" })", ""));

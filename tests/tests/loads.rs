@@ -1,9 +1,9 @@
-//! Loads, clients and kinds of requests from the outside: their results in `vcr run`.
+//! Loads, clients and kinds of requests as black boxes: their results in `vcr run`.
 
 use serde_json::{Value, json};
 use vcr_tests::Folder;
 
-/// A scenario of one run of `workloads` on one engine of constant steps.
+/// A scenario with one run of `workloads` on one engine whose steps take constant time.
 fn on_one_engine(workloads: &str) -> String {
     format!(
         r#"let c = cluster(#{{ engines: pool(#{{
@@ -16,7 +16,7 @@ let result = run(#{{ cluster: c, workloads: workloads }});
     )
 }
 
-/// The report of the run and its requests.
+/// The report of the run, and its requests.
 #[track_caller]
 fn run(workloads: &str) -> (Value, Vec<Value>) {
     let folder = Folder::with(&on_one_engine(workloads));
@@ -30,7 +30,7 @@ fn counter(report: &Value, name: &str) -> u64 {
     report["metrics"]["counters"][name].as_u64().unwrap_or(0)
 }
 
-/// The first line of the error of a scenario that is refused.
+/// The first line of the error for a refused scenario.
 #[track_caller]
 fn refused(workloads: &str) -> String {
     Folder::with(&on_one_engine(workloads)).run(&[]).ended(2).stderr
@@ -56,7 +56,7 @@ fn rates_and_users_follow_stages_spikes_and_days() {
         assert_eq!(counter(&report, "requests"), wanted, "{rate}");
     }
     let (report, _) = run(&format!(r#"[closed_loop(#{{ concurrency: stages([["4s", 4], ["4s", 4]]), {sizes} }})]"#));
-    // Each takes 20 ms: about 50 a second for each user.
+    // Each request takes 20 ms: about 50 per second for each user.
     assert!((1100..1300).contains(&counter(&report, "requests")), "{}", counter(&report, "requests"));
 }
 
@@ -66,7 +66,7 @@ fn clients_give_up_and_try_again_and_what_they_waste_is_reported() {
             retry: #{ max_attempts: 2, backoff: "1s" } })]"#);
     let counters = ["requests", "timeouts", "client_retries", "completed"].map(|name| counter(&report, name));
     assert_eq!(counters, [4, 4, 2, 0]);
-    // 50 tokens each; the prompt's last block is recomputed.
+    // 50 tokens each; the last block of the prompt is recomputed.
     assert_eq!(["wasted_tokens", "wasted_prompt_tokens"].map(|name| counter(&report, name)), [200, 2 * 64 + 2 * 16]);
     let last = &requests[3];
     assert_eq!((&last["status"], &last["attempt"]), (&Value::from("timeout"), &Value::from(1)));
@@ -114,7 +114,7 @@ fn agents_wait_for_their_tools() {
         r#"[agents(#{ count: 3, concurrency: 1, rounds: 2, tools: 2, tool_time: "50ms", agent_share: 1.0, depth: 2,
             task_tokens: 32, output_tokens: 5, result_tokens: 16 })]"#,
     );
-    // The root twice, and two agents of two rounds.
+    // The root runs twice, and two agents run two rounds each.
     assert_eq!(counter(&report, "completed"), 3 * 6);
     let time = |row: usize, key: &str| requests[row][key].as_f64().expect("a time");
     assert_eq!(time(1, "arrival_ms"), time(0, "end_ms") + 50.0);
@@ -142,7 +142,7 @@ run(#{ cluster: c, workloads: [chats] + workload_file("load.yaml") });
     assert!(said.stderr.contains("load.yaml: these have no effect here: server"), "{}", said.stderr);
     let report = said.json()["runs"][0].clone();
     let of = |workload: &str, name: &str| report["workloads"][workload]["counters"][name].clone();
-    // 30 and 12 characters: 8 and 3 tokens.
+    // 30 and 12 characters are 8 and 3 tokens.
     assert_eq!((of("burst", "prompt_tokens"), of("burst", "output_tokens")), (32.into(), 12.into()));
     assert_eq!((of("inference-perf", "completed"), of("inference-perf", "output_tokens")), (20.into(), 200.into()));
 }
@@ -252,7 +252,7 @@ fn sessions_above_the_limit_may_wait() {
     );
 }
 
-/// The measured workload starts when the last request of the warm-up has ended, and is all that is measured.
+/// The measured workload starts when the last request of the warm-up has ended. Only this workload is measured.
 #[test]
 fn a_workload_may_warm_up_and_is_in_no_number() {
     let warm = r#"burst(#{ name: "w", count: 4, over: "1s", prompt_tokens: 64, output_tokens: 10, warm_up: true })"#;
@@ -269,7 +269,7 @@ fn a_workload_may_warm_up_and_is_in_no_number() {
     let measured_ms = report["duration_ms"].as_f64().expect("a time");
     assert!((measured_ms - (end_ms(&requests) - end_ms(&alone))).abs() < 1e-6, "{measured_ms}");
     assert!(refused(&format!("[{warm}]")).contains("needs a workload that is measured after the warm-up"));
-    // A run that ends during the warm-up has measured nothing.
+    // A run that ends during the warm-up has no measurements.
     let cut = Folder::with(
         &on_one_engine(&format!("[{measured}, {warm}]")).replace("#{ cluster", "#{ max_time: \"500ms\", cluster"),
     );
@@ -277,7 +277,7 @@ fn a_workload_may_warm_up_and_is_in_no_number() {
     assert_eq!(counter(&report, "requests"), 0, "{report}");
 }
 
-/// Branches start after a turn; a later turn waits for them and repeats their last answer.
+/// Branches start after a turn. A later turn waits for the branches and repeats their last answers.
 #[test]
 fn files_of_guidellm_and_aiperf_are_workloads() {
     let of_file = |load: &Value| {
@@ -306,7 +306,8 @@ fn files_of_guidellm_and_aiperf_are_workloads() {
     let mut lengths: Vec<_> =
         requests.iter().map(|row| (row["prompt_tokens"].as_u64(), row["output_tokens"].as_u64())).collect();
     lengths.sort_unstable();
-    // What guidellm 0.8.1 itself makes of this: its generator, and the history of each node of its graph.
+    // What guidellm 0.8.1 itself generates: the lengths of its generator, with the history of each node in its
+    // graph.
     let expected =
         [(40, 10), (150, 10), (260, 10), (500, 7), (500, 10), (500, 10), (607, 10), (720, 10), (1450, 10), (1560, 10)];
     assert_eq!(lengths, expected.map(|(prompt, output)| (Some(prompt), Some(output))));

@@ -4,8 +4,8 @@
 use serde_json::Value;
 use vcr_tests::Folder;
 
-/// Ten requests, one after another on one engine with room for one: each takes
-/// three steps of 10 ms, so that the last answer begins after 280 ms.
+/// Ten consecutive requests on an engine that runs one at a time. Each takes three steps of 10 ms, so the last
+/// answer begins after 280 ms.
 const TEN: &str = r#"let e = engine(#{ max_num_seqs: 1, num_gpu_blocks: 64 });
 let c = cluster(#{ engines: pool(#{ engine: e, latency: fixed(#{ step: "10ms" }) }) });
 let w = [burst(#{ name: "a", count: 5, prompt_tokens: 16, output_tokens: 3 }),
@@ -60,7 +60,7 @@ fn a_run_that_is_cut_off_tells_what_it_generated() {
 run(#{ cluster: c, max_time: "995ms", workloads: [burst(#{ count: 4, prompt_tokens: 16, output_tokens: 1_000 })] });"#;
     let folder = Folder::with(script);
     let run = folder.run(&["--json"]).ended(0).json()["runs"][0].clone();
-    // 99 steps are complete; half of the one in flight is within the run.
+    // 99 steps are complete, and half of the step in flight is within the run.
     assert_eq!(run["engines"][0]["utilisation"], 1.0);
     let (counters, rates) = (&run["metrics"]["counters"], &run["metrics"]["rates_per_s"]);
     assert_eq!((&counters["output_tokens"], &counters["generated_tokens"]), (&0.into(), &396.into()));
@@ -87,14 +87,14 @@ run(#{ cluster: c, workloads: [trace(#{ path: "t.jsonl" })] });"#,
     let inputs = outcome["inputs"].as_array().expect("inputs");
     assert_eq!(inputs.len(), 1, "{inputs:?}");
     assert_eq!((&inputs[0]["kind"], &inputs[0]["path"]), (&"trace".into(), &"t.jsonl".into()));
-    // Another input is another digest, and the script's stays.
+    // Another input has another digest, and the script's digest is unchanged.
     folder.write("t.jsonl", "{\"timestamp\":0,\"input_length\":6,\"output_length\":2,\"hash_ids\":[1]}\n");
     let other = folder.run(&["--json"]).ended(0).json();
     assert_ne!(other["inputs"][0]["sha256"], inputs[0]["sha256"]);
     assert_eq!(other["scenario_sha256"], outcome["scenario_sha256"]);
 }
 
-/// A run on `model` with these engine options.
+/// A run with `model` and these engine options.
 fn on(model: &str, engine: &str) -> Folder {
     Folder::with(&format!(
         r#"let p = pool(#{{ engine: engine(#{{ {engine} }}), latency: roofline(#{{ {model} }}) }});
@@ -112,7 +112,7 @@ fn a_model_larger_than_its_gpus_is_refused_with_the_numbers() {
     );
     let _ = on(&format!("{on_l4}, tensor_parallel: 8"), "").run(&[]).ended(0);
     let _ = on(&format!("{on_l4}, gpu_memory: \"200GiB\""), "").run(&[]).ended(0);
-    // It fits on the GPU, but not into the share that the engine may use.
+    // The model fits on the GPU, but not into the share that the engine may use.
     let tight = r#"model: "llama-3.1-8b", gpu: "l4""#;
     on(tight, "gpu_memory_utilization: 0.6").run(&[]).failed(
         2,
@@ -132,7 +132,7 @@ fn blocks_are_worked_out_from_the_memory() {
         let settings = first["settings"].clone();
         settings["num_blocks"].as_u64().or(settings["num_gpu_blocks"].as_u64()).unwrap_or_else(|| panic!("{settings}"))
     };
-    // 40 GiB less 8,029,995,008 weights of 2 bytes, in blocks of 2 MiB.
+    // 40 GiB minus 8,029,995,008 weights of 2 bytes, in blocks of 2 MiB.
     let half = blocks(r#"num_gpu_blocks: "auto", gpu_memory_utilization: 0.5"#);
     assert_eq!(half, 12_822);
     let less = blocks(r#"num_gpu_blocks: "auto", gpu_memory_utilization: 0.5, activation_bytes: "2GiB""#);

@@ -1,5 +1,5 @@
-//! Models by name and by file: in scenarios, on command lines of vLLM, and in tables. The reader's
-//! own tests compare groups, blocks and weights with vLLM's.
+//! Models by name and by file: in scenarios, on vLLM command lines, and in tables. Unit tests of the model reader
+//! compare groups, blocks and weights with vLLM's.
 
 use serde_json::{Value, json};
 use vcr_tests::{Folder, shipped_guest};
@@ -19,7 +19,7 @@ fn fingerprint(engine: &str) -> Value {
     found["runs"][0]["fingerprint"].clone()
 }
 
-/// By options, by a model, and by a command line that names it.
+/// The same engine by options, by a model, and by a command line that names the model.
 #[test]
 fn a_model_gives_an_engine_its_groups_and_blocks() {
     let options = "max_num_seqs: 8, max_num_batched_tokens: 1_000, prefix_cache_retention_interval: 0";
@@ -95,7 +95,7 @@ fn a_table_shows_groups_weights_and_blocks() {
     folder.vcr(&["inspect", "model"]).failed(2, &["MODEL"]);
 }
 
-/// Median first-token time of one prompt of 8,000 tokens, its peaks in the report, and the summary.
+/// The median TTFT of a prompt of 8,000 tokens, the peaks in the report, and the summary.
 fn priced(latency: &str) -> (f64, Value, String) {
     let script = format!(
         r#"let c = cluster(#{{ engines: pool(#{{ engine: engine(#{{ max_num_batched_tokens: 8_192 }}), latency: {latency} }}) }});
@@ -120,7 +120,7 @@ fn quantised_weights_are_priced_as_gpus_multiply_them() {
     assert_eq!(plain, peak("bfloat16", "bfloat16", 989.4, "h100-sxm"));
     assert_eq!(fp8, peak("fp8", "fp8", 1_978.9, "h100-sxm"));
     assert!(summary.contains("engines: fp8 weights, multiplied as fp8, at 1979 TFLOP/s of h100-sxm"), "{summary}");
-    // An A100 multiplies no fp8: weights are converted, and a long prompt takes as long as without quantisation.
+    // An A100 cannot multiply fp8. Weights are converted, and a long prompt takes as long as without quantisation.
     let (plain_ms, ..) = of("Qwen/Qwen3-32B", "a100-80gb");
     let (fp8_ms, fp8, summary) = of("Qwen/Qwen3-32B-FP8", "a100-80gb");
     assert!((fp8_ms / plain_ms - 1.0).abs() < 0.02, "{plain_ms} ms, {fp8_ms} ms");
@@ -231,7 +231,7 @@ fn gpus_and_models_have_the_same_names_everywhere() {
             .count(),
         listed.len()
     );
-    // A name of the table of models is the model itself.
+    // A name in the table of models means the model itself.
     let by_name = roofline("Qwen/Qwen3-30B-A3B-FP8", "h100");
     let made = priced(r#"roofline(#{ model: model("Qwen/Qwen3-30B-A3B-FP8"), gpu: "h100" })"#);
     assert_eq!((by_name.0, by_name.1), (made.0, made.1));

@@ -1,11 +1,11 @@
-//! `vcr tables`, and the users of the tables, with a package of our own that has no rows.
+//! `vcr tables` and users of the tables, with a generated package that has no rows.
 
 use std::fs;
 use std::process::Command;
 
 use vcr_tests::{Folder, Said, vcr};
 
-/// A package with a system, a damaged table and a model.
+/// A package with a system, a damaged table, and a model.
 fn package() -> Folder {
     let folder = Folder::new();
     for inner in ["systems/data/gpu/gemm/vllm/1.0", "model_configs"] {

@@ -1,4 +1,4 @@
-//! Output files: never over an input, never over an existing file unasked, whole or not at all.
+//! Output files: an input is never overwritten, an existing file only if asked, and files are complete or absent.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -81,11 +81,11 @@ fn a_run_replaces_what_an_earlier_run_has_written_and_nothing_else() {
     let _ = folder.run(&["--quiet", "--out", "out", "--seed", "7"]).ended(0);
     assert_eq!(names(&out), all);
     assert!(text(&folder, "out/report.json") != report, "another seed is another report");
-    // Steps of an earlier run next to the report of a later one would be taken for its steps.
+    // Steps of an earlier run beside the report of a later run would be taken for the later run's steps.
     let said = folder.run(&["--out", "out", "--files", "report,requests"]).ended(0);
     assert!(said.stderr.contains("wrote report.json, requests.jsonl to out"), "{}", said.stderr);
     assert_eq!(names(&out), [".vcr-run", "report.json", "requests.jsonl"]);
-    // A file not written by an earlier run belongs to somebody else.
+    // A file that no earlier run has written belongs to the user.
     folder.write("out/steps.jsonl", "mine");
     folder.run(&["--out", "out"]).failed(2, &["cannot write `out/steps.jsonl`: the file exists already"]);
     assert_eq!(text(&folder, "out/steps.jsonl"), "mine");
@@ -112,7 +112,7 @@ fn only_what_is_asked_for_is_written() {
     folder.run(&["--files", "steps"]).failed(2, &["--out"]);
 }
 
-/// A script names its inputs while it runs.
+/// The script's inputs are known only while it runs.
 #[test]
 fn a_run_never_writes_over_what_its_script_reads() {
     let script = r#"
@@ -157,8 +157,7 @@ fn captures_are_converted_to_standard_output_and_never_over_themselves() {
     assert_eq!(names(folder.path()), ["a.jsonl", "b.out", "deep"]);
 }
 
-/// Runs `vcr` where no file may become larger than N kilobytes, as on a
-/// disk that is full.
+/// Runs `vcr` with a limit on the size of files, to simulate a full disk.
 fn on_a_small_disk(folder: &Folder, kilobytes: u32, args: &str) -> Said {
     let script = format!("ulimit -f {kilobytes}; exec \"$VCR\" {args}");
     Said::of(Command::new("bash").args(["-c", &script]).env("VCR", vcr()).current_dir(folder.path()))

@@ -1,8 +1,8 @@
-//! Time outside steps in scenarios: the option `overheads`, and its effect on files.
+//! Overheads outside of steps in scenarios: the option `overheads`, and its effect on files.
 
 use vcr_tests::Folder;
 
-/// One request of 100 prompt and 4 output tokens; a step takes 10 ms.
+/// One request with 100 prompt and 4 output tokens, in steps of 10 ms.
 fn single(engine: &str) -> String {
     format!(
         r#"let p = pool(#{{ engine: engine(#{{ {engine} }}), latency: fixed(#{{ step: "10ms" }}) }});
@@ -37,7 +37,7 @@ expect(r, "goodput{ttft<19.8ms}", "count == 1");
     assert!(trace.contains("\"arrival\""), "{trace}");
 }
 
-/// The same bytes as without the option, files included.
+/// All bytes are the same as without the option, including files.
 #[test]
 fn none_is_nothing() {
     let folder = Folder::with(&single("overheads: #{}"));

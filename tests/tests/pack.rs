@@ -7,7 +7,7 @@ use vcr_pack::{Content, Manifest, PackFile};
 use vcr_tests::{Folder, Said, root, shipped_guest, vcr};
 use vcr_trace::import::table::{Cells, Column, TableFormat};
 
-/// Reads a trace in its folder and a capture elsewhere.
+/// Reads a trace in the scenario's folder and a capture in another folder.
 const SCENARIO: &str = r#"
 let completed = param("completed", 42);
 let c = cluster(#{ engines: pool(#{ engines: 2, engine: engine(#{}), latency: fixed(#{ step: "10ms" }) }) });
@@ -35,7 +35,7 @@ fn bytes(folder: &Folder, name: &str) -> Vec<u8> {
     fs::read(folder.path().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// The pack `from` with a file of it changed, and all digests right.
+/// The pack `from` with one changed file, and correct digests.
 fn changed(folder: &Folder, from: &str, to: &str, path: &str, change: impl Fn(Vec<u8>) -> Vec<u8>) {
     let into = folder.path().join(format!("{to}.d"));
     fs::create_dir(&into).expect("the folder is writable");
@@ -111,7 +111,7 @@ fn a_pack_that_was_copied_in_part_is_called_so() {
 fn the_first_step_that_differs_is_named() {
     let folder = folder();
     let _ = folder.vcr(&["pack", "scenarios/s.rhai", "-o", "p.vcr"]).ended(0);
-    // As if this version priced the steps of one engine otherwise from the fourth on.
+    // Simulates a version that prices the steps of one engine differently from the fourth step on.
     changed(&folder, "p.vcr", "steps.vcr", "expected/steps.bin", |mut digests| {
         digests[3 * 4] ^= 1;
         digests
@@ -178,7 +178,7 @@ fn a_failure_is_packed_if_asked_for() {
     assert!(said.stderr.contains("packed into s.vcr; run it with: vcr run s.vcr"), "{}", said.stderr);
     let said = folder.vcr(&["run", "s.vcr", "-q"]).ended(1);
     assert!(said.stderr.contains("same: "), "{}", said.stderr);
-    // For the next failure; but no other file is replaced.
+    // The pack of an earlier failure is replaced, but no other file is.
     let _ = folder.vcr(&[&args[..], &["-e", "completed=2"]].concat()).ended(1);
     folder.write("mine.txt", "mine");
     let said =
@@ -187,7 +187,7 @@ fn a_failure_is_packed_if_asked_for() {
     assert_eq!(bytes(&folder, "mine.txt"), b"mine");
 }
 
-/// Each failure of several scenarios has its own pack; a name for all of them, and sweeps, are refused.
+/// Each failure of several scenarios has a separate pack. A name for all packs is refused, and so are sweeps.
 #[test]
 fn each_failure_of_several_scenarios_is_packed() {
     let folder = folder();
@@ -254,7 +254,7 @@ fn damaged_packs_are_refused() {
     folder.vcr(&["inspect", "pack", "bomb.vcr"]).failed(2, &["holds `more behind its end`"]);
 }
 
-/// The pack with 16 MiB of zeros behind it, in the same stream.
+/// The pack with 16 MiB of zeros at the end, in the same stream.
 fn with_zeros(pack: &[u8]) -> Vec<u8> {
     let mut bytes = pack.to_vec();
     let mut encoder = zstd::Encoder::new(Vec::new(), 3).expect("an encoder");
@@ -281,7 +281,7 @@ fn the_main_scenario_is_packed() {
     assert!(said.stderr.contains("same: "), "{}", said.stderr);
 }
 
-/// Questions about a pack: its files stay unpacked as long as its executions read them.
+/// Searches, sweeps and repetitions on a pack: its files stay unpacked as long as its runs read them.
 #[test]
 fn searches_sweeps_and_repetitions_take_packs() {
     let folder = folder();
@@ -297,7 +297,7 @@ fn searches_sweeps_and_repetitions_take_packs() {
     elsewhere.vcr(&["run", "broken.vcr", "--sweep", "completed=41,42"]).failed(2, &["broken.vcr"]);
 }
 
-/// A file of a table with these columns of numbers and of one text.
+/// A table file with one column of text and these columns of numbers.
 fn table(folder: &Folder, path: &str, texts: &[(&str, &str)], columns: &[&str], rows: &[&[f64]]) {
     let text = |(name, text): &(&str, &str)| Column {
         name: (*name).to_owned(),
@@ -318,8 +318,7 @@ fn table(folder: &Folder, path: &str, texts: &[(&str, &str)], columns: &[&str], 
     fs::write(file, bytes).expect("the folder is writable");
 }
 
-/// A package of operator tables in which everything takes a millisecond, and one file that nothing
-/// reads.
+/// A package of operator tables in which every operation takes a millisecond, and one file that nothing reads.
 fn tables(folder: &Folder) {
     let data = "tables/systems/data/gpu";
     let gemms: Vec<[f64; 4]> = [(128, 64), (64, 64), (256, 64), (64, 128), (1000, 64), (192, 64)]

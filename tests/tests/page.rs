@@ -24,7 +24,7 @@ fn told(address: &str, path: &str) -> Value {
     serde_json::from_str(&answer.text()).expect("JSON")
 }
 
-/// Requests on the page, once there are this many and all have ended.
+/// The requests on the page, once there are `count` and all have ended.
 fn requests(address: &str, count: usize) -> Vec<Value> {
     let list = || told(address, "requests?after=0")["requests"].as_array().expect("a list").clone();
     wait_until("all have ended", || {
@@ -34,7 +34,7 @@ fn requests(address: &str, count: usize) -> Vec<Value> {
     list()
 }
 
-/// The address of a page in a log.
+/// The address of the page, from a log.
 fn page_of(running: &Running) -> String {
     let line = running.wait_for("the page is at ");
     let (_, url) = line.split_once("http://").expect("a URL");
@@ -77,7 +77,7 @@ fn exchanges_are_told_with_their_part_in_the_engine() {
         .map(|key| detail["engine"][0][key].as_f64().unwrap_or_else(|| panic!("{key}: {detail}")))
         .into();
     assert!(times.is_sorted() && times[0] >= 0.0 && times[3] <= detail["ms"].as_f64().expect("a time"), "{times:?}");
-    // The same prompt is in the cache now.
+    // The cache has the same prompt by now.
     _ = send(address, "POST", CHATS, &[], &chat(&"long ".repeat(200), &json!({})));
     _ = send(address, "POST", CHATS, &[], &chat(&"long ".repeat(200), &json!({})));
     let list = requests(address, 4);
@@ -87,7 +87,7 @@ fn exchanges_are_told_with_their_part_in_the_engine() {
     assert!(engine["steps"].as_array().is_some_and(|steps| steps.len() > 8), "{engine}");
     let (_, step) = (&engine["steps"][0][0], &engine["steps"][0][1]);
     assert!(step["prefill_tokens"].as_u64() > Some(0), "{step}");
-    // Forgotten.
+    // Deleted requests are forgotten.
     assert_eq!(send(address, "DELETE", "/_vcr/api/requests", &[], &Value::Null).status, 204);
     assert_eq!(told(address, "requests")["requests"], json!([]));
     assert_eq!(send(address, "GET", "/_vcr/api/requests/1", &[], &Value::Null).status, 404);
@@ -148,14 +148,14 @@ fn the_page_is_for_those_who_may_open_it() {
     ] {
         assert_eq!(get(address, api, &[key, header]).status, status, "{header:?}");
     }
-    // It makes changes that other pages may not make.
+    // The page may make changes that other pages may not.
     let from_page = [key, ("Origin", own.as_str()), ("Sec-Fetch-Site", "same-origin")];
     for path in ["/_vcr/api/control/pause", "/_vcr/api/control/resume", "/_vcr/api/server/reset_prefix_cache"] {
         let answer = send(address, "POST", path, &from_page, &Value::Null);
         assert!([200, 202].contains(&answer.status), "{path}: {}", answer.text());
     }
     assert_eq!(send(address, "POST", "/pause", &from_page, &Value::Null).status, 403);
-    // Only the required part of the server.
+    // The page may use only the part of the server that it needs.
     assert_eq!(send(address, "POST", &format!("/_vcr/api/server{CHATS}"), &from_page, &Value::Null).status, 404);
 
     let without = Serve::start(&["--no-ui"]);
@@ -191,7 +191,7 @@ fn engines_behind_a_frontend_have_a_page_of_engines() {
     }
 }
 
-/// What the protocol of engines tells of them.
+/// The page shows what the engines' protocol contains.
 #[test]
 fn requests_of_a_frontend_are_on_the_page_of_its_engines() {
     let Some(mut frontend) = Frontend::start("0.33.0", &FrontendOptions::default()) else { return };
@@ -273,7 +273,7 @@ fn a_proxy_shows_what_it_passes_on() {
     let list = requests(&address, 2);
     assert_eq!((&list[0]["fault"], &list[1]["fault"]), (&json!("status"), &Value::Null));
     assert_eq!(list[1]["text"], "b");
-    // The page's requests are neither relayed nor recorded.
+    // The page's own requests are neither relayed nor recorded.
     assert_eq!(send(&address, "GET", "/_vcr/api/engines", &[], &Value::Null).status, 404);
     let removal = send(&address, "DELETE", "/_vcr/api/control/client-faults", &[], &json!({"fault": "x"}));
     assert_eq!(removal.status, 404, "there is no such fault");

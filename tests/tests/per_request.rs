@@ -2,7 +2,7 @@
 
 use vcr_tests::Folder;
 
-/// Two requests on one engine; the second comes while the first decodes.
+/// Two requests on one engine. The second one arrives while the first decodes.
 fn two(latency: &str, engine: &str) -> String {
     format!(
         r#"let p = pool(#{{ engine: engine(#{{ {engine} }}), latency: {latency} }});
@@ -23,7 +23,7 @@ expect(r, "e2e", "max < 600.1ms");
 "#;
     let folder = Folder::with(&script);
     let _ = folder.run(&["--out", "out"]).ended(0);
-    // As a step of others would hold them up.
+    // A step with another request's prompt would delay tokens by this much.
     let script = two(&format!("knobs({TIMES})"), "") + "expect(r, \"itl\", \"max > 100ms\");\n";
     let _ = Folder::with(&script).run(&[]).ended(0);
 }

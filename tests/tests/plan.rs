@@ -1,5 +1,4 @@
-//! `vcr plan`: its answer compared with an exhaustive search, its determinism, and the commands in
-//! its files.
+//! `vcr plan`: its answer compared with an exhaustive search, its determinism, and the commands in its files.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -8,7 +7,7 @@ use serde_json::{Value, json};
 use vcr_tests::{Folder, Said, Serve, root, vcr, wait_until};
 
 const MODEL: [&str; 2] = ["--model", "Qwen/Qwen3-8B"];
-/// Outputs are short, as every token of an exhaustive search takes its time.
+/// Outputs are short, because an exhaustive search simulates every token.
 const LOAD: [&str; 8] = [
     "--rate",
     "120",
@@ -30,13 +29,13 @@ fn answer(folder: &Folder, args: &[&str]) -> Value {
     plan(folder, &[args, &["--json"]].concat()).ended(0).json()
 }
 
-/// The best row, as far as two searches must agree.
+/// The parts of the best row in which two searches must agree.
 fn best(plan: &Value) -> Value {
     let row = &plan["rows"][0];
     json!([row["deployment"]["command"], row["deployment"]["gpu"], row["replicas"], row["price_per_hour_usd"]])
 }
 
-/// Spaces of at most 400 deployments, and objectives.
+/// Search spaces of at most 400 deployments, and objectives.
 const SPACES: [(&str, &[&str]); 6] = [
     (
         "{tensor_parallel: [1], prefill_decode: [], max_num_seqs: [16, 64, 256], max_num_batched_tokens: [2048, 4096, 8192]}",
@@ -71,7 +70,7 @@ fn the_answer_is_that_of_an_exhaustive_search_for_a_tenth_of_the_requests() {
     for (number, (space, objectives)) in SPACES.into_iter().enumerate() {
         let folder = Folder::new();
         let args = [&LOAD[..], &PRICES[..], objectives, &["--space", space]].concat();
-        // Prices for the requested GPUs.
+        // Only prices of the requested GPUs.
         let args: Vec<&str> = match objectives[1] {
             "h100,l40s" => args,
             gpu => args
@@ -94,7 +93,7 @@ fn the_answer_is_that_of_an_exhaustive_search_for_a_tenth_of_the_requests() {
     }
 }
 
-/// A question that is answered soon.
+/// A small question with a fast answer.
 const SMALL: [&str; 14] = [
     "--gpu",
     "h100",
@@ -149,7 +148,7 @@ fn files_reproduce_each_row_and_say_what_to_do_next() {
     }
     assert_eq!(read("plan.csv").lines().count(), rows.len() + 1);
     assert!(read("plan.html").contains("keeps all objectives"));
-    // A second plan needs no --force: the folder is marked.
+    // A second plan needs no --force, because the folder is marked as a plan's.
     let _ = answer(&folder, &[&SMALL[..], &["--out", "plan"]].concat());
     let said = folder.vcr(&["plan", "explain", "plan", "1"]).ended(0);
     for words in ["limits it", "the tightest objective is", "one replica more for $", "--max-num-batched-tokens 2048"] {
@@ -158,7 +157,7 @@ fn files_reproduce_each_row_and_say_what_to_do_next() {
     folder.vcr(&["plan", "explain", "plan", "99"]).failed(2, &["invalid row 99: expected 1 to"]);
 }
 
-/// How close it comes depends on the machine; that it is compared does not.
+/// The difference depends on the machine, but there must be a comparison.
 #[test]
 fn predictions_are_compared_with_a_server() {
     let folder = Folder::new();
@@ -219,7 +218,7 @@ fn drafts_are_accepted_as_stated() {
     }
 }
 
-/// A hundred prefixes of 4096 tokens in turn: more than a GPU keeps, and less than the host does.
+/// A hundred prefixes of 4096 tokens in turn: more than a GPU holds, and less than the host does.
 #[test]
 fn host_memory_is_chosen_where_it_helps_and_judged_where_it_does_not() {
     let folder = Folder::new();
@@ -270,7 +269,8 @@ fn other_loads_may_need_other_gpus() {
     let growth = plan["growth"].as_array().expect("a list").iter();
     let gpus: Vec<(Value, Value)> =
         growth.map(|one| (one["deployment"]["gpu"].clone(), one["replicas"].clone())).collect();
-    // $1 in place of $2.50 is enough for a fifth of the load, and $4 in place of $5 for twice as much.
+    // The GPU for $1 instead of $2.50 is enough for a fifth of the load, and four of them for $4 instead of $5 for
+    // twice the load.
     assert_eq!(gpus, [(json!("l40s"), json!(1)), (json!("h100-sxm"), json!(1)), (json!("l40s"), json!(4))]);
 }
 
@@ -308,7 +308,7 @@ fn questions_come_from_a_file_and_options_replace_it() {
     let price = |plan: &Value| plan["rows"][0]["price_per_hour_usd"].as_f64().expect("a number");
     assert_eq!(price(&dearer), 2.0 * price(&plan));
     folder.write("wrong.yaml", "model: Qwen/Qwen3-8B\ngpus: [h100]\n");
-    // Every key is named, including those of the space.
+    // The error names every valid key, including those of the space.
     folder
         .vcr(&["plan", "wrong.yaml"])
         .failed(2, &["invalid `wrong.yaml`", "unknown field `gpus`", "`gpu`", "`space`"]);
@@ -316,7 +316,7 @@ fn questions_come_from_a_file_and_options_replace_it() {
     folder.vcr(&["plan", "space.yaml"]).failed(2, &["invalid `space.yaml`: `space`", "`seqs`", "`max_num_seqs`"]);
     folder.write("twice.yaml", "max-gpus: 2\nmax_gpus: 3\n");
     folder.vcr(&["plan", "twice.yaml"]).failed(2, &["`max_gpus` occurs twice"]);
-    // Dashes, lists and single values are all the same.
+    // Keys with dashes, lists and single values are accepted alike.
     folder.write(
         "other.yaml",
         "model: [Qwen/Qwen3-8B]\ngpu: \"h100\"\nprice: h100=2.5\nrate: 20\nrequests: 600\nprompt-tokens: 800\n\
@@ -350,16 +350,16 @@ fn what_cannot_be_kept_is_said_with_numbers() {
     for words in ["no deployment can keep", "ttft.p95 < 20us", "broken by one request alone"] {
         assert!(said.stdout.contains(words), "{words}: {}", said.stdout);
     }
-    // The same distance in the sentence and in the table.
+    // The sentence and the table state the same distance.
     let distance = said.stdout.split_once(" % beyond").and_then(|(before, _)| before.rsplit(' ').next());
     let distance = format!("{} % beyond", distance.expect("a number"));
     assert_eq!(said.stdout.matches(&distance).count(), 2, "{}", said.stdout);
-    // More replicas cost more: the nearest is the smallest.
+    // More replicas cost more, so the nearest deployment is the smallest.
     let dear = [&SMALL[..], &["--slo", "cost_per_hour.value < $2", "--json"]].concat();
     let cheapest = plan(&folder, &dear).ended(1).json();
     assert_eq!((&cheapest["nearest"]["replicas"], &cheapest["nearest"]["gpus"]), (&json!(1), &json!(1)));
     assert_eq!(cheapest["nearest"]["objectives"][1]["passed"], false, "{cheapest:#}");
-    // Between two objectives it is neither the smallest nor the largest.
+    // With two conflicting objectives, the nearest deployment is neither the smallest nor the largest.
     let torn = ["--slo", "ttft.p95 < 45ms", "--slo", "cost_per_hour.value < $7", "--rate", "80", "--price", "h100=2"];
     let torn = [&SMALL[..2], &SMALL[4..10], &["--space", "{tensor_parallel: 1, prefill_decode: []}", "--json"], &torn]
         .concat();
@@ -382,7 +382,7 @@ fn what_cannot_be_kept_is_said_with_numbers() {
 
 #[test]
 fn what_ends_a_search_leaves_the_best_so_far() {
-    // Thousands of simulations, each of them short.
+    // Thousands of short simulations.
     let long = ["--gpu", "h100,l40s", "--rate", "10", "--requests", "200", "--prompt-tokens", "800"];
     let slo = ["--output-tokens", "100", "--slo", "ttft.p95 < 2s", "--exhaustive", "--json", "--out", "plan"];
     let long = [&long[..], &["--threads", "1"]].concat();
@@ -403,7 +403,7 @@ fn what_ends_a_search_leaves_the_best_so_far() {
     assert!(!folder.path().join("plan.simulations").exists(), "nor in this");
 }
 
-/// A signal at any time leaves an answer or nothing.
+/// A signal at any time leaves a complete answer or nothing.
 #[test]
 fn a_signal_leaves_no_empty_folder() {
     let folder = Folder::new();

@@ -1,4 +1,4 @@
-//! Every command of the manifests, run as a pod would start it.
+//! Every command in the manifests, run like in a pod.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -8,7 +8,7 @@ use vcr_tests::{Folder, Said, free_port, root, vcr};
 
 use crate::rendered::{Container, rendered};
 
-/// A folder as the image's, with the mounted ones in it.
+/// A folder that is like the image's working folder, with the mounted folders in it.
 fn folder(script: Option<&str>) -> Folder {
     let folder = Folder::new();
     std::os::unix::fs::symlink(root().join("scenarios"), folder.path().join("scenarios")).expect("it is writable");
@@ -20,7 +20,7 @@ fn folder(script: Option<&str>) -> Folder {
     folder
 }
 
-/// The arguments with the places and names that a pod would have.
+/// The arguments, with the folders and names that a pod would have.
 fn in_folder(args: &[String], folder: &Path) -> Vec<String> {
     let place = |name: &str| folder.join(name).display().to_string();
     let replace = |arg: &String| {
@@ -41,7 +41,7 @@ fn run(folder: &Folder, args: &[String], variables: &[(&str, &str)]) -> Said {
     Said::of(Command::new(vcr()).args(args).current_dir(folder.path()).envs(variables.iter().copied()))
 }
 
-/// The commands of our containers that begin with a word, each once.
+/// The commands of vcr containers that begin with a word, without duplicates.
 fn commands<'a>(containers: &'a [Container<'a>], word: &str) -> Vec<&'a Container<'a>> {
     let mut seen = BTreeSet::new();
     let of_word = containers.iter().filter(|it| it.is_vcr() && it.args()[0] == word);
@@ -55,7 +55,7 @@ fn every_container_runs_a_known_command() {
     let words: BTreeSet<String> = containers.iter().filter(|it| it.is_vcr()).map(|it| it.args()[0].clone()).collect();
     let known = ["merge", "play", "record", "run", "serve"].map(str::to_owned);
     assert_eq!(words, known.into(), "each of these has a test below");
-    // `$(NAME)` is replaced by Kubernetes only if the container sets NAME.
+    // Kubernetes replaces `$(NAME)` only if the container sets NAME.
     for it in containers.iter().filter(|it| it.is_vcr()) {
         for name in it.args().iter().filter_map(|arg| arg.split_once("$(")?.1.split_once(')')) {
             assert!(it.variables().contains(&name.0), "{}: {} is not set", it.place, name.0);
@@ -76,7 +76,7 @@ fn servers_take_their_options() {
     }
 }
 
-/// They run up to the connection to a peer, and give up when there is none.
+/// They start up to the connection to a peer, and give up because there is none.
 #[test]
 fn recorders_and_engines_take_their_options() {
     let Some(rendered) = rendered() else { return };
@@ -96,7 +96,7 @@ fn recorders_and_engines_take_their_options() {
     }
 }
 
-/// The shards of a sweep by its Job, and their table by the Job that merges.
+/// A Job runs the shards of a sweep, and another Job merges them into a table.
 #[test]
 fn jobs_make_a_table() {
     let Some(rendered) = rendered() else { return };

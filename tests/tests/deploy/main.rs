@@ -1,5 +1,5 @@
-//! The Helm chart and the Kustomize bases of `deploy/`: Kubernetes accepts every object, pods run
-//! with few rights, selectors select, and `vcr` takes every command.
+//! The Helm chart and the Kustomize bases of `deploy/`: Kubernetes accepts every object, pods have few rights,
+//! selectors select something, and `vcr` accepts every command.
 
 mod commands;
 mod rendered;
@@ -65,7 +65,7 @@ fn pods_need_no_rights() {
         assert_eq!(pod["securityContext"]["runAsNonRoot"], true, "{place}");
         assert_eq!(pod["securityContext"]["runAsUser"], 1000, "{place}: the user of the image");
         assert_eq!(pod["securityContext"]["seccompProfile"]["type"], "RuntimeDefault", "{place}");
-        // Containers of values are the user's.
+        // The user supplies containers in values.
         if !it.is_vcr() && !text(&value["image"]).starts_with("vllm/") {
             continue;
         }
@@ -109,7 +109,7 @@ fn servers_have_probes_of_paths_that_they_serve() {
     assert!(seen > 10, "{seen} servers");
 }
 
-/// Whether some pod of a rendering has all of these labels.
+/// Whether a pod of a rendering has all of these labels.
 fn selects(objects: &[Value], wanted: &Value) -> bool {
     let wanted = labels(wanted);
     let templates = objects.iter().map(|it| labels(&it["spec"]["template"]["metadata"]["labels"]));
@@ -133,8 +133,8 @@ fn selectors_select() {
                     let peers = ["ingress", "egress"].map(|rules| spec[rules].as_array().into_iter().flatten());
                     let peers = peers.into_iter().flatten().flat_map(|rule| [&rule["from"], &rule["to"]]);
                     let peers = peers.flat_map(|peers| peers.as_array().into_iter().flatten());
-                    // An empty one stands for all pods of the namespace.
-                    // Pods of other namespaces are not ours.
+                    // An empty selector means all pods of the namespace. Pods of other namespaces are not part of
+                    // the chart.
                     let peers = peers.filter(|peer| peer["namespaceSelector"].is_null());
                     let peers = peers.map(|peer| &peer["podSelector"]["matchLabels"]).filter(|it| !it.is_null());
                     std::iter::once(&spec["podSelector"]["matchLabels"]).chain(peers).collect()
@@ -154,10 +154,10 @@ fn selectors_select() {
 #[test]
 fn network_policies_cover_every_pod() {
     let Some(rendered) = rendered() else { return };
-    // Values that turn them off.
+    // Except for values that turn policies off.
     for (name, objects) in rendered.all().filter(|(name, _)| *name != "helm bare") {
         let all = || objects.iter().filter(|it| it["kind"] == "NetworkPolicy");
-        // Another policy that selects the same pods admits further peers.
+        // Another policy for the same pods admits further peers.
         let admits_only = |it: &&Value| it["spec"]["policyTypes"] == serde_json::json!(["Ingress"]);
         let policies = || all().filter(|it| !admits_only(it));
         for object in objects.iter().filter(|it| it["spec"]["template"].is_object()) {
@@ -196,7 +196,7 @@ fn ports_of_services_and_policies_are_those_of_containers() {
     }
 }
 
-/// Prometheus runs in another namespace, and so do controllers of an Ingress or a Gateway.
+/// Prometheus and the controllers of an Ingress or a Gateway run in other namespaces.
 #[test]
 fn policies_admit_prometheus_and_controllers() {
     let Some(rendered) = rendered() else { return };
@@ -228,7 +228,7 @@ fn policies_admit_prometheus_and_controllers() {
     }
 }
 
-/// Routes name existing Services, autoscalers existing workloads, which then set no number of replicas.
+/// Routes name existing Services. Autoscalers name existing workloads, which then set no number of replicas.
 #[test]
 fn routes_and_autoscalers_name_existing_objects() {
     let Some(rendered) = rendered() else { return };
@@ -262,7 +262,7 @@ fn routes_and_autoscalers_name_existing_objects() {
     assert_eq!(seen, 7, "three autoscalers, two Ingresses and two HTTPRoutes");
 }
 
-/// Fields of `scheduling` replace the chart's one by one, an empty list included.
+/// Fields of `scheduling` replace the chart's fields one by one, even if they are empty lists.
 #[test]
 fn workloads_have_scheduling_of_their_own() {
     let Some(rendered) = rendered() else { return };
@@ -288,7 +288,7 @@ fn value_names(value: &Value, prefix: &str, into: &mut BTreeSet<String>) {
     }
 }
 
-/// Names of all properties of a schema whose shared parts are in `definitions`.
+/// Names of all properties in a schema, whose shared parts are in `definitions`.
 fn property_names(whole: &Value, schema: &Value, prefix: &str, into: &mut BTreeSet<String>) {
     let schema = match schema["$ref"].as_str() {
         Some(place) => &whole["definitions"][place.trim_start_matches("#/definitions/")],
@@ -310,15 +310,14 @@ fn the_schema_of_values_has_every_value() {
     let (mut values, mut properties) = (BTreeSet::new(), BTreeSet::new());
     value_names(rendered.part("values"), "", &mut values);
     property_names(&schema, &schema, "", &mut properties);
-    // Helm passes `global` to every chart. Objects defined by Kubernetes have no properties of
-    // ours.
+    // Helm passes `global` to every chart. Objects that Kubernetes defines have no properties in this schema.
     properties.remove("global");
     let foreign = |name: &String| {
         let parts = ["resources.", "ecurityContext.", "podSelector", "namespaceSelector"];
         parts.iter().any(|part| name.contains(part))
     };
     values.retain(|name| !foreign(name));
-    // Empty by default.
+    // These values are empty by default.
     properties.retain(|name| !name.contains(".scheduling."));
     assert_eq!(values, properties);
 }
@@ -339,7 +338,7 @@ fn the_chart_has_the_version_of_the_program() {
     assert!(chart.contains(&format!("appVersion: \"{}\"\n", env!("CARGO_PKG_VERSION"))), "{chart}");
 }
 
-/// The chart's pods run the same commands as the bases' pods.
+/// The chart's pods run the same commands as the pods of the bases.
 #[test]
 fn chart_and_bases_start_the_same_commands() {
     let Some(rendered) = rendered() else { return };

@@ -5,23 +5,23 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 use vcr_tests::{client, ended, root};
 
-/// Everything that was rendered.
+/// All rendered objects.
 pub(crate) struct Rendered(Value);
 
 /// A container, and where it comes from.
 pub(crate) struct Container<'a> {
-    /// Names of the rendering and of the pod's owner, for errors.
+    /// Names of the rendering and of the pod's owner, for error messages.
     pub(crate) place: String,
     pub(crate) pod: &'a Value,
     pub(crate) value: &'a Value,
 }
 
-/// None, with a message, if the renderers have not been installed.
+/// Renders all objects. `None`, with a message, if the renderers are not installed.
 pub(crate) fn rendered() -> Option<Rendered> {
     script(&[])
 }
 
-/// The same, with the problems of objects and the chart's refusals.
+/// Like [`rendered`], with the problems in the objects and the inputs that the chart refuses.
 pub(crate) fn checked() -> Option<Rendered> {
     script(&["--check"])
 }
@@ -37,18 +37,18 @@ impl Rendered {
         &self.0[name]
     }
 
-    /// The objects by the name of their rendering.
+    /// The objects, by the name of their rendering.
     pub(crate) fn all(&self) -> impl Iterator<Item = (&str, &Vec<Value>)> {
         let all = self.0["rendered"].as_object().expect("renderings");
         all.iter().map(|(name, objects)| (name.as_str(), objects.as_array().expect("objects")))
     }
 
-    /// The objects of a rendering.
+    /// The objects of one rendering.
     pub(crate) fn of(&self, name: &str) -> &Vec<Value> {
         self.0["rendered"][name].as_array().unwrap_or_else(|| panic!("`{name}` was rendered"))
     }
 
-    /// All containers, sidecars included.
+    /// All containers, including sidecars.
     pub(crate) fn containers(&self) -> Vec<Container<'_>> {
         self.all().flat_map(|(name, objects)| containers(name, objects)).collect()
     }
@@ -70,7 +70,7 @@ pub(crate) fn containers<'a>(name: &str, objects: &'a [Value]) -> Vec<Container<
 }
 
 impl Container<'_> {
-    /// Whether it is one of ours.
+    /// Whether the container runs vcr.
     pub(crate) fn is_vcr(&self) -> bool {
         let image = text(&self.value["image"]);
         let name = image.rsplit('/').next().unwrap_or(image);
@@ -82,7 +82,7 @@ impl Container<'_> {
         args.map(|arg| text(arg).to_owned()).collect()
     }
 
-    /// Names of the variables that it sets.
+    /// Names of the environment variables that the container sets.
     pub(crate) fn variables(&self) -> Vec<&str> {
         let env = self.value["env"].as_array().into_iter().flatten();
         env.map(|variable| text(&variable["name"])).collect()

@@ -5,7 +5,7 @@ use vcr_tests::{Folder, Frontend, FrontendOptions, Play, Record, Serve, capture,
 
 use crate::rendered::{containers, rendered};
 
-/// The arguments of a container after its command, except those with these prefixes.
+/// The arguments after a container's command, except those with the prefixes `without`.
 fn options(objects: &[Value], container: &str, command: &str, without: &[&str]) -> Vec<String> {
     let all = containers("", objects);
     let of = |it: &&crate::rendered::Container<'_>| it.value["name"] == container && it.args()[0] == command;

@@ -1,20 +1,20 @@
-//! Where commands stand, and how they are distinguished from the text around them.
+//! Finds documented commands, and distinguishes them from the text around them.
 
 use std::fs;
 use std::process::Command;
 
 use vcr_tests::{Said, root, vcr};
 
-/// A command line, and where it stands.
+/// A documented command line.
 #[derive(Clone, Debug)]
 pub(crate) struct Documented {
-    /// A file, or the command whose help has it.
+    /// The file, or the command whose help has the line.
     pub(crate) place: String,
-    /// As a shell takes it.
+    /// The line for a shell.
     pub(crate) line: String,
 }
 
-/// First words of command lines, other than comments.
+/// How command lines begin; other lines are comments or continuations.
 const PROGRAMS: [&str; 9] =
     ["vcr ", "cargo ", "curl ", "vllm ", "vllm-rs ", "tests/", "target/", "python3 ", "PYTHONPATH="];
 
@@ -38,7 +38,7 @@ pub(crate) fn all() -> Vec<Documented> {
     found
 }
 
-/// README and every page of `docs`, by their paths in the repository.
+/// The README and every page of `docs`, as paths in the repository.
 pub(crate) fn pages() -> Vec<String> {
     let mut pages = vec!["README.md".to_owned()];
     let mut folders = vec!["docs".to_owned()];
@@ -57,7 +57,7 @@ pub(crate) fn pages() -> Vec<String> {
     pages
 }
 
-/// Whole command lines of the blocks that are marked as `bash`.
+/// The complete command lines in blocks marked as `bash`.
 fn of_markdown(text: &str) -> Vec<String> {
     let blocks = text.split("\n```bash\n").skip(1).map(|rest| rest.split("\n```").next().unwrap_or_default());
     let mut lines = Vec::new();
@@ -70,7 +70,7 @@ fn of_markdown(text: &str) -> Vec<String> {
                 None => format!("{whole}\n{line}"),
             };
             if !whole.ends_with('\\') && whole.matches('\'').count().is_multiple_of(2) {
-                // From a checkout, `vcr` is run by cargo.
+                // In a checkout, cargo runs `vcr`.
                 lines.push(whole.replace("cargo run --release -- ", "vcr "));
                 whole.clear();
             }
@@ -86,7 +86,7 @@ fn help(command: &[String]) -> String {
     Said::of(&mut program).ended(0).stdout
 }
 
-/// Names in the section of commands.
+/// Names in the help's section of commands.
 fn subcommands(help: &str) -> Vec<String> {
     let Some((_, section)) = help.split_once("\nCommands:\n") else { return Vec::new() };
     let rows = section.lines().take_while(|line| !line.is_empty()).filter(|line| !line.starts_with("   "));
@@ -94,8 +94,8 @@ fn subcommands(help: &str) -> Vec<String> {
     names.filter(|name| *name != "help").map(str::to_owned).collect()
 }
 
-/// Whole command lines of the section of examples. The help is wrapped, so a line that begins with
-/// no program continues the line before.
+/// The complete command lines in the help's examples. The help is wrapped, so a line that begins with no program
+/// continues the previous line.
 fn examples(help: &str) -> Vec<String> {
     let Some((_, section)) = help.split_once("Examples:\n") else { return Vec::new() };
     let mut lines: Vec<String> = Vec::new();

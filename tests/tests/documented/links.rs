@@ -1,4 +1,4 @@
-//! Links of the pages lead to files and headings that exist.
+//! Links in the pages lead to existing files and headings.
 
 use std::fs;
 use std::path::Path;

@@ -1,10 +1,9 @@
-//! Every command of README, `docs` and the examples of `--help` is run for real.
+//! Runs every command in the README, `docs` and the examples of `--help`.
 //!
-//! A command runs in a folder of its own with the inputs that it names, made by [`pantry`], and
-//! must end with exit code 0. [`SPECIAL`] lists those that end otherwise, serve until they are
-//! stopped, or need something a test does not have; these must at least parse. So a new example
-//! that names new inputs must be covered here. Blocks of other languages are in [`snippets`];
-//! Python's are run by `python/tests/test_docs.py`.
+//! Each command runs in a folder of its own, with the inputs that it names, which [`pantry`] makes. It must end
+//! with exit code 0. [`SPECIAL`] lists commands that end otherwise, that serve until they are stopped, or that need
+//! something a test does not have; the latter must at least parse. So a new example with new inputs must be added
+//! here. [`snippets`] tests blocks in other languages; `python/tests/test_docs.py` runs blocks in Python.
 
 mod extract;
 mod links;
@@ -18,21 +17,20 @@ use extract::Documented;
 use pantry::Pantry;
 use vcr_tests::{Said, root, shipped_guest};
 
-/// Expected result of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum How {
-    /// It ends with this code.
+    /// The command ends with this code.
     Ends(i32),
-    /// It fails with code 2 because something is missing, and prints this; its arguments are valid.
+    /// The command fails with code 2 and this message because something is missing; its arguments are valid.
     Lacks(&'static str),
-    /// It serves until it gets a signal.
+    /// The command serves until it gets a signal.
     Serves,
-    /// Only its arguments are checked.
+    /// Only the arguments are checked.
     Parses,
 }
 
-/// Commands that contain a text, the expected result, and the reason. The first matching row
-/// applies; without one, a command must end with code 0.
+/// A text in the command, the expected result, and the reason. The first matching row applies. A command without a
+/// row must end with code 0.
 const SPECIAL: &[(&str, How, &str)] = &[
     ("--kv-transfer nixl", How::Lacks("NIXL is not installed"), "the library is the reader's own; `play` has one"),
     ("kv-bench --listen", How::Parses, "it waits for another host"),
@@ -70,14 +68,14 @@ const SPECIAL: &[(&str, How, &str)] = &[
     ("prompts.parquet", How::Parses, "the tests have nothing that writes Parquet files of prompts"),
 ];
 
-/// The command that runs the tests is not run by them.
+/// The tests do not run the command that runs the tests.
 const TEST_COMMAND: &str = "tests/run.sh";
 
 fn how(line: &str) -> How {
     SPECIAL.iter().find(|(text, _, _)| line.contains(text)).map_or(How::Ends(0), |(_, how, _)| *how)
 }
 
-/// Commands whose place has this prefix: those that serve, or the others.
+/// Commands at places with this prefix: those that serve if `serve`, otherwise the others.
 fn commands(place: &str, serve: bool) -> Vec<Documented> {
     let all = extract::all().into_iter().filter(|command| !command.line.contains(TEST_COMMAND));
     let mut found: Vec<Documented> = all
@@ -88,9 +86,9 @@ fn commands(place: &str, serve: bool) -> Vec<Documented> {
     found
 }
 
-/// Runs all commands that end, and reports every failure.
+/// Runs all commands that do not serve, and reports every failure.
 fn all_end(place: &str) {
-    // Most examples are about shipped guests.
+    // Most examples need shipped guests.
     let Some(_) = shipped_guest("roofline") else { return };
     let pantry = Pantry::new();
     let commands = commands(place, false);
@@ -99,7 +97,7 @@ fn all_end(place: &str) {
     assert!(problems.is_empty(), "{}", problems.join("\n\n"));
 }
 
-/// Runs a command; the error describes the problem.
+/// Runs a command. The error describes the problem.
 fn tried(pantry: &Pantry, command: &Documented) -> Result<(), String> {
     let how = how(&command.line);
     let line = match how {
@@ -127,11 +125,11 @@ fn tried(pantry: &Pantry, command: &Documented) -> Result<(), String> {
     Err(format!("{place}: `{line}` should be {how:?}, but ended with {code}:\n{}\n{}", said.stdout, said.stderr))
 }
 
-/// A shell that runs a line with our `vcr` on the path.
+/// A shell that runs a line, with the tested `vcr` on the path.
 fn shell(line: &str, folder: &pantry::Scratch) -> Command {
     let mut command = Command::new("bash");
     command.args(["-o", "pipefail", "-c", line]).current_dir(folder.path());
-    // Some machines have the package that most do not.
+    // Some machines have the package of operator tables, but most do not.
     command.env_remove("VCR_TABLES");
     if line.contains("--kv-transfer nixl") {
         command.env("NIXL_LIBRARY", "").env("VIRTUAL_ENV", folder.path());
@@ -139,11 +137,11 @@ fn shell(line: &str, folder: &pantry::Scratch) -> Command {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = [folder.programs().to_owned()].into_iter().chain(std::env::split_paths(&path));
     command.env("PATH", std::env::join_paths(folders).expect("a path of folders"));
-    // Only commands that write there get another home: cargo has its own in the real one.
+    // Change the home only for commands that write there, because cargo needs the real one.
     if line.contains("~/") {
         command.env("HOME", folder.path().join(pantry::HOME));
     }
-    // Readers' projects share their build folder; shipped guests have their own.
+    // Guests of readers share a build folder; shipped guests have their own.
     if line.contains("guest build my-") || line.contains("--emit-wasm") {
         command.env("CARGO_TARGET_DIR", vcr_tests::guests_target());
     }
@@ -165,7 +163,7 @@ fn examples_of_the_help_end_well() {
     all_end("vcr ");
 }
 
-/// One after another: some name ports.
+/// One test for all these commands, because some name the same ports.
 #[test]
 fn commands_that_serve_serve_and_stop_at_a_signal() {
     let Some(_) = shipped_guest("roofline") else { return };
@@ -190,7 +188,6 @@ fn every_special_case_is_one() {
     }
 }
 
-/// The README shows a scenario and its output.
 #[test]
 fn the_run_that_the_readme_shows_is_what_a_run_says() {
     let readme = std::fs::read_to_string(root().join("README.md")).expect("there is a README");
@@ -201,7 +198,7 @@ fn the_run_that_the_readme_shows_is_what_a_run_says() {
     let output: Vec<&str> = said.stdout.lines().map(str::trim).collect();
     let is_the_same_everywhere =
         |line: &&str| !line.is_empty() && !line.ends_with("...") && !line.contains("of virtual time in");
-    // The claim before it is wrapped to the width of the terminal.
+    // The README's claim is wrapped to the width of the terminal, so begin after it.
     let results = shown.lines().map(str::trim).skip_while(|line| *line != "ASSERTIONS").filter(is_the_same_everywhere);
     assert!(results.clone().count() > 15, "the scan misses the run of the README");
     for line in results {
@@ -211,7 +208,7 @@ fn the_run_that_the_readme_shows_is_what_a_run_says() {
     assert!(readme.contains(scenario.trim()), "README does not show docs/tutorials/first.rhai");
 }
 
-/// Code blocks of a page, in order: language and text.
+/// The code blocks of a page, in order, as language and text.
 fn blocks(page: &str) -> Vec<(String, String)> {
     let text = std::fs::read_to_string(root().join(page)).expect("the page is there");
     let mut blocks = Vec::new();
@@ -220,7 +217,7 @@ fn blocks(page: &str) -> Vec<(String, String)> {
         let (language, block) = block.split_once('\n').expect("a block has lines");
         let (block, after) = block.split_once("```").expect("a block ends");
         blocks.push((language.to_owned(), block.to_owned()));
-        // The next fence is found by the line break before it.
+        // The search for the next fence needs this line break.
         rest = after;
     }
     blocks
@@ -252,8 +249,8 @@ const COMPARED: [&str; 7] = [
     "tutorials/size-a-cluster.md",
 ];
 
-/// Outputs in tutorials that do not depend on the machine: a block of text after one of
-/// commands is part of their standard output.
+/// Outputs in tutorials that do not depend on the machine: a block of text after a block of commands is part of the
+/// commands' standard output.
 #[test]
 fn tutorials_show_what_their_commands_print() {
     let Some(_) = shipped_guest("roofline") else { return };
@@ -282,7 +279,7 @@ fn tutorials_show_what_their_commands_print() {
     assert!(compared > 60, "only {compared} lines were compared");
 }
 
-/// The tutorial's commands as one script, on ports that are free.
+/// The tutorial's commands as one script, with free ports.
 #[test]
 fn the_fake_server_of_the_tutorial_answers_and_fails_as_it_says() {
     let page = blocks("docs/tutorials/fake-vllm.md");

@@ -8,36 +8,35 @@ use std::process::Command;
 use serde_json::{Value, json};
 use vcr_tests::{Folder, Said, built_guest, byte_tokenizer, component, root, self_signed, shipped_guest, vcr};
 
-/// Options behind which a name is one of an output.
+/// Options that are followed by the name of an output.
 const OUTPUTS: [&str; 9] =
     ["-o", "--output", "--out", "--path", ">", "--report-json", "--report-jsonl", "--sweep-out", "--playback-report"];
 
-/// The user's home, for commands that write there. The folders around it mirror the repository.
+/// The user's home, for commands that write there.
 pub(crate) const HOME: &str = "home";
 
 /// Folders of the repository that commands name.
 const OF_THE_REPOSITORY: [&str; 4] = ["scenarios", "guests", "tests", "docs"];
 
-/// Guests of the reader, which the documents build, and shipped ones that take the same
-/// configs.
+/// Guests of readers, which the pages build, and shipped guests that accept the same configs.
 const OWN_GUESTS: [(&str, &str); 3] = [
     ("my-router.wasm", "prefix-affinity"),
     ("shortest.wasm", "prefix-affinity"),
     ("brief.wasm", "shortest-prompt-first"),
 ];
 
-/// A line whose own guests are in its working folder, while `guests` is the repository's.
+/// A line in which readers' guests are in the working folder, because `guests` is the repository's folder.
 pub(crate) fn with_own_guests(line: &str) -> String {
     OWN_GUESTS.iter().fold(line.to_owned(), |line, (name, _)| line.replace(&format!("guests/dist/{name}"), name))
 }
 
-/// All inputs, under the names that the documents use.
+/// All inputs, with the names that the pages use.
 pub(crate) struct Pantry {
     folder: Folder,
     programs: Folder,
 }
 
-/// A folder that one command runs in.
+/// The folder in which one command runs.
 pub(crate) struct Scratch<'a> {
     folder: Folder,
     programs: &'a Path,
@@ -48,7 +47,7 @@ impl Scratch<'_> {
         self.folder.path()
     }
 
-    /// The folder that has `vcr`.
+    /// The folder with the `vcr` binary.
     pub(crate) fn programs(&self) -> &Path {
         self.programs
     }
@@ -72,13 +71,13 @@ impl Pantry {
         pantry
     }
 
-    /// A fresh folder with the inputs that a command names.
+    /// A new folder with the inputs that a command names.
     pub(crate) fn folder_for(&self, line: &str) -> Scratch<'_> {
         let folder = Folder::new();
         for name in OF_THE_REPOSITORY {
             symlink(root().join(name), folder.path().join(name)).expect("the folder is writable");
         }
-        // Places in the user's home.
+        // Folders in the user's home.
         for place in [".local/share/bash-completion/completions", ".zfunc", ".config/fish/completions"] {
             fs::create_dir_all(folder.path().join(HOME).join(place)).expect("the folder is writable");
         }
@@ -140,7 +139,7 @@ impl Pantry {
         self.copy("capture.jsonl", "after.jsonl");
     }
 
-    /// An engine's certificate, which is its own authority.
+    /// An engine's self-signed certificate.
     fn add_certificates(&self) {
         let engine = self_signed(self.folder.path(), "127.0.0.1", "engine");
         let authority = self.folder.path().join("authority.pem");
@@ -153,7 +152,7 @@ impl Pantry {
         fs::copy(config, self.folder.path().join("config.json")).expect("the folder is writable");
     }
 
-    /// A question of a plan, and its answer.
+    /// The inputs of a plan, and its answer.
     fn add_plan(&self) {
         let load = "rate: 20\nrequests: 200\nprompt_tokens: 800\noutput_tokens: 100\n";
         let space = "space: {tensor_parallel: [1, 2], max_num_seqs: [64], prefill_decode: []}\n";
@@ -162,7 +161,7 @@ impl Pantry {
         let _ = self.vcr(&["plan", "plan.yaml", "--quiet", "--out", "plan"]);
     }
 
-    /// The shards of a sweep, in the folder and in one of their own.
+    /// The shards of a sweep, both in the folder and in a separate folder.
     fn add_shards(&self) {
         let scenario = root().join("scenarios/failure_drill.rhai");
         for shard in ["0/2", "1/2"] {
@@ -174,7 +173,7 @@ impl Pantry {
         }
     }
 
-    /// Files of other tools, and a run's output.
+    /// Files of other tools, and the output of a run.
     fn add_reports(&self) {
         let request = json!({"request_id": "a", "prompt_tokens": 5, "output_tokens": 3, "time_to_first_token_ms": 1.5,
             "inter_token_latency_ms": 2, "request_start_time": 1_700_000_001.25, "request_latency": 0.5});
@@ -197,7 +196,7 @@ impl Pantry {
         let _ = self.vcr(&["pack", scenario.to_str().expect("a path in UTF-8"), "--quiet", "-o", "bug.vcr"]);
     }
 
-    /// Requests of two loads as if they were measured, and a model of one of them.
+    /// Requests of two loads in the form of measurements, and a model that is fitted to one of them.
     fn add_measurements(&self) {
         let scenario = r#"let e = engine(#{ num_gpu_blocks: 27_000 });
 let gpu = trained_physics(#{ coefficients: "blis.json", model: "llama-3.1-8b", gpu: "h100-sxm" });
@@ -233,14 +232,14 @@ run(#{ workloads: [w], cluster: cluster(#{ engines: pool(#{ engine: e, latency: 
         let folder = self.folder.path();
         fs::copy(folder.join("measured/steps.jsonl"), folder.join("steps.jsonl")).expect("it was written");
         let _ = self.vcr(&["inspect", "convert", "requests.csv", "-o", "recorded.jsonl.zst"]);
-        // The reader's own, with any model.
+        // A scenario of the reader's own, with any model.
         fs::copy(root().join("docs/tutorials/first.rhai"), self.folder.path().join("capacity.rhai"))
             .expect("the folder is writable");
         self.folder.write("gates.toml", "[gates]\n\"itl mean\" = \"< 40%\"\n");
         let _ = self.vcr(&["fit", "requests.csv", "--engine", "num_gpu_blocks: 27_000", "-o", "model.json"]);
     }
 
-    /// Observations of two systems that differ by noise, and sources of such.
+    /// Observations of two systems that differ only by noise, and files from which observations can be made.
     fn add_observations(&self) {
         for (name, shift) in [("stable.jsonl", 0_u64), ("canary.jsonl", 17)] {
             let line = |index: u64| {
@@ -290,7 +289,7 @@ run(#{ workloads: [w], cluster: cluster(#{ engines: pool(#{ engine: e, latency: 
         fs::create_dir_all(&dist).expect("the folder is writable");
         fs::copy(policy, dist.join("my-policy.wasm")).expect("the folder is writable");
         let project = self.folder.path().join("my-model");
-        // Where there is no compiler, nothing that needs it can be tried.
+        // Without a compiler, commands that need the guest cannot be tested.
         let _ = built_guest(&project, &project.join("dist"));
     }
 }

@@ -1,4 +1,4 @@
-//! Commands that serve, between a frontend of our own and engines.
+//! Commands that serve, tested with a frontend of this repository and engines.
 
 use std::fs::File;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -12,10 +12,10 @@ use vcr_wire::{DataAddress, FrontendConfig, FrontendListener, Transport};
 use crate::pantry::{Pantry, Scratch, with_own_guests};
 use crate::shell;
 
-/// Long enough for a machine that is busy with something else.
+/// Long enough even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Ports that examples name. Each gets one that is free.
+/// Ports in examples, each of which is replaced by a free port.
 const PORTS: [&str; 4] = [":9090", ":9091", ":5557", ":29560"];
 
 /// Starts a command, waits until its engines are ready, and stops it by a signal.
@@ -47,7 +47,7 @@ pub(crate) fn served(pantry: &Pantry, line: &str) -> Result<(), String> {
     } else {
         processes.push(start(&option(&line, "--handshake-address", &frontend), &folder, "play"));
     }
-    // A command that cannot serve ends, so the test need not wait.
+    // If the command ends, the test need not wait for engines.
     let (sender, accepted) = mpsc::channel();
     thread::spawn(move || sender.send(listener.accept(PATIENCE).map_err(|error| error.to_string())));
     let link = loop {
@@ -66,7 +66,7 @@ pub(crate) fn served(pantry: &Pantry, line: &str) -> Result<(), String> {
     ended.into_iter().collect()
 }
 
-/// The line with an option's value set or replaced.
+/// The line, in which an option's value is set or replaced.
 fn option(line: &str, name: &str, value: &str) -> String {
     match line.split_once(&format!("{name} ")) {
         Some((before, rest)) => {
@@ -94,7 +94,7 @@ impl Process {
         self.child.try_wait().expect("a process has a status")
     }
 
-    /// Stops it as a user does.
+    /// Stops the command like a user.
     fn stopped(mut self, folder: &Scratch) -> Result<(), String> {
         let mut status = self.status();
         if status.is_none() {

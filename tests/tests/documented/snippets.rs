@@ -1,5 +1,5 @@
-//! Blocks of the pages in other languages than the shell's: scenarios and parts of them are
-//! executed, files are given to the command that reads them, and outputs are compared.
+//! Blocks in other languages than the shell's. Scenarios and parts of scenarios are run, files are given to the
+//! command that reads them, and outputs are compared.
 
 use std::fs;
 
@@ -12,13 +12,13 @@ use crate::shell;
 
 /// A block of code.
 struct Block {
-    /// The page and the line of its fence.
+    /// The page, and the line of the block's fence.
     place: String,
     language: String,
     text: String,
 }
 
-/// All blocks of all pages, without the indentation of the list that they may be part of.
+/// All blocks of all pages. The indentation of a list around a block is removed.
 fn blocks() -> Vec<Block> {
     let mut found = Vec::new();
     for page in pages() {
@@ -35,7 +35,7 @@ fn blocks() -> Vec<Block> {
     found
 }
 
-/// Names that parts of scenarios have from the text around them.
+/// Definitions of names that parts of scenarios use without defining them.
 const BEFORE: &str = r#"let model = polynomial(#{});
 let mine = cluster(#{ prefill: pool(#{ latency: model }), decode: pool(#{ engines: 2, latency: model }) });
 let chat = poisson(#{ name: "chat", rate: "5/s", duration: "5s", prompt_tokens: 300, output_tokens: 20,
@@ -48,15 +48,15 @@ let a = 1;
 let b = 2;
 "#;
 
-/// The same with a model whose coefficients can be drawn.
+/// The same definitions, with a model whose coefficients can be drawn.
 const DRAWN: &str = r#"let model = fitted(#{ path: "model.json" });
 let c = cluster(#{ engines: pool(#{ latency: model }) });
 let chat = poisson(#{ rate: "5/s", duration: "5s", prompt_tokens: 300, output_tokens: 20 });
 let result = run(#{ cluster: c, workloads: [chat] });
 "#;
 
-/// Guests of the reader, which no test has with the configs of these blocks. Where the guest is the
-/// only thing that a block lacks, all of it was read.
+/// Guests of readers, which no test has with the configs in these blocks. If only the guest is missing, the rest of
+/// the block is valid.
 const OWN_GUESTS: [&str; 9] = [
     "my-policy.wasm",
     "my-prices.wasm",
@@ -69,7 +69,7 @@ const OWN_GUESTS: [&str; 9] = [
     "curious.wasm",
 ];
 
-/// Ends the statements of a part that the page shows one below the other.
+/// Adds missing semicolons to statements that a page shows one below the other.
 fn terminated(code: &str) -> String {
     let mut depth = 0_i32;
     let mut terminated = String::new();
@@ -92,7 +92,7 @@ fn terminated(code: &str) -> String {
     terminated
 }
 
-/// A whole scenario for a block, and the options that it needs.
+/// The complete scenario for a block, and the options that it needs.
 fn scenario(code: &str) -> (String, &'static [&'static str]) {
     let is_option = code.starts_with("latency:") || code.starts_with("failures:");
     let model = if code.starts_with("failures:") { "latency: model, " } else { "" };
@@ -104,10 +104,10 @@ fn scenario(code: &str) -> (String, &'static [&'static str]) {
     }
 }
 
-/// Executes a block; the error describes the problem.
+/// Runs a block. The error describes the problem.
 fn executed(pantry: &Pantry, block: &Block) -> Result<(), String> {
     let (script, options) = scenario(&block.text);
-    // Scenarios are in a folder beside the guests' folder.
+    // The pages' scenarios are in a folder beside the guests' folder.
     let script = script.replace("\"../guests/", "\"guests/");
     let folder = pantry.folder_for(&script);
     fs::write(folder.path().join("snippet.rhai"), &script).expect("the folder is writable");
@@ -126,7 +126,7 @@ fn scenarios_and_their_parts_are_executed() {
     }
     let pantry = Pantry::new();
     let all = blocks();
-    // One has a digest that is cut off.
+    // Except for a block with a digest that is cut off.
     let scenarios: Vec<_> = all.iter().filter(|it| it.language == "rhai" && !it.text.contains("...")).collect();
     assert!(scenarios.len() > 30, "only {} blocks were found", scenarios.len());
     let problems: Vec<_> = scenarios.iter().filter_map(|block| executed(&pantry, block).err()).collect();
@@ -143,14 +143,14 @@ fn statements_are_ended_where_they_are_not() {
     assert_eq!(terminated(code), expected);
 }
 
-/// Commands with the output that blocks show, each after a dollar sign.
+/// Outputs in blocks in which each command follows a dollar sign.
 #[test]
 fn outputs_behind_commands_are_what_they_print() {
     let Some(_) = shipped_guest("roofline") else { return };
     let pantry = Pantry::new();
     let (mut compared, mut problems) = (0, Vec::new());
     for block in blocks().into_iter().filter(|block| block.language == "console") {
-        // Live engines, a recording that is wrong and one of a reader's own engine are not here.
+        // Skip blocks with live engines, a wrong recording, or a recording of a reader's engine.
         if ["$ curl", "conform copy", "conform captures/mine"].iter().any(|it| block.text.contains(it)) {
             continue;
         }
@@ -181,19 +181,19 @@ fn outputs_behind_commands_are_what_they_print() {
     assert!(compared > 25, "only {compared} lines were compared");
 }
 
-/// Use of the file that a block is.
+/// How a block that is a file is tested.
 enum Use {
     /// The command ends with one of these codes.
     Ends(&'static str, &'static [i32]),
-    /// The command prints JSON that has all of it.
+    /// The command prints JSON that includes the whole block.
     Printed(&'static str),
-    /// A server starts with it.
+    /// A server starts with the file.
     Serves(&'static str),
-    /// Nothing here, for this reason.
+    /// Not tested, for this reason.
     No(&'static str),
 }
 
-/// Blocks that are files or parts of them, by their page and a text in them; the file's name; its use.
+/// Blocks that are files or parts of files: page, a text in the block, name of the file, and how it is tested.
 const FILES: &[(&str, &str, &str, Use)] = &[
     ("reference/ticks.md", "total_kv_pages", "own.json", Use::Ends("vcr replay own.json --engine ticks", &[0])),
     ("reference/traces.md", "play-1", "own.jsonl", Use::Ends("vcr replay own.jsonl", &[0])),
@@ -217,7 +217,7 @@ const FILES: &[(&str, &str, &str, Use)] = &[
         "reference/gate.md",
         "policy = 1",
         "own.toml",
-        // With so few requests it decides to hold.
+        // With so few requests, the gate holds.
         Use::Ends("vcr gate --policy own.toml --baseline stable.jsonl --candidate canary.jsonl", &[10]),
     ),
     (
@@ -276,7 +276,7 @@ fn used(pantry: &Pantry, block: &Block) -> Result<(), String> {
         }
         Use::Serves(option) => {
             fs::write(&path, &block.text).expect("the folder is writable");
-            // Panics with the server's log when it does not serve.
+            // Panics with the server's log if the server does not serve.
             let server = Running::start(&["serve", "--port", "0", option, path.to_str().expect("a path in UTF-8")]);
             let _ = server.wait_for("on http://");
             Ok(())
@@ -284,7 +284,7 @@ fn used(pantry: &Pantry, block: &Block) -> Result<(), String> {
     }
 }
 
-/// Whether a document has all that another one shows.
+/// Whether a document includes everything in another one.
 fn is_part(shown: &Value, whole: &Value) -> bool {
     match (shown, whole) {
         (Value::Object(shown), Value::Object(whole)) => {

@@ -1,9 +1,9 @@
-//! Plays of agents: Weka corpora as Dynamo reads them, and profiles in lanes.
+//! Recordings of agents: Weka corpora as Dynamo reads them, and profiles in lanes.
 
 use serde_json::Value;
 use vcr_tests::{Folder, Said};
 
-/// A play with a subagent, and a branch of its conversation meanwhile.
+/// A recording with a subagent, and a branch of the conversation in the meantime.
 const PLAY: &str = r#"{"id":"fix-a-bug","models":["m"],"block_size":16,"hash_id_scope":"local","requests":[
   {"type":"s","t":0.0,"model":"m","in":48,"out":20,"api_time":1.5,"hash_ids":[1,2,3]},
   {"type":"subagent","t":1.6,"agent_id":"look","subagent_type":"search","status":"completed","duration_ms":2400,"requests":[
@@ -12,7 +12,7 @@ const PLAY: &str = r#"{"id":"fix-a-bug","models":["m"],"block_size":16,"hash_id_
   {"type":"s","t":2.0,"model":"m","in":50,"out":12,"api_time":0.7,"hash_ids":[1,2,5]},
   {"type":"n","t":4.5,"model":"m","in":80,"out":12,"api_time":1.0,"hash_ids":[1,2,3,4,6]}]}"#;
 
-/// The rows that aisimulate-core 0.13.0, Dynamo 1.6.1's replay, makes of it; names are shortened.
+/// The rows that aisimulate-core 0.13.0, the replay of Dynamo 1.6.1, makes of the recording; IDs are shortened.
 const ROWS: &str = r#"{"schema":"dynamo.agentic_mooncake","version":2,"block_size":16,"hash_id_scope":"local"}
 {"request_id":"0","play_id":"p","session_id":"root","input_length":48,"output_length":20,"hash_ids":[1,2,3],"not_before_ms":0.0,"recorded_api_time_ms":1500.0}
 {"request_id":"1:0","play_id":"p","session_id":"look","input_length":40,"output_length":9,"hash_ids":[1,7,100],"not_before_ms":1700.0,"recorded_api_time_ms":500.0,"dependencies":[{"request_id":"0","trigger":"completion","delay_ms":200.0,"relation":"spawn"}]}
@@ -22,7 +22,7 @@ const ROWS: &str = r#"{"schema":"dynamo.agentic_mooncake","version":2,"block_siz
 
 const ENGINE: [&str; 2] = ["--extra-engine-args", r#"{"block_size": 16}"#];
 
-/// Requests of a replay by time, without their names.
+/// Requests of a replay, by time and without their IDs.
 fn requests(folder: &Folder, trace: &str, args: &[&str]) -> Vec<String> {
     let rows = ["--report-jsonl", "rows.jsonl", "--force", "--quiet"];
     _ = folder.vcr(&[&["replay", trace], args, &rows[..], &ENGINE[..]].concat()).ended(0);
@@ -52,7 +52,7 @@ fn a_corpus_replays_as_the_rows_that_dynamo_makes_of_it() {
     folder.write("rows-of-dynamo.jsonl", ROWS);
     let expected = requests(&folder, "rows-of-dynamo.jsonl", &[]);
     assert_eq!(expected.len(), 5);
-    // As a folder or a file, found by its first lines or named, on lines of its own or on one.
+    // As a folder or a file, with a detected or named format, on several lines or one.
     for (trace, args) in [("agents", &[][..]), ("agents/one.json", &[]), ("agents", &["--trace-format", "weka"])] {
         assert_eq!(requests(&folder, trace, args), expected, "{trace}");
     }
@@ -90,7 +90,7 @@ fn a_profile_is_the_same_on_any_number_of_threads_and_leaves_out_its_warm_up() {
     let counts = &json["vcr"]["profile"];
     assert!(counts["warmup_requests"].as_u64().is_some_and(|requests| requests >= 6), "{counts}");
     assert!(counts["plays_started"].as_u64().is_some_and(|plays| plays > 3), "{counts}");
-    // The last requests end with the grace, and the duration does not count the warm-up.
+    // The last requests end after the grace period, and the duration excludes the warm-up.
     let duration_ms = json["summary"]["duration_ms"].as_f64().expect("a number");
     assert!((20_000.0..=31_000.0).contains(&duration_ms), "{duration_ms}");
     let shown = folder.vcr(&[&["replay", "agents"], &profile[..], &ENGINE[..]].concat()).ended(0).stdout;

@@ -1,9 +1,9 @@
-//! Prompts that go from prefill to decode workers. The numbers were printed by `aisimulate-core`
-//! 0.13.0, the crate of 1.6.1's replay.
+//! Prompts that go from prefill to decode workers. `aisimulate-core` 0.13.0, the crate of 1.6.1's replay, has
+//! printed the expected numbers.
 
 use crate::{replay, trace};
 
-/// Checks keys of the summary of prefill and decode workers with these engine arguments, under 1.6.
+/// Checks keys in the 1.6 summary of prefill and decode workers with these engine arguments.
 #[track_caller]
 fn check(rows: &[String], engine: &str, [prefill_workers, decode_workers]: [&str; 2], expected: &[(&str, &str)]) {
     let rows: Vec<&str> = rows.iter().map(String::as_str).collect();
@@ -26,8 +26,8 @@ fn row(at_ms: u32, input: u32, output: u32, ids: impl IntoIterator<Item = u32>) 
     format!(r#"{{{times}, "hash_ids": {ids:?}}}"#)
 }
 
-/// Two prompts get blocks at once, and the second, which is shorter, has its KV first: while there is
-/// one running slot, the first takes it.
+/// Two prompts get blocks at the same time. The second one is shorter, so its KV arrives first, but the first one
+/// takes the only running slot.
 #[test]
 fn prompts_are_admitted_in_the_order_in_which_they_came_to_the_decode_worker() {
     let engine = r#""num_gpu_blocks": 64, "max_num_seqs": 2, "max_num_batched_tokens": 512,
@@ -44,7 +44,8 @@ fn prompts_are_admitted_in_the_order_in_which_they_came_to_the_decode_worker() {
     check(&rows, engine, ["1", "1"], &expected);
 }
 
-/// The decode worker preempts the later of two prompts, and finds 3,936 of its tokens when it is back.
+/// The decode worker preempts the later of two prompts. On its return, that prompt finds 3,936 of its tokens in the
+/// cache.
 #[test]
 fn what_a_preempted_request_finds_is_reuse() {
     let engine = r#""block_size": 16, "num_gpu_blocks": 512, "max_num_seqs": 8, "max_num_batched_tokens": 2048,
@@ -54,7 +55,7 @@ fn what_a_preempted_request_finds_is_reuse() {
     check(&rows, engine, ["1", "2"], &expected);
 }
 
-/// The second prompt begins as the first, and is admitted when that is computed and on its way.
+/// The second prompt begins like the first. It is admitted when the first is computed and in transit.
 #[test]
 fn sglang_reuses_a_prompt_once_the_decode_worker_has_it() {
     let engine = r#""backend": "sglang", "block_size": 64, "num_gpu_blocks": 4096, "max_num_seqs": 256,
@@ -64,9 +65,8 @@ fn sglang_reuses_a_prompt_once_the_decode_worker_has_it() {
     check(&rows, engine, ["1", "2"], &expected);
 }
 
-/// There are no blocks for the second prompt while the first is on its way. When that has arrived
-/// the second would fit, for it begins as the first; it is tried again only when the first has
-/// ended.
+/// There are no blocks for the second prompt while the first is in transit. After the first has arrived, the second
+/// would fit, because it begins like the first. But it is tried again only when the first has ended.
 #[test]
 fn a_prompt_is_tried_again_when_blocks_were_given_back() {
     let engine = r#""block_size": 32, "num_gpu_blocks": 195, "max_num_seqs": 2, "max_num_batched_tokens": 2048,
@@ -76,8 +76,8 @@ fn a_prompt_is_tried_again_when_blocks_were_given_back() {
     check(&rows, engine, ["1", "1"], &expected);
 }
 
-/// A decode worker that has nothing to compute, but a preempted request that waits behind them, takes blocks for two prompts
-/// at one instant.
+/// A decode worker that has nothing to compute, except a preempted request behind two prompts, takes blocks for
+/// both prompts at once.
 #[test]
 fn an_empty_pass_takes_blocks_for_the_next_prompt() {
     let engine = r#""block_size": 32, "num_gpu_blocks": 64, "max_num_seqs": 8, "max_num_batched_tokens": 2048,

@@ -1,8 +1,7 @@
-//! `vcr replay`: Dynamo's inputs, answered in its terms.
+//! `vcr replay` with Dynamo's inputs and outputs.
 //!
-//! The numbers were printed by `python -m dynamo.replay` 1.4.2 and by the native
-//! function of 1.6.1 for the same traces and arguments; each is met to its last
-//! digit under the preset of its version.
+//! `python -m dynamo.replay` 1.4.2 and the native function of 1.6.1 have printed the expected numbers for the same
+//! traces and arguments. With the preset of a version, each number agrees to the last digit.
 
 mod agents;
 mod handoffs;
@@ -18,7 +17,7 @@ mod whole_runs;
 
 use vcr_tests::{Folder, Said};
 
-/// The row of most cases: 1,000 tokens in, 4 out.
+/// The row in most cases: 1,000 tokens in, 4 out.
 const R: &str = r#"{"timestamp": 0, "input_length": 1000, "output_length": 4, "hash_ids": [1, 2]}"#;
 
 /// A trace of these rows, in a folder.
@@ -32,7 +31,7 @@ fn replay(folder: &Folder, args: &[&str]) -> Said {
     folder.vcr(&[&["replay", "trace.jsonl"], args].concat())
 }
 
-/// Checks keys of the flat report under both presets.
+/// Checks keys in the flat report with both presets.
 #[track_caller]
 fn check(rows: &[&str], args: &[&str], expected: &[(&str, &str, &str)]) {
     let folder = trace(rows);
@@ -76,12 +75,12 @@ fn engines_of_every_type() {
     check(&[R], &["--engine-type", "sglang"], &sglang);
     check(&[R], &["--extra-engine-args", r#"{"engine": {"backend": "sglang"}}"#], &sglang);
     check(&[R], &["--engine-type", "trtllm"], &trtllm);
-    // A request too large for SGLang's pool is rejected, and the rest runs.
+    // A request that is too large for SGLang's pool is rejected, and the others run.
     let long = r#"{"timestamp": 0, "input_length": 20000, "output_length": 4}"#.replace('}', &ids(40));
     check(&[R, &long], &["--engine-type", "sglang"], &[("completed_requests", "1", "1"), ("num_requests", "2", "2")]);
 }
 
-/// The end of a row with N hash ids of its own.
+/// The end of a row with `count` hash ids that no other row has.
 fn ids(count: u32) -> String {
     let ids: Vec<String> = (100..100 + count).map(|id| id.to_string()).collect();
     format!(r#", "hash_ids": [{}]}}"#, ids.join(","))
@@ -122,7 +121,7 @@ fn turns_of_a_session() {
     ];
     check(&[first, &second(r#""delay": 250"#)], &[], &expected);
     check(&[first, &second(r#""timestamp": 1300"#)], &[], &[("duration_ms", "403.376224", "391.755799")]);
-    // Arrivals are ignored in a closed loop, delays are not.
+    // A closed loop ignores arrivals but not delays.
     check(&[first, &second(r#""delay": 250"#)], &["--replay-concurrency", "1"], &expected);
     let faster = ["--replay-concurrency", "1", "--arrival-speedup-ratio", "2"];
     check(&[first, &second(r#""delay": 250"#)], &faster, &[("duration_ms", "228.376224", "216.755799")]);
@@ -167,7 +166,7 @@ fn prefill_and_decode_apart() {
     check(&[R], &apart(flat), &moved);
     let nested = r#"{"engine": {"worker_type": "prefill", "kv_transfer_bytes_per_token": 1000000, "kv_transfer_bandwidth": 64}}"#;
     check(&[R], &apart(nested), &moved);
-    // Two at once have a bandwidth each in Dynamo; on a shared link they wait for each other.
+    // In Dynamo, two concurrent transfers each have the full bandwidth; on a shared link, one waits for the other.
     let contention = |which: &'static str| [&apart(flat)[..], &["--kv-transfer-contention", which]].concat();
     let mean = |which| {
         let said = replay(&trace(&[R, &R.replace("1, 2", "3, 4")]), &[&contention(which)[..], &["--json"]].concat());
@@ -176,7 +175,7 @@ fn prefill_and_decode_apart() {
     assert!(mean("none") < mean("shared"));
 }
 
-/// Prompts that follow each other closely, some longer than others.
+/// Prompts that follow each other closely, some of them longer than others.
 const CROWD: [&str; 5] = [
     R,
     r#"{"timestamp": 10, "input_length": 1000, "output_length": 2, "hash_ids": [10, 11]}"#,
@@ -229,9 +228,8 @@ fn sglang_looks_long_prompts_up_as_its_version_does() {
     check(&[&hashes(0), &hashes(5000), short], &["--extra-engine-args", engine], &expected);
 }
 
-/// The decode worker has no room for the third prompt before the first two have ended, so it is
-/// computed only then. 1.4.2's prefill workers generate the outputs, too, which takes additional
-/// time.
+/// The decode worker has no room for the third prompt until the first two have ended, so that prompt is computed
+/// only then. The prefill workers of 1.4.2 also generate the outputs, which takes additional time.
 #[test]
 fn sglang_asks_for_room_before_a_prompt_is_computed() {
     let row = |at_ms: u32, input: u32, output: u32, ids: &str| {
@@ -253,8 +251,8 @@ fn sglang_asks_for_room_before_a_prompt_is_computed() {
 
 #[test]
 fn constant_times() {
-    // 10 ms of prefill and three decodes of 3 ms, as 1.6.1 has it. 1.4 has no such model;
-    // in its passes a prompt that ends decodes, too.
+    // In 1.6.1, 10 ms of prefill and three decodes of 3 ms. 1.4 has no such model, and in its passes a prompt that
+    // ends also decodes.
     let fixed = r#"{"engine": {"timing_model": {"type": "fixed", "prefill_ms": 10, "decode_ms": 3}}}"#;
     check(&[R], &["--extra-engine-args", fixed], &[("duration_ms", "22.0", "19.0")]);
     let latency = ["--latency", "fixed(#{ prefill: \"10ms\", decode: \"3ms\" })"];

@@ -1,9 +1,9 @@
-//! Preempted and recomputed requests: prompts cost the same as before, outputs only the decode that
-//! they end in. The numbers were printed by 1.4.2 and 1.6.1.
+//! Preempted and recomputed requests: prompts cost the same as before, outputs only the decode in which they end.
+//! 1.4.2 and 1.6.1 have printed the expected numbers.
 
 use crate::check;
 
-/// Three requests that together need more than the 25 blocks that there are.
+/// Three requests that together need more than the 25 available blocks.
 const ROWS: [&str; 3] = [
     r#"{"timestamp": 0, "input_length": 400, "output_length": 150, "hash_ids": [1]}"#,
     r#"{"timestamp": 5, "input_length": 420, "output_length": 160, "hash_ids": [2]}"#,
@@ -23,7 +23,7 @@ fn outputs_are_computed_again_for_nothing() {
     check(&ROWS, &fifo, &[("mean_itl_ms", "36.440524", "35.701056")]);
 }
 
-/// A chunk may hold outputs alone, or the end of a prompt and the first of them.
+/// A chunk may contain only outputs, or the end of a prompt and the first outputs.
 #[test]
 fn in_chunks_too() {
     let lifo = ["--extra-engine-args", r#"{"num_gpu_blocks": 25, "max_num_batched_tokens": 64}"#];

@@ -1,4 +1,4 @@
-//! Queue policies of the KV router. The numbers were printed by 1.4.2.
+//! Queue policies of the KV router. 1.4.2 has printed the expected numbers.
 
 use serde_json::Value;
 use vcr_tests::Folder;
@@ -29,8 +29,7 @@ policy_classes:
   - {name: batch, quantum: 4000, prefill_busy_threshold: 0}
 ";
 
-/// Rows of three classes that come faster than two workers can compute them, and
-/// the policies of their queue.
+/// Rows of three classes that arrive faster than two workers compute them, and the policies of their queue.
 fn folder(policies: &str) -> Folder {
     let row = |(index, &(at_ms, tokens, class)): (usize, &(u32, u32, Option<&str>))| {
         let ids: Vec<String> = (0..tokens.div_ceil(512)).map(|block| (index as u32 * 10 + block).to_string()).collect();
@@ -48,7 +47,7 @@ fn folder(policies: &str) -> Folder {
 
 const TWO: [&str; 6] = ["--router-mode", "kv_router", "--num-workers", "2", "--preset", "dynamo-1.4"];
 
-/// When each request was admitted, to the microsecond.
+/// The admission time of each request, in microseconds.
 fn admitted(folder: &Folder, args: &[&str]) -> Vec<Option<String>> {
     let _ = replay(folder, &[&TWO, args, &["--report-jsonl", "rows.jsonl", "--force"]].concat()).ended(0);
     let text = std::fs::read_to_string(folder.path().join("rows.jsonl")).expect("rows");
@@ -60,7 +59,7 @@ fn times_of(times: [&str; 9]) -> Vec<Option<String>> {
     times.map(|time| Some(time.to_owned())).to_vec()
 }
 
-/// Output of 1.4.2 for the same rows.
+/// The expected order is that of 1.4.2 for the same rows.
 #[test]
 fn classes_leave_the_queue_as_dynamo_lets_them() {
     let folder = folder(POLICIES);
@@ -102,7 +101,7 @@ fn what_has_no_effect_or_makes_no_sense_is_reported() {
         .failed(2, &["it needs --router-policy-config"]);
 }
 
-/// The same settings as a map of a scenario.
+/// The same settings in a scenario.
 #[test]
 fn scenarios_have_queue_policies() {
     let folder = folder(POLICIES);

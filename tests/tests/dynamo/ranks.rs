@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::{R, check, ids, replay, trace};
 
-/// Rows that come together, in the middle of a step, and to a rank without work.
+/// Rows that arrive together, in the middle of a step, and at a rank without work.
 const OF_RANKS: [&str; 4] = [
     R,
     r#"{"timestamp": 0, "input_length": 2000, "output_length": 4, "hash_ids": [11, 12, 13, 14]}"#,
@@ -41,7 +41,7 @@ fn ranks_of_a_worker_end_their_steps_together() {
         ("gpu_hours", "0.000110223148", "0.000103722901"),
     ];
     check(&OF_RANKS, &[&two[..], &["--num-workers", "2"]].concat(), &expected);
-    // With data-parallel attention ranks of SGLang share a chunk, since 1.6.
+    // With data-parallel attention, ranks of SGLang share a chunk since 1.6.
     let long = r#"{"timestamp": 0, "input_length": 6000, "output_length": 1"#.to_owned() + &ids(12);
     let sglang = r#"{"engine_type": "sglang", "num_gpu_blocks": 65536, "dp_size": 2}"#;
     check(&[&long], &["--extra-engine-args", sglang], &[("mean_ttft_ms", "133.227033", "132.692882")]);

@@ -26,7 +26,7 @@ fn the_report_has_dynamos_keys_and_ours_beside_them() {
     let text = std::fs::read_to_string(folder.path().join("replay_report.json")).expect("a report");
     let report: Value = serde_json::from_str(&text).expect("JSON");
     let summary = &report["summary"];
-    // The three keys that come with an SLA; the report's own tests check the others.
+    // The three keys of an SLA; unit tests of the report check the others.
     let goodput = summary.as_object().expect("an object").keys().filter(|key| key.starts_with("goodput_"));
     let expected = ["goodput_completed_requests", "goodput_output_throughput_tok_s", "goodput_request_throughput_rps"];
     assert!(goodput.eq(expected));
@@ -53,7 +53,7 @@ fn rows_have_dynamos_keys_in_its_order() {
     let _ = replay(&folder, &args).ended(0);
     let text = std::fs::read_to_string(folder.path().join("rows.jsonl")).expect("rows");
     let rows: Vec<&str> = text.lines().collect();
-    // Read as text: a map would sort the keys.
+    // Read as text, because a map would sort the keys.
     let keys: Vec<&str> =
         rows[0].split('"').skip(1).step_by(2).filter(|word| rows[0].contains(&format!("\"{word}\":"))).collect();
     let expected = "session_id turn_index uuid arrival_time_ms first_admit_ms terminal_time_ms first_token_ms \

@@ -1,12 +1,12 @@
-//! When the KV router learns of cached blocks. The numbers were printed by 1.4.2 and 1.6.1, for a
-//! trace in which no two workers ever cost the same, except at first.
+//! When the KV router learns of cached blocks. 1.4.2 and 1.6.1 have printed the expected numbers, for a trace in
+//! which no two workers ever cost the same, except at the beginning.
 
 use crate::{check, replay, trace};
 
 const ROWS: [&str; 4] = [
     r#"{"timestamp": 0, "input_length": 2560, "output_length": 8, "hash_ids": [1, 2, 3, 4, 5]}"#,
     r#"{"timestamp": 1, "input_length": 1024, "output_length": 8, "hash_ids": [6, 7]}"#,
-    // Comes while the prompt that it shares four blocks with is computed.
+    // Arrives while the prompt with which it shares four blocks is computed.
     r#"{"timestamp": 20, "input_length": 2112, "output_length": 8, "hash_ids": [1, 2, 3, 4, 8]}"#,
     r#"{"timestamp": 400, "input_length": 2500, "output_length": 8, "hash_ids": [1, 2, 3, 4, 5]}"#,
 ];
@@ -20,11 +20,11 @@ fn kv_is_heard_of_when_a_pass_starts_or_ends() {
         ("duration_ms", "463.535816", "457.643964"),
     ];
     check(&ROWS, &cluster, &expected);
-    // SGLang's engines always report it at the end.
+    // SGLang's engines always report cached blocks at the end of a pass.
     let sglang = ["--extra-engine-args", r#"{"engine_type": "sglang", "block_size": 64}"#];
     let expected = [("mean_itl_ms", "7.685815", "7.687709"), ("duration_ms", "463.512588", "457.643964")];
     check(&ROWS, &[&cluster[..], &sglang].concat(), &expected);
-    // Without the flag 1.6 also learns of it when a pass starts.
+    // Without the flag, the 1.6 router also learns of blocks when a pass starts.
     let folder = trace(&ROWS);
     let report = replay(&folder, &[&cluster[..4], &["--json", "--report-format", "1.4"]].concat()).ended(0).json();
     assert_ne!(format!("{:.6}", report["mean_itl_ms"].as_f64().unwrap()), "7.681937");

@@ -1,11 +1,11 @@
-//! Workers that come and go.
+//! Workers that are added and removed.
 
 use serde_json::{Value, json};
 use vcr_tests::Folder;
 
 use crate::{replay, trace};
 
-/// Rows that pile up for a while, and then come slowly.
+/// Rows that arrive faster than they are computed for a while, and slowly afterwards.
 fn rush() -> Folder {
     let row = |at_ms: u64| {
         format!(r#"{{"timestamp": {at_ms}, "input_length": 1000, "output_length": 200, "hash_ids": [{at_ms}]}}"#)
@@ -33,7 +33,7 @@ fn a_guest_decides_how_many_workers_there_are() {
         "max": 6}));
     let (native, twin) = (native.ended(0).json(), twin.ended(0).json());
     assert!(native["vcr"]["scaling"].as_array().is_some_and(|changes| changes.len() > 2), "{native}");
-    // All but how long it took.
+    // All keys except the wall time.
     for key in ["vcr", "duration_ms", "decode_worker_seconds", "gpu_hours", "mean_ttft_ms", "completed_requests"] {
         assert_eq!(twin[key], native[key], "{key}");
     }
@@ -45,8 +45,7 @@ fn a_guest_decides_how_many_workers_there_are() {
         .failed(2, &["--autoscale", "the guest `prefix-affinity` is a router"]);
 }
 
-/// One worker at first; a second one when requests pile up, and it leaves when it
-/// is idle.
+/// One worker at first. A second one is added when requests wait, and removed when it is idle.
 #[test]
 fn workers_follow_the_load() {
     let folder = rush();

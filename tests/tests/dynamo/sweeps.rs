@@ -31,7 +31,7 @@ fn sweeps_are_the_same_with_any_number_of_threads() {
     assert!(csv.starts_with("num_workers,router_mode,max_num_seqs,completed_requests,"), "{csv}");
     let rows: Value = serde_json::from_slice(&said[1].1).expect("JSON");
     assert_eq!(rows[1]["max_num_seqs"], 64);
-    // Each run equals the same run alone.
+    // Each run equals the same run outside of a sweep.
     let alone = ["--num-workers", "3", "--router-mode", "kv_router", "--extra-engine-args", r#"{"max_num_seqs": 4}"#];
     let report = replay(&folder, &[&alone[..], &["--json"]].concat()).ended(0).json();
     assert_eq!(rows[10]["mean_ttft_ms"], report["summary"]["mean_ttft_ms"]);

@@ -1,11 +1,13 @@
-//! Hosts below the device. The numbers were printed by `aisimulate-core` 0.13.0, the crate of 1.6.1's replay.
+//! Host memory below the device. `aisimulate-core` 0.13.0, the crate of 1.6.1's replay, has printed the expected
+//! numbers.
 
 use crate::{replay, trace};
 
-/// Tokens of a block of the trace.
+/// Tokens per block of the trace.
 const BLOCK_TOKENS: u32 = 64;
 
-/// A prompt that begins with blocks of a group which others begin with, too: arrival, length, outputs, group, their number.
+/// A prompt whose first blocks belong to a group that other prompts share: arrival, length, outputs, group, number
+/// of shared blocks.
 type Row = (u32, u32, u32, u32, u32);
 
 fn rows(given: &[Row]) -> Vec<String> {
@@ -19,7 +21,7 @@ fn rows(given: &[Row]) -> Vec<String> {
     given.iter().map(row).collect()
 }
 
-/// Checks keys of the summary of workers with these engine arguments, and this host, under 1.6.
+/// Checks keys in the 1.6 summary of workers with these engine arguments and this host.
 #[track_caller]
 fn check(given: &[Row], workers: &str, engine: &str, host: &str, expected: &[(&str, &str)]) {
     let rows = rows(given);
@@ -36,7 +38,7 @@ fn check(given: &[Row], workers: &str, engine: &str, host: &str, expected: &[(&s
 
 const LARGE: &str = r#""num_host_blocks": 10000"#;
 
-/// The blocks that the second prompt takes are being copied: its step begins 1.875 ms later, when 60 MB are copied.
+/// The blocks that the second prompt takes are being copied. Its step begins 1.875 ms later, when 60 MB are copied.
 #[test]
 fn a_step_waits_for_copies_of_the_blocks_that_it_takes() {
     let engine = r#""block_size": 16, "num_gpu_blocks": 389, "max_num_batched_tokens": 8192,
@@ -45,8 +47,8 @@ fn a_step_waits_for_copies_of_the_blocks_that_it_takes() {
     check(&[(0, 6000, 1, 1, 0), (0, 4364, 2, 2, 0)], "1", engine, LARGE, &expected);
 }
 
-/// While its blocks are still copied for the first prompt the second does not offer them: it does with its next step, whose
-/// copy the third prompt waits for.
+/// The second prompt does not offer its blocks for copying while they are still copied for the first prompt. It
+/// does so with its next step, and the third prompt waits for that copy.
 #[test]
 fn blocks_that_are_being_copied_are_offered_by_the_next_step() {
     let engine = r#""block_size": 16, "num_gpu_blocks": 389, "max_num_batched_tokens": 8192,
@@ -67,7 +69,7 @@ fn a_load_leaves_others_what_they_need_beside_its_whole_prompt() {
     check(&given, "1", engine, LARGE, &expected);
 }
 
-/// A loaded prompt is not admitted to a step whose tokens a running one has taken.
+/// A loaded prompt is not admitted to a step whose tokens a running request has taken.
 #[test]
 fn loaded_prompts_need_tokens_of_the_step() {
     let engine = r#""block_size": 32, "num_gpu_blocks": 195, "max_num_seqs": 256, "max_num_batched_tokens": 512,
@@ -77,8 +79,8 @@ fn loaded_prompts_need_tokens_of_the_step() {
     check(&given, "1", engine, LARGE, &expected);
 }
 
-/// The third prompt begins as the first, which another worker is computing: it waits for the blocks on their way to the host,
-/// and loads them.
+/// The third prompt begins like the first, which another worker is computing. It waits for the blocks in transit to
+/// the host, and loads them.
 #[test]
 fn a_prompt_waits_for_blocks_that_another_worker_stores() {
     let engine = r#""block_size": 64, "num_gpu_blocks": 98, "max_num_seqs": 8, "max_num_batched_tokens": 2048,
@@ -91,7 +93,8 @@ fn a_prompt_waits_for_blocks_that_another_worker_stores() {
     check(&given, "3", engine, host, &expected);
 }
 
-/// The last blocks of the first prompt are free only when they are copied, and are taken after its first ones.
+/// The last blocks of the first prompt become free only after they are copied, and are reused after its first
+/// blocks.
 #[test]
 fn blocks_are_held_until_they_are_copied_to_a_shared_host() {
     let engine = r#""block_size": 16, "num_gpu_blocks": 128, "max_num_seqs": 2, "max_num_batched_tokens": 512,

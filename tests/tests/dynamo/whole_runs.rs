@@ -1,11 +1,11 @@
-//! A run as a whole: on several threads, ended at a time, its telemetry, its host, in real time.
+//! Properties of whole runs: threads, a time limit, telemetry, the host, real time.
 
 use serde_json::Value;
 use vcr_tests::{Folder, Said};
 
 use crate::{R, busy_folder, replay, trace};
 
-/// Enough requests for several threads, on clusters of all kinds.
+/// Enough requests for several threads, on any kind of cluster.
 fn large(folder: &Folder, cluster: &[&str]) -> Said {
     let load = ["replay", "--input-tokens", "300", "--output-tokens", "4", "--request-count", "1200"];
     folder.vcr(&[&load, cluster].concat()).ended(0)
@@ -62,7 +62,7 @@ fn a_replay_that_is_ended_at_a_time_is_partial() {
     let whole = replay(&folder, &["--max-sim-time", "1h", "--json"]).ended(0).json();
     assert_eq!(whole["vcr"]["partial"], Value::Null, "it ended before");
     assert_eq!(whole, replay(&folder, &["--json"]).ended(0).json());
-    // Nothing is in progress at 2 s, but a request is to come.
+    // At 2 s no request is in progress, but one is still to arrive.
     let folder = trace(&[R, &R.replace("\"timestamp\": 0", "\"timestamp\": 5000")]);
     let between = replay(&folder, &["--max-sim-time", "2s", "--json"]).ended(0).json();
     assert_eq!(between["vcr"]["partial"]["stopped_by"], "--max-sim-time");
@@ -130,7 +130,7 @@ fn telemetry_is_lines_at_equal_distances() {
     assert!(lines.iter().any(|line| line["workers"][0]["kv_usage"].as_f64() > Some(0.0)));
     let timeline = &report["vcr"]["timeline"];
     assert_eq!(timeline["engines"].as_array().map(Vec::len), Some(4));
-    // It changes nothing else.
+    // The timeline is the only difference.
     let mut without = replay(&folder, &[&ranks[..], &["--json"]].concat()).ended(0).json();
     without["vcr"]["timeline"] = timeline.clone();
     assert_eq!(report, without);
@@ -162,7 +162,7 @@ fn a_replay_online_is_measured_on_live_engines() {
     assert_eq!(report["vcr"]["target"]["name"], "live");
     let rows = std::fs::read_to_string(folder.path().join("rows.jsonl")).expect("rows");
     assert_eq!(rows.lines().count(), 3);
-    // Parts that engines of `vcr play` lack run by the clock.
+    // Features that engines of `vcr play` lack run in virtual time.
     let kv = ["--replay-mode", "online", "--num-workers", "2", "--router-mode", "kv_router", "--json"];
     let report = replay(&folder, &kv).ended(0).json();
     assert_eq!(report["summary"]["completed_requests"], 3);

@@ -1,4 +1,4 @@
-//! `vcr calibrate`: gates, figures, and its text about a prediction.
+//! `vcr calibrate`: gates, figures, and what it says about a prediction.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use vcr_tests::{Folder, browser};
 
 use crate::{ENGINE, table, truth, world};
 
-/// A folder with the truth and a load, and the arguments to judge one by the other.
+/// A folder with the true model and a load, and the arguments that compare them.
 fn judged() -> (Folder, Vec<&'static str>) {
     let folder = world();
     table(&folder, "a.csv", &["-e", "count=60"]);
@@ -28,7 +28,7 @@ fn gates_decide_the_exit_code() {
     }
     let said = with(&["--gate", "ttft p50 < 1%", "--gate", "e2e mape > 50%"]).ended(1);
     assert!(said.stdout.contains("fails a.csv: e2e mape > 50 % (0.00 %)"), "{}", said.stdout);
-    // An unmeasured quantity keeps no limit.
+    // A quantity that was not measured fails its limit.
     let said = with(&["--gate", "queue p50 < 50%"]).ended(1);
     assert!(said.stdout.contains("fails a.csv: queue p50 < 50 % (not measured)"), "{}", said.stdout);
     folder.write("gates.toml", "[gates]\n\"ttft p50\" = \"< 10%\"\n\"itl mean\" = \"< 5%\"\noutside = \"< 5%\"\n");
@@ -115,13 +115,13 @@ fn figures_and_a_page_are_written_once() {
         assert_eq!(seen["tiles"][0][0], "Outside the fitted range");
         assert!(seen["tooltips"]["cdf-ttft-0"].as_str().is_some_and(|text| text.contains("measured: ")), "{seen}");
     }
-    // Nothing is written where one file may not be replaced.
+    // If one file may not be replaced, nothing is written.
     folder.vcr(&[&args[..], &["--html", "page.html"]].concat()).failed(2, &["cannot write `page.html`", "--force"]);
     let other = ["--figures", "figures", "--html", "other.html"];
     folder.vcr(&[&args[..], &other].concat()).failed(2, &["figures", "--force"]);
     assert!(!folder.path().join("other.html").exists());
     let _ = folder.vcr(&[&args[..], &out, &["--force"]].concat()).ended(0);
-    // Inputs are kept whatever is forced.
+    // Inputs are never overwritten, even with `--force`.
     folder.vcr(&[&args[..], &["--html", "a.csv", "--force"]].concat()).failed(2, &["a.csv"]);
 }
 
@@ -171,7 +171,7 @@ fn recorded_steps_are_compared() {
     folder.vcr(&two).failed(2, &["2 step logs for 1 inputs: expected one for each"]);
 }
 
-/// Twice the load on both sides is the same change; a wrong model predicts another one.
+/// Doubling the load on both sides has the same effect on both; a wrong model predicts another effect.
 #[test]
 fn the_effect_of_a_change_is_compared() {
     let folder = world();

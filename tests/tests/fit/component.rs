@@ -1,4 +1,4 @@
-//! Fitted prices as WebAssembly: the same bytes as the native model.
+//! Fitted prices as WebAssembly, which lead to the same bytes as the native model.
 
 use std::process::Command;
 
@@ -7,7 +7,7 @@ use vcr_tests::{Folder, Said, guests_target, shipped_guest, skip, vcr};
 
 use crate::{ENGINE, table, truth, world};
 
-/// A run whose latency model is the parameter `model`, an expression.
+/// The fingerprint of a run whose latency model is the expression `model`.
 fn fingerprint(folder: &Folder, model: &str) -> String {
     let script = format!(
         r#"let c = cluster(#{{ engines: pool(#{{ engines: 2, engine: engine(#{{ {ENGINE} }}), latency: {model} }}) }});
@@ -20,7 +20,7 @@ run(#{{ cluster: c, workloads: [w] }});
     said["fingerprint"].as_str().expect("a run has a fingerprint").to_owned()
 }
 
-/// A model with nothing outside of steps: components price steps alone.
+/// The model without overheads, because components price only steps.
 fn only_steps(mut model: Value) -> Value {
     model["overheads"] = json!({});
     model

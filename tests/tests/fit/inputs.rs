@@ -1,11 +1,11 @@
-//! Formats of measurements. Predictions of the truth show whether all was read correctly.
+//! Formats of measurements. Predictions of the true model show whether the input was read correctly.
 
 use serde_json::{Value, json};
 use vcr_tests::Folder;
 
 use crate::{COLUMNS, ENGINE, csv, error, measured, prediction, table, world};
 
-/// The truth's prediction of an input.
+/// The true model's prediction for an input.
 #[track_caller]
 fn predicted(folder: &Folder, input: &str, args: &[&str]) -> Value {
     let mut found = prediction(folder, &[&["truth.json", input, "--engine", ENGINE], args].concat());
@@ -34,7 +34,7 @@ fn tables_of_all_formats_say_the_same() {
     for input in ["a.jsonl", "a.parquet"] {
         assert_eq!(predicted(&folder, input, &[]), expected, "{input}");
     }
-    // The list of `vcr run` itself, which knows waits as well.
+    // The requests that `vcr run` writes also contain queue times.
     let own = predicted(&folder, "requests.jsonl", &[]);
     assert_eq!(error(&own, "ttft mean"), error(&expected, "ttft mean"), "{own:#}");
     assert!(own["comparisons"].as_array().expect("an array").iter().any(|each| each["metric"] == "queue"));
@@ -75,7 +75,7 @@ fn times_between_tokens_stand_in_for_the_end() {
     for name in ["itl mean", "e2e p50"] {
         assert!(error(&found, name).abs() < 1e-4, "{name}: {found:#}");
     }
-    // With first tokens alone, the times of others are unknown, not zero.
+    // With only the first-token times, the times of other tokens are unknown, not zero.
     let bare = csv(&rows, &COLUMNS);
     let bare = bare.lines().filter_map(|line| Some(format!("{}\n", line.rsplit_once(',')?.0)));
     folder.write("bare.csv", bare.collect::<String>());
@@ -88,8 +88,8 @@ fn times_between_tokens_stand_in_for_the_end() {
     assert!(!folder.path().join("model.json").exists());
 }
 
-/// Prompts with equal beginnings: with their content the truth fits, without it prompts come out
-/// far too slow.
+/// Prompts with common prefixes: with their contents, the true model fits; without them, prompts are predicted far
+/// too slow.
 #[test]
 fn prompts_that_share_a_beginning_are_found_in_the_cache() {
     const SHARED: u64 = 1024;
@@ -118,7 +118,7 @@ fn prompts_that_share_a_beginning_are_found_in_the_cache() {
     let title = String::from("cached_tokens");
     let lines = lines.lines().zip(std::iter::once(&title).chain(&cached));
     folder.write("cached.csv", lines.map(|(line, cached)| format!("{line},{cached}\n")).collect::<String>());
-    // Lengths alone do not tell which of two simultaneous requests computes their common prefix.
+    // Lengths alone do not show which of two simultaneous requests computes the common prefix.
     for (input, most) in [("hash_ids.jsonl", 0.01), ("prompt_token_ids.jsonl", 0.01), ("cached.csv", 0.1)] {
         let found = predicted(&folder, input, &["--block-size", "16"]);
         assert!(error(&found, "ttft mean").abs() < most, "{input}: {found:#}");
@@ -143,7 +143,7 @@ fn sessions_keep_think_times_instead_of_arrivals() {
         let found = prediction(&folder, &[&["slow.json", "a.jsonl", "--engine", ENGINE], args].concat());
         found["throughput"]["simulated_tokens_per_s"].as_f64().expect("a number")
     };
-    // A slower engine answers later, and the next turns start later with it.
+    // A slower engine answers later, so the next turns start later too.
     let (literal, sessions) = (tokens_per_s(&[]), tokens_per_s(&["--sessions"]));
     assert!(sessions < literal * 0.98, "{sessions} of {literal}");
 }

@@ -1,5 +1,5 @@
-//! `vcr fit` and `vcr calibrate`, on measurements whose truth is known: requests that
-//! `vcr run` has simulated with a model written by hand.
+//! `vcr fit` and `vcr calibrate` on measurements whose true model is known: `vcr run` has simulated the requests
+//! with a handwritten model.
 
 mod calibrate;
 mod component;
@@ -15,10 +15,10 @@ use std::fs;
 use serde_json::{Value, json};
 use vcr_tests::Folder;
 
-/// The engine of the truth, as `--engine` takes it.
+/// The engine of the true model, as a value of `--engine`.
 const ENGINE: &str = "num_gpu_blocks: 8_000, max_num_batched_tokens: 2048";
 
-/// A load on it. Parameters set the differences between tests.
+/// A load on that engine. Tests vary it by parameters.
 const SCENARIO: &str = r#"let e = engine(#{ num_gpu_blocks: param("blocks", 8000), max_num_batched_tokens: 2048 });
 let c = cluster(#{ engines: pool(#{ engine: e, latency: fitted(#{ path: "truth.json" }) }) });
 let w = poisson(#{ rate: `${param("rate", 25)}/s`, count: param("count", 400), prompt_tokens: lognormal(400, 350),
@@ -26,7 +26,7 @@ let w = poisson(#{ rate: `${param("rate", 25)}/s`, count: param("count", 400), p
 run(#{ cluster: c, workloads: [w] });
 "#;
 
-/// The truth: a step is the sum of its terms, no more.
+/// The true model: a step takes exactly the sum of its terms.
 fn truth() -> Value {
     json!({
         "format": "vcr.fitted/1",
@@ -40,14 +40,14 @@ fn truth() -> Value {
     })
 }
 
-/// A folder with the truth, its scenario, and no measurements yet.
+/// A folder with the true model and its scenario, without measurements.
 fn world() -> Folder {
     let folder = Folder::with(SCENARIO);
     folder.write("truth.json", truth().to_string());
     folder
 }
 
-/// The requests of a run of the truth, as they would be measured.
+/// Requests simulated with the true model, in the form of measurements.
 #[track_caller]
 fn measured(folder: &Folder, args: &[&str]) -> Vec<Value> {
     let _ = folder.run(&[&["--quiet", "--force", "--requests", "requests.jsonl"], args].concat()).ended(0);
@@ -55,17 +55,17 @@ fn measured(folder: &Folder, args: &[&str]) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).expect("a line is JSON")).collect()
 }
 
-/// The columns of a table of requests.
+/// Columns of a table of requests.
 const COLUMNS: [&str; 5] = ["arrival_ms", "prompt_tokens", "output_tokens", "ttft_ms", "e2e_ms"];
 
-/// Rows as CSV under `titles`, which stand for [`COLUMNS`].
+/// Rows as CSV with the header `titles`, which replace [`COLUMNS`].
 fn csv(rows: &[Value], titles: &[&str]) -> String {
     let line = |row: &Value| COLUMNS.map(|column| row[column].to_string()).join(",");
     let lines = [titles.join(",")].into_iter().chain(rows.iter().map(line));
     lines.map(|line| line + "\n").collect()
 }
 
-/// Writes a table of a run of the truth.
+/// Writes the requests of a simulation with the true model as a table.
 #[track_caller]
 fn table(folder: &Folder, name: &str, args: &[&str]) {
     folder.write(name, csv(&measured(folder, args), &COLUMNS));

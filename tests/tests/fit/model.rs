@@ -32,7 +32,7 @@ fn a_fit_predicts_a_load_that_it_has_not_seen() {
     }
 }
 
-/// Requests that the engine computes alone, whose prompts take this many times as long as a step.
+/// Requests that the engine computes one at a time, whose prompts take `gaps` times as long as a step.
 fn slow_prompts(folder: &Folder, name: &str, gaps: u32, rate: &str) {
     let step_ns = 9.9e6;
     let mut truth = truth();
@@ -53,7 +53,7 @@ run(#{ cluster: c, workloads: [w] });
 
 const SLOW_ENGINE: &str = "num_gpu_blocks: 27_000, max_num_batched_tokens: 8_192";
 
-/// If the data contradict the physics of prompts, the fit starts from the data.
+/// If the data contradicts the physical estimate for prompts, the fit starts from the data.
 #[test]
 fn prompts_that_take_many_steps_are_fitted() {
     for gaps in [52, 80, 160, 400] {
@@ -121,7 +121,7 @@ fn the_number_of_blocks_is_inferred_from_a_full_cache() {
     assert_eq!((&inferred["setting"], &inferred["given"]), (&"num_gpu_blocks".into(), &850.into()));
     let found = inferred["found"].as_u64().expect("a number of blocks");
     assert!((540..=660).contains(&found), "{inferred:#}");
-    // The file has the settings with that value, and they can be read.
+    // The model file has the settings with that value, and they can be read.
     let stated = format!("--max-num-batched-tokens 2048 --num-gpu-blocks {found}");
     assert_eq!(said["model"]["provenance"]["engine"], stated.as_str());
     let _ = prediction(&folder, &["model.json", "full.csv"]);
@@ -151,7 +151,7 @@ fn several_loads_share_one_model() {
     assert_eq!(folder.vcr(&all).ended(0).json()["predictions"][1]["in_sample"], true);
 }
 
-/// The truth with every price of a step this many times as high.
+/// The true model with all prices of a step multiplied by `factor`.
 fn truth_times(factor: f64) -> Value {
     let mut model = truth();
     let coefficients = model["step"]["coefficients"].as_object_mut().expect("an object of coefficients");
@@ -181,7 +181,7 @@ fn a_base_says_what_few_requests_do_not() {
     assert!(corrected < 0.05 && corrected < alone && corrected < untouched, "{corrected} {alone} {untouched}");
 }
 
-/// Requests that contradict a base are fitted without it.
+/// A base that the requests contradict is not used.
 #[test]
 fn a_base_that_explains_less_is_left_out() {
     let folder = world();

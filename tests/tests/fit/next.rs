@@ -1,4 +1,4 @@
-//! What a fit leaves out, the next measurement it suggests, and how certain predictions are.
+//! What a fit leaves out, which measurement it suggests next, and how certain predictions are.
 
 use std::fs;
 
@@ -6,7 +6,8 @@ use serde_json::Value;
 
 use crate::{COLUMNS, ENGINE, csv, error, measured, prediction, table, world};
 
-/// A tenth of the requests that took half longer between tokens moves no price; `--warm-up none` shows that it would.
+/// A tenth of the requests have 50 % longer token gaps. They change no price; `--warm-up none` shows that they
+/// otherwise would.
 #[test]
 fn warm_ups_are_found_and_left_out() {
     let folder = world();
@@ -29,7 +30,7 @@ fn warm_ups_are_found_and_left_out() {
     folder.vcr(&["fit", "cold.csv", "-o", "m.json", "--warm-up", "soon"]).failed(2, &["auto, none or a duration"]);
 }
 
-/// The suggested load, measured and added, shrinks the interval about as far as predicted.
+/// If the suggested load is measured and added, the interval shrinks about as much as predicted.
 #[test]
 fn suggested_loads_shrink_the_interval_of_a_prediction() {
     let folder = world();
@@ -68,8 +69,8 @@ fn suggested_loads_shrink_the_interval_of_a_prediction() {
     folder.vcr(&["fit", "a.csv", "-o", "m.json", "--suggest", "long prompts"]).failed(2, &["expected prompt_tokens"]);
 }
 
-/// The model that made the data is within its own intervals, and a load far above the fitted one is
-/// reported as such.
+/// The model that produced the data is within its own intervals. A load far above the fitted one is reported as
+/// extrapolation.
 #[test]
 fn predictions_have_intervals_and_extrapolation_is_said() {
     let folder = world();

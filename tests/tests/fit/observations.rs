@@ -1,4 +1,4 @@
-//! Observations: steps of logs, steps that single tokens show, and means of loads.
+//! Observations: logged steps, steps that single tokens reveal, and means of loads.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use vcr_tests::Folder;
 
 use crate::{COLUMNS, ENGINE, csv, error, measured, prediction, table, world};
 
-/// Fits, and returns the model.
+/// Runs a fit and returns the model.
 #[track_caller]
 fn fitted(folder: &Folder, args: &[&str]) -> Value {
     let fixed = ["fit", "--engine", ENGINE, "--folds", "0", "--force", "--quiet", "-o", "model.json"];
@@ -16,8 +16,8 @@ fn fitted(folder: &Folder, args: &[&str]) -> Value {
     serde_json::from_str(&text).expect("a model is JSON")
 }
 
-/// The relative error of the price of a step with this many decodes of 500 tokens each, and of a
-/// step with a prompt of this many tokens.
+/// Relative errors of two prices: of a step with this many decodes of 500 tokens each, and of a step with a prompt
+/// of this many tokens.
 fn price_errors(model: &Value) -> [f64; 2] {
     let price = |coefficients: &Value, decodes: f64, prompt: f64| -> f64 {
         let of = |name: &str| coefficients[name].as_f64().unwrap_or(0.0);
@@ -55,7 +55,7 @@ fn step_logs_price_steps_by_their_own_times() {
         assert!(error.abs() < 0.02, "{error}: {model:#}");
     }
     assert_eq!(fitted(&folder, &["run/requests.jsonl"])["provenance"]["observations"]["step_times"], 0);
-    // As many logs as inputs, and logs of loads.
+    // There must be as many logs as inputs, in the order of the inputs.
     let fit = |more: &[&str]| {
         let fixed = ["fit", "run/requests.jsonl", "--engine", ENGINE, "--force", "-o", "other.json"];
         folder.vcr(&[&fixed[..], more].concat())
@@ -74,7 +74,7 @@ fn single_tokens_of_a_recorded_capture_show_steps() {
         let text = fs::read_to_string(folder.path().join("run").join(name)).expect("it was written");
         text.lines().map(|line| serde_json::from_str(line).expect("a line is JSON")).collect()
     };
-    // When each request got tokens, by the step log.
+    // When each request got tokens, according to the step log.
     let mut tokens: Vec<Vec<u64>> = vec![Vec::new(); 400];
     for step in read("steps.jsonl") {
         let Some(out) = step["out"].as_array() else { continue };
@@ -110,7 +110,7 @@ fn single_tokens_of_a_recorded_capture_show_steps() {
     assert_eq!(seen["step_times"], 0, "a client's clock does not show steps");
 }
 
-/// A report in the form of `vllm bench serve`, on a load of the truth.
+/// A report in the format of `vllm bench serve`, for a load on the true model.
 fn report(rows: &[Value], rate: f64) -> Value {
     let all = |of: &dyn Fn(&Value) -> f64| rows.iter().map(of).collect::<Vec<f64>>();
     let number = |row: &Value, name: &str| row[name].as_f64().expect("a number");
@@ -140,7 +140,7 @@ fn reports_of_load_generators_are_one_point_for_each_load() {
     for (name, limit) in [("itl mean", 0.06), ("e2e p50", 0.06), ("ttft p50", 0.25)] {
         assert!(error(&other, name).abs() < limit, "{name}: {other:#}");
     }
-    // A report can be judged as well, and its loads left out in turn.
+    // A report can be calibrated against too, and its loads can be left out in turn.
     let judged = prediction(&folder, &["model.json", "c.json", "--engine", ENGINE, "--html", "page.html"]);
     assert_eq!(judged["in_sample"], true, "{judged:#}");
     assert!(error(&judged, "itl mean").abs() < 0.05, "{judged:#}");
@@ -187,7 +187,7 @@ run(#{ cluster: c, workloads: [w] });
     for row in measured(&folder, &[]) {
         let ms = |name: &str| row[name].as_f64().expect("a time");
         let gap_ms = (ms("e2e_ms") - ms("ttft_ms")) / 4.0;
-        // A prompt in the same step adds its excess over a gap of its own.
+        // If a prompt is in the same step, the gap is longer by the prompt's excess over a gap.
         assert!((7.0 - 1e-9..=7.0 + 23.0 / 4.0 + 1e-9).contains(&gap_ms), "{row}");
         assert!(ms("ttft_ms") >= 30.0 - 1e-9, "{row}");
     }

@@ -1,4 +1,4 @@
-//! The recordings of vLLM on an H100: fitted on one load, another is predicted.
+//! Recordings of vLLM on an H100: a model is fitted to one load and predicts another.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -15,7 +15,7 @@ const ENGINE: &str = "max_num_seqs: 1024, max_num_batched_tokens: 8192, max_mode
                       num_gpu_blocks: ";
 const BLOCK_TOKENS: usize = 16;
 
-/// Writes a workload as a table, with an id for each block of a prompt.
+/// Writes a recorded workload as a table, with an id for each block of a prompt.
 fn load(folder: &Folder, model: &str, name: &str) {
     let path = root().join(format!("tests/recordings/h100/{model}/{name}/requests.jsonl.gz"));
     let file = File::open(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
@@ -47,7 +47,7 @@ fn predicted(model: &str, num_gpu_blocks: u32, fitted: &str, other: &str) -> Val
     prediction(&folder, &["model.json", &other])
 }
 
-/// Bounds that are loose: they show when the method breaks, not when it improves.
+/// The bounds are loose: they show when the method breaks, not when it improves.
 #[test]
 fn a_fit_of_half_the_load_predicts_three_quarters_of_it() {
     let found = predicted("llama-3.1-8b", 28_934, "p50", "p75");
@@ -56,8 +56,8 @@ fn a_fit_of_half_the_load_predicts_three_quarters_of_it() {
     }
 }
 
-/// Nothing is shared in the load of the fit. Without a price for what is read once the others
-/// come out 13 % too slow.
+/// The fitted load shares no prefixes. Without a price for KV that is read only once, the others are predicted 13 %
+/// too slow.
 #[test]
 fn decodes_that_share_a_prefix_are_predicted_as_fast_as_they_are() {
     let found = predicted("qwen3-14b", 17_815, "p50", "shared");
@@ -65,7 +65,7 @@ fn decodes_that_share_a_prefix_are_predicted_as_fast_as_they_are() {
     assert!(error(&found, "e2e p50").abs() < 0.05, "{found:#}");
 }
 
-/// A laptop's GPU, whose prompts of 2,056 tokens take 53 times as long as a step: much longer than on large ones.
+/// On a laptop's GPU, prompts of 2,056 tokens take 53 times as long as a step, much longer than on large GPUs.
 #[test]
 fn slow_prompts_of_a_small_gpu_are_fitted() {
     let Some(data) = vcr_skips::sample("small-gpu/laptop-qwen3-8b-awq/in2048_out128_c1.json") else { return };
@@ -96,8 +96,8 @@ fn slow_prompts_of_a_small_gpu_are_fitted() {
     }
 }
 
-/// Three loads with 1, 2 and 4 requests in flight. Prefills of others were noise of each step, and a slower simulation
-/// let more requests in: TTFT of the first came out nine times too long.
+/// Three loads with 1, 2 and 4 concurrent requests. An earlier fit took others' prefills for noise in each step,
+/// and a slower simulation admitted more requests: the TTFT of the first load was predicted nine times too long.
 #[test]
 fn closed_loops_of_a_small_gpu_do_not_run_away() {
     let Some(first) = vcr_skips::sample("small-gpu/laptop-qwen3-8b-awq/in2048_out128_c1.json") else { return };
@@ -106,7 +106,7 @@ fn closed_loops_of_a_small_gpu_do_not_run_away() {
     let folder = Folder::new();
     let engine = "num_gpu_blocks: 2_000, max_num_seqs: 8, max_num_batched_tokens: 8192";
     let loads = [&files[0], &files[1], &files[2]].map(String::as_str);
-    // The gaps of two in flight are too far off for a model that is written without a word.
+    // The prediction for two concurrent requests is so far off that the fit needs `--force`.
     let fit = [&["fit"][..], &loads, &["--engine", engine, "--folds", "0", "--force", "-o", "model.json"]].concat();
     let _ = folder.vcr(&fit).ended(0);
     let found = prediction(&folder, &["model.json", &files[0]]);

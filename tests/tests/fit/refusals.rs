@@ -1,11 +1,11 @@
-//! Impossible measurements, settings and files are named with a remedy, and no model is written.
+//! Errors for impossible measurements, settings and files contain a remedy, and no model is written.
 
 use serde_json::{Value, json};
 use vcr_tests::Folder;
 
 use crate::{COLUMNS, ENGINE, csv, measured, table, world};
 
-/// Fits to `a.csv`, which fails with these words and writes nothing.
+/// Fits to `a.csv`. The command must fail with these texts and write nothing.
 #[track_caller]
 fn refused(folder: &Folder, args: &[&str], needles: &[&str]) {
     folder.vcr(&[&["fit", "a.csv", "-o", "model.json"], args].concat()).failed(2, needles);
@@ -54,7 +54,7 @@ fn columns_without_a_unit_or_a_meaning_are_refused() {
     let known = "expected one of arrival_ms, e2e_ms, first, output_tokens, prompt_tokens";
     refused(&folder, &with("ttft_ms=frist"), &["`a.csv`", "no column `frist` for `ttft_ms`", known]);
     refused(&folder, &with("ttft_ms="), &["expected NAME=COLUMN, such as ttft_ms=first_token"]);
-    // A column that is missing is asked for.
+    // If a column is missing, the error asks for it.
     let needles = ["0 of 30 requests", "first-token time", "--map ttft_ms=COLUMN`; not used are first"];
     refused(&folder, &["--engine", ENGINE], &needles);
     folder.write("a.csv", csv(&measured(&folder, &["-e", "count=30"]), &["a", "b", "c", "d", "e"]));
@@ -71,7 +71,7 @@ fn settings_that_are_none_are_refused_with_a_hint() {
     folder.write("a.csv", csv(&measured(&folder, &["-e", "count=30"]), &COLUMNS));
     refused(&folder, &["--engine", "max_num_sqs: 7"], &["max_num_sqs", "hint: "]);
     refused(&folder, &["--engine", ENGINE, "--engine", ENGINE], &["2 engines for 1 inputs", "repeat --engine"]);
-    // Positions refer to the user's text, and command lines are read as `vllm serve` reads them.
+    // Positions in errors refer to the user's text, and command lines are read like `vllm serve` reads them.
     refused(&folder, &["--engine", "max_num_seqs: abc"], &["--engine:1:15: Variable not found: abc"]);
     refused(&folder, &["--engine", "--max-num-sqs 7"], &["--engine: unknown argument `--max-num-sqs`", "did you mean"]);
     refused(&folder, &["--engine", "vllm serve m --stream-interval 4"], &["`--stream-interval 4` is not simulated"]);
@@ -145,7 +145,7 @@ fn engines_that_cannot_have_served_the_requests_are_refused() {
 #[test]
 fn models_that_explain_nothing_are_written_by_force_alone() {
     let folder = world();
-    // Times that have nothing to do with the load.
+    // Times that are unrelated to the load.
     let mut rows = measured(&folder, &["-e", "count=60"]);
     for (index, row) in rows.iter_mut().enumerate() {
         let ttft = if index % 3 == 0 { 900.0 } else { 9.0 };

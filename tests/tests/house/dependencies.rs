@@ -1,4 +1,4 @@
-//! Allowed dependencies between crates, and on outside crates.
+//! Allowed dependencies between crates, and on third-party crates.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -8,8 +8,8 @@ use std::process::Command;
 use serde_json::Value;
 use vcr_tests::root;
 
-/// Our crates that each native crate may depend on when it is built. A crate only names crates
-/// above it, so dependencies point one way.
+/// The workspace crates that each native crate may depend on when it is built. A crate may only name crates above
+/// it, so dependencies have one direction.
 const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("workspace-hack", &[]),
     ("vcr-policy", &[]),
@@ -132,7 +132,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("vcr-python", &["vcr", "vcr-cluster", "vcr-core", "vcr-scenario"]),
 ];
 
-/// Outside crates that only one of ours may use.
+/// Third-party crates that only one workspace crate may use.
 const ONLY_USER: &[(&str, &str)] = &[
     ("wasmtime", "vcr-guest"),
     ("wasmtime-wasi", "vcr-guest"),
@@ -159,7 +159,7 @@ const ONLY_USER: &[(&str, &str)] = &[
     ("zmq", "vcr-wire"),
 ];
 
-/// Outside crates that a few of ours may use.
+/// Third-party crates that a few workspace crates may use.
 const FEW_USERS: &[(&str, &[&str])] = &[
     ("axum", &["vcr-live", "vcr-frontend", "vcr-transfer"]),
     ("hyper", &["vcr-live", "vcr-frontend", "vcr-transfer", "vcr-target"]),
@@ -175,13 +175,13 @@ const FEW_USERS: &[(&str, &[&str])] = &[
 pub(crate) struct Package {
     name: String,
     pub(crate) folder: PathBuf,
-    /// Names of its build dependencies, and of its tests' additional ones.
+    /// Names of its build dependencies, and of the additional ones of its tests.
     needs: BTreeSet<String>,
     dev_needs: BTreeSet<String>,
 }
 
 impl Package {
-    /// Tests and benches may use anything.
+    /// Whether the crate has only tests or benches, which may use anything.
     fn is_about_others(&self) -> bool {
         self.folder.starts_with(root().join("tests")) || self.folder.starts_with(root().join("benches"))
     }
@@ -248,7 +248,7 @@ fn the_core_depends_on_what_it_shares_with_guests_alone_even_in_its_tests() {
         "{:?}",
         needs().collect::<Vec<_>>()
     );
-    // Not even the means for I/O or serialisation.
+    // The core may not use crates for I/O or serialisation either.
     for banned in ["serde", "serde_json", "tokio", "rand", "libc", "log", "tracing"] {
         assert!(!core.needs.contains(banned), "the core may not depend on {banned}");
     }
@@ -269,7 +269,7 @@ fn heavy_dependencies_have_one_user() {
     }
 }
 
-/// cargo-deny checks in every build the rules of cargo-about for releases.
+/// In every build, cargo-deny checks the rules that cargo-about checks for releases.
 #[test]
 fn licences_are_accepted_by_both_tools() {
     let list = |file: &str, key: &str| -> Vec<String> {
@@ -283,8 +283,8 @@ fn licences_are_accepted_by_both_tools() {
     assert!(accepted.len() > 5, "{accepted:?}");
 }
 
-/// The units that Cargo compiles for a command (a package's library or build script, for this or for
-/// the building machine): their packages, by all that decides if another command can use them, too.
+/// The units that Cargo compiles for a command (a package's library or build script, for the target or the host).
+/// Maps a hash of everything that decides whether another command can reuse the unit to the unit's package.
 fn units(arguments: &[&str]) -> BTreeMap<u64, String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
@@ -302,7 +302,7 @@ fn units(arguments: &[&str]) -> BTreeMap<u64, String> {
     (0..units.len()).map(|index| (unit_id(units, index, &mut ids), units[index]["pkg_id"].to_string())).collect()
 }
 
-/// The same for units of the same package, target and features on the same dependencies.
+/// A hash that is equal for units of the same package, target and features on the same dependencies.
 fn unit_id(units: &[Value], index: usize, ids: &mut [Option<u64>]) -> u64 {
     if let Some(id) = ids[index] {
         return id;
@@ -322,17 +322,18 @@ fn unit_id(units: &[Value], index: usize, ids: &mut [Option<u64>]) -> u64 {
     id
 }
 
-/// One feature more in a small crate recompiles all crates above it: ten CPU minutes where wasmtime
-/// is one of them. Features of build scripts count, too.
+/// One more feature in a small crate recompiles all crates that depend on it: ten CPU minutes if wasmtime is one of
+/// them. Features of build scripts count too.
 #[test]
 fn the_program_and_the_tests_share_one_build_of_every_dependency() {
     let tests = units(&["test", "--no-run", "--workspace", "--features", "vcr/full"]);
-    // Less than this would mean that the graph was misread.
+    // Fewer units would mean that the graph was misread.
     let builds: [(&[&str], usize); 2] = [(&[], 300), (&["--features", "full"], 600)];
     for (features, least) in builds {
         let program = units(&[&["build", "--package", "vcr"], features].concat());
         assert!(program.len() > least, "Cargo lists {} units only with {features:?}", program.len());
-        // Our own have features, which are all those of the tests in the second build. No test links the program.
+        // The workspace's own crates have features; in the second build they are all those of the tests. No test
+        // links the program.
         let is_own =
             |package: &str| package.contains("app/cli#") || (features.is_empty() && package.contains("path+file:"));
         let only_program: BTreeSet<&String> = program

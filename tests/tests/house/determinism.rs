@@ -1,11 +1,11 @@
-//! Calls that a simulation does without.
+//! Calls that simulation code may not use.
 
 use std::path::{Path, PathBuf};
 
 use vcr_tests::root;
 
-/// Calls that would tie a simulation to the machine, with their replacements. `serde_json` and
-/// files belong to the crates above.
+/// Calls that would make a simulation depend on the machine, and what to use instead. `serde_json` and files belong
+/// to crates above.
 const BANNED_IN_SIMULATION: &[(&str, &str)] = &[
     ("std::fs", "the callers read and write files"),
     ("std::io::std", "the callers own the streams"),
@@ -69,7 +69,7 @@ fn banned_words<'a>(file: &Path, banned: impl Iterator<Item = &'a (&'a str, &'a 
     let text = std::fs::read_to_string(file).expect("a source can be read");
     let mut found = Vec::new();
     for (index, line) in text.lines().enumerate() {
-        // By convention the tests of a module are its last item.
+        // By convention, the tests of a module are its last item.
         if line.trim() == "#[cfg(test)]" {
             break;
         }

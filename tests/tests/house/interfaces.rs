@@ -3,8 +3,8 @@
 use vcr_tests::root;
 use wit_parser::{Resolve, WorldItem};
 
-/// `wit/` holds the package of this version, with all worlds; a folder `wit/vX_Y` one of an older
-/// version that is still served.
+/// `wit/` has the package of the current version, with all worlds. A folder `wit/vX_Y` has a package of an older
+/// version that is still supported.
 #[test]
 fn the_interfaces_parse_and_lie_in_the_folder_of_their_version() {
     let wit = root().join("wit");
@@ -32,10 +32,10 @@ fn the_interfaces_parse_and_lie_in_the_folder_of_their_version() {
                 let name = resolve.interfaces[*id].name.as_deref();
                 let may_remark = world.name == "token-source" && matches!(name, Some("requests" | "drafts"));
                 let is_of_all = matches!(name, Some("observe" | "types"));
-                // More of the call that the guest is in, which therefore stays all that it knows.
+                // More inputs of the call that the guest is in, so calls remain the guest's only inputs.
                 let says_more = world.name == "latency-model" && name == Some("groups");
                 assert!(is_of_all || may_remark || says_more, "`{}` imports {name:?}", world.name);
-                // Functions of the others return nothing.
+                // Functions of the other interfaces return nothing.
                 let mut functions = resolve.interfaces[*id].functions.values();
                 assert!(says_more || functions.all(|function| function.result.is_none()));
             }

@@ -6,8 +6,7 @@ use vcr_tests::{file_circles, root};
 
 use crate::dependencies::packages;
 
-/// A file that other files need, and that needs them, cannot be read, tested or moved alone. A file
-/// and the files in its own folder count as one.
+/// Files in a cycle cannot be read, tested or moved alone. A file and the files in its own folder count as one.
 #[test]
 fn no_file_circles_inside_a_crate() {
     let mut folders: Vec<PathBuf> = packages().into_iter().map(|package| package.folder).collect();
@@ -23,14 +22,14 @@ fn no_file_circles_inside_a_crate() {
     assert!(found.is_empty(), "files that need each other:\n{}", found.join("\n"));
 }
 
-/// `a/{b,c}.rs` as `a/b.rs` and `a/c.rs`.
+/// Expands `a/{b,c}.rs` to `a/b.rs` and `a/c.rs`.
 fn alternatives(path: &str) -> Vec<String> {
     let parts = path.split_once('{').and_then(|(start, rest)| Some((start, rest.split_once('}')?)));
     let Some((start, (names, end))) = parts else { return vec![path.to_owned()] };
     names.split(',').flat_map(|name| alternatives(&format!("{start}{}{end}", name.trim()))).collect()
 }
 
-/// Files that were moved or renamed and not followed up there.
+/// ARCHITECTURE.md must be updated when files are moved or renamed.
 #[test]
 fn sources_that_the_architecture_names_exist() {
     let text = std::fs::read_to_string(root().join("ARCHITECTURE.md")).expect("it is there");

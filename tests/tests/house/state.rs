@@ -1,24 +1,24 @@
-//! State: how much of it one struct has.
+//! State: how many fields a struct may have.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use vcr_tests::root;
 
-/// Fields of a struct that a reader keeps in mind while reading one of its methods.
+/// Maximum number of fields that a reader can keep in mind while reading a method.
 const MAX_FIELDS: usize = 20;
-/// Number of files with methods of a struct from which nobody can follow all changes of its fields.
+/// Number of files with methods of a struct from which on nobody can follow all changes of its fields.
 const MANY_FILES: usize = 3;
 
-/// A struct of a crate: its fields that are not public, and the files with its methods.
+/// A struct: the number of its private fields, and the files with its methods.
 #[derive(Debug, Default)]
 struct State {
     fields: usize,
     files: BTreeSet<PathBuf>,
 }
 
-/// The structs of a crate by name, from its sources as `cargo fmt` formats them. Among equal names
-/// the one with most fields counts.
+/// The structs of a crate by name, from sources that `cargo fmt` has formatted. Of structs with equal names, the
+/// one with most fields counts.
 fn structs_of(src: &Path) -> BTreeMap<String, State> {
     let mut structs: BTreeMap<String, State> = BTreeMap::new();
     for (path, text) in sources_in(src) {
@@ -51,14 +51,14 @@ fn sources_in(folder: &Path) -> Vec<(PathBuf, String)> {
     sources
 }
 
-/// The name of a struct with named fields that begins with a line.
+/// The name of the struct with named fields whose definition begins on a line.
 fn name_of_struct(line: &str) -> Option<&str> {
     let (before, rest) = line.split_once("struct ")?;
     let is_start = before.is_empty() || before.starts_with("pub") && !before.contains("//");
     (is_start && line.ends_with('{')).then(|| name_at(rest))
 }
 
-/// The name of a struct whose own methods begin with a line.
+/// The name of the struct whose inherent methods begin on a line.
 fn name_of_impl(line: &str) -> Option<&str> {
     let rest = line.strip_prefix("impl")?;
     if line.contains(" for ") || !line.ends_with('{') {
@@ -82,7 +82,7 @@ fn end_of_generics(text: &str) -> usize {
     end.map_or(text.len(), |(at, _)| at + 1)
 }
 
-/// Whether a line of a struct is a field that is not public.
+/// Whether a line in a struct is a private field.
 fn is_closed_field(line: &str) -> bool {
     let Some(field) = line.strip_prefix("    ").filter(|field| !field.starts_with([' ', '/', '#'])) else {
         return false;
@@ -90,8 +90,8 @@ fn is_closed_field(line: &str) -> bool {
     !field.starts_with("pub ") && field.contains(": ")
 }
 
-/// A struct that methods in many files change must have owners for its parts, each with private
-/// fields. Plain values with public fields may be as large as they need.
+/// If methods in many files change a struct, parts of it must become structs with private fields. Plain values with
+/// public fields may have any size.
 #[test]
 fn no_struct_that_many_files_change_has_too_many_fields() {
     let listed = |folder: PathBuf| {

@@ -1,4 +1,4 @@
-//! Agents before a recorder of a server, and then before the recording alone.
+//! Agents that use a server through a recorder, and then only the recording.
 
 use std::path::Path;
 
@@ -7,12 +7,12 @@ use vcr_tests::{Folder, Serve, claude_code, client, codex};
 
 use crate::{Recording, url};
 
-/// Agents identify themselves in requests, by ids and names that they draw.
+/// Agents identify themselves in requests by random IDs and names.
 const OF_CLAUDE_CODE: &str = r"ignore_text: ['[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}', 'plans/[a-z-]+\.md']";
 const OF_CODEX: &str = "ignore: [client_metadata, input.*.id, input.*.output]";
 
-/// An agent's first answer with the server, then without it. It runs in an empty folder of the same
-/// path.
+/// An agent's first answer with the server, and then without it. It runs in an empty folder with the same path both
+/// times.
 fn twice<T>(rules: &str, run: impl Fn(&str, &Path) -> Option<T>) -> Option<[T; 2]> {
     let folder = Folder::new();
     let rules = folder.write("match.yaml", rules);

@@ -56,7 +56,7 @@ fn requests_are_sent_again_as_they_were() {
     assert_eq!(tokens, [Some(6), Some(6), Some(7), Some(5)], "those of the answers");
     _ = folder.vcr(&["compare", "day.jsonl", "out/requests.jsonl"]).ended(0);
 
-    // Another model than the recorded one.
+    // A server of another model than the recorded one.
     let other = Serve::start(&["--served-model-name", "other"]);
     let target = format!(r#"target: http("{}", #{{ model: "other" }}), workloads:"#, url(&other));
     let renamed = Folder::with(&SCENARIO.replace("workloads:", &target));

@@ -42,7 +42,7 @@ impl Recording {
         post(&self.address, path, &[], body)
     }
 
-    /// Ends it in an orderly way and returns its capture.
+    /// Stops the recorder with SIGTERM and returns its capture.
     #[track_caller]
     fn end(mut self) -> Vec<Value> {
         self.running.terminate();
@@ -74,13 +74,13 @@ fn of_kind<'a>(lines: &'a [Value], kind: &str) -> Vec<&'a Value> {
     lines.iter().filter(|line| line["kind"] == kind).collect()
 }
 
-/// The text of an answer's body on the tape.
+/// The text of an answer's body in the capture.
 fn body_of(line: &Value) -> String {
     let chunks = line["chunks"].as_array().map_or(&[][..], Vec::as_slice);
     chunks.iter().map(|chunk| chunk[1].as_str().expect("a text")).collect()
 }
 
-/// A server that reads a request and answers with these bytes, whatever it was asked; the requests it got.
+/// A server that reads requests and sends these answers, whatever is asked. Also returns the requests that it gets.
 fn stub(answers: Vec<Vec<u8>>) -> (String, Arc<Mutex<Vec<String>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("an address").to_string();
@@ -158,7 +158,7 @@ fn a_stream_has_both_lines_with_the_times_of_its_parts() {
     let times: Vec<u64> = http[0]["chunks"].as_array().expect("parts").iter().filter_map(|at| at[0].as_u64()).collect();
     let gaps: Vec<u64> = stream["gap_ns"].as_array().expect("gaps").iter().filter_map(Value::as_u64).collect();
     let ttft_ns = stream["ttft_ns"].as_u64().expect("a time");
-    // No output comes before its time, and each gap is one between parts.
+    // No output comes before its time, and each gap is between two parts.
     assert!(ttft_ns >= 30_000_000 && ttft_ns + gaps.iter().sum::<u64>() >= 130_000_000, "{stream}");
     let mut at_ns = ttft_ns;
     for gap_ns in &gaps {
@@ -171,7 +171,7 @@ fn a_stream_has_both_lines_with_the_times_of_its_parts() {
     assert_eq!((&requests[1]["finish_reason"], &requests[1]["params"]["max_tokens"]), (&json!("length"), &json!(6)));
 }
 
-/// The capture is like any other for readers of captures.
+/// Commands that read captures can read this one.
 #[test]
 fn recordings_are_read_as_other_captures() {
     let folder = Folder::with(
@@ -197,7 +197,7 @@ fn recordings_are_read_as_other_captures() {
     let said = folder.run(&[]).ended(0);
     assert!(said.stdout.contains("times: recorded in the traces\n"), "{}", said.stdout);
     _ = folder.vcr(&["compare", "day.jsonl", "day.jsonl"]).ended(0);
-    // Whether these times of a busy machine are fitted well is not the question.
+    // The times of a busy machine need not be fitted well.
     let engine = ["--engine", "num_gpu_blocks: 27_000", "--force"];
     _ = folder.vcr(&[&["fit", "day.jsonl", "--output", "model.json"], &engine[..]].concat()).ended(0);
 }
@@ -251,7 +251,7 @@ fn clients_that_go_away_leave_every_finished_exchange_on_the_tape() {
                     let body = streamed(&format!("Question {place}")).to_string();
                     let call = Call { method: "POST", path: CHATS, headers: &[JSON], body: body.as_bytes() };
                     let mut stream = call.begin(address);
-                    // As if drawn by lot: some go at once, some in the middle, most stay.
+                    // Pseudo-random: some clients leave at once, some in the middle, most stay.
                     match place * 2_654_435_761 % 5 {
                         0 => drop(stream),
                         1 => drop(stream.read(&mut [0; 200])),
@@ -311,7 +311,7 @@ fn bodies_are_passed_on_as_they_are() {
         packed.finish().expect("memory")
     };
     let packed = gzip(b"{\"packed\":true}");
-    // The same, packed by Brotli's own encoder.
+    // The same text, compressed by Brotli's own encoder.
     let brotli = b"\x0b\x07\x80{\"packed\":true}\x03".to_vec();
     let long = vec![b'x'; 3000];
     let cut = b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf".to_vec();
@@ -349,8 +349,7 @@ fn bodies_are_passed_on_as_they_are() {
     assert_eq!(http[2]["chunks"][0][1]["base64"], "/wCA");
     assert_eq!((body_of(http[4]).as_str(), &http[4]["end"]), ("half", &json!("server_lost")));
     assert_eq!((&http[5]["end"], http[5].get("status")), (&json!("server_lost"), None));
-    // A complete answer can be played, even if it was sent compressed; a broken answer breaks
-    // again.
+    // A complete answer can be played back even if it was sent compressed. A truncated answer is truncated again.
     let tape = Serve::start(&["--playback", out.to_str().expect("a text")]);
     for path in ["/v1/a", "/v1/d"] {
         assert_eq!(tape.post(path, &json!({})).body, json!({"packed": true}));
@@ -372,7 +371,7 @@ fn both_sides_speak_tls() {
     let (ca, upstream) = (authority.file(), format!("https://{}", serve.address()));
     let options = ["--upstream-ca", ca.to_str().expect("a text"), "--ssl-certfile", certfile, "--ssl-keyfile", keyfile];
     let outer = Recording::start(&upstream, &folder.path().join("outer.jsonl"), &options);
-    // A recorder of a recorder, so that the test speaks plain HTTP.
+    // A second recorder in front of the first, so that the test can use plain HTTP.
     let between = format!("https://{}", outer.address);
     let inner = Recording::start(&between, &folder.path().join("inner.jsonl"), &options[..2]);
     let answer = inner.ask(CHATS, &streamed("Hello"));

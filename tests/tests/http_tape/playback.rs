@@ -1,4 +1,4 @@
-//! `vcr serve --playback` of captures of HTTP.
+//! `vcr serve --playback` of HTTP captures.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use vcr_tests::{Call, Folder, Serve, capture, free_port, root};
 
 use crate::{CHATS, Recording, chat, of_kind, post, streamed, url};
 
-/// A tape of two chats, and the answers to them.
+/// A capture of two chats, and their answers.
 fn tape_of_two(folder: &Folder, name: &str) -> [String; 2] {
     let serve = Serve::start(&["--prefill-step-time", "20ms", "--decode-step-time", "10ms"]);
     let recording = Recording::start(&url(&serve), &folder.path().join(name), &[]);
@@ -78,7 +78,7 @@ fn misses_are_simulated_or_recorded() {
     let mut recorder = Serve::start(&options);
     assert_eq!(post(recorder.address(), CHATS, &[], &streamed("one")).text(), answers[0]);
     let new = post(recorder.address(), CHATS, &[], &streamed("four")).text();
-    // Paths of vcr itself stay here, also those that need another option.
+    // vcr answers its own paths itself, even those that need another option.
     let kept = recorder.get("/_vcr/requests");
     assert_eq!(kept.status, 404);
     assert!(kept.body["error"]["message"].as_str().expect("a text").contains("--keep-requests"), "{}", kept.body);

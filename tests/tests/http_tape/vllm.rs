@@ -1,4 +1,4 @@
-//! vLLM's own frontend before simulated engines, recorded at both of its ends.
+//! vLLM's own frontend with simulated engines, recorded at both of its ends.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use crate::{CHATS, Recording, chat, post, streamed};
 
 const RELEASE: &str = "0.33.0";
 
-/// What clients ask, whole and streamed, and wrongly.
+/// Answers to valid requests, complete and streamed, and to invalid ones.
 fn answers(address: &str) -> Vec<(u16, String)> {
     let completion = json!({"model": "sim", "prompt": "Once upon", "max_tokens": 9, "logprobs": 2});
     let seeded = chat("Hi", &json!({"seed": 7, "temperature": 0.5}));
@@ -52,7 +52,7 @@ fn text(path: &Path) -> &str {
     path.to_str().expect("paths of tests are text")
 }
 
-/// The truth: a step takes its time, and each token of a prompt some more.
+/// The true model: a step has a constant time, and each prompt token adds some.
 fn truth() -> Value {
     json!({
         "format": "vcr.fitted/1",
@@ -80,7 +80,7 @@ fn error(prediction: &Value, metric: &str, statistic: &str) -> f64 {
     ms("simulated_ms") / ms("measured_ms") - 1.0
 }
 
-/// What clients see of an engine whose times are known is fitted as well as what is seen at the engine.
+/// A fit to the clients' view of an engine with known times is as good as a fit to the engine's own times.
 #[test]
 fn a_tape_fits_as_well_as_a_recording_at_the_engine() {
     let Some(mut frontend) = Frontend::start(RELEASE, &FrontendOptions::default()) else { return };
@@ -100,7 +100,7 @@ fn a_tape_fits_as_well_as_a_recording_at_the_engine() {
     drop((play, frontend));
     let engine = ["--engine", ENGINE];
     for tape in ["engine.jsonl", "client.jsonl"] {
-        // A busy machine may be beyond what a model is written for without a word.
+        // On a busy machine, the model may be so bad that the fit needs `--force`.
         let fit = ["fit", tape, "--folds", "0", "--force", "--output", "model.json"];
         _ = folder.vcr(&[&fit[..], &engine].concat()).ended(0);
         let judged = ["calibrate", "--json", "model.json", "engine.jsonl"];

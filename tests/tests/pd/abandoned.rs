@@ -1,9 +1,9 @@
-//! Clients that leave before their first token, and the KV that prefill engines hold for nobody.
+//! Clients that disconnect before their first token, and KV that prefill engines hold for nobody.
 
 use serde_json::Value;
 use vcr_tests::Folder;
 
-/// A prompt that fills the prefill engine, whose client leaves; a second later comes another.
+/// A prompt that fills the prefill engine and whose client disconnects. Another prompt arrives a second later.
 fn scenario(link: &str, first: &str, target: &str) -> String {
     format!(
         r#"
@@ -24,7 +24,7 @@ fn scenario(link: &str, first: &str, target: &str) -> String {
     )
 }
 
-/// The report of its run, and the time to the first token of the one that comes late, in seconds.
+/// The report of the run, and the TTFT of the later prompt, in seconds.
 fn late(link: &str, first: &str, target: &str) -> (Value, f64) {
     let folder = Folder::with(&scenario(link, first, target));
     let report = folder.run(&["--json", "--requests", "requests.jsonl"]).ended(0).json()["runs"][0].clone();
@@ -41,15 +41,15 @@ fn abandoned(report: &Value) -> u64 {
     report["metrics"]["counters"]["abandoned_prompts"].as_u64().unwrap_or(0)
 }
 
-/// Its transfer takes 2 s, and steps 100 ms: the prompt's, and one of the decode engine.
+/// The transfer takes 2 s. The prompt's step and one step of the decode engine take 100 ms each.
 #[test]
 fn kv_of_a_prompt_that_nobody_fetches_is_held_for_the_timeout() {
     let (_, freed_s) = late("", "50ms", "virtual");
     assert!((2.1..2.4).contains(&freed_s), "{freed_s}");
-    // The client leaves while its prompt is computed, which is cancelled.
+    // The client disconnects while the prompt is computed, and the computation is cancelled.
     let (report, cancelled_s) = late(r#"prefill_cancel_until: "handoff", abort_timeout: "6s""#, "50ms", "virtual");
     assert_eq!((abandoned(&report), cancelled_s), (0, freed_s));
-    // It is not: the prompt is computed at 100 ms, and held until 6.1 s.
+    // Without cancelling, the prompt is computed at 100 ms and held until 6.1 s.
     let never = r#"prefill_cancel_until: "never", abort_timeout: "6s""#;
     let (report, held_s) = late(never, "50ms", "virtual");
     assert_eq!(abandoned(&report), 1);
@@ -57,7 +57,7 @@ fn kv_of_a_prompt_that_nobody_fetches_is_held_for_the_timeout() {
     assert!(report["metrics"]["gauges"]["kv_peak_usage"].as_f64().is_some_and(|usage| usage > 0.9), "{report}");
 }
 
-/// A transfer in progress ends: until 2.1 s, the blocks at both of its ends are in use.
+/// A transfer in progress continues: until 2.1 s, the blocks at both ends are in use.
 #[test]
 fn a_client_that_leaves_during_a_transfer_does_not_stop_it() {
     let (_, freed_s) = late("", "500ms", "virtual");
@@ -66,7 +66,7 @@ fn a_client_that_leaves_during_a_transfer_does_not_stop_it() {
     assert!((moved_s - freed_s - 1.1).abs() < 0.11, "{moved_s} {freed_s}");
 }
 
-/// The same on engines in real time: directly, and behind servers whose clients close their connections.
+/// The same on engines in real time, both directly and behind servers whose clients close their connections.
 #[test]
 fn engines_in_real_time_hold_kv_as_long() {
     let never = r#"prefill_cancel_until: "never", abort_timeout: "4s""#;

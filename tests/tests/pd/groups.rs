@@ -1,4 +1,4 @@
-//! KV of engines with groups of layers: the blocks of each group, and for windows only those still
+//! KV of engines with groups of layers: all blocks of a group move, but for windows only those that are still
 //! needed.
 
 use serde_json::Value;
@@ -6,12 +6,12 @@ use vcr_tests::client;
 
 use crate::moving::{Moving, completion_tokens};
 
-/// Two groups of two layers each; with three the last layers are padded, as vLLM pads them.
+/// Two groups of two layers each. With three groups, the last layers are padded, as in vLLM.
 const SHAPE: &str = "4x4x16";
-/// K and V of two layers, in 16 tokens of four heads.
+/// K and V of two layers, with 16 tokens and four heads.
 const BLOCK_BYTES: f64 = (2 * 2 * 4 * 16 * 16 * 2) as f64;
 
-/// Options of the data plane over TCP.
+/// Options for the TCP data plane.
 const TCP: &[&str] = &["--kv-transfer", "tcp"];
 
 fn start(plane: &[&str], groups: &str, args: &[&str]) -> Moving {
@@ -19,14 +19,14 @@ fn start(plane: &[&str], groups: &str, args: &[&str]) -> Moving {
     Moving::by(plane, SHAPE, &[&grouped[..], args].concat())
 }
 
-/// Calls `check` with the options of the data plane through NIXL, unless its library is missing.
+/// Calls `check` with the options for the NIXL data plane, unless its library is missing.
 pub(super) fn with_nixl(check: fn(&[&str])) {
     let Some(python) = client("nixl") else { return };
     let library = python.nixl_library();
     check(&["--kv-transfer", "nixl", "--nixl-library", library.to_str().expect("a path in text")]);
 }
 
-/// Thirteen blocks of 16 tokens, the last of them half full.
+/// Thirteen blocks of 16 tokens, the last one half full.
 fn prompt() -> Vec<u32> {
     (100..300).collect()
 }
@@ -48,10 +48,10 @@ fn blocks_of_all_groups_arrive_through_nixl() {
 
 fn live_blocks_arrive(plane: &[&str]) {
     for (groups, named, moved, moved_later) in [
-        // For 200 tokens ten blocks are behind the window; vLLM names one block more than a window
-        // may touch.
+        // For 200 tokens, ten blocks are outside of the window. vLLM transfers one block more than a window may
+        // touch.
         ("full,sliding_window:33", vec![13, 4], 13 + 3, 1 + 1),
-        // Blocks of 32 tokens: seven, four of them behind the window. A hit of 192 tokens is six of them.
+        // Seven blocks of 32 tokens, four of them outside of the window. A hit of 192 tokens is six blocks.
         ("full,sliding_window:64@32", vec![13, 3], 13 + 3, 1 + 1),
         ("full,sliding_window:33,chunked_local:64", vec![13, 4, 13], 13 + 3 + 1, 1 + 1 + 1),
     ] {
@@ -66,7 +66,7 @@ fn live_blocks_arrive(plane: &[&str]) {
             decode.wait_for_metric("vcr_kv_transfer_received_bytes_total", of_blocks(moved));
             decode.is_whole();
             prefill.is_whole();
-            // The second time only the blocks behind the longest hit move.
+            // The second time, only the blocks after the longest hit move.
             let answer = decode.complete(&prompt(), 5, &prefill.compute(&prompt()));
             assert_eq!((answer.status, completion_tokens(&answer)), (200, Some(5)), "{groups}: {}", answer.body);
             decode.wait_for_metric("vcr_kv_transfer_received_bytes_total", of_blocks(moved + moved_later));

@@ -1,4 +1,4 @@
-//! KV that moves between two hosts: two network namespaces, each with addresses of its own.
+//! KV that moves between two hosts: two network namespaces with different addresses.
 
 use std::io;
 use std::process::{Command, Output};
@@ -8,7 +8,7 @@ use vcr_tests::vcr;
 
 use crate::groups::with_nixl;
 
-/// Makes two hosts with one wire between them, and runs `"$VCR" "$@"` in both: one listens, the other connects.
+/// Makes two connected hosts and runs `"$VCR" "$@"` in both: one listens, the other connects.
 const TWO_HOSTS: &str = r#"
 set -e
 # UCX looks for interfaces there.
@@ -32,12 +32,12 @@ kill $listener $other
 exit $ended
 "#;
 
-/// Runs `script` as root of namespaces of its own.
+/// Runs `script` as root in new namespaces.
 fn in_namespaces(script: &str, args: &[&str]) -> io::Result<Output> {
     let folder = tempfile::tempdir().expect("a folder");
     let mut command = Command::new("unshare");
     command.args(["--user", "--map-root-user", "--net", "--mount", "sh", "-c", script, "sh"]).args(args);
-    // With shared memory it would find the other host on the same machine.
+    // With shared memory, UCX would find that both hosts are the same machine.
     command.env("VCR", vcr()).env("UCX_TLS", "tcp").current_dir(folder.path());
     command.output()
 }

@@ -7,7 +7,7 @@ use vcr_tests::{Folder, Running};
 
 use crate::groups::with_nixl;
 
-/// An address whose next port, for plain streams, is free, too.
+/// An address whose next port, which plain streams use, is also free.
 fn address() -> String {
     let port = (0..100).find_map(|_| {
         let first = TcpListener::bind("127.0.0.1:0").ok()?.local_addr().ok()?.port();
@@ -54,7 +54,7 @@ fn pages_move_through_nixl() {
     Folder::new().vcr(&nothing).failed(2, &["/nowhere/libnixl_capi.so", "pip install nixl"]);
 }
 
-/// Two hosts give sizes by hand, which may differ.
+/// The sizes are given separately on two hosts, so they may differ.
 #[test]
 fn two_processes_agree_on_sizes_or_say_so() {
     let address = address();
@@ -67,7 +67,7 @@ fn two_processes_agree_on_sizes_or_say_so() {
     assert_eq!(said["pages"], 64);
     let other = folder.vcr(&[&connect[..], &["--total", "1MiB", "--page", "32KiB"]].concat());
     other.failed(2, &["KV peer", "differs", "give both processes the same --total and --page"]);
-    // Whoever was refused left nothing behind.
+    // A refused connection leaves nothing behind.
     let _ = folder.vcr(&[&connect[..], &sizes].concat()).ended(0);
 }
 
@@ -80,7 +80,7 @@ fn sizes_and_addresses_that_cannot_be_used_are_refused() {
         (&["--total", "100B", "--page", "64B"][..], "expected an even number of pages of 64 bytes"),
         (&["--total", "1MiB", "--page", "0B"], "expected an even number of pages of 0 bytes"),
         (&["--page", "4GiB", "--total", "8GiB"], "invalid --page 4294967296: expected less than 4 GiB"),
-        // More than any machine has.
+        // More memory than any machine has.
         (&["--total", "1048576GiB", "--page", "1GiB"], "the KV arena needs 1125899906842624 bytes"),
         (&["--listen", &taken], "cannot listen at 127.0.0.1:"),
         (&["--listen", "nonsense"], "invalid --listen `nonsense`: expected HOST:PORT"),
@@ -95,14 +95,14 @@ fn sizes_and_addresses_that_cannot_be_used_are_refused() {
     }
 }
 
-/// A peer that stops in the middle of a transfer ends the measurement with the reason.
+/// A peer that stops in the middle of a transfer ends the measurement with an error.
 #[test]
 fn a_peer_that_dies_is_an_error() {
     let sizes = ["--total", "8MiB", "--page", "16KiB"];
     let address = address();
     let mut listener = Running::start(&[&["inspect", "kv-bench", "--listen", &address], &sizes[..]].concat());
     listener.wait_for("\"plain_port\"");
-    // So many that it cannot finish before the peer disconnects.
+    // So many repetitions that the measurement cannot finish before the peer stops.
     let connect = ["inspect", "kv-bench", "--connect", &address, "--repeat", "100000"];
     let mut reader = Running::start(&[&connect[..], &sizes].concat());
     std::thread::sleep(Duration::from_millis(300));

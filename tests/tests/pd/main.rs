@@ -1,4 +1,4 @@
-//! Disaggregated prefill and decode: the set-ups of `docs/how-to/pd.md`, and KV that moves between two processes.
+//! Disaggregated prefill and decode: the set-ups in `docs/how-to/pd.md`, and KV that moves between two processes.
 
 mod abandoned;
 mod groups;

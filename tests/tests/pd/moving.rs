@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use vcr_tests::{Folder, Reply, Serve, free_port, wait_until};
 
-/// Two layers, four KV heads of sixteen: pages are few and small.
+/// Two layers and four KV heads of sixteen numbers: pages are few and small.
 const SHAPE: &str = "2x4x16";
-/// K and V of 16 tokens of two bytes for each number.
+/// K and V of 16 tokens, with two bytes per number.
 const BLOCK_BYTES: f64 = (2 * 2 * 4 * 16 * 16 * 2) as f64;
 const PROMPT_BLOCKS: f64 = 4.0;
 
-/// A server whose KV moves, and the address of its engine's metrics.
+/// A server whose KV moves, and the metrics address of its engine.
 pub(crate) struct Moving {
     pub(crate) serve: Serve,
     metrics: String,
@@ -27,7 +27,7 @@ impl Moving {
         Self::by(&["--kv-transfer", "tcp"], shape, args)
     }
 
-    /// The same with the options of a data plane.
+    /// Like `start`, with the options for a data plane.
     pub(crate) fn by(plane: &[&str], shape: &str, args: &[&str]) -> Self {
         let (port, metrics) = (free_port().to_string(), format!("127.0.0.1:{}", free_port()));
         let common = [plane, &["--side-channel-port", &port, "--metrics-address", &metrics]].concat();
@@ -35,7 +35,7 @@ impl Moving {
         Self { serve: Serve::start(&[&common[..], &sizes, args].concat()), metrics }
     }
 
-    /// The sum of an engine's metric over its labels, among which `labels` is.
+    /// The sum of an engine's metric over all series with `labels`.
     fn metric_of(&self, name: &str, labels: &str) -> f64 {
         let answer = ureq::get(format!("http://{}/metrics", self.metrics)).call().expect("it is served");
         let text = answer.into_body().read_to_string().expect("it is text");
@@ -52,7 +52,7 @@ impl Moving {
         wait_until(&format!("{name} is {value}"), || self.metric(name) == value);
     }
 
-    /// The same from the server's own vLLM metrics.
+    /// The sum of one of the server's own vLLM metrics.
     fn served_metric(&self, name: &str) -> f64 {
         let answer = ureq::get(format!("http://{}/metrics", self.serve.address())).call().expect("it is served");
         let text = answer.into_body().read_to_string().expect("it is text");
@@ -73,7 +73,7 @@ impl Moving {
         self.serve.post("/v1/completions", &body)
     }
 
-    /// Has a prompt computed; the parameters for the decode engine.
+    /// Has a prompt computed, and returns the parameters for the decode engine.
     #[track_caller]
     pub(crate) fn compute(&self, prompt: &[u32]) -> Value {
         let answer = self.complete(prompt, 1, &json!({"do_remote_decode": true, "do_remote_prefill": false}));
@@ -90,7 +90,7 @@ impl Moving {
     }
 }
 
-/// Four blocks that no other number has.
+/// Four blocks of tokens that no other number has.
 pub(crate) fn prompt(number: u32) -> Vec<u32> {
     (0..64).map(|place| 100 + number * 64 + place).collect()
 }
@@ -111,13 +111,13 @@ fn bytes_of_a_prompt_arrive_and_are_counted_at_both_ends() {
         let bytes = PROMPT_BLOCKS * BLOCK_BYTES;
         decode.wait_for_metric("vcr_kv_transfer_received_bytes_total", bytes);
         prefill.wait_for_metric("vcr_kv_transfer_sent_bytes_total", bytes);
-        // A region for K and one for V of both layers.
+        // There is a region for K and one for V of both layers.
         assert_eq!(decode.metric("vcr_kv_transfer_pages_received_total"), PROMPT_BLOCKS * 4.0);
         let line = decode.serve.wait_for("KV arrived");
         for part in ["peer=127.0.0.1:", "bytes=32768 ", "pages=16 ", "queue_ms=", "connect_ms=", "move_ms="] {
             assert!(line.contains(part), "no `{part}` in {line}");
         }
-        // The side that moves them knows how long it took.
+        // The side that moves the pages measures the time.
         let mover = if mode == "pull" { &decode } else { &prefill };
         mover.wait_for_metric("vcr_kv_transfers_total", 1.0);
         assert!(mover.metric_of("vcr_kv_transfer_time_seconds_total", "move") > 0.0);
@@ -126,7 +126,8 @@ fn bytes_of_a_prompt_arrive_and_are_counted_at_both_ends() {
             assert_eq!(engine.metric("vcr_kv_transfer_failures_total"), 0.0);
             assert!(!engine.serve.log().contains("WARN"), "{}", engine.serve.log());
         }
-        // The second time it is in the cache, but for the last block: a hit leaves a token to compute, as in vLLM.
+        // The second time, the prompt is in the cache, except for its last block: as in vLLM, a hit leaves one
+        // token to compute.
         let answer = decode.complete(&prompt(0), 5, &prefill.compute(&prompt(0)));
         assert_eq!((answer.status, completion_tokens(&answer)), (200, Some(5)), "{}", answer.body);
         prefill.is_whole();
@@ -134,14 +135,15 @@ fn bytes_of_a_prompt_arrive_and_are_counted_at_both_ends() {
     }
 }
 
-/// The metrics of vLLM's own dashboards.
+/// The metrics on vLLM's own dashboards.
 #[test]
 fn transfers_and_leases_are_in_the_metrics_of_vllm() {
     let prefill = Moving::start(&["--kv-lease", "1s"]);
     let decode = Moving::start(&["--fault", "kv-transfer:refuse,nth=2", "--kv-load-failure-policy", "recompute"]);
     let answer = decode.complete(&prompt(0), 5, &prefill.compute(&prompt(0)));
     assert_eq!((answer.status, completion_tokens(&answer)), (200, Some(5)), "{}", answer.body);
-    // The whole prompt comes from elsewhere at the decode engine, and nothing at the prefill engine, which asks as well.
+    // The decode engine gets the whole prompt from elsewhere. The prefill engine looks for KV elsewhere too, but
+    // finds none.
     decode.wait_for_served_metric("external_prefix_cache_queries_total", 64.0);
     decode.wait_for_served_metric("external_prefix_cache_hits_total", 64.0);
     decode.wait_for_served_metric("prefix_cache_queries_total", 64.0);
@@ -157,13 +159,13 @@ fn transfers_and_leases_are_in_the_metrics_of_vllm() {
     assert_eq!(answer.status, 200, "{}", answer.body);
     decode.wait_for_served_metric("nixl_num_failed_transfers_total", 1.0);
     assert_eq!(decode.served_metric("nixl_xfer_time_seconds_count"), 1.0);
-    // Nobody comes for it, and the engine has nothing else to do.
+    // Nobody fetches the prompt, and the engine has nothing else to do.
     assert_eq!(prefill.served_metric("nixl_num_kv_expired_reqs_total"), 0.0);
     prefill.compute(&prompt(2));
     prefill.wait_for_served_metric("nixl_num_kv_expired_reqs_total", 1.0);
 }
 
-/// Engines without a data plane fetch KV from other engines if a request asks for it.
+/// Engines without a data plane count KV from other engines only if a request asks for it.
 #[test]
 fn modelled_transfers_count_what_other_engines_have() {
     let start = |port: u16| Serve::start(&["--side-channel-port", &port.to_string(), "--kv-lease", "1s"]);
@@ -180,7 +182,7 @@ fn modelled_transfers_count_what_other_engines_have() {
     prefill.wait_for_served_metric("nixl_num_kv_expired_reqs_total", 1.0);
 }
 
-/// The default number of blocks would take 32 GiB: only blocks whose KV moves take memory.
+/// The default number of blocks would take 32 GiB, but only blocks whose KV moves take memory.
 #[test]
 fn kv_takes_memory_only_where_it_moves() {
     let start = || {
@@ -196,7 +198,7 @@ fn kv_takes_memory_only_where_it_moves() {
     }
 }
 
-/// Each fault by each policy: the first of two transfers is good, the second one is not.
+/// Each fault with each policy. The first transfer succeeds, the second fails.
 #[test]
 fn faults_of_each_kind_fail_or_are_recomputed() {
     let faults = [("drop", "timed_out"), ("corrupt", "corrupt"), ("refuse", "refused")];
@@ -226,7 +228,7 @@ fn faults_of_each_kind_fail_or_are_recomputed() {
     }
 }
 
-/// The fault is a lower bound, and so is the measurement.
+/// The fault is a lower bound, and so is the measured time.
 #[test]
 fn a_slow_transfer_is_part_of_the_time_to_first_token() {
     let prefill = Moving::start(&[]);
@@ -243,7 +245,7 @@ fn a_slow_transfer_is_part_of_the_time_to_first_token() {
     }
 }
 
-/// Killed while its request waits for KV: nobody reports that the blocks may be freed.
+/// The decode engine is killed while its request waits for KV, so nobody reports that the blocks may be freed.
 #[test]
 fn a_decode_engine_that_dies_while_it_loads_costs_one_lease() {
     let prefill = Moving::start(&["--kv-lease", "1s"]);
@@ -261,7 +263,7 @@ fn a_decode_engine_that_dies_while_it_loads_costs_one_lease() {
     prefill.is_whole();
 }
 
-/// Requests name the address; one that is not allowed is never contacted.
+/// Requests name the address; a host that is not allowed is never contacted.
 #[test]
 fn a_host_outside_of_the_list_is_not_contacted() {
     let silent = TcpListener::bind("127.0.0.1:0").expect("there is a port");
@@ -279,19 +281,19 @@ fn a_host_outside_of_the_list_is_not_contacted() {
     assert_eq!((decode.metric("vcr_kv_loads_total"), decode.metric("vcr_kv_transfers_total")), (0.0, 0.0));
     let nobody = silent.accept().expect_err("no frontend connects");
     assert_eq!(nobody.kind(), std::io::ErrorKind::WouldBlock);
-    // Nobody has fetched it, and its lease ends.
+    // Nobody has fetched the prompt, and its lease ends.
     prefill.is_whole();
 }
 
-/// Whatever process listens there: the load fails with the reason, and the engine continues.
+/// Any process may listen at the address: the load fails with the reason, and the engine continues.
 #[test]
 fn a_peer_that_is_none_fails_the_load() {
     let (prefill, decode) = (Moving::start(&["--kv-lease", "1s"]), Moving::start(&["--kv-transfer-timeout", "2s"]));
     let mut params = prefill.compute(&prompt(0));
-    // A server of HTTP.
+    // An HTTP server listens there.
     params["remote_port"] = prefill.serve.address().rsplit(':').next().and_then(|it| it.parse::<u16>().ok()).into();
     assert_eq!(decode.complete(&prompt(0), 3, &params).status, 503);
-    // Nobody.
+    // Nobody listens there.
     params["remote_port"] = free_port().into();
     assert_eq!(decode.complete(&prompt(1), 3, &params).status, 503);
     decode.serve.wait_for("cannot connect to KV peer");

@@ -1,4 +1,4 @@
-//! Prefill and decode engines behind the routers that people run.
+//! Prefill and decode engines behind third-party routers.
 
 use std::fs::File;
 use std::process::{Child, Command, Stdio};
@@ -10,17 +10,17 @@ use tempfile::TempDir;
 use ureq::Agent;
 use vcr_tests::{Client, Folder, Frontend, FrontendOptions, Play, Serve, client, free_port, frontend_model, root};
 
-/// Long enough for a machine that is busy with something else.
+/// Long enough even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 const LATENCY: &str = r#"fixed(#{ prefill: "40ms", decode: "8ms" })"#;
 const TRANSFER: &str = "300ms";
 
-/// A prompt of some ten blocks.
+/// A prompt of about ten blocks.
 fn prompt() -> String {
     (0..80).map(|word| format!("word {word} ")).collect()
 }
 
-/// Another's program, killed in the end. A test that fails prints its log.
+/// A third-party program, which is killed on drop. A failed test prints its log.
 struct Other {
     name: &'static str,
     process: Child,
@@ -38,7 +38,7 @@ impl Other {
 
     fn log(&self) -> String {
         let bytes = std::fs::read(self.folder.path().join("log")).unwrap_or_default();
-        // Without the colours of its lines.
+        // Remove colours from the log.
         let text = String::from_utf8_lossy(&bytes);
         let mut plain = String::new();
         for (index, part) in text.split("\u{1b}[").enumerate() {
@@ -79,7 +79,7 @@ fn is_there(url: &str, text: &str) -> bool {
     })
 }
 
-/// The time to first token of a streamed completion, and its text.
+/// The TTFT of a streamed completion, and its text.
 #[track_caller]
 fn complete(url: &str, prompt: &str) -> (Duration, String) {
     use std::io::{BufRead, BufReader};
@@ -104,7 +104,7 @@ fn complete(url: &str, prompt: &str) -> (Duration, String) {
     (first.expect("there is a first token"), text)
 }
 
-/// Predicted time to first token of one prompt, in virtual time.
+/// The predicted TTFT of one prompt, in virtual time.
 fn predicted() -> Duration {
     let scenario = std::fs::read_to_string(root().join("docs/how-to/pd.rhai")).expect("the scenario is there");
     let folder = Folder::with(&scenario);
@@ -113,7 +113,7 @@ fn predicted() -> Duration {
     Duration::from_secs_f64(ttft_ms.expect("there is a time to first token") / 1e3)
 }
 
-/// Two of vLLM's frontends, each with an engine between which KV moves.
+/// Two vLLM frontends with an engine each, between which KV moves.
 struct Pair {
     prefill: Frontend,
     decode: Frontend,
@@ -122,7 +122,7 @@ struct Pair {
 }
 
 impl Pair {
-    /// None, with a message, if the frontends are missing.
+    /// `None`, with a message, if the frontends are missing.
     fn start() -> Option<Self> {
         let play = |frontend: &Frontend| {
             let port = free_port().to_string();
@@ -138,7 +138,7 @@ impl Pair {
         Some(Self { prefill, decode, prefill_engine, decode_engine })
     }
 
-    /// Sends a prompt to the router at this port: the time to its first token contains the transfer.
+    /// Sends a prompt to the router at this port. The TTFT must include the transfer.
     #[track_caller]
     fn check(&mut self, port: u16) {
         let (ttft, text) = complete(&format!("http://127.0.0.1:{port}/v1/completions"), &prompt());
@@ -147,7 +147,7 @@ impl Pair {
         assert!(predicted > Duration::from_millis(300), "the transfer takes part: {predicted:?}");
         assert!(ttft >= predicted, "virtual time is a lower bound: {ttft:?}, {predicted:?}");
         eprintln!("time to first token: {ttft:?}, in virtual time {predicted:?}");
-        // Each engine did its part.
+        // Each engine has done its part.
         self.prefill_engine.wait_for("output_tokens=1 ");
         self.decode_engine.wait_for("KV arrived");
         self.decode_engine.wait_for("output_tokens=8 ");
@@ -155,7 +155,7 @@ impl Pair {
     }
 }
 
-/// vLLM's own toy proxy for prefill and decode, out of its source distribution.
+/// vLLM's own toy proxy for prefill and decode, from its source distribution.
 #[test]
 fn the_toy_proxy_with_two_frontends() {
     let Some(client) = client("toy-proxy") else { return };
@@ -187,7 +187,7 @@ fn vllm_router_with_two_frontends() {
     pair.check(port);
 }
 
-/// NVIDIA Dynamo's frontend and KV router, without etcd and NATS, with KV events of the prefill engine.
+/// NVIDIA Dynamo's frontend and KV router, without etcd and NATS, with the prefill engine's KV events.
 #[test]
 fn dynamo_routes_by_kv_events() {
     let (Some(dynamo), Some(model)) = (client("dynamo"), frontend_model()) else { return };
@@ -208,7 +208,7 @@ fn dynamo_routes_by_kv_events() {
         for host in ["DYN_TCP_RPC_HOST", "DYN_TCP_RESPONSE_STREAM_HOST", "DYN_EVENT_PLANE_HOST"] {
             command.env(host, "127.0.0.1");
         }
-        // Where it keeps descriptions of models.
+        // The program keeps descriptions of models in the home folder.
         command.env("HOME", folder.path());
         command
     };

@@ -4,7 +4,7 @@ use serde_json::Value;
 use vcr_tests::{Folder, Said, root};
 
 const REQUESTS: u64 = 6;
-/// Blocks for 160 tokens, 16 each.
+/// Blocks for 160 tokens, with 16 tokens each.
 const BLOCKS: u64 = 10;
 const BLOCK_BYTES: u64 = 16 * 4096;
 /// K and V of four layers.
@@ -21,7 +21,7 @@ run(#{{ name: "moving", cluster: c, workloads: [ w ] }});"#
     ))
 }
 
-/// A group of full attention, and one with a window of four blocks.
+/// A group with full attention, and one with a window of four blocks.
 const GROUPS: &str = r#"["full", "sliding_window:64"]"#;
 
 /// Engines whose layers are in groups.
@@ -48,7 +48,7 @@ fn min_ttft_ms(run: &Value) -> f64 {
     run["metrics"]["trends"]["ttft_ms"]["min"].as_f64().expect("there are first tokens")
 }
 
-/// The report has sizes and times by both engines, the trace each transfer.
+/// The report has sizes and times by pair of engines, and the trace has each transfer.
 #[test]
 fn pages_of_all_prompts_are_in_report_and_trace() {
     let folder = scenario(&format!("{TCP}, latency: \"20ms\", bandwidth: \"100MB/s\""));
@@ -63,7 +63,7 @@ fn pages_of_all_prompts_are_in_report_and_trace() {
             assert!(name("engine").starts_with("decode ") && name("from").starts_with("prefill "), "{sum}");
             assert!(sum["move_ms"].as_f64() > Some(0.0) && sum["failures"].is_null(), "{sum}");
         }
-        // A prefill step, the link's latency, and at least one prompt's bytes at its bandwidth.
+        // A prefill step, the link's latency, and at least the time of one prompt's bytes at the link's bandwidth.
         assert!(min_ttft_ms(&run) >= 31.5, "{target}: {}", min_ttft_ms(&run));
         let read = |path: std::path::PathBuf| -> Value {
             serde_json::from_slice(&std::fs::read(path).expect("it is there")).expect("it is JSON")
@@ -94,13 +94,12 @@ fn pages_of_all_prompts_are_in_report_and_trace() {
     }
 }
 
-/// Only the blocks of a window that the next token needs move, and each group has half of the
-/// layers.
+/// Of a window, only the blocks that the next token needs move. Each group has half of the layers.
 #[test]
 fn groups_of_layers_move_what_they_need() {
     let link = format!("{TCP}, bandwidth: \"1MB/s\"");
     let folder = grouped(&link, GROUPS, GROUPS);
-    // All ten blocks of one group, and four of the other: 112 of the 160 tokens over all layers.
+    // All ten blocks of one group and four of the other: equivalent to 112 of the 160 tokens over all layers.
     let transfer_ms = 112.0 * 4.096;
     let run = run_of(&folder.run(&["--json", "-q"]).ended(0));
     let of_trend = |run: &Value, trend: &str| run["metrics"]["trends"][trend]["max"].as_f64().expect("there is one");
@@ -115,21 +114,21 @@ fn groups_of_layers_move_what_they_need() {
     }
 }
 
-/// Which time counts: the bytes', the link's, or the longer one.
+/// The time of the bytes, the time of the link, or the longer of the two.
 #[test]
 fn the_time_of_a_transfer_is_chosen() {
     let of = |time: &str, latency: &str| {
         let folder = scenario(&format!("{TCP}, kv_transfer_time: \"{time}\", latency: \"{latency}\""));
         min_ttft_ms(&run_of(&folder.run(&["--target", "live", "--json", "-q"]).ended(0)))
     };
-    // It would last an hour by the link.
+    // By the link's model, the transfer would take an hour.
     assert!(of("real", "3600s") < 3_600_000.0);
     for time in ["modelled", "slower-of"] {
         assert!(of(time, "300ms") >= 300.0, "{time}");
     }
 }
 
-/// Virtual time has no bytes: only the link's own time.
+/// In virtual time no bytes are moved, and only the link's time counts.
 #[test]
 fn virtual_time_is_the_same_with_and_without() {
     let fingerprint = |link: &str| {

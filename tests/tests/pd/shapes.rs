@@ -1,4 +1,4 @@
-//! Sizes of KV blocks by a model's `config.json`.
+//! Sizes of KV blocks from a model's `config.json`.
 
 use serde_json::{Value, json};
 use vcr_tests::{Folder, Serve, byte_tokenizer, free_port};
@@ -10,7 +10,7 @@ fn llama() -> Value {
         "torch_dtype": "bfloat16", "max_position_embeddings": 1024})
 }
 
-/// An engine with some blocks, and its reported block size.
+/// The block size that an engine with these options reports.
 fn block_bytes(args: &[&str]) -> String {
     let port = free_port().to_string();
     let common = ["--kv-transfer", "tcp", "--side-channel-port", &port, "--num-gpu-blocks", "40", "--block-size", "16"];
@@ -25,7 +25,7 @@ fn blocks_have_the_size_of_the_model() {
     let mut config = llama();
     let text = |path: std::path::PathBuf| path.to_str().expect("a path is a text").to_owned();
     let plain = text(folder.write("llama.json", config.to_string()));
-    // K and V of 32 layers, 8 heads of 128 numbers and 16 tokens.
+    // K and V of 32 layers, 8 heads of 128 numbers, and 16 tokens.
     let numbers = 2 * 32 * 8 * 128 * 16;
     assert_eq!(block_bytes(&["--kv-shape", &plain]), (numbers * 2).to_string());
     assert_eq!(block_bytes(&["--kv-shape", &plain, "--kv-cache-dtype", "fp8"]), numbers.to_string());
@@ -34,7 +34,7 @@ fn blocks_have_the_size_of_the_model() {
     config["quantization_config"] = json!({"kv_cache_scheme": {"type": "float", "num_bits": 8}});
     let small = text(folder.write("small.json", json!({"text_config": config}).to_string()));
     assert_eq!(block_bytes(&["--kv-shape", &small, "--tensor-parallel-size", "2"]), numbers.to_string());
-    // One latent vector for each layer and token; every rank has all of it.
+    // One latent vector per layer and token; every rank has all of it.
     let latent =
         json!({"num_hidden_layers": 61, "num_attention_heads": 128, "kv_lora_rank": 512, "qk_rope_head_dim": 64});
     let latent = text(folder.write("latent.json", latent.to_string()));
@@ -65,11 +65,11 @@ fn the_served_model_has_its_own_size_and_missing_fields_are_named() {
         let wanted = "expected layers x KV heads x head size, such as 32x8x128, or a model's config.json";
         assert!(said.stderr.contains(wanted), "{wrong}: {}", said.stderr);
     }
-    // Without transfers it is not needed.
+    // Without transfers, the shape is not needed.
     let _ = Serve::start(&[model]);
 }
 
-/// Every rank reads a copy of the latent vectors, from engines of as many ranks or others.
+/// Every rank reads a copy of the latent vectors, from engines with the same or another number of ranks.
 #[test]
 fn latent_vectors_move_to_each_rank() {
     let folder = Folder::new();

@@ -10,11 +10,11 @@ use ureq::Agent;
 use vcr_core::seed::{derive, mix};
 use vcr_tests::{Serve, client, free_port, wait_until};
 
-/// Transfers at once.
+/// Number of concurrent transfers.
 const THREADS: u32 = 16;
-/// Transfers between two chances of a kill.
+/// Number of transfers after which a process may be killed.
 const ROUND: u32 = 64;
-/// Faults of the decode engines.
+/// Faults at the decode engines.
 const FAULTS: [&str; 4] = ["drop,rate=0.01", "corrupt,rate=0.02", "refuse,rate=0.02", "slow,by=5ms,rate=0.1"];
 
 #[test]
@@ -27,7 +27,7 @@ fn transfers_through_nixl_with_kills_leave_all_pools_whole() {
     with_nixl(|plane| storm(plane, 384, 7));
 }
 
-/// The same at the size that releases are checked with.
+/// The size that is run before a release.
 #[test]
 #[ignore = "takes minutes; run with --run-ignored all"]
 fn twenty_thousand_transfers_with_kills_leave_all_pools_whole() {
@@ -46,7 +46,7 @@ fn with_nixl(check: impl Fn(&[&str])) {
     check(&["--kv-transfer", "nixl", "--nixl-library", library.to_str().expect("a path in text")]);
 }
 
-/// An engine with its server, which may be killed and started again at the same side channel.
+/// An engine and its server, which can be killed and restarted with the same side channel.
 struct Process {
     name: &'static str,
     args: Vec<String>,
@@ -100,7 +100,7 @@ fn agent() -> Agent {
     Agent::config_builder().http_status_as_error(false).timeout_global(patience).build().into()
 }
 
-/// Random numbers, the same in each run.
+/// Random numbers that are the same in each run.
 struct Draws(u64);
 
 impl Draws {
@@ -110,15 +110,15 @@ impl Draws {
     }
 }
 
-/// How requests have ended.
+/// Number of requests by how they have ended.
 #[derive(Debug, Default)]
 struct Ends {
     complete: AtomicU32,
-    /// Answered with an error and its reason.
+    /// Answered with an error and a reason.
     failed: AtomicU32,
-    /// Given up by the client.
+    /// Aborted by the client.
     given_up: AtomicU32,
-    /// The server was killed.
+    /// Lost with a killed server.
     lost: AtomicU32,
 }
 
@@ -130,7 +130,7 @@ fn get(count: &AtomicU32) -> u32 {
     count.load(Ordering::Relaxed)
 }
 
-/// The two servers of a transfer, and whether one of them is killed meanwhile.
+/// The two servers of a transfer, and whether one of them is killed in the meantime.
 #[derive(Clone, Copy)]
 struct Place<'a> {
     prefill: &'a str,
@@ -146,7 +146,7 @@ fn post(address: &str, body: &Value, patience: Duration) -> Result<(u16, Value),
     Ok((answer.status().as_u16(), serde_json::from_str(&text).unwrap_or(Value::Null)))
 }
 
-/// One request from end to end.
+/// Runs one request from start to end.
 fn transfer(place: Place<'_>, draws: &mut Draws, ends: &Ends) {
     let long = Duration::from_secs(60);
     let (first, length) = (draws.below(3) * 300, 1 + draws.below(120));
@@ -184,7 +184,7 @@ fn transfer(place: Place<'_>, draws: &mut Draws, ends: &Ends) {
     }
 }
 
-/// So many transfers at once, during which `kill` may be called.
+/// Runs this many concurrent transfers; `kill` may be called meanwhile.
 fn round<'a>(
     numbers: Range<u32>,
     seed: u64,

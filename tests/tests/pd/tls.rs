@@ -17,7 +17,7 @@ fn start(certificate: &Path, authority: &Path, more: &[&str]) -> Moving {
     Moving::with_shape(SHAPE, &[&tls[..], more].concat())
 }
 
-/// Both sides connect: the decode engine to read, or the prefill engine to write.
+/// Each side may connect: the decode engine to read, or the prefill engine to write.
 #[test]
 fn kv_moves_with_tls_and_certificates_of_both_sides() {
     let authority = Authority::new("one");
@@ -33,12 +33,12 @@ fn kv_moves_with_tls_and_certificates_of_both_sides() {
             assert_eq!(engine.metric("vcr_kv_transfer_failures_total"), 0.0);
             assert!(!engine.serve.log().contains("WARN"), "{}", engine.serve.log());
         }
-        // Three prompts of four blocks, each with K and V of two layers and four heads.
+        // Three prompts of four blocks, with K and V of two layers and four heads.
         decode.wait_for_metric("vcr_kv_transfer_received_bytes_total", 12.0 * (2 * 2 * 4 * 16 * 16 * 2) as f64);
     }
 }
 
-/// The error of a request whose decode engine cannot read.
+/// The error of a request whose decode engine cannot read the KV.
 #[track_caller]
 fn refused(prefill: &Moving, decode: &Moving, log_of_prefill: &str) -> String {
     let answer = decode.complete(&prompt(0), 5, &prefill.compute(&prompt(0)));
@@ -58,11 +58,11 @@ fn peers_without_tls_or_of_other_authorities_are_refused() {
     assert!(error.contains("KV transfers here need TLS: give the peer --kv-transfer-tls-cert"), "{error}");
     let error = refused(&plain, &secured, "this engine has no --kv-transfer-tls-cert");
     assert!(error.contains("the peer speaks no TLS: does it have --kv-transfer-tls-cert?"), "{error}");
-    // The reader does not know the authority of the prefill engine.
+    // The reader does not trust the authority of the prefill engine.
     let stranger = start(&foreign, &foreign_file, &[]);
     let error = refused(&secured, &stranger, "a KV connection was refused");
     assert!(error.contains("the peer's certificate is not signed by an authority of --kv-transfer-tls-ca"), "{error}");
-    // The prefill engine does not know the reader's certificate.
+    // The prefill engine does not trust the reader's certificate.
     let strict = start(&certificate, &file, &["--kv-transfer-tls-mutual"]);
     let half = start(&foreign, &file, &[]);
     let error = refused(&strict, &half, "a KV connection was refused");
@@ -86,7 +86,7 @@ fn unusable_files_and_options_are_told_at_start() {
         (["--kv-transfer-tls-cert", text(&broken), "--kv-transfer-tls-ca", file], "invalid certificate"),
         (["--kv-transfer-tls-cert", text(&missing), "--kv-transfer-tls-ca", file], "invalid certificate"),
         (["--kv-transfer-tls-cert", certificate, "--kv-transfer-tls-ca", text(&broken)], "invalid CA certificate"),
-        // The authority's file has no key.
+        // The authority's file contains no key.
         (["--kv-transfer-tls-cert", file, "--kv-transfer-tls-ca", file], "invalid TLS key"),
     ] {
         play(&args).failed(2, &[message, "see --kv-transfer-tls-cert"]);
@@ -96,7 +96,7 @@ fn unusable_files_and_options_are_told_at_start() {
     folder.vcr(&without).failed(2, &["expected --kv-transfer tcp"]);
 }
 
-/// By the same options at both processes.
+/// Both processes use the same options.
 #[test]
 fn kv_bench_measures_encrypted_transfers() {
     let authority = Authority::new("one");
@@ -109,14 +109,14 @@ fn kv_bench_measures_encrypted_transfers() {
     assert_eq!((said["tls"].as_bool(), said["pages"].as_u64()), (Some(true), Some(16)), "{said}");
     let table = bench(&tls).ended(0);
     assert!(table.stdout.contains("2 streams with TLS, median of 2"), "{}", table.stdout);
-    // For a host other than the one connected to.
+    // A certificate for another host than the one connected to.
     let other = authority.sign_in_one_file("prefill.example");
     let wrong = ["--kv-transfer-tls-cert", text(&other), "--kv-transfer-tls-ca", text(&ca)];
     bench(&wrong).failed(2, &["127.0.0.1"]);
     bench(&["--kv-transfer-tls-cert", "nowhere.pem", "--kv-transfer-tls-ca", text(&ca)]).failed(2, &["nowhere.pem"]);
 }
 
-/// Certificates end, and are replaced while engines serve. A file that is unusable changes nothing.
+/// Certificates expire and are replaced while engines serve. An unusable file changes nothing.
 #[test]
 fn changed_certificates_are_read_again() {
     let (authority, next) = (Authority::new("one"), Authority::new("next"));
@@ -132,10 +132,10 @@ fn changed_certificates_are_read_again() {
     let first = start(&certificate, &file, &[]);
     reads(&first, 0);
     let (_, _) = (own("own.pem", &next_certificate), own("own-ca.pem", &next_file));
-    // It knows the next authority alone, and so does the prefill engine, now.
+    // This engine trusts only the next authority, and now the prefill engine does too.
     reads(&start(&next_certificate, &next_file, &[]), 1);
     prefill.serve.wait_for("the certificates of KV transfers were read again");
-    // Its connections are open.
+    // The first engine's connections are still open.
     reads(&first, 2);
     authority.write("own.pem", "no certificate");
     reads(&start(&next_certificate, &next_file, &[]), 3);

@@ -14,7 +14,7 @@ fn completions_and_chats_whole_and_streamed() {
         let streamed = frontend.stream_completion(&json!("Hello world"), &json!({"max_tokens": 7}));
         assert_eq!(streamed.text, text(&answer), "the same prompt gives the same text");
         let minor = version.rsplit_once('.').expect("a version has parts").0;
-        // Requests of vllm-rs 0.31 and later differ only with an adapter.
+        // Requests of vllm-rs 0.31 and later differ only if they name an adapter.
         let names = if is_from(version, 31) { "0.31 to 0.33" } else { minor };
         assert!(play.log().contains(names), "it knows the version: {}", play.log());
 
@@ -63,7 +63,7 @@ fn logprobs_of_outputs_and_prompts() {
     });
 }
 
-/// Stops of the engine and of the frontend.
+/// Stop conditions of the engine and of the frontend.
 #[test]
 fn texts_end_where_requests_say() {
     with_each(&FrontendOptions::default(), &["--output-tokens", "9"], |_, frontend, play| {
@@ -79,7 +79,7 @@ fn texts_end_where_requests_say() {
             (&answer["choices"][0]["finish_reason"], &answer["usage"]["completion_tokens"]),
             (&json!("length"), &json!(30))
         );
-        // A stop text is the frontend's: it ends the stream and aborts the rest.
+        // The frontend handles stop strings: it ends the stream and aborts the request.
         let long = text(&answer).to_owned();
         let stop: String = long.chars().skip(long.chars().count() / 2).take(4).collect();
         let more = json!({"max_tokens": 30, "ignore_eos": true, "stop": stop});
@@ -90,8 +90,8 @@ fn texts_end_where_requests_say() {
     });
 }
 
-/// Structured output is served from the token source; the shipped guest generates JSON, which the
-/// frontend's parser must accept.
+/// The token source serves structured output. The shipped guest generates JSON, which the frontend's parser must
+/// accept.
 #[test]
 fn structured_output_and_tools() {
     let Some(tokens) = json_tokens() else { return };
@@ -115,7 +115,7 @@ fn structured_output_and_tools() {
         assert!(trip["city"].is_string() && trip["days"].is_i64(), "{trip}");
         assert_eq!(chat["choices"][0]["finish_reason"], "stop");
 
-        // From 0.33 on only a strict tool has its schema sent.
+        // From 0.33 on, the frontend sends the schema of a tool only if the tool is strict.
         for is_strict in [true, false] {
             let tool = json!({"name": "go", "parameters": schema, "strict": is_strict});
             let tool = json!({"type": "function", "function": tool});
@@ -131,8 +131,8 @@ fn structured_output_and_tools() {
     });
 }
 
-/// Structured outputs that the guest cannot follow: each such request fails, is
-/// never answered with words, and others are served as before.
+/// The guest cannot follow some structured outputs. Such a request fails without any text, and others are served as
+/// before.
 #[test]
 fn a_structured_output_that_cannot_be_followed_fails_its_request_alone() {
     let Some(tokens) = json_tokens() else { return };

@@ -1,4 +1,4 @@
-//! Early ends: of requests, guests, frontends, engines.
+//! Early ends of requests, guests, frontends and engines.
 
 use serde_json::json;
 use vcr_tests::{Frontend, FrontendOptions, free_port, hostile_guest, releases, wait_until};
@@ -31,7 +31,7 @@ fn what_fails_in_the_engine_is_an_error_for_the_client() {
             let failed = ask(len);
             assert_eq!(failed.status, 500, "{}", failed.body);
         }
-        // Too long for this engine, which is the reason given.
+        // The prompt is too long for this engine, and the answer says so.
         let long = frontend.post("/v1/completions", &json!({"prompt": vec![5; 4096], "max_tokens": 6}));
         assert_eq!(long.status, 400, "{version}: {}", long.body);
         assert_eq!(ask(6).status, 200, "others are not concerned");
@@ -42,8 +42,8 @@ fn what_fails_in_the_engine_is_an_error_for_the_client() {
     });
 }
 
-/// A guest that fails in the middle of an answer, and is replaced: the client
-/// sees nothing of it, and the metrics do.
+/// If a guest fails in the middle of an answer and is replaced, the metrics show it, but the client does not
+/// notice.
 #[test]
 fn a_fallback_goes_on_where_a_guest_fails() {
     let Some(guest) = hostile_guest() else { return };
@@ -99,7 +99,7 @@ fn a_stop_signal_drains_or_aborts() {
     }
 }
 
-/// Requests fail, and none of them hangs: neither running nor later ones.
+/// All requests fail, running and later ones, and none of them hangs.
 #[test]
 fn a_strict_playback_tells_the_frontend_that_it_is_over() {
     let folder = vcr_tests::Folder::new();

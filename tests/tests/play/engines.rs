@@ -1,4 +1,4 @@
-//! State that engines keep and take over: prefixes, adapters, KV, sleep; several of them behind one frontend.
+//! State that engines keep and take over (prefixes, adapters, KV, sleep), and several engines behind one frontend.
 
 use std::time::Duration;
 
@@ -45,7 +45,7 @@ fn adapters_are_loaded_and_used() {
 #[test]
 fn sleeping_pausing_and_resetting() {
     for version in releases() {
-        // Said, since no request comes before that would show it.
+        // Set the version, because no earlier request shows it.
         let minor = version.rsplit_once('.').expect("a version has parts").0;
         let Some((frontend, play)) = served(version, &dev(), &["--vllm-minor", minor]) else { return };
         let post = |path: &str| frontend.post(path, &json!({}));
@@ -79,7 +79,7 @@ fn prefill_on_one_engine_and_decode_on_another() {
     for version in releases() {
         let port = free_port().to_string();
         let options = FrontendOptions::default();
-        // Stated explicitly, because 0.31 and later look the same.
+        // Set the version, because 0.31 and later cannot be distinguished.
         let minor = version.rsplit_once('.').expect("a version has parts").0;
         let args = ["--vllm-minor", minor, "--side-channel-port", &port];
         let Some((prefill, _prefill_engine)) = served(version, &options, &args) else {
@@ -102,7 +102,7 @@ fn prefill_on_one_engine_and_decode_on_another() {
         assert_eq!(answer["usage"]["completion_tokens"], 5);
         decode.wait_for_metric("vllm:prompt_tokens_total", 100.0);
         assert!(text(&answer).starts_with(text(&computed)), "the same content gives the same text");
-        // An event must occur for the frontend to be notified, after the prefill engine has been.
+        // The frontend learns of it only with an event, which must come after the notice to the prefill engine.
         wait_until("the blocks are free", || {
             prefill.complete(&json!("Next"), &json!({"max_tokens": 1}));
             prefill.metric("vllm:kv_cache_usage_perc") == 0.0
@@ -145,7 +145,7 @@ fn two_engines_and_waves() {
     }
 }
 
-/// The events are read by a subscriber that shares nothing with vcr.
+/// A subscriber that shares no code with vcr reads the events.
 #[test]
 fn kv_events_reach_an_independent_subscriber() {
     let Some(python) = vcr_tests::python_packages() else { return };
@@ -157,7 +157,7 @@ fn kv_events_reach_an_independent_subscriber() {
         let args = [&args[..], &topic[..]].concat();
         let Some((frontend, _play)) = served(version, &FrontendOptions::default(), &args) else { return };
         let mut subscriber = python.run("tests/frontends/kv_subscriber.py", &[&format!("tcp://127.0.0.1:{port}")]);
-        // It prints a line as soon as it receives anything.
+        // The subscriber prints a line for each message.
         let mut index = 0;
         wait_until("the subscriber hears nothing", || {
             index += 1;
@@ -177,13 +177,13 @@ fn kv_events_reach_an_independent_subscriber() {
         assert_eq!(batch["topic"], "kv@e0@sim");
         assert_eq!((&event["block_size"], &event["medium"], &batch["rank"]), (&json!(16), &json!("GPU"), &json!(0)));
         if is_from(version, 29) {
-            // vLLM's own name of a block of the tokens 1 to 16, without a seed.
+            // vLLM's own hash of a block with tokens 1 to 16, without a seed.
             assert_eq!(event["block_hashes"][0], json!(0x137b_b037_547f_4caf_u64));
         }
     }
 }
 
-/// More than one context of libzmq has sockets for.
+/// More engines than a single libzmq context has sockets for.
 #[test]
 fn a_thousand_engines_start_in_one_process() {
     let limit = getrlimit(Resource::Nofile);

@@ -1,7 +1,7 @@
-//! `vcr play` behind real frontends of vLLM.
+//! `vcr play` with real vLLM frontends.
 //!
-//! Each test runs with the frontend of every release that has been fetched for it: [`FRONTENDS`],
-//! or all versions if `VCR_ALL_VERSIONS` is set.
+//! Each test runs with the frontends of all releases that have been fetched for it: [`FRONTENDS`], or all versions
+//! if `VCR_ALL_VERSIONS` is set.
 
 mod answers;
 mod ends;
@@ -13,12 +13,12 @@ mod routers;
 use serde_json::Value;
 use vcr_tests::{Frontend, FrontendOptions, Play, releases};
 
-/// Answers of development routes, such as `/sleep`.
+/// Options that enable development routes, such as `/sleep`.
 fn dev() -> FrontendOptions {
     FrontendOptions { env: vec![("VLLM_SERVER_DEV_MODE".to_owned(), "1".to_owned())], ..FrontendOptions::default() }
 }
 
-/// A frontend and engines that serve.
+/// A frontend and its engines, which serve.
 fn served(version: &str, options: &FrontendOptions, args: &[&str]) -> Option<(Frontend, Play)> {
     let mut frontend = Frontend::start(version, options)?;
     let mut all = vec!["--max-model-len", "4096"];
@@ -40,7 +40,7 @@ fn with_each(options: &FrontendOptions, args: &[&str], check: impl Fn(&str, &Fro
     }
 }
 
-/// Whether a release is of this minor version or a later one.
+/// Whether a release has this minor version or a later one.
 fn is_from(version: &str, minor: u32) -> bool {
     version.split('.').nth(1).and_then(|minor| minor.parse::<u32>().ok()).expect("a version has parts") >= minor
 }
