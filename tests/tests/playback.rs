@@ -18,7 +18,7 @@ struct Chain {
 }
 
 impl Chain {
-    /// None if the frontend has not been fetched.
+    /// `None` if the frontend has not been fetched.
     fn start(options: &FrontendOptions, folder: &Path, name: &str, engine: &[&str]) -> Option<Self> {
         let mut frontend = Frontend::start(VERSION, options)?;
         let capture = folder.join(name);
@@ -32,7 +32,7 @@ impl Chain {
         Some(Self { frontend, recorder, engine, capture })
     }
 
-    /// Ends the recorder, then the engine, and returns the records and the engine's exit code.
+    /// Ends the recorder, then the engine. Returns the records and the engine's exit code.
     fn end(mut self) -> (Vec<RequestRecord>, Option<i32>) {
         self.recorder.terminate();
         assert!(self.recorder.wait().success(), "a signal is not a failure");
@@ -42,7 +42,7 @@ impl Chain {
     }
 }
 
-/// The requests of a capture in order of arrival.
+/// Requests of a capture in order of arrival.
 fn records(capture: &Path) -> Vec<RequestRecord> {
     let mut reader = CaptureReader::open(capture, &ReadOptions::default()).expect("a capture");
     let mut records = Vec::new();
@@ -67,8 +67,8 @@ fn adapters(folder: &TempDir) -> FrontendOptions {
     }
 }
 
-/// Requests all kinds of answers, sequentially and in parallel, and returns the results. Clients
-/// disconnect only if `is_first`, because that is not repeated.
+/// Requests all kinds of answers, sequentially and in parallel, and returns the results. Clients disconnect only if
+/// `is_first`, because a playback does not repeat that.
 fn mixed_workload(frontend: &Frontend, adapter: &TempDir, is_first: bool) -> Vec<Value> {
     let path = adapter.path().to_str().expect("a path in text");
     let loaded = frontend.post("/v1/load_lora_adapter", &json!({"lora_name": "mine", "lora_path": path}));
@@ -82,7 +82,7 @@ fn mixed_workload(frontend: &Frontend, adapter: &TempDir, is_first: bool) -> Vec
     let probable = frontend.complete(&json!("Probable"), &json!({"max_tokens": 4, "logprobs": 1}));
     keep(&json!({"choices": probable["choices"][0]["text"]}));
 
-    // A conversation: each request repeats the previous answer and adds to it.
+    // A conversation: each request repeats the previous answer and adds a message.
     let mut messages = vec![json!({"role": "user", "content": "Begin the story of a lighthouse and of its keeper."})];
     for turn in 0..3 {
         let chat = frontend.post("/v1/chat/completions", &json!({"messages": messages, "max_tokens": 20})).ok();
@@ -161,7 +161,7 @@ fn a_mixed_workload_comes_back_token_by_token() {
     }
 }
 
-/// Whether requests of the same prompt got the same tokens, in order of arrival.
+/// Fails unless requests with the same prompt got the same tokens, in order of arrival.
 fn same_answers(recorded: &[RequestRecord], replayed: &[RequestRecord]) {
     let sorted = |records: &[RequestRecord]| {
         let mut records: Vec<_> = records.to_vec();
@@ -198,8 +198,7 @@ fn a_strict_replay_ends_at_a_prompt_that_is_not_in_the_capture() {
     assert!(engine.log().contains("the first block that differs is number 0"), "{}", engine.log());
 }
 
-/// An agent that calls a tool until it has been given three numbers, and sums
-/// them up.
+/// Runs an agent that calls a tool until it has three numbers, then adds them up. Returns the transcript.
 fn agent(frontend: &Frontend) -> Vec<Value> {
     let schema = json!({
         "type": "object",
@@ -223,7 +222,7 @@ fn agent(frontend: &Frontend) -> Vec<Value> {
             messages.push(json!({"role": "assistant", "content": said["content"]}));
             continue;
         };
-        // The frontend makes it up.
+        // The frontend makes the ID up.
         call["id"] = json!(format!("call-{turn}"));
         let arguments = call["function"]["arguments"].as_str().expect("a text").to_owned();
         let price = price(&serde_json::from_str(&arguments).unwrap_or_else(|error| panic!("{error}: {arguments}")));
@@ -233,7 +232,7 @@ fn agent(frontend: &Frontend) -> Vec<Value> {
     messages
 }
 
-/// The tool: the same arguments always cost the same.
+/// The tool: the price is a function of the arguments.
 fn price(trip: &Value) -> i64 {
     let letters = trip["city"].as_str().expect("a city").bytes().map(i64::from).sum::<i64>();
     letters.wrapping_add(trip["days"].as_i64().unwrap_or(1).wrapping_mul(7))
@@ -259,13 +258,13 @@ fn an_agent_recorded_once_plays_offline() {
 
     let mut frontend = Frontend::start(VERSION, &options).expect("it is fetched");
     let capture = capture.to_str().expect("a path in text");
-    // No guest: all of its output comes from the capture.
+    // The engine has no guest: all of its output comes from the capture.
     let _engine = Play::start(&frontend.handshake_address(), &["--playback", capture, "--strict"]);
     frontend.wait_until_it_serves();
     assert_eq!(agent(&frontend), transcript);
 }
 
-/// Output for a capture, in a run that makes these assertions.
+/// Output of a run that plays a capture and makes these assertions.
 fn run_capture(answers: &str, assertions: &str) -> Said {
     let lines = [
         json!({"kind": "meta", "format": "vcr.capture", "version": 1}),
@@ -294,7 +293,7 @@ let seen = run(#{{
 
 #[test]
 fn a_capture_plays_in_virtual_time_as_it_was() {
-    // All times are halved. The second request of the session waits for the first one's answer, and a second.
+    // All times are halved. The session's second request waits for the first one's answer, and then a second.
     let said = run_capture(
         "recorded",
         r#"

@@ -1,5 +1,5 @@
-//! Scheduling policies from the outside: their purpose, guests that decide like their native twins,
-//! and failures.
+//! Scheduling policies from the outside: their purpose, their failures, and guests that decide like their native
+//! twins.
 
 use std::sync::mpsc;
 use std::thread;
@@ -7,8 +7,7 @@ use std::thread;
 use serde_json::{Value, json};
 use vcr_tests::{Folder, Frontend, FrontendOptions, Play, Said, component, interface_of, releases, shipped_guest};
 
-/// A scenario of one run of `workloads` on two engines under `policy`, which
-/// stands in line 1.
+/// Scenario with one run of `workloads` on two engines under `policy`, which is in line 1.
 fn under(policy: &str, workloads: &str) -> String {
     format!(
         r#"let policy = {policy};
@@ -22,23 +21,23 @@ run(#{{ name: "ranked", cluster: c, workloads: [ {workloads} ] }});
     )
 }
 
-/// Few long prompts among many short ones, more than there is room for.
+/// A few long prompts among many short ones, too many to run at once.
 const MIXED: &str = r#"
     poisson(#{ name: "short", rate: "30/s", count: 400, prompt_tokens: uniform(20, 200), output_tokens: 30, tenant: 1 }),
     poisson(#{ name: "long", rate: "4/s", count: 50, prompt_tokens: uniform(3000, 6000), output_tokens: 30, tenant: 2 })"#;
 
-/// A tenant that sends everything at once, and one that sends occasionally.
+/// One tenant sends everything at once, and one sends occasionally.
 const FLOOD: &str = r#"
     burst(#{ name: "flood", count: 600, prompt_tokens: uniform(300, 600), output_tokens: uniform(20, 100), tenant: 1 }),
     constant(#{ name: "light", rate: "2/s", count: 20, prompt_tokens: 300, output_tokens: 40, tenant: 2 })"#;
 
-/// The report of the run.
+/// Report of the run.
 #[track_caller]
 fn report(policy: &str, workloads: &str) -> Value {
     Folder::with(&under(policy, workloads)).run(&["--json"]).ended(0).json()["runs"][0].clone()
 }
 
-/// A statistic of the time to the first token, in milliseconds.
+/// Statistic of the time to the first token, in milliseconds.
 fn ttft_ms(report: &Value, workload: Option<&str>, statistic: &str) -> f64 {
     let metrics = match workload {
         Some(name) => &report["workloads"][name],
@@ -54,7 +53,7 @@ fn the_shortest_prompt_first_lowers_the_mean_time_to_the_first_token() {
     let shortest = report("\"shortest-prompt-first\"", MIXED);
     let (before, after) = (ttft_ms(&fcfs, None, "mean"), ttft_ms(&shortest, None, "mean"));
     assert!(after < 0.7 * before, "fcfs {before} ms, shortest prompt first {after} ms");
-    // The long requests pay, and ageing limits the price.
+    // The long requests wait longer, and ageing limits how much longer.
     let longest = |report: &Value| ttft_ms(report, Some("long"), "max");
     let aged = report("shortest_prompt_first(#{ aging_tokens_per_s: 400 })", MIXED);
     assert!(longest(&shortest) > longest(&fcfs));
@@ -142,7 +141,7 @@ fn what_is_no_policy_is_refused_with_its_place() {
     );
 }
 
-/// A policy that answers a slot without a rank.
+/// A policy whose answer has a slot without a rank.
 fn ragged_policy() -> Vec<u8> {
     let text = r#"(module
       (memory (export "memory") 1)
@@ -167,7 +166,7 @@ fn a_policy_that_fails_fails_the_run_and_is_named() {
         "of pool `engines`, before step 0, at ",
     ];
     folder.run(&["--json"]).failed(3, &expected);
-    // The verdict of an earlier run does not remain next to the error.
+    // The verdict of an earlier run is removed when a later run fails.
     folder.write("fine.rhai", under("\"fcfs\"", MIXED));
     let _ = folder.vcr(&["run", "fine.rhai", "--out", "out"]).ended(0);
     let mut command = std::process::Command::new(vcr_tests::vcr());
@@ -181,13 +180,13 @@ fn a_policy_that_fails_fails_the_run_and_is_named() {
     let report: serde_json::Value = serde_json::from_str(&read("out/report.json")).expect("JSON");
     assert_eq!((&report["passed"], &report["partial"]["stopped_by"]), (&false.into(), &"error".into()));
     assert!(!folder.path().join("out/requests.jsonl").exists(), "requests of the earlier run");
-    // Each of several files has its own place.
+    // With several files, each has its own result.
     let said = folder.vcr(&["run", "fine.rhai", "test.rhai", "--json"]).ended(3).json();
     assert!(said[1]["error"].as_str().is_some_and(|error| error.contains(expected[0])), "{said:#}");
 }
 
-/// Behind real frontends: while one request has the only running slot, a long prompt
-/// comes to wait and a short one after it, which is answered first.
+/// Behind real frontends: while one request has the only running slot, a long prompt arrives and then a short one,
+/// which is answered first.
 #[test]
 fn a_guest_ranks_the_requests_of_a_real_frontend() {
     let Some(guest) = shipped_guest("shortest-prompt-first") else { return };
@@ -214,7 +213,7 @@ fn a_guest_ranks_the_requests_of_a_real_frontend() {
                 });
                 frontend.wait_for_metric("vllm:num_requests_waiting", waiting);
             }
-            // Whoever leaves makes room.
+            // A disconnect frees the slot.
             drop(seated);
         });
         drop(answered);

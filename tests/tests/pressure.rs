@@ -1,11 +1,11 @@
-//! `vcr inspect pressure`: shares worked out by hand, and missing fields of reports.
+//! `vcr inspect pressure`: shares calculated by hand, and reports with missing fields.
 
 use std::fs;
 
 use serde_json::{Value, json};
 use vcr_tests::Folder;
 
-/// A run of 100 ms with two engines of one pool, and a link that is busy for a quarter of it.
+/// Report of a run of 100 ms with two engines in one pool, and a link that is busy for a quarter of the time.
 fn report(links: &Value, metrics: &Value) -> String {
     let engine =
         |engine: u32, kv_peak_usage: f64| json!({"pool": "engines", "engine": engine, "kv_peak_usage": kv_peak_usage});
@@ -24,7 +24,7 @@ fn step(engine: u32, number: u64, duration_ms: f64, running: u64, why: Option<&s
     line
 }
 
-/// 60 ms of 200 ms of engine time lack slots, 20 lack tokens, 30 lack blocks.
+/// Of 200 ms of engine time, 60 ms lack slots, 20 ms lack tokens, and 30 ms lack blocks.
 fn steps() -> String {
     let mut lines = [
         step(0, 0, 60.0, 4, Some("cap")),
@@ -108,7 +108,7 @@ fn shares_of_a_folder_are_those_of_its_steps() {
     assert!(said.stdout.contains("55.0%; at most 3 waiting"), "{}", said.stdout);
 }
 
-/// With async scheduling a line applies an earlier schedule than it makes.
+/// With async scheduling, a line applies an earlier schedule than the one it makes.
 #[test]
 fn a_step_has_the_reason_of_its_own_schedule() {
     let folder = folder();
@@ -161,7 +161,7 @@ fn what_a_report_does_not_say_is_unknown_with_the_reason() {
     }
 }
 
-/// Requests come ten times as fast as one engine serves them, which takes a second for each.
+/// Requests arrive ten times as fast as one engine serves them. Each takes a second.
 const OVERLOAD: &str = r#"
 let run_at = |rate| {
     let p = pool(#{ engine: engine(#{ max_num_seqs: 1, num_gpu_blocks: 101 }), latency: fixed(#{ step: "10ms" }) });
@@ -224,8 +224,8 @@ fn detectors_of_replays_and_of_reports_without_requests() {
     assert!(unknown["level"].is_null() && unknown["unknown"].as_str().is_some_and(|why| why.contains("--capacity")));
 }
 
-/// Two requests of one page each in a pool of two pages, one of which may be admitted at a
-/// time: `b` waits in 2 of 5 ticks, and tick 3 is idle.
+/// Two requests of one page each, in a pool of two pages that admits one request at a time: `b` waits in 2 of 5
+/// ticks, and tick 3 is idle.
 #[test]
 fn shares_of_ticks_are_those_of_its_records() {
     let folder = Folder::new();
@@ -251,7 +251,7 @@ fn shares_of_ticks_are_those_of_its_records() {
     assert_eq!((&pool["kv_usage_mean"]["share"], &pool["kv_usage_peak"]["share"]), (&json!(0.4), &json!(0.5)));
 }
 
-/// Four requests come at once to an engine that runs one at a time: three wait first, then two.
+/// Four requests arrive at once at an engine that runs one at a time: three wait first, then two.
 #[test]
 fn replays_with_capacity_have_shares() {
     let folder = Folder::new();
@@ -266,8 +266,8 @@ fn replays_with_capacity_have_shares() {
     let run = &folder.vcr(&["inspect", "pressure", "report.json", "--json"]).ended(0).json()["runs"][0];
     let pool = &run["pools"][0];
     let sequences = bound(pool, "sequences");
-    // Four requests have five steps of equal length each. Others wait in all steps except those of
-    // the last request and those decided before the second one arrives.
+    // Four requests have five steps of equal length each. Other requests wait in all steps except those of the last
+    // request and those decided before the second request arrives.
     assert!(sequences["share"].as_f64().is_some_and(|share| (0.6..=0.75).contains(&share)), "{run:#}");
     assert_eq!((&pool["queue_pressure"]["share"], &pool["peak_active"]), (&sequences["share"], &json!(1)));
     assert_eq!(sequences["lift"], "raise `max_num_seqs` above 1, or add engines");

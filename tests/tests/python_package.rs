@@ -1,13 +1,12 @@
-//! The Python package: the wheel in a clean environment, and its own tests with readers of its
-//! tables, with Jupyter, and on a cluster of Ray. `python/build.sh --install` builds and installs
-//! it.
+//! The Python package: the wheel in a clean environment, and the package's own tests with readers of its tables,
+//! with Jupyter, and on a Ray cluster. `python/build.sh --install` builds and installs the wheel.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use vcr_tests::{Client, Folder, Said, browser, client, root, shipped_guest, skip, vcr};
 
-/// The wheel. None, with a message, if it has not been built, or was built from other sources.
+/// Path of the wheel. `None`, with a message, if it has not been built, or was built from other sources.
 fn wheel() -> Option<PathBuf> {
     const HINT: &str = "python/build.sh --install builds the wheel of the Python package";
     let built = std::fs::read_dir(root().join("target/wheels")).into_iter().flatten().flatten();
@@ -24,21 +23,21 @@ fn wheel() -> Option<PathBuf> {
     Some(wheel)
 }
 
-/// An environment with the wheel and other packages.
+/// Environment with the wheel and other packages.
 fn environment(name: &str) -> Option<Client> {
     wheel()?;
     client(name)
 }
 
-/// Runs files of the package's tests.
+/// Runs files of the package's tests in an environment.
 fn pytest(name: &str, files: &[&str]) {
-    // The main job, which one of them runs.
+    // The guest shows that this is the main job.
     if wheel().is_some() && shipped_guest("roofline").is_some() {
         pytest_without_wheel(name, files);
     }
 }
 
-/// The same for files that do not import the package.
+/// Like [`pytest`], but for files that do not import the package.
 fn pytest_without_wheel(name: &str, files: &[&str]) {
     let Some(client) = client(name) else { return };
     let folder = root().join("python/tests");
@@ -64,21 +63,21 @@ fn the_wheel_runs_the_main_job_in_a_clean_environment() {
     _ = Said::of(&mut install).ended(0);
     let scenario = root().join("scenarios/pd_burst.rhai");
     let expected = Said::of(Command::new(vcr()).arg("run").arg(&scenario).arg("--json")).ended(0);
-    // By the console script, and in process.
+    // With the console script, and in process.
     let script = Said::of(Command::new(bin.join("vcr")).arg("run").arg(&scenario).arg("--json")).ended(0);
     assert_eq!(script.stdout, expected.stdout);
     let code = "import sys, vcr; sys.stdout.write(vcr.run(sys.argv[1]).to_json())";
     let in_process = Said::of(Command::new(bin.join("python")).args(["-c", code]).arg(&scenario)).ended(0);
     assert_eq!(in_process.stdout, expected.stdout);
-    // The package has it, with its guest and its trace.
+    // The package contains this scenario, with its guest and its trace.
     let code = "import sys, vcr; sys.stdout.write(vcr.run('pd_burst').to_json())";
     let shipped = Said::of(Command::new(bin.join("python")).args(["-c", code]).current_dir(folder.path())).ended(0);
     assert_eq!(shipped.stdout, expected.stdout);
-    // Its licence is in the same folder.
+    // The package's metadata names its licence file.
     let code = "import importlib.metadata as of\nprint(of.metadata('vcr').get_all('License-File'))";
     let licences = Said::of(Command::new(bin.join("python")).args(["-c", code])).ended(0);
     assert!(licences.stdout.contains("'LICENSE'"), "{}", licences.stdout);
-    // A function that needs another package names it.
+    // A function that needs a missing package names that package.
     let code = "import vcr\ntry: vcr.run(sys.argv[1]).requests.to_polars()\nexcept ImportError as error: print(error)";
     let mut missing = Command::new(bin.join("python"));
     let said = Said::of(missing.args(["-c", &format!("import sys\n{code}")]).arg(&scenario)).ended(0);
@@ -134,7 +133,7 @@ fn the_notebook_runs() {
     pytest("python", &["test_notebook.py"]);
 }
 
-/// The frame is a sandbox, where less is allowed than in a page of its own.
+/// A notebook shows the report in a sandboxed frame, which allows less than a page of its own.
 #[test]
 fn a_report_in_a_notebook_draws_its_charts() {
     let (Some(python), Some(browser)) = (environment("python"), browser()) else { return };
@@ -146,7 +145,7 @@ fn a_report_in_a_notebook_draws_its_charts() {
     let seen = browser.report("frame.py", &[&page.display().to_string()]);
     assert_eq!((seen["errors"].to_string(), seen["requests"].to_string()), ("[]".to_owned(), "[]".to_owned()));
     let charts = seen["charts"].as_array().expect("a list");
-    // Distributions, and engines over time.
+    // The charts show distributions, and engines over time.
     assert!(charts.len() > 8, "{charts:?}");
     for chart in charts {
         assert!(chart["painted"].as_u64().is_some_and(|pixels| pixels > 1_000), "{chart}");

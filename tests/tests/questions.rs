@@ -6,8 +6,8 @@ use std::fs;
 use serde_json::Value;
 use vcr_tests::Folder;
 
-/// One engine that takes one request at a time for 100 ms: it serves ten a second, and its
-/// time to the first token is 10 ms while no request waits.
+/// One engine that serves one request at a time, each for 100 ms: ten a second. Its time to the first token is 10
+/// ms while no request waits.
 const ONE_AT_A_TIME: &str = r#"let engines = param("engines", 1);
 let c = cluster(#{ engines: pool(#{
     engines: engines, engine: engine(#{ max_num_seqs: 1 }), latency: fixed(#{ step: "10ms" }),
@@ -21,7 +21,7 @@ fn scenario(rest: &str) -> Folder {
     Folder::with(&format!("{ONE_AT_A_TIME}{rest}"))
 }
 
-/// A scenario whose parameter `rate` decides whether it passes: it does up to 10.
+/// A scenario that passes while its parameter `rate` is at most 10.
 fn with_rate() -> Folder {
     scenario("let r = load.call(param(\"rate\", 4.0));\nexpect(r, \"ttft\", \"p99 < 50ms\");\n")
 }
@@ -40,7 +40,7 @@ check("at least", fewest.value > 10 && fewest.broken <= 10 && fewest.value - few
     );
     let said = folder.run(&["--json"]).ended(0);
     let outcome = said.json();
-    // The assertions of the probes are the search's: the scenario has its own four only.
+    // Assertions of the probes belong to the search. The scenario has only its own four.
     assert_eq!(outcome["assertions"].as_array().expect("assertions").len(), 4, "{outcome:#}");
     let search = &outcome["searches"][0];
     assert_eq!((&search["kept"], &search["broken"], &search["runs"]), (&10.0.into(), &10.5.into(), &9.into()));
@@ -85,15 +85,15 @@ fn bad_searches_are_refused_where_they_are_written() {
     refused("find_max(\"rate\", 1, 64, |rate| true, #{ tolerance: 0.5 });", &["expected a whole number"]);
     refused("find_max(\"rate\", 1.0, 64.0, |rate| true, #{ tolerence: 0.5 });", &["did you mean `tolerance`"]);
     refused("find_max(\"rate\", 1, 64, 3);", &["call it as `find_max("]);
-    // An error within the function has its own place.
+    // The error names its place within the function.
     refused(
         "find_max(\"rate\", 1, 64, |rate|\n  load.call(-rate));",
         &["test.rhai:5:19", "invalid `rate`: expected a finite number above 0"],
     );
 }
 
-/// The script engine counts operations for each function that a search calls; the limit
-/// is one for all of them.
+/// The script engine counts operations separately for each call of a search's function, but the limit holds for
+/// their sum.
 #[test]
 fn the_limit_of_operations_holds_over_a_whole_search() {
     let busy = "let i = 0; while i < 3_000_000 { i += 1; }";
@@ -124,7 +124,7 @@ fn a_search_from_the_command_line_takes_far_fewer_runs_than_values() {
     assert_eq!((&fine["kept"], &fine["broken"]), (&10.0.into(), &10.25.into()));
     let said = folder.run(&["-q", "--search", "rate=20..64"]).ended(1);
     assert_eq!(said.stdout, "  not even rate 20 keeps all assertions (2 values tried, 2 runs)\n");
-    // The other way round: how many engines 35 requests a second need.
+    // A search for the lowest value that passes: how many engines serve 35 requests a second?
     let said = folder.run(&["-q", "-e", "rate=35", "--search", "engines=1..16", "--until", "kept"]).ended(0);
     assert!(
         said.stdout.starts_with("  the lowest engines that keeps all assertions is 4; 3 breaks some"),
@@ -176,11 +176,11 @@ fn a_search_is_made_for_each_value_of_a_sweep() {
     assert!(rows[1].starts_with("1,10,11,") && rows[2].starts_with("2,20,21,"), "{table}");
     let all = folder.run(&["--search", "rate=4..64", "--sweep", "engines=1,2", "--json"]).ended(0).json();
     assert_eq!((&all[1]["sweep"]["engines"], &all[1]["kept"]), (&"2".into(), &20.0.into()), "{all:#}");
-    // One without a value decides the exit code.
+    // A point whose search finds no value decides the exit code.
     let _ = folder.run(&["--search", "rate=16..64", "--sweep", "engines=1,2", "-q"]).ended(1);
 }
 
-/// A model of 141 GB on GPUs of 80 GB.
+/// A model of 141 GB on GPUs with 80 GB each.
 const TOO_LARGE_FOR_ONE: &str = r#"let tp = param("tp", 2);
 let c = cluster(#{ engines: pool(#{
     engine: engine(#{}), latency: roofline(#{ model: "llama-3.1-70b", gpu: "h100-sxm", tensor_parallel: tp }),
@@ -203,7 +203,7 @@ fn an_infeasible_point_is_a_row_that_says_so() {
     assert!(rows[2]["ttft_ms_p99"].as_f64() < rows[1]["ttft_ms_p99"].as_f64(), "{rows:#}");
     let csv = fs::read_to_string(folder.path().join("grid.csv")).expect("it was written");
     assert!(csv.starts_with("tp,run,seed,passed,infeasible,") && csv.lines().count() == 4, "{csv}");
-    // A search at each point continues, too, and so do shards.
+    // Searches at each point also continue after an infeasible point, and so do shards.
     let search = ["--search", "rate=1..2", "--sweep", "tp=1,2", "--sweep-out"];
     let said = folder.run(&[&search[..], &["found.csv"]].concat()).ended(0).stdout;
     assert!(said.contains("tp=1: infeasible: test.rhai:3:") && said.contains("tp=2: even rate 2 keeps"), "{said}");
@@ -214,14 +214,14 @@ fn an_infeasible_point_is_a_row_that_says_so() {
     }
     let _ = folder.vcr(&["merge", "split.0-of-2.shard", "split.1-of-2.shard", "-o", "merged.csv"]).ended(0);
     assert_eq!(fs::read_to_string(folder.path().join("merged.csv")).expect("it was written"), csv);
-    // An infeasible value of a search is a broken one.
+    // In a search, an infeasible value counts as failing.
     let said = folder.run(&["--search", "tp=1..4", "--until", "kept"]).ended(0).stdout;
     assert!(said.contains("✗  tp=1  infeasible: ") && said.contains("the lowest tp that keeps"), "{said}");
-    // The whole has no answer if no point has.
+    // The command fails if no point has a result.
     folder.run(&["--sweep", "tp=1", "--sweep-out", "none.csv"]).failed(2, &["--sweep, tp=1: test.rhai:3:"]);
     folder.run(&["--search", "rate=1..2", "-e", "tp=1"]).failed(2, &["rate=1: test.rhai:3:"]);
     folder.run(&["--repeat", "2", "-e", "tp=1"]).failed(2, &["--repeat: test.rhai:3:"]);
-    // A value that its parameter cannot take is a mistake, not a point.
+    // A value that the parameter does not accept is an error of the command line.
     folder.run(&["--sweep", "tp=2,x"]).failed(2, &["--sweep, tp=x: test.rhai:", "`tp`: expected a whole number"]);
 }
 
@@ -253,7 +253,7 @@ fn sweeps_are_the_same_with_any_number_of_threads() {
     let rows: Value = serde_json::from_slice(&said[1].1).expect("JSON");
     let passed: Vec<&Value> = rows.as_array().expect("rows").iter().map(|row| &row["passed"]).collect();
     assert_eq!(passed, [1, 1, 1, 1, 0, 1]);
-    // Each equals the same run alone.
+    // Each row equals a single run with the same parameters.
     let alone = folder.run(&["-e", "rate=12", "-e", "engines=2", "--json"]).ended(0).json();
     assert_eq!(rows[5]["ttft_ms_p99"], alone["runs"][0]["metrics"]["trends"]["ttft_ms"]["p99"]);
     assert_eq!(rows[5]["fingerprint"], alone["runs"][0]["fingerprint"]);
@@ -298,7 +298,7 @@ expect(r, "ttft", "mean < 120ms");
     );
     let said = folder.run(&["--repeat", "12"]).ended(1);
     assert!(said.stdout.contains("kept by 12 of 12 seeds (100 %)"), "{}", said.stdout);
-    // Each mean has its unit.
+    // Each mean is shown with its unit.
     let of = |start: &str| said.stdout.lines().find(|line| line.trim_start().starts_with(start)).unwrap_or_default();
     assert!(of("ttft mean").ends_with("ms") && of("completed").ends_with("/s"), "{}", said.stdout);
     assert!(
@@ -309,7 +309,7 @@ expect(r, "ttft", "mean < 120ms");
     let rows = folder.run(&["--repeat", "12", "--json"]).ended(1).json();
     let row = &rows[0];
     let number = |key: &str| row[key].as_f64().unwrap_or_else(|| panic!("{key} in {row:#}"));
-    // The same seeds, one by one.
+    // Runs with the same seeds, one by one.
     let alone: Vec<(f64, bool)> = (1..=12)
         .map(|seed: u32| {
             let said = folder.run(&["--json", "--seed", &seed.to_string()]);

@@ -9,10 +9,10 @@ use tempfile::TempDir;
 use vcr_tests::{Folder, Frontend, FrontendOptions, Play, Record, capture, free_port};
 use vcr_wire::{DataAddress, FrontendConfig, FrontendListener, Transport};
 
-/// The release whose frontend is in front.
+/// The frontend's release.
 const RELEASE: &str = "0.33.0";
 
-/// All that stands behind each other.
+/// A frontend, a recorder and an engine, in this order.
 struct Chain {
     frontend: Frontend,
     record: Record,
@@ -21,7 +21,7 @@ struct Chain {
     _folder: TempDir,
 }
 
-/// `None`, with a message, if there is no frontend.
+/// `None`, with a message, if the frontend has not been fetched.
 fn chain(options: &FrontendOptions, name: &str, record: &[&str], play: &[&str]) -> Option<Chain> {
     let mut frontend = Frontend::start(RELEASE, options)?;
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -38,7 +38,7 @@ fn of_kind<'a>(lines: &'a [Value], kind: &str) -> Vec<&'a Value> {
     lines.iter().filter(|line| line["kind"] == kind).collect()
 }
 
-/// Waits until the capture, as it lies on the disk, is as it should be.
+/// Waits until `is_true` for the lines of the capture on disk.
 #[track_caller]
 fn wait_until(chain: &Chain, what: &str, is_true: impl Fn(&[Value]) -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
@@ -58,7 +58,7 @@ fn chats_whole_and_streamed_with_logprobs() {
     let Some(chain) = chain(&FrontendOptions::default(), "a.jsonl", &["--model", "sim", "--gpu", "h100"], &play) else {
         return;
     };
-    // Longer than a block, so that the second one finds something.
+    // The text is longer than a block, so that the second request finds a cached block.
     let text = "Tell me everything about the weather in the mountains, and why it is as it is.";
     let answers = [
         chain.frontend.chat(text, &json!({"max_tokens": 7}))["usage"].clone(),
@@ -78,8 +78,7 @@ fn chats_whole_and_streamed_with_logprobs() {
     for (request, usage) in requests.iter().zip(&answers) {
         assert_eq!((&request["prompt_tokens"], &request["output_tokens"]), (&usage["prompt_tokens"], &json!(7)));
         assert_eq!((request["finish_reason"].as_str(), count(&request["gap_ns"])), (Some("length"), 6));
-        // A busy machine lets a token come late, and the next one close behind
-        // it; none comes before its time.
+        // On a busy machine, a token may come late, and the next one soon after it. No token comes before its time.
         let ttft_ns = request["ttft_ns"].as_u64().expect("a time");
         let gaps_ns = request["gap_ns"].as_array().expect("gaps").iter().filter_map(Value::as_u64);
         assert!(ttft_ns >= 20_000_000, "{request}");
@@ -114,7 +113,7 @@ fn tokens_only_where_they_are_asked_for() {
     assert_eq!(lines[0]["holds"]["prompt_tokens"], true);
 }
 
-/// Each of them with its engine.
+/// Each request is recorded with its engine.
 #[test]
 fn two_engines() {
     let options = FrontendOptions { engines: 2, ..FrontendOptions::default() };
@@ -133,7 +132,7 @@ fn two_engines() {
     assert_eq!((of_rank(0), of_rank(1)), (3, 3), "the frontend balances by what engines tell");
 }
 
-/// A mixture of experts, whose engines wait at the coordinator's gate.
+/// Engines with a mixture of experts wait at the coordinator's gate.
 #[test]
 fn engines_with_a_coordinator() {
     let options = FrontendOptions { engines: 2, is_moe: true, ..FrontendOptions::default() };
@@ -181,8 +180,8 @@ fn a_client_that_goes_away_aborts() {
     assert_eq!(count(&request["gap_ns"]) as u64, tokens - 1);
 }
 
-/// Frontends of vLLM in Rust take no `n`; their clients send as many requests.
-/// Several at once are kept apart.
+/// vLLM's Rust frontend does not accept `n`, so clients send several requests. The recorder keeps concurrent
+/// requests apart.
 #[test]
 fn requests_under_way_are_distinguished() {
     let Some(chain) = chain(&FrontendOptions::default(), "a.jsonl", &[], &["--decode-step-time", "10ms"]) else {
@@ -203,7 +202,7 @@ fn requests_under_way_are_distinguished() {
     assert!(requests.iter().any(|request| request["concurrency"].as_u64() > Some(1)));
 }
 
-/// Finished requests can be read, packed or not, although the file was never closed.
+/// Finished requests can be read, packed or not, although the recorder never closed the file.
 #[test]
 fn a_recorder_that_is_killed_leaves_what_was_over() {
     for name in ["a.jsonl", "a.jsonl.gz"] {
@@ -211,7 +210,7 @@ fn a_recorder_that_is_killed_leaves_what_was_over() {
         for _ in 0..3 {
             _ = chain.frontend.complete(&json!("Hello"), &json!({"max_tokens": 3}));
         }
-        // The recorder may buffer for a moment.
+        // The recorder may buffer lines for a moment.
         wait_until(&chain, "all are on the disk", |lines| of_kind(lines, "request").len() == 3);
         chain.record.kill();
         let lines = capture(&chain.out);
@@ -220,7 +219,7 @@ fn a_recorder_that_is_killed_leaves_what_was_over() {
     }
 }
 
-/// The first signal ends a capture in an orderly way, with unfinished requests in it.
+/// The first signal ends a capture cleanly, with the unfinished requests in it.
 #[test]
 fn a_signal_ends_the_capture_with_what_is_under_way() {
     let play = ["--decode-step-time", "20ms"];
@@ -290,7 +289,7 @@ fn waiting_is_said_and_may_be_limited() {
     record.wait_for("no engine has connected to");
 }
 
-/// Recorded sampling parameters equal the ones that an engine compares with them.
+/// Recorded sampling parameters equal those that an engine compares with them.
 #[test]
 fn among_equal_prompts_the_record_with_equal_parameters_answers() {
     let Some(chain) = chain(&FrontendOptions::default(), "a.jsonl", &["--record-tokens"], &[]) else { return };
@@ -325,12 +324,11 @@ fn among_equal_prompts_the_record_with_equal_parameters_answers() {
     assert_eq!((&report["exact"], &report["other_params"]), (&json!(3), &json!(1)));
 }
 
-/// An engine whose INIT cannot be readdressed is not recorded: a recorder that
-/// ends as if all were well would hide that.
+/// The recorder cannot record an engine whose INIT cannot be readdressed, and must not exit as if it had.
 #[test]
 fn an_init_that_cannot_be_relayed_is_a_failure() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    // A frontend without any API server.
+    // This frontend has no API server.
     let frontend = FrontendConfig {
         handshake_address: "tcp://127.0.0.1:*".to_owned(),
         data: DataAddress::Ipc { folder: folder.path().to_owned() },

@@ -1,4 +1,4 @@
-//! Files for people: the page in a browser, JUnit, Markdown, OpenMetrics, tables of requests.
+//! Files for people: the page in a browser, JUnit, Markdown, OpenMetrics, and tables of requests.
 //! `tests/frontends/clients.sh browser` installs the browser's driver.
 
 use std::fs;
@@ -8,7 +8,7 @@ use std::process::Command;
 use serde_json::Value;
 use vcr_tests::{Folder, browser, vcr};
 
-/// Two runs with two workloads, a crash, preemptions, P/D, and texts that are markup.
+/// Two runs with two workloads, a crash, preemptions, P/D, and texts that look like markup.
 const SCENARIO: &str = r#"//! Claim: <b>markup</b> is "text" & stays it.
 let model = fixed(#{ prefill: "20ms", decode: "10ms" });
 let size = param("size", 60);
@@ -41,12 +41,12 @@ fn json(folder: &Path, name: &str) -> Value {
     serde_json::from_str(&text(folder, name)).expect("it is JSON")
 }
 
-/// The scenario's folder `out`, whose second assertion fails.
+/// Writes the scenario's folder `out`. The scenario's second assertion fails.
 fn written(folder: &Folder, args: &[&str]) {
     let _ = folder.run(&[args, &["--quiet", "--out", "out"]].concat()).ended(1);
 }
 
-/// The values of a chart's line by its label.
+/// Coordinates of the chart's line with this label.
 fn line(chart: &Value, label: &str) -> (Vec<f64>, Vec<f64>) {
     let labels = chart["labels"].as_array().expect("labels");
     let index = labels.iter().position(|own| own == label).unwrap_or_else(|| panic!("no {label}: {labels:?}"));
@@ -64,7 +64,7 @@ fn close(one: f64, other: f64) -> bool {
     (one - other).abs() <= 1e-9 * one.abs().max(other.abs())
 }
 
-/// Whether any cell of a table is this text.
+/// Returns `true` if any cell of a table is this text.
 fn has_cell(rows: &Value, text: &str) -> bool {
     rows.as_array().expect("rows").iter().any(|row| row.as_array().expect("cells").iter().any(|cell| cell == text))
 }
@@ -83,7 +83,7 @@ fn a_browser_draws_the_numbers_of_the_report() {
         assert!(painted > 1_000, "{} is almost empty: {painted} pixels", chart["id"]);
         assert!(chart["text"].as_str().is_some_and(|text| text.len() > 20), "{} has no words", chart["id"]);
     }
-    // Distributions equal the report's exactly.
+    // Distributions equal the report's values exactly.
     let (_, over_time) = line(chart(charts, "itl-time"), "p95");
     assert!(over_time.len() > 3 && over_time.iter().all(|gap_ms| *gap_ms >= 0.0), "{over_time:?}");
     for metric in ["ttft", "itl", "e2e"] {
@@ -92,12 +92,12 @@ fn a_browser_draws_the_numbers_of_the_report() {
             let (xs, ys) = line(chart(charts, &format!("{metric}-cdf")), label);
             for (statistic, share) in [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("max", 1.0)] {
                 let value = trend[statistic].as_f64().expect("a number");
-                // Where values are equal, the line has the highest of their shares.
+                // Where several values are equal, the line shows the highest of their shares.
                 let drawn = xs.iter().zip(&ys).any(|(x, y)| close(*x, value) && *y >= share);
                 assert!(drawn, "{metric} {statistic} of {label} is not drawn at {value}");
             }
             let (_, counts) = line(chart(charts, &format!("{metric}-histogram")), label);
-            // The last bin occurs twice, for its end.
+            // The last bin occurs twice, to draw its end.
             let count: f64 = counts[..counts.len() - 1].iter().sum();
             assert_eq!(Some(count), trend["count"].as_f64(), "{metric} of {label}");
         };
@@ -108,7 +108,7 @@ fn a_browser_draws_the_numbers_of_the_report() {
             of(&metrics["trends"], &label);
         }
     }
-    // Time lines: totals equal the engines', and both ends of the crash are marked.
+    // Charts over time: totals equal the counters, and both ends of the crash are marked.
     let counters = &run["metrics"]["counters"];
     let seconds = run["duration_ms"].as_f64().expect("a number") / 1000.0;
     for (label, counter) in [("arriving", "requests"), ("ending", "requests")] {
@@ -129,7 +129,7 @@ fn a_browser_draws_the_numbers_of_the_report() {
     let most = usage.iter().copied().fold(0.0, f64::max);
     assert!(most > 0.5 && most <= peak + 1e-4, "{most} of {peak}");
     assert!(has_cell(&page["#timelines"], "engines 1: crash") && has_cell(&page["#timelines"], "engines 1: restart"));
-    // The slowest request equals that in requests.jsonl.
+    // The slowest request equals its row in requests.jsonl.
     let requests = text(&out, "requests.jsonl");
     let rows = requests.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
     let own = rows.filter(|row| row["of"] == run["name"]);
@@ -141,18 +141,18 @@ fn a_browser_draws_the_numbers_of_the_report() {
     assert_eq!(page[".assertions"][0][0], "✗ failed", "failed assertions come first");
     assert!(has_cell(&page[".assertions"], "a <i>condition</i>"));
     assert_eq!(page["source"][0].as_str(), Some(SCENARIO));
-    // The second run, and both.
+    // The second run, and the comparison of both.
     assert_eq!(page["others"].as_array().map(Vec::len), Some(3));
     let (_, both) = line(chart(&page["compared"], "ttft-cdf"), "two");
     assert!(both.len() > 5);
     let rows = page["comparison"].as_array().expect("rows");
     let ttft = rows.iter().find(|row| row[0] == "ttft p50").expect("it is compared");
     assert!(ttft[1] != ttft[2] && ttft[3].as_str().is_some_and(|change| change.ends_with('%')), "{ttft}");
-    // For every colour scheme and medium.
+    // The page differs by colour scheme, and can be printed.
     assert_ne!(page["light"], page["dark"]);
     assert_eq!(page["dark_charts"], page["compared"].as_array().map_or(0, Vec::len));
     assert!(page["paper"].as_u64() > Some(20_000), "nothing was printed");
-    // The first screen: the verdict, and tiles of the run whose assertion failed.
+    // The first screen shows the verdict, and tiles of the run whose assertion failed.
     assert_eq!(page["banner"][1], "1 of 3 assertions failed");
     let tile = &page["tiles"][0];
     assert_eq!((&tile[0], &tile[2]), (&"TTFT p99".into(), &"limit p99 < 1ms".into()), "{tile}");
@@ -177,7 +177,7 @@ fn a_browser_compares_two_folders() {
     folder.vcr(&["report", "out", "later/out"]).failed(2, &["comparison.html`: the file exists already", "--force"]);
     let page = browser.page(&folder.path().join("comparison.html"));
     assert_eq!(page["title"], "out and later/out - vcr");
-    // The first run of each is compared at once.
+    // At first, the page compares the first run of each folder.
     assert!(page["sections"].as_array().expect("titles").contains(&"Comparison".into()));
     let labels = chart(&page["charts"], "e2e-cdf")["labels"].to_string();
     assert!(labels.contains("out: one") && labels.contains("later/out: one"), "{labels}");
@@ -185,7 +185,7 @@ fn a_browser_compares_two_folders() {
     assert!(page["tiles"][0][3].as_str().is_some_and(|text| text.contains("95 % interval")), "{}", page["tiles"]);
 }
 
-/// One engine that serves ten requests a second, and keeps its limit up to a rate of ten.
+/// One engine that serves ten requests a second, so it keeps its limit up to that rate.
 const QUESTION: &str = r#"
 let c = cluster(#{ engines: pool(#{
     engine: engine(#{ max_num_seqs: param("seqs", 1) }), latency: fixed(#{ step: "10ms" }),
@@ -199,7 +199,7 @@ fn searches_and_sweeps_have_pages_that_link_to_their_runs() {
     let folder = Folder::with(QUESTION);
     let _ = folder.run(&["--search", "rate=1..64", "--out", "search"]).ended(0);
     let _ = folder.run(&["--sweep", "rate=4,8,16", "--sweep", "seqs=1,2", "--out", "sweep"]).ended(0);
-    // Their own folders may be replaced.
+    // Folders of an earlier search or sweep may be replaced.
     let _ = folder.run(&["--search", "rate=1..64", "--out", "search"]).ended(0);
     for run in ["search/rate=10", "search/rate=11", "sweep/rate=16,seqs=2"] {
         assert!(folder.path().join(run).join("report.html").is_file(), "{run}");
@@ -216,14 +216,14 @@ fn searches_and_sweeps_have_pages_that_link_to_their_runs() {
     let sweep = page("sweep");
     assert!(sweep["sections"].to_string().contains("Output tokens/s by rate and seqs"), "{}", sweep["sections"]);
     assert!(chart(&sweep["charts"], "trade-ttft-ms-p95")["labels"].to_string().contains("Pareto front"));
-    // Points with the same rate lie above each other, and each is drawn.
+    // Points with the same rate have the same x, and each is drawn.
     for id in ["curve-0", "curve-throughput", "trade-ttft-ms-p95"] {
         let drawn = |label: &str| line(chart(&sweep["charts"], id), label).0.len();
         assert_eq!(drawn("keeps all assertions") + drawn("breaks some"), 6, "{id}");
     }
 }
 
-/// Whatever `vcr run` has written for people, `vcr report` writes again.
+/// `vcr report` writes the same files for people as `vcr run`.
 #[test]
 fn a_report_is_the_same_when_it_is_made_again() {
     let folder = Folder::with(SCENARIO);
@@ -245,7 +245,7 @@ fn a_report_is_the_same_when_it_is_made_again() {
     let of_run = ["--quiet", "--out", "tables", "--files", "csv,parquet"];
     let _ = folder.run(&of_run).ended(1);
     assert_eq!(text(&folder.path().join("tables"), "requests.csv"), text(&out, "requests.csv"));
-    // A later run may replace them all.
+    // A later run replaces all files.
     written(&folder, &[]);
     assert!(!out.join("requests.csv").exists(), "tables of an earlier run would be taken for this one's");
 }

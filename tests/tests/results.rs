@@ -2,8 +2,8 @@
 
 use vcr_tests::Folder;
 
-/// Two engines that take a request each for 100 ms, and 30 requests a second for ten
-/// seconds: a third of them more than are served.
+/// Two engines that take 100 ms per request, and 30 requests a second for ten seconds: a third of them cannot be
+/// served in time.
 const FLOODED: &str = r#"let r = run(#{
     cluster: cluster(#{ engines: pool(#{
         name: "chat", engines: 2, engine: engine(#{ max_num_seqs: 1 }), latency: fixed(#{ step: "10ms" }),
@@ -35,7 +35,7 @@ check("half seconds", kv.len() == 31 && kv[7] > 0.0 && kv[7] < 0.01, `${kv}`);
 "#,
     );
     let with = folder.run(&["--json"]).ended(0).json();
-    // Reading them changes nothing.
+    // A script that reads results does not change the runs.
     let without = Folder::with(FLOODED).run(&["--json"]).ended(0).json();
     assert_eq!(with["runs"], without["runs"]);
 }

@@ -1,5 +1,4 @@
-//! Routers, failure injectors and token sources in scenarios: their effects on a cluster, without
-//! lost requests.
+//! Routers, failure injectors and token sources in scenarios: their effects on a cluster, which loses no request.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -7,8 +6,8 @@ use std::path::Path;
 use serde_json::Value;
 use vcr_tests::{Folder, component, interface_of, shipped_guest};
 
-/// Four engines with small caches, and requests of sixteen kinds that share a
-/// prefix of a thousand tokens each.
+/// Four engines with small caches, and requests of sixteen kinds. Requests of one kind share a prefix of a thousand
+/// tokens.
 fn shared_prefixes(router: &str) -> String {
     format!(
         r#"let small = engine(#{{ num_gpu_blocks: 700 }});
@@ -20,8 +19,7 @@ run(#{{ name: "shared", seed: 3, cluster: cluster(#{{ engines: p }}), workloads:
     )
 }
 
-/// More than two small engines can do, of two priorities; an engine dies on the
-/// way.
+/// More requests than two small engines can serve, with two priorities. An engine crashes during the run.
 fn overload(router: &str) -> String {
     format!(
         r#"let small = engine(#{{ num_gpu_blocks: 300, max_num_seqs: 4 }});
@@ -49,7 +47,7 @@ fn count(value: &Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("{value} is not a count"))
 }
 
-/// Each request that arrived has ended, in one way.
+/// Fails unless each request that arrived has ended in exactly one way.
 #[track_caller]
 fn assert_conserved(metrics: &Value) {
     let counters = &metrics["counters"];
@@ -118,7 +116,7 @@ fn the_guest_routes_as_its_native_twin_does() {
     }
 }
 
-/// A burst and a tail before a pool that `policy` scales.
+/// A burst, then fewer requests, for a pool that `policy` scales.
 fn scaled(policy: &str) -> String {
     format!(
         r#"let scaled = autoscale(#{{ policy: {policy}, interval: "200ms", max: 5, startup: "100ms" }});
@@ -210,7 +208,7 @@ run_all(runs);
     }
 }
 
-/// One engine, ten requests of a workload, and chaos by these rules.
+/// First run with one engine, ten requests, and a chaos guest with these rules.
 fn with_chaos(path: &Path, rules: &str) -> Value {
     let failures = guest_at(path, &format!("#{{ rules: [ {rules} ] }}"));
     first_run(&format!(
@@ -283,7 +281,7 @@ run(#{{ name: "words", cluster: cluster(#{{ engines: p }}), workloads: [ work ] 
     assert_eq!(run, first_run(&script(&format!("tokens: {source}, eos_token: 999"))));
 }
 
-/// A router written as text, whose `route` has this body.
+/// A router in WebAssembly text, whose `route` has this body.
 fn router_of_text(folder: &Folder, route: &str) -> String {
     let text = format!(
         r#"(module
@@ -305,12 +303,12 @@ fn router_of_text(folder: &Folder, route: &str) -> String {
     "guest(#{ path: \"router.wasm\" })".to_owned()
 }
 
-/// Answers the engine with a number that is computed.
+/// Code that answers with the engine of this computed number.
 fn answer(worker: &str) -> String {
     answer_case("(i32.const 0)", worker)
 }
 
-/// Answers a choice: its case, 0 for an engine and 1 for a refusal, and the engine.
+/// Code that answers with a case, 0 for an engine and 1 for a refusal, and an engine.
 fn answer_case(case: &str, worker: &str) -> String {
     format!(
         "(i32.store8 (i32.const 32) (i32.const 0)) (i32.store8 (i32.const 36) {case})
@@ -321,7 +319,7 @@ fn answer_case(case: &str, worker: &str) -> String {
 #[test]
 fn hostile_routers_fail_the_run_and_are_named_with_pool_and_time() {
     let number = "(i32.wrap_i64 (i64.load offset=16 (local.get $call)))";
-    // Refuses whatever comes after the crash, requests that were served among it.
+    // The router refuses every request after the crash, even those that were already served.
     let refuses_late = answer_case("(i64.ge_u (i64.load (local.get $call)) (i64.const 500000000))", "(i32.const 1)");
     for (body, expected) in [
         (answer("(i32.const 2)"), "it chose the engine 2 for request 0: expected one of 0, 1"),
@@ -379,7 +377,8 @@ fn what_is_no_router_no_injector_and_no_source_is_refused_by_name() {
     refused("router: prefix_affinity(#{ max_queue: \"1s\" })", &["needs `prefill_tokens_per_s`"]);
 }
 
-/// Conversations whose turns find their past only where the turn before was; an engine dies on the way if it is to.
+/// Conversations whose turns find their past only on the engine of the previous turn. An engine crashes if `faults`
+/// says so.
 fn conversations(router: &str, faults: &str) -> Value {
     first_run(&format!(
         r#"let p = pool(#{{ engines: 4, engine: engine(#{{ num_gpu_blocks: 4_000 }}), latency: fixed(#{{ step: "10ms" }}),
@@ -399,7 +398,7 @@ fn moved(run: &Value) -> u64 {
     run["metrics"]["counters"].get("moved_sessions").map_or(0, count)
 }
 
-/// All turns but the first find their past, around every router; a crash moves the sessions of its engine alone.
+/// With every router, all turns but the first find their past. A crash moves only the sessions of its engine.
 #[test]
 fn sessions_stay_with_their_engine() {
     let in_turn = gauge(&conversations("\"round-robin\"", ""), "prefix_hit_ratio");
@@ -418,11 +417,11 @@ fn sessions_stay_with_their_engine() {
         assert!(hits > in_turn + 0.2, "{router}: {hits} against {in_turn}");
         let run = conversations(router, crash);
         assert_conserved(&run["metrics"]);
-        // The engine's sessions at that time, once each, and again when hashes send them back.
+        // The engine's sessions at that time move once each, and again if hashes send them back.
         assert!((1..40).contains(&moved(&run)), "{router}: {}", moved(&run));
         assert!(gauge(&run, "prefix_hit_ratio") < hits, "{router}");
     }
-    // Half a second of memory is too short for thoughts of a second.
+    // The router forgets sessions after half a second, but they think for a second.
     let forgetful = conversations(r#"sticky(#{ router: "round-robin", ttl: "500ms" })"#, "");
     assert!(gauge(&forgetful, "prefix_hit_ratio") < in_turn + 0.1);
 }

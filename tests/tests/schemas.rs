@@ -34,8 +34,7 @@ fn valid_lines(validator: &Validator, text: &str, place: &str) -> Vec<Value> {
     lines
 }
 
-/// Runs a scenario, validates its files, and returns the report, the requests and the
-/// steps.
+/// Runs a scenario and validates its files. Returns the report, the requests and the steps.
 #[track_caller]
 fn valid_outputs(folder: &Folder, args: &[&str], code: i32) -> (Value, Vec<Value>, Vec<Value>) {
     let files = ["--out", "out", "--files", "report,requests,steps,charts"];
@@ -51,7 +50,7 @@ fn valid_outputs(folder: &Folder, args: &[&str], code: i32) -> (Value, Vec<Value
     (report, requests, steps)
 }
 
-/// Answers with and without rows.
+/// Plans with and without rows.
 #[test]
 fn plans_fit_their_schema() {
     let folder = Folder::new();
@@ -66,7 +65,7 @@ fn plans_fit_their_schema() {
     }
 }
 
-/// Facts of a target are described, and unknown ones may be absent.
+/// Schemas describe facts of a target, and allow unknown facts to be absent.
 #[test]
 fn reports_of_targets_fit_their_schemas() {
     let folder = Folder::with(EVERYWHERE);
@@ -103,7 +102,7 @@ run(#{
 });
 "#;
 
-/// A request with a name.
+/// A request with an ID.
 const TRACE: &str =
     r#"{"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [1, 2], "request_id": "first"}"#;
 
@@ -182,7 +181,7 @@ fn outputs_of_runs_fit_their_schemas() {
     let folder = Folder::with(EVERYTHING);
     folder.write("trace.jsonl", TRACE);
     let (report, requests, steps) = valid_outputs(&folder, &["-e", "size=30"], 1);
-    // The scenario must reach its purpose.
+    // The scenario must cause what its parts are for.
     let run = |name: &str| {
         let runs = report["runs"].as_array().expect("an array of runs");
         runs.iter().find(|run| run["name"] == name).unwrap_or_else(|| panic!("unknown run `{name}`"))
@@ -219,8 +218,8 @@ fn outputs_of_runs_fit_their_schemas() {
         keys.filter(|key| !has(lines, key)).collect()
     };
     assert_eq!(missing(&requests, "requests"), [""; 0], "keys that no request has");
-    // Recordings of vLLM contain proposed drafts, and the effects of pauses, structured outputs and
-    // a KV connector.
+    // Only recordings of vLLM contain proposed drafts, and the effects of pauses, structured outputs and a KV
+    // connector.
     let of_recordings = ["drafts", "gram", "inv", "kv", "look", "pause", "sd", "skip", "sync", "xc"];
     assert_eq!(missing(&steps, "step-log"), of_recordings, "keys that no step has");
     for status in ["completed", "rejected", "shed", "failed", "unfinished"] {
@@ -301,7 +300,7 @@ fn models_of_fits_fit_their_schema() {
     let _ = folder.vcr(&["inspect", "gen-demo", "-o", "demo.jsonl", "--requests", "60"]).ended(0);
     let fit =
         ["fit", "demo.jsonl", "--engine", "num_gpu_blocks: 27_000", "--shape", "llama-3.1-8b", "--part", "0..0.9"];
-    // Its times are drawn, not simulated: whether a model explains them does not matter here.
+    // The measured times are made up, so it does not matter whether a model explains them.
     let _ = folder.vcr(&[&fit[..], &["--folds", "1", "--force", "-o", "model.json"]].concat()).ended(0);
     let text = fs::read_to_string(folder.path().join("model.json")).expect("it was written");
     let mut model: Value = serde_json::from_str(&text).expect("a model is JSON");
@@ -333,7 +332,7 @@ fn recordings_of_the_scheduler_fit_the_schema_of_step_logs() {
     assert!(lines.iter().any(|line| line.get("win").is_some()), "no recording has windows");
 }
 
-/// A property of an object, with its path.
+/// Collects all properties of a schema with their paths.
 fn properties(schema: &Value, path: &str, found: &mut Vec<(String, Value)>) {
     match schema {
         Value::Object(map) => {
@@ -395,7 +394,7 @@ fn observations_and_decisions_fit_their_schemas() {
     let report = folder.vcr(&gate).ended(20).json();
     assert_valid(&validator("gate"), &report, "gate.json");
     assert!(report["triage"][0]["examples"][0]["difference"].is_object(), "{report:#}");
-    // A line that the reader refuses is also invalid.
+    // A line that the reader refuses is also invalid in the schema.
     let line: Value = serde_json::from_str(side(false).lines().next().expect("a line")).expect("JSON");
     for (key, value) in
         [("observation", json!(2)), ("latency_ns", json!(-1)), ("kv_usage", json!(2)), ("error", json!("x"))]

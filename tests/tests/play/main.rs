@@ -55,7 +55,7 @@ fn scraped(address: &str) -> String {
     response.into_body().read_to_string().expect("it is text")
 }
 
-/// A metric of all engines.
+/// Sum of a metric over all engines.
 fn sum_of(scraped: &str, name: &str) -> f64 {
     let values = scraped.lines().filter(|line| line.starts_with(&format!("{name}{{")));
     values.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()

@@ -7,7 +7,7 @@ use vcr_tests::{Frontend, FrontendOptions, Play, client, free_port, vcr, wait_un
 
 use crate::{scraped, sum_of, text};
 
-/// An odd number of layers: each has one region, as in vLLM.
+/// The number of layers is odd. Each layer has one region, as in vLLM.
 const SHAPE: &str = "3x2x64";
 const LAYERS: f64 = 3.0;
 
@@ -16,7 +16,7 @@ fn prefill_and_decode_exchange_pages() {
     let Some(python) = client("nixl") else { return };
     let environment = python.environment();
     let environment = environment.to_str().expect("a path in text");
-    // Only this machine; an empty variable counts as none.
+    // UCX uses only this machine's network. An empty variable counts as unset.
     let variables = [("VIRTUAL_ENV", environment), ("NIXL_LIBRARY", ""), ("UCX_NET_DEVICES", "lo")];
     let start = || {
         let mut frontend = Frontend::start("0.33.0", &FrontendOptions::default())?;
@@ -40,12 +40,12 @@ fn prefill_and_decode_exchange_pages() {
     let answer = decode.complete(&json!(prompt), &json!({"max_tokens": 5, "kv_transfer_params": params}));
     assert_eq!(answer["usage"]["completion_tokens"], 5);
     assert!(text(&answer).starts_with(text(&computed)), "the same content gives the same text");
-    // Ten blocks, whose bytes were compared with the pattern; metrics are some steps behind.
+    // Ten blocks arrived, and their bytes matched the pattern. The metrics lag by some steps.
     let of_decode = |name: &str| sum_of(&scraped(&metrics), name);
     wait_until("the transfer is counted", || of_decode("vcr_kv_transfers_total") == 1.0);
     assert_eq!(of_decode("vcr_kv_transfer_pages_received_total"), 10.0 * LAYERS);
     assert_eq!(of_decode("vcr_kv_transfer_failures_total"), 0.0);
-    // The notice frees the blocks; an event must occur for the frontend to be notified.
+    // The blocks are freed when the notice arrives. The engine handles it at its next event, so send a request.
     wait_until("the blocks are free", || {
         prefill.complete(&json!("Next"), &json!({"max_tokens": 1}));
         prefill.metric("vllm:kv_cache_usage_perc") == 0.0
@@ -61,7 +61,7 @@ fn a_library_that_is_missing_is_named_with_what_to_install() {
     let run = |args: &[&str]| {
         let mut command = Command::new(vcr());
         command.args(["play", "--kv-transfer", "nixl", "--num-gpu-blocks", "100"]).args(args);
-        // An environment without Python.
+        // This environment has no Python.
         let output = command.env("VIRTUAL_ENV", folder.path()).env("NIXL_LIBRARY", "").output().expect("it starts");
         (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
     };

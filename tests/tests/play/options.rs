@@ -61,7 +61,7 @@ fn options_that_cannot_be_used_are_reported() {
     }
 }
 
-/// A missing peer is not an error, but the log says what is awaited.
+/// A missing peer is not an error, but the log says what the process waits for.
 #[test]
 fn waiting_for_the_frontend_is_said() {
     let address = format!("tcp://127.0.0.1:{}", free_port());
@@ -80,7 +80,7 @@ fn waiting_for_the_frontend_is_said() {
     assert!(said.contains("nothing came from") && said.contains("within 3 s"), "{said}");
 }
 
-/// The bound and the options, not only that something cannot be opened.
+/// The message names the limit and the options that change the need, not only the failed open.
 #[test]
 fn too_many_engines_for_the_limit_of_open_files_are_reported() {
     let script = "ulimit -n 500; exec \"$0\" play --data-parallel-size 100";

@@ -5,8 +5,8 @@ use vcr_tests::{FrontendOptions, free_port, shipped_guest, wait_until};
 
 use crate::{is_from, scraped, sum_of, with_each};
 
-/// A frontend spreads its requests by load. The router of the engines looks at the prompts: one
-/// engine computes those with a common beginning, and all answers equal a single engine's.
+/// The frontend distributes its requests by load. The engines' router looks at the prompts: one engine computes
+/// those with a common beginning. All answers equal those of a single engine.
 #[test]
 fn a_router_gives_prompts_that_begin_alike_to_one_engine() {
     let Some(guest) = shipped_guest("prefix-affinity") else { return };
@@ -19,8 +19,8 @@ fn a_router_gives_prompts_that_begin_alike_to_one_engine() {
         let prompt = |group: u32, turn: u32| -> Vec<u32> {
             (0..100).map(|place| 1000 * (group + 1) + place).chain([turn]).collect()
         };
-        // Neither the groups nor the turns fit the number of engines, so round robin cannot do the
-        // same; and so many groups do not all hash to one engine.
+        // Neither the number of groups nor the number of turns fits the number of engines, so round robin cannot
+        // give the same result. There are too many groups for all of them to hash to one engine.
         for turn in 0..5 {
             for group in 0..7 {
                 let answer = frontend.complete(&json!(prompt(group, turn)), &json!({"max_tokens": 3}));
@@ -40,7 +40,7 @@ fn a_router_gives_prompts_that_begin_alike_to_one_engine() {
     });
 }
 
-/// A request whose client has gone is not computed any further, on whichever engine.
+/// A request is aborted on the engine that the router chose when its client disconnects.
 #[test]
 fn a_stream_that_is_closed_is_aborted_where_it_is_computed() {
     let metrics = format!("127.0.0.1:{}", free_port());
@@ -57,7 +57,7 @@ fn a_stream_that_is_closed_is_aborted_where_it_is_computed() {
     });
 }
 
-/// A router's refusal is an error after which the client may retry.
+/// If the router refuses a request, the client gets an error after which it may retry.
 #[test]
 fn a_router_that_refuses_is_reported_to_the_client() {
     let metrics = format!("127.0.0.1:{}", free_port());
@@ -73,11 +73,11 @@ fn a_router_that_refuses_is_reported_to_the_client() {
             let asked: Vec<_> = (0..10).map(|_| scope.spawn(ask)).collect();
             asked.into_iter().map(|asked| asked.join().expect("it is answered")).collect()
         });
-        // Two run at once, and one more waits at each engine.
+        // Two requests run at once, and one more waits at each engine.
         let (served, refused): (Vec<_>, Vec<_>) = answers.iter().partition(|answer| answer.status == 200);
         assert!(served.len() >= 2 && refused.len() >= 4, "{answers:?}");
         assert!(refused.iter().all(|answer| answer.status >= 400), "{refused:?}");
-        // Older frontends do not read an engine's reasons.
+        // Older frontends do not read an engine's reason.
         let is_reported = |answer: &&vcr_tests::Answer| answer.body.to_string().contains("too much to do");
         assert!(!is_from(version, 33) || refused.iter().all(is_reported), "{refused:?}");
         wait_until("they are counted", || {

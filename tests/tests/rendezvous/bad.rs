@@ -1,4 +1,4 @@
-//! Peers that lie, and options that cannot be used.
+//! Peers that break the protocol, and options that cannot be used.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -9,7 +9,7 @@ use vcr_tests::{Folder, free_port};
 
 use crate::{Worker, completed, reason};
 
-/// Serves one decode engine: reads its room, and answers with these bytes.
+/// Serves one decode engine: reads its room, and answers with `answer`. Returns the port.
 fn liar(answer: Vec<u8>) -> (u16, thread::JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("there is a free port");
     let port = listener.local_addr().expect("it is bound").port();
@@ -70,7 +70,7 @@ fn garbage_at_the_port_of_rooms_disturbs_nobody() {
     prefill.is_whole();
 }
 
-/// As for every peer that a request may not name, the prompt is computed here.
+/// The decode engine computes the prompt itself, as for every peer that a request may not name.
 #[test]
 fn rooms_that_cannot_be_used_are_a_miss() {
     let decode = Worker::decode("dynamo");

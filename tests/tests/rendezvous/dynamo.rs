@@ -27,14 +27,14 @@ fn either_side_comes_first_and_kv_moves() {
         },
     );
     assert_eq!((completed(&decoded), completed(&computed)), (5, 1));
-    // Ten blocks each, K and V of 32 layers, compared with the pattern.
+    // Ten blocks each, with K and V of 32 layers. Their bytes matched the pattern.
     wait_until("the pages are counted", || decode.metric("vcr_kv_transfer_pages_received_total") == 1280.0);
     assert_eq!(decode.metric("vcr_kv_rooms_missed_total"), 0.0);
     prefill.is_whole();
     decode.is_whole();
 }
 
-/// The same with NIXL: the room names the side channel.
+/// With NIXL, the room names the side channel.
 #[test]
 fn kv_moves_through_nixl_too() {
     let Some(python) = client("nixl") else { return };
@@ -77,7 +77,7 @@ fn a_worker_that_never_comes_is_named() {
     prefill.is_whole();
 }
 
-/// The second prompt is in the decode engine's cache, but for its end.
+/// The decode engine has all of the second prompt in its cache except the end.
 #[test]
 fn what_is_cached_does_not_move_again() {
     let (prefill, decode) = (Worker::prefill("dynamo"), Worker::decode("dynamo"));
@@ -89,7 +89,7 @@ fn what_is_cached_does_not_move_again() {
     }
 }
 
-/// The prompt is computed where its KV does not arrive.
+/// A decode engine can compute a prompt whose KV does not arrive.
 #[test]
 fn a_missed_prompt_may_be_computed_again() {
     let more =
@@ -100,8 +100,7 @@ fn a_missed_prompt_may_be_computed_again() {
     decode.is_whole();
 }
 
-/// A client that disconnects takes its request out of the room, and a prefill engine that gives up
-/// reports it.
+/// When a client disconnects, its request leaves the room. When a prefill engine gives up, it reports that.
 #[test]
 fn requests_that_end_early_leave_their_rooms() {
     let (prefill, decode) = (Worker::start("dynamo", &["--prefill-step-time", "1h"]), Worker::decode("dynamo"));
@@ -127,7 +126,7 @@ fn requests_that_end_early_leave_their_rooms() {
     decode.is_whole();
 }
 
-/// The ports of ranks are counted up, and lead to the rooms of all.
+/// The ports of ranks are consecutive, and each leads to the rooms of all ranks.
 #[test]
 fn each_rank_has_a_port() {
     let prefill = Worker::start("dynamo", &["--kv-transfer", "tcp", "--data-parallel-size", "2"]);
@@ -140,7 +139,7 @@ fn each_rank_has_a_port() {
     prefill.is_whole();
 }
 
-/// Workers of Dynamo, which neither describe KV nor send notices.
+/// Dynamo's workers neither describe KV nor send notices.
 #[test]
 fn workers_of_dynamo_meet_those_of_vcr() {
     let prefill = Worker::prefill("dynamo");

@@ -1,4 +1,4 @@
-//! Prefill and decode engines whose requests come in any order: `--kv-rendezvous`.
+//! Prefill and decode engines whose requests arrive in any order: `--kv-rendezvous`.
 
 mod bad;
 mod behind;
@@ -19,12 +19,12 @@ fn prompt() -> Vec<u32> {
     (1000..1160).collect()
 }
 
-/// A server whose KV moves over TCP, or takes a modelled time.
+/// A server whose KV moves over TCP, or takes a modelled time to move.
 struct Worker {
     serve: Serve,
-    /// Its bootstrap port.
+    /// Bootstrap port.
     port: u16,
-    /// Where its metrics are.
+    /// Port of the metrics.
     metrics: u16,
 }
 
@@ -32,7 +32,7 @@ const SMALL: [&str; 6] = ["--num-gpu-blocks", "400", "--block-size", "16", "--kv
 
 impl Worker {
     fn start(protocol: &str, more: &[&str]) -> Self {
-        // Two engines count their ports up.
+        // Two engines use consecutive ports.
         let (port, side_channel, metrics) = (free_ports(2), free_ports(2), free_port());
         let (bootstrap, side_channel) = (port.to_string(), side_channel.to_string());
         let address = format!("127.0.0.1:{metrics}");
@@ -58,7 +58,7 @@ impl Worker {
         self.serve.post("/v1/completions", &body)
     }
 
-    /// A metric's sum over its labels.
+    /// Sum of a metric over its labels.
     fn metric(&self, name: &str) -> f64 {
         let mut answer =
             ureq::get(format!("http://127.0.0.1:{}/metrics", self.metrics)).call().expect("there are metrics");
@@ -67,14 +67,14 @@ impl Worker {
         text.lines().filter(of_name).filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
     }
 
-    /// The blocks of all prompts are free again.
+    /// Waits until the blocks of all prompts are free.
     #[track_caller]
     fn is_whole(&self) {
         wait_until("all blocks are free", || self.metric("vcr_kv_cache_usage_ratio") == 0.0);
     }
 }
 
-/// The output tokens of an answer.
+/// Number of output tokens of an answer.
 #[track_caller]
 fn completed(reply: &Reply) -> u64 {
     assert_eq!(reply.status, 200, "{}", reply.body);
@@ -87,7 +87,7 @@ fn reason(reply: &Reply) -> String {
     reply.body["error"]["message"].as_str().unwrap_or_else(|| panic!("{}", reply.body)).to_owned()
 }
 
-/// Last output of a worker of another system.
+/// Last output of another system's worker.
 #[track_caller]
 fn foreign(args: &[&str]) -> Value {
     let said = ended(command(args));
@@ -100,7 +100,7 @@ fn command(args: &[&str]) -> Command {
     command
 }
 
-/// A worker of another system that is waited for; killed in the end.
+/// Another system's worker; killed on drop.
 struct Foreign {
     process: Child,
     lines: RefCell<Lines<BufReader<ChildStdout>>>,
@@ -108,7 +108,7 @@ struct Foreign {
 }
 
 impl Foreign {
-    /// Starts it and reads the port that it prints.
+    /// Starts the worker and reads the port that it prints.
     #[track_caller]
     fn start(args: &[&str]) -> Self {
         let mut process = command(args).stdout(Stdio::piped()).spawn().expect("there is a python3");
@@ -119,7 +119,7 @@ impl Foreign {
         foreign
     }
 
-    /// Its next message.
+    /// Next message of the worker.
     #[track_caller]
     fn next(&self) -> Value {
         let line = self.lines.borrow_mut().next().expect("it says more").expect("it prints text");
@@ -134,7 +134,7 @@ impl Drop for Foreign {
     }
 }
 
-/// Sends a request during another one.
+/// Calls `then` while `first` runs in another thread.
 fn both<A: Send, B>(first: impl FnOnce() -> A + Send, then: impl FnOnce() -> B) -> (A, B) {
     thread::scope(|scope| {
         let first = scope.spawn(first);

@@ -52,7 +52,8 @@ fn a_worker_that_never_comes_is_named() {
     decode.is_whole();
 }
 
-/// As llm-d's sidecar and vLLM's connector do: engines by data-parallel rank, and a worker of each tensor-parallel rank.
+/// The worker asks as llm-d's sidecar and vLLM's connector do: for the engine of a data-parallel rank, and for the
+/// worker of each tensor-parallel rank.
 #[test]
 fn a_decode_worker_of_vllm_finds_its_engine() {
     let prefill = Worker::start(

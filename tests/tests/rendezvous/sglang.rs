@@ -5,7 +5,7 @@ use vcr_tests::{free_port, wait_until};
 
 use crate::{Foreign, Worker, both, completed, foreign, reason};
 
-/// Both workers get the same request; their roles follow from their processes.
+/// Parameters that both workers get. Their roles follow from their processes.
 fn of_both(port: u16, room: u64) -> Value {
     json!({"bootstrap_host": "127.0.0.1", "bootstrap_port": port, "bootstrap_room": room})
 }
@@ -70,7 +70,7 @@ fn a_worker_that_never_comes_is_named() {
     decode.is_whole();
 }
 
-/// A worker written to SGLang's protocol finds every rank, and meets the prefill engine.
+/// A worker written for SGLang's protocol finds every rank, and meets the prefill engine.
 #[test]
 fn a_decode_worker_of_sglang_finds_the_rank_of_its_room() {
     let prefill = prefill(&["--data-parallel-size", "2", "--tensor-parallel-size", "2"]);
@@ -89,7 +89,7 @@ fn a_decode_worker_of_sglang_finds_the_rank_of_its_room() {
     prefill.is_whole();
 }
 
-/// A prefill worker written to SGLang's protocol: by the number of the room, or by asking.
+/// A prefill worker written for SGLang's protocol is found by the number of the room, or by a query.
 #[test]
 fn a_prefill_worker_of_sglang_is_found() {
     let decode = Worker::start("sglang", &["--kv-rendezvous-role", "decode"]);
@@ -123,7 +123,8 @@ fn ranks_that_do_not_fit_are_not_registered() {
     };
     assert_eq!(status(ureq::get(url("/route?prefill_dp_rank=x")).call()), 400);
     assert_eq!(status(ureq::put(url("/route")).send("{\"attn_tp_size\":")), 400);
-    // One byte above the limit: the server has read all of it when it answers, so closing cannot cut the client off.
+    // One byte above the limit. The server has read the whole body when it answers, so closing the connection
+    // cannot cut the client off.
     assert_eq!(status(ureq::put(url("/route")).send(vec![b' '; (4 << 20) + 1])), 413);
     assert_eq!(status(ureq::post(url("/query_dp_ranks")).send("[]")), 400);
     assert_eq!(status(ureq::delete(url("/route")).call()), 405);

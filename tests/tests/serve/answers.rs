@@ -6,7 +6,7 @@ use vcr_tests::Serve;
 const COMPLETIONS: &str = "/v1/completions";
 const CHAT: &str = "/v1/chat/completions";
 
-/// A server with equal answers to equal requests.
+/// A server that gives equal answers to equal requests.
 fn random() -> Serve {
     Serve::start(&["--tokens", "random"])
 }
@@ -36,7 +36,7 @@ fn a_completion_has_its_text_its_reason_and_its_usage() {
     let usage = json!({"prompt_tokens": 3, "total_tokens": 7, "completion_tokens": 4, "prompt_tokens_details": null,
                        "completion_tokens_details": {"reasoning_tokens": 0}});
     assert_eq!(body["usage"], usage);
-    // The same again, in a stream.
+    // The same request as a stream.
     let request =
         json!({"prompt": [1, 2, 3], "max_tokens": 4, "stream": true, "stream_options": {"include_usage": true}});
     let events = serve.stream(COMPLETIONS, &request);
@@ -96,7 +96,7 @@ fn a_stop_string_ends_the_text_before_it() {
         json!({"prompt": [5, 6], "max_tokens": 40, "stop": stop, "include_stop_str_in_output": true, "stream": true});
     let events = serve.stream(COMPLETIONS, &request);
     assert!(texts(&events, "/choices/0/text").ends_with(&stop));
-    // Engines do not know the reason, but must have forgotten the request.
+    // Engines do not know why the text ended, but must have forgotten the request.
     vcr_tests::wait_until("no request is left", || serve.get("/load").body["server_load"] == 0);
 }
 
@@ -148,7 +148,7 @@ fn tokens_go_in_and_out() {
     assert_eq!(text["prompt"], "Hello there");
 }
 
-/// Texts should be readable, and repeatable where requested.
+/// Answers are readable by default, and can be made repeatable.
 #[test]
 fn answers_are_english_unless_asked_otherwise() {
     let serve = Serve::start(&[]);

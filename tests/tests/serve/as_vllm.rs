@@ -1,5 +1,5 @@
-//! The same engine's tokens behind vLLM's own frontend and behind `vcr serve`: both make
-//! the same messages, chunks and errors of them.
+//! Tokens of the same engine behind vLLM's own frontend and behind `vcr serve`: both make the same messages, chunks
+//! and errors from them.
 
 use std::io::Write as _;
 
@@ -10,12 +10,12 @@ use vcr_tests::{Frontend, FrontendOptions, Play, Serve, frontend_model};
 const CHAT: &str = "/v1/chat/completions";
 const PARSERS: [&str; 4] = ["--tool-call-parser", "hermes", "--reasoning-parser", "qwen3"];
 
-/// Both, with the same answer to every request.
+/// Both servers, with the same answer to every request.
 fn both(answer: &str) -> Option<(Frontend, Play, Serve, NamedTempFile)> {
     both_with(&PARSERS, answer)
 }
 
-/// The same with other parsers.
+/// Like [`both`], but with other parsers.
 fn both_with(parsers: &[&str], answer: &str) -> Option<(Frontend, Play, Serve, NamedTempFile)> {
     let model = frontend_model()?;
     let tokenizer = vcr_text::Tokenizer::from_folder(&model).expect("it has a tokenizer");
@@ -50,7 +50,7 @@ fn plain(value: &Value) -> Value {
     }
 }
 
-/// A stream without its division into chunks: a busy server sends several tokens at once.
+/// A stream without its division into chunks: a busy server sends several tokens in one chunk.
 fn folded(events: &[Value]) -> Value {
     let mut parts: Vec<(String, String)> = Vec::new();
     let mut add = |kind: String, text: &Value| {
@@ -132,7 +132,7 @@ fn reasoning_text_and_calls_are_told_apart_as_by_vllm() {
     }
 }
 
-/// Answers with two calls in the form of each parser, and one that looks like a call.
+/// For each parser, answers with two calls in its form, and one that only looks like a call.
 const FORMS: &[(&str, &[&str])] = &[
     (
         "qwen3_coder",
@@ -179,7 +179,7 @@ const FORMS: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Each form of calls, and each end that cuts it, is read as by vLLM's own parser.
+/// vcr's parser reads each form of calls, and each truncated form, as vLLM's own parser does.
 #[test]
 fn calls_of_each_form_are_read_as_by_vllm() {
     let parameters = json!({"type": "object", "properties": {

@@ -85,7 +85,7 @@ fn vectors_are_encoded_and_shortened_as_asked() {
     assert_eq!(decoded(&ask(json!({"encoding_format": "base64"})), f32::from_le_bytes), whole);
     let big = ask(json!({"encoding_format": "base64", "endianness": "big"}));
     assert_eq!(decoded(&big, f32::from_be_bytes), whole);
-    // The upper half of a number of 32 bits is one of bfloat16, but for rounding.
+    // The upper half of a 32-bit float is a bfloat16, except for rounding.
     let half = ask(json!({"encoding_format": "base64", "embed_dtype": "bfloat16", "endianness": "big"}));
     let half = STANDARD.decode(half.as_str().expect("a text")).expect("base64");
     assert_eq!(half.len(), 2 * whole.len());
@@ -113,7 +113,7 @@ fn vectors_are_encoded_and_shortened_as_asked() {
     assert_eq!(answer.body_mut().read_to_vec().expect("bytes").len(), 16);
 }
 
-/// The same vectors in Cohere's words.
+/// Cohere's API returns the same vectors.
 #[test]
 fn cohere_asks_for_the_same_vectors() {
     let serve = Serve::start(&[]);
@@ -185,7 +185,7 @@ fn errors_are_those_of_vllm() {
     assert_eq!(serve.get("/load").body["server_load"], 0);
 }
 
-/// Prompts are computed: they wait for each other, take time, and are cached.
+/// The engine computes prompts of embeddings: they wait for each other, take time, and are cached.
 #[test]
 fn prompts_take_the_time_of_a_prefill() {
     let serve = Serve::start(&["--prefill-overhead", "100ms", "--max-num-seqs", "1"]);

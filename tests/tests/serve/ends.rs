@@ -62,7 +62,7 @@ fn readiness_waits_for_the_start_up() {
     assert_eq!(serve.get("/health/ready").status, 503, "as llm-d-inference-sim calls it");
 }
 
-/// Structures of outputs that take a lot of work, each in a request for many answers.
+/// Structures of outputs that take a lot of work, each for a request with many answers.
 fn hostile_structures() -> Vec<(&'static str, Value)> {
     let names: Vec<String> = (0..20_000).map(|index| format!("p{index}")).collect();
     let text = json!({"type": "string"});
@@ -78,7 +78,7 @@ fn hostile_structures() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// Others are served during such a request, and it is aborted when its client disconnects.
+/// During such a request, other requests are served. It is aborted when its client disconnects.
 #[test]
 fn hostile_structures_of_outputs_stop_nobody_else() {
     let serve = Serve::start(&[]);

@@ -1,10 +1,10 @@
-//! Options of engines, which have the same meaning as for `vcr play`.
+//! Options of engines, which mean the same as in `vcr play`.
 
 use serde_json::{Map, Value, json};
 use vcr_tests::{Serve, free_port, python_packages, shipped_guest, wait_until};
 use vcr_text::Tokenizer;
 
-/// Single characters of the built-in tokenizer, as the guest takes them.
+/// Single characters of the built-in tokenizer, in the form of the guest's option.
 fn characters() -> String {
     let tokenizer = Tokenizer::builtin();
     let id = |letter: char| {
@@ -30,12 +30,12 @@ fn a_guest_chooses_the_tokens() {
     let content = choice["message"]["content"].as_str().unwrap_or_else(|| panic!("no text: {choice}"));
     let person: Value = serde_json::from_str(content).expect("it is JSON");
     assert!(person["age"].is_i64() && choice["finish_reason"] == "stop", "{choice}");
-    // It refuses structures that it cannot follow.
+    // The guest refuses structures that it cannot follow.
     let lark = json!({"messages": body["messages"], "structured_outputs": {"json": {"type": "x"}}});
     assert_eq!(serve.post("/v1/chat/completions", &lark).status, 400);
 }
 
-/// The source accepts two of three drafts, and the rate of the first alone decides nothing.
+/// The guest accepts two of three drafts, whatever the acceptance rate of the first one.
 #[test]
 fn a_guest_decides_how_many_drafts_are_accepted() {
     let Some(guest) = shipped_guest("json-tokens") else { return };
@@ -65,8 +65,8 @@ fn a_guest_decides_how_many_drafts_are_accepted() {
     });
 }
 
-/// The engines' router looks at prompts: one engine computes those with a common beginning, and not
-/// the one with the fewest requests, which the server has chosen.
+/// The engines' router looks at prompts: one engine computes those with a common beginning, even if the server
+/// chose the engine with the fewest requests.
 #[test]
 fn a_router_gives_prompts_that_begin_alike_to_one_engine() {
     let serve = Serve::start(&[
@@ -99,7 +99,7 @@ fn a_router_gives_prompts_that_begin_alike_to_one_engine() {
     assert!(counts().len() == 2 && !counts().contains(&0.0), "{:?}", counts());
 }
 
-/// The events are read by a subscriber that shares nothing with vcr, and end with the blocks.
+/// A subscriber that shares no code with vcr reads the events of stored and of removed blocks.
 #[test]
 fn kv_events_reach_an_independent_subscriber() {
     let Some(python) = python_packages() else { return };
@@ -125,10 +125,10 @@ fn kv_events_reach_an_independent_subscriber() {
     let batch = lines.iter().rfind(|batch| stored(batch)).expect("it was just there");
     let event = &batch["events"][0];
     assert_eq!((&batch["topic"], &event["type"]), (&json!("kv@e0@owl"), &json!("BlockStored")));
-    // vLLM's own name of a block of the tokens 1 to 16, without a seed.
+    // vLLM's own hash of a block with the tokens 1 to 16, without a seed.
     assert_eq!(event["block_hashes"][0], json!(0x137b_b037_547f_4caf_u64));
     assert_eq!(serve.post("/reset_prefix_cache", &json!({})).status, 200);
-    // The engine reports it with its next step.
+    // The engine reports the reset with its next step.
     wait_until("the subscriber has heard of the end", || {
         index += 1;
         complete(vec![index % 500; 20]);

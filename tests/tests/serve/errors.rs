@@ -71,7 +71,7 @@ fn errors_are_those_of_vllm() {
     assert_errors(&serve, &cases);
     assert_eq!(serve.post_text("/v1/completions", "{\"prompt\"").status, 400);
     assert_eq!(serve.get("/nothing").status, 404);
-    // More than engines take at once is no matter of waiting.
+    // More prompts or choices than the engines ever accept are an error of the request, not a full queue.
     for (path, body) in [
         ("/v1/completions", json!({"prompt": vec!["a"; 10_001]})),
         ("/v1/completions", json!({"prompt": vec!["a"; 101], "n": 100})),
@@ -82,7 +82,7 @@ fn errors_are_those_of_vllm() {
         assert_eq!(reply.status, 400, "{path}: {}", reply.body);
         assert!(message.contains("answers at once") && message.contains("split it"), "{path}: {message}");
     }
-    // None of them has left anything behind.
+    // None of the refused requests is left behind.
     assert_eq!(serve.get("/load").body["server_load"], 0);
     assert_eq!(serve.post("/v1/completions", &json!({"prompt": "a"})).status, 200);
 }
@@ -100,7 +100,7 @@ fn assert_errors(serve: &Serve, cases: &[(&str, Value, u16, &str, &str)]) {
     }
 }
 
-/// All of them are compared with the server itself in `serve_differential`.
+/// `serve_differential` compares all errors with the server itself.
 #[test]
 fn errors_are_those_of_the_python_server_by_default() {
     let serve = Serve::start(&["--max-model-len", "100"]);

@@ -40,7 +40,7 @@ fn requests_go_to_the_rank_that_is_asked_for() {
     assert_eq!(refused.status, 400, "{}", refused.body);
 }
 
-/// A recorded answer must come back whatever the prompt's text.
+/// The recorded answer comes back whatever the prompt's text is.
 #[test]
 fn a_capture_is_played_back() {
     let folder = Folder::new();
@@ -53,7 +53,7 @@ fn a_capture_is_played_back() {
     assert!(body["usage"]["completion_tokens"].as_u64().is_some_and(|tokens| tokens > 0), "{body}");
 }
 
-/// Within one process no wire loses a message, and clients must not wait forever for lost outputs.
+/// Within one process, no wire loses a message. Clients must not wait forever for lost outputs.
 #[test]
 fn lost_and_unreadable_messages_end_their_requests() {
     let (serve, admin) = with_admin(&["--fault", "drop:nth=4,count=1"]);
@@ -69,7 +69,7 @@ fn lost_and_unreadable_messages_end_their_requests() {
     assert_eq!(serve.stream("/v1/completions", &request).last(), Some(&Err("[DONE]".to_owned())));
 }
 
-/// The engine's guest decides the clients' faults.
+/// The engine's guest decides which faults clients meet.
 #[test]
 fn a_guest_resets_connections_and_fails_requests() {
     let Some(chaos) = shipped_guest("chaos") else { return };
@@ -90,7 +90,7 @@ fn a_guest_resets_connections_and_fails_requests() {
     assert_eq!(call("well"), 200);
 }
 
-/// Each tenant, by header, key or salt, meets its own sequence.
+/// Each tenant, known by a header, a key or a salt, meets its own sequence of faults.
 #[test]
 fn tenants_meet_their_own_faults() {
     let serve = Serve::start(&[
@@ -113,7 +113,7 @@ fn tenants_meet_their_own_faults() {
     assert_eq!([call("X-Other: 1", &salted), call("x-team: red", &plain)], [200, 503]);
 }
 
-/// A schedule repeats from the start of the server on.
+/// A schedule repeats from the start of the server.
 #[test]
 fn windows_come_again() {
     let serve = Serve::start(&["--client-fault", "status:code=503,until=500ms,period=1s"]);
@@ -127,7 +127,7 @@ fn windows_come_again() {
     });
 }
 
-/// A server with a control plane at the address.
+/// A server, and the address of its control plane.
 fn with_admin(args: &[&str]) -> (Serve, String) {
     let serve = Serve::start(&[&["--admin-address", "127.0.0.1:0"], args].concat());
     let line = serve.wait_for("the control plane is at ");
@@ -156,7 +156,7 @@ fn client_faults_come_and_go_while_it_serves() {
     assert_eq!(call(), 200);
 }
 
-/// Readers of metrics, such as autoscalers, see made-up values from then on, and at last the real ones.
+/// Readers of metrics, such as autoscalers, see made-up values until those are removed.
 #[test]
 fn made_up_metrics_come_and_go_while_it_serves() {
     let (serve, admin) = with_admin(&[]);
@@ -180,7 +180,7 @@ fn made_up_metrics_come_and_go_while_it_serves() {
     assert_eq!(running().as_deref(), Some("0"));
 }
 
-/// A short answer is valid in every API: its usage fits it, and it reports a natural end.
+/// A shortened answer is valid in every API: its usage fits it, and it reports a natural end.
 #[test]
 fn short_answers_are_well_formed() {
     let serve = Serve::start(&["--client-fault", "short:after=3"]);
@@ -205,7 +205,7 @@ fn short_answers_are_well_formed() {
     assert_eq!((&body["usage"]["output_tokens"], &body["stop_reason"]), (&json!(3), &json!("end_turn")), "{body}");
     let body = serve.post("/v1/responses", &json!({"input": "a", "max_output_tokens": 9, "ignore_eos": true})).body;
     assert_eq!((&body["status"], &body["incomplete_details"]), (&json!("completed"), &Value::Null), "{body}");
-    // Already that short: no fault, and it reports its real end.
+    // This answer is already that short, so there is no fault, and it reports its real end.
     let body = serve.post("/v1/completions", &json!({"prompt": "a", "max_tokens": 2, "ignore_eos": true})).body;
     assert_eq!(body["choices"][0]["finish_reason"], "length");
 }

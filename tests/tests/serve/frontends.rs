@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use vcr_tests::{Serve, frontend_model};
 
-/// The page of the metrics for a client that accepts `accept`, with its type.
+/// The metrics page for a client that accepts `accept`, with its content type.
 fn page(serve: &Serve, accept: Option<&str>) -> (String, String) {
     let request = ureq::get(format!("http://{}/metrics", serve.address()));
     let request = accept.into_iter().fold(request, |request, accept| request.header("accept", accept));
@@ -12,7 +12,7 @@ fn page(serve: &Serve, accept: Option<&str>) -> (String, String) {
     (kind, answer.into_body().read_to_string().expect("it is text"))
 }
 
-/// The value of the series that begins with `name` and has all of `labels`.
+/// Value of the series that begins with `name` and has all of `labels`.
 fn value(page: &str, name: &str, labels: &[&str]) -> Option<f64> {
     let is_it = |line: &&str| line.starts_with(&format!("{name}{{")) && labels.iter().all(|label| line.contains(label));
     page.lines().find(is_it)?.rsplit(' ').next()?.parse().ok()

@@ -13,7 +13,7 @@ fn kinds(events: &[Result<Value, String>]) -> Vec<&str> {
     kinds
 }
 
-/// All three APIs ask for the same chat, so they get the same text.
+/// The same chat in all three APIs gets the same text.
 #[test]
 fn each_api_has_the_text_of_the_chat() {
     let serve = Serve::start(&["--tokens", "random"]);

@@ -7,7 +7,7 @@ use vcr_tests::Serve;
 
 const CHAT: &str = "/v1/chat/completions";
 
-/// The head of a PNG file, with its size, and a distinguishing content.
+/// Data URL of a PNG file's head with this size, and content that distinguishes it.
 fn png(width: u32, height: u32, content: u8) -> Value {
     let mut file = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR".to_vec();
     file.extend(width.to_be_bytes().into_iter().chain(height.to_be_bytes()));
@@ -19,7 +19,7 @@ fn image(url: &str) -> Value {
     json!({"type": "image_url", "image_url": {"url": url}})
 }
 
-/// A WAV file of silence.
+/// Data URL of a silent WAV file.
 fn wav(seconds: u32) -> Value {
     let (rate, bytes) = (8000_u32, seconds * 16_000);
     let mut file = b"RIFF\0\0\0\0WAVEfmt \x10\0\0\0\x01\0\x01\0".to_vec();
@@ -65,7 +65,7 @@ fn media_take_tokens_by_their_size() {
     assert_eq!(prompt_tokens(&fixed, &[video]) - base, 9);
 }
 
-/// Each API counts the same image equally.
+/// Each API counts the same number of tokens for the same image.
 #[test]
 fn all_apis_take_images() {
     let serve = Serve::start(&["--image-tokens", "50"]);
@@ -87,7 +87,7 @@ fn all_apis_take_images() {
     assert_eq!(embedded["usage"]["prompt_tokens"], tokens);
 }
 
-/// Equal placeholders must not make different images equal, and the text before an image is shared.
+/// Different images stay different although their placeholders are equal. Text before an image is shared.
 #[test]
 fn the_prefix_cache_tells_images_apart() {
     let serve = Serve::start(&["--enable-prompt-tokens-details"]);
@@ -110,7 +110,7 @@ fn the_prefix_cache_tells_images_apart() {
         .as_u64()
         .expect("a count");
     assert!(other > 0 && other <= before && other + 400 < tokens, "{other} of {tokens}, {before} before");
-    // A client's own name comes before the content.
+    // A client's own ID takes precedence over the content.
     let named = |content: u8| {
         let mut part = png(560, 560, content);
         part["uuid"] = json!("the same");
@@ -153,7 +153,7 @@ fn limits_and_bad_parts_are_refused_as_in_vllm() {
         .failed(2, &["expected JSON such as"]);
 }
 
-/// The features of a rendered chat lead to the same blocks.
+/// The features of a rendered chat give the same blocks as the chat.
 #[test]
 fn rendered_images_are_those_of_the_chat() {
     let serve = Serve::start(&["--tokens", "random", "--image-tokens", "40"]);

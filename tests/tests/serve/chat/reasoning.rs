@@ -38,7 +38,7 @@ fn an_answer_has_its_reasoning_apart() {
     assert_eq!(texts(&events, "/choices/0/delta/content"), message["content"].as_str().expect("a text"));
     assert_eq!(events.last().expect("the usage")["usage"], body["usage"]);
 
-    // The same tokens are a text if no parser extracts reasoning.
+    // Without a parser that extracts reasoning, the same tokens are plain text.
     let raw = serve.post("/v1/completions", &json!({"prompt": "x", "max_tokens": 300})).body;
     assert!(raw["choices"][0]["text"].as_str().is_some_and(|text| text.starts_with("<think>\n")), "{raw}");
 }

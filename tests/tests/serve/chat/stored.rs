@@ -20,7 +20,7 @@ fn a_response_is_continued_fetched_and_deleted() {
     let second = serve.post("/v1/responses", &asked(json!({"previous_response_id": id}))).body;
     assert_eq!(second["previous_response_id"], id);
     let tokens = |response: &Value| response["usage"]["input_tokens"].as_u64().expect("a count");
-    // The prompt has the first question and its answer, too.
+    // The prompt also contains the first question and its answer.
     assert!(tokens(&second) > 2 * tokens(&first), "{second}");
 
     let events = serve.stream("/v1/responses", &asked(json!({"stream": true})));
@@ -39,7 +39,7 @@ fn a_response_is_continued_fetched_and_deleted() {
     assert_eq!((odd.status, &odd.body["error"]["param"]), (400, &json!("previous_response_id")));
 }
 
-/// As vLLM, which ignores `store` without its variable.
+/// vLLM, too, ignores `store` unless its variable is set.
 #[test]
 fn nothing_is_stored_without_the_option() {
     let request = json!({"input": "Hello", "max_output_tokens": 2, "store": true});
@@ -63,7 +63,7 @@ fn nothing_is_stored_without_the_option() {
     }
 }
 
-/// Memory of stored responses is bounded, however large each of them is.
+/// The memory of stored responses is bounded, however large each response is.
 #[test]
 fn stored_responses_have_a_budget() {
     const BYTES: usize = 8 << 20;

@@ -83,7 +83,7 @@ fn text_completions_and_other_apis_have_them_too() {
     assert!(text.as_str().is_some_and(|text| text.starts_with("only")), "{text}");
 }
 
-/// As clients have them: integers of zod, records, tuples, additions of OpenAPI and pydantic.
+/// Schemas that clients send: integers of zod, records, tuples, and additions of OpenAPI and pydantic.
 #[test]
 fn schemas_of_clients_are_followed() {
     let serve = Serve::start(&[]);
@@ -111,15 +111,14 @@ fn schemas_of_clients_are_followed() {
             "{value}"
         );
     }
-    // llguidance, which follows the schema above, has no names of properties.
+    // llguidance, which follows the schema above, does not support `propertyNames`.
     let record =
         json!({"type": "object", "propertyNames": {"type": "string"}, "additionalProperties": {"type": "integer"}});
     let format = json!({"type": "json_schema", "json_schema": {"name": "n", "schema": record}});
     assert_eq!(serve.post(CHAT, &chat(&json!({"response_format": format}))).status, 200);
 }
 
-/// A structure that takes too much work is refused before an engine gets it, in whatever form it is
-/// requested.
+/// A structure that takes too much work is refused before an engine gets it, in every form of request.
 #[test]
 fn large_structures_are_refused() {
     let serve = Serve::start(&[]);
@@ -147,7 +146,7 @@ fn large_structures_are_refused() {
     }
 }
 
-/// Any schema will do for a tool that is not strict, and for the others.
+/// Any schema is accepted for a tool, strict or not.
 #[test]
 fn no_schema_of_a_tool_is_refused() {
     let serve = Serve::start(&["--tool-call-probability", "1"]);
@@ -171,7 +170,7 @@ fn no_schema_of_a_tool_is_refused() {
     }
 }
 
-/// Forms that vLLM takes and this engine cannot follow are an error that names them.
+/// Forms that vLLM accepts and this engine cannot follow give an error that names them.
 #[test]
 fn what_cannot_be_followed_is_refused_by_name() {
     let serve = Serve::start(&[]);

@@ -31,7 +31,7 @@ fn chat(further: &Value) -> Value {
     body
 }
 
-/// Fails unless arguments fit the tool.
+/// Fails unless the arguments fit the tool.
 fn check_arguments(name: &Value, arguments: &str) {
     let arguments: Value = serde_json::from_str(arguments).unwrap_or_else(|error| panic!("{error}: {arguments}"));
     if name == "weather" {
@@ -63,7 +63,7 @@ fn a_required_call_has_its_fields_and_counts_its_tokens() {
             check_arguments(&call["function"]["name"], call["function"]["arguments"].as_str().expect("a text"));
             called.insert(call["function"]["name"].to_string());
         }
-        // The tokens of the engine are the call, as the model writes it.
+        // The engine's tokens are the call as the model writes it.
         let tokens = choice["token_ids"].as_array().expect("tokens");
         assert_eq!(body["usage"]["completion_tokens"].as_u64(), Some(tokens.len() as u64));
         let text = serve.post("/detokenize", &json!({"tokens": tokens})).body["prompt"].clone();
@@ -115,10 +115,10 @@ fn the_choice_decides_whether_and_what_is_called() {
     }
     let (none, reason) = message(json!({"tool_choice": "none"}));
     assert!(none.get("tool_calls").is_none() && none["content"].is_string(), "{none}");
-    // Words of no seed may come to the limit of tokens.
+    // With an unlucky seed, the text may reach the limit of tokens.
     assert_ne!(reason, "tool_calls");
     assert!(message(json!({})).0["tool_calls"].is_array(), "the model may call, and here always does");
-    // An agent finishes: a tool's result is answered with text.
+    // An agent's loop ends: a tool's result is answered with text.
     let call = json!({"id": "call_1", "type": "function", "function": {"name": "clock", "arguments": "{}"}});
     let turns = json!([
         {"role": "user", "content": "When?"},
@@ -156,7 +156,7 @@ fn a_call_that_is_cut_is_incomplete() {
     assert!(serde_json::from_str::<Value>(choice["message"].to_string().as_str()).is_ok());
 }
 
-/// As users of llm-d-inference-sim set them.
+/// Settings in the form of llm-d-inference-sim.
 #[test]
 fn arguments_are_chosen_by_settings() {
     let file = "min-tool-call-integer-param: 7\nmax-tool-call-integer-param: 9\nmin-tool-call-array-param-length: 4\n\
@@ -188,7 +188,7 @@ fn arguments_are_chosen_by_settings() {
     assert!(refused.contains("expected at most --max-tool-call-integer-param, 100"), "{refused}");
 }
 
-/// The simulated model writes each form, and the server reads it back.
+/// The simulated model writes each form, and the server parses it.
 #[test]
 fn each_form_of_calls_is_written_and_read() {
     for (form, start) in [
@@ -246,7 +246,7 @@ fn messages_of_anthropic_use_tools() {
     let of_first = events.iter().filter(|event| event["index"] == 0);
     let input: String = of_first.filter_map(|event| event["delta"]["partial_json"].as_str()).collect();
     assert_eq!(serde_json::from_str::<Value>(&input).expect("it is JSON"), used["input"]);
-    // The tool's result is answered.
+    // The model answers the tool's result.
     let used = json!([{"type": "tool_use", "id": "call_1", "name": "weather", "input": {}}]);
     let result = json!([{"type": "tool_result", "tool_use_id": "call_1", "content": "rain"}]);
     let turns = json!([{"role": "user", "content": "Rain?"}, {"role": "assistant", "content": used},
