@@ -16,7 +16,7 @@ const OURS: &[&str] = &["vcr:", "process_"];
 /// Series with sorted labels, and their values.
 type Series = BTreeMap<String, f64>;
 
-/// The metrics of a page: families with type and help, and series.
+/// Metrics of a page: families with type and help, and series.
 fn page(text: &str) -> (BTreeMap<String, (String, String)>, Series) {
     let mut families: BTreeMap<String, (String, String)> = BTreeMap::new();
     let mut series = Series::new();
@@ -65,7 +65,7 @@ fn scrape(frontend: &Frontend) -> String {
     answer.into_body().read_to_string().expect("it is text")
 }
 
-/// A request as the engine answers it: a token a message.
+/// Counts a request as the engine answers it: one token per message.
 fn answered(engine: &EngineRecorder, prompt_tokens: u64, generated_tokens: u64) {
     engine.scheduler(&SchedulerStats {
         num_running_reqs: 1,
@@ -125,13 +125,13 @@ fn the_same_requests_leave_the_same_counts() {
         tokens += max_tokens as f64;
     }
     frontend.wait_for_metric("vllm:request_success_total", 3.0);
-    // vLLM counts the latest step a little later.
+    // vLLM counts the latest step slightly later.
     frontend.wait_for_metric("vllm:iteration_tokens_total_count", tokens);
     assert_eq!(frontend.metric("vllm:generation_tokens_total"), tokens);
     let (_, theirs) = page(&scrape(&frontend));
     let (_, mine) = page(&metrics.exposition());
     assert_eq!(of_vllm(&mine), of_vllm(&theirs));
-    // How long things took is not the same: only how many there were.
+    // Durations differ between the servers, so only their counts are compared.
     let is_time = |name: &str| name.contains("_seconds_sum{") || name.contains("_seconds_bucket{");
     for name in of_vllm(&theirs).into_iter().filter(|name| !is_time(name)) {
         assert_eq!(mine[name], theirs[name], "{name}");
@@ -148,7 +148,7 @@ fn the_table_has_each_name_once() {
     }
 }
 
-/// The same requests through vLLM's frontend and through `vcr serve`.
+/// Sends the same requests through vLLM's frontend and through `vcr serve`.
 #[test]
 fn vcr_serve_counts_what_vllm_counts() {
     let Some((frontend, _play)) = served() else { return };
@@ -167,7 +167,7 @@ fn vcr_serve_counts_what_vllm_counts() {
             assert_eq!(serve.post("/v1/completions", &asked).status, 200);
         }
     }
-    // Refused by both before an engine sees them.
+    // Both servers refuse this request before an engine sees it.
     let unknown = json!({"model": "nope", "prompt": "a"});
     assert_eq!(frontend.post("/v1/completions", &unknown).status, 404);
     assert_eq!(serve.post("/v1/completions", &unknown).status, 404);
@@ -183,7 +183,7 @@ fn vcr_serve_counts_what_vllm_counts() {
     for name in of_vllm(&theirs).into_iter().filter(|name| !is_time(name)) {
         assert_eq!(mine[name], theirs[name], "{name}");
     }
-    // The real one is asked for its models until it serves.
+    // The number of other requests differs: the test polls the models of vLLM's frontend until it serves.
     let of_completions = |series: &Series| -> Series {
         let is_meant = |name: &String| name.starts_with("http_requests_total{") && name.contains("/v1/completions");
         series.iter().filter(|(name, _)| is_meant(name)).map(|(name, value)| (name.clone(), *value)).collect()
@@ -191,7 +191,7 @@ fn vcr_serve_counts_what_vllm_counts() {
     assert_eq!(of_completions(&mine), of_completions(&theirs));
 }
 
-/// GPU metrics for autoscalers: working engines are busy and draw power, once per GPU.
+/// GPU metrics for autoscalers: busy engines report utilisation and power, once per GPU.
 #[test]
 fn gpus_have_the_metrics_of_the_exporter() {
     let args = ["--gpu-metrics-address", "127.0.0.1:0", "--gpu-metrics-gpu", "l4", "--tensor-parallel-size", "2"];

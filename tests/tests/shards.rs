@@ -1,11 +1,11 @@
-//! Sweeps of several processes: `--shard` and `vcr merge`.
+//! Sweeps in several processes: `--shard` and `vcr merge`.
 
 use std::fs;
 use std::process::Command;
 
 use vcr_tests::{Folder, Said, vcr, wait_until};
 
-/// Some runs have assertions that others lack, and columns for them.
+/// Some runs have assertions that others lack, and so their own columns.
 const SCENARIO: &str = r#"let engines = param("engines", 1);
 let rate = param("rate", 4.0);
 let c = cluster(#{ engines: pool(#{
@@ -30,7 +30,7 @@ fn of_folder(folder: &Folder, args: &[&str], more: &[&str]) -> Said {
     folder.vcr(&[args, more].concat())
 }
 
-/// The table of a sweep equals the merged table of its shards, in each format.
+/// Fails unless the merged table of a sweep's shards equals the table of the whole sweep, in each format.
 #[track_caller]
 fn merges_to_the_same_bytes(args: &[&str], shards: usize) {
     let folder = Folder::with(SCENARIO);
@@ -146,7 +146,7 @@ fn missing_and_repeated_shards_are_refused() {
     assert!(!folder.path().join("grid.csv").exists(), "nothing is written");
 }
 
-/// A sweep that waits for a pipe at its third point.
+/// A sweep that waits for a pipe at its third point, in a new folder.
 fn waiting_for_a_pipe(command: &[&str]) -> (Folder, Vec<String>) {
     let folder = Folder::new();
     let at_third = "let rate = param(\"rate\", 4);\nif rate == 6 { trace(#{ path: \"pipe\" }); }\n";
@@ -157,7 +157,7 @@ fn waiting_for_a_pipe(command: &[&str]) -> (Folder, Vec<String>) {
     (folder, words.into_iter().map(str::to_owned).collect())
 }
 
-/// Starts the sweep and kills it once two points are finished.
+/// Starts the sweep and kills it when two points are finished.
 fn kill_at_third(folder: &Folder, words: &[String]) {
     let points = folder.path().join("grid.csv.points");
     let mut command = Command::new(vcr());
@@ -170,7 +170,7 @@ fn kill_at_third(folder: &Folder, words: &[String]) {
     assert!(!folder.path().join("grid.csv").exists(), "a part of a table has another name");
 }
 
-/// A run for years where the rate is 5.
+/// At rate 5, the run takes years.
 const LONG_AT_5: &str = r#"let engines = param("engines", 1);
 let rate = param("rate", 4.0);
 if rate == 5 {
@@ -180,7 +180,7 @@ if rate == 5 {
 }
 "#;
 
-/// A signal ends a sweep like a fault: the same command continues from the finished points.
+/// After a signal, as after a kill, the same command continues from the finished points.
 #[test]
 fn finished_points_outlive_a_signal() {
     let folder = Folder::new();
@@ -189,7 +189,7 @@ fn finished_points_outlive_a_signal() {
         [&["--sweep", "rate=4..7"][..], &["--search", "engines=1..2", "--until", "kept", "--sweep", "rate=4..7"]]
     {
         let points = folder.path().join("grid.csv.points");
-        // Parameters are read before the first run.
+        // The script reads its parameters before the first run.
         let rest: String = SCENARIO.split_inclusive('\n').skip(2).collect();
         folder.write("test.rhai", format!("{LONG_AT_5}{rest}"));
         let words = [&["run", "test.rhai", "--sweep-out", "grid.csv", "--threads", "1"], command].concat();
@@ -226,7 +226,7 @@ fn finished_points_outlive_a_process_that_is_killed() {
         assert!(said.contains("2 of 4 points of 1 shard in some.csv"), "{said}");
         let some = fs::read_to_string(folder.path().join("some.csv")).expect("a table");
 
-        // Points of another sweep, or of another script, are not used.
+        // Points of another sweep or script are not used.
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let refused = |needles: &[&str]| folder.vcr(&[&words[..], &["--seed", "7"]].concat()).failed(2, needles);
         refused(&["`grid.csv.points` holds finished points of another sweep", "--partial", "--force"]);
@@ -243,7 +243,7 @@ fn finished_points_outlive_a_process_that_is_killed() {
         assert!(whole.starts_with(some.trim_end()) && whole.lines().count() == 5, "{some}\n{whole}");
         assert!(!points.exists(), "the table has all points");
         drop(writer);
-        // As without an interruption, with a pipe that is read by each execution.
+        // The table equals that of an uninterrupted sweep, whose script needs no pipe.
         folder.write("test.rhai", SCENARIO);
         let again: Vec<&str> = words.iter().map(|word| if *word == "grid.csv" { "again.csv" } else { word }).collect();
         let _ = folder.vcr(&again).ended(0);

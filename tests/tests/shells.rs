@@ -1,4 +1,4 @@
-//! Completions, asked in the shells themselves, and manual pages of every command.
+//! Completions, requested in the shells themselves, and manual pages of every command.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,7 +7,7 @@ use std::process::Command;
 
 use vcr_tests::{Folder, Said, skip, vcr};
 
-/// Starts a shell without the user's settings; none, with a message, if it is not installed.
+/// A shell without the user's settings. `None`, with a message, if it is not installed.
 fn shell(name: &str, arguments: &[&str], folder: &Folder) -> Option<Command> {
     if Command::new(name).arg("--version").output().is_err() {
         skip(&format!("there is no {name}; install Debian's package of this name"));
@@ -18,7 +18,7 @@ fn shell(name: &str, arguments: &[&str], folder: &Folder) -> Option<Command> {
     Some(command)
 }
 
-/// A folder with the completions of a shell in `script`.
+/// A folder whose file `script` has the completions of a shell.
 fn completions(shell: &str) -> Folder {
     let folder = Folder::new();
     let script = folder.vcr(&["completions", shell]).ended(0).stdout;
@@ -26,7 +26,7 @@ fn completions(shell: &str) -> Folder {
     folder
 }
 
-/// Completions of a typed prefix in bash: the answer of the function that the script registers.
+/// Completions of typed words in bash, from the function that the script registers.
 fn bash(folder: &Folder, words: &[&str]) -> Option<BTreeSet<String>> {
     let asked = r#"
         source ./script
@@ -46,12 +46,12 @@ fn fish(folder: &Folder, typed: &str) -> Option<BTreeSet<String>> {
     let asked = "source ./script; complete --do-complete $argv";
     let mut command = shell("fish", &["--no-config", "-c", asked], folder)?;
     let said = Said::of(command.arg(typed)).ended(0);
-    // Behind a tab stands the description.
+    // The description follows a tab.
     Some(lines(&said.stdout).iter().filter_map(|line| line.split('\t').next()).map(str::to_owned).collect())
 }
 
-/// The line that zsh makes of a typed prefix and a tab, in a terminal of its own. There `vcr` is a
-/// function that prints its arguments and ends the shell.
+/// Line that zsh makes of typed text and a tab, in its own terminal. There, `vcr` is a function that prints its
+/// arguments and exits the shell.
 fn zsh(folder: &Folder, typed: &str) -> Option<String> {
     let asked = r#"
         zmodload zsh/zpty
@@ -125,7 +125,7 @@ fn every_shell_has_completions_of_every_command() {
     folder.vcr(&["completions", "tcsh"]).failed(2, &["tcsh", "elvish"]);
 }
 
-/// Names of the pages, without `.1`.
+/// Names of the manual pages, without `.1`.
 fn pages(folder: &Folder) -> Vec<String> {
     let _ = folder.vcr(&["man", "--out", "man"]).ended(0);
     let listed = fs::read_dir(folder.path().join("man")).expect("pages were written");
@@ -133,11 +133,11 @@ fn pages(folder: &Folder) -> Vec<String> {
     names.map(|name| name.strip_suffix(".1").expect("a page of section 1").to_owned()).collect()
 }
 
-/// Options in the help of a command, `--seed` and the like.
+/// Long options in a command's help, such as `--seed`.
 fn options(command: &[&str]) -> BTreeSet<String> {
     let all = if matches!(command, ["play" | "serve"]) { "--help-all" } else { "--help" };
     let said = Said::of(Command::new(vcr()).args(command).arg(all).env("NO_COLOR", "1")).ended(0);
-    // Not the second line of an example.
+    // The continuation line of an example is not an option.
     let whole = said.stdout.replace("\\\n", " ");
     // A line with exactly four spaces before its flags lists flags of vLLM that have no effect.
     let rows = whole.lines().filter(|line| !line.starts_with("    --")).map(str::trim_start);
@@ -158,7 +158,7 @@ fn pages_have_every_option_and_the_examples() {
         let options = options(command);
         assert!(options.len() > 3, "{name}: {options:?}");
         for option in options {
-            // Followed by its description.
+            // The option's description follows it.
             let header = text.split(&format!("\\fB{option}\\fR")).nth(1);
             let body = header.and_then(|header| header.lines().nth(1));
             assert!(body.is_some_and(|body| body.len() > 5 && !body.starts_with('.')), "{name}: {option}: {body:?}");

@@ -5,8 +5,8 @@ use std::process::Command;
 
 use vcr_tests::{Folder, Said, root, skip, vcr};
 
-/// Fingerprint of each scenario, on every machine and with every compiler. A change of behaviour
-/// changes them; a refactoring must not.
+/// Fingerprint of each scenario, on every machine and with every compiler. A fingerprint changes with the
+/// behaviour, and must not change in a refactoring.
 const FINGERPRINTS: &[(&str, &str)] = &[
     ("abandoned_prefills", "e574b2992f778b3e216305981c04f6f051a9ba841a77d849291cb3a03fe25db8"),
     ("canary", "dc7c78e89e2356f98091e4e65ccc609ab6f6d8dba986ffa5ba0df2d1d46eda0b"),
@@ -98,7 +98,7 @@ const BREAKING: &[(&str, &str, &str)] = &[
     ("thermal", "load=1s", "under load the hot GPU is at least a tenth slower"),
 ];
 
-/// A scenario whose claim holds for all of its parameters is broken by another text.
+/// Scenarios whose claim holds for all parameters: a replaced text makes it false.
 const REWRITTEN: &[(&str, [&str; 2], &str)] = &[(
     "trace_replay",
     ["workloads: [recorded] }", "workloads: [recorded], faults: [crash(#{ at: \"2s\", engine: 0 })] }"],

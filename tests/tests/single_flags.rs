@@ -1,5 +1,5 @@
-//! Settings of one H100, ranked by simulation as they were measured: the public study of single flags
-//! (`kubecon-effects`), whose variants differ in flags that simulations know.
+//! Settings of one H100: simulations rank them as measured in the public study of single flags (`kubecon-effects`).
+//! Its variants differ in flags that simulations support.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,20 +7,20 @@ use std::fs;
 use serde_json::Value;
 use vcr_tests::{Folder, sample_data};
 
-/// Variants and their flags. Left out: another scheduler (`v0_engine`), drafts whose acceptance is not published
-/// (`eagle`), and a quantisation whose kernels have no price here.
+/// Variants and their flags. Omitted are another scheduler (`v0_engine`), drafts whose acceptance is not published
+/// (`eagle`), and a quantisation whose kernels have no cost model here.
 const VARIANTS: [(&str, &str); 3] = [
     ("vllm", "--max-num-seqs 128 --no-enable-prefix-caching --no-enable-chunked-prefill"),
     ("vllm+batch_size", "--max-num-seqs 192 --no-enable-prefix-caching --no-enable-chunked-prefill"),
     ("vllm+chunking_and_prefix_caching", "--max-num-seqs 128 --enable-prefix-caching --enable-chunked-prefill"),
 ];
-/// Rates of each variant, up to beyond its capacity.
+/// Number of rates of each variant, up to beyond its capacity.
 const STAGES: usize = 7;
-/// Requests that the client has in flight at most: 44 workers of 10.
+/// Maximum number of requests that the client has in flight: 44 workers with 10 each.
 const IN_FLIGHT: f64 = 440.0;
-/// Lengths of `config.yaml`, as measured: ten shared prompts, and the rest of 204 tokens.
+/// Lengths of `config.yaml`, as measured: ten shared prefixes, and 204 tokens in total.
 const LENGTHS: &str = "prompt_tokens: 75, output_tokens: 62, shared_prefix_tokens: 128, prefix_groups: 10";
-/// Differences that count.
+/// Smallest relative difference that counts.
 const DIFFERS: f64 = 0.05;
 const METRICS: [&str; 4] = ["E2E mean", "ITL mean", "TTFT median", "output tokens/s"];
 
@@ -77,7 +77,7 @@ fn settings_rank_as_they_were_measured() {
     let named = |name: &str| simulated(runs.iter().find(|run| run["name"] == name).expect("it was run"));
     let predicted = |variant: usize, stage: usize| {
         let open = named(&format!("{variant}-{stage}"));
-        // Where requests wait, the client limits them.
+        // Where requests wait, the client limits their number.
         let in_flight = open[0] / 1e3 * known[&(variant, stage)].0;
         if in_flight > IN_FLIGHT { named(&format!("{variant}-full")) } else { open }
     };
@@ -99,6 +99,6 @@ fn settings_rank_as_they_were_measured() {
             }
         }
     }
-    // The numbers of docs/concepts/latency-models.md.
+    // The numbers in docs/concepts/latency-models.md.
     assert_eq!((agree, of), ([15, 16, 18, 18], [15, 16, 20, 18]), "{wrong:?}");
 }

@@ -68,7 +68,7 @@ fn sleep_shows_in_the_metrics() {
     }
 }
 
-/// The same image twice is found the second time.
+/// The second request with the same image finds it in the cache.
 #[test]
 fn media_are_looked_up_in_the_cache_of_the_frontend() {
     let serve = Serve::start(&[]);
@@ -135,8 +135,7 @@ fn the_configuration_of_the_tokenizer_is_shown_where_that_is_enabled() {
     assert!(matches!(&info.body["chat_template"], Value::String(text) if text.contains("messages")), "{}", info.body);
 }
 
-/// The Python frontend's two limits, which are set too low for any request here, and the metric
-/// that counts refusals.
+/// The Python frontend's two limits, set too low for any request, and the metric that counts refusals.
 #[test]
 fn calls_beyond_the_limits_of_admission_are_refused_and_counted() {
     let limits = [("--max-num-queued-reqs", "currently busy"), ("--max-num-queued-tokens", "token backlog limit")];
@@ -158,13 +157,13 @@ fn calls_beyond_the_limits_of_admission_are_refused_and_counted() {
         let counts = ["max_num_queued_reqs", "max_num_queued_tokens"].map(|reason| (reason == own, count(reason)));
         assert!(counts.iter().all(|(is_own, count)| *count == Some(if *is_own { 2.0 } else { 0.0 })), "{counts:?}");
     }
-    // The Rust frontend has neither.
+    // The Rust frontend has neither the limits nor the metric.
     let rust = Serve::start(&["--frontend", "rust", "--max-num-queued-reqs", "0"]);
     assert_eq!(rust.post("/v1/completions", &json!({"prompt": "a", "max_tokens": 2})).status, 200);
     assert!(!page(&rust, None).1.contains("admission_rejections"));
 }
 
-/// Once for each answer, and for each part of a stream.
+/// A search is counted once for each answer, and once for each part of a stream.
 #[test]
 fn texts_that_are_searched_for_calls_are_counted() {
     let serve = Serve::start(&["--tool-call-probability", "1"]);

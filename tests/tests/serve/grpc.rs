@@ -1,5 +1,5 @@
-//! gRPC on the port of HTTP, with clients that others wrote: tonic, and where it is
-//! installed Python's `grpcio` with the messages of `smg-grpc-proto`.
+//! gRPC on the HTTP port, with clients that others wrote: tonic and, where installed, Python's `grpcio` with the
+//! messages of `smg-grpc-proto`.
 
 mod calls;
 mod client;
@@ -12,7 +12,7 @@ use vcr_tests::{Serve, grpc_packages, wait_until};
 
 const SERVICE: &str = "vllm.grpc.engine.VllmEngine";
 
-/// The client's record of a call.
+/// Line that the client printed about a call.
 fn of<'a>(lines: &'a [Value], call: &str) -> &'a Value {
     lines.iter().find(|line| line["call"] == call).unwrap_or_else(|| panic!("no {call} in {lines:#?}"))
 }
@@ -55,20 +55,20 @@ fn a_client_of_grpc_is_served() {
     assert_eq!(code("unknown"), "UNIMPLEMENTED");
     let server = json!({"call": "server", "active": 0, "paused": false, "type": "vllm-grpc", "is_recent": true});
     assert_eq!(of(&lines, "server"), &server);
-    // The same tokens as over HTTP.
+    // The tokens equal those over HTTP.
     let tokens: Vec<u32> = (0..40).collect();
     let sampling = json!({"max_tokens": 6, "temperature": 0, "ignore_eos": true});
     let same = serve.post("/inference/v1/generate", &json!({"token_ids": tokens, "sampling_params": sampling}));
     assert_eq!(same.body["choices"][0]["token_ids"], whole["tokens"]);
 }
 
-/// HTTP/2 without TLS, and without the way over HTTP/1.1.
+/// HTTP/2 without TLS, and without an upgrade from HTTP/1.1.
 #[test]
 fn prior_knowledge_of_http2_is_enough() {
     let serve = Serve::start(&[]);
     let folder = tempfile::tempdir().expect("a temporary folder");
     let frame = folder.path().join("frame");
-    // An empty message: not compressed, no bytes.
+    // The frame of an empty message: not compressed, and no bytes.
     std::fs::write(&frame, [0; 5]).expect("a temporary folder is writable");
     let body = format!("@{}", frame.display());
     let url = format!("http://{}/{SERVICE}/HealthCheck", serve.address());

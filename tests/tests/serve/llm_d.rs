@@ -18,13 +18,13 @@ fn ask(serve: &Serve, body: &Value) -> (Value, Value) {
     (reply.body["choices"][0]["finish_reason"].clone(), reply.body["usage"]["completion_tokens"].clone())
 }
 
-/// Only a prompt with enough cached tokens gets an answer; the engine has forgotten the others.
+/// Only a prompt with enough cached tokens gets an answer. The engine forgets the others.
 #[test]
 fn prompts_below_the_threshold_have_no_answer() {
     let serve = Serve::start(&["--tokens", "random", "--global-cache-hit-threshold", "0.5"]);
     let body = json!({"prompt": prompt(1), "max_tokens": 3, "ignore_eos": true});
     assert_eq!(ask(&serve, &body), (json!(UNCACHED), json!(0)));
-    // Its prefill has cached it.
+    // The prefill of the first request has cached the prompt.
     assert_eq!(ask(&serve, &body), (json!("length"), json!(3)));
     let with = |seed: u32, threshold: f64| json!({"prompt": prompt(seed), "max_tokens": 3, "ignore_eos": true, "cache_hit_threshold": threshold});
     assert_eq!(ask(&serve, &with(2, 0.0)), (json!("length"), json!(3)));
@@ -58,7 +58,7 @@ fn the_header_asks_for_the_finish_reason() {
     assert!(answer.contains("\"completion_tokens\":0") && answer.contains("[DONE]"), "{answer}");
 }
 
-/// One runs, one waits, and a third is refused until one of them has ended.
+/// One request runs, one waits, and a third is refused until one of them has ended.
 #[test]
 fn a_full_queue_refuses_requests() {
     let args = ["--max-num-seqs", "1", "--max-waiting-queue-length", "1", "--inter-token-latency", "20ms"];
@@ -112,12 +112,12 @@ fn text_answers_carry_an_image_if_their_request_asks_for_one() {
     assert!(plain["choices"][0]["message"]["content"].is_string(), "{plain}");
     let refused = serve.post_with(CHAT, "X-Send-Image: false", &who()).body;
     assert!(refused["choices"][0]["message"]["content"].is_string(), "{refused}");
-    // An answer with a tool call has no text for an image.
+    // An answer with a tool call has no text, so it gets no image.
     let tool = json!({"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}});
     let call = json!({"messages": who()["messages"], "tools": [tool], "tool_choice": "required"});
     let called = serve.post_with(CHAT, "X-Send-Image: true", &call).body;
     assert!(called["choices"][0]["message"]["content"].is_null(), "{called}");
-    // Other servers do not know such a header, nor do other APIs.
+    // Servers without these options ignore the header, and so do other APIs.
     let without = Serve::start(&[]).post_with(CHAT, "X-Send-Image: true", &who()).body;
     assert!(without["choices"][0]["message"]["content"].is_string(), "{without}");
     let messages = json!({"model": "sim", "messages": who()["messages"], "max_tokens": 5});
@@ -125,7 +125,7 @@ fn text_answers_carry_an_image_if_their_request_asks_for_one() {
     assert!(said["content"][0]["text"].is_string(), "{said}");
 }
 
-/// The image of each answer comes behind its text and before its end.
+/// The image of each answer comes after its text and before its end.
 #[test]
 fn streams_carry_images_behind_their_texts() {
     let serve =
@@ -165,7 +165,7 @@ fn images_come_by_chance_where_they_are_not_asked_for() {
     assert!(stderr.contains("--omni"), "{stderr}");
 }
 
-/// Only media leave something behind: an entry for each, as large as its placeholders.
+/// Only media have encoder outputs: one entry per medium, as large as its placeholders.
 #[test]
 fn an_encoder_without_a_language_model_tells_where_its_outputs_are() {
     let serve = Serve::start(&["--mm-encoder-only", "--image-tokens", "576", "--tokens", "echo"]);
@@ -183,7 +183,7 @@ fn an_encoder_without_a_language_model_tells_where_its_outputs_are() {
     }
     assert_eq!(answer["usage"]["completion_tokens"], 3, "{answer}");
     assert!(serve.post(CHAT, &chat(json!("Who?"))).body["ec_transfer_params"].is_null());
-    // Every token is the first of the vocabulary, and media in tokens count, too.
+    // Every answer token is the vocabulary's first. Media in token prompts have outputs, too.
     let place = json!({"offset": 1, "length": 2});
     let features = json!({"mm_hashes": {"image": ["h"]}, "mm_placeholders": {"image": [place]}});
     let tokens = json!({"token_ids": [1, 2, 2, 3], "features": features, "sampling_params": {"max_tokens": 3}});
@@ -194,7 +194,7 @@ fn an_encoder_without_a_language_model_tells_where_its_outputs_are() {
     assert!(whole["ec_transfer_params"].is_null(), "{whole}");
 }
 
-/// Writes a data set as the tool of llm-d-inference-sim does, by Python's own SQLite.
+/// Writes a data set as llm-d-inference-sim's tool does, with Python's SQLite.
 const DATA_SET: &str = r#"
 import hashlib, json, sqlite3, struct, sys
 path, rows = sys.argv[1], json.loads(sys.argv[2])
@@ -212,14 +212,14 @@ for tokens, strings, numbers in rows:
 db.commit()
 "#;
 
-/// Runs the export command of a hint, which has one argument in quotes, by Python's own SQLite.
+/// Runs the export command that a hint contains, which has one quoted argument, with Python's SQLite.
 const EXPORT: &str = r#"
 import sqlite3, sys
 for (line,) in sqlite3.connect(sys.argv[1]).execute(sys.argv[2]):
     print(line)
 "#;
 
-/// Python's output; none without Python.
+/// Python's output; `None` without Python.
 fn python(script: &str, args: &[&str]) -> Option<String> {
     let output = Command::new("python3").args(["-c", script]).args(args).output().ok()?;
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

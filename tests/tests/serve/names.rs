@@ -19,7 +19,7 @@ fn requests() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// The model that an event of a stream names.
+/// Model that an event of a stream names.
 fn model_of(event: &Value) -> Option<&str> {
     ["/model", "/message/model", "/response/model"].iter().find_map(|at| event.pointer(at)?.as_str())
 }
@@ -59,7 +59,7 @@ fn names_are_those_of_the_command_line_of_vllm() {
     assert_eq!(names(&["--vllm-args", line]), ["org/model"]);
     let named = format!("{line} --served-model-name a b");
     assert_eq!(names(&["--vllm-args", &named]), ["a", "b"]);
-    // This option overrides the arguments.
+    // `--served-model-name` overrides `--vllm-args`.
     assert_eq!(names(&["--vllm-args", &named, "--served-model-name", "c"]), ["c"]);
     assert_eq!(names(&[]), ["sim"]);
 }

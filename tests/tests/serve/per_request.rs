@@ -1,11 +1,11 @@
-//! Times of requests that do not depend on each other.
+//! Times of requests that do not depend on other requests.
 
 use std::time::{Duration, Instant};
 
 use serde_json::json;
 use vcr_tests::Serve;
 
-/// Time that a request for this number of tokens takes.
+/// Time that a request takes for this number of tokens.
 fn took(serve: &Serve, max_tokens: u32) -> Duration {
     let start = Instant::now();
     let body = json!({"prompt": "a b c", "max_tokens": max_tokens, "ignore_eos": true, "stream": true});
@@ -14,13 +14,13 @@ fn took(serve: &Serve, max_tokens: u32) -> Duration {
     start.elapsed()
 }
 
-/// A prompt takes a second. With times of steps, a request that decodes would wait for it.
+/// A prompt takes a second. With times per step, a decoding request would wait for it.
 #[test]
 fn a_prompt_does_not_hold_up_those_that_decode() {
     let serve = Serve::start(&["--time-to-first-token", "1s", "--inter-token-latency", "20ms"]);
     std::thread::scope(|scope| {
         let first = scope.spawn(|| took(&serve, 30));
-        // In the middle of the other's tokens.
+        // Start the second request in the middle of the first one's tokens.
         std::thread::sleep(Duration::from_millis(1200));
         let second = scope.spawn(|| took(&serve, 1));
         let (first, second) = (first.join().expect("it ends"), second.join().expect("it ends"));
@@ -38,7 +38,7 @@ fn running_slots_still_make_requests_wait() {
         "1",
         "--no-enable-prefix-caching",
     ]);
-    // The second may be sent a little later than the first.
+    // The second request may be sent slightly later than the first.
     let started = Instant::now();
     std::thread::scope(|scope| {
         let both = [0, 1].map(|_| scope.spawn(|| took(&serve, 11)));
@@ -49,7 +49,7 @@ fn running_slots_still_make_requests_wait() {
     });
 }
 
-/// Times of llm-d-inference-sim apply to requests.
+/// Times in llm-d-inference-sim's form apply per request.
 #[test]
 fn a_file_of_llm_d_gives_each_request_its_times() {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -67,7 +67,7 @@ fn a_file_of_llm_d_gives_each_request_its_times() {
     });
 }
 
-/// Running requests continue when the control plane replaces one kind of model by another.
+/// Running requests continue when the control plane replaces a model of steps by one of requests, and the reverse.
 #[test]
 fn the_control_plane_changes_to_times_of_requests_and_back() {
     let serve = Serve::start(&["--admin-address", "127.0.0.1:0", "--decode-step-time", "10ms"]);

@@ -43,7 +43,7 @@ fn requests_are_rendered_as_vllm_renders_them() {
         body["request_id"] = json!("same");
         let (status, mut theirs) = renderer.post(path, &body);
         let ours = serve.post(path, &body);
-        // Whether reasoning has ended matters only to parsers of the engine, which has none.
+        // Only the engine's parsers use this field, and there are none.
         for rendered in theirs.as_array_mut().into_iter().flatten() {
             rendered.as_object_mut().expect("an object").remove("reasoning_ended");
         }
@@ -54,7 +54,7 @@ fn requests_are_rendered_as_vllm_renders_them() {
     }
 }
 
-/// A rendered request is answered like the request itself.
+/// A rendered request gets the same answer as the request itself.
 #[test]
 fn a_rendered_request_can_be_submitted() {
     let serve = Serve::start(&["--tokens", "random"]);

@@ -1,4 +1,4 @@
-//! Chat templates that take more than they may: an error at the start, and of one request alone.
+//! Chat templates that use more than their limits: an error at the start, or of a single request.
 
 use serde_json::{Value, json};
 use vcr_tests::{Folder, Serve, byte_tokenizer};
@@ -12,7 +12,7 @@ fn model(template: &str) -> Folder {
     folder
 }
 
-/// Lists and texts of a size that no file and no instruction limit shows.
+/// Lists and texts grow to sizes that neither the template's length nor a limit on instructions bounds.
 const ATTACKS: [&str; 6] = [
     "{% set ns = namespace(x=[1]) %}{% for i in range(40) %}{% set ns.x = ns.x + ns.x %}{% endfor %}{{ ns.x | length }}",
     "{% set ns = namespace(x=[1]) %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ ns.x }}",
@@ -47,12 +47,12 @@ fn a_rendering_that_takes_too_much_fails_alone() {
         serve.post("/v1/chat/completions", &body)
     };
     assert_eq!(chat("hello").status, 200);
-    // Fewer at once than there are processes that render.
+    // Run fewer attacks at once than there are rendering processes.
     for attacks in (0..ATTACKS.len()).collect::<Vec<_>>().chunks(3) {
         std::thread::scope(|scope| {
             let attacks: Vec<_> =
                 attacks.iter().map(|index| scope.spawn(move || chat(&format!("attack {index}")))).collect();
-            // While they render, others are served.
+            // Other requests are served during the attacks.
             assert_eq!(chat("hello").status, 200);
             for attack in attacks {
                 let reply = attack.join().expect("no assertion");

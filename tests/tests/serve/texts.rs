@@ -1,4 +1,4 @@
-//! Answers that a file has as texts.
+//! Answers whose texts come from a file.
 
 use std::fs;
 

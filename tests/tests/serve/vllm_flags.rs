@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use vcr_tests::{Folder, Serve, frontend_model};
 
-/// A typical deployment: nothing in it is refused, and settings without effect are listed once.
+/// A typical command line: nothing in it is refused, and settings without effect are listed once.
 #[test]
 fn a_command_line_of_vllm_is_served() {
     let line = "--host 127.0.0.1 --enable-prefix-caching --max_model_len 8k --max-num-batched-tokens 2K -tp 2 \
@@ -32,7 +32,7 @@ fn numbers_have_the_suffixes_of_vllm() {
     };
     assert_eq!(length("1K"), 1_024);
     assert_eq!(length("2.5k"), 2_500);
-    // The length that fits into the KV blocks.
+    // The maximum length that fits into the KV blocks.
     assert_eq!(length("auto"), 999 * 16);
     assert_eq!(length("-1"), 999 * 16);
     let folder = Folder::new();
@@ -73,7 +73,7 @@ fn each_stream_ends_with_its_usage_if_that_is_forced() {
     }
 }
 
-/// A template of one's own, as a file and as a text.
+/// A custom chat template, as a file and as a text.
 #[test]
 fn chats_have_the_template_and_the_role_of_the_options() {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -95,7 +95,7 @@ fn chats_have_the_template_and_the_role_of_the_options() {
     }
 }
 
-/// A real model's folder by its option, and arguments in a file of `--config`.
+/// A real model's folder as an option, and arguments in a `--config` file.
 #[test]
 fn the_model_is_an_option_too_and_arguments_may_stand_in_a_file() {
     let Some(model) = frontend_model() else { return };

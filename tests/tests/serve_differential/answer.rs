@@ -1,17 +1,17 @@
-//! Answers in a form that two servers can agree on.
+//! Answers in a form that is equal for two servers that agree.
 //!
-//! Invented names and times are masked. Pieces of a stream are joined: the number of tokens in one
-//! depends on which thread runs first.
+//! Invented IDs and times are masked. Pieces of a stream are joined: the number of tokens per piece depends on
+//! thread scheduling.
 
 use serde_json::{Map, Value, json};
 use vcr_tests::HttpAnswer;
 
-/// Headers that must be the same.
+/// Headers that are compared.
 const HEADERS: &[&str] = &["content-type", "allow"];
-/// Fields with a name that the server makes up, or with a time.
+/// Fields with an ID that the server makes up, or with a time.
 const MADE_UP: &[&str] =
     &["id", "request_id", "created", "created_at", "completed_at", "item_id", "server_load", "prompt_cache_key"];
-/// Fields of a stream's piece that continue those of the previous one.
+/// Fields of a stream's piece that continue the same fields of the previous piece.
 const GROWING: &[&str] = &[
     "content",
     "text",
@@ -26,7 +26,7 @@ const GROWING: &[&str] = &[
     "logprobs",
 ];
 
-/// The whole answer as JSON: the status, headers, and the body or the events of a stream.
+/// The whole answer as JSON: the status, the headers, and the body or the events of a stream.
 pub(crate) fn comparable(answer: &HttpAnswer, is_own_id: bool) -> Value {
     let headers: Map<String, Value> =
         HEADERS.iter().map(|name| ((*name).to_owned(), json!(answer.header(name)))).collect();
@@ -41,7 +41,7 @@ pub(crate) fn comparable(answer: &HttpAnswer, is_own_id: bool) -> Value {
     whole
 }
 
-/// The events of a stream: their name, if they have one, and their data.
+/// Events of a stream: the event's name, if any, and its data.
 fn events(text: &str) -> Vec<Value> {
     let mut events = Vec::new();
     for block in text.split("\n\n").filter(|block| !block.is_empty()) {
@@ -57,11 +57,11 @@ fn events(text: &str) -> Vec<Value> {
     events
 }
 
-/// Events, with consecutive pieces of the same text joined.
+/// Joins consecutive pieces of the same text.
 fn joined(events: Vec<Value>) -> Vec<Value> {
     let mut out: Vec<Value> = Vec::new();
     for (number, mut event) in events.into_iter().enumerate() {
-        // Numbered by the server, one after the other.
+        // The server numbers the events consecutively.
         if let Some(sequence) = event["data"].get_mut("sequence_number") {
             *sequence = json!(if *sequence == number { "in order" } else { "out of order" });
         }
@@ -75,26 +75,26 @@ fn joined(events: Vec<Value>) -> Vec<Value> {
     out
 }
 
-/// Whether an event only has more of a text.
+/// Returns `true` if an event only continues a text.
 fn is_piece(event: &Value) -> bool {
     let data = &event["data"];
     if let Some(kind) = data["type"].as_str() {
         return kind == "content_block_delta" || kind == "response.output_text.delta";
     }
     let choice = &data["choices"][0];
-    // Tokens come with their end, texts before it.
+    // Tokens come with the end of a choice, texts before it.
     let has_text = choice["text"].is_string() || choice["delta"].is_object();
     let is_end = has_text && !choice["finish_reason"].is_null();
     choice.is_object() && !is_end && choice["delta"]["role"].is_null() && choice["prompt_token_ids"].is_null()
 }
 
-/// Index of its text.
+/// Index of the event's text.
 fn place(event: &Value) -> [Value; 4] {
     let data = &event["data"];
     [data["type"].clone(), data["index"].clone(), data["output_index"].clone(), data["choices"][0]["index"].clone()]
 }
 
-/// Appends the growing fields; of others the last value is kept.
+/// Appends growing fields. Of other fields, keeps the last value.
 fn join(to: &mut Value, more: &Value, grows: bool) {
     match (to, more) {
         (Value::Object(to), Value::Object(more)) => {
@@ -106,7 +106,7 @@ fn join(to: &mut Value, more: &Value, grows: bool) {
             }
         }
         (Value::Array(to), Value::Array(more)) if grows => to.extend(more.iter().cloned()),
-        // Choices: a piece has one.
+        // A piece has one choice.
         (Value::Array(to), Value::Array(more)) if to.len() == more.len() => {
             for (to, more) in to.iter_mut().zip(more) {
                 join(to, more, false);
@@ -117,7 +117,7 @@ fn join(to: &mut Value, more: &Value, grows: bool) {
     }
 }
 
-/// Hides invented values. A name given in the request is part of the answer.
+/// Hides invented values. An ID given in the request is part of the answer.
 fn mask(value: &mut Value, is_own_id: bool) {
     match value {
         Value::Object(fields) => {
@@ -140,7 +140,7 @@ fn mask(value: &mut Value, is_own_id: bool) {
     }
 }
 
-/// A text with long hexadecimal numbers replaced by `#`.
+/// Replaces long hexadecimal numbers by `#`.
 fn without_hex(text: &str) -> String {
     let mut out = String::new();
     let mut run = String::new();
@@ -156,8 +156,7 @@ fn without_hex(text: &str) -> String {
     out.trim_end_matches('\0').to_owned()
 }
 
-/// vLLM writes the lines of a message, and the parts of a range and of the value that it
-/// quotes, in any order: here they are sorted.
+/// Sorts the lines of a message, and the parts of a range and of the quoted value: vLLM writes them in any order.
 fn sorted_range(message: &str) -> String {
     let lines = message.lines().map(|line| {
         let Some((start, parts)) = line.strip_suffix("}]").and_then(|line| line.split_once("[{")) else {
@@ -175,13 +174,13 @@ fn sorted_range(message: &str) -> String {
 /// A place where two answers differ.
 #[derive(Clone, Debug)]
 pub(crate) struct Mismatch {
-    /// The path to it.
+    /// Path to the place.
     pub(crate) at: String,
     pub(crate) theirs: Value,
     pub(crate) ours: Value,
 }
 
-/// All places where they differ.
+/// All places where the answers differ.
 pub(crate) fn mismatches(theirs: &Value, ours: &Value) -> Vec<Mismatch> {
     let mut found = Vec::new();
     compare("", theirs, ours, &mut found);

@@ -1,13 +1,12 @@
-//! Requests that are refused, and some at the edge: fields with values of other types and
-//! outside their ranges, prompts and messages of odd shapes, bodies that are no JSON,
-//! other methods, paths and content types.
+//! Requests that are refused, and some at the edge: values of other types or outside their ranges, prompts and
+//! messages of odd shapes, bodies that are not JSON, and other methods, paths and content types.
 
 use serde_json::{Value, json};
 
 use super::case::Case;
 use super::good::{CHAT, COMPLETIONS, DETOKENIZE, GENERATE, TOKENIZE};
 
-/// A body that is answered.
+/// A valid body for the path.
 fn base(path: &str) -> Value {
     let turns = json!([{"role": "user", "content": "Hello"}]);
     match path {
@@ -20,7 +19,7 @@ fn base(path: &str) -> Value {
     }
 }
 
-/// The base with another value at a pointer.
+/// The valid body with another value at the pointer.
 fn changed(path: &'static str, place: &str, value: Value) -> Case {
     let mut body = base(path);
     let (parent, field) = place.rsplit_once('/').unwrap_or(("", place));
@@ -137,7 +136,7 @@ fn odd_fields() -> Vec<Case> {
     cases
 }
 
-/// Values at and behind the edges of ranges, and pairs that exclude each other.
+/// Values at and beyond the edges of ranges, and pairs that exclude each other.
 fn edges() -> Vec<Case> {
     let mut cases = Vec::new();
     let ranges = [
@@ -208,7 +207,7 @@ fn edges() -> Vec<Case> {
     cases
 }
 
-/// Prompts of every length around the longest that fits, and of every shape.
+/// Prompts of lengths around the longest that fits, and of every shape.
 fn prompts() -> Vec<Case> {
     let mut cases = Vec::new();
     for length in [509, 511, 512, 513, 2000] {
@@ -300,7 +299,7 @@ fn messages() -> Vec<Case> {
     cases
 }
 
-/// Bodies that are no JSON, or no object.
+/// Bodies that are not JSON, or not an object.
 fn bodies() -> Vec<Case> {
     let texts = [
         "",
@@ -343,7 +342,7 @@ fn bodies() -> Vec<Case> {
     cases
 }
 
-/// Requests that are not about text: status, models, queries, headers, unknown paths.
+/// Requests that are not about text: status, models, queries, headers, and unknown paths.
 fn others() -> Vec<Case> {
     let mut cases = Vec::new();
     for path in ["/v1/models", "/version", "/health", "/ping", "/load", "/is_sleeping", "/is_paused"] {
@@ -399,7 +398,7 @@ fn others() -> Vec<Case> {
     cases
 }
 
-/// Mistakes that people make: in tools, structures of outputs, and pairs of fields.
+/// Mistakes that people make in tools, in structures of outputs, and with pairs of fields.
 pub(crate) fn common_mistakes() -> Vec<Case> {
     let tools = json!([{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]);
     let of_chats = [
@@ -463,7 +462,7 @@ pub(crate) fn common_mistakes() -> Vec<Case> {
     cases
 }
 
-/// All of them.
+/// All cases except [`common_mistakes`].
 pub(crate) fn cases() -> Vec<Case> {
     [odd_fields(), edges(), prompts(), messages(), bodies(), others()].concat()
 }

@@ -6,28 +6,28 @@ use vcr_core::seed::mix;
 /// A request and its subject.
 #[derive(Clone, Debug)]
 pub(crate) struct Case {
-    /// Names it in a report.
+    /// Name of the case in a report.
     pub(crate) name: String,
-    /// The method.
+    /// HTTP method.
     pub(crate) method: &'static str,
-    /// The path, with its query.
+    /// Path with its query.
     pub(crate) path: &'static str,
     /// Headers in addition to the common ones.
     pub(crate) headers: Vec<(&'static str, String)>,
-    /// The body, as sent.
+    /// Body as sent.
     pub(crate) body: String,
-    /// The body as JSON, null if it is not JSON.
+    /// The body as JSON; null if it is not JSON.
     pub(crate) json: Value,
 }
 
 impl Case {
-    /// A POST of JSON.
+    /// A POST request with JSON.
     pub(crate) fn post(name: impl Into<String>, path: &'static str, json: Value) -> Self {
         let headers = vec![("Content-Type", "application/json".to_owned())];
         Self { name: name.into(), method: "POST", path, headers, body: json.to_string(), json }
     }
 
-    /// A POST of any text as JSON.
+    /// A POST request that declares any text as JSON.
     pub(crate) fn text(name: impl Into<String>, path: &'static str, body: &str) -> Self {
         let json = serde_json::from_str(body).unwrap_or_default();
         Self { body: body.to_owned(), json, ..Self::post(name, path, Value::Null) }
@@ -38,14 +38,14 @@ impl Case {
         Self { method, headers: Vec::new(), ..Self::text(name, path, "") }
     }
 
-    /// The same with a further header.
+    /// Adds a header.
     pub(crate) fn with_header(mut self, name: &'static str, value: &str) -> Self {
         self.headers.push((name, value.to_owned()));
         self
     }
 }
 
-/// Draws of a seeded generator.
+/// Draws from a seeded generator.
 #[derive(Debug)]
 pub(crate) struct Draws {
     state: u64,

@@ -1,4 +1,4 @@
-//! The differences from vLLM's frontend that are meant: all of them, and no other.
+//! All intended differences from vLLM's frontend.
 
 use serde_json::Value;
 
@@ -8,13 +8,13 @@ use super::good::{CHAT, COMPLETIONS, COUNT_TOKENS, GENERATE, MESSAGES, RESPONSES
 
 /// An intended difference.
 pub(crate) struct Difference {
-    /// Its description in `docs/reference/serve.md`, word for word.
+    /// The difference's description in `docs/reference/serve.md`, word for word.
     pub(crate) documented: &'static str,
-    /// Whether a mismatch in the answers to a request is due to it.
+    /// Returns `true` if a mismatch in the answers to a request is due to this difference.
     pub(crate) explains: fn(&Case, &Mismatch) -> bool,
 }
 
-/// All of them.
+/// All intended differences.
 pub(crate) const DIFFERENCES: &[Difference] = &[
     Difference {
         documented: "`n` up to 128 and lists of prompts are answered, as by the Python frontend.",

@@ -1,4 +1,4 @@
-//! Requests that are answered: each has some options of its API, drawn by a seed.
+//! Requests that are answered. Each has some options of its API, drawn with a seed.
 
 use serde_json::{Map, Value, json};
 
@@ -13,10 +13,10 @@ pub(crate) const RESPONSES: &str = "/v1/responses";
 pub(crate) const TOKENIZE: &str = "/tokenize";
 pub(crate) const DETOKENIZE: &str = "/detokenize";
 
-/// An option, the share of requests that have it in percent, and its values.
+/// An option, the percentage of requests that have it, and its values.
 type Choice = (&'static str, usize, fn() -> Vec<Value>);
 
-/// Options of all requests for text.
+/// Options of all text requests.
 const SAMPLING: &[Choice] = &[
     ("temperature", 40, || vec![json!(0), json!(0.7), json!(1), json!(2.0), json!(null)]),
     ("top_p", 25, || vec![json!(0.1), json!(0.95), json!(1)]),
@@ -74,7 +74,7 @@ fn tokens(draws: &mut Draws) -> Vec<usize> {
     (0..=draws.below(9)).map(|_| draws.below(100_000)).collect()
 }
 
-/// Whether an answer streams, and its kind of usage.
+/// Adds whether the answer streams, and with which kind of usage.
 fn stream(draws: &mut Draws, body: &mut Map<String, Value>) {
     if !draws.percent(50) {
         return;
@@ -91,7 +91,7 @@ fn stream(draws: &mut Draws, body: &mut Map<String, Value>) {
     }
 }
 
-/// A name that the model is served by, or none.
+/// Adds one of the model's names, or none.
 fn model(draws: &mut Draws, body: &mut Map<String, Value>) {
     if draws.percent(80) {
         body.insert("model".to_owned(), draws.pick(&[json!("sim"), json!("sim"), json!(""), json!(null)]).clone());
@@ -223,7 +223,7 @@ fn detokenized(draws: &mut Draws) -> Value {
     body.into()
 }
 
-/// An API, its number of requests, and their generator.
+/// An API path, the number of requests, and their generator.
 type Source = (&'static str, usize, fn(&mut Draws) -> Value);
 
 const SOURCES: &[Source] = &[
@@ -237,7 +237,7 @@ const SOURCES: &[Source] = &[
     (DETOKENIZE, 10, detokenized),
 ];
 
-/// All of them.
+/// Requests of all APIs.
 pub(crate) fn cases(draws: &mut Draws) -> Vec<Case> {
     let mut cases = Vec::new();
     for (path, count, body) in SOURCES {

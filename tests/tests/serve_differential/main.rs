@@ -1,5 +1,5 @@
-//! The same requests through vLLM's own frontend over `vcr play` and through `vcr serve`:
-//! the answers are the same, but for the differences that are declared.
+//! The same requests to vLLM's own frontend in front of `vcr play`, and to `vcr serve`: the answers are the same,
+//! except for the declared differences.
 
 mod answer;
 mod bad;
@@ -19,17 +19,17 @@ use vcr_tests::{Call, Frontend, FrontendOptions, Play, Serve, frontend_model, ro
 
 const VERSION: &str = "0.33.0";
 const ENGINE: &[&str] = &["--tokens", "random", "--seed", "7", "--max-model-len", "512", "--vocab-size", "4000"];
-/// Mismatches that a failed test prints in full.
+/// Number of mismatches that a failed test prints in full.
 const SHOWN: usize = 40;
 
-/// Both servers, and where they listen.
+/// Both servers, and their addresses.
 struct Servers {
     frontend: Frontend,
     _play: Play,
     serve: Serve,
 }
 
-/// vLLM's frontend in Rust, and ours that is like it.
+/// vLLM's Rust frontend, and `vcr serve` in its form.
 fn start() -> Option<Servers> {
     let options = FrontendOptions {
         args: vec!["--enable-scale-out".to_owned()],
@@ -43,7 +43,7 @@ fn start() -> Option<Servers> {
     Some(Servers { frontend, _play: play, serve })
 }
 
-/// Ours that is like the frontend of this name.
+/// `vcr serve` in the form of the frontend with this name.
 fn serve(kind: &str) -> Option<Serve> {
     let model = frontend_model()?;
     let model = model.to_str().expect("a path is a text");
@@ -99,7 +99,7 @@ fn report(unexplained: &[(&Case, Vec<Mismatch>)]) -> String {
     text
 }
 
-/// The documentation lists the differences that the test knows of, and no others.
+/// The documentation lists exactly the differences that the test declares.
 #[test]
 fn the_documentation_lists_the_declared_differences() {
     let path = root().join("docs/reference/serve.md");

@@ -17,7 +17,7 @@ use super::bad;
 use super::case::{Case, Draws};
 use super::{ENGINE, VERSION, answer, good, serve};
 
-/// The parts of an answer that every client reads: the rest of Python's differs in fields that are null.
+/// Parts of an answer that every client reads. Python's other fields differ in which of them are null.
 const READ_BY_CLIENTS: &[&str] = &[
     "text",
     "content",
@@ -36,21 +36,21 @@ const READ_BY_CLIENTS: &[&str] = &[
     "role",
 ];
 
-/// Number of requests with equal outcomes: docs/reference/serve/frontends.md lists the others.
+/// Number of requests with equal outcomes. docs/reference/serve/frontends.md lists the others.
 const SAME_OUTCOMES: usize = 2_140;
-/// Requests that both refuse with the same body.
+/// Number of requests that both servers refuse with the same body.
 const SAME_ERRORS: usize = 1_490;
 
 fn recording() -> PathBuf {
     root().join("tests/tests/serve_differential/python-0.33.0.jsonl.gz")
 }
 
-/// The key of a request in the recording.
+/// Key of a request in the recording.
 fn name(case: &Case) -> String {
     format!("{} {} {} {:?}", case.method, case.path, case.name, case.headers)
 }
 
-/// The answers of the server in Python, in the order of the requests.
+/// Answers of the Python server, in the order of the requests.
 fn answers(cases: &[Case]) -> Vec<Value> {
     if std::env::var_os("RECORD_PYTHON_FRONTEND").is_some() {
         record(cases);
@@ -66,7 +66,7 @@ fn answers(cases: &[Case]) -> Vec<Value> {
 
 fn record(cases: &[Case]) {
     let options = FrontendOptions {
-        // It reads the length from its model, and engines report theirs.
+        // The frontend reads the length from its model; the engines report theirs.
         args: ["--enable-scale-out", "--max-model-len", "512"].map(str::to_owned).to_vec(),
         env: vec![("VLLM_SERVER_DEV_MODE".to_owned(), "1".to_owned())],
         ..FrontendOptions::default()
@@ -78,7 +78,7 @@ fn record(cases: &[Case]) {
     frontend.wait_until_it_serves();
     let address = frontend.url("").trim_start_matches("http://").to_owned();
     let file = File::create(recording()).expect("the folder is writable");
-    // Neither name nor time: the same answers make the same file.
+    // The header has neither a name nor a time, so that the same answers make the same file.
     let mut out = GzBuilder::new().write(file, Compression::best());
     for case in cases {
         let line = json!({"request": name(case), "answer": answer(case, &address)}).to_string();
@@ -87,8 +87,7 @@ fn record(cases: &[Case]) {
     out.finish().expect("the file is writable");
 }
 
-/// The part of an answer that clients read: its status, and for a good one these fields in their
-/// order.
+/// Part of an answer that clients read: its status and, for a success, the fields of [`READ_BY_CLIENTS`] in order.
 fn outline(answer: &Value) -> Value {
     let status = answer["status"].as_u64().unwrap_or(0);
     if status >= 400 {
@@ -99,7 +98,8 @@ fn outline(answer: &Value) -> Value {
     if !answer["body"]["events"].is_array() {
         return json!({"status": status, "read": read});
     }
-    // How many events a stream has is not compared: texts are joined, and of the rest the last one counts.
+    // The number of events in a stream is not compared: texts are joined, and of other fields the last value
+    // counts.
     let (mut text, mut last) = (String::new(), Map::new());
     for field in read {
         match (field[0].as_str().unwrap_or_default(), field[1].as_str()) {
@@ -128,13 +128,13 @@ fn read_fields(value: &Value, read: &mut Vec<Value>) {
     }
 }
 
-/// Both the status and, of a refusal, its body.
+/// Status and body of a refusal.
 fn error(answer: &Value) -> Option<(u64, &Value)> {
     answer["status"].as_u64().filter(|status| *status >= 400).map(|status| (status, &answer["body"]))
 }
 
-/// Most outcomes are equal, and most refusals have the same text. Differences are counted, so that
-/// they do not grow.
+/// Most outcomes are equal, and most refusals have the same text. The test counts differences so that their number
+/// does not grow.
 #[test]
 fn outcomes_are_mostly_those_of_the_python_server() {
     let Some(serve) = serve("python") else { return };

@@ -1,4 +1,4 @@
-//! SGLang's own benchmark of servers.
+//! SGLang's own serving benchmark.
 
 use serde_json::Value;
 use vcr_tests::{client, ended, root};

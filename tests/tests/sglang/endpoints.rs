@@ -1,4 +1,4 @@
-//! What SGLang's server tells of itself, what changes its engines, and its forms of OpenAI's API.
+//! Routes with facts of SGLang's server, routes that change its engines, and its forms of OpenAI's API.
 
 use serde_json::{Value, json};
 use vcr_tests::{Folder, read_answer, wait_until};

@@ -1,11 +1,11 @@
-//! That SGLang's scheduler decides.
+//! Decisions of SGLang's scheduler.
 
 use std::thread;
 
 use crate::{generate, metric, prompt, serve};
 
-/// Reserves that are too small let all requests in, and later ones are retracted: vLLM's scheduler preempts nothing
-/// here that it has admitted by full reserves, and has no such option.
+/// With reserves that are too small, all requests are admitted and some are later retracted. vLLM's scheduler has
+/// no such option, and would not preempt requests here that it admitted with full reserves.
 #[test]
 fn requests_are_retracted_when_the_reserve_was_too_small() {
     let serve = serve(600, &["--schedule-conservativeness", "0.01", "--decode-step-time", "1ms"]);
@@ -22,14 +22,14 @@ fn requests_are_retracted_when_the_reserve_was_too_small() {
     });
     assert!(answers.iter().all(|answer| answer["meta_info"]["completion_tokens"] == 150));
     assert!(metric(serve.address(), "sglang:num_retracted_requests_total") > 0.0);
-    // Whatever happened, the same prompts have the same answers.
+    // Despite retractions, the same prompts have the same answers.
     let calm = crate::serve(6000, &[]);
     for (number, answer) in (0..).zip(&answers) {
         assert_eq!(answer["output_ids"], generate(&calm, &prompt(number, 40), 150)["output_ids"]);
     }
 }
 
-/// A prompt that is longer than a chunk is computed in several passes, in which nothing decodes.
+/// A prompt that is longer than a chunk is computed in several passes, during which nothing decodes.
 #[test]
 fn long_prompts_are_computed_in_chunks() {
     let latency = r#"fixed(#{ prefill: "20ms", decode: "1ms" })"#;

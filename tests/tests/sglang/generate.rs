@@ -18,7 +18,7 @@ fn text_and_tokens_are_answered_with_both() {
 
     let by_ids = generate(&serve, &prompt(1, 40), 3);
     assert_eq!((&by_ids["meta_info"]["prompt_tokens"], by_ids.get("index")), (&json!(40), None));
-    // A list of one prompt is a batch, and several answers to one prompt are a list.
+    // A list with one prompt is a batch. Several answers to one prompt are a list.
     let body = json!({
         "input_ids": [prompt(1, 40), prompt(2, 30)], "rid": "mine",
         "sampling_params": [{"max_new_tokens": 3, "ignore_eos": true, "temperature": 0}, {"max_new_tokens": 2, "ignore_eos": true, "n": 2}],
@@ -135,7 +135,7 @@ fn what_is_no_request_is_refused_in_sglangs_form() {
     }
     let image = serve.post("/generate", &json!({"text": "a", "image_data": "x"}));
     assert_eq!((image.status, &image.body["error"]["message"]), (501, &json!("image_data is not simulated.")));
-    // A stream has begun when its request is looked at.
+    // The stream has begun when the server checks its request.
     let events = serve.stream("/generate", &json!({"text": "a", "stream": true, "sampling_params": {"top_p": 7}}));
     let error = events[0].as_ref().expect("JSON")["error"].clone();
     assert_eq!((&error["code"], &error["type"]), (&json!(400), &json!("invalid_request_error")), "{error}");

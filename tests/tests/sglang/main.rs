@@ -15,12 +15,12 @@ fn serve(tokens: u32, more: &[&str]) -> Serve {
     Serve::start(&[&["--backend", "sglang", "--max-total-tokens", &tokens], more].concat())
 }
 
-/// A prompt of this many tokens, which begins as no other with another number.
+/// A prompt of this many tokens, whose first token depends on `number`.
 fn prompt(number: u32, tokens: u32) -> Vec<u32> {
     (0..tokens).map(|at| 1000 + number * 7 + at % 50).collect()
 }
 
-/// The answer to a prompt in tokens.
+/// Answer to a prompt in tokens.
 fn generate(serve: &Serve, input_ids: &[u32], max_new_tokens: u32) -> Value {
     let sampling_params = json!({"max_new_tokens": max_new_tokens, "ignore_eos": true, "temperature": 0});
     let reply = serve.post("/generate", &json!({"input_ids": input_ids, "sampling_params": sampling_params}));
@@ -34,7 +34,7 @@ fn get(address: &str, method: &str, path: &str) -> (u16, String) {
     (answer.status, answer.text())
 }
 
-/// A metric's sum over its labels.
+/// Sum of a metric over its labels.
 fn metric(address: &str, name: &str) -> f64 {
     let (_, text) = get(address, "GET", "/metrics");
     let of_name = |line: &&str| line.split(['{', ' ']).next() == Some(name);

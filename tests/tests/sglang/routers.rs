@@ -7,14 +7,14 @@ use vcr_tests::{Client, Running, Serve, client, free_port, free_ports, wait_unti
 
 use crate::{metric, serve};
 
-/// A prompt of English words that no other has.
+/// A prompt of English words that is different for each `number`.
 fn text(number: u32, words: u32) -> String {
     (0..words)
         .map(|word| format!("{}{} ", ["alpha", "beta", "gamma", "delta"][(number % 4) as usize], word * 31 + number))
         .collect()
 }
 
-/// A router, and its port.
+/// Starts a router and returns its port.
 fn router(client: &Client, args: &[&str]) -> (Running, u16) {
     let (port, prometheus) = (free_port(), free_port());
     let mut command = client.python(&["-m", "sglang_router.launch_router", "--host", "127.0.0.1"]);
@@ -65,7 +65,7 @@ fn the_cache_aware_policy_finds_what_servers_have_cached() {
     assert!(cached_tokens >= repeated_tokens, "each prompt goes to where it was before");
     let sum: f64 = servers.iter().map(|server| metric(server.address(), "sglang:cached_tokens_total")).sum();
     assert_eq!(sum, cached_tokens as f64);
-    // The endpoints of operators go to all workers.
+    // The router sends operators' calls to all workers.
     assert_eq!(ask(port, "/flush_cache", &json!({})).0, 200);
     let body = json!({"text": text(0, 100), "sampling_params": {"max_new_tokens": 1}});
     let (_, answer) = ask(port, "/generate", &body);
@@ -76,7 +76,8 @@ fn the_cache_aware_policy_finds_what_servers_have_cached() {
 fn prefill_and_decode_meet_by_the_routers_rooms() {
     let Some(client) = client("sglang") else { return };
     let bootstrap = free_ports(1);
-    // A server, and where its engine's own metrics are: those of SGLang stand still while nothing is computed.
+    // A server, and the address of its engine's own metrics. SGLang's metrics do not change while nothing is
+    // computed.
     let worker = |role: &str| {
         let (bootstrap, side_channel) = (bootstrap.to_string(), free_port().to_string());
         let metrics = format!("127.0.0.1:{}", free_port());
@@ -114,7 +115,7 @@ fn prefill_and_decode_meet_by_the_routers_rooms() {
     let body = json!({"model": "sim", "prompt": text(3, 60), "max_tokens": 8, "ignore_eos": true});
     let (status, answer) = ask(port, "/v1/completions", &body);
     assert!(status == 200 && answer.contains("\"completion_tokens\":8"), "{answer}");
-    // Each prompt of a list has a room of its own.
+    // Each prompt of a list has its own room.
     let rooms = metric(&of_decode, "vcr_kv_rooms_total");
     let body = json!({"model": "sim", "prompt": [text(4, 60), text(5, 60)], "max_tokens": 8, "ignore_eos": true});
     let (status, answer) = ask(port, "/v1/completions", &body);

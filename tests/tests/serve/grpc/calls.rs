@@ -1,4 +1,4 @@
-//! Every call of the service by a client on tonic.
+//! Every call of the service, by a client on tonic.
 
 use serde_json::json;
 use tonic::{Code, Status};
@@ -13,7 +13,7 @@ fn prompt() -> Tokenized {
     Tokenized { input_ids: (0..PROMPT_TOKENS).collect(), ..Tokenized::default() }
 }
 
-/// A request whose output is as long as it may be, and the same every time.
+/// A request that always has the same output, as long as `max_tokens` allows.
 fn request(max_tokens: u32) -> GenerateRequest {
     let params = SamplingParams {
         temperature: Some(0.0),
@@ -89,7 +89,7 @@ fn pieces_of_a_stream_are_the_whole_answer() {
     assert_eq!((ends[0].finish_reason.as_str(), chunks[0].prompt_tokens), ("length", PROMPT_TOKENS));
     assert!(chunks.iter().all(|chunk| chunk.completion_tokens as usize == chunk.token_ids.len() && chunk.index == 0));
 
-    // The same tokens as over HTTP.
+    // The tokens equal those over HTTP.
     let sampling = json!({"max_tokens": 6, "temperature": 0, "ignore_eos": true});
     let tokens: Vec<u32> = (0..PROMPT_TOKENS).collect();
     let same = serve.post("/inference/v1/generate", &json!({"token_ids": tokens, "sampling_params": sampling}));
@@ -125,7 +125,7 @@ fn stops_logprobs_and_several_completions_are_answered() {
     assert!(!known[0] && known[1..].iter().all(|is_known| *is_known), "nothing comes before the first token");
 
     let text = GenerateRequest { input: Some(Input::Text("Say it twice.".to_owned())), ..request(3) };
-    // The likeliest tokens alone are one answer.
+    // Greedy sampling allows only one answer.
     let twice = with_params(text, |params| (params.n, params.temperature) = (2, Some(1.0)));
     let (_, mut several) = client.generated(twice).expect("it is answered");
     several.sort_by_key(|end| end.index);
@@ -146,7 +146,7 @@ fn a_vector_is_that_of_http() {
     assert_eq!(numbers, answer.embedding);
 }
 
-/// Both end in the engine, which would continue for a long time.
+/// Aborted and cancelled requests end in the engine, which would otherwise continue for a long time.
 #[test]
 fn requests_end_when_they_are_aborted_or_cancelled() {
     let serve = Serve::start(&["--inter-token-latency", "20ms", "--log-requests"]);
@@ -157,7 +157,7 @@ fn requests_end_when_they_are_aborted_or_cancelled() {
         assert!(matches!(answers.next(), Ok(Some(Answer::Chunk(_)))), "the answer begins");
         answers
     };
-    // Several calls share the connection.
+    // Several calls share one connection.
     let (mut aborted, mut other) = (begun("one"), begun("other"));
     assert_eq!(server_info(&client).active_requests, 2);
     let ids = ["unknown", "one"].map(str::to_owned).to_vec();
@@ -203,10 +203,10 @@ fn what_is_wrong_has_a_code_and_a_text() {
 
     let unknown = client.call::<_, Nothing>("GetLoads", Nothing {}).expect_err("there is no such call");
     assert_eq!((unknown.code(), unknown.message()), (Code::Unimplemented, "unknown method `GetLoads`"));
-    // An invalid message: a text instead of a number of tokens.
+    // An invalid message: it has text where a number of tokens is expected.
     let broken = Health { healthy: true, message: "\u{1}".to_owned() };
     let status = client.call::<_, Nothing>("Generate", broken).expect_err("it is not a request");
     assert_eq!(status.code(), Code::Internal, "{status:?}");
-    // The connection is as good as before.
+    // The connection still works.
     assert!(client.generated(request(1)).is_ok());
 }

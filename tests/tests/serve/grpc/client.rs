@@ -1,4 +1,4 @@
-//! A client of gRPC on tonic: one connection, whose calls block.
+//! A gRPC client on tonic: one connection, with blocking calls.
 
 use std::future::Future;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use vcr_tests::Serve;
 use super::SERVICE;
 use super::messages::{Answer, Chunk, Complete, GenerateRequest, GenerateResponse};
 
-/// Long enough for a machine that is busy with something else.
+/// Long enough even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(super) struct Client {
@@ -22,7 +22,7 @@ pub(super) struct Client {
     channel: Channel,
 }
 
-/// The answers of a call, as they come. Dropped before their end, they cancel it.
+/// Answers of a call, as they arrive. The call is cancelled if they are dropped before their end.
 pub(super) struct Answers<'a> {
     client: &'a Client,
     stream: Streaming<GenerateResponse>,
@@ -37,13 +37,13 @@ impl Client {
         Self { runtime, channel }
     }
 
-    /// Runs the connection, too: its tasks have no other thread.
+    /// Waits for `future`. The connection's tasks run only meanwhile: they have no other thread.
     fn wait<T>(&self, future: impl Future<Output = T>) -> T {
         let patient = async { tokio::time::timeout(PATIENCE, future).await };
         self.runtime.block_on(patient).expect("the server answers")
     }
 
-    /// A call with one answer.
+    /// Makes a call with one answer.
     pub(super) fn call<Q, A>(&self, method: &str, request: Q) -> Result<A, Status>
     where
         Q: Message + 'static,
@@ -70,7 +70,7 @@ impl Client {
         Ok(Answers { client: self, stream })
     }
 
-    /// All answers of `Generate`: pieces, and the ends of its completions.
+    /// Calls `Generate` and returns all answers: the chunks, and the ends of the completions.
     pub(super) fn generated(&self, request: GenerateRequest) -> Result<(Vec<Chunk>, Vec<Complete>), Status> {
         let mut answers = self.generate(request)?;
         let (mut chunks, mut ends) = (Vec::new(), Vec::new());
@@ -85,7 +85,7 @@ impl Client {
 }
 
 impl Answers<'_> {
-    /// The next answer; none at the end.
+    /// Next answer; `None` at the end.
     pub(super) fn next(&mut self) -> Result<Option<Answer>, Status> {
         let answer = self.client.wait(self.stream.message())?;
         Ok(answer.map(|answer| answer.response.expect("an answer is a chunk or complete")))

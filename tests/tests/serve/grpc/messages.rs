@@ -1,5 +1,5 @@
-//! Messages of vLLM's `vllm_engine.proto` as a client of its own has them: the fields
-//! that these tests use. Nothing here comes from the server.
+//! Messages of vLLM's `vllm_engine.proto`, as an independent client defines them: only the fields that these tests
+//! use. Nothing here comes from the server.
 
 use prost::{Message, Oneof};
 

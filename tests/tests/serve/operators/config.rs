@@ -1,4 +1,4 @@
-//! The file of options, and where values come from.
+//! The file of options, and the reported sources of values.
 
 use std::process::Command;
 

@@ -87,7 +87,7 @@ fn what_is_not_simulated_is_told() {
         });
         assert_eq!((reply.status, &reply.body["error"]), (501, &expected));
     }
-    // As in vLLM without the options for them.
+    // vLLM, too, has no such route unless an option enables it.
     for path in ["/tokenizer_info", "/v1/models/sim"] {
         assert_eq!(serve.get(path).status, 404, "{path}");
     }

@@ -1,4 +1,4 @@
-//! Clients that take much: memory is bounded, and others are served.
+//! Clients that use many resources: memory stays bounded, and other clients are served.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -9,7 +9,7 @@ use vcr_tests::{Folder, Serve, byte_tokenizer, wait_until};
 
 const MIB: f64 = 1_048_576.0;
 
-/// A series of the metrics, 0 if it is not there.
+/// Value of a series of the metrics; 0 if it is missing.
 fn metric(serve: &Serve, series: &str) -> f64 {
     let answer = ureq::get(format!("http://{}/metrics", serve.address())).call().expect("it is served");
     let text = answer.into_body().read_to_string().expect("it is text");
@@ -21,13 +21,13 @@ fn memory_mib(serve: &Serve) -> f64 {
     metric(serve, "process_resident_memory_bytes") / MIB
 }
 
-/// Others are served as ever.
+/// Fails unless the server answers another request.
 fn assert_serves(serve: &Serve) {
     let reply = serve.post("/v1/completions", &json!({"prompt": "a", "max_tokens": 3, "ignore_eos": true}));
     assert_eq!((reply.status, &reply.body["usage"]["completion_tokens"]), (200, &json!(3)), "{reply:?}");
 }
 
-/// Unread answers wait in the server, with a few bytes a token.
+/// Unread answers wait in the server and take a few bytes per token.
 #[test]
 fn clients_that_never_read_take_little_memory() {
     const CLIENTS: u32 = 8;
@@ -37,13 +37,13 @@ fn clients_that_never_read_take_little_memory() {
     let before = memory_mib(&serve);
     let mut connections: Vec<_> = (0..CLIENTS).map(|_| serve.begin("/v1/completions", &request)).collect();
     let ended = r#"vllm:request_success_total{model_name="sim",engine="0",finished_reason="length"}"#;
-    // The engine has made all tokens, including those of the first request above.
+    // The engine has made all tokens, including those of the first request.
     wait_until("all requests end", || metric(&serve, ended) >= f64::from(CLIENTS + 1));
     let more = memory_mib(&serve) - before;
-    // As text in events they would be 180 MiB; the blocks of the KV cache count, too.
+    // As text in events, the answers would take 180 MiB. The measured growth includes the blocks of the KV cache.
     assert!(more < 64.0, "{more} MiB");
     assert_serves(&serve);
-    // Nothing of it was lost.
+    // No part of the answer was lost.
     let mut answer = String::new();
     connections.remove(0).read_to_string(&mut answer).expect("the answer ends");
     assert!(answer.matches("\ndata: ").count() > 1 && answer.contains("data: [DONE]"));
@@ -62,14 +62,14 @@ fn half_a_request_keeps_nobody_waiting() {
         }
     }
     assert_serves(&serve);
-    // They are cut off, or this would wait forever.
+    // The server cuts the connections off. Otherwise, this would wait forever.
     for mut connection in connections {
         _ = connection.read_to_end(&mut Vec::new());
     }
     assert_serves(&serve);
 }
 
-/// The head of a request whose body never ends, and the beginning of that body.
+/// Head of a request whose body never ends, and the beginning of the body.
 fn unending(path: &str, length: &str) -> String {
     let begin = if length.contains("chunked") { "1\r\n{\r\n" } else { "{" };
     format!("POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n{length}\r\n\r\n{begin}")
@@ -81,15 +81,15 @@ fn connected(serve: &Serve, text: &str) -> TcpStream {
     connection
 }
 
-/// All that a server sends until it closes the connection.
+/// All that the server sends until it closes the connection.
 fn answer(mut connection: TcpStream) -> String {
     let mut answer = Vec::new();
-    // A connection with unread bytes is reset behind the answer.
+    // The server resets a connection with unread bytes after the answer.
     _ = connection.read_to_end(&mut answer);
     String::from_utf8_lossy(&answer).into_owned()
 }
 
-/// Bodies of all lengths have a time limit, and it needs no other request.
+/// Bodies of all lengths have a time limit, which takes effect without another request.
 #[test]
 fn bodies_that_stop_are_ended() {
     let serve = Serve::start(&["--request-body-timeout", "1"]);
@@ -112,14 +112,14 @@ fn bodies_that_stop_are_ended() {
     assert_serves(&serve);
 }
 
-/// A server without descriptors serves again when those clients' time has passed.
+/// A server that ran out of file descriptors serves again when the silent clients have timed out.
 #[test]
 fn silent_clients_do_not_stop_service_for_good() {
     let serve = Serve::start(&["--request-body-timeout", "2", "--http-timeout-keep-alive", "2"]);
     serve.limit_descriptors(120);
     let body = unending("/v1/completions", "content-length: 1000");
     let silent: Vec<_> = (0..300).map(|number| connected(&serve, if number % 2 == 0 { "" } else { &body })).collect();
-    // It waits in the queue of the socket, or is refused there until there is room.
+    // A connection waits in the socket's queue, or is refused until the queue has room.
     wait_until("it serves again", || {
         let Ok(mut connection) = TcpStream::connect(serve.address()) else { return false };
         connection.set_read_timeout(Some(Duration::from_secs(5))).expect("a time");
@@ -140,7 +140,7 @@ fn a_body_above_the_limit_is_refused_by_its_length() {
         assert!(refused.starts_with("HTTP/1.1 413") && refused.contains(kind), "{refused}");
         assert!(refused.contains("1048576 bytes"), "{refused}");
     }
-    // A body in chunks is read up to the limit.
+    // A chunked body is read up to the limit.
     let mut chunks = connected(&serve, &unending("/v1/completions", "transfer-encoding: chunked"));
     _ = chunks.write_all(format!("100001\r\n{}\r\n0\r\n\r\n", "x".repeat(0x10_0001)).as_bytes());
     let refused = answer(chunks);
@@ -148,7 +148,7 @@ fn a_body_above_the_limit_is_refused_by_its_length() {
     assert_serves(&serve);
 }
 
-/// Clients that promise large bodies and stop take no memory that others wait for.
+/// Clients that announce large bodies and then stall reserve no memory that others need.
 #[test]
 fn stalled_large_bodies_delay_nobody() {
     const LENGTH: usize = 32 << 20;
@@ -165,7 +165,7 @@ fn stalled_large_bodies_delay_nobody() {
     let body = format!(r#"{{"prompt":"{}","max_tokens":1}}"#, "word ".repeat(LENGTH / 5 - 10));
     let reply = serve.post_text("/v1/completions", &body);
     assert_eq!(reply.status, 400, "the prompt is too long: {reply:?}");
-    // None of them had to go.
+    // No stalled connection was closed.
     for mut connection in stalled {
         let rest = LENGTH - 300_001;
         connection.write_all(&vec![b' '; rest]).expect("it is still read");
@@ -193,7 +193,7 @@ fn bodies_have_a_limit_and_so_has_what_they_become() {
     let body = |prompt: &str| format!(r#"{{"prompt":{prompt},"max_tokens":1}}"#);
     assert_serves(&serve);
     let before = memory_mib(&serve);
-    // At the longest allowed length: a text, tokens, and an invalid type.
+    // Prompts of the longest allowed length: a text, tokens, and invalid types.
     let text = format!("\"{}\"", "word ".repeat(1_600_000));
     let list = |item: &str| format!("[{}{item}]", format!("{item},").repeat(7_900_000 / (item.len() + 1)));
     for prompt in [text, list("1"), list("{}"), list("[]")] {
@@ -202,14 +202,14 @@ fn bodies_have_a_limit_and_so_has_what_they_become() {
     }
     let more = memory_mib(&serve) - before;
     assert!(more < 200.0, "{more} MiB");
-    // Shorter than a text may be, but each of its parts takes a hundred bytes.
+    // This list is shorter than a text may be, but each of its items takes a hundred bytes in memory.
     let chat = format!(r#"{{"messages":{}}}"#, list("1").replace(",1]", ",1,1,1]"));
     let reply = serve.post_text("/v1/chat/completions", &chat);
     assert_eq!(reply.status, 400);
     assert_serves(&serve);
 }
 
-/// A body exists as received and as parsed, and later as a text and its tokens.
+/// A body exists once as received and once as parsed, and later as a text and its tokens.
 #[test]
 fn large_bodies_are_copied_few_times() {
     const LENGTH: usize = 16 << 20;
@@ -234,7 +234,7 @@ fn large_bodies_are_copied_few_times() {
     }
 }
 
-/// Memory of a large body is free for the next one, whichever thread has it.
+/// The memory of a large body is free for the next one, whichever thread handles it.
 #[test]
 fn large_bodies_one_after_the_other_take_the_memory_of_few() {
     const BODIES: usize = 60;
@@ -249,8 +249,8 @@ fn large_bodies_one_after_the_other_take_the_memory_of_few() {
     assert!(more < 240.0, "{BODIES} bodies of 4 MiB took {more} MiB");
 }
 
-/// Large bodies share their memory: one without room is not read, and neither short nor later ones
-/// are blocked.
+/// Large bodies share a limit of memory: a body without room is not read, and blocks neither short bodies nor later
+/// ones.
 #[test]
 fn large_bodies_wait_for_memory() {
     const LENGTH: usize = 32 << 20;
@@ -266,7 +266,7 @@ fn large_bodies_wait_for_memory() {
     let end_of_chunks = format!("{end}\r\n0\r\n\r\n");
     let send = |head: &str| {
         let mut connection = TcpStream::connect(serve.address()).expect("it listens");
-        // In vain, while nothing is read beyond the sockets' buffers.
+        // Writing the body fails if the server reads nothing beyond the sockets' buffers.
         connection.set_write_timeout(Some(Duration::from_secs(1))).expect("a time");
         connection.write_all(head.as_bytes()).expect("it reads heads");
         connection.write_all(begin.as_bytes()).map(|()| connection)
@@ -278,7 +278,7 @@ fn large_bodies_wait_for_memory() {
         assert!(answer.starts_with("HTTP/1.1 400") && answer.contains("context length"), "{answer}");
     };
     let first = send(&known).expect("there is room");
-    // It does not state its length, and so may have any.
+    // A chunked body does not announce its length, so it may have any.
     let second = send(&in_chunks).expect("there is room");
     assert!(send(&known).is_err(), "there is no room");
     assert!(send(&in_chunks).is_err(), "there is no room");
@@ -291,8 +291,8 @@ fn large_bodies_wait_for_memory() {
     finish(send(&known).expect("there is room again"), end);
 }
 
-/// A model's own tokenizer needs many times a text's length in memory: oversized texts are refused
-/// by their length, and others are counted one at a time.
+/// A model's own tokenizer needs many times a text's length in memory. Texts that are too long are refused by their
+/// length, and others are tokenized one at a time.
 #[test]
 fn texts_for_a_tokenizer_of_a_model_take_bounded_memory() {
     const LENGTH: usize = 7_000_000;
@@ -332,16 +332,15 @@ fn texts_for_a_tokenizer_of_a_model_take_bounded_memory() {
     for reply in replies {
         assert_eq!((reply.status, &reply.body["count"]), (200, &json!(LENGTH)));
     }
-    // One after the other takes 190 times a text, with the lists of tokens of all.
+    // Tokenizing one text after the other takes 190 times a text, including the token lists of all texts.
     assert!(more < 260.0, "/tokenize took {more} times a text");
     assert_serves(&serve);
-    // Truncated to what fits, it is no longer too long.
+    // After truncation, the prompt is no longer too long.
     let cut = json!({"prompt": &text[..200_000], "truncate_prompt_tokens": 10, "max_tokens": 1});
     assert_eq!(serve.post("/v1/completions", &cut).body["usage"]["prompt_tokens"], 10);
 }
 
-/// A client that has gone gets no further token: its request ends in the step that
-/// runs, or at the end of it.
+/// A request whose client has disconnected ends during or after the current step.
 #[test]
 fn a_closed_connection_costs_one_step_at_most() {
     let serve = Serve::start(&["--tokens", "random", "--inter-token-latency", "400ms", "--log-requests"]);
@@ -361,7 +360,7 @@ fn a_closed_connection_costs_one_step_at_most() {
     assert!((2..=3).contains(&tokens), "{line}");
 }
 
-/// An internal failure is reported with an id that can be found in the log.
+/// An internal failure is reported with an ID that can be found in the log.
 #[test]
 fn a_failure_has_an_id_that_the_log_has() {
     let serve = Serve::start(&["--fault", "error"]);

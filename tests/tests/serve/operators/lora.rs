@@ -1,4 +1,4 @@
-//! Adapters that come and go while the server runs.
+//! Adapters that are loaded and unloaded while the server runs.
 
 use serde_json::{Value, json};
 use vcr_tests::{Frontend, FrontendOptions, Play, Reply, Serve, wait_until};
@@ -85,8 +85,8 @@ fn what_cannot_be_loaded_is_refused() {
     assert_eq!((disabled.status, message(&disabled)), (400, "engine was not started with LoRA enabled"));
 }
 
-/// As in vLLM's workers, the least recently used adapter is evicted, and can no longer be removed;
-/// requests load it again.
+/// As in vLLM's workers, the least recently used adapter is evicted and can then no longer be unloaded. A request
+/// for it loads it again.
 #[test]
 fn as_many_adapters_stay_loaded_as_there_is_room_for() {
     let serve = Serve::start(&["--max-loras", "1", "--max-cpu-loras", "2"]);
@@ -104,7 +104,7 @@ fn as_many_adapters_stay_loaded_as_there_is_room_for() {
         .failed(2, &["max_cpu_loras (2) must be >= max_loras (3)"]);
 }
 
-/// Adapters from the command line are loaded before the server reports that it serves.
+/// Adapters from the command line are loaded before the server reports that it is ready.
 #[test]
 fn adapters_from_the_start_can_be_unloaded() {
     let serve = Serve::start(&["--lora-modules", "one=/1", "two=/2"]);
@@ -138,7 +138,7 @@ fn metrics_name_adapters_only_while_requests_use_them() {
     wait_until("nothing is left", || told().is_empty());
 }
 
-/// The same calls of vLLM's own frontend have the same answers.
+/// vLLM's own frontend gives the same answers to the same calls.
 #[test]
 fn the_lifecycle_is_that_of_vllm() {
     let env = [("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "1")];
@@ -172,7 +172,7 @@ fn the_lifecycle_is_that_of_vllm() {
         let theirs = frontend.post(path, &body);
         let (status, ours) = text(&serve, path, &body);
         let ours = serde_json::from_str(&ours).unwrap_or(Value::String(ours));
-        // Parsers report their position in the body, and one body has a `model` in it.
+        // The parsers report different positions in the body. One of the bodies contains `model`.
         let place = |body: &Value| body.to_string().split(" at line").next().map(str::to_owned);
         assert_eq!((status, place(&ours)), (theirs.status, place(&theirs.body)), "{path} {body}");
     }

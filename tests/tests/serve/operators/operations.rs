@@ -1,5 +1,4 @@
-//! Keys, faults that clients meet, certificates, made-up metrics, and files of
-//! llm-d-inference-sim.
+//! Keys, faults that clients meet, certificates, made-up metrics, and files of llm-d-inference-sim.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::TcpStream;
@@ -64,7 +63,7 @@ fn streams_break_in_the_middle() {
     assert_eq!(serve.post("/v1/completions", &request(false)).status, 200);
 }
 
-/// The next connection is served as ever.
+/// The connection after a reset one is served.
 #[test]
 fn a_refused_connection_is_reset_before_anything_is_read() {
     let serve = Serve::start(&["--client-fault", "refuse:call=1"]);
@@ -107,7 +106,7 @@ fn keys_guard_the_api() {
     assert_eq!(answer.expect("it is answered").status(), 200);
 }
 
-/// Whatever changes the engines needs a key, and none of it can be asked by a web page.
+/// Every route that changes the engines needs a key, and refuses requests from web pages.
 #[test]
 fn nobody_changes_engines_without_a_key_or_from_a_page() {
     const CHANGES: [&str; 21] = [
@@ -139,7 +138,7 @@ fn nobody_changes_engines_without_a_key_or_from_a_page() {
     for path in CHANGES {
         assert_eq!(guarded.post(path, &json!({})).status, 401, "{path}");
         if path == "/weight_checker" {
-            // It is not simulated.
+            // This route is not simulated.
             continue;
         }
         for page in [("Origin", "http://a.example"), ("Sec-Fetch-Site", "cross-site")] {
@@ -218,7 +217,7 @@ fn a_file_of_llm_d_inference_sim_is_read() {
     assert_eq!((&models["data"][0]["id"], &models["data"][0]["max_model_len"]), (&json!("org/model"), &json!(256)));
 }
 
-/// A model folder is not part of these checks, but names metrics.
+/// The metrics use the first served name, also if the model is a folder.
 #[test]
 fn metrics_have_the_first_name_of_the_model() {
     let Some(model) = frontend_model() else { return };
@@ -242,7 +241,7 @@ fn health_says_whether_a_server_is_up() {
     folder.vcr(&["health", &url]).failed(1, &["no answer from"]);
 }
 
-/// A peer that is not an HTTP server, and a silent one.
+/// `vcr health` copes with a peer that is not an HTTP server, and with a silent one.
 #[test]
 fn health_does_not_trust_its_peer() {
     let folder = Folder::new();
@@ -253,10 +252,11 @@ fn health_does_not_trust_its_peer() {
         let url = format!("http://{}", listener.local_addr().expect("it is bound"));
         let peer = std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().expect("somebody asks");
-            // A connection closed with unread bytes is reset, and the answer may be lost.
+            // Read the whole request first: closing a connection with unread bytes resets it, which may lose the
+            // answer.
             let mut asked = std::io::BufRead::lines(std::io::BufReader::new(&stream));
             while asked.next().is_some_and(|line| line.is_ok_and(|line| !line.is_empty())) {}
-            // The other end may be gone before all is written.
+            // The client may close the connection before everything is written.
             let _ = std::io::Write::write_all(&mut stream, answer.as_bytes());
         });
         folder.vcr(&["health", &url]).failed(1, &[problem]);

@@ -14,7 +14,7 @@ fn ask(address: &str, headers: &[(&str, &str)]) -> HttpAnswer {
     read_answer(call.begin(address))
 }
 
-/// A request goes to the rank of its port, although another has as little to do.
+/// A request goes to the rank of its port, even if another rank has equally little to do.
 #[test]
 fn requests_go_to_the_rank_of_their_port() {
     let serve = Serve::start(&PORTS);
@@ -52,7 +52,7 @@ fn ports_follow_each_other_and_one_in_use_is_told() {
     Folder::new().vcr(&[&["serve", "--port", "65534"], &PORTS[..]].concat()).failed(2, &["no port for rank 2"]);
 }
 
-/// Each response names the pod, and the port that its request came by.
+/// Each response names the pod, and the port at which its request arrived.
 #[test]
 fn responses_name_their_pod_and_port() {
     let serve = Serve::start(&[&PORTS[..], &["--pod-name", "sim-0", "--pod-namespace", "tests"]].concat());

@@ -1,5 +1,5 @@
-//! HTTPS with real certificates: read again when they change, certificates of clients,
-//! and files that are refused at start.
+//! HTTPS with real certificates: they are reread when they change, clients have certificates, and invalid files are
+//! refused at the start.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -14,7 +14,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, RootCertStore, SignatureScheme, StreamOwned};
 use vcr_tests::{Authority, Certificate, Folder, Serve, wait_until};
 
-/// A client that trusts an authority.
+/// Configuration of a client that trusts an authority.
 fn client(authority: &Authority, own: Option<&Certificate>) -> Arc<ClientConfig> {
     let mut roots = RootCertStore::empty();
     roots.add(authority.der().clone()).expect("a certificate");
@@ -35,12 +35,12 @@ fn text(path: &Path) -> &str {
     path.to_str().expect("paths of tests are texts")
 }
 
-/// The head of the answer to a request, and the certificate of the server.
+/// Head of the answer to a request, and the server's certificate.
 fn get(address: &str, client: &Arc<ClientConfig>) -> Result<(String, CertificateDer<'static>), std::io::Error> {
     get_by("localhost", address, client)
 }
 
-/// The same of a server that the client knows by this name.
+/// Like [`get`], but the client expects this name of the server.
 fn get_by(
     name: &'static str,
     address: &str,
@@ -74,7 +74,7 @@ fn a_certificate_is_read_again_when_it_changes() {
     authority.sign("localhost", "server");
     let second = of_server().1;
     assert_ne!(second, first);
-    // An invalid certificate is reported, and the one before stays.
+    // An invalid certificate is reported, and the previous one stays in use.
     std::fs::write(&files.certificate, "no certificate").expect("a temporary folder is writable");
     assert_eq!(of_server().1, second);
     wait_until("the log tells it", || serve.log().contains("the changed certificate is not used"));
@@ -116,7 +116,7 @@ fn certificates_of_clients_are_asked_for_and_checked() {
     }
 }
 
-/// A client that takes any certificate.
+/// A verifier that accepts any certificate.
 #[derive(Debug)]
 struct Trusting(Arc<CryptoProvider>);
 
@@ -162,7 +162,7 @@ fn trusting() -> Arc<ClientConfig> {
     Arc::new(builder.with_custom_certificate_verifier(Arc::new(Trusting(provider))).with_no_client_auth())
 }
 
-/// A client that trusts nothing but this certificate reaches the server by its names.
+/// A client that trusts only the self-signed certificate reaches the server by each of its names.
 #[test]
 fn a_certificate_of_its_own_is_for_the_names_of_the_server() {
     let serve = Serve::start_tls(&["--self-signed-certs", "--host", "127.0.0.1"]);

@@ -1,4 +1,4 @@
-//! Spans of requests, as a collector gets them.
+//! Spans of requests, as a collector receives them.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -12,10 +12,10 @@ use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use serde_json::json;
 use vcr_tests::{Folder, Serve, grpc_packages, self_signed, wait_until};
 
-/// The head and the body of a request.
+/// Head and body of a request.
 type Message = (String, Vec<u8>);
 
-/// A collector that takes everything.
+/// Starts a collector that accepts everything. Returns its address and its requests.
 fn collector() -> (String, Receiver<Message>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("it has an address");
@@ -76,7 +76,7 @@ fn a_request_has_a_span_below_that_of_its_caller() {
     ] {
         assert!(contains(&sent, text.as_bytes()), "{text} is not in {}", String::from_utf8_lossy(&sent));
     }
-    // The caller's trace, and its span as the parent: fields 1 and 4 with their lengths.
+    // The caller's trace ID, and its span ID as the parent: fields 1 and 4 with their lengths.
     assert!(contains(&sent, b"\x0a\x10\x0a\xf7\x65\x19\x16\xcd\x43\xdd\x84\x48\xeb\x21\x1c\x80\x31\x9c"));
     assert!(contains(&sent, b"\x22\x08\xb7\xad\x6b\x71\x69\x20\x33\x31"));
     // 3 tokens, as an integer.
@@ -97,7 +97,7 @@ fn what_is_not_sampled_is_not_sent_and_the_last_spans_are() {
     assert!(contains(&all, b"cmpl-sampled") && !contains(&all, b"cmpl-unsampled"));
 }
 
-/// A collector of others, by gRPC.
+/// A collector that others wrote, over gRPC.
 #[test]
 fn spans_go_over_grpc_with_and_without_tls() {
     let Some(packages) = grpc_packages() else { return };
@@ -145,7 +145,7 @@ fn spans_go_over_https_to_a_collector_that_is_trusted() {
             let connection = ServerConnection::new(Arc::clone(&config)).expect("a connection");
             let mut stream = StreamOwned::new(connection, stream);
             let mut bytes = [0; 1000];
-            // A client that does not trust the certificate leaves.
+            // A client that does not trust the certificate disconnects.
             if let Ok(count) = stream.read(&mut bytes) {
                 _ = sender.send(bytes[..count].to_vec());
                 _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
