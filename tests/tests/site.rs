@@ -1,5 +1,5 @@
-//! The site of the documentation: it has every page once, its links lead somewhere, and two of its
-//! pages are generated from the program and the schemas.
+//! The documentation site: it has every page once, its links lead somewhere, and two of its pages are generated
+//! from the program and the schemas.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use vcr_tests::{Folder, Said, client, root, vcr};
 
-/// Markdown files of a folder, relative to `docs`.
+/// Adds Markdown files of a folder, relative to `docs`.
 fn pages(folder: &Path, into: &mut Vec<String>) {
     for entry in fs::read_dir(folder).expect("the folder is there") {
         let path = entry.expect("the entry is readable").path();
@@ -43,7 +43,7 @@ fn between<'a>(text: &'a str, before: &'a str, after: char) -> impl Iterator<Ite
     text.split(before).skip(1).filter_map(move |rest| rest.split(after).next())
 }
 
-/// All files of a folder and its subfolders.
+/// Adds all files of a folder and its subfolders.
 fn files(folder: &Path, into: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).expect("the folder is there") {
         let path = entry.expect("the entry is readable").path();
@@ -63,7 +63,7 @@ fn normal(path: &Path) -> PathBuf {
     })
 }
 
-/// The site, built with the program under test. None if mdBook is not installed.
+/// The site, built with the program under test. `None` if mdBook is not installed.
 fn built() -> Option<Folder> {
     let site = client("site")?;
     let folder = Folder::new();
@@ -92,7 +92,7 @@ fn commands_and_schemas_are_completed_by_the_build() {
     for path in &schemas {
         let schema: Value = serde_json::from_slice(&fs::read(path).expect("it is readable")).expect("it is JSON");
         let fields = schema["properties"].as_object().expect("a schema has properties");
-        // The list above the tables also links it.
+        // The last link is used: the list above the tables has an earlier one.
         let name = path.file_name().expect("a file").to_str().expect("names are text");
         let (_, section) = html.rsplit_once(&format!(">{name}</a>")).unwrap_or_default();
         let section = section.split("<h2").next().unwrap_or_default();
@@ -115,7 +115,7 @@ fn links_of_the_site_lead_somewhere() {
         texts.iter().map(|(path, text)| (*path, between(text, " id=\"", '"').collect())).collect();
     let (mut links, mut broken) = (0, Vec::new());
     for (page, text) in &texts {
-        // mdBook's frame around a page does not matter.
+        // Links in mdBook's frame around a page are ignored.
         let Some(body) = text.split_once("<main>").and_then(|(_, rest)| rest.split_once("</main>")) else { continue };
         let targets = between(body.0, "href=\"", '"').chain(between(body.0, "src=\"", '"'));
         for target in targets.filter(|target| !target.contains(':')) {

@@ -1,5 +1,5 @@
-//! Commands ended before their work is done: results so far are kept, drafts are removed, and the
-//! exit code gives the reason.
+//! Commands that end before their work is done: results so far are kept, drafts are removed, and the exit code
+//! gives the reason.
 
 use std::fs;
 use std::io::Read as _;
@@ -11,10 +11,10 @@ use std::time::Duration;
 use serde_json::Value;
 use vcr_tests::{Folder, vcr, wait_until};
 
-/// Linux's flag of files that are opened without waiting.
+/// Linux's flag for opening a file without waiting.
 const O_NONBLOCK: i32 = 0o4000;
 
-/// One run that ends, and one that has years to go.
+/// One run that ends, and one that takes years.
 const ENDLESS: &str = r#"
 let c = cluster(#{ engines: pool(#{ engines: 2, engine: engine(#{}), latency: fixed(#{ step: "10ms" }) }) });
 let short = burst(#{ count: 5, prompt_tokens: 100, output_tokens: 10 });
@@ -35,7 +35,7 @@ fn signal(process: &Child, name: &str) {
     assert!(status.expect("there is `kill`").success(), "the process has ended before");
 }
 
-/// Waits for the end; returns the code and standard error.
+/// Waits for the process to end. Returns the exit code and standard error.
 fn ended(mut process: Child) -> (Option<i32>, String) {
     let mut said = String::new();
     let mut stderr = process.stderr.take().expect("it is piped");
@@ -43,7 +43,7 @@ fn ended(mut process: Child) -> (Option<i32>, String) {
     (process.wait().expect("it ends").code(), said)
 }
 
-/// Names in a folder, drafts among them.
+/// Names in a folder, including drafts.
 fn names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut names: Vec<String> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
@@ -51,7 +51,7 @@ fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-/// Whether the second run has written steps.
+/// Returns `true` if the second run has written steps.
 fn is_under_way(out: &Path) -> bool {
     let drafts = names(out).into_iter().find(|name| name.starts_with(".vcr-drafts-"));
     let part = drafts.map(|drafts| out.join(drafts).join("steps.jsonl.1"));
@@ -93,7 +93,7 @@ fn a_run_that_is_stopped_writes_what_there_is() {
 
 #[test]
 fn the_second_signal_ends_a_command_at_once() {
-    // The file is a pipe without a writer, so the command cannot end in an orderly way.
+    // The file is a pipe without a writer, so the command cannot end cleanly.
     let blocked = format!("{}\ntrace(#{{ path: \"pipe\" }});\n", ENDLESS.replace("50000h", "10s"));
     let folder = Folder::with(&blocked);
     let pipe = Command::new("mkfifo").arg(folder.path().join("pipe")).status();
@@ -101,7 +101,7 @@ fn the_second_signal_ends_a_command_at_once() {
     let out = folder.path().join("out");
     let process = start(&folder, &["run", "test.rhai", "--out", "out"]);
     wait_until("the run is under way", || is_under_way(&out));
-    // Only a pipe that is being read can be opened so. Before that, the first signal would end the run.
+    // A pipe can be opened this way only while it is being read. Before that, the first signal would end the run.
     let mut writing = fs::OpenOptions::new();
     writing.write(true).custom_flags(O_NONBLOCK);
     let mut writer = None;
@@ -121,7 +121,7 @@ fn the_second_signal_ends_a_command_at_once() {
 
 #[test]
 fn a_timeout_ends_a_script_that_does_not() {
-    // Each turn takes its time, so that the limit of operations is far away.
+    // Each iteration takes long enough that the limit of operations is far away.
     let looping = "loop { let a = []; a.pad(10000, 0); }";
     let caught = format!("{ENDLESS}\n").replace(
         "run(#{ name: \"long\"",
@@ -147,7 +147,7 @@ fn a_replay_that_is_stopped_writes_what_there_is() {
     let folder = Folder::new();
     let load = ["--input-tokens", "900", "--output-tokens", "50", "--request-count", "300000", "--request-rate", "500"];
     let heavy = ["--num-workers", "64", "--router-mode", "kv_router"];
-    // The argument brings a warning, after which it begins.
+    // The replay begins after the warning that this argument causes.
     let args =
         ["--report-json", "r.json", "--report-jsonl", "r.jsonl", "--extra-engine-args", r#"{"bootstrap_port": 7}"#];
     let mut process = start(&folder, &[&["replay"], &load[..], &heavy, &args].concat());
@@ -178,7 +178,7 @@ fn finished_points_of_a_sweep_are_kept() {
     assert_eq!(table.lines().count(), 2);
 }
 
-/// Commands without results leave nothing behind.
+/// Commands without results leave no files behind.
 #[test]
 fn other_commands_leave_no_drafts() {
     let folder = Folder::new();

@@ -1,16 +1,16 @@
-//! Schemas that zod, pydantic and tools of MCP servers emit, with the answers of vLLM and its
-//! libraries: `tests/frontends/schemas/generate.sh` writes them.
+//! Schemas that zod, pydantic and tools of MCP servers emit, with the answers of vLLM and its libraries.
+//! `tests/frontends/schemas/generate.sh` writes them.
 
 use jsonschema::{Draft, Validator};
 use serde_json::{Value, json};
 use vcr_structured::{JsonTokens, Rng, Structure, TokenRequest};
 use vcr_tests::root;
 
-/// The token that ends a text; all others are bytes.
+/// The token that ends a text. All other tokens are bytes.
 const END: u32 = 256;
 
-/// Schemas that no value satisfies, schemas with classes of Unicode, which are not supported, and
-/// lists of no schemas, which JSON Schema forbids.
+/// Unsupported schemas: those that no value satisfies, those with Unicode classes, and those with empty lists of
+/// schemas, which JSON Schema forbids.
 const UNFIT: &[&str] = &[
     "zod4 2020-12: emoji",
     "zod4 2020-12: never",
@@ -25,7 +25,7 @@ const UNFIT: &[&str] = &[
 struct Entry {
     name: String,
     schema: Value,
-    /// As it is written, so that its keys stay in their order.
+    /// The schema as written, so that its keys keep their order.
     text: String,
     is_taken: bool,
 }
@@ -56,7 +56,7 @@ fn text(source: &JsonTokens, structure: &Structure, seed: u64, max_tokens: u32) 
     String::from_utf8(bytes.collect()).expect("whole characters")
 }
 
-/// The validator of a schema; of an older draft if it is invalid in the latest.
+/// Validator of a schema, with an older draft if the schema is invalid in the latest one.
 fn validator(schema: &Value) -> Result<Validator, String> {
     let latest = jsonschema::validator_for(schema);
     let older = |_| jsonschema::options().with_draft(Draft::Draft4).build(schema);
@@ -102,7 +102,7 @@ fn schemas_that_vllm_takes_are_taken_and_followed() {
     assert!(wrong.is_empty(), "{}:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// Calls of tools that are not strict may have arguments of any schema.
+/// Arguments of tools that are not strict may follow any schema.
 #[test]
 fn every_schema_makes_arguments_of_tools() {
     let source = source();
@@ -125,7 +125,7 @@ fn every_schema_makes_arguments_of_tools() {
     }
 }
 
-/// Recombined parts of schemas are read without a panic, and the output is JSON.
+/// Recombined parts of schemas cause no panic, and the output is JSON.
 #[test]
 fn schemas_of_all_kinds_of_parts_are_read() {
     let source = source();

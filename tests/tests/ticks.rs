@@ -1,4 +1,4 @@
-//! `vcr replay --engine ticks`: published sums, its report, and invalid workloads.
+//! `vcr replay --engine ticks`: published sums, the report, and invalid workloads.
 
 use std::fs;
 
@@ -21,8 +21,8 @@ fn replay(folder: &Folder, args: &[&str]) -> Value {
     folder.vcr(&[&["replay", "ticks.json", "--engine", "ticks", "--json"], args].concat()).ended(0).json()
 }
 
-/// The two workloads are ours: a search over the published rules found them. The originals are not
-/// published, so equal sums do not prove equal schedules, and fingerprints are not compared.
+/// Both workloads were found by a search with the published rules, because the original ones are not published. So
+/// equal sums do not prove equal schedules, and fingerprints are not compared.
 #[test]
 fn synthesised_workloads_of_ours_reach_every_published_sum() {
     let Some(published) = sample_data("runtime-lab/published_results.json") else { return };
@@ -45,8 +45,8 @@ fn synthesised_workloads_of_ours_reach_every_published_sum() {
     }
 }
 
-/// Worked out by hand. `c` has the highest priority but comes late; `b` does not fit with `a` and
-/// `c` does; `e` could never be admitted.
+/// Expected values are calculated by hand. `c` has the highest priority but arrives late. `b` does not fit next to
+/// `a`, but `c` does. `e` can never be admitted.
 #[test]
 fn a_replay_reports_every_tick() {
     let requests = json!([
@@ -79,7 +79,7 @@ fn a_replay_reports_every_tick() {
     assert_eq!(row(&ticks[7]), expected(9, ["d", "b d", "d"], 0, 9, Value::Null));
     let summary = &report["summary"];
     let sum = |key: &str| summary[key].as_u64().expect("a count");
-    // `b` decodes in ticks 6 to 69; ticks 0 and 1 are idle.
+    // `b` decodes in ticks 6 to 69. Ticks 0 and 1 are idle.
     assert_eq!((sum("ticks"), sum("idle_ticks"), sum("decode_tokens")), (70, 2, 4 + 64 + 2 + 1));
     assert_eq!((sum("completed"), sum("refused"), sum("reserved_kv_pages")), (4, 1, 4 + 8 + 2 + 1));
     let refused = &report["requests"][0];
@@ -162,7 +162,7 @@ fn options_of_clusters_are_refused() {
     folder.vcr(&["replay", "missing.json", "--engine", "ticks"]).failed(2, &["cannot read `missing.json`"]);
 }
 
-/// The same scheduler in a scenario, with the times of a latency model.
+/// The scheduler in a scenario, with the times of a latency model.
 #[test]
 fn scenarios_have_the_scheduler() {
     let scenario = r#"
@@ -170,8 +170,8 @@ let small = engine(#{ engine_type: "ticks", total_kv_pages: 20, max_active: 3, p
 let work = burst(#{ name: "w", count: 4, prompt_tokens: 30, output_tokens: 4 });
 let one = run(#{ name: "one", workloads: [work],
     cluster: cluster(#{ engines: pool(#{ engine: small, latency: fixed(#{ step: "1ms" }) }) }) });
-// Three requests have 12 tokens in 6 ticks. The fourth one is admitted in the last of these,
-// and then has one token a tick.
+// Three requests have 12 tokens in 6 ticks. The fourth is admitted in the last of these ticks, and then has one
+// token per tick.
 expect(one, "steps", "count == 10");
 expect(one, "completed", "count == 4");
 "#;

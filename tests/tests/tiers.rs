@@ -1,8 +1,8 @@
-//! Host and disk tiers from the command line: in Dynamo's terms, and in scenarios.
+//! Host and disk tiers from the command line, in Dynamo's terms and in scenarios.
 
 use vcr_tests::{Folder, Said};
 
-/// A block has 16 MB: a millisecond to the host, and half of one back.
+/// A block has 16 MB. Moving it takes a millisecond to the host, and half a millisecond back.
 const FLAT: &str = r#"{"num_gpu_blocks": 8, "num_g2_blocks": 20, "kv_bytes_per_token": 250000,
     "bandwidth_g1_to_g2_gbps": 16, "bandwidth_g2_to_g1_gbps": 32}"#;
 
@@ -11,14 +11,15 @@ const NESTED: &str = r#"{"engine": {"num_gpu_blocks": 8, "kv_cache_bytes_per_tok
 
 const LATENCY: &str = r#"fixed(#{ prefill: "10ms", decode: "5ms" })"#;
 
-/// A prompt of N blocks of 64 tokens of its own, with one output token.
+/// Trace row with a prompt of `blocks` blocks of 64 tokens, which only equal `content` shares, and one output
+/// token.
 fn row(at_ms: u32, content: u32, blocks: u32) -> String {
     let ids: Vec<String> = (0..blocks).map(|block| (content * 100 + block).to_string()).collect();
     let (tokens, ids) = (blocks * 64, ids.join(","));
     format!("{{\"timestamp\": {at_ms}, \"input_length\": {tokens}, \"output_length\": 1, \"hash_ids\": [{ids}]}}\n")
 }
 
-/// A prompt, another that drives it from the device, and the first again.
+/// A folder whose trace has a prompt, a second prompt that evicts it from the device, and the first prompt again.
 fn folder() -> Folder {
     let folder = Folder::new();
     folder.write("trace.jsonl", row(0, 1, 6) + &row(100, 2, 8) + &row(200, 1, 6));
@@ -35,12 +36,12 @@ fn a_prompt_comes_back_from_the_host_in_either_spelling() {
     let folder = folder();
     let report = |args| replay(&folder, &["--json", "--extra-engine-args", args]).ended(0).json();
     let flat = report(FLAT);
-    // Under 1.6 the whole prompt is loaded, and its last block recomputed.
+    // With the rules of Dynamo 1.6, the whole prompt is loaded, and its last block is recomputed.
     let nested = report(NESTED);
     assert_eq!((&nested["max_ttft_ms"], &nested["min_ttft_ms"]), (&13.0.into(), &10.0.into()));
     assert_eq!(nested["prefix_cache_reused_ratio"], 0.25);
     assert_eq!(nested["vcr"]["prefix_cache"]["loaded_from_host_tokens"], 320);
-    // Five blocks in half a millisecond each, then the step: 10, 10 and 12.5 ms.
+    // Five blocks take half a millisecond each, then the step follows: 10, 10 and 12.5 ms.
     assert_eq!((&flat["max_ttft_ms"], &flat["min_ttft_ms"]), (&12.5.into(), &10.0.into()));
     assert_eq!(flat["prefix_cache_reused_ratio"], 0.25);
     let ours = &flat["vcr"];
@@ -51,7 +52,7 @@ fn a_prompt_comes_back_from_the_host_in_either_spelling() {
     assert_eq!((&tiers["loads"], &tiers["host_hit_tokens"]), (&1.into(), &320.into()));
     assert_eq!(tiers["device_to_host_bytes"], 14 * 16_000_000u64);
     assert_eq!(tiers["host_to_device_bytes"], 5 * 16_000_000u64);
-    // Without a host it is computed, and nothing of tiers is reported.
+    // Without a host tier, the prompt is recomputed, and the report does not mention tiers.
     let without = report(r#"{"num_gpu_blocks": 8}"#);
     assert_eq!(without["max_ttft_ms"], 10.0);
     assert!(!without["vcr"].to_string().contains("tiers") && !without["vcr"].to_string().contains("\"load\""));
@@ -66,7 +67,7 @@ fn tiers_are_swept_and_the_router_weighs_them() {
         replay(&folder, &[&sweeps[..], &cluster, &["--extra-engine-args", FLAT]].concat()).ended(0).stdout
     };
     assert_eq!(sweep("1"), sweep("2"));
-    // Without remarks: the weights mean something.
+    // There are no warnings, because the weights have an effect.
     let weighed = ["--router-mode", "kv_router", "--router-config", r#"{"disk_cache_hit_weight": 0.1}"#, "--strict"];
     assert_eq!(replay(&folder, &weighed).ended(0).stderr, "");
     let rows = replay(&folder, &["--sweep", "num_host_blocks=4,20", "--json", "--extra-engine-args", NESTED]).ended(0);
@@ -114,12 +115,12 @@ fn a_scenario_loads_the_whole_prompt() {
     let report = folder.run(&["--json"]).ended(0).json();
     let engine = &report["runs"][0]["engines"][0]["kv_tiers"];
     assert_eq!((&engine["loads"], &engine["host_to_device_bytes"]), (&1.into(), &96_000_000.into()));
-    // Recorded steps run individually.
+    // A recorded step runs individually.
     let written = folder.run(&["--json", "--out", "out"]).ended(0).json();
     assert_eq!(written["fingerprint"], report["fingerprint"]);
 }
 
-/// The copy of the first prompt takes 96 ms, and the second one needs its blocks.
+/// The copy of the first prompt takes 96 ms, and the second prompt needs its blocks.
 #[test]
 fn a_step_waits_for_copies_of_blocks_that_it_takes() {
     let trace = row(0, 1, 6) + &row(20, 2, 8) + &row(110, 1, 6);
@@ -146,7 +147,7 @@ fn a_step_waits_for_copies_of_blocks_that_it_takes() {
     }
 }
 
-/// By Dynamo's rules the last block of the same prompt is recomputed.
+/// With Dynamo's rules, the last block of the same prompt is recomputed.
 #[test]
 fn what_a_pool_shares_has_dynamos_rules() {
     for (scope, host_cached) in [("engine", "count == 383"), ("pool", "count == 320")] {

@@ -2,8 +2,8 @@
 
 use vcr_tests::Folder;
 
-/// A model file: 10 ms a step, 5 % uncertain, and 8 ms on the way, 2 ms uncertain. It has
-/// seen batches of up to four decodes, and prompts of up to 200 tokens.
+/// A model file: 10 ms per step, 5 % uncertain, and a delay of 8 ms, 2 ms uncertain. It was fitted to batches of up
+/// to four decodes, and to prompts of up to 200 tokens.
 const MODEL: &str = r#"{
   "format": "vcr.fitted/1",
   "step": {
@@ -36,7 +36,7 @@ fn intervals_are_printed_and_written() {
     let report: serde_json::Value = serde_json::from_str(&text).expect("it is JSON");
     let uncertainty = &report["runs"][0]["uncertainty"];
     assert_eq!((&uncertainty["draws"], &uncertainty["confidence"]), (&200.into(), &0.9.into()));
-    // 18 ms, give or take 1.64 times the root of 0.5^2 + 2^2.
+    // 18 ms, plus or minus 1.64 times the root of 0.5^2 + 2^2.
     let ttft = |end: &str| uncertainty["metrics"]["ttft_ms"]["p50"][end].as_f64().expect("a number");
     assert!((13.9..15.3).contains(&ttft("low")) && (20.7..22.1).contains(&ttft("high")), "{uncertainty:#}");
 }
@@ -71,7 +71,7 @@ fn steps_outside_of_the_fitted_range_are_warned_of() {
     let text = "of the simulated step time is outside the range that the latency model was fitted on";
     assert!(inside.stdout.contains(&format!("  0.0 % {text}")), "{}", inside.stdout);
     assert!(!inside.stderr.contains("warning"), "{}", inside.stderr);
-    // The prompt's step, one of ten.
+    // The step of the prompt, one of ten, is outside the range.
     let outside = folder.run(&["-e", "prompt=300"]).ended(0);
     assert!(outside.stderr.contains(&format!("warning: run `run`: 10.0 % {text}")), "{}", outside.stderr);
     let share = folder.run(&["-e", "prompt=300", "--json"]).ended(0).json()["runs"][0]["outside_fitted_range"].clone();

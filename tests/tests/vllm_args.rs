@@ -1,5 +1,5 @@
-//! Command lines of `vllm serve`: as engines of scenarios, and in tables. The reader's own tests
-//! compare settings with vLLM, by lines that vLLM has read.
+//! Command lines of `vllm serve` as engines of scenarios, and in tables. The parser's own tests compare settings
+//! with vLLM, using command lines that vLLM has parsed.
 
 use serde_json::{Value, json};
 use vcr_tests::Folder;
@@ -20,7 +20,7 @@ fn run(engine: &str, latency: &str) -> Value {
     Folder::with(&scenario(engine, latency)).run(&["--json"]).ended(0).json()
 }
 
-/// The same engine, stated by options.
+/// A command line describes the same engine as the options.
 #[test]
 fn a_command_line_is_an_engine() {
     let by_line = run(
@@ -36,7 +36,7 @@ fn a_command_line_is_an_engine() {
     assert_eq!(by_line["runs"][0]["fingerprint"], by_options["runs"][0]["fingerprint"]);
     assert!(by_line["runs"][0]["fingerprint"].is_string());
     assert_eq!(by_line["assertions"][0]["observed_text"], "org/model 2 1 false");
-    // Options override arguments; the pool has the ranks of the line.
+    // Options override arguments. The pool has the command line's ranks.
     let ranks = run(
         r#"vllm_args("vllm serve m --max-num-seqs 1 -dp 2 -ep --no-async-scheduling", #{ max_num_seqs: 4, num_gpu_blocks: 2_000 })"#,
         FIXED,
@@ -46,7 +46,7 @@ fn a_command_line_is_an_engine() {
     assert_eq!(ranks["assertions"][0]["observed_text"], "m 1 2 true");
 }
 
-/// Blocks fill the remaining memory, or the line's stated memory.
+/// Blocks fill the remaining memory, or the memory that the command line states.
 #[test]
 fn blocks_follow_from_the_memory() {
     let latency = r#"roofline(#{ model: "llama-3.1-8b", gpu: "h100-sxm", gpu_memory: "80GiB" })"#;
@@ -98,7 +98,7 @@ fn a_table_says_what_each_argument_becomes() {
     ] {
         assert!(table.contains(row), "{row}: {table}");
     }
-    // The words of a shell are the same line.
+    // The separate words of a shell make the same command line.
     let words = [
         "inspect",
         "vllm-args",
@@ -123,7 +123,7 @@ fn a_table_says_what_each_argument_becomes() {
     folder.vcr(&["inspect", "vllm-args", "m --seeed 3"]).failed(2, &["did you mean `--seed`?"]);
 }
 
-/// The options' own tests check that the settings reach a live engine.
+/// `vcr serve` accepts command lines, too. The options' own tests check that the settings reach a live engine.
 #[test]
 fn servers_take_it_too() {
     let folder = Folder::new();

@@ -1,5 +1,4 @@
-//! Azure's emulator of its store, out of `tests/frontends/clients.sh azurite`, and uploads to it
-//! that were broken off.
+//! Azure's storage emulator, from `tests/frontends/clients.sh azurite`, and interrupted uploads to it.
 
 use std::fs;
 use std::process::{Child, Stdio};
@@ -15,7 +14,7 @@ use super::{SCENARIO, SECRET, command, run, trace};
 const ACCOUNT: &str = "me";
 const URL: &str = "az://container/large.jsonl";
 const DEMO: [&str; 6] = ["inspect", "gen-demo", "--requests", "8000", "-o", URL];
-/// Blocks that are not the last of a file.
+/// Size of a block that is not the last of its file.
 const BLOCK_BYTES: usize = 8 << 20;
 
 /// A running emulator with one empty container that everybody can read.
@@ -26,7 +25,7 @@ struct Azurite {
 }
 
 impl Azurite {
-    /// None, with a message, if it has not been installed.
+    /// `None`, with a message, if the emulator has not been installed.
     fn start() -> Option<Self> {
         let client = client("azurite")?;
         let (port, program) = (free_port(), client.environment().join("node_modules/azurite/dist/src/blob/main.js"));
@@ -36,11 +35,11 @@ impl Azurite {
         }
         let mut command = client.program("node");
         command.arg(program).args(["--blobPort", &port.to_string(), "--inMemoryPersistence", "--disableTelemetry"]);
-        // It is older than the protocol of the client.
+        // The emulator is older than the client's protocol version.
         command.args(["--silent", "--disableProductStyleUrl", "--skipApiVersionCheck"]);
         command.env("AZURITE_ACCOUNTS", format!("{ACCOUNT}:{}", key())).stdout(Stdio::null()).stderr(Stdio::null());
         let mut azurite = Self { process: command.spawn().expect("it starts"), port, container: String::new() };
-        // Any answer will do.
+        // Any answer shows that the server runs.
         wait_until("the server answers", || {
             !matches!(ureq::get(azurite.endpoint()).call(), Err(ureq::Error::Io(_) | ureq::Error::ConnectionFailed))
         });
@@ -53,7 +52,7 @@ impl Azurite {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    /// The contents of an object, if there is one.
+    /// Content of an object; `None` if there is none.
     fn get(&self, key: &str) -> Option<Vec<u8>> {
         let answer = ureq::get(format!("{}/{key}", self.container)).call().ok();
         answer.map(|mut answer| answer.body_mut().with_config().limit(1 << 30).read_to_vec().expect("it is whole"))
@@ -67,12 +66,12 @@ impl Drop for Azurite {
     }
 }
 
-/// The account's key is base64.
+/// The account's key in base64.
 fn key() -> String {
     base64::engine::general_purpose::STANDARD.encode(SECRET)
 }
 
-/// The store behind a proxy, and the folder that commands run in.
+/// The store behind a proxy, and the folder in which commands run.
 struct Broken {
     store: Azurite,
     proxy: Proxy,
@@ -100,7 +99,7 @@ impl Broken {
         said
     }
 
-    /// The same file on disk: three blocks.
+    /// The demo file, written to disk: it has three blocks.
     fn demo(&self) -> Vec<u8> {
         let _ = run(&self.folder, &[], &[&DEMO[..5], &["large.jsonl"]].concat()).ended(0);
         let demo = fs::read(self.folder.path().join("large.jsonl")).expect("it was written");
@@ -115,7 +114,7 @@ impl Broken {
         });
     }
 
-    /// Lets all requests pass, and keeps the sizes of blocks.
+    /// Lets all requests pass. Returns the sizes of blocks, filled in as they pass.
     fn pass_all(&self) -> Arc<Mutex<Vec<usize>>> {
         let sizes = Arc::<Mutex<Vec<usize>>>::default();
         let shared = Arc::clone(&sizes);
@@ -128,7 +127,7 @@ impl Broken {
         sizes
     }
 
-    /// The number of blocks that the store got since this was asked last.
+    /// Number of blocks that the store received since the previous call.
     fn blocks(&self) -> usize {
         self.proxy.passed().iter().filter(|request| is_block(request)).count()
     }
@@ -142,7 +141,7 @@ fn is_block(request: &str) -> bool {
     request.contains("comp=block&")
 }
 
-/// Sizes without their order: blocks are sent side by side.
+/// Sorted sizes: blocks are sent concurrently.
 fn sorted(sizes: &Mutex<Vec<usize>>) -> Vec<usize> {
     let mut sizes = sizes.lock().expect("no holder panicked").clone();
     sizes.sort_unstable();
@@ -157,7 +156,7 @@ fn the_same_command_sends_only_the_missing_blocks() {
     let kept = "the file is kept as `";
     it.run(&DEMO).failed(2, &[&format!("cannot upload `{URL}`"), kept, "vcr upload", "same command"]);
     assert_eq!((it.blocks(), it.store.get("large.jsonl")), (2, None));
-    // Neither does another try send them again.
+    // Another attempt does not send the blocks again either.
     it.run(&DEMO).failed(2, &[kept]);
     assert_eq!(it.blocks(), 0);
     let sizes = it.pass_all();
@@ -191,7 +190,7 @@ fn blocks_of_a_killed_command_are_gone_on_with_by_vcr_upload() {
     assert_eq!(it.left(), 0);
 }
 
-/// Blocks belong to a blob, and are dropped as soon as others make it.
+/// Uncommitted blocks belong to a blob, and are dropped when another upload writes the blob.
 #[test]
 fn blocks_that_another_upload_has_replaced_are_sent_again() {
     let Some(it) = Broken::start() else { return };
@@ -216,7 +215,7 @@ fn blocks_of_a_discarded_file_are_left_to_the_store() {
     it.run(&DEMO).failed(2, &["cannot upload"]);
     let _ = it.run(&["upload", "--discard", URL]).ended(0);
     assert_eq!((it.left(), it.store.get("large.jsonl")), (0, None));
-    // They do not interfere.
+    // The blocks left in the store do not affect a later upload.
     let expected = it.demo();
     let sizes = it.pass_all();
     let _ = it.run(&DEMO).ended(0);

@@ -16,7 +16,7 @@ use vcr_tests::{Folder, Frontend, FrontendOptions, Play, Said, capture, free_por
 use s3::S3;
 use server::{COMMIT, Server};
 
-/// Must not be in anything that is printed.
+/// The secret must not occur in any output.
 pub(crate) const SECRET: &str = "geheim";
 
 const SCENARIO: &str = r#"//! Claim: a trace beside the script is read.
@@ -38,7 +38,7 @@ fn trace() -> String {
         .collect()
 }
 
-/// Runs `vcr` with copies in the folder, and no settings but these.
+/// Runs `vcr` with only these settings, and with its copies in the folder.
 fn run(folder: &Folder, settings: &[(&str, String)], args: &[&str]) -> Said {
     let mut command = command(folder, args);
     let said = Said::of(command.envs(settings.iter().map(|(name, value)| (name, value))));
@@ -70,7 +70,7 @@ fn a_run_from_a_bucket_into_a_bucket_is_that_of_local_files() {
         let expected = fs::read(folder.path().join("out").join(name)).expect("it was written");
         assert!(s3.get(&format!("out/{name}")) == Some(expected), "{name}");
     }
-    // Its own file may be replaced, and nothing else.
+    // The command may replace its own file and no other.
     let _ = run(&folder, &s3.settings(), &remote).ended(0);
     let only_report = ["run", "s3://bucket/in/script.rhai", "--out", "s3://bucket/out", "--files", "report", "--quiet"];
     let _ = run(&folder, &s3.settings(), &only_report).ended(0);
@@ -78,18 +78,18 @@ fn a_run_from_a_bucket_into_a_bucket_is_that_of_local_files() {
     s3.put("other/report.json", b"theirs");
     let other = ["run", "s3://bucket/in/script.rhai", "--out", "s3://bucket/other"];
     run(&folder, &s3.settings(), &other).failed(2, &["cannot write `s3://bucket/other/report.json`: the file exists"]);
-    // A folder is read as one.
+    // A URL that ends with a slash is read as a folder.
     s3.put("out/requests.jsonl", &fs::read(folder.path().join("out/requests.jsonl")).expect("it is there"));
     let compared = run(&folder, &s3.settings(), &["compare", "s3://bucket/out/", "out"]).ended(0);
     assert!(compared.stdout.contains("40"), "{}", compared.stdout);
 }
 
-/// The other two stores, by their clients' requests to a server that keeps files by their paths.
+/// The other two stores: their clients talk to a server that keeps files by path.
 #[test]
 fn buckets_of_google_and_containers_of_azure_are_read_and_written() {
     // The account's key is base64.
     let key = base64::engine::general_purpose::STANDARD.encode(SECRET);
-    // An account that needs no token, as emulators take it.
+    // The account needs no token, as emulators accept it.
     let account = json!({"private_key": SECRET, "private_key_id": "1", "client_email": "me", "disable_oauth": true});
     let google = |server: &Server| {
         vec![("GOOGLE_BASE_URL", server.url("")), ("GOOGLE_SERVICE_ACCOUNT_KEY", account.to_string())]
@@ -125,7 +125,7 @@ fn buckets_of_google_and_containers_of_azure_are_read_and_written() {
             let expected = fs::read(folder.path().join("out").join(name)).expect("it was written");
             assert!(server.get(&format!("/bucket/out/{name}")) == Some(expected), "{scheme}: {name}");
         }
-        // Its own file may be replaced, and nothing else.
+        // The command may replace its own file and no other.
         let _ = run(&remote).ended(0);
         server.put("/bucket/other/report.json", b"theirs");
         let other = format!("{scheme}://bucket/other");
@@ -151,7 +151,7 @@ fn captures_are_converted_between_buckets() {
     run(&folder, &s3.settings(), &itself).failed(2, &["it is the input"]);
 }
 
-/// Larger than one request takes.
+/// The file is too large for one request.
 #[test]
 fn a_large_file_goes_in_parts() {
     let Some(s3) = S3::start() else { return };
@@ -179,7 +179,7 @@ fn failures_name_the_object_and_no_secret() {
     run(&folder, &[], &["inspect", "summarize", "hf://own/set"]).failed(2, &["expected hf://datasets/OWNER/NAME/PATH"]);
 }
 
-/// Help, and errors in the words of a command, need no store.
+/// Help, and errors in a command's arguments, do not contact the store.
 #[test]
 fn help_and_wrong_words_come_before_a_store_is_asked() {
     let folder = Folder::new();
@@ -198,7 +198,7 @@ fn help_and_wrong_words_come_before_a_store_is_asked() {
     assert_eq!(asked, Err(std::io::ErrorKind::WouldBlock), "nobody asked");
 }
 
-/// The next command continues an interrupted one.
+/// The next command continues an interrupted download.
 #[test]
 fn a_download_is_resumed_and_kept() {
     let folder = Folder::new();
@@ -215,14 +215,14 @@ fn a_download_is_resumed_and_kept() {
     assert_eq!(server.sent_bytes(), demo.len(), "every byte is sent once");
     let _ = summarize().ended(0);
     assert_eq!(server.sent_bytes(), 0, "the copy is kept");
-    // Another version is fetched from the start.
+    // A new version is downloaded from the start.
     let newer = [demo.as_slice(), b"\n"].concat();
     server.put("/data/demo.jsonl", &newer);
     let _ = summarize().ended(0);
     assert_eq!(server.sent_bytes(), newer.len());
 }
 
-/// Some servers have a page for every name.
+/// Some servers answer every path with a page.
 #[test]
 fn a_server_that_answers_every_name_has_no_parts_without_end() {
     let folder = Folder::new();
@@ -233,7 +233,7 @@ fn a_server_that_answers_every_name_has_no_parts_without_end() {
     assert!(said.stderr.contains("the server has an answer for every name"), "{}", said.stderr);
 }
 
-/// A page whose next page is itself.
+/// The next page of a list is that page again.
 #[test]
 fn a_list_without_an_end_is_refused() {
     let (folder, server) = (Folder::new(), Server::start());
@@ -258,7 +258,7 @@ fn a_url_that_is_too_long_is_refused() {
     run(&Folder::new(), &[], &["replay", &url]).failed(2, &["expected at most 4,096 bytes"]);
 }
 
-/// A server that never continues.
+/// The server never continues its answer.
 #[test]
 fn a_download_ends_with_the_time_of_its_command() {
     let folder = Folder::new();
@@ -289,7 +289,7 @@ fn data_sets_of_the_hub_are_read() {
         serde_json::from_slice(&fs::read(folder.path().join("out/report.json")).expect("it was written"))
             .expect("JSON");
     assert_eq!(report["inputs"][0]["path"], "hf://datasets/own/set@main/data/requests.jsonl");
-    // Once it is cached, only its version is requested.
+    // Once the file is cached, only its version is requested.
     server.sent_bytes();
     let _ = run(&folder, &settings, &["run", "script.rhai", "--quiet"]).ended(0);
     assert!(server.sent_bytes() <= 2);

@@ -1,29 +1,29 @@
-//! A server in front of another one that refuses or holds some requests, and records the others.
+//! A proxy that refuses or holds some requests to a server, and records the others.
 
 use std::io::{BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 
-/// The fate of a request.
+/// What happens to a request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
     Passed,
     Refused,
-    /// As S3 answers where it has no such upload.
+    /// Answered as by S3 when it does not know the upload.
     Forgotten,
     /// Never answered.
     Held,
 }
 
-/// Decides by method, path with query, and length of the body.
+/// Decides by the method, the path with its query, and the length of the body.
 type Rule = Box<dyn Fn(&str, &str, usize) -> Fate + Send>;
 
 struct State {
     rule: Rule,
-    /// Methods and paths of requests that were passed on, and answered.
+    /// Methods and paths of requests that were passed on and answered.
     passed: Vec<String>,
-    /// Clients that wait forever.
+    /// Connections of held requests.
     held: Vec<TcpStream>,
 }
 
@@ -56,7 +56,7 @@ impl Proxy {
         lock(&self.state).rule = Box::new(rule);
     }
 
-    /// `METHOD PATH?QUERY` of requests that were passed on since this was asked last.
+    /// `METHOD PATH?QUERY` of requests that were passed on since the previous call.
     pub(crate) fn passed(&self) -> Vec<String> {
         std::mem::take(&mut lock(&self.state).passed)
     }
@@ -66,7 +66,7 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().expect("no holder panicked")
 }
 
-/// Answers one request, and closes.
+/// Answers one request and closes the connection.
 fn answer(client: &mut TcpStream, target: u16, state: &Mutex<State>) {
     let mut reader = BufReader::new(client.try_clone().expect("a handle"));
     let mut head = Vec::new();

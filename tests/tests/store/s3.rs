@@ -1,10 +1,10 @@
-//! A server with the protocol of S3 that other people wrote, out of `tests/frontends/clients.sh moto`.
+//! A server with S3's protocol that others wrote, from `tests/frontends/clients.sh moto`.
 
 use std::process::{Child, Command, Stdio};
 
 use vcr_tests::{client, free_port, wait_until};
 
-/// Whose signature the server does not look at; objects are not for everybody.
+/// The server does not check the signature, but refuses objects without one.
 const SIGNED: &str =
     "AWS4-HMAC-SHA256 Credential=an-id/20250101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0";
 
@@ -15,7 +15,7 @@ pub(crate) struct S3 {
 }
 
 impl S3 {
-    /// None, with a message, if it has not been installed.
+    /// `None`, with a message, if the server has not been installed.
     pub(crate) fn start() -> Option<Self> {
         let client = client("moto")?;
         let port = free_port();
@@ -39,7 +39,7 @@ impl S3 {
         ureq::put(self.url(key)).header("Authorization", SIGNED).send(contents).expect("it takes it");
     }
 
-    /// The contents of an object, if there is one.
+    /// Content of an object; `None` if there is none.
     pub(crate) fn get(&self, key: &str) -> Option<Vec<u8>> {
         ureq::get(self.url(key))
             .header("Authorization", SIGNED)
@@ -48,7 +48,7 @@ impl S3 {
             .map(|mut answer| answer.body_mut().with_config().limit(1 << 30).read_to_vec().expect("it is whole"))
     }
 
-    /// Lets a command find the server, as Amazon's own tools do.
+    /// Settings with which a command finds the server, as for Amazon's own tools.
     pub(crate) fn settings(&self) -> Vec<(&'static str, String)> {
         vec![
             ("AWS_ENDPOINT_URL", format!("http://127.0.0.1:{}", self.port)),

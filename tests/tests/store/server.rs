@@ -1,5 +1,5 @@
-//! An HTTP server of files: ranges, versions, interrupted connections, the part of the Hugging Face
-//! Hub for data sets, and the one request by which Google's and Azure's stores take a small object.
+//! An HTTP file server: ranges, versions, interrupted connections, the data-set API of the Hugging Face Hub, and
+//! the single request with which Google's and Azure's clients upload a small object.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -7,18 +7,18 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-/// The commit that every revision of the hub's data sets is.
+/// Commit to which every revision of a data set resolves.
 pub(crate) const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
 #[derive(Default)]
 struct State {
-    /// Contents by path.
+    /// Content by path.
     files: BTreeMap<String, Vec<u8>>,
-    /// The contents at every other path.
+    /// Content at every other path.
     elsewhere: Option<Vec<u8>>,
-    /// Answers are cut off after this many bytes, this many times.
+    /// Length after which answers are cut off, and how many more answers are.
     cut: (usize, u32),
-    /// Bytes of bodies that were sent.
+    /// Number of bytes sent in bodies.
     sent_bytes: usize,
     /// `Authorization` of the last request.
     authorization: Option<String>,
@@ -56,7 +56,7 @@ impl Server {
         self.with(|state| state.files.insert(path.to_owned(), contents.to_vec()));
     }
 
-    /// Has contents for every path.
+    /// Serves this content at every path that has none.
     pub(crate) fn put_everywhere(&self, contents: &[u8]) {
         self.with(|state| state.elsewhere = Some(contents.to_vec()));
     }
@@ -65,12 +65,12 @@ impl Server {
         self.with(|state| state.files.get(path).cloned())
     }
 
-    /// Cuts answers off behind `bytes`, `times` times.
+    /// Cuts off answers after `bytes`, `times` times.
     pub(crate) fn cut(&self, bytes: usize, times: u32) {
         self.with(|state| state.cut = (bytes, times));
     }
 
-    /// Bytes of bodies sent since this was asked last.
+    /// Number of bytes sent in bodies since the previous call.
     pub(crate) fn sent_bytes(&self) -> usize {
         self.with(|state| std::mem::take(&mut state.sent_bytes))
     }
@@ -88,7 +88,7 @@ fn answer_all(stream: &TcpStream, state: &Mutex<State>) {
         if method == "PUT" || method == "DELETE" {
             let mut body = vec![0; headers.get("content-length").map_or(0, |bytes| bytes.parse().expect("a number"))];
             reader.read_exact(&mut body).expect("a body is as long as it says");
-            // Only where nothing is: Google's words, then Azure's.
+            // The client demands that the object be new: Google's header, then Azure's.
             let is_new_only = headers.get("x-goog-if-generation-match").is_some_and(|of| of == "0")
                 || headers.get("if-none-match").is_some_and(|of| of == "*");
             let path = path.split('?').next().unwrap_or_default().to_owned();
@@ -153,7 +153,7 @@ fn read_head(reader: &mut impl std::io::BufRead) -> Option<(String, String, BTre
     Some((method, path, headers.collect()))
 }
 
-/// A path whose signs are not percent-encoded: Google's client encodes even slashes.
+/// Decodes a percent-encoded path: Google's client encodes even slashes.
 fn decoded(path: &str) -> String {
     let mut parts = path.split('%');
     let mut decoded = parts.next().unwrap_or_default().to_owned();

@@ -1,4 +1,4 @@
-//! Uploads that were broken off.
+//! Interrupted uploads.
 
 use std::fs;
 use std::process::Stdio;
@@ -11,7 +11,7 @@ use super::{SCENARIO, command, run, trace};
 
 const DEMO: [&str; 6] = ["inspect", "gen-demo", "--requests", "8000", "-o", "s3://bucket/large.jsonl"];
 
-/// A store behind a proxy, and the folder that commands run in.
+/// A store behind a proxy, and the folder in which commands run.
 struct Broken {
     s3: S3,
     proxy: Proxy,
@@ -34,7 +34,7 @@ impl Broken {
         run(&self.folder, &self.settings(), args)
     }
 
-    /// The same file on disk: three parts.
+    /// The demo file, written to disk: it has three parts.
     fn demo(&self) -> Vec<u8> {
         let _ = run(&self.folder, &[], &[&DEMO[..5], &["large.jsonl"]].concat()).ended(0);
         let demo = fs::read(self.folder.path().join("large.jsonl")).expect("it was written");
@@ -51,7 +51,7 @@ impl Broken {
         let _ = self.proxy.passed();
     }
 
-    /// Numbers of parts that the store got, sorted, since this was asked last.
+    /// Sorted numbers of the parts that the store received since the previous call.
     fn parts(&self) -> Vec<u32> {
         let passed = self.proxy.passed();
         let mut parts: Vec<u32> = passed
@@ -62,7 +62,7 @@ impl Broken {
         parts
     }
 
-    /// Contents of all notes.
+    /// Contents of all notes about uploads.
     fn notes(&self) -> String {
         let entries = fs::read_dir(self.folder.path().join("copies/uploads")).into_iter().flatten().flatten();
         let notes = entries.filter(|entry| entry.path().extension().is_some_and(|suffix| suffix == "upload"));
@@ -82,7 +82,7 @@ fn the_same_command_sends_only_the_missing_parts() {
     let kept = "the file is kept as `";
     it.run(&DEMO).failed(2, &["cannot upload `s3://bucket/large.jsonl`", kept, "vcr upload", "same command"]);
     assert_eq!(it.parts(), [1, 2]);
-    // Neither does another try send them again.
+    // Another attempt does not send the parts again either.
     it.run(&DEMO).failed(2, &[kept]);
     assert_eq!(it.parts(), [0_u32; 0]);
     it.pass_all();
@@ -100,7 +100,7 @@ fn what_a_killed_command_has_made_waits_for_vcr_upload() {
     let mut child = command(&it.folder, &DEMO);
     let mut child = child.envs(it.settings()).stdout(Stdio::null()).spawn().expect("it starts");
     wait_until("two parts are noted", || it.notes().matches("\"part\"").count() == 2);
-    // It is in progress, so it belongs to nobody else.
+    // The upload is in progress, so no other command lists it.
     assert_eq!(it.run(&["upload", "--list"]).ended(0).stdout, "");
     child.kill().expect("it runs");
     let _ = child.wait().expect("a process has a status");
@@ -130,7 +130,7 @@ fn what_the_store_has_forgotten_is_sent_again() {
     assert!(it.s3.get("large.jsonl") == Some(expected));
 }
 
-/// The file that waits may be the only copy of something.
+/// The waiting file may be the only copy of its content.
 #[test]
 fn other_contents_begin_anew_and_leave_the_file_that_waits() {
     let Some(it) = Broken::start() else { return };
@@ -183,7 +183,7 @@ fn files_of_a_folder_are_sent_once() {
             assert!(it.s3.get(&below(&[name])[0]) == Some(expected), "{name}");
         }
         assert_eq!(it.left(), 0);
-        // A file replaced by somebody else in the meantime is not treated as its own.
+        // A file that someone else replaced in the meantime does not count as the command's own.
         let _ = it.run(&args(out)).ended(0);
         assert_eq!(puts().len(), 4, "all are sent");
     }
@@ -196,7 +196,7 @@ fn parts_of_a_killed_recorder_are_uploaded_later() {
     let engines = format!("tcp://127.0.0.1:{}", free_port());
     let link = ["--frontend-handshake", &frontend.handshake_address(), "--engine-handshake", &engines];
     let args = [&["record", "--out", "s3://bucket/runs/a.jsonl.gz", "--rotate-size", "4KiB"], &link[..]].concat();
-    // The first object, which is empty, shows that the store can be written.
+    // The first object, which is empty, shows that the store is writable.
     it.proxy.decide(|method, _, bytes| if method == "PUT" && bytes > 0 { Fate::Refused } else { Fate::Passed });
     let mut record = command(&it.folder, &args);
     let mut record = record.envs(it.settings()).stdout(Stdio::null()).spawn().expect("it starts");

@@ -1,4 +1,4 @@
-//! Targets that are not there, are something else, or misbehave.
+//! Targets that do not exist, are another kind of server, or misbehave.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -93,7 +93,7 @@ fn frontends_that_cannot_be_started_say_so() {
     folder.run(&["--target", target]).failed(2, &["invalid `line`"]);
 }
 
-/// Requests fail for the server's errors, each with its reason, and the report is kept.
+/// The server's errors fail requests, each with its reason, and the report is kept.
 #[test]
 fn answers_that_are_none_fail_their_requests_only() {
     let event = |text: &str| format!("data: {{\"choices\":[{{\"text\":\"{text}\"}}]}}\n\n");
@@ -126,8 +126,8 @@ fn answers_that_are_none_fail_their_requests_only() {
     }
 }
 
-/// An error of the script after a run keeps the run's measurements; nothing is compared with
-/// nothing, and a series without values is all zeros.
+/// A script error after a run keeps the run's measurements. A comparison of nothing fails, and a series without
+/// values is all zeros.
 #[test]
 fn errors_after_a_run_keep_what_it_has_measured() {
     let answer = status("500 Internal Server Error", "{\"error\":{\"message\":\"no\"}}");
@@ -156,7 +156,7 @@ fn errors_after_a_run_keep_what_it_has_measured() {
         assert_eq!(outputs.report["partial"]["stopped_by"], "error", "{line}");
         assert_eq!(outputs.counter("failed"), 3, "{line}");
     }
-    // In virtual time the same run can be made again, and nothing is written.
+    // In virtual time, the same run can be repeated, so nothing is written.
     let folder = Folder::with(&format!("{run}\nseries(r, \"ttft\");\n"));
     folder.run(&["--out", "out"]).failed(2, &["unknown series `ttft`"]);
     assert!(!folder.path().join("out/report.json").exists());
@@ -167,7 +167,7 @@ fn errors_after_a_run_keep_what_it_has_measured() {
     assert_eq!(passed, [true, false], "zeros, and no samples: {outcome:#}");
 }
 
-/// A server that falls silent, or never ends.
+/// A server that falls silent, or whose answer never ends.
 #[test]
 fn silent_servers_are_waited_for_no_longer_than_asked() {
     let port = speaker(move |path, socket| {
@@ -194,7 +194,7 @@ fn silent_servers_are_waited_for_no_longer_than_asked() {
     assert_eq!(run["metrics"]["counters"]["generated_tokens"], 3, "what came until then is kept: {run:#}");
 }
 
-/// A run ended by a time limit is partial, with the results so far.
+/// A run that a time limit ends is partial, with the results so far.
 #[test]
 fn a_run_on_a_silent_server_can_be_ended() {
     let port = speaker(move |path, _| {
@@ -225,7 +225,7 @@ fn a_run_on_a_silent_server_can_be_ended() {
     assert_eq!((&outputs.run()["partial"], &outputs.run()["unfinished_requests"]), (&true.into(), &3.into()));
 }
 
-/// Response of a made-up server: its one model, and the same answer to every request.
+/// Response of a fake server: its one model, or `answer`.
 fn completion_or_model(path: &str, answer: &str) -> Option<String> {
     match path {
         "/v1/models" => Some(json("{\"data\":[{\"id\":\"sim\",\"owned_by\":\"vllm\"}]}")),
@@ -243,12 +243,12 @@ fn status(status: &str, body: &str) -> String {
     format!("HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}")
 }
 
-/// An answer that ends with its connection.
+/// An answer that ends when its connection is closed.
 fn stream(events: &str) -> String {
     format!("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n{events}")
 }
 
-/// A server that reads a request, sends something, and disconnects; its port.
+/// Starts a server that reads a request, sends something, and disconnects. Returns its port.
 fn speaker(say: impl Fn(&str, &mut TcpStream) -> Option<String> + Clone + Send + 'static) -> u16 {
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
     let port = listener.local_addr().expect("it is bound").port();
@@ -258,14 +258,14 @@ fn speaker(say: impl Fn(&str, &mut TcpStream) -> Option<String> + Clone + Send +
             let say = say.clone();
             thread::spawn(move || {
                 let mut buffer = [0; 65_536];
-                // The requests of these tests are one packet, or their beginning is enough.
+                // These requests fit into one packet, or their beginning is enough.
                 let count = socket.read(&mut buffer).unwrap_or(0);
                 let text = String::from_utf8_lossy(&buffer[..count]).into_owned();
                 let path = text.split(' ').nth(1).unwrap_or_default().to_owned();
                 if let Some(answer) = say(&path, &mut socket) {
                     _ = socket.write_all(answer.as_bytes());
                 }
-                // Unread input would reset the connection and discard its answer.
+                // Closing a connection with unread input would reset it and discard the answer.
                 _ = socket.shutdown(std::net::Shutdown::Write);
                 _ = std::io::copy(&mut socket, &mut std::io::sink());
             });

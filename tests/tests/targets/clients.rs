@@ -1,4 +1,4 @@
-//! Clients that give up, change their minds, try again, and name LoRA adapters.
+//! Clients that give up, cancel, retry, and name LoRA adapters.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use vcr_tests::{Folder, Serve, frontend_model, vllm_rs};
 
 use crate::Outputs;
 
-/// Every step takes 5 ms, so limits of time are met in the middle of answers on any target.
+/// Every step takes 5 ms, so time limits end requests in the middle of answers on every target.
 const CLIENTS: &str = r#"//! Claim: clients decide alike on all targets.
 let c = cluster(#{ engines: pool(#{
     engine: engine(#{ num_gpu_blocks: 2_001, max_loras: 4 }), latency: fixed(#{ step: "5ms" }),
@@ -36,7 +36,7 @@ expect(r, "wasted_tokens", "count > 100");
 if has(r, "wasted_prompt_tokens") { expect(r, "wasted_prompt_tokens", "count > 300"); }
 "#;
 
-/// How the requests of each workload ended, and on which adapter each ran.
+/// Number of requests by workload, ending and adapter.
 fn endings(outputs: &Outputs) -> BTreeMap<[String; 5], usize> {
     let mut endings = BTreeMap::new();
     for row in &outputs.requests {
@@ -46,7 +46,7 @@ fn endings(outputs: &Outputs) -> BTreeMap<[String; 5], usize> {
     endings
 }
 
-/// Tokens of answers that clients cut at a number of them.
+/// Output tokens of each request that its client cancelled at a number of tokens.
 fn cancelled(outputs: &Outputs) -> BTreeMap<String, u64> {
     let cut = outputs.requests.iter().filter(|row| row["status"] == "cancelled");
     cut.map(|row| (row["session"].to_string(), row["output_tokens"].as_u64().expect("a number"))).collect()
@@ -60,25 +60,24 @@ fn clients_decide_alike_in_virtual_and_in_real_time() {
     for target in ["live", "serve"] {
         let measured = Outputs::of(&folder, target, &[]);
         assert_eq!(endings(&measured), endings(&simulated), "{target}");
-        // A client ends its request with the message that has the token, and others may have
-        // arrived with that.
+        // A client cancels at the message with the decisive token, which may contain more tokens.
         let (received, wanted) = (cancelled(&measured), cancelled(&simulated));
         assert!(received.keys().eq(wanted.keys()), "{target}: {received:?} {wanted:?}");
         assert!(received.values().zip(wanted.values()).all(|(received, wanted)| received >= wanted), "{received:?}");
         let run = measured.run();
         assert!(run["target"]["absent"]["wasted_prompt_tokens"].is_string(), "{target}");
-        // Requests that were given up are not load afterwards: half a second of steps, not five.
+        // Cancelled requests cause no further load: the run takes half a second of steps, not five.
         let steps = run["engines"][0]["steps"].as_u64().expect("engines count their steps");
         assert!((200..700).contains(&steps), "{steps} on {target}");
     }
 }
 
-/// Adapters of a real frontend, which loads them into the engines when it starts.
+/// A real frontend loads its adapters into the engines when it starts.
 #[test]
 fn the_frontend_of_vllm_serves_adapters_and_clients_that_give_up() {
     let folder = Folder::with(CLIENTS);
     let simulated = Outputs::of(&folder, "virtual", &[]);
-    // The first release here whose frontend knows adapters.
+    // The oldest release here has a frontend without adapters.
     for release in vcr_tests::releases().iter().filter(|release| **release != "0.27.1") {
         let (Some(binary), Some(model)) = (vllm_rs(release), frontend_model()) else { return };
         let target = format!("frontend(#{{ binary: \"{}\", model: \"{}\" }})", binary.display(), model.display());
@@ -87,7 +86,7 @@ fn the_frontend_of_vllm_serves_adapters_and_clients_that_give_up() {
     }
 }
 
-/// A server's adapters have names of its own.
+/// A server's adapters have the server's own names.
 #[test]
 fn adapters_of_a_server_are_models_by_name() {
     let folder = Folder::with(CLIENTS);
@@ -101,7 +100,7 @@ fn adapters_of_a_server_are_models_by_name() {
     let _ = run(", #{ adapters: [\"en\", \"fr\", \"es\", \"de\", \"it\"] }").ended(0);
 }
 
-/// An engine without room for adapters refuses their requests on every target that knows it.
+/// An engine without adapters refuses their requests on every target that knows this.
 #[test]
 fn engines_without_adapters_reject_requests_that_name_one() {
     let folder = Folder::with(&CLIENTS.replace(", max_loras: 4", "").replace(

@@ -1,11 +1,11 @@
-//! Clusters with parts that engines of `vcr play` lack, by a clock.
+//! Clusters in real time, with parts that engines of `vcr play` do not have.
 
 use serde_json::Value;
 use vcr_tests::Folder;
 
 use crate::Outputs;
 
-/// Parts of clusters that engines of `vcr play` lack, with their names in the report.
+/// Parts of clusters that engines of `vcr play` do not have, with their names in the report.
 const CLUSTER_PARTS: &[(&str, &str, &str)] = &[
     (
         "autoscaling",
@@ -68,8 +68,8 @@ const CLUSTER_PARTS: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// Whatever a cluster has, it has in real time: the same requests with the same outputs, and
-/// all metrics of virtual time.
+/// Every part of a cluster works in real time: the same requests with the same outputs, and all metrics of virtual
+/// time.
 #[test]
 fn every_cluster_is_live() {
     for (name, part, cluster) in CLUSTER_PARTS {
@@ -95,7 +95,7 @@ fn every_cluster_is_live() {
             let name = format!("{name} on {target}");
             assert_eq!(measured.asked(), simulated.asked(), "{name}");
             let run = measured.run();
-            // Engines of `vcr serve` have tiers of their own.
+            // Engines of `vcr serve` have their own tiers.
             if !(target == "serve" && part.contains("KV tiers")) {
                 let parts = run["target"]["cluster_parts"].as_array().cloned().unwrap_or_default();
                 assert!(parts.iter().any(|other| other == part), "{name}: {}", run["target"]);
@@ -103,7 +103,7 @@ fn every_cluster_is_live() {
                 assert!(run["metrics"]["trends"]["step_ms"]["count"].as_u64() > Some(20), "{name}: steps are known");
             }
             assert!(run["target"]["send_delay_ms"]["count"].as_u64() >= Some(16), "{name}: {}", run["target"]);
-            // Real time passes: the run takes no less than its last planned arrival.
+            // Real time passes: the run takes at least until its last planned arrival.
             assert!(run["duration_ms"].as_f64() > Some(450.0), "{name}: {}", run["duration_ms"]);
             assert_eq!(run["target"]["notes"], serde_json::json!(null), "{name}");
             let count = |outputs: &Outputs| outputs.run()["engines"].as_array().map(Vec::len);
@@ -114,8 +114,8 @@ fn every_cluster_is_live() {
     }
 }
 
-/// Cached tokens do not depend on the transport: prompts, salts of adapters and tenants, and
-/// answers that next turns repeat are the same to the token.
+/// Cached tokens do not depend on the transport: prompts, salts of adapters and tenants, and answers that the next
+/// turns repeat are equal to the token.
 #[test]
 fn clusters_behind_a_server_cache_what_they_cache_in_virtual_time() {
     let engines =
@@ -127,7 +127,7 @@ fn clusters_behind_a_server_cache_what_they_cache_in_virtual_time() {
             let c = cluster(#{{ engines: pool(#{{
                 engine: {engine}, latency: fixed(#{{ step: "2ms" }}), router: kv_router(#{{}}),
             }}) }});
-            // A session of each tenant starts when the previous ones have ended.
+            // Each tenant's session starts after the previous one has ended.
             let work = |name, tenant, start| constant(#{{
                 name: name, tenant: tenant, start: start, rate: "4/s", count: 4, prompt_tokens: uniform(40, 120),
                 output_tokens: uniform(17, 40), shared_prefix_tokens: 160, prefix_groups: 1, turns: 2, think_time: "20ms",
@@ -154,7 +154,7 @@ fn clusters_behind_a_server_cache_what_they_cache_in_virtual_time() {
     }
 }
 
-/// Faults act on clusters behind a server, and whoever they cut off asks again.
+/// Faults affect clusters behind a server, and clients retry requests that were cut off.
 #[test]
 fn clusters_behind_a_server_crash() {
     let folder = Folder::with(
@@ -198,7 +198,7 @@ fn servers_have_tiers_and_ranks() {
         let c = cluster(#{ engines: pool(#{
             engine: engine(#{ num_gpu_blocks: 60, kv_tiers: tiers }), latency: fixed(#{ step: "2ms" }),
         }) });
-        // Each of these prompts drives the one before out of the device, and comes again.
+        // Each of these prompts evicts the previous one from the device, and is repeated later.
         let work = |name, start| constant(#{
             name: name, start: start, rate: "10/s", count: 6, prompt_tokens: 16, output_tokens: 4,
             shared_prefix_tokens: 480, prefix_groups: 3,
@@ -229,7 +229,7 @@ fn servers_have_tiers_and_ranks() {
     }
 }
 
-/// An autoscaler sees the load of real engines, and starts and drains some.
+/// An autoscaler sees the load of real engines, and starts and drains engines.
 #[test]
 fn pools_scale_in_real_time() {
     let folder = Folder::with(
@@ -254,7 +254,7 @@ fn pools_scale_in_real_time() {
     }
 }
 
-/// HPA sees the metrics of real engines as it sees those in virtual time: of twelve requests two run, the others wait.
+/// HPA sees the metrics of real engines as in virtual time: of twelve requests, two run and the others wait.
 #[test]
 fn hpa_sees_the_metrics_of_servers() {
     let folder = Folder::with(

@@ -4,7 +4,7 @@ use vcr_tests::Folder;
 
 use crate::Outputs;
 
-/// Prompts are computed in one pool, and their KV goes to another.
+/// Prompts are computed in one pool, and their KV moves to another.
 #[test]
 fn prefill_and_decode_pools_are_live() {
     let folder = Folder::with(
@@ -39,16 +39,16 @@ fn prefill_and_decode_pools_are_live() {
         for counter in ["completed", "prompt_tokens", "output_tokens", "preemptions"] {
             assert_eq!(measured.counter(counter), simulated.counter(counter), "{counter} on {target}");
         }
-        // The distribution over two prefill engines depends on single milliseconds; with one it
-        // does not.
+        // The distribution over two prefill engines depends on single milliseconds, but with one engine it does
+        // not.
         let alone = Outputs::of(&folder, target, &["-e", "prefill_engines=1"]);
         assert_eq!(alone.counter("cached_tokens"), alone_simulated.counter("cached_tokens"), "{target}");
         let transfers = &measured.run()["metrics"]["trends"]["transfer_ms"];
         assert_eq!(transfers["count"], measured.counter("completed").clone(), "{target}");
-        // The latency of the link is 1 ms.
+        // The link's latency is 1 ms.
         assert!(transfers["min"].as_f64() >= Some(1.0), "{target}: {transfers}");
         assert_eq!(pools(&measured), pools(&simulated));
-        // The decode engine computes outputs only.
+        // The decode engine computes only outputs.
         assert_eq!(engines(&measured)[2]["computed_tokens"], engines(&simulated)[2]["computed_tokens"]);
         assert!(measured.requests.iter().all(|row| row["decode_engine"] == "decode 0"));
         assert!(measured.requests.iter().any(|row| row["engine"] == "prefill 1"));
@@ -66,7 +66,7 @@ fn transfers_share_the_link_on_every_target() {
             prefill: p.call("prefill"), decode: p.call("decode"),
             link: link(#{ kv_bytes_per_token: "100KB", bandwidth: "1GB/s" }),
         });
-        // 1,000 tokens take 100 ms alone, and four that start together four times as long.
+        // 1,000 tokens take 100 ms alone, and four times as long when four transfers start together.
         let r = run(#{ cluster: c, workloads: [ burst(#{ count: 4, prompt_tokens: 1_000, output_tokens: 3 }) ] });
         expect(r, "completed", "count == 4");
         expect(r, "ttft", "max > 390ms");

@@ -1,11 +1,11 @@
-//! Virtual time compared with live engines and the server of `vcr serve`.
+//! Virtual time compared with live engines and with `vcr serve`.
 
 use serde_json::Value;
 use vcr_tests::Folder;
 
 use crate::{Outputs, SCENARIO};
 
-/// Results that do not depend on times are the same everywhere.
+/// Results that do not depend on times are the same on every target.
 #[test]
 fn live_engines_and_the_server_get_the_requests_of_virtual_time() {
     let folder = Folder::with(SCENARIO);
@@ -21,13 +21,13 @@ fn live_engines_and_the_server_get_the_requests_of_virtual_time() {
         let run = measured.run();
         assert_eq!(run["target"]["name"], target);
         assert!(run["metrics"]["trends"]["queue_ms"]["count"].as_u64() > Some(0), "engines tell of queues: {target}");
-        // By the engine's own clock each step takes 5 ms, however late its thread is: one that is late
-        // catches up, so that clients may see less in between.
+        // By the engine's own clock, each step takes 5 ms, however late its thread is. A late thread catches up, so
+        // clients may see shorter gaps.
         let number = |value: &Value| value.as_f64().expect("it is a number");
         let (steps, share) = (number(&run["engines"][0]["steps"]), number(&run["engines"][0]["utilisation"]));
         let busy_ms = share * number(&run["duration_ms"]);
         assert!((busy_ms - 5.0 * steps).abs() < 0.001, "{target}: {steps} steps in {busy_ms} ms");
-        // Each step gives a request at most one token.
+        // A step gives a request at most one token.
         let most = measured.requests.iter().map(|row| number(&row["output_tokens"])).fold(0.0, f64::max);
         assert!(steps > most && number(&run["duration_ms"]) >= busy_ms, "{target}: {run:#}");
         let trends = &run["metrics"]["trends"];
@@ -37,7 +37,7 @@ fn live_engines_and_the_server_get_the_requests_of_virtual_time() {
     }
 }
 
-/// The router of the cluster chooses among the live engines.
+/// The cluster's router chooses among the live engines.
 #[test]
 fn pools_of_several_engines_share_the_requests() {
     let folder = Folder::with(SCENARIO);
@@ -48,7 +48,7 @@ fn pools_of_several_engines_share_the_requests() {
         let engines = measured.run()["engines"].as_array().expect("it has engines");
         assert_eq!(engines.len(), 3);
         assert!(engines.iter().all(|engine| engine["steps"].as_u64() > Some(0)), "{target}: {engines:?}");
-        // Each request names the engine chosen by the router.
+        // Each request names the engine that the router chose.
         let with = |engine: &str| measured.requests.iter().filter(|row| row["engine"] == engine).count();
         let counts = ["engines 0", "engines 1", "engines 2"].map(with);
         assert_eq!(counts.iter().sum::<usize>(), measured.requests.len(), "{target}: {counts:?}");
@@ -76,7 +76,7 @@ fn a_burst_on_few_blocks_is_preempted_everywhere() {
     }
 }
 
-/// Requests that can never run are rejected as in virtual time.
+/// Requests that can never run are rejected, as in virtual time.
 #[test]
 fn requests_that_do_not_fit_are_rejected_before_they_are_sent() {
     let folder = Folder::with(
@@ -99,7 +99,7 @@ fn requests_that_do_not_fit_are_rejected_before_they_are_sent() {
     }
 }
 
-/// A cut-off run keeps its measurements.
+/// A run that a time limit ends keeps its measurements.
 #[test]
 fn a_limit_of_time_cuts_a_run_off() {
     let folder = Folder::with(
@@ -116,7 +116,7 @@ fn a_limit_of_time_cuts_a_run_off() {
     }
 }
 
-/// Engines are known over time wherever they are in this process.
+/// Series of engines are available wherever the engines are in this process.
 #[test]
 fn live_engines_are_series() {
     let scenario = r#"
@@ -137,7 +137,7 @@ fn live_engines_are_series() {
     }
 }
 
-/// Engines that are called directly compute the images of a workload, drawn or of a trace, as in virtual time.
+/// Engines that are called directly compute a workload's images, drawn or from a trace, as in virtual time.
 #[test]
 fn images_reach_live_engines() {
     let folder = Folder::with(
@@ -151,7 +151,7 @@ fn images_reach_live_engines() {
         let one = #{ count: 1, prompt_tokens: 32, output_tokens: 1 };
         expect(of.call(burst(one)), "steps", "count == 1");
         one.images = #{ count: 4, tokens: 40 };
-        // An image in each step, because the encoder has no time for more.
+        // One image per step, because the encoder has no time for more.
         expect(of.call(burst(one)), "steps", "count >= 4");
         expect(of.call(trace(#{ path: "t.jsonl" })), "steps", "count >= 3");
     "#,

@@ -4,7 +4,7 @@ use vcr_tests::Folder;
 
 use crate::Outputs;
 
-/// Faults act in real time: a crash loses requests, which are tried again.
+/// Faults act in real time: a crash loses requests, which are retried.
 #[test]
 fn crashed_engines_lose_requests_and_come_back() {
     let folder = Folder::with(
@@ -35,7 +35,7 @@ fn crashed_engines_lose_requests_and_come_back() {
     }
 }
 
-/// Clients of a server meet its faults: they try again after some, and count the others.
+/// Clients of a server meet its faults: they retry after some, and count the others.
 #[test]
 fn clients_of_a_server_meet_faults() {
     let scenario = |faults: &str, shed: u32, retries: u32| {
@@ -63,7 +63,7 @@ fn clients_of_a_server_meet_faults() {
     Folder::with(&scenario("\"sulk\"", 0, 0)).run(&[]).failed(2, &["invalid client fault `sulk`"]);
 }
 
-/// A well-formed answer of fewer tokens than `ignore_eos` promises is a failure of the server.
+/// A well-formed answer with fewer tokens than `ignore_eos` promises is a failure of the server.
 #[test]
 fn short_answers_fail() {
     let folder = Folder::with(
@@ -87,7 +87,7 @@ fn short_answers_fail() {
     assert_eq!(failed[0]["reason"], "the answer ended before its requested number of tokens", "{}", failed[0]);
 }
 
-/// A slowed engine takes longer, and is as fast as before afterwards.
+/// A slowed engine takes longer, and recovers its speed afterwards.
 #[test]
 fn slowed_engines_take_longer() {
     let folder = Folder::with(
@@ -108,7 +108,7 @@ fn slowed_engines_take_longer() {
     }
 }
 
-/// Requests whose decode engine crashes begin again, with their prompts.
+/// Requests whose decode engine crashes start again with their prompts.
 #[test]
 fn crashed_decode_engines_lose_requests_and_come_back() {
     let folder = Folder::with(

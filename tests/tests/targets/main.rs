@@ -1,5 +1,4 @@
-//! The same scenarios in virtual time, on live engines, behind servers and behind vLLM's own
-//! frontend.
+//! The same scenarios in virtual time, on live engines, behind servers, and behind vLLM's own frontend.
 
 mod bad_input;
 mod clients;
@@ -15,7 +14,7 @@ mod steps;
 use serde_json::Value;
 use vcr_tests::Folder;
 
-/// Engines that take as long for every step, and a workload of sessions with shared prefixes.
+/// Engines whose steps all take the same time, and a workload of sessions with shared prefixes.
 const SCENARIO: &str = r#"//! Claim: targets run the same requests.
 let engines = param("engines", 1);
 let target = cluster(#{ engines: pool(#{
@@ -38,14 +37,14 @@ if has(result, "prefix_hit_ratio") { expect(result, "prefix_hit_ratio", "value >
 if has(result, "preemptions") { expect(result, "preemptions", "count == 0"); }
 "#;
 
-/// The report and the requests of a run.
+/// Report and requests of a run.
 struct Outputs {
     report: Value,
     requests: Vec<Value>,
 }
 
 impl Outputs {
-    /// Runs `test.rhai` of a folder on a target.
+    /// Runs a folder's `test.rhai` on a target.
     #[track_caller]
     fn of(folder: &Folder, target: &str, args: &[&str]) -> Self {
         let given = ["--target", target, "--out", "out", "--force", "--files", "report,requests"];
@@ -53,7 +52,7 @@ impl Outputs {
         Self::read(folder)
     }
 
-    /// Reads the files of a run in `out`.
+    /// Reads a run's files from `out`.
     #[track_caller]
     fn read(folder: &Folder) -> Self {
         let read = |name: &str| std::fs::read_to_string(folder.path().join("out").join(name)).expect("it was written");
@@ -70,7 +69,7 @@ impl Outputs {
         &self.run()["metrics"]["counters"][name]
     }
 
-    /// Properties of each request, in an order that times do not change.
+    /// Properties of each request, in an order that does not depend on times.
     fn asked(&self) -> Vec<[String; 7]> {
         let keys = ["workload", "session", "turn", "prompt_tokens", "max_tokens", "output_tokens", "status"];
         let mut asked: Vec<_> = self.requests.iter().map(|row| keys.map(|key| row[key].to_string())).collect();

@@ -1,11 +1,11 @@
-//! Captures that runs write: `record` of `run`, wherever it runs.
+//! Captures that runs write on every target, with the `record` key of `run`.
 
 use std::fs;
 
 use serde_json::Value;
 use vcr_tests::{Folder, Serve};
 
-/// Named requests; two of them share a prompt.
+/// Requests with IDs. Two of them share the beginning of a prompt.
 const TRACE: &str = r#"{"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [1, 2], "request_id": "first"}
 {"timestamp": 90, "input_length": 600, "output_length": 9, "hash_ids": [1, 3], "request_id": "second"}
 {"timestamp": 180, "input_length": 700, "output_length": 7, "hash_ids": [4, 5], "request_id": "third"}
@@ -27,14 +27,14 @@ fn folder() -> Folder {
     folder
 }
 
-/// The lines of the capture that a run of `folder` has written.
+/// Lines of the capture that a run in `folder` has written.
 #[track_caller]
 fn lines(folder: &Folder) -> Vec<Value> {
     let text = fs::read_to_string(folder.path().join("day.jsonl")).expect("it was written");
     text.lines().map(|line| serde_json::from_str(line).expect("a line is JSON")).collect()
 }
 
-/// Properties of a capture's requests that times do not change, in their order.
+/// Properties of a capture's requests that do not depend on times, in order.
 fn requests(lines: &[Value]) -> Vec<[Value; 4]> {
     let keys = ["prompt_tokens", "output_tokens", "finish_reason", "preemptions"];
     let requests = lines.iter().filter(|line| line["prompt_tokens"].is_number());
@@ -72,7 +72,7 @@ fn every_target_records_the_same_requests() {
         assert_eq!(same.len(), expected.len(), "{target}");
         for line in recorded.iter().filter(|line| line["prompt_tokens"].is_number()) {
             let first_token_ns = line["ttft_ns"].as_u64().expect("it had a first token");
-            // One step, and a wide allowance for a machine with much else to do.
+            // One step, with a wide margin for a busy machine.
             assert!((4_000_000..2_000_000_000).contains(&first_token_ns), "{target}: {line}");
         }
     }
@@ -96,7 +96,7 @@ expect(compare(result, capture("day.jsonl")), "itl mean error < 1%");
     let _ = folder.vcr(&["run", "again.rhai"]).ended(0);
 }
 
-/// Acceptance of drafts goes from a run into its capture, and from there into an engine.
+/// A run's acceptance of drafts is in its capture, and an engine can use it from there.
 #[test]
 fn acceptance_of_drafts_is_read_from_a_capture() {
     let scenario = |rates: &str, more: &str| {
@@ -130,7 +130,7 @@ expect(compare(result, capture("drafts.jsonl")), "e2e mean error < 3%");
     assert!(summary.contains("drafts accepted, of those behind an accepted one: 0."), "{summary}");
 }
 
-/// Recorded answers come at their times in real time, too, behind a server as without one.
+/// Recorded answers come at their times in real time, too, with and without a server.
 #[test]
 fn recorded_answers_are_played_in_real_time() {
     let folder = folder();
@@ -142,7 +142,7 @@ let target = cluster(#{ engines: pool(#{ latency: fixed(#{ step: "1ms" }) }) });
 let result = run(#{ cluster: target, workloads: [playback(capture("day.jsonl"))] });
 expect(result, "completed", "count == 3");
 expect(result, "output_tokens", "count == 21");
-// As recorded, not as the engine would: gaps of 5 ms.
+// The gaps are the recorded 5 ms, not the engine's.
 expect(result, "itl", "mean > 4ms");
 expect(result, "itl", "mean < 50ms");
 "#,
@@ -164,7 +164,7 @@ fn a_file_is_replaced_when_asked_only() {
     let _ = folder.run(&["--force"]).ended(0);
     assert_eq!(requests(&lines(&folder)).len(), 3);
 
-    // An input is not replaced at all.
+    // A run never overwrites its input.
     let folder = Folder::with(&SCENARIO.replace("day.jsonl", "trace.jsonl"));
     folder.write("trace.jsonl", TRACE);
     folder.run(&["--force"]).failed(2, &["trace.jsonl"]);
@@ -174,7 +174,7 @@ fn a_file_is_replaced_when_asked_only() {
     folder.run(&[]).failed(2, &["invalid `record`: expected the path of a file"]);
 }
 
-/// Times of single outputs, whatever their origin, and the shared prefixes of prompts sent as
+/// Captures contain the times of single outputs on every target, and prompt hashes where prompts are sent as
 /// tokens.
 #[test]
 fn single_gaps_are_recorded_and_hashes_of_prompts_that_are_sent() {
@@ -205,7 +205,7 @@ fn single_gaps_are_recorded_and_hashes_of_prompts_that_are_sent() {
         } else {
             assert!(first.is_empty() && second.is_empty() && third.is_empty());
         }
-        // It is a workload like any other.
+        // The capture is a workload like any other.
         let summary = folder.vcr(&["inspect", "summarize", "day.jsonl"]);
         let _ = summary.ended(0);
     }

@@ -1,4 +1,4 @@
-//! Servers that the run did not make: `vcr serve`, and vLLM's own frontend.
+//! Servers that the run did not start: `vcr serve`, and vLLM's own frontend.
 
 use serde_json::json;
 use vcr_tests::{Folder, Frontend, FrontendOptions, Play, Serve, frontend_model, self_signed, vllm_rs};
@@ -6,7 +6,7 @@ use vcr_tests::{Folder, Frontend, FrontendOptions, Play, Serve, frontend_model, 
 use crate::steps::Logged;
 use crate::{Outputs, SCENARIO};
 
-/// Command that serves the scenario's engines from outside.
+/// Options that give a server the scenario's engines.
 const ENGINE: [&str; 6] =
     ["--num-gpu-blocks", "2001", "--max-model-len", "8192", "--latency", "fixed(#{ step: \"5ms\" })"];
 
@@ -37,7 +37,7 @@ fn a_server_of_its_own_gets_the_requests_of_virtual_time() {
     assert_eq!(run["target"]["notes"], json!(null), "nothing was unusual: {}", run["target"]);
 }
 
-/// Where token ids are not taken, prompts are texts of the same length, which share as much.
+/// If a server does not accept token IDs, prompts are texts of the same length with the same shared parts.
 #[test]
 fn texts_have_exactly_as_many_tokens() {
     let folder = Folder::with(SCENARIO);
@@ -77,8 +77,7 @@ fn an_assertion_on_what_a_target_cannot_know_is_an_error() {
     let _ = folder.run(&[]).ended(0);
 }
 
-/// Series of engines outside the run's view are an error with the reason; series of requests are
-/// known.
+/// A series of engines that the run cannot see is an error with the reason. Series of requests are available.
 #[test]
 fn engines_of_others_have_no_series() {
     let server = Serve::start(&ENGINE);
@@ -89,7 +88,7 @@ fn engines_of_others_have_no_series() {
     folder.run(&["--target", &target]).failed(2, &["are not known over time", "external server"]);
 }
 
-/// A certificate counts when its authority is trusted.
+/// A certificate is accepted if its authority is trusted.
 #[test]
 fn certificates_are_checked() {
     let folder = Folder::with(SCENARIO);
@@ -115,7 +114,7 @@ fn keys_and_headers_are_sent() {
     folder.run(&["--target", &target]).failed(2, &["`VCR_TEST_NO_SUCH_KEY`, which is not set"]);
 }
 
-/// vLLM's own frontend, started by somebody else over `vcr play`.
+/// vLLM's own frontend in front of `vcr play`, both started outside the run.
 #[test]
 fn the_frontend_of_vllm_over_vcr_play_gets_them() {
     let folder = Folder::with(SCENARIO);
@@ -130,7 +129,8 @@ fn the_frontend_of_vllm_over_vcr_play_gets_them() {
     }
 }
 
-/// The same started and stopped by the run, for each release.
+/// Like [`the_frontend_of_vllm_over_vcr_play_gets_them`], but the run starts and stops the frontend, for each
+/// release.
 #[test]
 fn a_run_starts_and_stops_the_frontend_of_vllm() {
     let folder = Folder::with(SCENARIO);
@@ -147,8 +147,8 @@ fn a_run_starts_and_stops_the_frontend_of_vllm() {
     }
 }
 
-/// A frontend for each pool, as vLLM's proxies have them: prompts go to one, outputs come from the
-/// other, and KV moves between their engines.
+/// Each pool has a frontend, as with vLLM's proxies: prompts go to one, outputs come from the other, and KV moves
+/// between the engines.
 #[test]
 fn a_run_starts_a_frontend_for_each_pool() {
     let folder = Folder::with(
@@ -177,7 +177,7 @@ fn a_run_starts_a_frontend_for_each_pool() {
     assert!(logged.outputs.requests.iter().all(|row| row["decode_engine"] == "decode 0"));
 }
 
-/// Conversations at four engines: turns find their past where they are sent back to its engine.
+/// Conversations on four engines: a turn finds its past if it is sent to the engine of the previous turn.
 const CONVERSATIONS: &str = r#"
 let c = cluster(#{ engines: pool(#{
     engines: 4, engine: engine(#{ num_gpu_blocks: 2_001 }), latency: fixed(#{ step: "2ms" }), router: ROUTER,
@@ -187,8 +187,8 @@ run(#{ cluster: c, workloads: [
 ] });
 "#;
 
-/// A server identifies sessions by a header with their name, or by the cookie from the answer to
-/// the previous turn.
+/// A server identifies sessions by a header with the session's ID, or by the cookie in the answer to the previous
+/// turn.
 #[test]
 fn servers_know_sessions_by_header_and_cookie() {
     let folder = Folder::with(&CONVERSATIONS.replace("ROUTER", "\"round-robin\""));
@@ -210,7 +210,7 @@ fn servers_know_sessions_by_header_and_cookie() {
         .failed(2, &["invalid `session_token`: expected the name of a header"]);
 }
 
-/// The engines of a run's own server, and engines that it calls directly.
+/// Sessions on the engines of a run's own server, and on engines that the run calls directly.
 #[test]
 fn sessions_stay_with_their_engine_in_real_time() {
     let folder = Folder::with(&CONVERSATIONS.replace("ROUTER", "sticky(#{ router: \"round-robin\" })"));

@@ -1,15 +1,15 @@
-//! The scenarios that ship, with small parameters, on all targets that can run them.
+//! The shipped scenarios, with small parameters, on all targets that can run them.
 
 use vcr_tests::{Folder, root, skip};
 
 /// A scenario in real time.
 struct InRealTime {
     name: &'static str,
-    /// Parameters with which it takes seconds.
+    /// Parameters with which the scenario takes seconds.
     parameters: &'static [&'static str],
 }
 
-/// Scenarios that take seconds in real time, without those in [`TIED`].
+/// Scenarios that take seconds in real time: all except those in [`TIED`].
 const IN_REAL_TIME: &[InRealTime] = &[
     InRealTime { name: "same_everywhere", parameters: &[] },
     InRealTime { name: "trace_replay", parameters: &["-e", "speedup=40"] },
@@ -17,8 +17,8 @@ const IN_REAL_TIME: &[InRealTime] = &[
     InRealTime { name: "pd_burst", parameters: &["-e", "copies=1", "-e", "burst=2"] },
 ];
 
-/// Scenarios whose claims are about minutes of traffic, so that they take minutes in real time:
-/// the docs have the reason of each.
+/// Scenarios whose claims are about minutes of traffic, so that they take minutes in real time. The documentation
+/// gives the reason for each.
 const TIED: &[&str] = &[
     "abandoned_prefills",
     "canary",
@@ -37,7 +37,7 @@ fn scenario(name: &str) -> String {
     root().join("scenarios").join(format!("{name}.rhai")).display().to_string()
 }
 
-/// The assertions of a scenario pass on every target.
+/// Fails unless a scenario's assertions pass on every target.
 #[track_caller]
 fn passes_everywhere(name: &str) {
     let found = IN_REAL_TIME.iter().find(|scenario| scenario.name == name);
@@ -87,7 +87,7 @@ fn pd_burst_passes_everywhere() {
     passes_everywhere("pd_burst");
 }
 
-/// Every scenario is one or the other, and the docs list those tied to virtual time.
+/// Every scenario is in exactly one of the lists, and the documentation lists those in [`TIED`].
 #[test]
 fn scenarios_tied_to_virtual_time_are_in_the_docs() {
     let mut known: Vec<&str> = IN_REAL_TIME.iter().map(|scenario| scenario.name).chain(TIED.iter().copied()).collect();

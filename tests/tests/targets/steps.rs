@@ -1,4 +1,4 @@
-//! Step logs of every target whose engines are of this process.
+//! Step logs of every target whose engines run in this process.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,10 +7,10 @@ use vcr_tests::Folder;
 
 use crate::{Outputs, SCENARIO};
 
-/// Targets whose engines show their steps.
+/// Targets with step logs.
 const TARGETS: [&str; 3] = ["virtual", "live", "serve"];
 
-/// Files of a run that writes all of them.
+/// Results of a run that writes all files.
 pub(crate) struct Logged {
     pub(crate) outputs: Outputs,
     pub(crate) files: BTreeSet<String>,
@@ -26,13 +26,13 @@ impl Logged {
         let names = entries.map(|entry| entry.expect("it can be listed").file_name().display().to_string());
         let text = std::fs::read_to_string(out.join("steps.jsonl")).expect("steps were written");
         let lines = text.lines().map(|line| serde_json::from_str(line).expect("a line is JSON")).collect();
-        // The reader takes every line, and the lines of an engine follow each other.
+        // The reader accepts every line, and an engine's lines are consecutive.
         let shown = folder.vcr(&["inspect", "steps", "out", "--limit", "5"]).ended(0);
         assert!(shown.stdout.contains("tokens"), "{target}: {}", shown.stdout);
         Self { outputs: Outputs::read(folder), files: names.collect(), lines }
     }
 
-    /// The tokens that engines of a pool gave each request, by its number.
+    /// Number of tokens that engines of a pool gave each request, by request number.
     pub(crate) fn emitted(&self, pool: &str) -> BTreeMap<u64, u64> {
         let mut emitted = BTreeMap::new();
         for row in self.of_pool(pool).flat_map(|line| rows(&line["out"])) {
@@ -46,13 +46,13 @@ impl Logged {
         self.lines.iter().filter(move |line| line["pool"] == pool)
     }
 
-    /// The output tokens of each request, by its number.
+    /// Number of output tokens of each request, by request number.
     pub(crate) fn received(&self) -> BTreeMap<u64, u64> {
         let number = |row: &Value, key: &str| row[key].as_u64().unwrap_or(0);
         self.outputs.requests.iter().map(|row| (number(row, "id"), number(row, "output_tokens"))).collect()
     }
 
-    /// The lines without their times, by engine.
+    /// Lines without their times, by engine.
     fn decisions(&self) -> BTreeMap<String, Vec<Value>> {
         let mut decisions: BTreeMap<String, Vec<Value>> = BTreeMap::new();
         for line in &self.lines {
@@ -70,7 +70,7 @@ fn rows(list: &Value) -> impl Iterator<Item = &Value> {
     list.as_array().into_iter().flatten()
 }
 
-/// A run produces the same files wherever it happens, and its steps account for every token.
+/// A run produces the same files on every target, and its steps account for every token.
 #[test]
 fn steps_are_logged_on_every_target() {
     let folder = Folder::with(SCENARIO);
@@ -93,7 +93,7 @@ fn steps_are_logged_on_every_target() {
             let own: Vec<&Value> = logged.lines.iter().filter(|line| line["engine"] == engine).collect();
             assert_eq!(own[0]["settings"], simulated.lines[0]["settings"], "{target}");
             assert!(own[1..].iter().all(|line| line["settings"].is_null()), "{target}: settings come once");
-            // A step begins when the one before it has ended, or later.
+            // A step begins when the previous one has ended, or later.
             let ends = own.iter().filter_map(|line| Some((line["start_ms"].as_f64()?, line["duration_ms"].as_f64()?)));
             let ends: Vec<(f64, f64)> = ends.collect();
             let in_order = ends.windows(2).all(|pair| pair[1].0 > pair[0].0 + pair[0].1 - 0.001);
@@ -106,8 +106,8 @@ fn tokens(value: &Value) -> u64 {
     value.as_u64().expect("a number of tokens")
 }
 
-/// If nothing depends on the order of arrival, each line equals virtual time's: the schedule with
-/// its blocks, prefix hits, outputs and KV events.
+/// If nothing depends on the order of arrival, each line equals that of virtual time: the schedule with its blocks,
+/// prefix hits, outputs and KV events.
 #[test]
 fn requests_one_after_the_other_are_scheduled_as_in_virtual_time() {
     let pools = [
@@ -143,7 +143,7 @@ fn requests_one_after_the_other_are_scheduled_as_in_virtual_time() {
     }
 }
 
-/// A burst of equal requests that run one at a time takes the same steps, whichever is first.
+/// A burst of equal requests that run one at a time takes the same steps, whichever request is first.
 #[test]
 fn a_burst_is_scheduled_as_in_virtual_time() {
     let folder = Folder::with(
@@ -155,7 +155,7 @@ fn a_burst_is_scheduled_as_in_virtual_time() {
         expect(r, "completed", "count == 8");
     "#,
     );
-    // Requests by their order, since a server may see them in any.
+    // Requests are numbered by their first step, since a server may receive them in any order.
     let scheduled = |logged: &Logged| {
         let mut order = Vec::new();
         let mut steps = Vec::new();
@@ -207,7 +207,7 @@ fn both_pools_log_their_steps() {
     }
 }
 
-/// A crashed engine begins another log, and its steps in flight have no result.
+/// A crashed engine begins a new log, and the steps that it had in flight have no result.
 #[test]
 fn logs_begin_anew_after_a_crash() {
     let folder = Folder::with(
@@ -232,7 +232,7 @@ fn logs_begin_anew_after_a_crash() {
     }
 }
 
-/// Clusters by a clock log their steps behind a server, too.
+/// Clusters in real time log their steps behind a server, too.
 #[test]
 fn clusters_behind_a_server_log_their_steps() {
     let folder = Folder::with(
