@@ -1,9 +1,8 @@
-//! Reading a capture: each line checked, and the heads of requests for replay.
+//! Reads a capture: once with each line checked, and once only the heads of requests, for a replay.
 //!
-//! Workload: a plain capture of 260 MB: 48,000 requests with arrival lines, each
-//! of 1,600 prompt tokens (100 block hashes), 201 output tokens with their ids,
-//! 200 gaps of about 20 ms and sampling parameters. Reported per second of wall
-//! time on one core: bytes of the file. `record_at` is one record at a time.
+//! Workload: a plain capture of 260 MB with 48,000 requests and their arrival lines. A request has 1,600 prompt
+//! tokens (100 block hashes), 201 output tokens with their IDs, 200 gaps of about 20 ms, and sampling parameters.
+//! Reported: bytes of the file per second on one core. `record_at` reads one record at a time.
 
 use std::hint::black_box;
 use std::path::Path;
@@ -20,7 +19,7 @@ const GAPS: u64 = 200;
 const BLOCKS: u64 = 100;
 const BLOCK_TOKENS: u32 = 16;
 
-/// Numbers that look like measured ones; the same in every run.
+/// Numbers that look like measured ones. They are the same in every run.
 fn mixed(seed: u64) -> u64 {
     let mut bits = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     bits = (bits ^ (bits >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,17 +1,16 @@
-//! Cost of a step of the engine core.
+//! Measures a step of the engine core.
 //!
-//! * `decode_step`: one step of 256 running requests that all decode, with
-//!   1,000, 40,000 and 1,000,000 KV blocks and nothing waiting, and with 40,000
-//!   blocks and 30,000 requests waiting for a running slot. A step takes 16 blocks on average in all of
-//!   them, and none finds the memory of its blocks in the CPU's caches.
-//! * `decode_step_with_groups`: the same of one to three KV-cache groups, with 100,000 blocks.
-//! * `decode_step_with_images`: the same with 40,000 blocks, of requests whose prompts had an image: the encoder and its
-//!   cache are idle.
-//! * `skip`: the same 256 requests, 64 steps at a time.
-//! * `skip_with_groups`: the same with a window.
+//! * `decode_step`: one step of 256 running requests that all decode, with 1,000, 40,000 and 1,000,000 KV blocks
+//!   and no waiting requests, and with 40,000 blocks and 30,000 requests that wait for a running slot. A step takes
+//!   16 blocks on average, and its blocks are not in the CPU's caches.
+//! * `decode_step_with_groups`: the step with one to three KV-cache groups and 100,000 blocks.
+//! * `decode_step_with_images`: the step with 40,000 blocks and requests whose prompts have an image. The encoder
+//!   and its cache are idle.
+//! * `skip`: 64 steps of the 256 requests at once.
+//! * `skip_with_groups`: `skip` with a sliding-window group.
 //!
-//! Prefix caching is on, blocks hold 16 tokens, prompts 512 (4 where there are
-//! only 1,000 blocks). Reported per second: output tokens.
+//! Prefix caching is on. Blocks hold 16 tokens, and prompts have 512 tokens (4 tokens with 1,000 blocks). Reported:
+//! output tokens per second.
 
 use std::hint::black_box;
 
@@ -20,18 +19,17 @@ use vcr_core::latency::DecodeSteps;
 use vcr_core::{Engine, EngineConfig, EngineConfigInput, KvCacheGroup, Prompt, RequestSpec, TokenSource};
 
 const RUNNING: u64 = 256;
-/// Number of steps measured together: large, so that the set-up's effect on the CPU's caches does
-/// not show.
+/// Number of steps per measurement. It is large enough that the set-up's effect on the CPU's caches does not show.
 const STEPS: usize = 480;
-/// The same where the pool is too small for long outputs: two blocks of every request, as many a step as elsewhere.
+/// Number of steps per measurement with a pool that is too small for long outputs: two blocks per request.
 const FEW_STEPS: usize = 32;
-/// Steps before that, for one block of every request.
+/// Number of steps before a measurement, in which every request gets one block.
 const WARM_UP_STEPS: usize = 18;
-/// The same where outputs are short: the first block is not full yet.
+/// Number of steps before a measurement with short outputs, in which the first block does not become full.
 const FEW_WARM_UP_STEPS: usize = 10;
 /// More than fits into the CPU's caches.
 const CACHES_BYTES: usize = 64 << 20;
-/// Fast-forwards that are measured together.
+/// Number of fast-forwards per measurement.
 const FAST_FORWARDS: usize = 8;
 
 struct Counting;
@@ -45,18 +43,18 @@ impl TokenSource for Counting {
 fn request(tag: u64, prompt_tokens: u32) -> RequestSpec {
     let mut prompt = Prompt::new(16, 0);
     prompt.push_run(tag, 0, prompt_tokens);
-    // Outputs that do not end while they are measured, and fit.
+    // Outputs fit, and do not end during the measurement.
     let max_tokens = if prompt_tokens < 16 { 44 } else { 1_000 };
     RequestSpec::new(tag, prompt, max_tokens)
 }
 
-/// Groups of layers whose blocks are counted apart: the first `count` of them.
+/// The first `count` groups of layers whose blocks are counted separately.
 fn groups(count: usize) -> Vec<KvCacheGroup> {
     let kinds = ["full", "sliding_window:512", "sliding_window:1024"];
     kinds[..count].iter().map(|kind| kind.parse().expect("a group of layers")).collect()
 }
 
-/// The same request with an image of 64 placeholders.
+/// A request whose prompt has an image of 64 placeholders.
 fn request_with_image(tag: u64) -> RequestSpec {
     let mut prompt = Prompt::new(16, 0);
     prompt.push_run(tag, 0, 200);
@@ -75,7 +73,7 @@ fn decoding_engine(num_gpu_blocks: u32, kv_cache_groups: Vec<KvCacheGroup>, wait
     warmed_up(engine, requests, waiting, warm_up_steps)
 }
 
-/// The engine once it decodes these requests, with others that wait.
+/// An engine that decodes these requests while others wait.
 fn warmed_up(
     mut engine: Engine,
     requests: impl Iterator<Item = RequestSpec>,
@@ -92,8 +90,8 @@ fn warmed_up(
     for tag in 0..waiting {
         engine.submit(request(RUNNING + tag, 512)).expect("it fits");
     }
-    // A long queue evicts everything else from the caches, and the previous round leaves this one's
-    // data there.
+    // Building a long queue evicts all other data from the caches, while the end of a previous round leaves its own
+    // data there. Make both cases equal.
     black_box(vec![1u8; CACHES_BYTES]);
     for _ in 0..warm_up_steps {
         engine.schedule();
@@ -102,7 +100,7 @@ fn warmed_up(
     engine
 }
 
-/// Takes steps one by one.
+/// Runs steps one by one.
 fn step(mut engine: Engine, num_steps: usize) -> Engine {
     for _ in 0..num_steps {
         engine.schedule();
@@ -145,7 +143,7 @@ fn decode_step(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Runs decode steps, as many together as possible.
+/// Runs decode steps, as many at once as possible.
 fn fast_forwards(mut engine: Engine) -> Engine {
     let mut steps = DecodeSteps::default();
     let mut left = FAST_FORWARDS * Engine::MAX_PREDICTED_STEPS;

@@ -1,5 +1,5 @@
-//! The price of one step by a fitted model. Workload: steps of 64 decodes, alone and with a prompt
-//! of 1,000 tokens, without noise and with it. Whole replays, natively and as a guest: `mooncake`.
+//! Measures the calculation of one step's time by a fitted model. Workload: steps of 64 decodes, alone and with a
+//! prompt of 1,000 tokens, with and without noise. `mooncake` measures whole replays, natively and as a guest.
 
 use std::hint::black_box;
 

@@ -1,5 +1,5 @@
-//! Decisions: both sides read on a thread each, joined, judged on two threads, and explained.
-//! An observation has eight token ids and as many events; the candidate is slower by noise alone.
+//! Measures a decision: both sides are read on one thread each, joined, judged on two threads, and explained. An
+//! observation has eight token IDs and eight events. The candidate is slower only by noise.
 
 use std::fs::File;
 use std::io::{BufWriter, Write as _};
@@ -9,7 +9,7 @@ use std::path::Path;
 use criterion::{Criterion, criterion_group, criterion_main};
 use vcr_gate::{Decision, GateOptions, Input, JoinBy, MirrorOptions, Policy, Source};
 
-/// Writes observations of one side.
+/// Writes the observations of one side.
 fn write_side(path: &Path, requests: u64, seed: u64) {
     let mut file = BufWriter::new(File::create(path).expect("it is writable"));
     let mut state = seed;

@@ -1,10 +1,9 @@
-//! The Mooncake synthetic trace on four engines, parsing included.
+//! Replays the Mooncake synthetic trace on four engines, parsing included.
 //!
-//! Workload: 3,993 requests over 1,022 s of virtual time, 61.2 M prompt tokens,
-//! 595 k output tokens; 4 engines of 16,384 blocks of 64 tokens, round robin.
-//! Reported per second of wall time: simulated requests and output tokens. The
-//! roofline and a fitted model with noise run natively and as guests; loading the guest is not in the loop.
-//! The peer's figure on the same trace: `benches/peers/dynamo.sh`.
+//! Workload: 3,993 requests over 1,022 s of virtual time, with 61.2 M prompt tokens and 595 k output tokens, on 4
+//! engines with 16,384 blocks of 64 tokens each, round robin. Reported: simulated requests and output tokens per
+//! second of wall time. The roofline model and a fitted model with noise run natively and as guests, without the
+//! time to load the guest. `benches/peers/dynamo.sh` measures Dynamo on the same trace.
 
 use std::sync::Arc;
 

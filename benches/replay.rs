@@ -1,12 +1,12 @@
-//! Replaying a large capture: opening and indexing it, and finding records.
+//! Replays a large capture: opens and indexes it, and finds records.
 //!
-//! Workload: a plain capture of about 1 GB: 1,000,000 requests of 100,000 sessions, ten turns each;
-//! turn `t` has 4 (t + 1) blocks of 16 tokens, including the previous turn's, and a tail (22
-//! million block hashes in all); 24 output tokens with ids and gaps. Every record is requested
-//! once, in an order that mixes sessions. Reported: MB of the file per second of one core until it
-//! can be queried, the index's memory by its own account and the process's, and the time of one
-//! request, with the hashing of its prompt apart. Then the same for a capture of HTTP: 100,000
-//! chats of 2 KB, each requested once; a lookup reads its answer from the file.
+//! Workload: a plain capture of about 1 GB with 1,000,000 requests of 100,000 sessions, ten turns each. Turn `t`
+//! has 4 (t + 1) blocks of 16 tokens, including the previous turn's, and an incomplete block (22 million block
+//! hashes in all), and 24 output tokens with IDs and gaps. Every record is requested once, in an order that mixes
+//! sessions. Reported: MB of the file that one core indexes per second; the index's memory by its own count, and
+//! the process's memory; and the time of one request, with the hashing of its prompt listed separately. Then the
+//! same is measured for an HTTP capture of 100,000 chats of 2 KB, each requested once. There, a lookup reads the
+//! answer from the file.
 
 use std::path::Path;
 use std::time::Instant;
@@ -24,7 +24,7 @@ const BLOCKS_PER_TURN: u64 = 4;
 const BLOCK_TOKENS: u32 = 16;
 const OUTPUT_TOKENS: u32 = 24;
 
-/// Numbers that look like hashes; the same in every run.
+/// Numbers that look like hashes. They are the same in every run.
 fn mixed(seed: u64) -> u64 {
     let mut bits = seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     bits = (bits ^ (bits >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -80,7 +80,7 @@ fn write_workload(path: &Path) -> std::io::Result<u64> {
     Ok(bytes)
 }
 
-/// The process's memory in bytes, as the system counts it.
+/// Resident memory of the process in bytes, as the system counts it.
 fn memory_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or_default();
@@ -88,7 +88,7 @@ fn memory_bytes() -> u64 {
 }
 
 fn main() {
-    // Cargo's own arguments do not matter here.
+    // Arguments from Cargo are ignored.
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("bench.jsonl");
     let bytes = write_workload(&path).expect("the capture is written");
@@ -125,7 +125,7 @@ fn main() {
     let (mut exact, mut chains_ns) = (0u64, 0);
     let start = Instant::now();
     for index in 0..requests {
-        // A step that has no divisor in common with the number of requests.
+        // The factor has no common divisor with the number of requests, so that every request occurs once.
         let index = index * 7_368_787 % requests;
         let (turn, session) = (index % TURNS, index / TURNS);
         let begin = Instant::now();
@@ -149,7 +149,7 @@ fn main() {
     match_http(&folder.path().join("http.jsonl")).expect("the capture is written");
 }
 
-/// A chat whose last message alone is its own.
+/// A chat whose last message is unique.
 fn chat(index: u64) -> String {
     let text = "word ".repeat(380);
     format!(

@@ -1,7 +1,7 @@
-//! report.html of 12,000 requests in two workloads on four engines. `page` writes it from existing
-//! charts, `requests` makes the charts from lines of requests.jsonl and writes it, `run` is a whole
-//! scenario with the page, and `run_alone` the same without any file: their difference is the cost
-//! of `--out` with `--files html`.
+//! Measures report.html for 12,000 requests in two workloads on four engines. `page` writes it from existing
+//! charts. `requests` makes the charts from the lines of requests.jsonl, then writes the page. `run` runs a whole
+//! scenario with the page, and `run_alone` runs it without any file: their difference is the cost of `--out` with
+//! `--files html`.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -30,7 +30,7 @@ fn write(folder: &Folder) -> usize {
     page.len()
 }
 
-/// A folder of one run without `charts.json`.
+/// Writes a folder with one run and without `charts.json`.
 fn with_requests(folder: &Path, requests: usize) {
     fs::create_dir_all(folder).expect("it is writable");
     let report = r#"{"vcr_version":"1","scenario":"s","passed":true,"runs":[{"name":"a","duration_ms":120000}]}"#;

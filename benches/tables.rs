@@ -1,7 +1,7 @@
-//! Prices of steps by operator tables. Workload: a 70B model on four H100, and a mixture of experts
-//! with a latent cache on eight H200, each with a step of 64 decodes and with a step that also has
-//! a prompt; and reading the tables. Needs an installed aiconfigurator-core, named by `VCR_TABLES`;
-//! without it nothing is measured.
+//! Measures step times from operator tables. Workload: a 70B model on four H100s, and a mixture of experts with a
+//! latent cache on eight H200s, each with a step of 64 decodes and with a step that also has a prompt. Also
+//! measures reading the tables. Needs an installed aiconfigurator-core, whose path is in `VCR_TABLES`; without it,
+//! nothing is measured.
 
 use std::hint::black_box;
 

@@ -1,12 +1,11 @@
-//! vLLM's protocol: an engine's cost of writing each token, and of reading each request.
+//! Measures vLLM's protocol: an engine's cost to write each token, and to read each request.
 //!
-//! Workload: one step in which each of 64 or 512 requests gets one token, written as one message
-//! with the scheduler's statistics into reused buffers, and read as a frontend reads it; and an ADD
-//! with a prompt of 512 tokens as vllm-rs sends it. Throughput is in tokens.
+//! Workload: one step in which each of 64 or 512 requests gets one token, written as one message with the
+//! scheduler's statistics into reused buffers, and read as a frontend reads it; and an ADD message with a prompt of
+//! 512 tokens, as vllm-rs sends it. Throughput is in tokens.
 //!
-//! "rmp-serde" next to each is the lower bound for serde's derive: a structure that borrows its
-//! texts and knows only the elements that this message fills. Both messages have hand-written code
-//! only where they need it.
+//! The "rmp-serde" results are a lower bound for serde's derive: they use a structure that borrows its texts and
+//! has only the fields that the message fills.
 
 use std::hint::black_box;
 
@@ -20,7 +19,7 @@ use vcr_wire::{
 
 const TIMESTAMP: f64 = 1.5;
 
-/// The outputs of a step.
+/// Outputs of a step.
 #[derive(Deserialize)]
 #[allow(dead_code, reason = "some of it is only read from bytes")]
 struct Outputs<'a>(u32, #[serde(borrow)] Vec<Output<'a>>, Option<SchedulerStats>, f64);
@@ -55,7 +54,7 @@ struct Add<'a> {
     kv_hints: IgnoredAny,
 }
 
-/// Its sampling parameters.
+/// Sampling parameters of a request.
 #[derive(Default, Deserialize)]
 #[allow(dead_code, reason = "they are only read from bytes")]
 #[serde(default)]
@@ -113,7 +112,7 @@ fn encode_step(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Statistics are maps.
+/// Serializes a message. Statistics are maps.
 fn serialize(message: &impl Serialize, frame: &mut Vec<u8>) {
     message.serialize(&mut rmp_serde::Serializer::new(frame).with_struct_map()).expect("a vector takes all");
 }

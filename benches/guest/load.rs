@@ -1,9 +1,8 @@
-//! Getting a guest ready: loading, instantiating, and many at once.
+//! Prepares guests: loads one, instantiates it, and instantiates many at once.
 //!
-//! Workload: the shipped guest `roofline`, from `guests/dist`. Reported: the time to load it when
-//! it must be compiled, and when its compiled form is cached; the time of a fresh, configured
-//! instance; and the memory of 1,000 instances in one process. The best of several rounds, except
-//! for compiling.
+//! Workload: the shipped guest `roofline`, from `guests/dist`. Reported: the time to load it with compilation and
+//! with its compiled form cached; the time to make a configured instance; and the memory of 1,000 instances in one
+//! process. Times are the best of several rounds, except for compilation.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -19,7 +18,7 @@ const CONFIG: &str = r#"{"model": "llama-3.1-8b", "gpu": "h100-sxm"}"#;
 fn main() {
     let Some(path) = guest_path("roofline") else { return };
     let bytes = std::fs::read(&path).expect("the guest can be read");
-    // The engine is made once per process and is not measured.
+    // The engine is created once per process, so its creation is not measured.
     let warm = GuestModule::load(&path, Limits::default()).expect("it loads, and is kept from now on");
     let compiled = timed(|| GuestModule::from_bytes("roofline", &bytes, Limits::default()).expect("it loads"));
     println!("load, compiled            {:>10.2} ms", millis(compiled));
@@ -33,7 +32,7 @@ fn load(path: &Path) -> GuestModule {
     GuestModule::load(path, Limits::default()).expect("it loads")
 }
 
-/// Many isolated instances that have each priced a step.
+/// Makes many isolated instances, each of which calculates the time of a step.
 fn many(module: &GuestModule) {
     let (resident_before, mapped_before) = (status_bytes("VmRSS:"), status_bytes("VmSize:"));
     let mut models: Vec<Box<dyn LatencyModel>> = Vec::with_capacity(INSTANCES);

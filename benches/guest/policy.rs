@@ -1,12 +1,11 @@
-//! Cost of a scheduling policy in a step: 256 requests decode, 1,000 of five tenants wait for a
-//! running slot. In each step one request ends, one is admitted in its place and one arrives, so
-//! that the policy is called before each step.
+//! Measures a scheduling policy per step: 256 requests decode, and 1,000 requests of five tenants wait for a
+//! running slot. In each step, one request ends, one is admitted in its place, and one arrives, so that the policy
+//! is called before each step.
 //!
 //! * `fcfs`, `priority`: no policy is called.
-//! * the native policies, and the equivalent guests, which are left out if `vcr guest build` has
-//!   not been run.
+//! * the native policies, and the equivalent guests, which are skipped unless `vcr guest build` has been run.
 //!
-//! Reported: the time of a step; a policy's cost is the difference to `fcfs`.
+//! Reported: the time of a step. A policy's cost is the difference to `fcfs`.
 
 use std::path::Path;
 
@@ -18,7 +17,7 @@ use vcr_policy::{FairShareConfig, ShortestPromptFirstConfig};
 
 const RUNNING: u64 = 256;
 const WAITING: u64 = 1_000;
-/// Steps that are measured together.
+/// Number of steps per measurement.
 const STEPS: u64 = 400;
 const TENANTS: u64 = 5;
 const PROMPT_TOKENS: u32 = 16;
@@ -31,7 +30,7 @@ impl TokenSource for Counting {
     }
 }
 
-/// The first ones end one after another, a step apart.
+/// The first `RUNNING` requests end one step apart.
 fn request(tag: u64) -> RequestSpec {
     let mut prompt = Prompt::new(16, 0);
     prompt.push_run(tag, 0, PROMPT_TOKENS + (tag % 7) as u32);
@@ -39,7 +38,7 @@ fn request(tag: u64) -> RequestSpec {
     RequestSpec { tenant: tag % TENANTS, arrival_ns: tag, ..RequestSpec::new(tag, prompt, max_tokens) }
 }
 
-/// An engine in the middle of that, with the number of the next request.
+/// An engine with running and waiting requests, and the number of the next request.
 struct Loaded {
     engine: Engine,
     policy: Option<Box<dyn SchedulingPolicy>>,
@@ -54,7 +53,7 @@ impl Loaded {
         (0..RUNNING).for_each(|_| loaded.submit());
         loaded.step();
         (0..WAITING).for_each(|_| loaded.submit());
-        // Until requests end, and a few more for the caches.
+        // Run until requests end, and a few steps more to warm up the caches.
         (0..60).for_each(|_| loaded.step());
         loaded
     }

@@ -1,19 +1,18 @@
-//! Cost of a router for each request, as a guest and natively.
+//! Measures a router per request, as a guest and natively.
 //!
-//! `prefix-affinity` chooses among 64 engines for prompts of 16 and of 512 blocks; some of the
-//! engines have cached a part of each. Half of the requests before each have ended and are
-//! reported. Finding the cached parts is not included: the simulator does that before the call.
+//! `prefix-affinity` chooses among 64 engines for prompts of 16 and of 512 blocks. Some engines have cached a part
+//! of each prompt. Before each request, half of the earlier requests have ended and are reported to the router. The
+//! search for cached parts is not included: the simulator makes it before the call.
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use vcr_cluster::{Choice, EndedRequest, RoutePhase, RouteRequest, Router, RouterConfig, WorkerLoad};
 use vcr_guest::{GuestModule, Limits};
 
 const WORKERS: u32 = 64;
-/// Requests that are routed in turn.
+/// Number of requests that are routed in turn.
 const REQUESTS: u64 = 256;
 
-/// Engines that are busy by different amounts, a quarter of them with a part of
-/// the prompt in their caches.
+/// Engines with different loads. A quarter of them have cached a part of the prompt.
 fn workers(request: u64) -> Vec<WorkerLoad> {
     let load = |worker: u32| {
         let draw = vcr_core::seed::derive(request, "load", u64::from(worker));

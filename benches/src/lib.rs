@@ -11,8 +11,8 @@ use vcr_core::{EngineConfig, EngineConfigInput};
 use vcr_fitted::{FittedRange, Noise, StepPrice, TERMS};
 use vcr_trace::{Trace, TraceOptions};
 
-/// The Mooncake synthetic trace (3,993 requests, 61.2 M prompt tokens, 595 k output tokens), or
-/// none, with a message, if it is absent.
+/// Path of the Mooncake synthetic trace (3,993 requests, 61.2 M prompt tokens, 595 k output tokens). `None`, with a
+/// message, if it is missing.
 #[must_use]
 pub fn mooncake_path() -> Option<PathBuf> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data/workloads/mooncake_synthetic.jsonl");
@@ -23,7 +23,7 @@ pub fn mooncake_path() -> Option<PathBuf> {
     None
 }
 
-/// The guest of that name, or none, with a message, if it has not been built.
+/// Path of the guest with this name. `None`, with a message, if it has not been built.
 #[must_use]
 pub fn guest_path(name: &str) -> Option<PathBuf> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../guests/dist/{name}.wasm"));
@@ -34,11 +34,11 @@ pub fn guest_path(name: &str) -> Option<PathBuf> {
     None
 }
 
-/// Prices of a fitted model that uses all terms and has noise: about an H100 with 8 billion
+/// Step times of a fitted model that uses all terms and has noise: about those of an H100 with a model of 8 billion
 /// weights.
 ///
 /// # Panics
-/// Never: its prices are valid.
+/// Never: the prices are valid.
 #[must_use]
 pub fn fitted_prices() -> StepPrice {
     let coefficients = TERMS.map(|term| match term.name {
@@ -54,11 +54,11 @@ pub fn fitted_prices() -> StepPrice {
     StepPrice::new(coefficients, FittedRange::default(), Some(noise)).expect("the prices are valid")
 }
 
-/// Reads a trace and replays it on four engines of Dynamo's default size, round
-/// robin, steps priced by `latency`.
+/// Reads a trace and replays it on four engines of Dynamo's default size, with round robin and the step times of
+/// `latency`.
 ///
 /// # Panics
-/// When the trace cannot be read or the run fails: there is nothing to measure.
+/// The trace cannot be read, or the run fails.
 #[must_use]
 pub fn replay(path: &Path, latency: LatencyFactory) -> Report {
     let trace = Trace::open(path, &TraceOptions::default()).expect("the trace is readable");

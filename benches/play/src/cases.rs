@@ -8,14 +8,14 @@ use crate::report::Sheet;
 
 const MIB: f64 = 1_048_576.0;
 
-/// Targets of a load, in microseconds of the engine's processor time.
+/// Targets for the engine's CPU time under a load, in microseconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Limits {
     pub(crate) us_per_token: Option<f64>,
     pub(crate) us_per_request: Option<f64>,
 }
 
-/// A closed loop.
+/// Measures a closed loop.
 pub(crate) fn throughput(setup: &Setup, load: Load, limits: Limits) -> Result<Sheet, Failure> {
     let mut sheet = Sheet::new(format!(
         "throughput: {} requests, {} at a time, {} in / {} out",
@@ -23,7 +23,7 @@ pub(crate) fn throughput(setup: &Setup, load: Load, limits: Limits) -> Result<Sh
     ));
     let options = [words(&["--max-num-seqs", &load.at_once.to_string()]), blocks_for(&load)].concat();
     let mut client = Client::start(setup, &options)?;
-    // Buffers grow to their size, and code and sockets get warm.
+    // Grow the buffers, and warm up code and sockets.
     client.closed_loop(Load { requests: (load.requests / 10).clamp(load.at_once, load.at_once + 1000), ..load })?;
     let spent = client.closed_loop(load)?;
     add_spent(&mut sheet, &spent, limits);
@@ -38,7 +38,7 @@ pub(crate) fn throughput(setup: &Setup, load: Load, limits: Limits) -> Result<Sh
     Ok(sheet)
 }
 
-/// Blocks of 16 tokens for all that run at a time, but at least the default.
+/// Option for enough 16-token blocks for all requests that run at once, but at least the default number.
 fn blocks_for(load: &Load) -> Vec<String> {
     let tokens = u64::from(load.prompt_tokens) + u64::from(load.output_tokens);
     let blocks = (load.at_once * (tokens.div_ceil(16) + 1)).max(16_385);
@@ -64,8 +64,8 @@ fn add_spent(sheet: &mut Sheet, spent: &Spent, limits: Limits) {
         .figure("client CPU per token", per_token(spent.client.total_ns), "us");
 }
 
-/// The cost of a request by the number of KV blocks, once all of them hold
-/// something and every new block evicts an old one.
+/// Measures a request for several numbers of KV blocks. All blocks are in use first, so that every new block evicts
+/// an old one.
 pub(crate) fn cache(setup: &Setup, load: Load, blocks: &[u64], at_most: Option<f64>) -> Result<Vec<Sheet>, Failure> {
     let mut sheets = Vec::new();
     let mut costs: Vec<f64> = Vec::new();
@@ -90,7 +90,7 @@ pub(crate) fn cache(setup: &Setup, load: Load, blocks: &[u64], at_most: Option<f
     Ok(sheets)
 }
 
-/// Requests that wait while nothing runs, and then are aborted.
+/// Measures requests that wait while nothing else runs, and their abort.
 pub(crate) fn waiting(setup: &Setup, requests: u64, prompt_tokens: u32) -> Result<Sheet, Failure> {
     let mut sheet = Sheet::new(format!("queue: {requests} requests of {prompt_tokens} tokens wait, then are aborted"));
     let options = words(&["--max-num-seqs", "1", "--prefill-step-time", "3600s"]);
@@ -118,7 +118,7 @@ pub(crate) fn waiting(setup: &Setup, requests: u64, prompt_tokens: u32) -> Resul
     Ok(sheet)
 }
 
-/// The cost of a request by how many wait in front of it.
+/// Measures a request for several numbers of waiting requests.
 pub(crate) fn queue_lengths(setup: &Setup, waiting: &[u64], at_most: Option<f64>) -> Result<Sheet, Failure> {
     const RUNNING: u64 = 64;
     let load = Load { requests: 10_000, at_once: RUNNING, prompt_tokens: 64, output_tokens: 4 };
@@ -127,8 +127,7 @@ pub(crate) fn queue_lengths(setup: &Setup, waiting: &[u64], at_most: Option<f64>
     for &waiting in waiting {
         let mut client = Client::start(setup, &words(&["--max-num-seqs", &RUNNING.to_string()]))?;
         client.closed_loop(load)?;
-        // Waiting requests are sent before and so cost something, too: they count as additional
-        // requests.
+        // The waiting requests also cost something, so they count as additional requests.
         let load = Load { requests: load.requests + waiting, at_once: RUNNING + waiting, ..load };
         let cost = client.closed_loop(load)?.engine_us_per_request();
         sheet.figure(format!("engine CPU per request, {waiting} wait"), cost, "us");
@@ -140,7 +139,7 @@ pub(crate) fn queue_lengths(setup: &Setup, waiting: &[u64], at_most: Option<f64>
     Ok(sheet)
 }
 
-/// Sends far more than the engine may hold, and checks for lost requests.
+/// Sends far more requests than the engine may hold, and checks that none is lost.
 pub(crate) fn flood(setup: &Setup, requests: u64, max_requests: u64, prompt_tokens: u32) -> Result<Sheet, Failure> {
     let mut sheet = Sheet::new(format!(
         "flood: {requests} requests of {prompt_tokens} tokens at once, {max_requests} held at most"

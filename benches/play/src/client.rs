@@ -1,4 +1,4 @@
-//! A frontend of ours with one engine behind it.
+//! A frontend of this benchmark, with one engine behind it.
 
 use std::time::{Duration, Instant};
 
@@ -13,18 +13,18 @@ use vcr_wire::{
 use crate::Failure;
 use crate::process::{Cpu, Process, free_port, own_cpu};
 
-/// Longer than any engine is silent while it has work.
+/// Longer than an engine is silent while it has work.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Drawn tokens are below this, as in most vocabularies.
+/// Drawn token IDs are below this limit, as in most vocabularies.
 const VOCAB_SIZE: u64 = 32_000;
 
-/// Settings that engines start with.
+/// Settings with which engines start.
 #[derive(Clone)]
 pub(crate) struct Setup {
-    /// The words of the command; `{address}` is the handshake address.
+    /// Words of the engine's command. `{address}` stands for the handshake address.
     pub(crate) engine: Vec<String>,
-    /// The words of a relay command, if there is one; `{frontend}` is the address it connects to,
-    /// `{engines}` its own address for engines.
+    /// Words of the relay's command; empty if there is no relay. `{frontend}` stands for the address to which the
+    /// relay connects, and `{engines}` for its own address for engines.
     pub(crate) relay: Vec<String>,
     pub(crate) sockets: Sockets,
     pub(crate) seed: u64,
@@ -40,13 +40,13 @@ pub(crate) enum Sockets {
 }
 
 impl Setup {
-    /// The command with its address and further options filled in.
+    /// Words of the engine's command with the address and further options.
     pub(crate) fn command(&self, address: &str, options: &[String]) -> Vec<String> {
         let words = self.engine.iter().map(|word| word.replace("{address}", address));
         words.chain(options.iter().cloned()).collect()
     }
 
-    /// Starts the relay command, if there is one, and returns the address for the engine.
+    /// Starts the relay, if any, and returns the address for the engine.
     pub(crate) fn start_relay(&self, frontend: &str, engines: &str) -> Result<(Option<Process>, String), Failure> {
         if self.relay.is_empty() {
             return Ok((None, frontend.to_owned()));
@@ -56,7 +56,7 @@ impl Setup {
     }
 }
 
-/// Requests of one shape, N at a time.
+/// Requests of one shape, of which `at_once` run at a time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Load {
     pub(crate) requests: u64,
@@ -77,30 +77,30 @@ pub(crate) struct Spent {
     pub(crate) client: Cpu,
 }
 
-/// A message that has come, and when.
+/// A received message and its time.
 pub(crate) struct Arrival {
     pub(crate) at_ns: u64,
     pub(crate) outputs: Box<EngineCoreOutputs>,
 }
 
-/// A frontend with its engine, whose life it limits.
+/// A frontend and its engine, which ends with the frontend.
 pub(crate) struct Client {
     pub(crate) engine: Process,
     pub(crate) relay: Option<Process>,
     link: FrontendLink,
     rules: &'static ProtocolRules,
     seed: u64,
-    /// Requests sent so far.
+    /// Number of requests sent so far.
     sent: u64,
     calls: u64,
     /// Remaining tokens of each request; 0 when it has ended.
     left: Vec<u32>,
-    /// Holds the sockets, if they are files.
+    /// Folder of the sockets, if they are files.
     _folder: tempfile::TempDir,
 }
 
 impl Client {
-    /// Starts an engine and waits until it serves.
+    /// Starts an engine and waits until it is ready.
     pub(crate) fn start(setup: &Setup, options: &[String]) -> Result<Self, Failure> {
         let folder = tempfile::tempdir()?;
         let (handshake_address, engines, data) = match setup.sockets {
@@ -133,12 +133,13 @@ impl Client {
         })
     }
 
-    /// Sends a request whose prompt no other one has.
+    /// Sends a request with a unique prompt.
     pub(crate) fn send(&mut self, prompt_tokens: u32, output_tokens: u32) -> Result<String, Failure> {
         self.send_prompt(self.sent, prompt_tokens, output_tokens, None)
     }
 
-    /// Sends a request with the prompt of this number, and perhaps the place of its KV. Returns its name.
+    /// Sends a request whose prompt depends on `content`, with KV-transfer parameters if given. Returns the
+    /// request's ID.
     pub(crate) fn send_prompt(
         &mut self,
         content: u64,
@@ -173,7 +174,7 @@ impl Client {
         Ok(name(index))
     }
 
-    /// Waits for the next message; none is an error.
+    /// Waits for the next message. Silence is an error.
     pub(crate) fn receive(&mut self) -> Result<Arrival, Failure> {
         let message = self.link.receive(PATIENCE)?;
         let at_ns = monotonic_ns();
@@ -187,8 +188,7 @@ impl Client {
         }
     }
 
-    /// Checks outputs against the requests. Returns the number of received tokens and of ended
-    /// requests.
+    /// Checks outputs against the requests. Returns the number of received tokens and of ended requests.
     pub(crate) fn note(&mut self, outputs: &EngineCoreOutputs) -> Result<(u64, u64), Failure> {
         let (mut tokens, mut ended) = (0, 0);
         for output in &outputs.outputs {
@@ -207,8 +207,8 @@ impl Client {
         Ok((tokens, ended))
     }
 
-    /// Calls a function of the engine that does nothing, and waits for the
-    /// answer: everything sent before has been taken then.
+    /// Calls a function without effect in the engine and waits for the answer. The engine has then received
+    /// everything sent before.
     pub(crate) fn wait_until_taken(&mut self) -> Result<(), Failure> {
         self.calls += 1;
         let call_id = Integer::from(self.calls);
@@ -223,7 +223,7 @@ impl Client {
         }
     }
 
-    /// Aborts all requests that were sent, in messages of N.
+    /// Aborts all requests, `in_a_message` per message.
     pub(crate) fn abort_all(&mut self, in_a_message: u64) -> Result<(), Failure> {
         for first in (0..self.sent).step_by(in_a_message as usize) {
             let ids = (first..self.sent.min(first + in_a_message)).map(name).collect();
@@ -232,12 +232,12 @@ impl Client {
         Ok(())
     }
 
-    /// CPU time of the command between client and engine.
+    /// CPU time of the relay.
     pub(crate) fn relay_cpu(&self) -> Result<Cpu, Failure> {
         self.relay.as_ref().map_or(Ok(Cpu::default()), Process::cpu)
     }
 
-    /// Sends a load, a new request for each that has ended, and waits for all.
+    /// Sends the requests of a load, each when an earlier one has ended, and waits for all of them.
     pub(crate) fn closed_loop(&mut self, load: Load) -> Result<Spent, Failure> {
         let (engine, relay, client) = (self.engine.cpu()?, self.relay_cpu()?, own_cpu()?);
         let started = Instant::now();
@@ -257,7 +257,7 @@ impl Client {
             running -= ended;
         }
         spent.wall_s = started.elapsed().as_secs_f64();
-        // Its work on the last message may not be done yet.
+        // The engine may still be working on the last message.
         self.wait_until_taken()?;
         spent.engine = self.engine.cpu()?.since(engine);
         spent.relay = self.relay_cpu()?.since(relay);
@@ -276,7 +276,7 @@ impl Spent {
     }
 }
 
-/// As long as vllm-rs's names.
+/// An ID as long as those of vllm-rs.
 fn name(index: u64) -> String {
     format!("cmpl-{index:032x}-0")
 }

@@ -1,4 +1,4 @@
-//! The chain of a real frontend and an engine, driven over HTTP.
+//! Drives a real frontend and an engine over HTTP.
 
 use std::time::Instant;
 
@@ -8,9 +8,9 @@ use crate::process::{Cpu, Process, free_port, own_cpu};
 use crate::report::Sheet;
 use crate::serve::{Clients, Commands, streamed, words};
 
-/// Streams completions through a frontend and compares the costs of both ends.
+/// Streams completions through a frontend, and compares the costs of the frontend and the engine.
 ///
-/// `frontend` is a command with `{http_port}` and `{handshake_port}` in it.
+/// `frontend` is a command with `{http_port}` and `{handshake_port}`.
 pub(crate) fn through_frontend(
     setup: &Setup,
     frontend: &str,

@@ -1,8 +1,8 @@
-//! Measures `vcr play`, or another engine, from where a frontend stands.
+//! Measures `vcr play`, or another engine, in the place of a frontend.
 //!
-//! Starts engines, sends them requests over vLLM's protocol, and reports their costs: processor
-//! time by the system's accounts, so that other work on the machine counts little, with the
-//! client's time apart. Prompts come from a seed, and no two are the same.
+//! Starts engines, sends them requests over vLLM's protocol, and reports the CPU time that the system counts for
+//! each process, so that other work on the machine has little influence. The client's CPU time is reported
+//! separately. Prompts come from a seed, and no two are equal.
 //!
 //! ```text
 //! cargo build --release
@@ -13,15 +13,15 @@
 //! cargo run --release -p vcr-bench-play -- moving --all --rounds 6 --nixl-library PATH
 //! ```
 //!
-//! With `--relay` something stands between client and engine:
+//! With `--relay`, another process runs between client and engine:
 //!
 //! ```text
 //! cargo run --release -p vcr-bench-play -- paced --streams 64 --relay "target/release/vcr record --quiet --force
 //!   --out /tmp/bench.jsonl --frontend-handshake {frontend} --engine-handshake {engines}"
 //! ```
 //!
-//! `http` drives a real frontend with the engine behind it: vLLM 0.33's, from
-//! `tests/frontends/fetch.sh`, with the folder of a model's configuration and tokenizer:
+//! `http` drives a real frontend in front of the engine: vLLM 0.33's, from `tests/frontends/fetch.sh`, with a
+//! folder that has a model's configuration and tokenizer:
 //!
 //! ```text
 //! HF_HUB_OFFLINE=1 cargo run --release -p vcr-bench-play -- http --model sim --frontend "vllm-rs serve MODEL
@@ -29,8 +29,8 @@
 //!   --data-parallel-rpc-port {handshake_port} --data-parallel-size 1 --data-parallel-size-local 0"
 //! ```
 //!
-//! `serve` drives `vcr serve` in the same way, and such a frontend for comparison if one is given;
-//! `benches/serve.sh` does all of it.
+//! `serve` drives `vcr serve` in the same way, and also a real frontend for comparison if one is given.
+//! `benches/serve.sh` takes all of its measurements.
 
 mod cases;
 mod client;
@@ -53,10 +53,10 @@ use paced::Pace;
 use report::Sheet;
 use serve::ServeArgs;
 
-/// Why nothing could be measured.
+/// Reason why nothing could be measured.
 pub(crate) type Failure = Box<dyn std::error::Error>;
 
-/// Measures engines from where a frontend stands.
+/// Measures engines in the place of a frontend.
 #[derive(Debug, Parser)]
 #[command(name = "play-load")]
 struct Cli {
@@ -92,16 +92,16 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Case {
-    /// Everything that has a target.
+    /// All measurements that have a target.
     Targets {
         /// Command of a real frontend, with {http_port} and {handshake_port} in it; none: leave it out.
         #[arg(long, value_name = "COMMAND")]
         frontend: Option<String>,
-        /// The name under which the frontend serves.
+        /// Model name that the frontend serves.
         #[arg(long, value_name = "NAME", default_value = "sim")]
         model: String,
     },
-    /// A new request for each that has ended.
+    /// A closed loop: a new request for each that has ended.
     Throughput(LoadArgs),
     /// Streams at a fixed latency between tokens.
     Paced {
@@ -121,7 +121,7 @@ enum Case {
         #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1000,10000,100000")]
         blocks: Vec<u64>,
     },
-    /// Waiting requests, and the requests behind them.
+    /// Waiting requests, and requests that queue behind them.
     Queue {
         /// Numbers of waiting requests.
         #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "10000,30000")]
@@ -142,7 +142,7 @@ enum Case {
         #[arg(long, value_name = "TOKENS", default_value_t = 512)]
         prompt_tokens: u32,
     },
-    /// A stream while KV moves to its engine or from it, and without.
+    /// A stream with and without KV moving to or from its engine.
     Moving {
         /// Bytes of each transfer.
         #[arg(long, value_name = "BYTES", default_value = "1GiB", value_parser = vcr_base::units::bytes)]
@@ -153,13 +153,13 @@ enum Case {
         /// Transfers before the measured ones, so that all pages have memory.
         #[arg(long, value_name = "N", default_value_t = 4)]
         warm_up_rounds: u32,
-        /// Transfers that count.
+        /// Measured transfers.
         #[arg(long, value_name = "N", default_value_t = 30)]
         rounds: u32,
         /// Time between tokens.
         #[arg(long, value_name = "TIME", default_value = "10ms", value_parser = duration)]
         interval: u64,
-        /// The engine with the stream.
+        /// The engine that streams.
         #[arg(long, value_enum, default_value = "decode")]
         stream_at: StreamEngine,
         /// Move the bytes through NIXL, with this library.
@@ -171,10 +171,10 @@ enum Case {
     },
     /// A real frontend and the engine behind it, driven over HTTP.
     Http {
-        /// Its command, with {http_port} and {handshake_port} in it.
+        /// The frontend's command, with {http_port} and {handshake_port} in it.
         #[arg(long, value_name = "COMMAND")]
         frontend: String,
-        /// The name under which it serves.
+        /// Model name that the frontend serves.
         #[arg(long, value_name = "NAME", default_value = "sim")]
         model: String,
         #[command(flatten)]
@@ -189,7 +189,7 @@ struct LoadArgs {
     /// Number of requests.
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     requests: u64,
-    /// Number at a time.
+    /// Requests at a time.
     #[arg(long, value_name = "N", default_value_t = 64)]
     at_once: u64,
     /// Tokens of each prompt.
@@ -211,7 +211,7 @@ fn duration(text: &str) -> Result<u64, vcr_base::units::UnitError> {
     vcr_base::units::duration_ns(text)
 }
 
-/// Long prompts, which the cache must hold and give up again.
+/// Long prompts, so that the cache must evict blocks.
 const CACHE: Load = Load { requests: 1500, at_once: 64, prompt_tokens: 2048, output_tokens: 4 };
 
 fn main() -> ExitCode {
@@ -234,7 +234,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Measures and shows one case after the other.
+/// Measures a case and prints its results.
 fn run(setup: &Setup, case: &Case, sheets: &mut Vec<Sheet>) -> Result<(), Failure> {
     let mut done = |sheet: Sheet| {
         sheet.print();
@@ -295,7 +295,7 @@ fn run(setup: &Setup, case: &Case, sheets: &mut Vec<Sheet>) -> Result<(), Failur
     Ok(())
 }
 
-/// All measurements with a target value.
+/// Takes all measurements that have a target value.
 fn targets(setup: &Setup, frontend: Option<(&str, &str)>, done: &mut dyn FnMut(Sheet)) -> Result<(), Failure> {
     let load = |requests, at_once, output_tokens| Load { requests, at_once, prompt_tokens: 64, output_tokens };
     let per_token = Limits { us_per_token: Some(0.7), ..Limits::default() };

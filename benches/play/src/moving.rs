@@ -1,4 +1,4 @@
-//! Disturbance of a stream while KV moves to its engine, or from it.
+//! Measures how much moving KV to or from an engine disturbs a stream of that engine.
 
 use std::num::NonZero;
 use std::path::PathBuf;
@@ -13,26 +13,26 @@ use crate::client::{Arrival, Client, Setup};
 use crate::process::free_port;
 use crate::report::{Sheet, median};
 
-/// Tokens of a block.
+/// Number of tokens per block.
 const BLOCK_TOKENS: u64 = 16;
 const PROMPT_TOKENS: u32 = 64;
-/// Numbers of the contents that move begin here: no other prompt has them.
+/// First content number of prompts whose KV moves. No other prompt has such a number.
 const FIRST_CONTENT: u64 = 1 << 63;
-/// Gaps with busy threads before each transfer.
+/// Number of gaps with busy threads before each transfer.
 const BUSY_GAPS: u64 = 32;
-/// Longest stream.
+/// Maximum length of the stream.
 const STREAM_TOKENS: u32 = 20_000;
 
-/// The engine that has the stream.
+/// The engine that streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum StreamEngine {
-    /// That which computes the prompts.
+    /// The engine that computes the prompts.
     Prefill,
-    /// The engine that they move to.
+    /// The engine to which the KV moves.
     Decode,
 }
 
-/// Mover of the bytes.
+/// Transport of the KV.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum MovedBy {
     Tcp,
@@ -44,26 +44,25 @@ pub(crate) enum MovedBy {
 pub(crate) struct Moving {
     /// Bytes of each transfer.
     pub(crate) total_bytes: u64,
-    /// Bytes of a page.
+    /// Bytes per page.
     pub(crate) page_bytes: u64,
-    /// Transfers before the measured ones, after which every page of both engines has memory. The
-    /// kernel allocates and clears pages at the first write, while a real engine has its KV memory
-    /// from the start.
+    /// Number of transfers before the measured ones, after which every page of both engines has memory. The kernel
+    /// allocates and clears pages at the first write, while a real engine has its KV memory from the start.
     pub(crate) warm_up_rounds: u32,
-    /// Transfers that count.
+    /// Number of measured transfers.
     pub(crate) rounds: u32,
     /// Time between the stream's tokens.
     pub(crate) interval_ns: u64,
-    /// The engine with the stream.
+    /// The engine that streams.
     pub(crate) stream_at: StreamEngine,
     pub(crate) moved_by: MovedBy,
-    /// NIXL's library, unless the engines find it themselves.
+    /// Path of NIXL's library; `None` if the engines find it themselves.
     pub(crate) nixl_library: Option<PathBuf>,
-    /// Target: by how much the error of gaps at the 99th percentile may be larger while KV moves, in milliseconds.
+    /// Target: maximum increase of the gap error's 99th percentile while KV moves, in milliseconds.
     pub(crate) more_ms: Option<f64>,
 }
 
-/// The stream's steps by the engine's clock, in nanoseconds.
+/// Times of the stream's steps by the engine's clock, in nanoseconds.
 struct Stream {
     name: String,
     instants_ns: Vec<u64>,
@@ -76,7 +75,7 @@ impl Stream {
         }
     }
 
-    /// Absolute differences between the gaps of these times and the interval.
+    /// Differences between the interval and the gaps in this period.
     fn gap_errors(&self, interval_ns: u64, from_ns: u64, to_ns: u64) -> Vec<u64> {
         let inside = |pair: &&[u64]| pair[0] >= from_ns && pair[1] <= to_ns;
         let gaps = self.instants_ns.windows(2).filter(inside).map(|pair| pair[1].saturating_sub(pair[0]));
@@ -84,7 +83,7 @@ impl Stream {
     }
 }
 
-/// Runs a stream alone, and then while prompts of another engine move to it.
+/// Measures a stream alone, beside busy threads, and while KV moves.
 pub(crate) fn moving(setup: &Setup, what: &Moving) -> Result<(Sheet, Gaps), Failure> {
     let block_bytes = what.page_bytes * 2;
     let blocks = what.total_bytes / block_bytes.max(1);
@@ -121,7 +120,8 @@ pub(crate) fn moving(setup: &Setup, what: &Moving) -> Result<(Sheet, Gaps), Fail
     sheet(what, [&mut alone, &mut busy, &mut besides], times_ms)
 }
 
-/// The same with the stream at the engine that computes the prompts: gaps from a prompt's arrival until its KV has moved.
+/// Like [`moving`], but the stream runs on the prefill engine. Counts gaps from a prompt's arrival until its KV has
+/// moved.
 fn beside_prompts(
     what: &Moving,
     tokens: u32,
@@ -144,7 +144,7 @@ fn beside_prompts(
             }
         }
         let ended_ns = monotonic_ns();
-        // The stream's output so far.
+        // Receive the stream's output up to now.
         while stream.instants_ns.last().is_none_or(|last_ns| *last_ns < ended_ns) {
             receive(prefill, &mut stream)?;
         }
@@ -156,9 +156,8 @@ fn beside_prompts(
     sheet(what, [&mut alone, &mut busy, &mut besides], times_ms)
 }
 
-/// Errors of gaps beside busy threads that move nothing, one for each processor and with the
-/// niceness of those that move KV: a host that takes processors away from its guests takes busy
-/// ones.
+/// Gap errors beside busy threads that move no KV. There is one thread per processor, with the niceness of the
+/// threads that move KV: a host that takes processors away from a virtual machine takes busy ones.
 fn beside_busy_threads(what: &Moving, engine: &mut Client, stream: &mut Stream) -> Result<Vec<u64>, Failure> {
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -176,7 +175,7 @@ fn beside_busy_threads(what: &Moving, engine: &mut Client, stream: &mut Stream) 
     })
 }
 
-/// Errors of as many gaps as are wanted, from now on.
+/// Errors of the next `wanted` gaps.
 fn next_gaps(what: &Moving, engine: &mut Client, stream: &mut Stream, wanted: u64) -> Result<Vec<u64>, Failure> {
     let wanted = stream.instants_ns.len() + wanted as usize;
     let began_ns = monotonic_ns();
@@ -186,7 +185,7 @@ fn next_gaps(what: &Moving, engine: &mut Client, stream: &mut Stream, wanted: u6
     Ok(stream.gap_errors(what.interval_ns, began_ns, u64::MAX))
 }
 
-/// Gaps to look at without a transfer: one second for each of the rounds that follow.
+/// Number of gaps to measure without a transfer: one second for each measured transfer.
 fn wanted_gaps(what: &Moving) -> u64 {
     (u64::from(what.rounds) * 1_000_000_000 / what.interval_ns.max(1)).clamp(20, u64::from(STREAM_TOKENS) / 4)
 }
@@ -223,7 +222,7 @@ fn sheet(what: &Moving, errors: [&mut Vec<u64>; 3], times_ms: Vec<f64>) -> Resul
     Ok((sheet, gaps))
 }
 
-/// Errors of one case's gaps in milliseconds: the median and the 99th percentile.
+/// Gap errors of one case in milliseconds: the median and the 99th percentile.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Gaps {
     stream_at: StreamEngine,
@@ -261,7 +260,7 @@ pub(crate) fn print_table(cases: &[Gaps]) {
 }
 
 fn start(setup: &Setup, what: &Moving, tokens: u32, interval_ns: Option<u64>) -> Result<Client, Failure> {
-    // Two prompts, and a stream.
+    // Enough blocks for two prompts and a stream.
     let blocks = u64::from(tokens) / BLOCK_TOKENS * 2 + u64::from(STREAM_TOKENS) / BLOCK_TOKENS + 64;
     let longest = tokens.max(STREAM_TOKENS + PROMPT_TOKENS) + 64;
     let options = format!(
@@ -278,7 +277,7 @@ fn start(setup: &Setup, what: &Moving, tokens: u32, interval_ns: Option<u64>) ->
         options.extend(["--nixl-library".to_owned(), library.display().to_string()]);
     }
     if let Some(interval_ns) = interval_ns {
-        // Steps with a prompt take as long as others, so that all gaps should be equal.
+        // Steps with a prompt take as long as others, so that all gaps are equal.
         for option in ["--decode-step-time", "--prefill-step-time"] {
             options.extend([option.to_owned(), format!("{interval_ns}ns")]);
         }
@@ -299,7 +298,8 @@ fn receive(client: &mut Client, stream: &mut Stream) -> Result<Arrival, Failure>
     Ok(arrival)
 }
 
-/// Has a prompt computed, which its engine holds then; where it is.
+/// Waits until the prefill engine has computed a prompt, whose KV it then holds. Returns the KV-transfer
+/// parameters.
 fn computed(
     prefill: &mut Client,
     content: u32,

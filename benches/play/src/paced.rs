@@ -1,28 +1,28 @@
-//! How exactly an engine keeps a latency between tokens.
+//! Measures how exactly an engine keeps the time between tokens.
 
 use crate::Failure;
 use crate::client::{Client, Setup};
 use crate::process::{Cpu, own_cpu};
 use crate::report::Sheet;
 
-/// Streams at a fixed latency between their tokens.
+/// Streams with a fixed time between their tokens.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
     pub(crate) streams: u64,
     pub(crate) interval_ns: u64,
     pub(crate) duration_ns: u64,
-    /// Target of the error of gaps at the 99th percentile, in milliseconds.
+    /// Target for the gap error's 99th percentile, in milliseconds.
     pub(crate) p99_ms: Option<f64>,
-    /// Target of the whole stream's drift, in milliseconds.
+    /// Target for the drift over the whole stream, in milliseconds.
     pub(crate) drift_ms: Option<f64>,
 }
 
-/// The times at which steps were reported, in nanoseconds.
+/// Times at which steps were reported, in nanoseconds.
 #[derive(Default)]
 struct Instants(Vec<u64>);
 
 impl Instants {
-    /// Absolute differences between the gaps and the interval, in ascending order.
+    /// Differences between the gaps and the interval, in ascending order.
     fn gap_errors(&self, interval_ns: u64) -> Vec<u64> {
         let gaps = self.0.windows(2).map(|pair| pair[1].saturating_sub(pair[0]));
         let mut errors: Vec<u64> = gaps.map(|gap| gap.abs_diff(interval_ns)).collect();
@@ -30,8 +30,8 @@ impl Instants {
         errors
     }
 
-    /// Delay of the last steps after the first ones, by the medians
-    /// of a tenth of all: single ones may be late without the stream drifting.
+    /// Delay of the last tenth of the steps compared with the first tenth, by their medians: single steps may be
+    /// late although the stream does not drift.
     fn drift_ms(&self, interval_ns: u64) -> f64 {
         let on_grid = |(step, at_ns): (usize, &u64)| *at_ns as i64 - (step as u64 * interval_ns) as i64;
         let late_ns: Vec<i64> = self.0.iter().enumerate().map(on_grid).collect();
@@ -57,12 +57,12 @@ impl Instants {
     }
 }
 
-/// Absolute differences between the gaps and the interval by the engine's own clock, in ascending order.
+/// Differences between the gaps and the interval by the engine's own clock, in ascending order.
 pub(crate) fn own_gap_errors(setup: &Setup, pace: Pace) -> Result<Vec<u64>, Failure> {
     Ok(run(setup, pace)?.by_engine.gap_errors(pace.interval_ns))
 }
 
-/// Runs all streams at once and checks the steps in which each gets a token.
+/// Runs all streams at once and measures the steps in which every stream gets a token.
 pub(crate) fn paced(setup: &Setup, pace: Pace) -> Result<Sheet, Failure> {
     let mut sheet = Sheet::new(format!(
         "paced: {} streams, a token every {} ms, {} s",
@@ -95,7 +95,7 @@ pub(crate) fn paced(setup: &Setup, pace: Pace) -> Result<Sheet, Failure> {
 struct Run {
     by_engine: Instants,
     by_client: Instants,
-    /// Messages without some streams.
+    /// Number of messages in which some streams are missing.
     apart: u64,
     engine: Cpu,
     own: Cpu,
@@ -127,8 +127,8 @@ fn run(setup: &Setup, pace: Pace) -> Result<Run, Failure> {
         let arrival = client.receive()?;
         let (tokens, finished) = client.note(&arrival.outputs)?;
         ended += finished;
-        // Until all streams run, steps also compute prompts; streams also end in the steps in which
-        // they began.
+        // Count only steps in which all streams run: earlier steps also compute prompts, and the streams do not all
+        // end in the same step.
         if tokens == pace.streams && ended == 0 {
             by_engine.0.push((arrival.outputs.timestamp * 1e9).round() as u64);
             by_client.0.push(arrival.at_ns);
@@ -153,7 +153,7 @@ fn run(setup: &Setup, pace: Pace) -> Result<Run, Failure> {
     })
 }
 
-/// How old messages are when they come: both ends read the same clock.
+/// Adds the age of messages at their arrival. Both ends read the same clock.
 fn add_ages(sheet: &mut Sheet, by_engine: &Instants, by_client: &Instants) {
     let ages = by_engine.0.iter().zip(&by_client.0).map(|(sent, came)| came.saturating_sub(*sent));
     let mut ages: Vec<u64> = ages.collect();

@@ -1,4 +1,4 @@
-//! A measured process, and its usage so far.
+//! A measured process, and its resource usage.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,19 +7,19 @@ use std::process::{Child, Command, Stdio};
 
 use crate::Failure;
 
-/// A process that ends with this value.
+/// A process; killed on drop.
 pub(crate) struct Process {
     child: Child,
-    /// The command line, for messages.
+    /// Command line for error messages.
     command: String,
 }
 
-/// Processor time, in nanoseconds.
+/// CPU time in nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Cpu {
-    /// Time of all threads.
+    /// CPU time of all threads.
     pub(crate) total_ns: u64,
-    /// Time of the threads with an earlier thread's name: libzmq's I/O threads have the name of the
+    /// CPU time of threads with the same name as an earlier thread: libzmq's I/O threads have the name of the
     /// thread that made the first socket.
     pub(crate) io_ns: u64,
 }
@@ -30,16 +30,16 @@ impl Cpu {
     }
 }
 
-/// Memory, in bytes.
+/// Memory in bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Memory {
     pub(crate) resident: u64,
-    /// The most that was ever resident.
+    /// Maximum resident memory so far.
     pub(crate) peak: u64,
 }
 
 impl Process {
-    /// Starts a command; its words are separated by spaces.
+    /// Starts a command from its words.
     pub(crate) fn start(words: &[String]) -> Result<Self, Failure> {
         let command = words.join(" ");
         let (program, arguments) = words.split_first().ok_or("the command to start is empty")?;
@@ -63,7 +63,7 @@ impl Process {
         Ok(Memory { resident: bytes("VmRSS:"), peak: bytes("VmHWM:") })
     }
 
-    /// An error if it has ended by itself.
+    /// Fails if the process has ended by itself.
     pub(crate) fn check(&mut self) -> Result<(), Failure> {
         match self.child.try_wait()? {
             Some(status) => Err(format!("{} has ended with {status}", self.command).into()),
@@ -93,7 +93,7 @@ pub(crate) fn own_cpu() -> Result<Cpu, Failure> {
     cpu_of("self")
 }
 
-/// The system's load averages.
+/// Load averages of the system.
 pub(crate) fn load_average() -> String {
     let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split_whitespace().take(3).collect::<Vec<_>>().join(" ")
@@ -106,7 +106,7 @@ fn cpu_of(process: &str) -> Result<Cpu, Failure> {
     let mut names = Vec::new();
     for id in ids.collect::<BTreeSet<_>>() {
         let read = |file| fs::read_to_string(format!("/proc/{process}/task/{id}/{file}"));
-        // One that has just ended counts below.
+        // A thread that has just ended is counted below.
         let (Ok(statistics), Ok(name)) = (read("schedstat"), read("comm")) else { continue };
         let ns = statistics.split_whitespace().next().and_then(|ns| ns.parse().ok()).unwrap_or(0);
         cpu.total_ns += ns;
@@ -115,7 +115,7 @@ fn cpu_of(process: &str) -> Result<Cpu, Failure> {
         }
         names.push(name);
     }
-    // Coarse, but knows the threads that have ended.
+    // This value is coarse, but includes threads that have ended.
     let whole = fs::read_to_string(format!("/proc/{process}/stat"))?;
     let after_name = whole.rsplit(')').next().unwrap_or_default();
     let ticks = after_name.split_whitespace().skip(11).take(2).filter_map(|ticks| ticks.parse::<u64>().ok());
@@ -123,5 +123,5 @@ fn cpu_of(process: &str) -> Result<Cpu, Failure> {
     Ok(cpu)
 }
 
-/// Nanoseconds per tick in `/proc/PID/stat`: 100 Hz on every Linux of today.
+/// Nanoseconds per tick in `/proc/PID/stat`: every Linux today uses 100 Hz.
 const NS_PER_TICK: u64 = 10_000_000;

@@ -1,4 +1,4 @@
-//! Results, as a table and as JSON.
+//! Results as a table and as JSON.
 
 use serde::Serialize;
 
@@ -8,7 +8,7 @@ pub(crate) struct Figure {
     name: String,
     value: f64,
     unit: &'static str,
-    /// The target, where there is one.
+    /// Target; `None` if there is none.
     at_most: Option<f64>,
 }
 
@@ -17,7 +17,7 @@ pub(crate) struct Figure {
 pub(crate) struct Sheet {
     /// Name of the case.
     case: String,
-    /// The load averages of the machine when it began.
+    /// Load averages of the machine when the case began.
     load_average: String,
     figures: Vec<Figure>,
 }
@@ -32,7 +32,7 @@ impl Sheet {
         self
     }
 
-    /// The figure added last must not be more than this.
+    /// Sets the target of the figure that was added last.
     pub(crate) fn at_most(&mut self, limit: Option<f64>) -> &mut Self {
         if let Some(figure) = self.figures.last_mut() {
             figure.at_most = limit;
@@ -53,14 +53,14 @@ impl Sheet {
     }
 }
 
-/// The median of some values; not a number if there are none.
+/// Median of the values; NaN if there are none.
 pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.into_iter().collect();
     values.sort_unstable_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// With four significant digits, or all before the point.
+/// Formats a value with four significant digits, but with all digits before the point.
 fn rounded(value: f64) -> String {
     let digits = if value == 0.0 { 0.0 } else { value.abs().log10().floor() };
     format!("{value:.*}", (3.0 - digits).clamp(0.0, 6.0) as usize)

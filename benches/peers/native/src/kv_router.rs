@@ -1,4 +1,4 @@
-//! Replays with Dynamo's KV router, by the entry of its mocker that keeps prompts compact.
+//! Replays with Dynamo's KV router, through the entry point of Dynamo's mocker that keeps prompts compact.
 
 use std::path::Path;
 

@@ -1,10 +1,10 @@
-//! Replays a Mooncake trace with the crate of Dynamo 1.6.1's replay.
+//! Replays a Mooncake trace with the crate that Dynamo 1.6.1's replay uses.
 //!
 //!     dynamo-replay TRACE.jsonl OUT.json '{"workers": 4}'
 //!     dynamo-replay TRACE.jsonl OUT.json '{"prefill": 2, "decode": 2, "router": "kv_router"}'
 //!
-//! Prompts are hash ids, its most compact form; Dynamo's own replay makes tokens from them. The
-//! crate has only round robin: the KV router is Dynamo's mocker's, through its own entry.
+//! Prompts are hash IDs, the crate's most compact form. Dynamo's own replay makes tokens from them. The crate has
+//! only round robin, so the KV router comes from Dynamo's mocker, through the mocker's own entry point.
 
 #[cfg(feature = "kv-router")]
 mod kv_router;
@@ -26,7 +26,7 @@ use serde_json::{Value, json};
 struct Options {
     #[serde(default = "one")]
     workers: usize,
-    /// Workers of a disaggregated deployment, instead of `workers`.
+    /// Number of prefill workers in a disaggregated deployment, instead of `workers`.
     #[serde(default)]
     prefill: usize,
     #[serde(default)]
@@ -120,7 +120,7 @@ fn replay(path: &Path, options: &Options) -> Result<ReplayReport> {
     Ok(replayer.with_runtime_input(ReplayRuntimeInput::Workload(driver)).run()?)
 }
 
-/// The block size that an engine has, its default included.
+/// Block size of an engine, or its backend's default.
 fn engine_block_size(engine: &serde_json::Map<String, Value>) -> usize {
     let given = engine.get("block_size").and_then(Value::as_u64);
     let default = match engine.get("backend").and_then(Value::as_str) {

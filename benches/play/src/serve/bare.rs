@@ -1,7 +1,7 @@
-//! A server that does nothing but write: the least error of gaps that this machine allows.
+//! A server that only writes. Its gap errors are the smallest that this machine allows.
 //!
-//! One thread per core has a share of the connections and writes the next event to each of them in
-//! turn, when it is due.
+//! One thread per core has a share of the connections, and writes the next event to each of them in turn when it is
+//! due.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 
 use crate::Failure;
 
-/// Bytes of an event of `vcr serve` for one token of a text completion, with the frame of its chunk.
+/// Length of a `vcr serve` event for one token of a text completion, including the chunk's frame.
 const EVENT_BYTES: usize = 134;
-/// From the last request to the first event.
+/// Time from the last request to the first event.
 const HEAD_START: Duration = Duration::from_millis(100);
 
-/// Streams to write.
+/// Streams that the server writes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Written {
     pub(crate) count: u64,
@@ -23,13 +23,13 @@ pub(crate) struct Written {
     pub(crate) tokens: u32,
 }
 
-/// Opens a port and serves `streams` there once, from another thread. The answers look like a
-/// server's to [`Clients`](super::Clients).
+/// Opens a port and serves `streams` there once, from another thread. The answers look like a server's answers to
+/// [`Clients`](super::Clients).
 pub(crate) fn serve_once(streams: Written) -> Result<u16, Failure> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let port = listener.local_addr()?.port();
     thread::spawn(move || {
-        // Its clients end with an error of their own then.
+        // After an error here, the clients report their own error.
         if let Err(error) = accept_and_write(&listener, streams) {
             eprintln!("the bare writer has stopped: {error}");
         }
@@ -55,14 +55,14 @@ fn accept_and_write(listener: &TcpListener, streams: Written) -> Result<(), Fail
             connections.chunks_mut(share).map(|share| scope.spawn(move || write_all(share, streams, begin))).collect();
         writers.into_iter().try_for_each(|writer| writer.join().expect("a writer does not panic"))
     })?;
-    // They are closed by their clients.
+    // The clients close the connections.
     for connection in &mut connections {
         io::copy(connection, &mut io::sink())?;
     }
     Ok(())
 }
 
-/// Reads until the end of the JSON body.
+/// Reads up to the end of the JSON body.
 fn read_request(connection: &mut TcpStream) -> Result<(), Failure> {
     let mut request = Vec::new();
     let mut buffer = [0; 4096];

@@ -1,4 +1,4 @@
-//! `vcr serve` side by side with a frontend and `vcr play`.
+//! Compares `vcr serve` with a frontend in front of `vcr play`.
 
 use std::time::{Duration, Instant};
 
@@ -11,17 +11,17 @@ use crate::Failure;
 use crate::paced::{Pace, own_gap_errors};
 use crate::report::{Sheet, median};
 
-/// A closed loop, and its server's share of the chain's resources.
+/// A closed loop, and the target for `vcr serve`'s share of the other chain's cost.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Loop {
     pub(crate) requests: u64,
     pub(crate) at_once: usize,
     pub(crate) shape: Shape,
-    /// The target of `vcr serve`'s share.
+    /// Target for `vcr serve`'s share.
     pub(crate) at_most: f64,
 }
 
-/// Processor time of a closed loop, in both.
+/// Measures the CPU time of a closed loop with both.
 pub(crate) fn closed_loop(bench: &Bench, load: Loop) -> Result<Sheet, Failure> {
     let Loop { requests, at_once, shape, at_most } = load;
     let kind = if shape.is_streamed { "streams" } else { "answers in one" };
@@ -94,14 +94,14 @@ impl Streams {
         words(&options)
     }
 
-    /// The gaps that clients of the server at `port` see, in order of size.
+    /// Gaps that clients of the server at `port` see, in ascending order.
     pub(crate) fn gaps(self, port: u16, bench: &Bench) -> Result<Vec<u64>, Failure> {
         let mut clients = Clients::open(port, self.count as usize, &bench.model, bench.seed)?;
         Ok(clients.paced(self.shape(), &mut || Ok(()))?.gaps())
     }
 }
 
-/// Errors of gaps that clients see, beside the engine's own and a bare writer's.
+/// Measures the gap errors that clients see, next to the engine's own and those of a bare writer.
 pub(crate) fn paced(bench: &Bench, streams: Streams, at_most_more_ms: f64) -> Result<Sheet, Failure> {
     let Streams { count, interval_ns, duration_ns } = streams;
     let interval_ms = interval_ns as f64 / 1e6;
@@ -135,13 +135,13 @@ pub(crate) fn paced(bench: &Bench, streams: Streams, at_most_more_ms: f64) -> Re
     Ok(sheet)
 }
 
-/// Many streams at a time: the longest gaps, and the memory of a stream.
+/// Measures the longest gaps and the memory per stream with many streams at a time.
 pub(crate) fn many(bench: &Bench, streams: Streams, gap_ms: f64, stream_kb: f64) -> Result<Sheet, Failure> {
     let Streams { count, interval_ns, .. } = streams;
     let mut sheet = Sheet::new(format!("{count} streams, a token every {} ms", interval_ns as f64 / 1e6));
     let (mut gaps_ms, mut kb, mut cpu_s) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..bench.rounds {
-        // All connections are open before the first request goes out.
+        // All connections are open before the first request is sent.
         let patient = words(&["--http-timeout-keep-alive", "600"]);
         let served = bench.commands.server(&[streams.options(), patient].concat())?.ready()?;
         let idle = served.memory()?.resident;
@@ -167,7 +167,7 @@ pub(crate) fn many(bench: &Bench, streams: Streams, gap_ms: f64, stream_kb: f64)
     Ok(sheet)
 }
 
-/// Data-parallel ranks that have nothing to do.
+/// Measures idle data-parallel ranks.
 pub(crate) fn idle(bench: &Bench, ranks: u32, seconds: u64) -> Result<Sheet, Failure> {
     let mut sheet = Sheet::new(format!("{ranks} ranks without requests, {seconds} s"));
     let options = words(&["--data-parallel-size", &ranks.to_string()]);
@@ -184,7 +184,7 @@ pub(crate) fn idle(bench: &Bench, ranks: u32, seconds: u64) -> Result<Sheet, Fai
     Ok(sheet)
 }
 
-/// From the start of the process to the first answer.
+/// Measures the time from the start of the process to the first answer.
 pub(crate) fn start(bench: &Bench) -> Result<Sheet, Failure> {
     let mut sheet = Sheet::new("start to first answer, with the built-in tokenizer".to_owned());
     let chat = r#"{"messages":[{"role":"user","content":"Hello"}],"max_tokens":1}"#;

@@ -9,10 +9,10 @@ use vcr_core::seed::mix;
 use super::timestamp;
 use crate::Failure;
 
-/// Bytes of an answer's end that are kept, to be looked into.
+/// Number of bytes of an answer's end that are kept for inspection.
 const TAIL_BYTES: usize = 2048;
 
-/// Lengths that requests ask for.
+/// Size and kind of a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
     pub(crate) prompt_tokens: u32,
@@ -20,12 +20,12 @@ pub(crate) struct Shape {
     pub(crate) is_streamed: bool,
 }
 
-/// The bytes of a request for a text completion. Its prompt depends on `base`.
+/// Bytes of a request for a text completion. Its prompt depends on `base`.
 pub(crate) fn request(model: &str, base: u64, shape: Shape) -> String {
     let mut prompt = String::new();
     for place in 0..u64::from(shape.prompt_tokens) {
         let separator = if place == 0 { "" } else { "," };
-        // Far from any special token of any vocabulary.
+        // These IDs are far from the special tokens of any vocabulary.
         _ = write!(prompt, "{separator}{}", 1000 + (mix(base ^ place) >> 32) % 20_000);
     }
     let usage = if shape.is_streamed { ",\"stream_options\":{\"include_usage\":true}" } else { "" };
@@ -36,7 +36,7 @@ pub(crate) fn request(model: &str, base: u64, shape: Shape) -> String {
     post("/v1/completions", &body)
 }
 
-/// The bytes of a request with a JSON body.
+/// Bytes of a request with a JSON body.
 pub(crate) fn post(path: &str, body: &str) -> String {
     format!(
         "POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
@@ -47,9 +47,9 @@ pub(crate) fn post(path: &str, body: &str) -> String {
 /// A connection, kept alive between requests.
 pub(crate) struct Connection {
     pub(crate) socket: TcpStream,
-    /// The part of the answer received so far: all of a short one, the end of a long one.
+    /// Received part of the answer: all of a short answer, or the end of a long one.
     answer: Vec<u8>,
-    /// The length of the answer, if its head states it; otherwise it ends with an empty chunk.
+    /// Length of the answer, if its head states it. Otherwise the answer ends with an empty chunk.
     length: Option<usize>,
     received: usize,
     status: [u8; 3],
@@ -59,12 +59,12 @@ pub(crate) struct Connection {
 /// Result of a read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Arrived {
-    /// Ends of events.
+    /// Number of completed events.
     pub(crate) events: u32,
-    /// When the system received the last of them, in nanoseconds since 1970, however late the
-    /// client reads them. 0 unless times are enabled.
+    /// Time at which the system received the last event, in nanoseconds since 1970, however late the client reads
+    /// it. 0 unless times are enabled.
     pub(crate) at_ns: u64,
-    /// Whether the answer is complete.
+    /// `true` if the answer is complete.
     pub(crate) is_over: bool,
 }
 
@@ -76,12 +76,12 @@ impl Connection {
         Ok(Self { socket, answer, length: None, received: 0, status: [0; 3], last_byte: 0 })
     }
 
-    /// Makes the system record the arrival times of bytes.
+    /// Makes the system record arrival times of bytes.
     pub(crate) fn take_times(&self) -> Result<(), Failure> {
         Ok(timestamp::take_times(&self.socket)?)
     }
 
-    /// Sends a request, whole.
+    /// Sends a whole request.
     pub(crate) fn ask(&mut self, request: &str) -> Result<(), Failure> {
         self.answer.clear();
         (self.length, self.received, self.last_byte) = (None, 0, 0);
@@ -119,7 +119,7 @@ impl Connection {
         Ok(Arrived { events, at_ns, is_over })
     }
 
-    /// The status and the length of an answer, from its first packet.
+    /// Reads the status and the length of the answer from its first packet.
     fn read_head(&mut self) {
         if let Some(status) = self.answer.get(9..12) {
             self.status.copy_from_slice(status);
@@ -130,7 +130,7 @@ impl Connection {
         self.length = length.and_then(|length| length.trim().parse::<usize>().ok()).map(|length| end + 4 + length);
     }
 
-    /// An error unless the answer is one of `output_tokens`.
+    /// Fails unless the answer is a success with `output_tokens` tokens.
     pub(crate) fn check(&self, output_tokens: u32) -> Result<(), Failure> {
         let text = String::from_utf8_lossy(&self.answer);
         let expected = format!("\"completion_tokens\":{output_tokens}");

@@ -1,4 +1,4 @@
-//! One thread that drives many connections.
+//! A thread that drives many connections.
 
 use std::os::fd::OwnedFd;
 
@@ -9,9 +9,9 @@ use vcr_core::seed::{derive, mix};
 use super::connection::{Connection, Shape, request};
 use crate::Failure;
 
-/// Most connections handled at once.
+/// Maximum number of connections handled at once.
 const EVENTS_AT_ONCE: usize = 512;
-/// Longer than any server is silent while it has work.
+/// Longer than a server is silent while it has work.
 const PATIENCE_S: i64 = 60;
 
 /// Connections to one server.
@@ -21,7 +21,7 @@ pub(crate) struct Clients {
     buffer: Vec<u8>,
     model: String,
     seed: u64,
-    /// Requests sent so far.
+    /// Number of requests sent so far.
     sent: u64,
 }
 
@@ -51,7 +51,7 @@ impl Clients {
         self.connections[place].ask(&request)
     }
 
-    /// Waits for bytes and hands each connection that has some to `take`.
+    /// Waits for bytes, and calls `take` for each connection that has some.
     fn wait(
         &mut self,
         mut take: impl FnMut(&mut Connection, usize, &mut [u8]) -> Result<(), Failure>,
@@ -69,7 +69,7 @@ impl Clients {
         Ok(())
     }
 
-    /// Sends requests, a new one for each that has ended, and waits for all.
+    /// Sends requests, each when an earlier one has ended, and waits for all of them.
     pub(crate) fn closed_loop(&mut self, requests: u64, shape: Shape) -> Result<(), Failure> {
         let first = requests.min(self.connections.len() as u64);
         for place in 0..first as usize {
@@ -97,8 +97,8 @@ impl Clients {
         Ok(())
     }
 
-    /// Runs a stream on each connection and returns when each token came.
-    /// `on_way` is called once, when all streams have begun.
+    /// Runs a stream on each connection and returns the arrival times of all tokens. `on_way` is called once, when
+    /// all streams have begun.
     pub(crate) fn paced(
         &mut self,
         shape: Shape,
@@ -118,7 +118,7 @@ impl Clients {
                 let arrived = connection.read(buffer)?;
                 let stream: &mut Vec<u64> = &mut streams[place];
                 begun += usize::from(stream.is_empty() && arrived.events > 0);
-                // The events after the last token are the finish reason, usage and the end.
+                // Later events are the finish reason, the usage and the end of the stream.
                 for _ in 0..arrived.events.min((wanted - stream.len()) as u32) {
                     stream.push(arrived.at_ns);
                 }
@@ -136,11 +136,11 @@ impl Clients {
     }
 }
 
-/// When each token of each stream came, in nanoseconds.
+/// Arrival time of each token of each stream, in nanoseconds.
 pub(crate) struct Tokens(Vec<Vec<u64>>);
 
 impl Tokens {
-    /// Gaps between tokens while all streams ran, in order of size.
+    /// Gaps between tokens while all streams ran, in ascending order.
     pub(crate) fn gaps(&self) -> Vec<u64> {
         let last_begin = self.0.iter().filter_map(|stream| stream.first()).max().copied().unwrap_or(0);
         let first_end = self.0.iter().filter_map(|stream| stream.last()).min().copied().unwrap_or(0);
@@ -152,7 +152,7 @@ impl Tokens {
     }
 }
 
-/// Absolute differences between the gaps and the interval, in ascending order.
+/// Differences between the gaps and the interval, in ascending order.
 pub(crate) fn errors(gaps: &[u64], interval_ns: u64) -> Vec<u64> {
     let mut errors: Vec<u64> = gaps.iter().map(|gap| gap.abs_diff(interval_ns)).collect();
     errors.sort_unstable();

@@ -1,4 +1,4 @@
-//! Measures `vcr serve` from where its clients stand.
+//! Measures `vcr serve` as its clients see it.
 
 mod bare;
 mod cases;
@@ -32,7 +32,7 @@ enum Part {
     Chain,
     /// Processor time of requests of one token.
     Requests,
-    /// Errors of gaps at 10 ms, beside those of a server that only writes.
+    /// Gap errors at 10 ms, next to those of a server that only writes.
     Paced,
     /// 5,000 streams at a time.
     Many,
@@ -54,11 +54,11 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "COMMAND", default_value = "")]
     frontend: String,
 
-    /// The name under which both serve.
+    /// Model name that both serve.
     #[arg(long, value_name = "NAME", default_value = "sim")]
     model: String,
 
-    /// Rounds, in which both alternate; figures are medians.
+    /// Rounds, in each of which both are measured; figures are medians.
     #[arg(long, value_name = "N", default_value_t = 3)]
     rounds: u32,
 
@@ -71,7 +71,7 @@ pub(crate) struct ServeArgs {
 /// Inputs of all measurements.
 pub(crate) struct Bench {
     commands: Commands,
-    /// For the engine alone.
+    /// Settings for the engine alone.
     setup: Setup,
     model: String,
     seed: u64,
@@ -91,7 +91,7 @@ pub(crate) fn words(words: &[&str]) -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
 }
 
-/// Measures all that was asked for, each with its target.
+/// Takes the requested measurements, each with its target.
 pub(crate) fn serve(setup: &Setup, args: &ServeArgs, done: &mut dyn FnMut(Sheet)) -> Result<(), Failure> {
     let split = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
     let bench = Bench {

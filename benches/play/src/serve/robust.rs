@@ -1,4 +1,4 @@
-//! Clients that harm a server, and their effect on others.
+//! Clients that burden a server, and their effect on other clients.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -13,12 +13,12 @@ use super::{Bench, MIB, words};
 use crate::Failure;
 use crate::report::Sheet;
 
-/// Well-behaved streams for comparison.
+/// Well-behaved streams that run at the same time.
 const BESIDE: Streams = Streams { count: 16, interval_ns: 10_000_000, duration_ns: 8_000_000_000 };
-/// Limit of the gaps that they see: three tokens late.
+/// Target for the gaps of these streams: three tokens late.
 const GAP_MS: f64 = 40.0;
 
-/// A server with room for all that harm it.
+/// A server with room for the burdening clients.
 fn served(bench: &Bench, max_model_len: u64) -> Result<Served, Failure> {
     let options = [
         "--decode-step-time",
@@ -35,7 +35,7 @@ fn served(bench: &Bench, max_model_len: u64) -> Result<Served, Failure> {
     bench.commands.server(&words(&options))?.ready()
 }
 
-/// Runs `harm` while well-behaved streams run, and shows the results of both.
+/// Runs `harm` while well-behaved streams run, and reports the effects on both.
 fn beside(
     bench: &Bench,
     name: &str,
@@ -45,7 +45,7 @@ fn beside(
 ) -> Result<Sheet, Failure> {
     let mut sheet = Sheet::new(name.to_owned());
     let served = served(bench, max_model_len)?;
-    // Buffers of the streams count as idle.
+    // The streams' buffers belong to the idle memory, so let them grow first.
     let warm = Streams { duration_ns: 100_000_000, ..BESIDE };
     warm.gaps(served.port, bench)?;
     let idle = served.memory()?.peak;
@@ -81,7 +81,7 @@ fn until(is_over: &AtomicBool) {
     }
 }
 
-/// Clients that ask for long streams and never read them.
+/// Clients that request long streams and never read them.
 pub(crate) fn never_read(bench: &Bench, clients: u32) -> Result<Sheet, Failure> {
     let name = format!("{clients} clients that never read their streams of 100,000 tokens");
     beside(bench, &name, 200_000, 64.0, |served, is_over| {
@@ -97,20 +97,20 @@ pub(crate) fn never_read(bench: &Bench, clients: u32) -> Result<Sheet, Failure> 
     })
 }
 
-/// Connections that begin a request and do not end it.
+/// Connections that begin a request and never finish it.
 pub(crate) fn half_open(bench: &Bench, connections: u32) -> Result<Sheet, Failure> {
     let name = format!("{connections} connections with half a request");
     beside(bench, &name, 4096, 256.0, |served, is_over| {
         let mut sockets = Vec::new();
         for number in 0..connections {
             let mut socket = connect(served.port)?;
-            // In the middle of the head, of its first line, or of the body.
+            // In the middle of the head's first line, of the head, or of the body.
             let parts = [
                 "POST /v1/comp",
                 "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-",
                 "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{",
             ];
-            // Streams that are cut off in the meantime are not ours.
+            // The server may have closed the connection by now.
             _ = socket.write_all(parts[number as usize % parts.len()].as_bytes());
             sockets.push(socket);
         }
@@ -119,7 +119,7 @@ pub(crate) fn half_open(bench: &Bench, connections: u32) -> Result<Sheet, Failur
     })
 }
 
-/// Prompts as long as a book, as text and as tokens, one after the other.
+/// Sends prompts as long as a book, as text and as tokens, one after the other.
 pub(crate) fn long_prompts(bench: &Bench, tokens: u32) -> Result<Sheet, Failure> {
     let name = format!("prompts of {tokens} tokens, one after the other, as text and as tokens");
     beside(bench, &name, 400_000, 256.0, |served, is_over| {
@@ -137,7 +137,7 @@ pub(crate) fn long_prompts(bench: &Bench, tokens: u32) -> Result<Sheet, Failure>
     })
 }
 
-/// The largest bodies that are taken, and larger ones.
+/// Sends the largest bodies that are accepted, and larger ones.
 pub(crate) fn large_bodies(bench: &Bench, bytes: usize) -> Result<Sheet, Failure> {
     let name = format!("bodies of {} MB, one after the other", bytes / 1_000_000);
     beside(bench, &name, 4096, 512.0, |served, is_over| {
@@ -154,7 +154,7 @@ pub(crate) fn large_bodies(bench: &Bench, bytes: usize) -> Result<Sheet, Failure
             for request in &requests {
                 ask(served, request, "400")?;
             }
-            // It is refused by its head, so it may not be read to its end.
+            // The server refuses this request by its head, so it may not read all of it.
             let mut socket = connect(served.port)?;
             _ = socket.write_all(too_large.as_bytes());
             _ = socket.shutdown(Shutdown::Write);

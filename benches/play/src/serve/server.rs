@@ -7,17 +7,17 @@ use std::time::{Duration, Instant};
 use crate::Failure;
 use crate::process::{Cpu, Memory, Process, free_port};
 
-/// For a server to start.
+/// Time limit for a server to start.
 const START: Duration = Duration::from_secs(120);
 
-/// How servers are started: words of commands.
+/// Commands that start servers, as words.
 #[derive(Clone, Debug)]
 pub(crate) struct Commands {
-    /// `vcr serve`; `{http_port}` is its port.
+    /// `vcr serve`. `{http_port}` stands for its port.
     pub(crate) server: Vec<String>,
-    /// A frontend, with `{http_port}` and `{handshake_port}`; empty if there is none.
+    /// A frontend with `{http_port}` and `{handshake_port}`; empty if there is none.
     pub(crate) frontend: Vec<String>,
-    /// The engine behind it, with `{address}`.
+    /// The engine behind the frontend, with `{address}`.
     pub(crate) engine: Vec<String>,
 }
 
@@ -28,7 +28,7 @@ pub(crate) struct Served {
 }
 
 impl Commands {
-    /// Starts `vcr serve` with further options, without waiting.
+    /// Starts `vcr serve` with further options, and does not wait.
     pub(crate) fn server(&self, options: &[String]) -> Result<Served, Failure> {
         let port = free_port()?;
         let words = self.server.iter().map(|word| word.replace("{http_port}", &port.to_string()));
@@ -36,7 +36,7 @@ impl Commands {
         Ok(Served { port, processes: vec![Process::start(&words)?] })
     }
 
-    /// Starts the frontend, and the engine with further options; none without a frontend.
+    /// Starts the frontend, and the engine with further options. `None` without a frontend.
     pub(crate) fn chain(&self, options: &[String]) -> Result<Option<Served>, Failure> {
         if self.frontend.is_empty() {
             return Ok(None);
@@ -45,8 +45,8 @@ impl Commands {
         Ok(Some(served))
     }
 
-    /// As [`Commands::chain`], with a process in between: `between` starts it and returns the
-    /// address for the engine.
+    /// Like [`Commands::chain`], but with a process in between: `between` starts it and returns the address for the
+    /// engine.
     pub(crate) fn chain_with<T>(
         &self,
         options: &[String],
@@ -66,7 +66,7 @@ impl Commands {
 }
 
 impl Served {
-    /// Waits until it serves.
+    /// Waits until the server answers.
     pub(crate) fn ready(mut self) -> Result<Self, Failure> {
         let deadline = Instant::now() + START;
         while !self.is_healthy() {
@@ -93,7 +93,7 @@ impl Served {
         ask().unwrap_or(false)
     }
 
-    /// CPU time of all its processes.
+    /// CPU time of all processes of the server.
     pub(crate) fn cpu(&self) -> Result<Cpu, Failure> {
         let mut sum = Cpu::default();
         for process in &self.processes {

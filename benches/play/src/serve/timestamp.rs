@@ -1,10 +1,10 @@
-//! Reads with the times at which the system received the bytes.
+//! Socket reads with the times at which the system received the bytes.
 
 use std::io;
 use std::net::TcpStream;
 use std::os::fd::AsRawFd;
 
-/// Room for a message of control, aligned as its header is.
+/// Room for a control message, aligned as its header requires.
 #[repr(C, align(8))]
 struct Control([u8; 64]);
 
@@ -25,13 +25,13 @@ pub(crate) fn take_times(socket: &TcpStream) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Reads the available bytes, with the arrival time of the last of them in nanoseconds since 1970;
-/// 0 unless [`take_times`] was called.
+/// Reads the available bytes. Also returns the arrival time of the last byte in nanoseconds since 1970, or 0 unless
+/// [`take_times`] was called.
 pub(crate) fn receive(socket: &TcpStream, buffer: &mut [u8]) -> io::Result<(usize, u64)> {
     let mut control = Control([0; 64]);
     let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
     #[expect(unsafe_code, reason = "no library of ours reads these times")]
-    // SAFETY: a message of zeroes is an empty one; its buffers live through the call.
+    // SAFETY: an all-zero message is an empty one. Its buffers live until the call returns.
     let (count, control_len) = unsafe {
         let mut message: libc::msghdr = std::mem::zeroed();
         (message.msg_iov, message.msg_iovlen) = (&raw mut part, 1);
@@ -42,8 +42,7 @@ pub(crate) fn receive(socket: &TcpStream, buffer: &mut [u8]) -> io::Result<(usiz
     Ok((count, time_in(&control.0[..control_len.min(64)]).unwrap_or(0)))
 }
 
-/// The time in a control message of one: its length, level and type, then seconds and
-/// nanoseconds.
+/// Time in a control message, which has its length, level and type, then seconds and nanoseconds.
 fn time_in(control: &[u8]) -> Option<u64> {
     let int = |at: usize| control.get(at..at + 4)?.try_into().ok().map(i32::from_ne_bytes);
     let long = |at: usize| control.get(at..at + 8)?.try_into().ok().map(u64::from_ne_bytes);

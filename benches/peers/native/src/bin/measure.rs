@@ -2,8 +2,8 @@
 //!
 //!     measure COMMAND ARGUMENTS...
 //!
-//! A process is measured with no less memory than the one that starts it had, so the
-//! one that does is this small program, not a Python of 23 MB.
+//! The measured peak memory of a process is at least that of the process that starts it. So this small program
+//! starts it, not a Python process of 23 MB.
 
 use std::process::{Command, ExitCode, Stdio};
 
@@ -22,7 +22,7 @@ fn main() -> ExitCode {
         }
     };
     let mut status = 0;
-    // SAFETY: all of its fields are integers, so zero is valid.
+    // SAFETY: all fields of the structure are integers, so zero is valid.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     // SAFETY: both pointers are valid for writing, and no other thread waits for the child.
     let waited = unsafe { libc::wait4(child.id() as libc::pid_t, &mut status, 0, &mut usage) };

@@ -1,8 +1,8 @@
-//! Writes a Weka/AgentX corpus as rows of agentic Mooncake, as Dynamo's replay reads it:
+//! Writes a Weka/AgentX corpus as rows in the agentic Mooncake format, as Dynamo's replay reads it:
 //!
 //!     weka CORPUS OUT.jsonl
 //!
-//! `vcr replay OUT.jsonl` must then be `vcr replay CORPUS`; see ../../weka.py.
+//! `vcr replay OUT.jsonl` must then give the same result as `vcr replay CORPUS`; see ../../weka.py.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
