@@ -1,12 +1,11 @@
 //! Replays a large capture: opens and indexes it, and finds records.
 //!
-//! Workload: a plain capture of about 1 GB with 1,000,000 requests of 100,000 sessions, ten turns each. Turn `t`
-//! has 4 (t + 1) blocks of 16 tokens, including the previous turn's, and an incomplete block (22 million block
-//! hashes in all), and 24 output tokens with IDs and gaps. Every record is requested once, in an order that mixes
-//! sessions. Reported: MB of the file that one core indexes per second; the index's memory by its own count, and
-//! the process's memory; and the time of one request, with the hashing of its prompt listed separately. Then the
-//! same is measured for an HTTP capture of 100,000 chats of 2 KB, each requested once. There, a lookup reads the
-//! answer from the file.
+//! Workload: a plain capture of about 1 GB with 1,000,000 requests of 100,000 sessions, ten turns each. Turn `t` has 4
+//! (t + 1) blocks of 16 tokens, including the previous turn's, and an incomplete block (22 million block hashes in
+//! all), and 24 output tokens with IDs and gaps. Every record is requested once, in an order that mixes sessions.
+//! Reported: MB of the file that one core indexes per second; the index's memory by its own count, and the process's
+//! memory; and the time of one request, with the hashing of its prompt listed separately. Then the same is measured
+//! for an HTTP capture of 100,000 chats of 2 KB, each requested once. There, a lookup reads the answer from the file.
 
 use std::path::Path;
 use std::time::Instant;

@@ -1,5 +1,4 @@
-//! Tools for guests: `vcr guest new`, `inspect` and `check`, in projects outside of this repository and on any
-//! files.
+//! Tools for guests: `vcr guest new`, `inspect` and `check`, in projects outside of this repository and on any files.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;

@@ -306,8 +306,7 @@ fn files_of_guidellm_and_aiperf_are_workloads() {
     let mut lengths: Vec<_> =
         requests.iter().map(|row| (row["prompt_tokens"].as_u64(), row["output_tokens"].as_u64())).collect();
     lengths.sort_unstable();
-    // What guidellm 0.8.1 itself generates: the lengths of its generator, with the history of each node in its
-    // graph.
+    // What guidellm 0.8.1 itself generates: the lengths of its generator, with the history of each node in its graph.
     let expected =
         [(40, 10), (150, 10), (260, 10), (500, 7), (500, 10), (500, 10), (607, 10), (720, 10), (1450, 10), (1560, 10)];
     assert_eq!(lengths, expected.map(|(prompt, output)| (Some(prompt), Some(output))));

@@ -11,8 +11,7 @@ const NESTED: &str = r#"{"engine": {"num_gpu_blocks": 8, "kv_cache_bytes_per_tok
 
 const LATENCY: &str = r#"fixed(#{ prefill: "10ms", decode: "5ms" })"#;
 
-/// Trace row with a prompt of `blocks` blocks of 64 tokens, which only equal `content` shares, and one output
-/// token.
+/// Trace row with a prompt of `blocks` blocks of 64 tokens, which only equal `content` shares, and one output token.
 fn row(at_ms: u32, content: u32, blocks: u32) -> String {
     let ids: Vec<String> = (0..blocks).map(|block| (content * 100 + block).to_string()).collect();
     let (tokens, ids) = (blocks * 64, ids.join(","));

@@ -298,8 +298,7 @@ fn receive(client: &mut Client, stream: &mut Stream) -> Result<Arrival, Failure>
     Ok(arrival)
 }
 
-/// Waits until the prefill engine has computed a prompt, whose KV it then holds. Returns the KV-transfer
-/// parameters.
+/// Waits until the prefill engine has computed a prompt, whose KV it then holds. Returns the KV-transfer parameters.
 fn computed(
     prefill: &mut Client,
     content: u32,

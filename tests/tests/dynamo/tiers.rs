@@ -93,8 +93,7 @@ fn a_prompt_waits_for_blocks_that_another_worker_stores() {
     check(&given, "3", engine, host, &expected);
 }
 
-/// The last blocks of the first prompt become free only after they are copied, and are reused after its first
-/// blocks.
+/// The last blocks of the first prompt become free only after they are copied, and are reused after its first blocks.
 #[test]
 fn blocks_are_held_until_they_are_copied_to_a_shared_host() {
     let engine = r#""block_size": 16, "num_gpu_blocks": 128, "max_num_seqs": 2, "max_num_batched_tokens": 512,

@@ -1,5 +1,4 @@
-//! KV of engines with groups of layers: all blocks of a group move, but for windows only those that are still
-//! needed.
+//! KV of engines with groups of layers: all blocks of a group move, but for windows only those that are still needed.
 
 use serde_json::Value;
 use vcr_tests::client;
@@ -48,8 +47,7 @@ fn blocks_of_all_groups_arrive_through_nixl() {
 
 fn live_blocks_arrive(plane: &[&str]) {
     for (groups, named, moved, moved_later) in [
-        // For 200 tokens, ten blocks are outside of the window. vLLM transfers one block more than a window may
-        // touch.
+        // For 200 tokens, ten blocks are outside of the window. vLLM transfers one block more than a window may touch.
         ("full,sliding_window:33", vec![13, 4], 13 + 3, 1 + 1),
         // Seven blocks of 32 tokens, four of them outside of the window. A hit of 192 tokens is six blocks.
         ("full,sliding_window:64@32", vec![13, 3], 13 + 3, 1 + 1),

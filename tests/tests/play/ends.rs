@@ -42,8 +42,7 @@ fn what_fails_in_the_engine_is_an_error_for_the_client() {
     });
 }
 
-/// If a guest fails in the middle of an answer and is replaced, the metrics show it, but the client does not
-/// notice.
+/// If a guest fails in the middle of an answer and is replaced, the metrics show it, but the client does not notice.
 #[test]
 fn a_fallback_goes_on_where_a_guest_fails() {
     let Some(guest) = hostile_guest() else { return };

@@ -1,7 +1,6 @@
 //! The recorded answers of vLLM's Python API server, compared with those of `vcr serve`.
 //!
-//! `RECORD_PYTHON_FRONTEND=1` records them again from the server installed by `tests/oracle/run.sh
-//! 0.33.0`.
+//! `RECORD_PYTHON_FRONTEND=1` records them again from the server installed by `tests/oracle/run.sh 0.33.0`.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -98,8 +97,7 @@ fn outline(answer: &Value) -> Value {
     if !answer["body"]["events"].is_array() {
         return json!({"status": status, "read": read});
     }
-    // The number of events in a stream is not compared: texts are joined, and of other fields the last value
-    // counts.
+    // The number of events in a stream is not compared: texts are joined, and of other fields the last value counts.
     let (mut text, mut last) = (String::new(), Map::new());
     for field in read {
         match (field[0].as_str().unwrap_or_default(), field[1].as_str()) {

@@ -76,8 +76,7 @@ fn the_cache_aware_policy_finds_what_servers_have_cached() {
 fn prefill_and_decode_meet_by_the_routers_rooms() {
     let Some(client) = client("sglang") else { return };
     let bootstrap = free_ports(1);
-    // A server, and the address of its engine's own metrics. SGLang's metrics do not change while nothing is
-    // computed.
+    // A server, and the address of its engine's own metrics. SGLang's metrics do not change while nothing is computed.
     let worker = |role: &str| {
         let (bootstrap, side_channel) = (bootstrap.to_string(), free_port().to_string());
         let metrics = format!("127.0.0.1:{}", free_port());

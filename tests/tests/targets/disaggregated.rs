@@ -39,8 +39,7 @@ fn prefill_and_decode_pools_are_live() {
         for counter in ["completed", "prompt_tokens", "output_tokens", "preemptions"] {
             assert_eq!(measured.counter(counter), simulated.counter(counter), "{counter} on {target}");
         }
-        // The distribution over two prefill engines depends on single milliseconds, but with one engine it does
-        // not.
+        // The distribution over two prefill engines depends on single milliseconds, but with one engine it does not.
         let alone = Outputs::of(&folder, target, &["-e", "prefill_engines=1"]);
         assert_eq!(alone.counter("cached_tokens"), alone_simulated.counter("cached_tokens"), "{target}");
         let transfers = &measured.run()["metrics"]["trends"]["transfer_ms"];

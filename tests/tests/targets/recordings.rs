@@ -174,8 +174,7 @@ fn a_file_is_replaced_when_asked_only() {
     folder.run(&[]).failed(2, &["invalid `record`: expected the path of a file"]);
 }
 
-/// Captures contain the times of single outputs on every target, and prompt hashes where prompts are sent as
-/// tokens.
+/// Captures contain the times of single outputs on every target, and prompt hashes where prompts are sent as tokens.
 #[test]
 fn single_gaps_are_recorded_and_hashes_of_prompts_that_are_sent() {
     for (target, has_hashes) in [(None, false), (Some("live"), true)] {

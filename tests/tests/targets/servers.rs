@@ -129,8 +129,7 @@ fn the_frontend_of_vllm_over_vcr_play_gets_them() {
     }
 }
 
-/// Like [`the_frontend_of_vllm_over_vcr_play_gets_them`], but the run starts and stops the frontend, for each
-/// release.
+/// Like [`the_frontend_of_vllm_over_vcr_play_gets_them`], but the run starts and stops the frontend, for each release.
 #[test]
 fn a_run_starts_and_stops_the_frontend_of_vllm() {
     let folder = Folder::with(SCENARIO);
