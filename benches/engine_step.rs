@@ -100,7 +100,6 @@ fn warmed_up(
     engine
 }
 
-/// Runs steps one by one.
 fn step(mut engine: Engine, num_steps: usize) -> Engine {
     for _ in 0..num_steps {
         engine.schedule();

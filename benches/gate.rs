@@ -9,7 +9,6 @@ use std::path::Path;
 use criterion::{Criterion, criterion_group, criterion_main};
 use vcr_gate::{Decision, GateOptions, Input, JoinBy, MirrorOptions, Policy, Source};
 
-/// Writes the observations of one side.
 fn write_side(path: &Path, requests: u64, seed: u64) {
     let mut file = BufWriter::new(File::create(path).expect("it is writable"));
     let mut state = seed;

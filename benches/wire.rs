@@ -19,7 +19,6 @@ use vcr_wire::{
 
 const TIMESTAMP: f64 = 1.5;
 
-/// Outputs of a step.
 #[derive(Deserialize)]
 #[allow(dead_code, reason = "some of it is only read from bytes")]
 struct Outputs<'a>(u32, #[serde(borrow)] Vec<Output<'a>>, Option<SchedulerStats>, f64);
@@ -54,7 +53,6 @@ struct Add<'a> {
     kv_hints: IgnoredAny,
 }
 
-/// Sampling parameters of a request.
 #[derive(Default, Deserialize)]
 #[allow(dead_code, reason = "they are only read from bytes")]
 #[serde(default)]

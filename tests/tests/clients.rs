@@ -401,7 +401,6 @@ fn series(page: &str) -> std::collections::BTreeSet<&str> {
     of_model.filter_map(|line| line.split('{').next()).collect()
 }
 
-/// Names of the metrics in a query.
 fn names(query: &str) -> Vec<&str> {
     let is_name = |part: &&str| part.starts_with("vllm:");
     query.split(|c: char| !(c.is_ascii_alphanumeric() || "_:".contains(c))).filter(is_name).collect()

@@ -54,7 +54,6 @@ expect(results[0], "retries", "count > 0");
     )
 }
 
-/// Every file of a folder.
 fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     let entries = std::fs::read_dir(folder).expect("the outputs were written");
     let paths = entries.map(|entry| entry.expect("it can be listed").path());

@@ -16,7 +16,7 @@ fn a_map_without_its_sign_is_explained() {
     let hint = "hint: a map is written #{ name: value }; the `{` at 2:5 begins a block";
     refused("run({ cluster: c, workloads: [w] });", &["test.rhai:2:", hint]);
     refused("let e = engine({ num_gpu_blocks: 1000 });", &["hint: a map is written #{ name: value }", "2:16"]);
-    // An unrelated block gets no such hint.
+    // A block that is not an argument gets no such hint.
     let said = Folder::with("if true { let x = 1 y }").run(&[]).ended(2);
     assert!(!said.stderr.contains("hint"), "{}", said.stderr);
 }

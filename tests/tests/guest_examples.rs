@@ -114,7 +114,6 @@ fn a_check_without_a_config_says_what_to_give() {
     with("@/dev/zero").failed(2, &["cannot read the config `/dev/zero`: it is a character device"]);
 }
 
-/// Copies the sources of the shipped guests.
 fn copy_sources(to: &Path) {
     for name in [
         "guests",

@@ -404,7 +404,6 @@ assert scaler.decide(Record(now_ns=1, engine_usd_per_hour=2.5)) == 2
     let _ = Said::of(python.args(["-c", code]).current_dir(root())).ended(0);
 }
 
-/// An exception during the import of a guest fails the build.
 #[test]
 fn an_exception_while_a_guest_in_python_is_imported_is_shown() {
     let folder = Folder::new();

@@ -171,7 +171,7 @@ fn a_script_that_never_stops_is_stopped() {
     assert!(said.stderr.contains("the script prints more than 100000 lines"), "and says which");
 }
 
-/// The names of many runs take no time.
+/// Naming many runs takes little time.
 #[test]
 fn runs_of_one_name_are_numbered() {
     let script = format!(
@@ -218,7 +218,7 @@ fn a_fifo_without_a_writer_is_named() {
     assert!(waiting.wait().expect("it ends").success());
 }
 
-/// A shell's `<(command)` and `|`.
+/// Inputs may come from a shell's `<(command)` or `|`.
 #[test]
 fn pipes_are_input() {
     let folder = Folder::with(&run_of("trace(#{ path: \"/dev/stdin\" })", ""));

@@ -66,7 +66,7 @@ fn clients_give_up_and_try_again_and_what_they_waste_is_reported() {
             retry: #{ max_attempts: 2, backoff: "1s" } })]"#);
     let counters = ["requests", "timeouts", "client_retries", "completed"].map(|name| counter(&report, name));
     assert_eq!(counters, [4, 4, 2, 0]);
-    // 50 tokens each; the last block of the prompt is recomputed.
+    // Each of four attempts wastes 50 tokens. Each retry recomputes the last block of its prompt.
     assert_eq!(["wasted_tokens", "wasted_prompt_tokens"].map(|name| counter(&report, name)), [200, 2 * 64 + 2 * 16]);
     let last = &requests[3];
     assert_eq!((&last["status"], &last["attempt"]), (&Value::from("timeout"), &Value::from(1)));

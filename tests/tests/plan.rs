@@ -70,7 +70,7 @@ fn the_answer_is_that_of_an_exhaustive_search_for_a_tenth_of_the_requests() {
     for (number, (space, objectives)) in SPACES.into_iter().enumerate() {
         let folder = Folder::new();
         let args = [&LOAD[..], &PRICES[..], objectives, &["--space", space]].concat();
-        // Only prices of the requested GPUs.
+        // Give prices only for the requested GPUs.
         let args: Vec<&str> = match objectives[1] {
             "h100,l40s" => args,
             gpu => args
@@ -269,8 +269,8 @@ fn other_loads_may_need_other_gpus() {
     let growth = plan["growth"].as_array().expect("a list").iter();
     let gpus: Vec<(Value, Value)> =
         growth.map(|one| (one["deployment"]["gpu"].clone(), one["replicas"].clone())).collect();
-    // The GPU for $1 instead of $2.50 is enough for a fifth of the load, and four of them for $4 instead of $5 for
-    // twice the load.
+    // For a fifth of the load, one L40S for $1 is cheaper than an H100 for $2.50. For twice the load, four L40S for
+    // $4 are cheaper than H100s for $5.
     assert_eq!(gpus, [(json!("l40s"), json!(1)), (json!("h100-sxm"), json!(1)), (json!("l40s"), json!(4))]);
 }
 

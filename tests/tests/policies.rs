@@ -31,7 +31,6 @@ const FLOOD: &str = r#"
     burst(#{ name: "flood", count: 600, prompt_tokens: uniform(300, 600), output_tokens: uniform(20, 100), tenant: 1 }),
     constant(#{ name: "light", rate: "2/s", count: 20, prompt_tokens: 300, output_tokens: 40, tenant: 2 })"#;
 
-/// Report of the run.
 #[track_caller]
 fn report(policy: &str, workloads: &str) -> Value {
     Folder::with(&under(policy, workloads)).run(&["--json"]).ended(0).json()["runs"][0].clone()

@@ -264,7 +264,6 @@ fn sweeps_are_the_same_with_any_number_of_threads() {
     );
 }
 
-/// Each row of a sweep has the verdict of its own run.
 #[test]
 fn rows_of_a_sweep_have_the_assertions_of_their_run() {
     let folder = scenario(

@@ -9,7 +9,6 @@ use tempfile::TempDir;
 use vcr_tests::{Folder, Frontend, FrontendOptions, Play, Record, capture, free_port};
 use vcr_wire::{DataAddress, FrontendConfig, FrontendListener, Transport};
 
-/// The frontend's release.
 const RELEASE: &str = "0.33.0";
 
 /// A frontend, a recorder and an engine, in this order.

@@ -137,7 +137,6 @@ fn a_browser_draws_the_numbers_of_the_report() {
     let slowest = own.max_by(|one, other| total(one).total_cmp(&total(other))).expect("there are requests");
     assert_eq!(page["#slowest"][0][0], slowest["id"].to_string());
     assert!(page["lives"][0].as_str().is_some_and(|life| life.contains("prefill") && life.contains("decode")));
-    // Texts.
     assert_eq!(page[".assertions"][0][0], "✗ failed", "failed assertions come first");
     assert!(has_cell(&page[".assertions"], "a <i>condition</i>"));
     assert_eq!(page["source"][0].as_str(), Some(SCENARIO));

@@ -114,7 +114,7 @@ fn a_scenario_loads_the_whole_prompt() {
     let report = folder.run(&["--json"]).ended(0).json();
     let engine = &report["runs"][0]["engines"][0]["kv_tiers"];
     assert_eq!((&engine["loads"], &engine["host_to_device_bytes"]), (&1.into(), &96_000_000.into()));
-    // A recorded step runs individually.
+    // When steps are recorded, each one runs individually.
     let written = folder.run(&["--json", "--out", "out"]).ended(0).json();
     assert_eq!(written["fingerprint"], report["fingerprint"]);
 }

@@ -15,7 +15,6 @@ pub(crate) struct Limits {
     pub(crate) us_per_request: Option<f64>,
 }
 
-/// Measures a closed loop.
 pub(crate) fn throughput(setup: &Setup, load: Load, limits: Limits) -> Result<Sheet, Failure> {
     let mut sheet = Sheet::new(format!(
         "throughput: {} requests, {} at a time, {} in / {} out",

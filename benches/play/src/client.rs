@@ -77,7 +77,6 @@ pub(crate) struct Spent {
     pub(crate) client: Cpu,
 }
 
-/// A received message and its time.
 pub(crate) struct Arrival {
     pub(crate) at_ns: u64,
     pub(crate) outputs: Box<EngineCoreOutputs>,
@@ -90,7 +89,6 @@ pub(crate) struct Client {
     link: FrontendLink,
     rules: &'static ProtocolRules,
     seed: u64,
-    /// Number of requests sent so far.
     sent: u64,
     calls: u64,
     /// Remaining tokens of each request; 0 when it has ended.
@@ -232,7 +230,6 @@ impl Client {
         Ok(())
     }
 
-    /// CPU time of the relay.
     pub(crate) fn relay_cpu(&self) -> Result<Cpu, Failure> {
         self.relay.as_ref().map_or(Ok(Cpu::default()), Process::cpu)
     }

@@ -234,7 +234,6 @@ fn main() -> ExitCode {
     }
 }
 
-/// Measures a case and prints its results.
 fn run(setup: &Setup, case: &Case, sheets: &mut Vec<Sheet>) -> Result<(), Failure> {
     let mut done = |sheet: Sheet| {
         sheet.print();
@@ -295,7 +294,6 @@ fn run(setup: &Setup, case: &Case, sheets: &mut Vec<Sheet>) -> Result<(), Failur
     Ok(())
 }
 
-/// Takes all measurements that have a target value.
 fn targets(setup: &Setup, frontend: Option<(&str, &str)>, done: &mut dyn FnMut(Sheet)) -> Result<(), Failure> {
     let load = |requests, at_once, output_tokens| Load { requests, at_once, prompt_tokens: 64, output_tokens };
     let per_token = Limits { us_per_token: Some(0.7), ..Limits::default() };

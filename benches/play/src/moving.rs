@@ -13,7 +13,6 @@ use crate::client::{Arrival, Client, Setup};
 use crate::process::free_port;
 use crate::report::{Sheet, median};
 
-/// Number of tokens per block.
 const BLOCK_TOKENS: u64 = 16;
 const PROMPT_TOKENS: u32 = 64;
 /// First content number of prompts whose KV moves. No other prompt has such a number.
@@ -44,7 +43,6 @@ pub(crate) enum MovedBy {
 pub(crate) struct Moving {
     /// Bytes of each transfer.
     pub(crate) total_bytes: u64,
-    /// Bytes per page.
     pub(crate) page_bytes: u64,
     /// Number of transfers before the measured ones, after which every page of both engines has memory. The kernel
     /// allocates and clears pages at the first write, while a real engine has its KV memory from the start.
@@ -53,7 +51,6 @@ pub(crate) struct Moving {
     pub(crate) rounds: u32,
     /// Time between the stream's tokens.
     pub(crate) interval_ns: u64,
-    /// The engine that streams.
     pub(crate) stream_at: StreamEngine,
     pub(crate) moved_by: MovedBy,
     /// Path of NIXL's library; `None` if the engines find it themselves.

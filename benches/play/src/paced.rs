@@ -91,7 +91,6 @@ pub(crate) fn paced(setup: &Setup, pace: Pace) -> Result<Sheet, Failure> {
     Ok(sheet)
 }
 
-/// Results of a run of all streams.
 struct Run {
     by_engine: Instants,
     by_client: Instants,

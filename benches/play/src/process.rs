@@ -14,7 +14,6 @@ pub(crate) struct Process {
     command: String,
 }
 
-/// CPU time in nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Cpu {
     /// CPU time of all threads.
@@ -30,7 +29,6 @@ impl Cpu {
     }
 }
 
-/// Memory in bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Memory {
     pub(crate) resident: u64,
@@ -48,7 +46,6 @@ impl Process {
         Ok(Self { child, command })
     }
 
-    /// CPU time used so far.
     pub(crate) fn cpu(&self) -> Result<Cpu, Failure> {
         cpu_of(&format!("{}", self.child.id())).map_err(|error| self.gone(&error))
     }
@@ -83,17 +80,14 @@ impl Drop for Process {
     }
 }
 
-/// A port that is free at the moment.
 pub(crate) fn free_port() -> Result<u16, Failure> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
-/// CPU time of this process.
 pub(crate) fn own_cpu() -> Result<Cpu, Failure> {
     cpu_of("self")
 }
 
-/// Load averages of the system.
 pub(crate) fn load_average() -> String {
     let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split_whitespace().take(3).collect::<Vec<_>>().join(" ")

@@ -2,7 +2,6 @@
 
 use serde::Serialize;
 
-/// One measured number.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Figure {
     name: String,
@@ -15,7 +14,6 @@ pub(crate) struct Figure {
 /// Result of one run of the engine.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Sheet {
-    /// Name of the case.
     case: String,
     /// Load averages of the machine when the case began.
     load_average: String,

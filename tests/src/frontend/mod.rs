@@ -34,7 +34,6 @@ const ALL_FRONTENDS: [&str; 7] = ["0.27.1", "0.28.0", "0.29.0", "0.30.0", "0.31.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// For the Python API server, which imports all of PyTorch.
 const PATIENCE_WITH_PYTHON: Duration = Duration::from_secs(600);
-/// The served name of the model.
 const MODEL: &str = "sim";
 
 /// The releases to test with: [`FRONTENDS`], or one of each minor version if `VCR_ALL_VERSIONS` is set.

@@ -154,7 +154,7 @@ fn selectors_select() {
 #[test]
 fn network_policies_cover_every_pod() {
     let Some(rendered) = rendered() else { return };
-    // Except for values that turn policies off.
+    // The rendering `helm bare` turns the policies off.
     for (name, objects) in rendered.all().filter(|(name, _)| *name != "helm bare") {
         let all = || objects.iter().filter(|it| it["kind"] == "NetworkPolicy");
         // Another policy for the same pods admits further peers.
@@ -338,7 +338,6 @@ fn the_chart_has_the_version_of_the_program() {
     assert!(chart.contains(&format!("appVersion: \"{}\"\n", env!("CARGO_PKG_VERSION"))), "{chart}");
 }
 
-/// The chart's pods run the same commands as the pods of the bases.
 #[test]
 fn chart_and_bases_start_the_same_commands() {
     let Some(rendered) = rendered() else { return };

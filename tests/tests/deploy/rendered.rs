@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 use vcr_tests::{client, ended, root};
 
-/// All rendered objects.
 pub(crate) struct Rendered(Value);
 
 /// A container, and where it comes from.
@@ -54,7 +53,6 @@ impl Rendered {
     }
 }
 
-/// The containers of a rendering.
 pub(crate) fn containers<'a>(name: &str, objects: &'a [Value]) -> Vec<Container<'a>> {
     let mut all = Vec::new();
     for object in objects {
@@ -70,7 +68,6 @@ pub(crate) fn containers<'a>(name: &str, objects: &'a [Value]) -> Vec<Container<
 }
 
 impl Container<'_> {
-    /// Whether the container runs vcr.
     pub(crate) fn is_vcr(&self) -> bool {
         let image = text(&self.value["image"]);
         let name = image.rsplit('/').next().unwrap_or(image);
@@ -93,7 +90,6 @@ pub(crate) fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_else(|| panic!("{value} is a text"))
 }
 
-/// Labels as a map.
 pub(crate) fn labels(value: &Value) -> BTreeMap<&str, &str> {
     value.as_object().into_iter().flatten().map(|(name, value)| (name.as_str(), text(value))).collect()
 }

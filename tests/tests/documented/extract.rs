@@ -5,7 +5,6 @@ use std::process::Command;
 
 use vcr_tests::{Said, root, vcr};
 
-/// A documented command line.
 #[derive(Clone, Debug)]
 pub(crate) struct Documented {
     /// The file, or the command whose help has the line.

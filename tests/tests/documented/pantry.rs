@@ -139,14 +139,12 @@ impl Pantry {
         self.copy("capture.jsonl", "after.jsonl");
     }
 
-    /// An engine's self-signed certificate.
     fn add_certificates(&self) {
         let engine = self_signed(self.folder.path(), "127.0.0.1", "engine");
         let authority = self.folder.path().join("authority.pem");
         std::fs::copy(engine.certificate, authority).expect("a folder of tests is writable");
     }
 
-    /// The `config.json` of a model.
     fn add_model(&self) {
         let config = root().join("tests/recordings/h100/capture/model/qwen3-14b/config.json");
         fs::copy(config, self.folder.path().join("config.json")).expect("the folder is writable");

@@ -10,7 +10,6 @@ use crate::extract::pages;
 use crate::pantry::Pantry;
 use crate::shell;
 
-/// A block of code.
 struct Block {
     /// The page, and the line of the block's fence.
     place: String,
@@ -126,7 +125,7 @@ fn scenarios_and_their_parts_are_executed() {
     }
     let pantry = Pantry::new();
     let all = blocks();
-    // Except for a block with a digest that is cut off.
+    // Skip a block whose digest is abbreviated with dots.
     let scenarios: Vec<_> = all.iter().filter(|it| it.language == "rhai" && !it.text.contains("...")).collect();
     assert!(scenarios.len() > 30, "only {} blocks were found", scenarios.len());
     let problems: Vec<_> = scenarios.iter().filter_map(|block| executed(&pantry, block).err()).collect();

@@ -52,7 +52,7 @@ fn a_corpus_replays_as_the_rows_that_dynamo_makes_of_it() {
     folder.write("rows-of-dynamo.jsonl", ROWS);
     let expected = requests(&folder, "rows-of-dynamo.jsonl", &[]);
     assert_eq!(expected.len(), 5);
-    // As a folder or a file, with a detected or named format, on several lines or one.
+    // The trace is a folder or a file, its format is detected or named, and it has several lines or, below, one.
     for (trace, args) in [("agents", &[][..]), ("agents/one.json", &[]), ("agents", &["--trace-format", "weka"])] {
         assert_eq!(requests(&folder, trace, args), expected, "{trace}");
     }

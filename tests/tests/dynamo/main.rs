@@ -251,8 +251,8 @@ fn sglang_asks_for_room_before_a_prompt_is_computed() {
 
 #[test]
 fn constant_times() {
-    // In 1.6.1, 10 ms of prefill and three decodes of 3 ms. 1.4 has no such model, and in its passes a prompt that
-    // ends also decodes.
+    // In 1.6.1, the prefill takes 10 ms and each of three decodes 3 ms. 1.4 has no such latency model, and in its
+    // passes a prompt that ends also decodes.
     let fixed = r#"{"engine": {"timing_model": {"type": "fixed", "prefill_ms": 10, "decode_ms": 3}}}"#;
     check(&[R], &["--extra-engine-args", fixed], &[("duration_ms", "22.0", "19.0")]);
     let latency = ["--latency", "fixed(#{ prefill: \"10ms\", decode: \"3ms\" })"];

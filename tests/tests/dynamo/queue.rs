@@ -101,7 +101,6 @@ fn what_has_no_effect_or_makes_no_sense_is_reported() {
         .failed(2, &["it needs --router-policy-config"]);
 }
 
-/// The same settings in a scenario.
 #[test]
 fn scenarios_have_queue_policies() {
     let folder = folder(POLICIES);

@@ -181,7 +181,6 @@ fn a_base_says_what_few_requests_do_not() {
     assert!(corrected < 0.05 && corrected < alone && corrected < untouched, "{corrected} {alone} {untouched}");
 }
 
-/// A base that the requests contradict is not used.
 #[test]
 fn a_base_that_explains_less_is_left_out() {
     let folder = world();

@@ -96,8 +96,9 @@ fn slow_prompts_of_a_small_gpu_are_fitted() {
     }
 }
 
-/// Three loads with 1, 2 and 4 concurrent requests. An earlier fit took others' prefills for noise in each step,
-/// and a slower simulation admitted more requests: the TTFT of the first load was predicted nine times too long.
+/// Three loads with 1, 2 and 4 concurrent requests. An earlier version of the fit treated the prefills of other
+/// requests as noise in each step. Its simulation was slower and admitted more requests, so it predicted nine times
+/// the TTFT of the first load.
 #[test]
 fn closed_loops_of_a_small_gpu_do_not_run_away() {
     let Some(first) = vcr_skips::sample("small-gpu/laptop-qwen3-8b-awq/in2048_out128_c1.json") else { return };

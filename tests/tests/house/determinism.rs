@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use vcr_tests::root;
 
-/// Calls that would make a simulation depend on the machine, and what to use instead. `serde_json` and files belong
-/// to crates above.
+/// Calls that would make a simulation depend on the machine, and what to use instead. Only crates above the
+/// simulation use `serde_json` and files.
 const BANNED_IN_SIMULATION: &[(&str, &str)] = &[
     ("std::fs", "the callers read and write files"),
     ("std::io::std", "the callers own the streams"),

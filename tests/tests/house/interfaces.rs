@@ -32,7 +32,7 @@ fn the_interfaces_parse_and_lie_in_the_folder_of_their_version() {
                 let name = resolve.interfaces[*id].name.as_deref();
                 let may_remark = world.name == "token-source" && matches!(name, Some("requests" | "drafts"));
                 let is_of_all = matches!(name, Some("observe" | "types"));
-                // More inputs of the call that the guest is in, so calls remain the guest's only inputs.
+                // These functions return more inputs of the current call, so calls remain the guest's only inputs.
                 let says_more = world.name == "latency-model" && name == Some("groups");
                 assert!(is_of_all || may_remark || says_more, "`{}` imports {name:?}", world.name);
                 // Functions of the other interfaces return nothing.

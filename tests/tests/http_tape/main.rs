@@ -171,7 +171,6 @@ fn a_stream_has_both_lines_with_the_times_of_its_parts() {
     assert_eq!((&requests[1]["finish_reason"], &requests[1]["params"]["max_tokens"]), (&json!("length"), &json!(6)));
 }
 
-/// Commands that read captures can read this one.
 #[test]
 fn recordings_are_read_as_other_captures() {
     let folder = Folder::with(

@@ -95,7 +95,6 @@ fn sizes_and_addresses_that_cannot_be_used_are_refused() {
     }
 }
 
-/// A peer that stops in the middle of a transfer ends the measurement with an error.
 #[test]
 fn a_peer_that_dies_is_an_error() {
     let sizes = ["--total", "8MiB", "--page", "16KiB"];

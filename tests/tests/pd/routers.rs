@@ -172,7 +172,6 @@ fn the_toy_proxy_with_two_frontends() {
     pair.check(port);
 }
 
-/// The router of the vLLM project.
 #[test]
 fn vllm_router_with_two_frontends() {
     let Some(router) = client("vllm-router") else { return };

@@ -24,7 +24,6 @@ run(#{{ name: "moving", cluster: c, workloads: [ w ] }});"#
 /// A group with full attention, and one with a window of four blocks.
 const GROUPS: &str = r#"["full", "sliding_window:64"]"#;
 
-/// Engines whose layers are in groups.
 fn grouped(link: &str, prefill: &str, decode: &str) -> Folder {
     Folder::with(&format!(
         r#"let p = |groups| pool(#{{

@@ -102,7 +102,7 @@ fn prefill_on_one_engine_and_decode_on_another() {
         assert_eq!(answer["usage"]["completion_tokens"], 5);
         decode.wait_for_metric("vllm:prompt_tokens_total", 100.0);
         assert!(text(&answer).starts_with(text(&computed)), "the same content gives the same text");
-        // The frontend learns of it only with an event, which must come after the notice to the prefill engine.
+        // The frontend learns of the freed blocks only with an event after the notice to the prefill engine.
         wait_until("the blocks are free", || {
             prefill.complete(&json!("Next"), &json!({"max_tokens": 1}));
             prefill.metric("vllm:kv_cache_usage_perc") == 0.0

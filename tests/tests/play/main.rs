@@ -49,7 +49,6 @@ fn text(answer: &Value) -> &str {
     answer["choices"][0]["text"].as_str().expect("a completion has a text")
 }
 
-/// The engines' metrics.
 fn scraped(address: &str) -> String {
     let response = ureq::get(format!("http://{address}/metrics")).call().expect("it is served");
     response.into_body().read_to_string().expect("it is text")

@@ -113,7 +113,6 @@ fn vectors_are_encoded_and_shortened_as_asked() {
     assert_eq!(answer.body_mut().read_to_vec().expect("bytes").len(), 16);
 }
 
-/// Cohere's API returns the same vectors.
 #[test]
 fn cohere_asks_for_the_same_vectors() {
     let serve = Serve::start(&[]);

@@ -5,7 +5,6 @@ use std::io::Read;
 use serde_json::{Map, Value, json};
 use vcr_tests::{Serve, wait_until};
 
-/// A client that disconnects must not keep the engine busy.
 #[test]
 fn a_closed_connection_aborts_the_request() {
     let serve = Serve::start(&["--tokens", "random", "--inter-token-latency", "20ms", "--log-requests"]);

@@ -69,7 +69,6 @@ fn lost_and_unreadable_messages_end_their_requests() {
     assert_eq!(serve.stream("/v1/completions", &request).last(), Some(&Err("[DONE]".to_owned())));
 }
 
-/// The engine's guest decides which faults clients meet.
 #[test]
 fn a_guest_resets_connections_and_fails_requests() {
     let Some(chaos) = shipped_guest("chaos") else { return };

@@ -19,7 +19,6 @@ fn requests() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// Model that an event of a stream names.
 fn model_of(event: &Value) -> Option<&str> {
     ["/model", "/message/model", "/response/model"].iter().find_map(|at| event.pointer(at)?.as_str())
 }

@@ -3,7 +3,6 @@
 use serde_json::{Value, json};
 use vcr_tests::{Folder, Serve, byte_tokenizer};
 
-/// A model with this chat template.
 fn model(template: &str) -> Folder {
     let folder = Folder::new();
     std::fs::create_dir(folder.path().join("model")).expect("a temporary folder is writable");

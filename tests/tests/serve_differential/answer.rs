@@ -180,7 +180,6 @@ pub(crate) struct Mismatch {
     pub(crate) ours: Value,
 }
 
-/// All places where the answers differ.
 pub(crate) fn mismatches(theirs: &Value, ours: &Value) -> Vec<Mismatch> {
     let mut found = Vec::new();
     compare("", theirs, ours, &mut found);

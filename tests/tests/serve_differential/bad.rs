@@ -243,7 +243,6 @@ fn prompts() -> Vec<Case> {
     cases
 }
 
-/// Messages of every shape.
 fn messages() -> Vec<Case> {
     let shapes = [
         json!([]),

@@ -8,7 +8,6 @@ use vcr_core::seed::mix;
 pub(crate) struct Case {
     /// Name of the case in a report.
     pub(crate) name: String,
-    /// HTTP method.
     pub(crate) method: &'static str,
     /// Path with its query.
     pub(crate) path: &'static str,
@@ -38,7 +37,6 @@ impl Case {
         Self { method, headers: Vec::new(), ..Self::text(name, path, "") }
     }
 
-    /// Adds a header.
     pub(crate) fn with_header(mut self, name: &'static str, value: &str) -> Self {
         self.headers.push((name, value.to_owned()));
         self

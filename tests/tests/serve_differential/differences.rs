@@ -6,7 +6,6 @@ use super::answer::Mismatch;
 use super::case::Case;
 use super::good::{CHAT, COMPLETIONS, COUNT_TOKENS, GENERATE, MESSAGES, RESPONSES};
 
-/// An intended difference.
 pub(crate) struct Difference {
     /// The difference's description in `docs/reference/serve.md`, word for word.
     pub(crate) documented: &'static str,
@@ -14,7 +13,6 @@ pub(crate) struct Difference {
     pub(crate) explains: fn(&Case, &Mismatch) -> bool,
 }
 
-/// All intended differences.
 pub(crate) const DIFFERENCES: &[Difference] = &[
     Difference {
         documented: "`n` up to 128 and lists of prompts are answered, as by the Python frontend.",

@@ -237,7 +237,6 @@ const SOURCES: &[Source] = &[
     (DETOKENIZE, 10, detokenized),
 ];
 
-/// Requests of all APIs.
 pub(crate) fn cases(draws: &mut Draws) -> Vec<Case> {
     let mut cases = Vec::new();
     for (path, count, body) in SOURCES {

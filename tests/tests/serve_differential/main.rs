@@ -22,7 +22,6 @@ const ENGINE: &[&str] = &["--tokens", "random", "--seed", "7", "--max-model-len"
 /// Number of mismatches that a failed test prints in full.
 const SHOWN: usize = 40;
 
-/// Both servers, and their addresses.
 struct Servers {
     frontend: Frontend,
     _play: Play,

@@ -9,7 +9,6 @@ mod routers;
 use serde_json::{Value, json};
 use vcr_tests::{Call, Serve, read_answer};
 
-/// A server with a pool of this many tokens.
 fn serve(tokens: u32, more: &[&str]) -> Serve {
     let tokens = tokens.to_string();
     Serve::start(&[&["--backend", "sglang", "--max-total-tokens", &tokens], more].concat())
@@ -20,7 +19,6 @@ fn prompt(number: u32, tokens: u32) -> Vec<u32> {
     (0..tokens).map(|at| 1000 + number * 7 + at % 50).collect()
 }
 
-/// Answer to a prompt in tokens.
 fn generate(serve: &Serve, input_ids: &[u32], max_new_tokens: u32) -> Value {
     let sampling_params = json!({"max_new_tokens": max_new_tokens, "ignore_eos": true, "temperature": 0});
     let reply = serve.post("/generate", &json!({"input_ids": input_ids, "sampling_params": sampling_params}));
@@ -28,7 +26,6 @@ fn generate(serve: &Serve, input_ids: &[u32], max_new_tokens: u32) -> Value {
     reply.body
 }
 
-/// Status and text of an answer.
 fn get(address: &str, method: &str, path: &str) -> (u16, String) {
     let answer = read_answer(Call { method, path, headers: &[], body: b"" }.begin(address));
     (answer.status, answer.text())

@@ -5,7 +5,6 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 
-/// What happens to a request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
     Passed,

@@ -12,13 +12,11 @@ pub(crate) const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
 #[derive(Default)]
 struct State {
-    /// Content by path.
     files: BTreeMap<String, Vec<u8>>,
     /// Content at every other path.
     elsewhere: Option<Vec<u8>>,
     /// Length after which answers are cut off, and how many more answers are.
     cut: (usize, u32),
-    /// Number of bytes sent in bodies.
     sent_bytes: usize,
     /// `Authorization` of the last request.
     authorization: Option<String>,

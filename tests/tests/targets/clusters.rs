@@ -189,7 +189,6 @@ fn clusters_behind_a_server_crash() {
     }
 }
 
-/// Engines behind a server have tiers and ranks, too.
 #[test]
 fn servers_have_tiers_and_ranks() {
     let folder = Folder::with(

@@ -55,7 +55,6 @@ fn prefill_and_decode_pools_are_live() {
     }
 }
 
-/// Transfers that share a link slow each other down in real time, too.
 #[test]
 fn transfers_share_the_link_on_every_target() {
     let folder = Folder::with(

@@ -56,7 +56,6 @@ fn pools_of_several_engines_share_the_requests() {
     }
 }
 
-/// Engines with few blocks preempt in real time as in virtual time.
 #[test]
 fn a_burst_on_few_blocks_is_preempted_everywhere() {
     let folder = Folder::with(
@@ -76,7 +75,6 @@ fn a_burst_on_few_blocks_is_preempted_everywhere() {
     }
 }
 
-/// Requests that can never run are rejected, as in virtual time.
 #[test]
 fn requests_that_do_not_fit_are_rejected_before_they_are_sent() {
     let folder = Folder::with(

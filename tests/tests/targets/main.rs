@@ -37,7 +37,6 @@ if has(result, "prefix_hit_ratio") { expect(result, "prefix_hit_ratio", "value >
 if has(result, "preemptions") { expect(result, "preemptions", "count == 0"); }
 "#;
 
-/// Report and requests of a run.
 struct Outputs {
     report: Value,
     requests: Vec<Value>,

@@ -2,7 +2,6 @@
 
 use vcr_tests::{Folder, root, skip};
 
-/// A scenario in real time.
 struct InRealTime {
     name: &'static str,
     /// Parameters with which the scenario takes seconds.

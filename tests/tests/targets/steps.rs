@@ -232,7 +232,6 @@ fn logs_begin_anew_after_a_crash() {
     }
 }
 
-/// Clusters in real time log their steps behind a server, too.
 #[test]
 fn clusters_behind_a_server_log_their_steps() {
     let folder = Folder::with(

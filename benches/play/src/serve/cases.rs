@@ -11,13 +11,12 @@ use crate::Failure;
 use crate::paced::{Pace, own_gap_errors};
 use crate::report::{Sheet, median};
 
-/// A closed loop, and the target for `vcr serve`'s share of the other chain's cost.
+/// A closed loop. `at_most` is the target for `vcr serve`'s share of the other chain's cost.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Loop {
     pub(crate) requests: u64,
     pub(crate) at_once: usize,
     pub(crate) shape: Shape,
-    /// Target for `vcr serve`'s share.
     pub(crate) at_most: f64,
 }
 

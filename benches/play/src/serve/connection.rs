@@ -36,7 +36,6 @@ pub(crate) fn request(model: &str, base: u64, shape: Shape) -> String {
     post("/v1/completions", &body)
 }
 
-/// Bytes of a request with a JSON body.
 pub(crate) fn post(path: &str, body: &str) -> String {
     format!(
         "POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
@@ -44,7 +43,6 @@ pub(crate) fn post(path: &str, body: &str) -> String {
     )
 }
 
-/// A connection, kept alive between requests.
 pub(crate) struct Connection {
     pub(crate) socket: TcpStream,
     /// Received part of the answer: all of a short answer, or the end of a long one.
@@ -64,7 +62,6 @@ pub(crate) struct Arrived {
     /// Time at which the system received the last event, in nanoseconds since 1970, however late the client reads
     /// it. 0 unless times are enabled.
     pub(crate) at_ns: u64,
-    /// `true` if the answer is complete.
     pub(crate) is_over: bool,
 }
 
@@ -81,14 +78,12 @@ impl Connection {
         Ok(timestamp::take_times(&self.socket)?)
     }
 
-    /// Sends a whole request.
     pub(crate) fn ask(&mut self, request: &str) -> Result<(), Failure> {
         self.answer.clear();
         (self.length, self.received, self.last_byte) = (None, 0, 0);
         Ok(self.socket.write_all(request.as_bytes())?)
     }
 
-    /// Reads the available bytes.
     pub(crate) fn read(&mut self, buffer: &mut [u8]) -> Result<Arrived, Failure> {
         let (count, at_ns) = match timestamp::receive(&self.socket, buffer) {
             Ok((0, _)) => return Err("the server has closed a connection".into()),
@@ -140,7 +135,6 @@ impl Connection {
         Err(format!("the server answers with {}, without {expected}: {text}", self.status()).into())
     }
 
-    /// The status of the answer.
     pub(crate) fn status(&self) -> String {
         String::from_utf8_lossy(&self.status).into_owned()
     }

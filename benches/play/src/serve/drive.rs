@@ -21,12 +21,10 @@ pub(crate) struct Clients {
     buffer: Vec<u8>,
     model: String,
     seed: u64,
-    /// Number of requests sent so far.
     sent: u64,
 }
 
 impl Clients {
-    /// Opens connections.
     pub(crate) fn open(port: u16, count: usize, model: &str, seed: u64) -> Result<Self, Failure> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let mut connections = Vec::with_capacity(count);

@@ -68,7 +68,6 @@ pub(crate) struct ServeArgs {
     parts: Vec<Part>,
 }
 
-/// Inputs of all measurements.
 pub(crate) struct Bench {
     commands: Commands,
     /// Settings for the engine alone.

@@ -104,7 +104,7 @@ pub(crate) fn half_open(bench: &Bench, connections: u32) -> Result<Sheet, Failur
         let mut sockets = Vec::new();
         for number in 0..connections {
             let mut socket = connect(served.port)?;
-            // In the middle of the head's first line, of the head, or of the body.
+            // Each socket stops in the head's first line, later in the head, or in the body.
             let parts = [
                 "POST /v1/comp",
                 "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-",

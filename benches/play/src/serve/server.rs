@@ -21,7 +21,6 @@ pub(crate) struct Commands {
     pub(crate) engine: Vec<String>,
 }
 
-/// A server and all its processes.
 pub(crate) struct Served {
     pub(crate) port: u16,
     pub(crate) processes: Vec<Process>,
@@ -93,7 +92,6 @@ impl Served {
         ask().unwrap_or(false)
     }
 
-    /// CPU time of all processes of the server.
     pub(crate) fn cpu(&self) -> Result<Cpu, Failure> {
         let mut sum = Cpu::default();
         for process in &self.processes {

@@ -13,7 +13,6 @@ fn kinds(events: &[Result<Value, String>]) -> Vec<&str> {
     kinds
 }
 
-/// The same chat in all three APIs gets the same text.
 #[test]
 fn each_api_has_the_text_of_the_chat() {
     let serve = Serve::start(&["--tokens", "random"]);

@@ -153,7 +153,6 @@ fn limits_and_bad_parts_are_refused_as_in_vllm() {
         .failed(2, &["expected JSON such as"]);
 }
 
-/// The features of a rendered chat give the same blocks as the chat.
 #[test]
 fn rendered_images_are_those_of_the_chat() {
     let serve = Serve::start(&["--tokens", "random", "--image-tokens", "40"]);

@@ -146,7 +146,6 @@ fn large_structures_are_refused() {
     }
 }
 
-/// Any schema is accepted for a tool, strict or not.
 #[test]
 fn no_schema_of_a_tool_is_refused() {
     let serve = Serve::start(&["--tool-call-probability", "1"]);

@@ -159,7 +159,6 @@ pub(super) struct AbortRequest {
     pub(super) request_ids: Vec<String>,
 }
 
-/// A message without fields.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Nothing {}
 

@@ -21,7 +21,6 @@ fn memory_mib(serve: &Serve) -> f64 {
     metric(serve, "process_resident_memory_bytes") / MIB
 }
 
-/// Fails unless the server answers another request.
 fn assert_serves(serve: &Serve) {
     let reply = serve.post("/v1/completions", &json!({"prompt": "a", "max_tokens": 3, "ignore_eos": true}));
     assert_eq!((reply.status, &reply.body["usage"]["completion_tokens"]), (200, &json!(3)), "{reply:?}");
@@ -360,7 +359,6 @@ fn a_closed_connection_costs_one_step_at_most() {
     assert!((2..=3).contains(&tokens), "{line}");
 }
 
-/// An internal failure is reported with an ID that can be found in the log.
 #[test]
 fn a_failure_has_an_id_that_the_log_has() {
     let serve = Serve::start(&["--fault", "error"]);

@@ -52,7 +52,6 @@ fn ports_follow_each_other_and_one_in_use_is_told() {
     Folder::new().vcr(&[&["serve", "--port", "65534"], &PORTS[..]].concat()).failed(2, &["no port for rank 2"]);
 }
 
-/// Each response names the pod, and the port at which its request arrived.
 #[test]
 fn responses_name_their_pod_and_port() {
     let serve = Serve::start(&[&PORTS[..], &["--pod-name", "sim-0", "--pod-namespace", "tests"]].concat());
