@@ -60,7 +60,8 @@ fn clients_decide_alike_in_virtual_and_in_real_time() {
     for target in ["live", "serve"] {
         let measured = Outputs::of(&folder, target, &[]);
         assert_eq!(endings(&measured), endings(&simulated), "{target}");
-        // A client cancels at the message with the decisive token, which may contain more tokens.
+        // A client cancels when it gets the message with the decisive token. This message may contain further
+        // tokens.
         let (received, wanted) = (cancelled(&measured), cancelled(&simulated));
         assert!(received.keys().eq(wanted.keys()), "{target}: {received:?} {wanted:?}");
         assert!(received.values().zip(wanted.values()).all(|(received, wanted)| received >= wanted), "{received:?}");

@@ -74,14 +74,14 @@ pub enum Placement {
     Taken(u16),
     /// The request is scheduled for the first time.
     Scheduled {
-        /// When, on the system's monotonic clock, in nanoseconds.
+        /// Time on the system's monotonic clock, in nanoseconds.
         at_ns: u64,
-        /// How many tokens of its prompt were in the engine's cache.
+        /// Number of prompt tokens found in the engine's cache.
         cached_tokens: u32,
     },
     /// The request was preempted.
     Preempted,
-    /// The KV of the prompt has arrived from another engine, at this time on the system's monotonic clock, in
+    /// The KV of the prompt has arrived from another engine at this time on the system's monotonic clock, in
     /// nanoseconds.
     Received(u64),
 }
@@ -148,12 +148,12 @@ pub enum TokenChoice {
 pub struct TokenSettings {
     /// The source of tokens.
     pub choice: TokenChoice,
-    /// Random tokens are below this.
+    /// Random token IDs are below this number.
     pub vocab_size: u32,
     /// Output tokens before the end-of-text token, for requests that have one; `None`: they run to their maximum
     /// length.
     pub output_tokens: Option<Distribution>,
-    /// By place, the probability that a draft token is accepted if the draft token before it was.
+    /// By position, the probability that a draft token is accepted if the one before it was accepted.
     pub acceptance_rates: Vec<f64>,
     /// Numbers in an embedding; `None` refuses requests for pooling.
     pub embedding_dimensions: Option<u32>,

@@ -20,7 +20,7 @@ enum Job {
     Finish(Finish),
 }
 
-/// A finished prompt of which some blocks are not written.
+/// A finished prompt with blocks that are not written yet.
 pub(crate) struct Finish {
     pub(crate) id: u64,
     /// Blocks whose pattern is to be written.
@@ -130,7 +130,7 @@ impl Writer {
                 arena.materialize(block);
                 has_written = true;
             }
-            // Not for a cancelled write, whose blocks another prompt may have.
+            // Do nothing for a cancelled write: another prompt may have its blocks.
             let is_open = shared.while_open(finish.id, || {
                 for held in finish.busy.extract_if(.., |held| !shared.is_busy(held.block)) {
                     arena.want(held.block, held.content);

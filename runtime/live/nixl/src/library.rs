@@ -61,7 +61,7 @@ pub enum LibraryError {
 }
 
 impl LibraryError {
-    /// What to do next.
+    /// How the user can fix the error.
     #[must_use]
     pub fn hint(&self) -> Option<&'static str> {
         (!matches!(self, Self::Second { .. })).then_some(HINT)

@@ -53,7 +53,8 @@ impl NixlPlane {
         let (begin, begun) = channel();
         let (settings, for_worker) = (Arc::clone(settings), Arc::clone(&shared));
         let run = move || {
-            // Before all else, because threads of NIXL and UCX inherit the priority of the thread that starts them.
+            // This comes first, because threads of NIXL and UCX inherit the priority of the thread that starts
+            // them.
             lower_priority(MOVER_NICENESS);
             let started = start_agent(&settings, &context, &mut board);
             let (agent, outcome) = match started {

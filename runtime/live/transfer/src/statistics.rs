@@ -53,8 +53,8 @@ pub struct PeerStatistics {
     pub failures: BTreeMap<ErrorKind, u64>,
 }
 
-/// Maximum number of peers that are counted separately; further ones are counted as `other`, because requests name
-/// peers.
+/// Maximum number of peers that are counted separately. The others are counted together as `other`, because
+/// requests can name any number of peers.
 const MAX_PEERS: usize = 128;
 
 /// Totals of a plane.

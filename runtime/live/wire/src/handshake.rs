@@ -178,13 +178,13 @@ pub struct ReadyResponse {
     pub supports_draft_weight_updates: bool,
     /// Tokens per block of full attention.
     pub effective_attention_block_size: Option<u64>,
-    /// Elastic expert parallelism; from 0.33.
+    /// For elastic expert parallelism; from 0.33.
     #[serde(default, skip_serializing_if = "is_default")]
     pub coord_store_port: u64,
-    /// Elastic expert parallelism; from 0.33.
+    /// For elastic expert parallelism; from 0.33.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub coordinator_input_address: Option<String>,
-    /// Elastic expert parallelism; from 0.33.
+    /// For elastic expert parallelism; from 0.33.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub coordinator_output_address: Option<String>,
 }

@@ -55,7 +55,7 @@ array_struct! {
         reasoning_ended: Option<bool> = None,
         /// Arguments of the reasoning parser.
         reasoning_parser_kwargs: Option<Raw> = None,
-        /// Whether to finish the request at once, only to release remote KV blocks.
+        /// Whether the request ends at once, because it only releases remote KV blocks.
         abort_immediately: bool = false,
         /// The session that the request belongs to; from 0.28.
         session_id: Option<String> = None,
@@ -98,7 +98,7 @@ map_struct! {
 pub struct StartDpWave {
     /// Number of the wave.
     pub wave: u32,
-    /// Rank of the engine that knows already.
+    /// Rank of the engine that already knows of the wave.
     #[serde(default)]
     pub exclude_engine_index: Option<u32>,
 }

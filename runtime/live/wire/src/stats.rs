@@ -62,7 +62,7 @@ pub struct PrefixCacheStats {
     pub preempted_queries: u64,
     /// Number of tokens that these requests found.
     pub preempted_hits: u64,
-    /// Hits by tier of an external cache; on some versions.
+    /// Hits by tier of an external cache; only in some versions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hits_by_source: Option<HitsBySource>,
 }

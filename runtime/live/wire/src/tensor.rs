@@ -144,7 +144,7 @@ array_struct! {
     Logprobs, 3 required {
         /// Token ids, `[positions, k + 1]`: the token itself, then the k likeliest.
         token_ids: Tensor = Tensor::default(),
-        /// Logprobs of these tokens, with the same shape.
+        /// Logprobs of the tokens in `token_ids`, with the same shape.
         logprobs: Tensor = Tensor::default(),
         /// Rank of the token itself among all tokens, `[positions]`.
         ranks: Tensor = Tensor::default(),
@@ -225,7 +225,7 @@ impl Logprobs {
             }
         };
         Ok(LogprobRows {
-            // At most the number of ids, unless there are no rows.
+            // The width is at most the number of IDs, unless there are no rows.
             width: usize::try_from(width).unwrap_or(0),
             token_ids: token_ids.into_iter().map(|id| id as u32).collect(),
             logprobs: logprobs.into_iter().map(|logprob| logprob as f32).collect(),

@@ -77,7 +77,7 @@ fn add_logprobs(request: &mut LiveRequest, tokens: &[u32], vocab_size: u32, mess
     if let Some((k, prompt)) = extras.prompt_logprobs.take() {
         // The first token has no context to be predicted from.
         let positions = prompt.iter().zip(0..).skip(1).map(|(token, index)| Position {
-            // Not the seed of the output tokens, because their indices overlap.
+            // Use another seed than for the output tokens, because their indices overlap.
             seed: !seed,
             index,
             token: *token,

@@ -11,8 +11,8 @@ use crate::control::listen::Context;
 use crate::control::view::{Engines, StateView};
 use crate::control::{LatencyReader, UnusableModel};
 
-/// The states of the engines that got the command. The status is 202, because an engine runs the command between
-/// two steps or, without a frontend, when it has one.
+/// States of the engines that got the command. The status is 202, because an engine runs the command later: between
+/// two steps, or when it has a frontend.
 type StateResponse = Result<(StatusCode, Json<Engines<StateView>>), Refusal>;
 
 fn states_of(mut engines: Vec<Snapshot>, wanted: Option<u16>) -> StateResponse {
@@ -117,7 +117,7 @@ pub(crate) async fn reset_prefix_cache(
     context.send_command(which.engine, "drop the prefix cache", &Command::ResetPrefixCache)
 }
 
-/// Shuts down all engines, as a signal does: a part of a deployment is of no use.
+/// Shuts down all engines, as a signal does: the remaining engines of a deployment would be of no use.
 pub(crate) async fn shut_down(State(context): State<Context>, Change(Nothing {}): Change<Nothing>) -> StateResponse {
     let snapshots = context.engines.snapshots();
     tracing::info!("all engines shut down");

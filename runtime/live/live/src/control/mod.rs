@@ -85,7 +85,7 @@ pub enum GuestValue {
 pub struct UnusableModel {
     /// The problem.
     pub message: String,
-    /// What to do next.
+    /// How the user can fix the problem.
     pub hint: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! First tokens, if their delay is longer than that of others (`overheads.first_token`).
+//! Holds back first tokens, if their delay is longer than that of other tokens (`overheads.first_token`).
 //!
 //! Owns their messages until they are sent: after the delay, or right before the next message to the same API
 //! server that could carry a second token.
@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use vcr_wire::{ProtocolRules, StepEncoder, StepEnd};
 
-/// A message and its send time on the clock of faults.
+/// A message and its send time, counted from the start of serving.
 struct Held {
     at_ns: u64,
     frame: Vec<u8>,

@@ -126,7 +126,7 @@ impl Egress {
         self.owes_stats
     }
 
-    /// Sets whether that message is due, when requests have ended.
+    /// Sets whether one more message must report that no request is left.
     pub(crate) fn set_owes_stats(&mut self, owes_stats: bool) {
         self.owes_stats = owes_stats;
     }

@@ -22,7 +22,7 @@ type Delayed = Reverse<(u64, u64, usize, bool, Vec<u8>)>;
 struct Held {
     /// Number of these messages.
     waiting: u64,
-    /// Send time of the last of these messages, on the clock of faults.
+    /// Send time of the last of these messages, counted from the start of serving.
     until_ns: u64,
 }
 
@@ -394,7 +394,7 @@ impl Outputs {
         self.link.send(channel, frame)
     }
 
-    /// When the next delayed message is due, on the clock of faults.
+    /// When the next delayed message is due, counted from the start of serving.
     pub(crate) fn next_delayed_ns(&self) -> Option<u64> {
         let first_tokens_ns = self.first_tokens.as_ref().and_then(FirstTokens::next_due_ns);
         self.next_message_ns().into_iter().chain(first_tokens_ns).min()

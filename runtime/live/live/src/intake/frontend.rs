@@ -41,7 +41,8 @@ impl Intake {
     }
 
     /// Whether further messages must wait at their sender because the limit of requests is reached. A paused engine
-    /// refuses requests instead: no request ends, and the call that resumes the engine arrives the same way.
+    /// refuses requests instead: no request ends until a call resumes the engine, and that call arrives on the same
+    /// socket.
     pub(crate) fn holds_back(&mut self, serving: &mut Serving) -> bool {
         let is_full = self.is_at_limit(serving);
         if is_full && !self.is_full {

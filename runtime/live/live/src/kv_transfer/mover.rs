@@ -82,7 +82,7 @@ impl Mover {
             true => Arena::backed_as_used(settings.geometry, settings.memory_limit_bytes)?,
             false => Arena::new(settings.geometry, settings.memory_limit_bytes)?,
         };
-        // Greater than at any earlier start at this address.
+        // This generation is greater than at any earlier start at this address.
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let generation = u64::try_from(since_epoch.as_micros()).unwrap_or(u64::MAX).max(1);
         let context = PlaneContext { engine_id: engine_id.clone(), rank, generation, arena: Arc::new(arena), wake };
@@ -237,7 +237,7 @@ impl Mover {
 
     fn push(&mut self, registration: &PushRegistration, held: &[GroupPages<Held>]) {
         let Some(blocks) = pushed_pairs(&registration.groups, held) else {
-            // The reader's deadline ends its wait.
+            // No answer is sent. The decode engine stops waiting at its deadline.
             let request = &registration.request;
             tracing::warn!(request, "a decode engine asks for blocks that the prompt does not have");
             return;

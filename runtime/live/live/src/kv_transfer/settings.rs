@@ -55,7 +55,7 @@ pub struct MeetingSettings {
     pub factory: RendezvousFactory,
     /// How requests name their rooms.
     pub room_keys: RoomKeys,
-    /// The default role of this engine in requests; `None`: they have none.
+    /// Default role of this engine in requests; `None`: requests without a role have none.
     pub role: Option<PdRole>,
 }
 
@@ -69,9 +69,9 @@ impl fmt::Debug for MeetingSettings {
 /// The keys of `kv_transfer_params` that name a room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RoomKeys {
-    /// `bootstrap_room`, with `bootstrap_host` and `bootstrap_port`.
+    /// `bootstrap_room`, `bootstrap_host` and `bootstrap_port`.
     Bootstrap,
-    /// `transfer_id`, with `remote_bootstrap_addr` and `remote_engine_id`.
+    /// `transfer_id`, `remote_bootstrap_addr` and `remote_engine_id`.
     TransferId,
 }
 

@@ -48,7 +48,7 @@ pub(crate) struct RecordedOutput {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RecordedTimes {
     pub(crate) outputs: Vec<RecordedOutput>,
-    /// Not before the last output.
+    /// End of the answer, not before its last output.
     pub(crate) end_ns: u64,
     pub(crate) queue_ns: u64,
 }

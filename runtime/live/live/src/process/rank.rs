@@ -137,7 +137,7 @@ impl Rank {
                 }
                 End::Crashed { restart_ns: None } => {
                     self.state(EngineState::Crashed);
-                    // Within a process, no connection stays open as a real one would.
+                    // A real connection stays open here. A link within the process has none, so close the link.
                     self.close_local();
                     while !self.is_stopped() {
                         std::thread::sleep(STOP_INTERVAL);

@@ -173,8 +173,8 @@ impl Dispatcher {
         self.ended(engine, handle.number, 0, true);
     }
 
-    /// Asks the router for an engine. Sets the time and the ID of `query`; a session of 0 becomes a session of its
-    /// own. Returns `None` if no engine takes requests now.
+    /// Asks the router for an engine. Sets the time and the ID of `query`, and gives it a session of its own if its
+    /// session is 0. Returns `None` if no engine takes requests now.
     pub(crate) fn route(&self, query: RouteRequest<'_>) -> Result<Option<Decision>, RouteError> {
         let mut routing = lock(&self.routing);
         let Routing { router, next, loads } = &mut *routing;

@@ -33,7 +33,8 @@ impl Worker {
 
     /// Compares the received bytes with the pattern.
     fn end_moved(&mut self, active: Active) {
-        // `_posted` is dropped at the end of this function, so that a reader of the pages does not wait for that.
+        // `_posted` is dropped at the end of this function, so that a reader of the pages does not wait for the
+        // drop.
         let Active { transfer, posted: _posted, pages, place, since, asked, connect_ns } = active;
         if transfer.direction == Direction::Read {
             let checked = self.check(&transfer);

@@ -155,7 +155,7 @@ impl Worker {
     }
 
     fn advance(&mut self) {
-        // First, because reading notices takes longer than checking transfers.
+        // This comes first, because reading notices takes longer than checking transfers.
         self.take_moved();
         if self.looked.elapsed() >= NOTICE_INTERVAL {
             self.looked = Instant::now();

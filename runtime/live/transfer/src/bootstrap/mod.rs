@@ -7,7 +7,7 @@
 //! * [`Protocol::Dynamo`]: the prefill engine's bootstrap port is also the port of its rooms;
 //! * [`Protocol::Sglang`]: SGLang's bootstrap server knows, over HTTP, the ports of all ranks (`/route`) and the
 //!   rank that has got a room's request (`/query_dp_ranks`);
-//! * [`Protocol::Mooncake`]: the bootstrap server of vLLM's Mooncake connector knows the ports of all workers (`/query`).
+//! * [`Protocol::Mooncake`]: the bootstrap server of vLLM's Mooncake connector knows all workers' ports (`/query`).
 //!
 //! At the port of rooms, all protocols use [`wire`]. There a decode engine gets a [`crate::Description`], and the
 //! planes of `vcr-transfer` move the KV. The engines of a process share their rooms and one thread for all of this.
@@ -43,7 +43,7 @@ use crate::bootstrap::engine::EngineRendezvous;
 use crate::bootstrap::hub::Hub;
 use crate::bootstrap::wire::RoomKind;
 
-/// How engines find each other.
+/// The protocol by which engines find each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     /// The TCP bootstrap of NVIDIA Dynamo's mocker.
@@ -78,7 +78,7 @@ impl fmt::Display for Protocol {
 /// Settings of a rendezvous, for all engines of a process.
 #[derive(Clone, Debug)]
 pub struct RendezvousSettings {
-    /// How engines find each other.
+    /// The protocol by which engines find each other.
     pub protocol: Protocol,
     /// The host to listen at, which is also sent to peers.
     pub host: String,

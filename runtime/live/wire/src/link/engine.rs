@@ -23,7 +23,7 @@ pub struct EngineLinkConfig {
     pub handshake_address: String,
     /// The engine's rank in the deployment.
     pub rank: u16,
-    /// Whether the frontend started this engine itself. A Python frontend refuses the wrong answer.
+    /// Whether the frontend started this engine itself. A Python frontend refuses a wrong value.
     pub local: bool,
     /// False only if the frontend balances load itself.
     pub headless: bool,

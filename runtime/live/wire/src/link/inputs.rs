@@ -82,7 +82,7 @@ pub struct EngineInputs {
     local: Option<LocalLink>,
     clients: Vec<Client>,
     coordinator: Option<Inlet>,
-    /// The client that is read first, which changes so that no client starves another.
+    /// Index of the API server that is read first. It changes, so that no API server starves another.
     first: usize,
     evidence: Option<VersionEvidence>,
 }

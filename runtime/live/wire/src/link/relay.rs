@@ -185,8 +185,8 @@ impl Relay {
             // Sending may have consumed the event of an arrival.
             handshake.may_have_message = true;
             if status == Some(EngineStatus::Ready) {
-                // Engines do the same: no further messages come here, and the identity must be free for a restarted
-                // engine.
+                // Engines close this socket now, too: it gets no further messages, and a restarted engine needs the
+                // identity.
                 connection.handshake = None;
                 tap.noticed(connection.rank, monotonic_ns(), RelayNotice::Ready);
             }

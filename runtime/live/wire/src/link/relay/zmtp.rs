@@ -88,7 +88,7 @@ impl Zmtp {
                         let flags = header[0];
                         let left = if flags & LONG != 0 { long } else { header[1].into() };
                         self.state = State::Body { flags, left };
-                        // Needed for an empty frame.
+                        // This call completes an empty frame.
                         self.end_frame(&mut tell);
                     }
                 }
