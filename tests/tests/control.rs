@@ -62,7 +62,7 @@ impl Playing {
 
 impl Drop for Playing {
     fn drop(&mut self) {
-        // For failed tests; otherwise the process has ended.
+        // This ends the process of a failed test. Otherwise, the process has ended already.
         _ = self.process.kill();
         _ = self.process.wait();
     }

@@ -212,7 +212,7 @@ fn the_image_runs_as_another_user_with_a_read_only_root() {
     pulls_a_guest_over_tls(&image);
     let bytes = done(Command::new("du").args(["--summarize", "--bytes"]).arg(&image.root));
     let bytes: u64 = bytes.split_whitespace().next().and_then(|word| word.parse().ok()).expect("a number");
-    // Only unoptimised builds are larger. CI has no such build, so this fails there.
+    // Only unoptimised builds are larger. CI has no such build, so a larger image fails there.
     if bytes >= MAX_BYTES {
         skip(&format!("the image has {bytes} bytes: expected less than {MAX_BYTES} of an optimised build"));
     }

@@ -19,7 +19,7 @@ fn fingerprint(engine: &str) -> Value {
     found["runs"][0]["fingerprint"].clone()
 }
 
-/// The same engine by options, by a model, and by a command line that names the model.
+/// Options, a model, and a command line that names the model describe the same engine.
 #[test]
 fn a_model_gives_an_engine_its_groups_and_blocks() {
     let options = "max_num_seqs: 8, max_num_batched_tokens: 1_000, prefix_cache_retention_interval: 0";

@@ -63,7 +63,7 @@ fn the_wheel_runs_the_main_job_in_a_clean_environment() {
     _ = Said::of(&mut install).ended(0);
     let scenario = root().join("scenarios/pd_burst.rhai");
     let expected = Said::of(Command::new(vcr()).arg("run").arg(&scenario).arg("--json")).ended(0);
-    // With the console script, and in process.
+    // Run the scenario with the console script, and in process.
     let script = Said::of(Command::new(bin.join("vcr")).arg("run").arg(&scenario).arg("--json")).ended(0);
     assert_eq!(script.stdout, expected.stdout);
     let code = "import sys, vcr; sys.stdout.write(vcr.run(sys.argv[1]).to_json())";

@@ -32,7 +32,7 @@ const ALL_FRONTENDS: [&str; 7] = ["0.27.1", "0.28.0", "0.29.0", "0.30.0", "0.31.
 
 /// Long enough even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// For the Python API server, which imports all of PyTorch.
+/// Long enough for the Python API server, which imports all of PyTorch.
 const PATIENCE_WITH_PYTHON: Duration = Duration::from_secs(600);
 const MODEL: &str = "sim";
 

@@ -76,7 +76,7 @@ fn servers_take_their_options() {
     }
 }
 
-/// They start up to the connection to a peer, and give up because there is none.
+/// Recorders and engines start, try to connect to a peer, and give up because there is none.
 #[test]
 fn recorders_and_engines_take_their_options() {
     let Some(rendered) = rendered() else { return };

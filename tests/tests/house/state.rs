@@ -51,14 +51,14 @@ fn sources_in(folder: &Path) -> Vec<(PathBuf, String)> {
     sources
 }
 
-/// The name of the struct with named fields whose definition begins on a line.
+/// Name of the struct whose definition begins on a line, if the struct has named fields.
 fn name_of_struct(line: &str) -> Option<&str> {
     let (before, rest) = line.split_once("struct ")?;
     let is_start = before.is_empty() || before.starts_with("pub") && !before.contains("//");
     (is_start && line.ends_with('{')).then(|| name_at(rest))
 }
 
-/// The name of the struct whose inherent methods begin on a line.
+/// Name of the struct whose inherent methods begin on a line.
 fn name_of_impl(line: &str) -> Option<&str> {
     let rest = line.strip_prefix("impl")?;
     if line.contains(" for ") || !line.ends_with('{') {

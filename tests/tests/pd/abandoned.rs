@@ -66,7 +66,7 @@ fn a_client_that_leaves_during_a_transfer_does_not_stop_it() {
     assert!((moved_s - freed_s - 1.1).abs() < 0.11, "{moved_s} {freed_s}");
 }
 
-/// The same on engines in real time, both directly and behind servers whose clients close their connections.
+/// Engines in real time behave the same, both directly and behind servers whose clients close their connections.
 #[test]
 fn engines_in_real_time_hold_kv_as_long() {
     let never = r#"prefill_cancel_until: "never", abort_timeout: "4s""#;

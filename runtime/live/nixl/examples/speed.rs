@@ -162,9 +162,9 @@ fn shown(ratios: &[f64]) -> String {
 /// How a reader waits for its pages.
 #[derive(Clone, Copy, PartialEq)]
 enum Wait {
-    /// It sleeps until the plane wakes it, like an engine without a step.
+    /// Sleeps until the plane wakes it, like an engine without a step.
     Sleep,
-    /// It polls, like the loop of `nixl-sys`.
+    /// Polls, like the loop of `nixl-sys`.
     Look,
 }
 

@@ -114,7 +114,8 @@ fn file_of(named: PathBuf) -> Result<PathBuf, LibraryError> {
 fn find(folders: &[PathBuf]) -> Result<PathBuf, LibraryError> {
     for folder in folders {
         let Ok(entries) = folder.read_dir() else { continue };
-        // Such as `.nixl_cu12.mesonpy.libs`: one folder for each CUDA version, any of which can be used.
+        // Folders have names such as `.nixl_cu12.mesonpy.libs`: one for each CUDA version, any of which can be
+        // used.
         let is_libs = |name: &str| name.starts_with(".nixl") && name.ends_with(".libs");
         let mut found: Vec<_> = entries
             .flatten()

@@ -32,7 +32,7 @@ pub struct LoraRequest {
     pub tensorizer_config: Option<Raw>,
     /// Whether the adapter replaces a loaded one of this name.
     pub load_inplace: bool,
-    /// Whether the weights are those of a mixture of experts in three dimensions.
+    /// Whether the weights are three-dimensional tensors of a mixture of experts.
     pub is_3d: bool,
     /// The layout that was read, or that is to be written.
     pub layout: LoraLayout,

@@ -97,7 +97,7 @@ pub struct EngineCoreEvent {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RequestError {
-    /// Such as `validation_error` or `engine_paused`.
+    /// Code of the error, such as `validation_error` or `engine_paused`.
     pub code: String,
     /// The text for the user.
     pub message: String,

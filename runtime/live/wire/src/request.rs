@@ -68,15 +68,15 @@ array_wire!(EngineCoreRequest, full);
 map_struct! {
     /// An image, audio or video in a prompt.
     MmFeature, "mm_features" {
-        /// Its tensors by name; `None` if the engine should have them cached.
+        /// Tensors by name; `None` if the engine should have them cached.
         always data: Option<Raw> = None,
         /// `image`, `audio` or `video`.
         always modality: String = String::new(),
-        /// Its identifier in the prefix cache.
+        /// Identifier in the prefix cache.
         always identifier: String = String::new(),
-        /// Its position in the prompt.
+        /// Position in the prompt.
         always mm_position: PlaceholderRange = PlaceholderRange::default(),
-        /// Its key in the cache of processed inputs.
+        /// Key in the cache of processed inputs.
         always mm_hash: Option<String> = None,
     }
 }

@@ -111,7 +111,7 @@ map_struct! {
         sparse output_text_buffer_length: u64 = 0,
         /// The end-of-text token, unless it is ignored.
         sparse eos_token_id as "_eos_token_id": Option<u32> = None,
-        /// Not a reason to stop: it may list tokens that do not stop the request.
+        /// Does not affect when a request stops: the list may have tokens that do not stop the request.
         sparse all_stop_token_ids as "_all_stop_token_ids": Vec<u32> = Vec::new(),
         /// The structure that the output must have: a map with one of `json`, `regex`, `choice`, `grammar`,
         /// `json_object` and `structural_tag`, and flags. The requests of one call share it.

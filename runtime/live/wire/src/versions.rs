@@ -13,9 +13,9 @@ use crate::lora::LoraLayout;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WakeUpResult {
-    /// It returns nil.
+    /// Nil.
     Nil,
-    /// It returns whether the engine is awake.
+    /// Whether the engine is awake.
     Bool,
 }
 

@@ -3,7 +3,7 @@
 //! ```text
 //! decode to prefill:  the room      a number: 8 bytes, little-endian; a name: its length in 2 bytes, and the name
 //! prefill to decode:  1             the prompt is finished; or 0: it will not be
-//!                     envelope      magic `vcrR`, a version of 1 byte, the length of the body in 4 bytes, and the body:
+//!                     envelope      magic `vcrR`, a version of 1 byte, the length of the body in 4 bytes, the body:
 //!                                   JSON, a description or the reason
 //! decode to prefill:  1             the description was taken: a notice will follow when the KV is not needed any more
 //! ```

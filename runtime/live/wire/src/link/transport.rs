@@ -74,7 +74,7 @@ impl Transport {
     }
 
     pub(super) fn end_monitor(&self, socket: &Socket) -> Result<(), LinkError> {
-        // A new monitor without events replaces it.
+        // A new monitor without events replaces the old one.
         socket.monitor(&self.monitor_name(), 0).map_err(LinkError::socket("watch a connection no more"))
     }
 

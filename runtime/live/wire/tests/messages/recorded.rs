@@ -229,7 +229,8 @@ fn requests_with_images_are_understood() {
         assert_eq!(tensor.expect("a tensor")[2].as_u64(), is_aux.then_some(1));
         let evidence = VersionEvidence::from_add(&payload).expect("it is ADD");
         assert_eq!((evidence.oldest, evidence.newest), (VllmMinor::V0_27, VllmMinor::V0_27));
-        // Not byte for byte: Python writes the length of some lists in more bytes than needed.
+        // The new encoding is equivalent but not equal: Python writes the length of some lists in more bytes than
+        // needed.
         let again = encoded(|out| request.encode(out, VllmMinor::V0_27.rules()));
         assert_eq!(EngineCoreRequest::decode(&again), Ok(request));
     }

@@ -143,7 +143,7 @@ pub fn preface() -> [u8; PREFACE_BYTES] {
 /// Checks the bytes that open a connection.
 ///
 /// # Errors
-/// They are not those of this protocol and version.
+/// The bytes are not those of this protocol and version.
 pub fn check_preface(bytes: &[u8; PREFACE_BYTES]) -> Result<(), DecodeError> {
     let mut magic = [0; 8];
     magic.copy_from_slice(&bytes[..8]);

@@ -23,15 +23,15 @@ pub enum RelayPath {
 /// A message that was relayed.
 #[derive(Clone, Copy, Debug)]
 pub struct Passed<'a> {
-    /// When its last byte arrived, by [`crate::monotonic_ns`].
+    /// Arrival time of the last byte, by [`crate::monotonic_ns`].
     pub at_ns: u64,
     /// The engine's rank: its identity as a little-endian integer.
     pub rank: u32,
-    /// The sockets between which it was relayed.
+    /// The sockets between which the message was relayed.
     pub path: RelayPath,
-    /// The number of its frames.
+    /// The number of frames.
     pub frames: usize,
-    /// Its first two frames; a missing frame is empty.
+    /// The first two frames; a missing frame is empty.
     pub head: [&'a [u8]; 2],
 }
 

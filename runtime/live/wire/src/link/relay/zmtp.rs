@@ -42,9 +42,9 @@ enum State {
 }
 
 pub(in crate::link) struct Message<'a> {
-    /// Its first frames; a missing frame is empty.
+    /// The first frames; a missing frame is empty.
     pub(in crate::link) head: [&'a [u8]; HEAD_FRAMES],
-    /// The number of its frames.
+    /// The number of frames.
     pub(in crate::link) frames: usize,
 }
 
