@@ -56,7 +56,8 @@ fn engine_arguments_have_the_declared_options() {
     let EngineKind::Vllm(settings) = pool.expect("the defaults are valid").engine else {
         panic!("engines are vLLM's by default")
     };
-    // These options have another meaning there: they count the usable blocks, or the passes of ranks.
+    // In engine arguments, these options have another meaning: the number of usable blocks, and an interval in
+    // passes of ranks.
     let others = [option::NUM_GPU_BLOCKS.name, option::PREFILL_SCHEDULE_INTERVAL.name];
     let is_other = |option: &&EngineOption| others.contains(&option.name);
     let options = OPTIONS.iter().filter(|option| known_engine_key(option.name) && !is_other(option));

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use vcr_tests::{Folder, Said, vcr, wait_until};
 
-/// Some runs have assertions that others lack, and so their own columns.
+/// Some runs have assertions that other runs do not have. The table has separate columns for them.
 const SCENARIO: &str = r#"let engines = param("engines", 1);
 let rate = param("rate", 4.0);
 let c = cluster(#{ engines: pool(#{

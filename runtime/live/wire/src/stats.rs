@@ -18,7 +18,7 @@ pub struct PrefillStats {
     pub num_prompt_tokens: u64,
     /// Number of computed tokens.
     pub num_computed_tokens: u64,
-    /// Number of tokens that were not computed: the sum of the next two.
+    /// Number of tokens that were not computed: the sum of the next two fields.
     pub num_cached_tokens: u64,
     /// Number of tokens found in the engine's own cache.
     pub num_local_cached_tokens: u64,

@@ -149,7 +149,8 @@ impl StatsKeeper {
         details
     }
 
-    /// The current statistics, including `(waiting, running)` requests that the engine does not know. Deltas restart.
+    /// The current statistics, including `(waiting, running)` requests that the engine does not know. Restarts the
+    /// deltas.
     pub(crate) fn take(
         &mut self,
         engine: &AnyEngine,
