@@ -119,7 +119,7 @@ pub fn tried_guest(source: &Path, out: &Path) -> Option<Said> {
     let mut command = Command::new(vcr());
     command.args(["guest", "build", "--json", "--quiet", "--out"]).arg(out).arg(source);
     let said = Said::of(command.env("CARGO_TARGET_DIR", guests_target()));
-    // Missing tools, rather than errors in the guest.
+    // These texts show that a tool is missing, not that the guest has an error.
     let lacks = [
         "no compiler for ",
         "componentize-py cannot be installed",

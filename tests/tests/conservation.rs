@@ -41,7 +41,7 @@ fn assert_conserved(expected: Sums, report: &Value, requests: &[Value], steps: &
     assert_eq!(sum(requests.iter(), "prompt_tokens"), expected.prompt_tokens);
     assert_eq!(sum(requests.iter(), "max_tokens"), expected.output_tokens);
 
-    // Each request has ended in one way, with all of its output or none.
+    // Each request has ended in exactly one way, with all of its output or none.
     let mut ends: BTreeMap<&str, Vec<&Value>> = BTreeMap::new();
     for row in requests {
         ends.entry(row["status"].as_str().expect("a text")).or_default().push(row);

@@ -32,7 +32,7 @@ impl Playing {
             .expect("the binary starts");
         let log = BufReader::new(process.stderr.take().expect("it is piped"));
         let (sender, lines) = mpsc::channel();
-        // Read to the end, so that the process never blocks on its log.
+        // Read the log to the end, so that the process never blocks on it.
         std::thread::spawn(move || log.lines().map_while(Result::ok).for_each(|line| _ = sender.send(line)));
         let address = |after: &str| {
             loop {

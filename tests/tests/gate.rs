@@ -464,7 +464,7 @@ let faults = if fault == "slow" { [ slow_down(#{ at: "0s", engine: 0, factor: 8.
     else if fault == "crash" { [ crash(#{ at: "1s", engine: 0, restart_after: "300ms" }) ] }
     else { [] };
 run(#{ name: "release", cluster: c, faults: faults, workloads: [
-    // A frontend does not notice a lost engine, so clients need a timeout.
+    // A frontend does not notice a lost engine, so clients must.
     constant(#{ rate: "80/s", count: 240, prompt_tokens: 64, output_tokens: 10, timeout: "3s" }),
 ] });
 "#;

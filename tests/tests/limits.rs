@@ -108,7 +108,7 @@ fn load_above_capacity_is_reported_once_and_changes_nothing() {
     {
         assert!(said.stderr.contains(needle), "{}", said.stderr);
     }
-    // The summary and the report also state it.
+    // The summary and the report also state that the load is above the capacity.
     assert!(said.stdout.contains("the load is above the capacity of pool `engines`"), "{}", said.stdout);
     let overload = folder.run(&["--json"]).ended(0).json()["runs"][0]["overload"].take();
     assert_eq!(overload["pool"], "engines");

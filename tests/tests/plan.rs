@@ -337,7 +337,7 @@ fn the_documented_file_is_a_question() {
     let asked = &plan["question"];
     assert_eq!(asked["bounds"]["gpus"], json!([["h100-sxm", 2.5], ["l40s", 1.0]]));
     assert_eq!((&asked["space"]["link"], &asked["bounds"]["max_gpus"]), (&json!("100GB/s"), &json!(16)));
-    // One entry for each requested load.
+    // There is one entry for each requested load.
     let growth = plan["growth"].as_array().expect("a list").iter();
     assert_eq!(growth.map(|one| one["factor"].clone()).collect::<Vec<_>>(), [json!(0.5), json!(1.0), json!(2.0)]);
 }

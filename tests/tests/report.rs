@@ -140,7 +140,7 @@ fn a_browser_draws_the_numbers_of_the_report() {
     assert_eq!(page[".assertions"][0][0], "✗ failed", "failed assertions come first");
     assert!(has_cell(&page[".assertions"], "a <i>condition</i>"));
     assert_eq!(page["source"][0].as_str(), Some(SCENARIO));
-    // The second run, and the comparison of both.
+    // The page also shows the second run, and the comparison of both.
     assert_eq!(page["others"].as_array().map(Vec::len), Some(3));
     let (_, both) = line(chart(&page["compared"], "ttft-cdf"), "two");
     assert!(both.len() > 5);

@@ -319,7 +319,7 @@ fn answer_case(case: &str, worker: &str) -> String {
 #[test]
 fn hostile_routers_fail_the_run_and_are_named_with_pool_and_time() {
     let number = "(i32.wrap_i64 (i64.load offset=16 (local.get $call)))";
-    // The router refuses every request after the crash, even those that were already served.
+    // After the crash, the router refuses every request, even those that it has routed before.
     let refuses_late = answer_case("(i64.ge_u (i64.load (local.get $call)) (i64.const 500000000))", "(i32.const 1)");
     for (body, expected) in [
         (answer("(i32.const 2)"), "it chose the engine 2 for request 0: expected one of 0, 1"),

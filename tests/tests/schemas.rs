@@ -181,7 +181,7 @@ fn outputs_of_runs_fit_their_schemas() {
     let folder = Folder::with(EVERYTHING);
     folder.write("trace.jsonl", TRACE);
     let (report, requests, steps) = valid_outputs(&folder, &["-e", "size=30"], 1);
-    // The scenario must cause what its parts are for.
+    // Each part of the scenario must have its effect.
     let run = |name: &str| {
         let runs = report["runs"].as_array().expect("an array of runs");
         runs.iter().find(|run| run["name"] == name).unwrap_or_else(|| panic!("unknown run `{name}`"))

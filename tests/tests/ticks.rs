@@ -170,8 +170,8 @@ let small = engine(#{ engine_type: "ticks", total_kv_pages: 20, max_active: 3, p
 let work = burst(#{ name: "w", count: 4, prompt_tokens: 30, output_tokens: 4 });
 let one = run(#{ name: "one", workloads: [work],
     cluster: cluster(#{ engines: pool(#{ engine: small, latency: fixed(#{ step: "1ms" }) }) }) });
-// Three requests have 12 tokens in 6 ticks. The fourth is admitted in the last of these ticks, and then has one
-// token per tick.
+// Three requests have 12 tokens in 6 ticks. The fourth one is admitted in the last of these,
+// and then has one token a tick.
 expect(one, "steps", "count == 10");
 expect(one, "completed", "count == 4");
 "#;

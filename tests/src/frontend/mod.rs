@@ -155,7 +155,7 @@ impl Frontend {
         let home = std::env::var_os("ORACLE_HOME").map_or_else(|| root().join("target/oracle"), PathBuf::from);
         let python = home.join(version).join("python");
         if !python.is_file() {
-            // CI does not install it: it needs 2 GB of PyTorch, which no other test needs.
+            // CI does not install this server: it needs 2 GB of PyTorch, which no other test needs.
             skip_optional(&format!("{} is missing; run tests/oracle/run.sh {version}", python.display()));
             return None;
         }
@@ -416,7 +416,7 @@ pub struct Streamed {
     pub text: String,
     /// Why the output ended.
     pub finish_reason: Option<String>,
-    /// The token counts, if they were requested.
+    /// The token counts, if the request asked for them.
     pub usage: Value,
     /// All events.
     pub events: Vec<Value>,

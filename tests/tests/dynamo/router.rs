@@ -6,7 +6,7 @@ use crate::{check, replay, trace};
 const ROWS: [&str; 4] = [
     r#"{"timestamp": 0, "input_length": 2560, "output_length": 8, "hash_ids": [1, 2, 3, 4, 5]}"#,
     r#"{"timestamp": 1, "input_length": 1024, "output_length": 8, "hash_ids": [6, 7]}"#,
-    // Arrives while the prompt with which it shares four blocks is computed.
+    // This request arrives while the prompt with which it shares four blocks is computed.
     r#"{"timestamp": 20, "input_length": 2112, "output_length": 8, "hash_ids": [1, 2, 3, 4, 8]}"#,
     r#"{"timestamp": 400, "input_length": 2500, "output_length": 8, "hash_ids": [1, 2, 3, 4, 5]}"#,
 ];

@@ -101,7 +101,7 @@ fn a_peer_that_dies_is_an_error() {
     let address = address();
     let mut listener = Running::start(&[&["inspect", "kv-bench", "--listen", &address], &sizes[..]].concat());
     listener.wait_for("\"plain_port\"");
-    // So many repetitions that the measurement cannot finish before the peer stops.
+    // There are so many repetitions that the measurement cannot finish before the peer stops.
     let connect = ["inspect", "kv-bench", "--connect", &address, "--repeat", "100000"];
     let mut reader = Running::start(&[&connect[..], &sizes].concat());
     std::thread::sleep(Duration::from_millis(300));

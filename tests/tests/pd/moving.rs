@@ -290,10 +290,10 @@ fn a_host_outside_of_the_list_is_not_contacted() {
 fn a_peer_that_is_none_fails_the_load() {
     let (prefill, decode) = (Moving::start(&["--kv-lease", "1s"]), Moving::start(&["--kv-transfer-timeout", "2s"]));
     let mut params = prefill.compute(&prompt(0));
-    // An HTTP server listens there.
+    // An HTTP server listens at this port.
     params["remote_port"] = prefill.serve.address().rsplit(':').next().and_then(|it| it.parse::<u16>().ok()).into();
     assert_eq!(decode.complete(&prompt(0), 3, &params).status, 503);
-    // Nobody listens there.
+    // Nobody listens at this port.
     params["remote_port"] = free_port().into();
     assert_eq!(decode.complete(&prompt(1), 3, &params).status, 503);
     decode.serve.wait_for("cannot connect to KV peer");

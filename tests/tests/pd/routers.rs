@@ -249,7 +249,7 @@ fn dynamo_routes_by_kv_events() {
     });
 }
 
-/// Both pools in one process.
+/// Both pools are in one process, in real time.
 #[test]
 fn a_scenario_in_real_time() {
     let scenario = std::fs::read_to_string(root().join("docs/how-to/pd.rhai")).expect("the scenario is there");

@@ -116,7 +116,7 @@ fn two_engines_and_waves() {
     for is_moe in [false, true] {
         let options = FrontendOptions { engines: 2, is_moe, ..dev() };
         with_each(&options, &["--inter-token-latency", "5ms"], |_, frontend, play| {
-            // In several waves, with idle time in between.
+            // Send the requests in several waves, with idle time in between.
             for _ in 0..2 {
                 std::thread::scope(|scope| {
                     let ask = |index: u32| {

@@ -40,7 +40,7 @@ fn a_router_gives_prompts_that_begin_alike_to_one_engine() {
     });
 }
 
-/// A request is aborted on the engine that the router chose when its client disconnects.
+/// When a client disconnects, its request is aborted on the engine that the router chose.
 #[test]
 fn a_stream_that_is_closed_is_aborted_where_it_is_computed() {
     let metrics = format!("127.0.0.1:{}", free_port());

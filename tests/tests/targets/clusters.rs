@@ -127,7 +127,7 @@ fn clusters_behind_a_server_cache_what_they_cache_in_virtual_time() {
             let c = cluster(#{{ engines: pool(#{{
                 engine: {engine}, latency: fixed(#{{ step: "2ms" }}), router: kv_router(#{{}}),
             }}) }});
-            // Each tenant's session starts after the previous one has ended.
+            // A session of each tenant starts when the previous ones have ended.
             let work = |name, tenant, start| constant(#{{
                 name: name, tenant: tenant, start: start, rate: "4/s", count: 4, prompt_tokens: uniform(40, 120),
                 output_tokens: uniform(17, 40), shared_prefix_tokens: 160, prefix_groups: 1, turns: 2, think_time: "20ms",
@@ -197,7 +197,7 @@ fn servers_have_tiers_and_ranks() {
         let c = cluster(#{ engines: pool(#{
             engine: engine(#{ num_gpu_blocks: 60, kv_tiers: tiers }), latency: fixed(#{ step: "2ms" }),
         }) });
-        // Each of these prompts evicts the previous one from the device, and is repeated later.
+        // Each of these prompts drives the one before out of the device, and comes again.
         let work = |name, start| constant(#{
             name: name, start: start, rate: "10/s", count: 6, prompt_tokens: 16, output_tokens: 4,
             shared_prefix_tokens: 480, prefix_groups: 3,

@@ -64,7 +64,7 @@ fn transfers_share_the_link_on_every_target() {
             prefill: p.call("prefill"), decode: p.call("decode"),
             link: link(#{ kv_bytes_per_token: "100KB", bandwidth: "1GB/s" }),
         });
-        // 1,000 tokens take 100 ms alone, and four times as long when four transfers start together.
+        // 1,000 tokens take 100 ms alone, and four that start together four times as long.
         let r = run(#{ cluster: c, workloads: [ burst(#{ count: 4, prompt_tokens: 1_000, output_tokens: 3 }) ] });
         expect(r, "completed", "count == 4");
         expect(r, "ttft", "max > 390ms");

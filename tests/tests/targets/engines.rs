@@ -149,7 +149,7 @@ fn images_reach_live_engines() {
         let one = #{ count: 1, prompt_tokens: 32, output_tokens: 1 };
         expect(of.call(burst(one)), "steps", "count == 1");
         one.images = #{ count: 4, tokens: 40 };
-        // One image per step, because the encoder has no time for more.
+        // An image in each step, because the encoder has no time for more.
         expect(of.call(burst(one)), "steps", "count >= 4");
         expect(of.call(trace(#{ path: "t.jsonl" })), "steps", "count >= 3");
     "#,

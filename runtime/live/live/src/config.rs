@@ -137,9 +137,9 @@ pub enum TokenChoice {
     Echo,
     /// Tokens from a list, by prompt or in rotation.
     Listed(Arc<crate::token_list::TokenList>),
-    /// A guest chooses them.
+    /// A guest chooses the tokens.
     Guest(TokenFactory),
-    /// A source in this process chooses them and decides when a text ends.
+    /// A source in this process chooses the tokens and decides when a text ends.
     Native(TokenFactory),
 }
 
@@ -155,7 +155,7 @@ pub struct TokenSettings {
     pub output_tokens: Option<Distribution>,
     /// By position, the probability that a draft token is accepted if the one before it was accepted.
     pub acceptance_rates: Vec<f64>,
-    /// Numbers in an embedding; `None` refuses requests for pooling.
+    /// Number of dimensions of an embedding; `None` refuses requests for pooling.
     pub embedding_dimensions: Option<u32>,
 }
 
@@ -203,7 +203,7 @@ pub struct TransferSettings {
     pub per_token_ns: u64,
     /// Standard deviation of a transfer's duration.
     pub std_dev_ns: u64,
-    /// The link that transfers share. Its durations replace the three above.
+    /// The link that transfers share. Its durations replace the three fields above.
     pub shared_link: Option<Arc<dyn SharedLink>>,
     /// How long blocks are held for a decode engine.
     pub lease_ns: u64,

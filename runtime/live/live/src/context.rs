@@ -32,7 +32,7 @@ impl Context {
         now_ns.saturating_sub(self.origin_ns)
     }
 
-    /// Delay until a request with such a prompt reaches the queue.
+    /// Delay until a request with a prompt of this length reaches the queue.
     pub(crate) fn arrival_delay_ns(&self, prompt_tokens: usize) -> u64 {
         let prompt_tokens = u32::try_from(prompt_tokens).unwrap_or(u32::MAX);
         self.scaled_ns(self.config.overheads.arrival_of_ns(prompt_tokens))

@@ -81,9 +81,9 @@ pub struct Snapshot {
     pub num_running: usize,
     /// Requests that wait.
     pub num_waiting: usize,
-    /// Whether it is paused, by a frontend or from outside.
+    /// Whether the engine is paused, by a frontend or from outside.
     pub is_paused: bool,
-    /// Whether it sleeps.
+    /// Whether the engine sleeps.
     pub is_sleeping: bool,
     /// Share of KV blocks in use.
     pub kv_cache_usage: f64,

@@ -62,7 +62,7 @@ pub(crate) struct Extras {
     pub(crate) room: Option<Room>,
     /// The room in which the request waits to learn where its KV is.
     pub(crate) meeting: Option<Meeting>,
-    /// Where the KV comes from, as long as that engine holds it.
+    /// The engine that the KV comes from, as long as it holds the KV.
     pub(crate) remote: Option<RemoteKv>,
     /// Contents of the prompt's blocks by KV-cache group, if bytes are moved.
     pub(crate) contents: Vec<Vec<u64>>,

@@ -167,7 +167,7 @@ impl Server {
             self.handle(received, inputs, now_ns)?;
             left -= 1;
         }
-        // Checked only without messages, because a lost frontend sends none.
+        // This is checked only if there are no messages, because a lost frontend sends none.
         if left == MESSAGES_PER_STEP {
             while let Some(received) = inputs.try_receive_loss()? {
                 self.handle(received, inputs, now_ns)?;

@@ -115,7 +115,7 @@ impl Plane for NixlPlane {
     }
 
     fn prepare(&mut self, blocks: Vec<Held>) {
-        // Blocks that NIXL may still write to get their pattern when the prompt is finished.
+        // If NIXL may still write to a block, the block gets its pattern when the prompt is finished.
         let free = blocks.iter().filter(|held| !self.shared.is_busy(held.block));
         let missing = free.filter(|held| !self.arena.want(held.block, held.content));
         self.filler.prepare(missing.map(|held| held.block).collect());

@@ -86,7 +86,7 @@ pub enum NoticeEffect<T> {
     Released(String, T),
     /// More readers are expected.
     Counted,
-    /// Leases were extended; the number of them.
+    /// Number of leases that were extended.
     Extended(u32),
     /// The prompt is not held, or no longer: the notice is a duplicate, or the lease has ended.
     NotHeld,

@@ -236,7 +236,7 @@ pub struct KvEventsConfig {
     pub endpoint: String,
     /// Address of the ROUTER socket for requests of missed batches.
     pub replay_endpoint: Option<String>,
-    /// Number of batches that are kept for such requests.
+    /// Number of batches kept for requests of missed batches.
     pub buffer_steps: u64,
     /// Maximum number of batches that wait for a slow subscriber.
     pub hwm: u64,

@@ -246,7 +246,7 @@ mod tests {
     use super::*;
     use crate::{Protocol, VllmMinor};
 
-    /// `compute_nixl_compatibility_hash` of each release has computed these.
+    /// `compute_nixl_compatibility_hash` of each release has computed these hashes.
     #[test]
     fn hashes_are_those_of_each_release() {
         for (version, release, hash) in [

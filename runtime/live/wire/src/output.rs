@@ -201,7 +201,7 @@ array_struct! {
     EngineCoreOutputs, 1 required {
         /// The engine's rank.
         engine_index: u32 = 0,
-        /// One for each request with new output.
+        /// Outputs, one for each request with new output.
         outputs: Vec<EngineCoreOutput> = Vec::new(),
         /// Statistics, which only one of several API servers gets.
         scheduler_stats: Option<SchedulerStats> = None,

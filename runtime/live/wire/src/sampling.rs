@@ -126,7 +126,7 @@ map_struct! {
         sparse routed_experts_prompt_start: u64 = 0,
         /// Words that may not be generated.
         sparse bad_words: Option<Vec<String>> = None,
-        /// Tokens of these words.
+        /// Tokens of `bad_words`.
         sparse bad_words_token_ids as "_bad_words_token_ids": Option<Vec<Vec<u32>>> = None,
         /// Whether the request ignores the prefix cache; `None`: the engine decides.
         sparse skip_reading_prefix_cache: Option<bool> = None,
@@ -140,7 +140,7 @@ map_struct! {
         sparse watermarking: Option<bool> = Some(true),
         /// Tokens whose prompt logprobs are reported; from 0.31.
         sparse prompt_logprob_token_ids: Option<Raw> = None,
-        /// Index of the first token of the prompt with such logprobs; from 0.31.
+        /// Index of the first prompt token for which `prompt_logprob_token_ids` applies; from 0.31.
         sparse prompt_logprob_start: Option<u64> = None,
         /// Set by the frontend; from 0.32.
         sparse watermarking_skipped as "_watermarking_skipped": bool = false,

@@ -90,7 +90,7 @@ impl LatencyGuest for Hostile {
                     .sum::<f64>()
                     * 1_000.0
             }
-            // So a step takes longer in a call of its own than in a list.
+            // With this fault, a step takes longer in a call of its own than in a list.
             Wrong::ByCall => HONEST_NS + self.calls as f64,
             _ => HONEST_NS,
         }

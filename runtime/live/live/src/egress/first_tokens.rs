@@ -15,7 +15,7 @@ struct Held {
 
 struct Channel {
     encoder: StepEncoder,
-    /// In the order of their send times.
+    /// Messages in the order of their send times.
     held: VecDeque<Held>,
 }
 

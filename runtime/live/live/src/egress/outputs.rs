@@ -38,7 +38,7 @@ pub(crate) struct Outputs {
     index: usize,
     first_rank: u16,
     rules: &'static ProtocolRules,
-    /// One for each channel to a frontend.
+    /// Encoders, one for each channel to a frontend.
     encoders: Vec<StepEncoder>,
     /// Replaces the first encoder if the frontend is in this process: outputs are delivered at once, without a frame.
     keeper: Option<StepKeeper>,

@@ -27,7 +27,7 @@ pub(crate) struct Arrival {
     external_id: Option<String>,
     max_tokens: u32,
     lora: Option<LoraRequest>,
-    /// As the frontend sent it; may be beyond the core's range.
+    /// Priority as the frontend sent it; may be beyond the core's range.
     priority: i64,
     core_priority: i32,
 }

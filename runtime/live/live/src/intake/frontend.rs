@@ -392,7 +392,7 @@ impl Intake {
     }
 }
 
-/// Submits a request to the core. One with structured outputs waits for its grammar there.
+/// Submits a request to the core. A request with structured outputs waits there for its grammar.
 fn submit(serving: &mut Serving, spec: RequestSpec, name: &str, now_ns: u64) -> Result<RequestId, RejectReason> {
     let (tag, structured) = (spec.tag, spec.structured);
     let core = serving.stepper.submit(spec, name)?;

@@ -189,7 +189,7 @@ impl HeldPrompt<'_> {
             ("remote_registration_generation", Value::from(self.generation)),
         ];
         let known = &version.rules().kv_transfer_keys;
-        // A push needs its key in every version.
+        // The key of a push is needed in every version.
         let is_needed = |key: &str| key == "transfer_mode" && self.is_pushed;
         pairs
             .extend(by_version.into_iter().filter(|(key, _)| known.iter().any(|other| other == key) || is_needed(key)));

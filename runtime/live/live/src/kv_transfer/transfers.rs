@@ -30,7 +30,7 @@ use crate::requests::RemoteKv;
 /// A prompt whose blocks are free again.
 pub(crate) struct Released {
     pub(crate) core: RequestId,
-    /// Whether their lease ended before a decode engine came.
+    /// Whether the lease ended before a decode engine came.
     pub(crate) is_expired: bool,
 }
 

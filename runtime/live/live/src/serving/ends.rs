@@ -142,7 +142,7 @@ impl Serving {
     /// Removes a request that has ended from all tables.
     pub(super) fn forget(&mut self, tag: u64, reason: FinishReason) -> Option<LiveRequest> {
         if self.egress.has_kv_events() {
-            // The names of the request's blocks are known only until it is forgotten.
+            // The names of the request's blocks are known only until the request is forgotten.
             self.gather_cache_events();
             self.stepper.forget_events_of(tag);
             self.egress.forget_request(tag);

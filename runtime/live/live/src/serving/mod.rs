@@ -170,7 +170,7 @@ impl Serving {
         self.egress.send_step(self.stepper.engine(), self.player.counts(), details, now_ns, faults)
     }
 
-    /// Sends the statistics of an idle engine, if its last message had other ones.
+    /// Sends the statistics of an idle engine, if its last message had other statistics.
     pub(crate) fn send_owed_stats(&mut self, now_ns: u64) -> Result<(), LiveError> {
         if !self.egress.owes_stats() || !self.is_idle() {
             return Ok(());

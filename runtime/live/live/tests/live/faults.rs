@@ -208,8 +208,8 @@ fn an_injector_decides_by_what_it_hears() {
     assert_eq!(bench.call("is_sleeping", vec![]), Ok(false.into()));
 }
 
-/// A rejected request never occupies a slot: rules that count wait for the next request, and an injector sees no
-/// slot that never ends.
+/// A rejected request never occupies a slot. So it uses up no rule that counts requests, and an injector sees no
+/// slot without an end.
 #[test]
 fn a_rejected_request_uses_up_neither_faults_nor_slots_nor_outputs() {
     use std::sync::Mutex;

@@ -172,7 +172,7 @@ fn a_frontend_that_comes_back_finds_its_engine() {
     engines.wait().expect("it ends well");
 }
 
-/// An older frontend's requests have another meaning. A newer one's only have more fields.
+/// An older frontend's requests have another meaning. A newer frontend's requests only have more fields.
 #[test]
 fn an_older_frontend_is_refused_and_a_newer_one_served() {
     for (len, is_served) in [(19, false), (20, true), (25, true)] {

@@ -123,8 +123,8 @@ fn every_call_of_the_protocol_is_answered() {
     assert_eq!(error, "Call to dance method failed: 'EngineCoreProc' object has no attribute 'dance'");
     assert!(bench.call("release_kv_cache_memory", vec![]).unwrap_err().contains("requires a completed pause"));
     assert!(bench.call("add_lora", vec![]).is_err());
-    // Every message of this version has the version of the weights. A message to a frontend that may be 0.31 has
-    // none, because 0.31 would drop it.
+    // Messages of this version state the version of the weights. Messages to a frontend that may be 0.31 omit it,
+    // because 0.31 would drop them.
     bench.add("a", &prompt(20), 1);
     assert_eq!(bench.next().weight_version.as_deref(), Some("v2"));
     let bench = Bench::new(self::config());

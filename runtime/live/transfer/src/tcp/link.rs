@@ -73,9 +73,9 @@ impl LinkError {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Received {
-    /// All were written to the arena.
+    /// All pages were written to the arena.
     Whole,
-    /// Some were not written, because their blocks belong to another transfer by now.
+    /// Some pages were not written, because their blocks belong to another transfer by now.
     Discarded,
     /// The peer reports why the pages are invalid.
     Failed(ErrorKind),
@@ -421,7 +421,7 @@ impl Link {
 struct Place {
     /// Index of the next span.
     index: usize,
-    /// Number of its bytes that are done.
+    /// Number of bytes of this span that are done.
     offset: usize,
 }
 

@@ -27,7 +27,7 @@ pub(super) use self::connection::wrong_byte;
 
 /// Maximum number of threads that serve connections. The allocator reserves 32 MiB of address space for each.
 const MAX_TURNS: usize = 64;
-/// Maximum number of these threads whose peers have not identified themselves.
+/// Maximum number of serving threads whose peers have not identified themselves.
 const MAX_GREETINGS: usize = 32;
 /// Maximum number of connections that have sent nothing.
 const MAX_SILENT: usize = 256;

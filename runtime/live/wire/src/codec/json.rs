@@ -88,7 +88,7 @@ impl Serialize for Next<'_, '_> {
                 serializer.serialize_str(&hex::encode(self.read(Reader::bin)?))
             }
             marker if is_ext(marker) => serializer.serialize_str(&hex::encode(self.read(Reader::ext)?.1)),
-            // Lengths are not given to serialisers, because they would reserve memory for them.
+            // Lengths are not given to serialisers, because serialisers would reserve memory for that many items.
             Marker::FixArray(_) | Marker::Array16 | Marker::Array32 => {
                 let len = self.read(Reader::array)?;
                 let mut items = serializer.serialize_seq(None)?;

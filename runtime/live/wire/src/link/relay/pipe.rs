@@ -160,7 +160,7 @@ impl Side {
         };
         let at_ns = monotonic_ns();
         let bytes = &buffer[..count];
-        // An error of the write shows at the next one.
+        // An error of this write shows at the next write.
         let written = write(&mut to.stream, bytes).unwrap_or(0);
         to.pending.extend_from_slice(&bytes[written..]);
         if let Some((path, messages)) = &mut self.messages {
