@@ -1,4 +1,4 @@
-//! The thread that writes the patterns of prompts: while they are computed, and the rest when they are finished.
+//! The thread that writes patterns: most while a prompt is computed, and the rest when the prompt is finished.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

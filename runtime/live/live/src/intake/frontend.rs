@@ -256,7 +256,7 @@ impl Intake {
         }
         let is_played = script.as_ref().is_some_and(|script| script.times.is_some());
         if !is_played {
-            // Check before the token source and the fault rules see the request, so that a rejected one uses up
+            // Check before the token source and the fault rules see the request, so that a rejected request uses up
             // neither outputs nor faults.
             let prompt_tokens = request.prompt_token_ids.as_ref().map_or(0, Vec::len) as u32;
             let is_pooling = request.pooling_params.is_some();
