@@ -10,8 +10,8 @@ pub enum CapacityPolicy {
     /// Blocks are allocated when tokens need them, and requests are preempted if none are left: vLLM.
     #[default]
     Preempt,
-    /// A request is admitted only if the blocks of its prompt and its complete output fit beside the blocks
-    /// that all admitted requests may still need, so none is ever preempted: TensorRT-LLM's
+    /// A request is admitted only if its whole prompt and output fit, in addition to all blocks that
+    /// the admitted requests may still need. No request is ever preempted. This is TensorRT-LLM's
     /// `GUARANTEED_NO_EVICT`, as in Dynamo's mocker. For a completely cached prompt, only the last token is
     /// recomputed, not the last block.
     GuaranteedNoEvict,
@@ -23,8 +23,8 @@ pub enum Victim {
     /// The request admitted last: vLLM.
     #[default]
     Newest,
-    /// The request admitted first: `fifo` of Dynamo's mocker. For compatibility, as many later requests as
-    /// there are before the one that needed blocks are skipped in this step.
+    /// The request admitted first: `fifo` of Dynamo's mocker. If the victim has N running requests before it,
+    /// the scan then skips N later requests in this step, as the mocker does.
     Oldest,
 }
 
@@ -36,7 +36,7 @@ pub enum Reservations {
     InSteps,
     /// Between two steps, whenever the driver calls
     /// [`reserve`](crate::ServingEngine::reserve_remote): Dynamo's replay. Requests that wait for
-    /// such blocks precede all others without blocks.
+    /// such blocks go before all other requests that hold no blocks.
     BetweenSteps,
 }
 
@@ -54,8 +54,8 @@ impl Quirks {
         Self { capacity, victim, reservations, burst_tokens }
     }
 
-    /// Extra tokens that a sampling request may emit in a step, each with a slot of its
-    /// own; 0 for vLLM. Source: multi-token prediction of Dynamo's mockers.
+    /// Extra tokens that a sampling request may emit in a step, each in its own slot. 0 for vLLM.
+    /// Source: multi-token prediction of Dynamo's mockers.
     #[inline]
     pub(crate) fn burst_tokens(self) -> u32 {
         self.burst_tokens
@@ -68,9 +68,8 @@ impl Quirks {
         self.burst_tokens > 0
     }
 
-    /// Whether an admission reserves the blocks of the whole output, so that no request
-    /// is preempted. Source: `GUARANTEED_NO_EVICT` of TensorRT-LLM, as Dynamo's mockers
-    /// model it.
+    /// Whether an admission reserves the blocks of the whole output, so that no request is preempted.
+    /// Source: `GUARANTEED_NO_EVICT` of TensorRT-LLM, as Dynamo's mockers model it.
     #[inline]
     pub(crate) fn reserves_whole_output(self) -> bool {
         self.capacity == CapacityPolicy::GuaranteedNoEvict
@@ -84,45 +83,44 @@ impl Quirks {
     }
 
     /// Whether FCFS preempts the oldest running request. The scan of the running list keeps its index when
-    /// the victim is removed, so it skips as many requests as there were before the victim. It continues
-    /// after a request that has preempted itself. Source: `preemption_mode` `fifo` of Dynamo's mockers.
+    /// the victim is removed, so it skips as many requests as there were before the victim. The scan also continues
+    /// after a request preempts itself. Source: `preemption_mode` `fifo` of Dynamo's mockers.
     #[inline]
     pub(crate) fn preempts_oldest(self) -> bool {
         self.victim == Victim::Oldest
     }
 
-    /// Whether blocks for remote KV are taken between steps, and requests that wait for
-    /// them are served before all others that hold none. Source: disaggregated serving
-    /// in Dynamo's replay.
+    /// Whether blocks for remote KV are allocated between steps. Requests that wait for these blocks
+    /// then go before all other requests that hold no blocks. Source: disaggregated serving in Dynamo's replay.
     #[inline]
     pub(crate) fn reserves_between_steps(self) -> bool {
         self.reservations == Reservations::BetweenSteps
     }
 
-    /// Whether a request with arrived KV is admitted without token budget: no token of its prompt
+    /// Whether a request whose KV has arrived is admitted without token budget, because no prompt token
     /// is recomputed. Source: disaggregated serving in Dynamo's replay.
     #[inline]
     pub(crate) fn admits_arrived_kv_free(self) -> bool {
         self.reservations == Reservations::BetweenSteps
     }
 
-    /// Whether KV that arrives may be hit at once. vLLM makes it available when the scheduler reaches its
-    /// request. Source: Dynamo's mockers, including the TensorRT-LLM one.
+    /// Whether other requests can hit transferred KV as soon as it arrives. In vLLM they can when the scheduler
+    /// reaches the request that loaded the KV. Source: Dynamo's mockers, including the TensorRT-LLM one.
     #[inline]
     pub(crate) fn takes_over_on_arrival(self) -> bool {
         self.reservations == Reservations::BetweenSteps || self.capacity == CapacityPolicy::GuaranteedNoEvict
     }
 
-    /// Whether requests are admitted in the order in which their KV arrives. vLLM, and
-    /// disaggregated serving in Dynamo's replay, use the order in which the loads began. Source:
-    /// Dynamo's mocker of TensorRT-LLM.
+    /// Whether requests are admitted in the order in which their KV arrives. Otherwise they are admitted in the
+    /// order in which their loads began, as in vLLM and in Dynamo's disaggregated serving. Source: Dynamo's mocker of
+    /// TensorRT-LLM.
     #[inline]
     pub(crate) fn admits_in_order_of_arrival(self) -> bool {
         self.reservations == Reservations::InSteps && self.capacity == CapacityPolicy::GuaranteedNoEvict
     }
 
-    /// Whether preempted requests precede those whose KV has arrived, while no request waits for
-    /// blocks for its KV. Source: Dynamo's mockers, which keep both in one queue.
+    /// Whether preempted requests go before requests whose KV has arrived, while no request waits for
+    /// blocks for its KV. Source: Dynamo's mockers, which keep both kinds in one queue.
     #[inline]
     pub(crate) fn resumes_preempted_first(self) -> bool {
         self.reservations == Reservations::BetweenSteps

@@ -33,17 +33,17 @@ use crate::kv::hash::HashedBlocks;
 use crate::kv::tiers::{HostRules, KvTiersConfig};
 use crate::plugins::latency::{EngineInfo, KvGroup};
 
-/// Order of the waiting queue and choice of the preemption victim.
+/// Order of the waiting queue, and the rule that chooses the preemption victim.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Policy {
     /// First come, first served; the newest running request is preempted.
     #[default]
     Fcfs,
-    /// Smallest (priority, arrival) first; the largest is preempted.
+    /// The smallest (priority, arrival) is admitted first; the largest is preempted.
     Priority,
-    /// By the ranks of a [`crate::policy::SchedulingPolicy`], which the driver
-    /// [applies](crate::Engine::apply_policy) before each step. Not in vLLM; the ranks have the role of
-    /// vLLM's priorities.
+    /// Ordered by a [`crate::policy::SchedulingPolicy`], which the driver
+    /// [applies](crate::Engine::apply_policy) before each step. vLLM has no such policy; the ranks replace its
+    /// priorities.
     Ranked,
 }
 
@@ -53,85 +53,85 @@ pub enum Policy {
 pub struct EngineConfigInput {
     /// Tokens per KV block.
     pub block_size: u32,
-    /// KV blocks, the reserved null block included.
+    /// KV blocks, including the reserved null block.
     pub num_gpu_blocks: u32,
     /// Maximum number of running requests.
     pub max_num_seqs: u32,
     /// Maximum number of tokens computed in one step.
     pub max_num_batched_tokens: u32,
-    /// Maximum number of tokens scheduled in one step; none for `max_num_batched_tokens`.
+    /// Maximum number of tokens scheduled in one step. None means `max_num_batched_tokens`.
     pub max_num_scheduled_tokens: Option<u32>,
-    /// Number of steps between two steps that compute prompts, while any request decodes.
+    /// Steps between two steps that compute prompts, while any request decodes.
     pub prefill_schedule_interval: u32,
-    /// Longest sequence, prompt and output; none for no limit but the pool's.
+    /// Longest sequence, prompt plus output, in tokens. None means that only the pool limits it.
     pub max_model_len: Option<u32>,
     /// Queue order and victim choice.
     pub policy: Policy,
-    /// Keep full blocks for reuse by later requests with the same prefix.
+    /// Whether full blocks are kept for later requests with the same prefix.
     pub enable_prefix_caching: bool,
-    /// Let a prompt be computed over several steps.
+    /// Whether a prompt may be computed over several steps.
     pub enable_chunked_prefill: bool,
-    /// Maximum tokens of one request per step if there are other requests; 0 for no limit.
+    /// Maximum tokens of one request per step if there are other requests. 0 means no limit.
     pub long_prefill_token_threshold: u32,
-    /// Raise that cap to budget / requests when this is larger.
+    /// Raise `long_prefill_token_threshold` to budget / requests when that is larger.
     pub adaptive_long_prefill: bool,
     /// Fraction of the pool that admissions leave free for running requests.
     pub watermark: f64,
-    /// Admit only when the whole known sequence fits, not just its first chunk.
+    /// Whether a request is admitted only when its whole known sequence fits, not just its first chunk.
     pub scheduler_reserve_full_isl: bool,
     /// Blocks that an admission guarantees.
     pub capacity: CapacityPolicy,
     /// The preemption victim, unless the policy chooses it.
     pub victim: Victim,
-    /// When blocks for prompts from elsewhere are taken.
+    /// When blocks for KV from other engines are allocated.
     pub reservations: Reservations,
-    /// A cap on running requests below `max_num_seqs`.
+    /// An additional cap on running requests, lower than `max_num_seqs`.
     pub max_num_active_seqs: Option<u32>,
     /// Maximum distinct adapters among running requests; 0 when adapters are off.
     pub max_loras: u32,
-    /// Times of adapters, if they are to cost any.
+    /// Times that adapters cost; none if adapters cost no time.
     pub adapter_costs: Option<AdapterCosts>,
-    /// Extra tokens a sampling request may emit in a step (multi-token
-    /// prediction as Dynamo's mocker models it); 0 for one token a step.
+    /// Extra tokens that a sampling request may emit in a step (multi-token
+    /// prediction as Dynamo's mocker models it). 0 means one token per step.
     pub max_extra_tokens_per_step: u32,
-    /// Maximum embeddings of multimodal items that a step computes; None for `max_num_batched_tokens`, or the
-    /// largest item that has arrived if that is more. (vLLM knows the largest item of its model.)
+    /// Maximum embeddings of multimodal items that a step computes. None means `max_num_batched_tokens`, or the
+    /// size of the largest item so far if that is more. (vLLM knows the largest item of its model.)
     pub max_num_encoder_input_tokens: Option<u32>,
-    /// Room of the encoder cache, in embeddings; none for `max_num_batched_tokens`, as above.
+    /// Capacity of the encoder cache in embeddings. None means the same default as for the encoder budget.
     pub encoder_cache_size: Option<u32>,
-    /// End a chunk before an item that it does not hold as a whole.
+    /// Whether a chunk ends before an item that does not fit into it as a whole.
     pub disable_chunked_mm_input: bool,
     /// Draft tokens proposed for a request's next step; 0 for none.
     pub num_speculative_tokens: u32,
-    /// Drafts of requests by the size of their batch, at most `num_speculative_tokens`; empty for the same
-    /// number in every batch (vLLM's `num_speculative_tokens_per_batch_size`).
+    /// Number of drafts by batch size, at most `num_speculative_tokens` each. Empty if the number does not depend
+    /// on the batch (vLLM's `num_speculative_tokens_per_batch_size`).
     pub draft_ranges: Vec<DraftRange>,
-    /// Origin of the drafts.
+    /// The method that proposes drafts.
     pub drafter: Drafter,
-    /// With EAGLE or MTP since vLLM 0.33: drop the last block of a hit, as before and as with a KV
-    /// connector, and let no block's identity depend on tokens after it.
+    /// For EAGLE and MTP since vLLM 0.33: drop the last block of a hit, as older releases do, and compute
+    /// block hashes without the tokens after the block. With a KV connector, both always hold.
     pub disable_lookahead_block_hashes: bool,
-    /// Decide each step before the outputs of the previous step are known.
+    /// Whether each step is decided before the outputs of the previous step are known.
     pub async_scheduling: bool,
-    /// Number of pipeline stages. The same number of steps can be in flight at once, and one more under
+    /// Number of pipeline stages. This many steps can be in flight at once, plus one under
     /// `async_scheduling`.
     pub pipeline_parallel_size: u32,
-    /// Ranks that share the KV of each sequence: a block has `block_size` tokens on each of them.
+    /// Ranks that share the KV of each sequence. A block holds `block_size` tokens on each rank.
     pub decode_context_parallel_size: u32,
     /// The vLLM version whose rules apply.
     pub rules: SchedulerRules,
     /// KV tiers below the device, if any.
     pub kv_tiers: Option<KvTiersConfig>,
-    /// A KV connector answered by the driver, if any.
+    /// A KV connector whose lookups the driver answers, if any.
     pub kv_connector: Option<KvConnector>,
     /// Groups of layers with separate blocks; empty for one group of full attention.
     pub kv_cache_groups: Vec<KvCacheGroup>,
-    /// States of Mamba and linear attention that are kept; without prefix caching one of each
-    /// sequence, whatever is requested.
+    /// Which states of Mamba and linear attention are kept. Without prefix caching, each sequence keeps one
+    /// state, whatever is set here.
     pub mamba_cache_mode: MambaCacheMode,
     /// With sliding windows or Mamba: distance in tokens between the prefixes whose window blocks or states
-    /// are kept for later requests. 0 keeps only the ends of prompts; None keeps every prefix that may be
-    /// hit.
+    /// are kept for later requests. 0 keeps only the ends of prompts. None keeps every prefix that a later
+    /// request may hit.
     pub prefix_cache_retention_interval: Option<u32>,
 }
 
@@ -182,7 +182,7 @@ impl Default for EngineConfigInput {
 /// Checked settings of one engine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EngineConfig {
-    /// The settings that were checked; `block_size` counts the tokens of all context ranks.
+    /// The checked settings. Here `block_size` counts the tokens of all context ranks.
     input: EngineConfigInput,
     watermark_blocks: u32,
     quirks: Quirks,
@@ -204,10 +204,10 @@ checked_value!(EngineConfig, adapter_costs: Option<AdapterCosts>, "times of adap
 checked_value!(EngineConfig, kv_connector: Option<KvConnector>, "a KV connector whose answers the driver gives, if any");
 
 impl EngineConfig {
-    /// Checks every field and reports every problem, not only the first.
+    /// Checks every field and reports all problems, not only the first.
     ///
     /// # Errors
-    /// Each setting, or pair of settings, with which vLLM would not start or a request could wait
+    /// Each setting, or pair of settings, with which vLLM would not start or with which a request could wait
     /// forever.
     pub fn new(mut input: EngineConfigInput) -> Result<Self, Vec<ConfigError>> {
         if let [KvCacheGroup { kind, block_size, .. }] = input.kv_cache_groups[..]
@@ -264,7 +264,7 @@ impl EngineConfig {
         }
     }
 
-    /// Dynamo's bursts are generated with the last token of a step; they are undefined with drafts or several
+    /// Dynamo's bursts are emitted with the last token of a step. They are undefined with drafts or with several
     /// steps in flight.
     fn check_bursts(input: &EngineConfigInput, errors: &mut Vec<ConfigError>) {
         if input.max_extra_tokens_per_step == 0 {
@@ -280,9 +280,9 @@ impl EngineConfig {
         }
     }
 
-    /// Checks of an engine's start, as in vLLM or as it should have them: the pool holds one
-    /// request of `max_model_len`, and a request fits into a step with its drafts. Its scheduler
-    /// alone runs without, and so does ours.
+    /// Checks that vLLM makes, or should make, when the whole engine starts: the pool holds one request of
+    /// `max_model_len`, and a request fits into a step with its drafts. The scheduler alone, in vLLM and here,
+    /// runs without these checks.
     pub fn check_start_up(&self) -> Result<(), Vec<ConfigError>> {
         let mut errors = Vec::new();
         self.check_drafts(&mut errors);
@@ -308,13 +308,12 @@ impl EngineConfig {
         self.watermark_blocks
     }
 
-    /// Whether requests may have structured outputs. The queues of Dynamo's mocker know none.
+    /// Whether requests may have structured outputs. Dynamo's mocker does not support them.
     #[must_use]
     pub fn simulates_structured_outputs(&self) -> bool {
         !self.quirks().reserves_between_steps() && !self.host_rules().sleeps_until_transfers()
     }
 
-    /// Deviations from vLLM's rules.
     #[inline]
     pub(crate) fn quirks(&self) -> Quirks {
         self.quirks
@@ -328,7 +327,7 @@ impl EngineConfig {
     }
 
     /// Indices of the groups that recompute the last block of a prefix hit. An engine without
-    /// groups has the group 0.
+    /// groups counts as one group with index 0.
     #[must_use]
     pub fn groups_that_drop_a_block(&self) -> Vec<usize> {
         let groups = &self.input.kv_cache_groups;
@@ -350,26 +349,26 @@ impl EngineConfig {
         !self.input.async_scheduling && self.decodes_by_single_tokens()
     }
 
-    /// Whether each step of a request that decodes brings one token, sure to be computed before the next but one.
+    /// Whether each decode of a request yields one token, which is always known before the step after the next.
     pub(crate) fn decodes_by_single_tokens(&self) -> bool {
         self.input.num_speculative_tokens == 0
             && self.input.max_extra_tokens_per_step == 0
             && self.input.pipeline_parallel_size == 1
     }
 
-    /// Whether the scan continues after a running request has preempted itself.
+    /// Whether the scan of running requests continues after a request preempts itself.
     pub(crate) fn scans_on_after_own_preemption(&self) -> bool {
         let by_rank = self.input.policy != Policy::Fcfs;
         by_rank && self.input.rules.scans_on_after_own_preemption() || self.quirks.preempts_oldest()
     }
 
-    /// The most requests that run at once: the lower of both limits.
+    /// The maximum number of running requests: `max_num_active_seqs` if set, otherwise `max_num_seqs`.
     #[must_use]
     pub fn max_running(&self) -> usize {
         self.input.max_num_active_seqs.unwrap_or(self.input.max_num_seqs) as usize
     }
 
-    /// Steps that may be scheduled before the oldest of them is applied.
+    /// Number of steps that may be scheduled before the oldest one is applied.
     #[must_use]
     pub fn max_steps_in_flight(&self) -> usize {
         self.input.pipeline_parallel_size as usize + usize::from(self.input.async_scheduling)
@@ -381,19 +380,19 @@ impl EngineConfig {
         !self.input.draft_ranges.is_empty()
     }
 
-    /// Drafts that the requests of a batch of this size propose next.
+    /// Number of drafts that each request of a batch of this size proposes for its next step.
     #[must_use]
     pub fn drafts_of_batch(&self, batch_requests: usize) -> u32 {
         draft_ranges::drafts_of(&self.input.draft_ranges, self.input.num_speculative_tokens, batch_requests as u32)
     }
 
-    /// Schedules from one decode of a request to its next (vLLM's `decode_stagger`).
+    /// Number of steps from one decode of a request to its next (vLLM's `decode_stagger`).
     #[must_use]
     pub fn decode_stagger(&self) -> usize {
         if self.input.async_scheduling { self.input.pipeline_parallel_size as usize } else { 1 }
     }
 
-    /// The settings as they were stated: with the tokens that a block has on each rank.
+    /// The settings as the user stated them: `block_size` counts the tokens of one rank.
     #[must_use]
     pub fn stated(&self) -> EngineConfigInput {
         let mut input = self.input.clone();
@@ -401,8 +400,8 @@ impl EngineConfig {
         input
     }
 
-    /// Ranks that share each block (vLLM's `decode_context_parallel_size`); `block_size` counts the tokens of all of
-    /// them, and the field of that name is 1.
+    /// Ranks that share each block (vLLM's `decode_context_parallel_size`). After the check, `block_size` counts the
+    /// tokens of all ranks, and the field `decode_context_parallel_size` is 1.
     #[must_use]
     pub fn context_ranks(&self) -> u32 {
         self.context_ranks
@@ -416,7 +415,7 @@ impl EngineConfig {
         (is_consumer || self.offloads_tiers()) && self.max_steps_in_flight() > 1
     }
 
-    /// Whether an offloading connector, of the tiers or of a driver, answers lookups.
+    /// Whether an offloading connector answers lookups: the connector of the tiers or the driver's.
     pub(crate) fn has_offloading(&self) -> bool {
         self.offloads_tiers() || self.input.kv_connector.is_some_and(|connector| connector.offloading.is_some())
     }
@@ -425,12 +424,12 @@ impl EngineConfig {
         self.host_rules().is_connector()
     }
 
-    /// Whether an offloading connector of the tiers also stores blocks of outputs.
+    /// Whether the offloading connector of the tiers also stores blocks of outputs.
     pub(crate) fn offloads_outputs(&self) -> bool {
         self.offloads_tiers() && self.input.kv_tiers.is_some_and(|tiers| !tiers.offload_prompt_only)
     }
 
-    /// Rules of the host tier; the rules of Dynamo's KV block manager if there is no host tier.
+    /// Rules of the host tier. Without a host tier: the rules of Dynamo's KV block manager.
     pub(crate) fn host_rules(&self) -> HostRules {
         self.input.kv_tiers.map_or(HostRules::Dynamo, |tiers| tiers.rules)
     }
@@ -447,7 +446,7 @@ impl EngineConfig {
         &self.input.kv_cache_groups
     }
 
-    /// The engine, as latency models know it. GPUs that share a layer are not among its settings.
+    /// The engine's properties that latency models use. The tensor-parallel size is not an engine setting.
     #[must_use]
     pub fn info(&self) -> EngineInfo {
         let group = |group: &KvCacheGroup| KvGroup {
@@ -464,7 +463,7 @@ impl EngineConfig {
         }
     }
 
-    /// Whether there are groups of layers other than one of full attention.
+    /// Whether layers form groups with separate blocks, beyond one group of full attention.
     #[must_use]
     pub fn has_kv_cache_groups(&self) -> bool {
         !self.input.kv_cache_groups.is_empty()
@@ -476,24 +475,24 @@ impl EngineConfig {
         self.input.kv_cache_groups.iter().any(|group| group.kind.is_mamba())
     }
 
-    /// Whether the decoder reads the encoder's outputs in layers of cross attention.
+    /// Whether the decoder has cross-attention layers, which read the encoder's outputs.
     #[must_use]
     pub fn is_encoder_decoder(&self) -> bool {
         self.input.kv_cache_groups.iter().any(|group| group.kind == KvCacheKind::CrossAttention)
     }
 
-    /// States that are kept, as prefix caching has it.
+    /// Which states are kept, after taking prefix caching into account.
     #[must_use]
     pub fn mamba_cache_mode(&self) -> MambaCacheMode {
         self.input.mamba_cache_mode.with_prefix_caching(self.input.enable_prefix_caching)
     }
 
-    /// The most tokens of all steps in flight.
+    /// The maximum number of tokens in all steps in flight together.
     pub(crate) fn max_in_flight_tokens(&self) -> u32 {
         self.input.max_num_batched_tokens.saturating_mul(self.max_steps_in_flight() as u32)
     }
 
-    /// The most blocks that a request of `tokens` tokens holds at once.
+    /// The maximum number of blocks that a request of `tokens` tokens holds at once.
     pub(crate) fn most_blocks(&self, tokens: u32) -> u64 {
         if !self.has_kv_cache_groups() {
             return tokens.div_ceil(self.input.block_size).into();
@@ -524,35 +523,35 @@ impl EngineConfig {
         if self.has_kv_cache_groups() { aligned.unwrap_or(self.input.block_size) } else { self.input.block_size }
     }
 
-    /// Embeddings of multimodal items that a step may compute, unless a larger item arrives.
+    /// Embeddings of multimodal items that a step may compute, unless a larger item has arrived.
     #[must_use]
     pub fn encoder_budget_embeds(&self) -> u32 {
         self.input.max_num_encoder_input_tokens.unwrap_or(self.input.max_num_batched_tokens)
     }
 
-    /// Capacity of the encoder cache in embeddings, unless a larger item arrives.
+    /// Capacity of the encoder cache in embeddings, unless a larger item has arrived.
     #[must_use]
     pub fn encoder_cache_embeds(&self) -> u32 {
         self.input.encoder_cache_size.unwrap_or(self.input.max_num_batched_tokens)
     }
 
-    /// Whether an item larger than [`Self::encoder_budget_embeds`] raises it: no limit is stated.
+    /// Whether an item larger than [`Self::encoder_budget_embeds`] raises the budget: true if no limit is set.
     pub(crate) fn encoder_budget_grows(&self) -> bool {
         self.input.max_num_encoder_input_tokens.is_none()
     }
 
-    /// Whether an item larger than [`Self::encoder_cache_embeds`] raises it: no size is stated.
+    /// Whether an item larger than [`Self::encoder_cache_embeds`] raises the capacity: true if no size is set.
     pub(crate) fn encoder_cache_grows(&self) -> bool {
         self.input.encoder_cache_size.is_none()
     }
 
-    /// Embeddings of the largest item that the stated limits allow.
+    /// Size in embeddings of the largest item that the configured limits allow.
     pub(crate) fn largest_item_embeds(&self) -> u32 {
         let limits = [self.input.max_num_encoder_input_tokens, self.input.encoder_cache_size];
         limits.into_iter().flatten().min().unwrap_or(u32::MAX)
     }
 
-    /// Longest sequence; `u32::MAX` if only the pool limits it.
+    /// Longest sequence in tokens; `u32::MAX` if only the pool limits it.
     #[must_use]
     pub fn max_model_len(&self) -> u32 {
         self.input.max_model_len.unwrap_or(u32::MAX)

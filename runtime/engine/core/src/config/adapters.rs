@@ -2,18 +2,18 @@
 
 use super::{ConfigError, EngineConfigInput};
 
-/// Times of adapters, all of one size.
+/// Times that adapters cost. All adapters have the same size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AdapterCosts {
-    /// Adapters that the host keeps; `max_loras` if that is more.
+    /// Number of adapters that the host keeps; `max_loras` if that is more.
     pub host_slots: u32,
-    /// Load of one into the host.
+    /// Time to load an adapter into the host.
     pub load_ns: u64,
-    /// Copy of one from the host into a slot of the device.
+    /// Time to copy an adapter from the host into a slot of the device.
     pub copy_ns: u64,
-    /// Time of a step for each of its adapters.
+    /// Time that each adapter used in a step adds to it.
     pub step_ns: u64,
-    /// Time of a step for each token that is computed with an adapter.
+    /// Time that each token computed with an adapter adds to its step.
     pub token_ns: u64,
 }
 

@@ -29,7 +29,7 @@ pub(super) fn check(input: &EngineConfigInput, errors: &mut Vec<ConfigError>) {
 }
 
 impl EngineConfig {
-    /// The most tokens that a step computes.
+    /// The maximum number of tokens that a step computes.
     #[must_use]
     pub fn step_tokens(&self) -> u32 {
         let most = self.input.max_num_batched_tokens.saturating_sub(self.drafting.withheld_tokens);
@@ -43,19 +43,20 @@ impl EngineConfig {
         self.step_tokens().min(self.input.max_num_batched_tokens.saturating_sub(self.drafting.draft_slots))
     }
 
-    /// Steps between two steps that compute prompts, for an engine that counts them alone.
+    /// Number of steps between two steps that compute prompts, for an engine that does not share the count with
+    /// other ranks.
     #[must_use]
     pub fn own_prefill_interval(&self) -> u64 {
         if self.input.rules.spaces_own_prefills() { self.input.prefill_schedule_interval.into() } else { 1 }
     }
 
-    /// Removes and returns the steps between two steps that compute prompts: ranks that step together count
-    /// them together.
+    /// Takes `prefill_schedule_interval` out of the settings, for data-parallel ranks that step together and
+    /// count the interval together.
     pub fn take_prefill_schedule_interval(&mut self) -> u32 {
         std::mem::replace(&mut self.input.prefill_schedule_interval, 1)
     }
 
-    /// A request that is found in the cache is admitted with all of its drafts, or waits.
+    /// Checks that a step has room for a request whose prompt is cached, with all of its drafts.
     pub(super) fn check_drafts(&self, errors: &mut Vec<ConfigError>) {
         let (tokens, drafts) = (self.longest_chunk(), self.input.num_speculative_tokens);
         if tokens > drafts {

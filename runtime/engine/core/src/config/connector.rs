@@ -6,10 +6,10 @@ use crate::kv::tiers::offloading::OffloadingOptions;
 /// What happens to requests whose KV did not arrive (vLLM's `kv_load_failure_policy`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LoadFailures {
-    /// They end with an error.
+    /// The requests end with an error.
     #[default]
     Fail,
-    /// Missing parts are computed here.
+    /// The engine computes the missing parts itself.
     Recompute,
 }
 
@@ -17,21 +17,20 @@ impl NamedValue for LoadFailures {
     const NAMES: &'static [(&'static str, Self)] = &[("fail", Self::Fail), ("recompute", Self::Recompute)];
 }
 
-/// A KV connector of the scheduler, answered by the [driver](crate::Engine::answer_lookups).
+/// A KV connector of the scheduler, whose lookups the [driver answers](crate::Engine::answer_lookups).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvConnector {
-    /// Whether KV is loaded here (vLLM's roles `kv_consumer` and `kv_both`). With several steps in flight,
-    /// blocks that a step may still write are freed when that step ends, because a load is not ordered after
-    /// the write.
+    /// Whether this engine loads KV (vLLM's roles `kv_consumer` and `kv_both`). With several steps in flight,
+    /// blocks that a step may still write are then freed only when that step ends, because a load could otherwise
+    /// overtake the write.
     pub is_consumer: bool,
-    /// Whether transferred KV must match the delivered tokens (`requires_kv_delivery`). When a request is
-    /// preempted, its outputs in flight are dropped.
+    /// Whether transferred KV must match the delivered tokens (`requires_kv_delivery`). The outputs in flight
+    /// of a preempted request are then dropped.
     pub requires_delivery: bool,
     /// What happens to requests whose KV did not arrive.
     pub load_failures: LoadFailures,
-    /// Whether it is vLLM's NIXL connector. It leaves the last tokens of a prompt to the decode engine if
-    /// their KV or state cannot be transferred, and counts the hits of states and of full attention
-    /// separately.
+    /// Whether the connector is vLLM's NIXL connector. It leaves the last tokens of a prompt to the decode engine if
+    /// their KV or state cannot be transferred. It counts the hits of states and of full attention separately.
     pub is_nixl: bool,
     /// Settings of the offloading connector, which finds KV itself; the driver reports its finished jobs.
     pub offloading: Option<OffloadingOptions>,
@@ -39,7 +38,7 @@ pub struct KvConnector {
 
 impl EngineConfig {
     /// Tokens at the end of a prompt that a prefill engine leaves to the decode engine (NIXL's
-    /// `_prefill_backoff`). A model with states leaves one, since the next token needs the state before it.
+    /// `_prefill_backoff`). A model with states leaves one token, because the next token needs the state before it.
     /// With one drafter module per draft, the tokens that the drafter reads ahead are left as well.
     pub(crate) fn tokens_left_to_decode(&self) -> u32 {
         if !self.input.kv_connector.is_some_and(|connector| connector.is_nixl) {

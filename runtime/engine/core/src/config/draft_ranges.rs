@@ -1,18 +1,17 @@
 //! Numbers of drafts that depend on the size of the batch (vLLM's `num_speculative_tokens_per_batch_size`).
 //!
-//! vLLM's `vllm/v1/spec_decode/dynamic/utils.py`.
+//! Source: vLLM's `vllm/v1/spec_decode/dynamic/utils.py`.
 
 use super::{ConfigError, EngineConfigInput};
 
-/// The name of the setting.
 pub(crate) const NAME: &str = "num_speculative_tokens_per_batch_size";
 
-/// Drafts of the requests of batches of some sizes.
+/// Number of drafts for a range of batch sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DraftRange {
-    /// The smallest batch, in requests.
+    /// The smallest batch size, in requests.
     pub first: u32,
-    /// The largest one; sizes up to the next range have the same number of drafts.
+    /// The largest batch size. Sizes between this one and the next range have the same number of drafts.
     pub last: u32,
     /// Drafts of each request, at most `num_speculative_tokens`.
     pub tokens: u32,
@@ -29,13 +28,13 @@ impl DraftRange {
     }
 }
 
-/// Drafts that requests of a batch of this size propose next.
+/// Number of drafts that each request of a batch of this size proposes for its next step.
 pub(super) fn drafts_of(ranges: &[DraftRange], most: u32, batch_requests: u32) -> u32 {
     let place = ranges.partition_point(|range| range.first <= batch_requests);
     ranges[..place].last().map_or(most, |range| range.tokens.min(most))
 }
 
-/// Puts ranges in order, as vLLM does, and checks them.
+/// Sorts the ranges, as vLLM does, and checks them.
 pub(super) fn check(input: &mut EngineConfigInput, errors: &mut Vec<ConfigError>) {
     input.draft_ranges.sort_by_key(|range| range.first);
     let ranges = &input.draft_ranges;

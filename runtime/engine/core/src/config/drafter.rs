@@ -1,12 +1,12 @@
 //! Drafters: how drafts are proposed, and which scheduler and KV-cache rules they change.
 //!
-//! vLLM's `vllm/config/{speculative,vllm}.py` and `vllm/v1/core/kv_cache_coordinator.py`.
+//! Sources: vLLM's `vllm/config/{speculative,vllm}.py` and `vllm/v1/core/kv_cache_coordinator.py`.
 
 use super::{ConfigError, EngineConfigInput};
 use crate::compat::Reservations;
 use crate::kv::groups::{KvCacheGroup, KvCacheKind};
 
-/// Origin of drafts (vLLM's `method` of `speculative_config`).
+/// The method that proposes drafts (vLLM's `method` of `speculative_config`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Drafter {
     /// A drafter without KV, such as n-grams.
@@ -14,41 +14,41 @@ pub enum Drafter {
     Ngram,
     /// EAGLE or EAGLE-3.
     Eagle,
-    /// One module for multi-token prediction, which proposes all drafts.
+    /// One multi-token-prediction module, which proposes all drafts.
     Mtp,
-    /// A module for each draft.
+    /// One multi-token-prediction module per draft.
     MultiModuleMtp,
     /// A separate draft model.
     DraftModel,
 }
 
 impl Drafter {
-    /// Whether the KV that it writes for a token depends on the token after it (vLLM's `use_eagle`).
+    /// Whether the drafter's KV for a token depends on the token after it (vLLM's `use_eagle`).
     #[must_use]
     pub fn is_eagle_like(self) -> bool {
         matches!(self, Self::Eagle | Self::Mtp | Self::MultiModuleMtp)
     }
 
-    /// Whether it keeps KV.
+    /// Whether the drafter keeps KV.
     #[must_use]
     pub fn has_kv(self) -> bool {
         self != Self::Ngram
     }
 }
 
-/// Settings that follow from the drafter; all zero without a drafter, and for one without KV.
+/// Settings that follow from the drafter. All are zero without a drafter, or if the drafter has no KV.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Drafting {
     /// Slots that a step reserves beyond its tokens (vLLM's `num_lookahead_tokens`).
     pub lookahead_tokens: u32,
-    /// Additional tokens of the budget that each scheduled request costs (`max_num_new_slots_for_drafting`).
+    /// Budget tokens that each scheduled request costs in addition (`max_num_new_slots_for_drafting`).
     pub draft_slots: u32,
-    /// Tokens of the budget that no step computes (in 0.27, slots for the maximum number of running requests).
+    /// Budget tokens that no step may use (in 0.27, slots for the maximum number of running requests).
     pub withheld_tokens: u32,
-    /// Known tokens after a chunk that the drafter reads, if the prompt continues
+    /// Number of known tokens after a chunk that the drafter reads, if the prompt continues
     /// (`num_prefill_lookahead_tokens`).
     pub prefill_lookahead_tokens: u32,
-    /// Tokens after a block that are part of its identity (`num_hash_lookahead_tokens`).
+    /// Number of tokens after a block that its hash covers (`num_hash_lookahead_tokens`).
     pub hash_lookahead_tokens: u32,
     /// Whether the last block of a prefix hit is recomputed (`use_eagle_block_drop`).
     pub drops_block: bool,
@@ -65,13 +65,13 @@ impl Drafting {
             Drafter::Eagle | Drafter::Mtp | Drafter::MultiModuleMtp => 1,
             Drafter::Ngram | Drafter::DraftModel => 0,
         };
-        // Connectors identify blocks by hashes that cover only their tokens.
+        // Connectors use block hashes that cover only the block's own tokens.
         let hashes_ahead = input.rules.has_lookahead_hashes()
             && input.enable_prefix_caching
             && !input.disable_lookahead_block_hashes
             && input.kv_connector.is_none();
         let hash_lookahead_tokens = if hashes_ahead { prefill_lookahead_tokens } else { 0 };
-        // A draft model's input has one token more than the target's.
+        // The input of a draft model is one token longer than the target model's.
         let slots = u32::from(drafter == Drafter::DraftModel);
         let (draft_slots, withheld_tokens) =
             if input.rules.reserves_slots_of_all_seqs() { (0, slots * input.max_num_seqs) } else { (slots, 0) };
@@ -85,14 +85,14 @@ impl Drafting {
         }
     }
 
-    /// Computed tokens at the end whose KV the drafter may write again when it knows the tokens after them
+    /// Number of last computed tokens whose KV the drafter may rewrite once it knows the following tokens
     /// (vLLM's `num_reprefillable_tokens`).
     #[must_use]
     pub fn unsettled_tokens(&self) -> u32 {
         self.prefill_lookahead_tokens.saturating_sub(1)
     }
 
-    /// The kind of a group that decides which blocks are held: a window also keeps the blocks of
+    /// The group's kind for the decision which blocks to hold: a sliding window also keeps the blocks of
     /// unsettled tokens (vLLM's `extra_retained_tokens`).
     pub(crate) fn held_kind(&self, kind: KvCacheKind) -> KvCacheKind {
         match kind {
@@ -103,13 +103,13 @@ impl Drafting {
         }
     }
 
-    /// Whether the last block of a hit is dropped in the group `index`: in groups with layers of
-    /// the drafter, or in all groups if none is marked.
+    /// Whether the group `index` drops the last block of a hit: groups with layers of the drafter do, or all
+    /// groups if no group is marked.
     pub(crate) fn drops_in(&self, groups: &[KvCacheGroup], index: usize) -> bool {
         self.drops_block && (groups[index].has_drafter || groups.iter().all(|group| !group.has_drafter))
     }
 
-    /// Settings that vLLM refuses with a drafter that has KV, and settings that are undefined with one here.
+    /// Checks for settings that vLLM refuses with a drafter that has KV, or that are undefined with one here.
     pub(super) fn check(input: &EngineConfigInput, aligned_tokens: u32, errors: &mut Vec<ConfigError>) {
         let field = "drafter";
         let groups = &input.kv_cache_groups;

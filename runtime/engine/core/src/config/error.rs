@@ -1,12 +1,12 @@
 //! Problems of engine settings.
 
-/// One thing wrong with an [`EngineConfigInput`](crate::EngineConfigInput).
+/// One problem of an [`EngineConfigInput`](crate::EngineConfigInput).
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[allow(missing_docs, reason = "the error texts describe them")]
 pub enum ConfigError {
     #[error("invalid `{field}`: expected at least {least}, got {value}")]
     TooSmall { field: &'static str, value: u32, least: u32 },
-    /// Only the null block, which no request may use.
+    /// The pool has only the null block, which no request may use.
     #[error(
         "invalid `num_gpu_blocks`: expected at least 2, got {num_gpu_blocks}: one block is reserved as \
          the null block, so this engine cannot hold any request"
@@ -24,8 +24,8 @@ pub enum ConfigError {
          `enable_chunked_prefill` is off, so a long prompt could never be scheduled"
     )]
     BudgetBelowModelLen { tokens: u32, model_len: u32 },
-    /// A request that waits with one token to compute would never be admitted:
-    /// vLLM adds room for its drafts, which then exceed the budget.
+    /// A waiting request with one token left to compute would never be admitted:
+    /// vLLM reserves tokens for its drafts, and the sum exceeds the budget.
     #[error(
         "`max_num_batched_tokens` ({tokens}) must exceed `num_speculative_tokens` ({drafts}), or a request \
          found in the cache could never be admitted with its drafts"
@@ -38,7 +38,7 @@ pub enum ConfigError {
     )]
     PoolBelowModelLen {
         model_len: u32,
-        /// Blocks that such a request needs.
+        /// Blocks that a request of `max_model_len` needs.
         needed: u32,
         /// Blocks that requests can use.
         usable: u32,
@@ -56,33 +56,33 @@ pub enum ConfigError {
     #[error("`{field}` cannot be combined with `{other_field}`: {reason}")]
     Exclusive {
         field: &'static str,
-        /// Name of the other one.
+        /// Name of the conflicting setting.
         other_field: &'static str,
         reason: &'static str,
     },
     #[error("`{field}` needs `{needed}`: {reason}")]
     Needs {
         field: &'static str,
-        /// Name of the other one.
+        /// Name of the required setting.
         needed: &'static str,
         reason: &'static str,
     },
     #[error("invalid `num_speculative_tokens_per_batch_size`: {reason}")]
     DraftRanges {
-        /// The expected and the given value.
+        /// The expected and the actual value.
         reason: String,
     },
     #[error("invalid `kv_cache_groups`: {reason}")]
     Groups {
-        /// The expected and the given value.
+        /// The expected and the actual value.
         reason: String,
     },
-    /// States that a release does not keep.
+    /// The release does not keep states in this mode.
     #[error(
         "invalid `mamba_cache_mode`: expected none or align, got {name}: vLLM {release} keeps only the states at the ends of steps"
     )]
     MambaCacheMode { name: &'static str, release: &'static str },
-    /// A distance between kept prefixes at which no prefix can be hit.
+    /// No prefix hit can end at a multiple of this interval.
     #[error(
         "invalid `prefix_cache_retention_interval` ({tokens}): expected a multiple of the length that prefix hits are multiples \
          of ({aligned})"

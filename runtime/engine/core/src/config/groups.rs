@@ -1,10 +1,10 @@
-//! Settings that vLLM refuses with groups of layers, and settings that are undefined with them here.
+//! Checks for settings that vLLM refuses with groups of layers, or that are undefined with groups here.
 
 use super::{ConfigError, Drafting, EngineConfigInput, NamedValue};
 use crate::compat::{CapacityPolicy, Reservations};
 use crate::kv::groups::kind::{self, KvCacheGroup, KvCacheKind, MAX_GROUPS, MambaCacheMode};
 
-/// Groups allocate their blocks as in vLLM; other engines' rules do not support groups.
+/// Checks settings against the groups. Groups exist only under vLLM's rules, not under other engines' rules.
 pub(super) fn check(input: &EngineConfigInput, errors: &mut Vec<ConfigError>) {
     let field = "kv_cache_groups";
     let aligned = kind::aligned_tokens(&input.kv_cache_groups, input.block_size);
@@ -73,7 +73,7 @@ pub(super) fn check(input: &EngineConfigInput, errors: &mut Vec<ConfigError>) {
     check_cross_attention(input, errors);
     let mut exclude = |other_field, reason| errors.push(ConfigError::Exclusive { field, other_field, reason });
     let drafting = Drafting::of(input);
-    // Such a chunk may have no tokens at all, now and in every later step: vLLM's scheduler stalls.
+    // Such a chunk may have no tokens at all, now and in every later step, so vLLM's scheduler stalls.
     if ends_chunks && drafting.prefill_lookahead_tokens > 1 {
         exclude("drafter", "a chunk that ends where a state is kept may not leave enough tokens for all modules");
     }
@@ -83,7 +83,7 @@ pub(super) fn check(input: &EngineConfigInput, errors: &mut Vec<ConfigError>) {
     }
 }
 
-/// vLLM turns these off for encoder-decoder models, and asserts that there is no connector.
+/// Refuses settings that vLLM turns off for encoder-decoder models, and connectors, which vLLM asserts are absent.
 fn check_cross_attention(input: &EngineConfigInput, errors: &mut Vec<ConfigError>) {
     if !input.kv_cache_groups.iter().any(|group| group.kind == KvCacheKind::CrossAttention) {
         return;

@@ -1,9 +1,9 @@
-//! The options of an engine with vLLM's scheduler, declared once. SGLang's options are in a table of the same
-//! kind, `sglang/options.rs`.
+//! The options of an engine with vLLM's scheduler, in one table. SGLang's options are in a similar
+//! table in `sglang/options.rs`.
 //!
-//! Scenarios, `vcr play` and Dynamo's engine arguments read them by this table,
-//! [`EngineConfig::new`](super::EngineConfig::new) checks their ranges by it, step logs
-//! write them by it, and their references in the docs are written from it.
+//! Scenarios, `vcr play` and Dynamo's engine arguments are read with this table, step logs are written with
+//! it, and the reference pages in the docs are generated from it.
+//! [`EngineConfig::new`](super::EngineConfig::new) checks ranges with it.
 
 use super::rules::SchedulerRules;
 use super::{ConfigError, Drafter, EngineConfigInput, Policy};
@@ -16,29 +16,27 @@ use crate::version::VllmMinor;
 pub enum OptionValue {
     /// A count of tokens, blocks, requests or adapters.
     Count(u32),
-    /// A count, or None for no separate limit.
+    /// A count, or None if there is no separate limit.
     Limit(Option<u32>),
-    /// A share of a whole, from 0 to below 1.
+    /// A fraction from 0 to below 1.
     Share(f64),
     /// A factor above 0.
     Factor(f64),
     /// On or off.
     Switch(bool),
-    /// A name out of a list.
+    /// One of a list of names.
     Name(&'static str),
 }
 
 /// A setting whose values have names.
 pub trait NamedValue: Copy + PartialEq + 'static {
-    /// Names that are read, with their values. The first one of a value is written.
+    /// All accepted names with their values. If a value has several names, the first one is used in output.
     const NAMES: &'static [(&'static str, Self)];
 
-    /// The name of this value.
     fn name(self) -> &'static str {
         Self::NAMES.iter().find(|(_, value)| *value == self).map_or("", |(name, _)| name)
     }
 
-    /// The value of this name.
     fn of_name(name: &str) -> Option<Self> {
         Self::NAMES.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
     }
@@ -82,21 +80,20 @@ impl NamedValue for Reservations {
         &[("in_steps", Self::InSteps), ("between_steps", Self::BetweenSteps)];
 }
 
-/// The drivers that have an option.
+/// The drivers that support an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Drivers {
-    /// All values.
     All,
-    /// Engines in virtual time only: the option is not vLLM's.
+    /// Only engines in virtual time: the option is not vLLM's.
     Simulated,
 }
 
 /// An option of an engine whose settings are `C`.
 #[derive(Debug)]
 pub struct EngineOption<C = EngineConfigInput> {
-    /// The option's own name, or the name of the field of `C`.
+    /// Name of the option, which is also the name of the field of `C`.
     pub name: &'static str,
-    /// Its key in the settings of a step log.
+    /// Key in the settings of a step log.
     pub log_key: &'static str,
     /// Unit of a number; empty for a switch.
     pub unit: &'static str,
@@ -104,30 +101,30 @@ pub struct EngineOption<C = EngineConfigInput> {
     pub min: u32,
     /// Largest count or limit.
     pub max: u32,
-    /// Its default in words if a limit is not set; empty for other kinds of values.
+    /// Description of the default if a limit is not set; empty for other kinds of values.
     pub unset: &'static str,
-    /// The version of vLLM that added it; None for options of all simulated versions, and of other engines than vLLM.
+    /// The vLLM version that added the option. None if all simulated versions have it or another engine owns it.
     pub since: Option<VllmMinor>,
-    /// The drivers that have it.
+    /// The drivers that support the option.
     pub drivers: Drivers,
-    /// Its meaning, in one sentence without its capital letter and full stop.
+    /// Meaning as one sentence without capital letter and full stop.
     pub meaning: &'static str,
-    /// The names of its values; empty for other kinds of values.
+    /// The names of the values; empty if values have no names.
     pub names: fn() -> Vec<&'static str>,
-    /// Reads it from the settings.
+    /// Reads the value from the settings.
     pub get: fn(&C) -> OptionValue,
-    /// Sets it to a value of the kind that `get` returns.
+    /// Sets the value, which must be of the kind that `get` returns.
     pub set: fn(&mut C, OptionValue),
 }
 
 impl<C: Default> EngineOption<C> {
-    /// Its default value.
+    /// The default value.
     #[must_use]
     pub fn default_value(&self) -> OptionValue {
         (self.get)(&C::default())
     }
 
-    /// Type and range, for people: `tokens, at least 1`.
+    /// Type and range as text: `tokens, at least 1`.
     #[must_use]
     pub fn type_text(&self) -> String {
         match self.default_value() {
@@ -145,7 +142,7 @@ impl<C: Default> EngineOption<C> {
         }
     }
 
-    /// A value of it, for people.
+    /// A value as text.
     #[must_use]
     pub fn value_text(&self, value: OptionValue) -> String {
         match value {
@@ -157,26 +154,26 @@ impl<C: Default> EngineOption<C> {
         }
     }
 
-    /// Its flag on a command line, as vLLM spells it; a switch that is on by default is
-    /// turned off: `--max-num-seqs`, `--no-enable-prefix-caching`.
+    /// The flag on a command line, as vLLM spells it. The flag of a switch that is on by default
+    /// turns it off: `--max-num-seqs`, `--no-enable-prefix-caching`.
     #[must_use]
     pub fn flag(&self) -> String {
         let is_on = self.default_value() == OptionValue::Switch(true);
         format!("--{}{}", if is_on { "no-" } else { "" }, self.name.replace('_', "-"))
     }
 
-    /// The meaning of its flag.
+    /// The help text of the flag.
     #[must_use]
     pub fn flag_meaning(&self) -> String {
         let is_on = self.default_value() == OptionValue::Switch(true);
         format!("{}{}", if is_on { "turn off: " } else { "" }, self.meaning)
     }
 
-    /// The problem of its value, if it is out of range.
+    /// The error for the option's value, if the value is out of range.
     pub(crate) fn problem(&self, input: &C) -> Option<ConfigError> {
         let (field, least, most) = (self.name, self.min, self.max);
         match (self.get)(input) {
-            // The range alone does not explain it.
+            // This case has its own error, since the range alone does not explain the minimum.
             OptionValue::Count(num_gpu_blocks) if num_gpu_blocks < least && field == option::NUM_GPU_BLOCKS.name => {
                 Some(ConfigError::NoUsableBlocks { num_gpu_blocks })
             }
@@ -195,30 +192,30 @@ impl<C: Default> EngineOption<C> {
     }
 }
 
-/// The option of engines of every type that is a list of probabilities: the acceptance of drafts or extra tokens.
+/// An option whose value is a list of probabilities. Engines of every type have it.
 #[derive(Debug)]
 pub struct RatesOption {
-    /// Its name.
+    /// Name of the option.
     pub name: &'static str,
-    /// Its meaning, in one sentence without its capital letter and full stop.
+    /// Meaning as one sentence without capital letter and full stop.
     pub meaning: &'static str,
 }
 
-/// Acceptance of drafts and of extra tokens.
+/// Acceptance probabilities of drafts or of extra tokens.
 pub const ACCEPTANCE_RATES: RatesOption = RatesOption {
     name: "acceptance_rates",
     meaning: "with drafts or extra tokens: probability that the first, second, ... is accepted, given that those \
               before it were; missing ones are 0",
 };
 
-/// The option that is a list of groups of layers, each as a text.
+/// An option whose value is a list of groups of layers, each as a string.
 #[derive(Debug)]
 pub struct GroupsOption {
-    /// Its name.
+    /// Name of the option.
     pub name: &'static str,
-    /// Its key in the settings of a step log.
+    /// Key in the settings of a step log.
     pub log_key: &'static str,
-    /// Its meaning, in one sentence without its capital letter and full stop.
+    /// Meaning as one sentence without capital letter and full stop.
     pub meaning: &'static str,
 }
 
@@ -233,7 +230,7 @@ pub const KV_CACHE_GROUPS: GroupsOption = GroupsOption {
 };
 
 impl GroupsOption {
-    /// Reads its values.
+    /// Parses the groups.
     ///
     /// # Errors
     /// The first invalid value, and what is expected.
@@ -243,7 +240,7 @@ impl GroupsOption {
 }
 
 impl RatesOption {
-    /// The problem with these values, if one is out of range.
+    /// The error for these values, if one is out of range.
     #[must_use]
     pub fn problem(&self, rates: &[f64]) -> Option<String> {
         let wrong = rates.iter().find(|rate| !(0.0..=1.0).contains(*rate))?;
@@ -251,7 +248,7 @@ impl RatesOption {
     }
 }
 
-/// Unit, range and the value that is not set, by the kind of an option.
+/// Unit, range and default text of an option, from its kind.
 macro_rules! facts {
     (Count($unit:literal, $range:expr)) => {
         $crate::config::options::facts!(Limit($unit, $range, ""))
@@ -301,7 +298,7 @@ macro_rules! value {
     };
 }
 
-/// Facts of an option, as `facts!` states them.
+/// Unit, range and default text of an option, as `facts!` expands them.
 pub(crate) struct Facts {
     pub(crate) unit: &'static str,
     pub(crate) min: u32,
@@ -309,9 +306,8 @@ pub(crate) struct Facts {
     pub(crate) unset: &'static str,
 }
 
-/// The checked value of an option as a method, where it equals the stated value. The value of a
-/// limit depends on other settings, and names have types of their own: the checked settings have
-/// methods for those.
+/// Defines a getter on the checked settings for an option whose checked value equals its stated value. Limits
+/// and names get no such getter: a limit depends on other settings, and names have their own types.
 macro_rules! checked_value {
     ($checked:ty, Count $field:ident, $meaning:literal) => {
         $crate::config::options::checked_value!($checked, $field: u32, $meaning);
@@ -340,7 +336,7 @@ macro_rules! checked_value {
 
 macro_rules! options {
     ($config:ty, $checked:ty; $($constant:ident $field:ident: $kind:ident($($facts:tt)*), $log_key:literal, $since:expr, $drivers:ident, $meaning:literal;)*) => {
-        /// Each option by its name, for code about a single option.
+        /// Each option by name, for code about a single option.
         pub mod option {
             #[allow(unused_imports, reason = "not all engines have options that a version added")]
             use $crate::VllmMinor;
@@ -371,7 +367,7 @@ macro_rules! options {
             )*
         }
 
-        /// Options that are set by their value, in the order of the docs.
+        /// All options that have a single value, in the order of the docs.
         pub const OPTIONS: &[$crate::EngineOption<$config>] = &[$(option::$constant),*];
 
         $($crate::config::options::checked_value!($checked, $kind $field, $meaning);)*
@@ -441,7 +437,7 @@ options! {
         "with sliding windows or states: distance between prefixes whose window or state is kept for later requests; 0 keeps only those at the ends of prompts";
 }
 
-/// Settings without an option in scenarios, by their key in a step log.
+/// Settings that scenarios cannot set directly, by their key in a step log.
 #[must_use]
 pub fn derived_settings(input: &EngineConfigInput) -> [(&'static str, &'static str); 5] {
     [

@@ -1,16 +1,16 @@
 //! The effects of pipeline and context parallelism on the scheduler.
 //!
-//! vLLM's `vllm/config/{parallel,vllm}.py` and `resolve_dcp_kv_block_size` of
-//! `vllm/v1/core/kv_cache_utils.py`. Prefill context parallelism changes no decision.
+//! Sources: vLLM's `vllm/config/{parallel,vllm}.py` and `resolve_dcp_kv_block_size` in
+//! `vllm/v1/core/kv_cache_utils.py`. Prefill context parallelism changes no scheduling decision.
 
 use super::{ConfigError, EngineConfigInput, option};
 use crate::compat::{CapacityPolicy, Reservations};
 
-/// Counts the tokens of all ranks of decode context parallelism in each block, so that the engine's
-/// blocks are as long as vLLM's. Returns the number of ranks.
+/// Multiplies the block sizes by the number of decode-context-parallel ranks, because vLLM's scheduler
+/// counts the tokens of all ranks. Returns the number of ranks.
 pub(super) fn share_blocks(input: &mut EngineConfigInput) -> u32 {
     let ranks = input.decode_context_parallel_size;
-    // Other values are a problem of their option.
+    // The option's range check reports other values.
     if (2..=option::DECODE_CONTEXT_PARALLEL_SIZE.max).contains(&ranks) {
         input.block_size = input.block_size.saturating_mul(ranks);
         for size in input.kv_cache_groups.iter_mut().filter_map(|group| group.block_size.as_mut()) {
@@ -21,7 +21,6 @@ pub(super) fn share_blocks(input: &mut EngineConfigInput) -> u32 {
     ranks
 }
 
-/// The reverse of [`share_blocks`].
 pub(super) fn unshare_blocks(input: &mut EngineConfigInput, ranks: u32) {
     input.block_size /= ranks;
     for size in input.kv_cache_groups.iter_mut().filter_map(|group| group.block_size.as_mut()) {
@@ -30,7 +29,7 @@ pub(super) fn unshare_blocks(input: &mut EngineConfigInput, ranks: u32) {
     input.decode_context_parallel_size = ranks;
 }
 
-/// Settings that vLLM refuses with them, and settings that are undefined with them here.
+/// Checks for settings that vLLM refuses with these, or that are undefined with them here.
 pub(super) fn check(input: &EngineConfigInput, context_ranks: u32, errors: &mut Vec<ConfigError>) {
     if context_ranks > 1 && !input.kv_cache_groups.iter().all(|group| group.kind.is_full()) {
         let reason = "with `decode_context_parallel_size` only full attention: vLLM shares no windows among ranks, and \

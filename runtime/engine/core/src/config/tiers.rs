@@ -6,8 +6,8 @@ use crate::kv::tiers::HostRules;
 use crate::kv::tiers::offloading::EvictionPolicy;
 
 impl HostRules {
-    /// The host rules of an engine: vLLM's, or those of Dynamo's mocker. None for a release with an
-    /// unknown connector.
+    /// The host rules of an engine: vLLM's, or the rules of Dynamo's mocker. None if the release's connector is not
+    /// simulated.
     #[must_use]
     pub fn of(input: &EngineConfigInput) -> Self {
         let is_vllm = input.rules.knows_offloading()
@@ -28,8 +28,8 @@ impl NamedValue for EvictionPolicy {
     const NAMES: &'static [(&'static str, Self)] = &[("lru", Self::Lru), ("arc", Self::Arc)];
 }
 
-/// Checks tiers. Blocks below the device are found by the hashes of the prefix cache. With reservations or bursts, tiers
-/// are undefined.
+/// Checks the tiers. They need prefix caching, because blocks below the device are found by prefix-cache hashes. They
+/// are undefined with reservations or bursts.
 pub(super) fn check(input: &EngineConfigInput, errors: &mut Vec<ConfigError>) {
     let Some(tiers) = &input.kv_tiers else { return };
     let field = "kv_tiers";

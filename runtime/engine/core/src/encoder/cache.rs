@@ -1,36 +1,34 @@
 //! The encoder cache: embeddings of items, kept across requests (vLLM 0.32 and 0.33,
 //! `vllm/v1/core/encoder_cache_manager.py`).
 //!
-//! Capacity is counted in embeddings. A referenced entry stays. Other entries stay until room is needed; the
-//! one without references for the longest time is evicted first.
+//! Capacity is counted in embeddings. Referenced entries are never evicted. When room is needed, the entry that has
+//! been unreferenced for the longest time is evicted first.
 
 use std::collections::BTreeMap;
 
-/// Key of an entry: the identity of an item, and its number of embeddings. (vLLM ends a request with an item
-/// whose identity is known with another number of embeddings, which is an error of the client; here these are
-/// two items.)
+/// Key of an entry: the identity of an item, and its number of embeddings. (If a client sends a known identity with
+/// another number of embeddings, vLLM ends the request with an error. Here such an item gets its own entry.)
 type Key = (u64, u32);
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    /// Requests that refer to it.
+    /// Number of requests that refer to the entry.
     references: u32,
     /// The sequence number at which the last reference was dropped.
     idle_since: Option<u64>,
 }
 
-/// Capacity for embeddings, and the cached embeddings.
 #[derive(Debug)]
 pub(crate) struct EncoderCache {
     num_slots: u32,
     num_free: u32,
-    /// Free, or taken by entries without references.
+    /// Slots that are free or that hold unreferenced entries.
     num_freeable: u32,
     entries: BTreeMap<Key, Entry>,
-    /// Entries without references by when they lost the last one.
+    /// Unreferenced entries, by the sequence number at which they lost the last reference.
     idle: BTreeMap<u64, Key>,
     next_idle: u64,
-    /// Evicted since they were last taken, in order.
+    /// Entries evicted since the last [`Self::take_evicted`], in order.
     evicted: Vec<Key>,
 }
 
@@ -47,7 +45,7 @@ impl EncoderCache {
         }
     }
 
-    /// Makes the cache larger if it has less room than that.
+    /// Raises the capacity to at least `num_slots`.
     pub(crate) fn grow_to(&mut self, num_slots: u32) {
         let more = num_slots.saturating_sub(self.num_slots);
         self.num_slots += more;
@@ -55,17 +53,16 @@ impl EncoderCache {
         self.num_freeable += more;
     }
 
-    /// Forgets all entries and references.
     pub(crate) fn reset(&mut self) {
         *self = Self::new(self.num_slots);
     }
 
-    /// Embeddings of all entries.
+    /// Total embeddings of all entries.
     pub(crate) fn num_cached(&self) -> u32 {
         self.num_slots - self.num_free
     }
 
-    /// Embeddings of entries that requests refer to.
+    /// Total embeddings of all referenced entries.
     pub(crate) fn num_referenced(&self) -> u32 {
         self.num_slots - self.num_freeable
     }
@@ -74,7 +71,6 @@ impl EncoderCache {
         self.entries.contains_key(&key)
     }
 
-    /// Adds a reference of one more request to an existing entry.
     pub(crate) fn refer(&mut self, key: Key) {
         let Some(entry) = self.entries.get_mut(&key) else { return };
         entry.references += 1;
@@ -84,7 +80,7 @@ impl EncoderCache {
         }
     }
 
-    /// Whether there is room for this number of embeddings; evicts for it entries without references.
+    /// Whether the cache can hold this many more embeddings. Evicts unreferenced entries if needed.
     pub(crate) fn make_room(&mut self, num_embeds: u32) -> bool {
         if num_embeds > self.num_freeable {
             return false;
@@ -98,14 +94,13 @@ impl EncoderCache {
         true
     }
 
-    /// Enters an item that is not there, with a reference of one request. There is room for it.
+    /// Inserts a new item with one reference. The caller has made room for it.
     pub(crate) fn insert(&mut self, key: Key) {
         self.entries.insert(key, Entry { references: 1, idle_since: None });
         self.num_free -= key.1;
         self.num_freeable -= key.1;
     }
 
-    /// Drops the reference of one request.
     pub(crate) fn drop_reference(&mut self, key: Key) {
         let Some(entry) = self.entries.get_mut(&key).filter(|entry| entry.references > 0) else { return };
         entry.references -= 1;
@@ -117,7 +112,7 @@ impl EncoderCache {
         }
     }
 
-    /// Identities of entries evicted since the last call, in order. Entries that have returned are included
+    /// Appends the identities evicted since the last call, in order. Entries that were inserted again are included
     /// only if `lists_returned`.
     pub(crate) fn take_evicted(&mut self, lists_returned: bool, identities: &mut Vec<u64>) {
         let entries = &self.entries;
@@ -125,7 +120,6 @@ impl EncoderCache {
         identities.extend(gone.map(|(identity, _)| identity));
     }
 
-    /// The sums that must hold at any time.
     #[cfg(test)]
     fn assert_balanced(&self) {
         let sum = |is_counted: fn(&Entry) -> bool| {
@@ -155,7 +149,7 @@ mod tests {
         for key in [(2, 3), (1, 4)] {
             cache.drop_reference(key);
         }
-        // The first one is used once more.
+        // The first one is referenced again.
         cache.refer((2, 3));
         cache.drop_reference((2, 3));
         assert!(!cache.make_room(8));
@@ -168,7 +162,7 @@ mod tests {
     }
 
     proptest! {
-        /// Room and references are counted in several places, which must agree.
+        /// Free slots and references are counted in several places, which must agree.
         #[test]
         fn counts_agree_after_any_changes(changes in proptest::collection::vec((0..6u64, 0..3u8), 1..200)) {
             let mut cache = EncoderCache::new(12);

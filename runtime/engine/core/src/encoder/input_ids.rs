@@ -1,14 +1,14 @@
-//! The items of a request that hold the encoder cache, in vLLM's order.
+//! The items of a request that are in the encoder cache, in vLLM's order.
 //!
-//! vLLM keeps these ids in a Python set and frees them in the set's iteration order, which decides
-//! what is evicted first. For small numbers, that is the order of the slots in CPython's table
+//! vLLM keeps these ids in a Python set and frees them in the set's iteration order, so that order decides
+//! which item is evicted first. For small numbers it is the order of the slots in CPython's hash table
 //! (3.11, `Objects/setobject.c`): a number is its own hash, a probe looks at up to ten consecutive
 //! slots before it jumps, and the slot of a removed entry is reused.
 
-/// A set of indices of items that iterates as CPython's does.
+/// A set of item indices with CPython's iteration order.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct InputIds {
-    /// A power of two of slots; none while nothing was ever added.
+    /// The number of slots is a power of two, or zero before the first insertion.
     slots: Vec<Slot>,
     /// Slots that are not empty.
     filled: usize,
@@ -28,12 +28,11 @@ const SLOTS_IN_A_ROW: usize = 10;
 const PERTURB_SHIFT: u32 = 5;
 
 impl InputIds {
-    /// Whether there are none.
     pub(crate) fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Adds an id. Returns false if it was there.
+    /// Adds an id. Returns false if it was already present.
     pub(crate) fn insert(&mut self, id: u32) -> bool {
         if self.slots.is_empty() {
             self.slots = vec![Slot::Empty; LEAST_SLOTS];
@@ -55,7 +54,7 @@ impl InputIds {
         true
     }
 
-    /// Removes an id. Returns false if it was not there. An empty set is a new one, as vLLM's is.
+    /// Removes an id. Returns false if it was absent. A set that becomes empty is replaced by a new one, as in vLLM.
     pub(crate) fn remove(&mut self, id: u32) -> bool {
         if self.slots.is_empty() {
             return false;
@@ -72,12 +71,12 @@ impl InputIds {
         was_there
     }
 
-    /// All ids.
     pub(crate) fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         self.slots.iter().filter_map(|slot| if let Slot::Id(id) = slot { Some(*id) } else { None })
     }
 
-    /// The slot of an id, or the empty slot at which its search ends, and the slot of a removed id that it may reuse.
+    /// Returns the slot of an id, or the empty slot where the search ends. Also returns the first reusable slot of a
+    /// removed id on the way.
     fn find(&self, id: u32) -> (usize, Option<usize>) {
         let mut removed = None;
         let place = probe(id, self.slots.len(), |place| {
@@ -104,7 +103,7 @@ impl InputIds {
     }
 }
 
-/// The first slot in the order of probes that `ends` accepts.
+/// The first slot in probe order that `ends` accepts.
 fn probe(id: u32, num_slots: usize, mut ends: impl FnMut(usize) -> bool) -> usize {
     let mask = num_slots - 1;
     let mut perturb = id as usize;
@@ -123,7 +122,7 @@ fn probe(id: u32, num_slots: usize, mut ends: impl FnMut(usize) -> bool) -> usiz
 mod tests {
     use super::*;
 
-    /// Additions, and removals as complements; CPython 3.11 printed the lists.
+    /// A negative number is the bitwise complement of a removed id. The expected lists were printed by CPython 3.11.
     #[test]
     fn ids_come_in_the_order_of_a_python_set() {
         let cases: &[(&[i64], &[u32])] = &[

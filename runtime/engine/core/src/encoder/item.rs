@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-/// One multimodal item of a prompt (vLLM's `MultiModalFeatureSpec`): the place of its
+/// One multimodal item of a prompt (vLLM's `MultiModalFeatureSpec`): the position of its
 /// placeholder tokens, and its identity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PromptItem {
@@ -10,22 +10,21 @@ pub struct PromptItem {
     offset_tokens: u32,
     len_tokens: u32,
     num_embeds: u32,
-    /// Runs of placeholders that the encoder's outputs replace, counted from the first one; none if
-    /// they replace all of them.
+    /// Runs of placeholders that the encoder's outputs replace, counted from the first placeholder. None if
+    /// they replace all placeholders.
     embed_runs: Option<Box<[Range<u32>]>>,
 }
 
 impl PromptItem {
-    /// An item all of whose placeholder tokens are replaced by embeddings. Items of the same
-    /// `identity` are the same to the encoder cache and to the prefix cache; `offset_tokens` counts from
-    /// the start of the prompt.
+    /// An item whose placeholder tokens are all replaced by embeddings. Items of the same `identity` are the
+    /// same to the encoder cache and to the prefix cache. `offset_tokens` counts from the start of the prompt.
     #[must_use]
     pub fn new(identity: u64, offset_tokens: u32, len_tokens: u32) -> Self {
         Self { identity, offset_tokens, len_tokens, num_embeds: len_tokens, embed_runs: None }
     }
 
     /// An item whose embeddings replace only the placeholders of `runs`; the other placeholders are
-    /// breaks or text (vLLM's `is_embed`). Runs count from the first placeholder. Runs out of order
+    /// breaks or text (vLLM's `is_embed`). Runs count from the first placeholder. Runs that are out of order
     /// or beyond the last placeholder are cut off.
     #[must_use]
     pub fn with_embed_runs(self, runs: impl IntoIterator<Item = Range<u32>>) -> Self {
@@ -41,50 +40,50 @@ impl PromptItem {
         Self { num_embeds, embed_runs: Some(kept.into()), ..self }
     }
 
-    /// The item as an input of cross attention: no tokens of its prompt represent it.
+    /// The item as an input of cross attention, where no prompt token represents it.
     #[must_use]
     pub fn without_place(self) -> Self {
         Self { len_tokens: 0, ..self }
     }
 
-    /// Identity of its content.
+    /// Identity of the item's content.
     #[must_use]
     pub fn identity(&self) -> u64 {
         self.identity
     }
 
-    /// Place of its first placeholder in the prompt.
+    /// Position of the first placeholder in the prompt.
     #[must_use]
     pub fn offset_tokens(&self) -> u32 {
         self.offset_tokens
     }
 
-    /// Number of its placeholders.
+    /// Number of placeholders.
     #[must_use]
     pub fn len_tokens(&self) -> u32 {
         self.len_tokens
     }
 
-    /// Place behind its last placeholder.
+    /// Position after the last placeholder.
     #[must_use]
     pub fn end_tokens(&self) -> u32 {
         self.offset_tokens.saturating_add(self.len_tokens)
     }
 
-    /// Embeddings that the encoder computes for it, which is its size in the encoder cache.
+    /// Number of embeddings that the encoder computes; the item's size in the encoder cache.
     #[must_use]
     pub fn num_embeds(&self) -> u32 {
         self.num_embeds
     }
 
-    /// Runs of placeholders that embeddings replace, counted from the first one; none if they
-    /// replace all.
+    /// Runs of placeholders that embeddings replace, counted from the first placeholder. None if they
+    /// replace all placeholders.
     #[must_use]
     pub fn embed_runs(&self) -> Option<&[Range<u32>]> {
         self.embed_runs.as_deref()
     }
 
-    /// Whether embeddings replace any of the prompt's tokens from `start` to before `end`.
+    /// Whether embeddings replace any prompt token in `start..end`.
     pub(crate) fn has_embeds_within(&self, start: u32, end: u32) -> bool {
         let first = start.saturating_sub(self.offset_tokens);
         let last = end.saturating_sub(self.offset_tokens).min(self.len_tokens);
