@@ -206,8 +206,8 @@ rules! {
     /// If a chunk leaves a state inside it, blocks for drafts are allocated again (0.31). Existing draft blocks keep
     /// their places in the table (0.30 and 0.31).
     keeps_drafts_at_checkpoints: 30 | 31,
-    /// Draft blocks before the latest state move to the end of the table, even if the chunk leaves a state in their
-    /// new place (up to 0.29).
+    /// Draft blocks before the latest state move to the end of the table, including a draft block in whose place the
+    /// chunk leaves a state (up to 0.29).
     moves_all_drafts: 27..=29,
     /// A state left inside a chunk is cached even if it is not one of the states to keep (0.30 and 0.31).
     caches_any_checkpoint: 30 | 31,
@@ -241,8 +241,8 @@ rules! {
     // Offloading to the host (since 0.32). Rules that all supported releases share are listed as well.
     /// After a preemption, the blocks of a prompt are offered to the host again (since 0.33).
     offers_blocks_again: 33..,
-    /// The LRU order ranks blocks by request: a block that a request stores or uses is touched until the
-    /// request ends, later tokens first (since 0.33). Before, storing a block touches it once, in token order.
+    /// In the LRU order, all blocks that a request stores or uses share one rank until it ends, and those with later
+    /// tokens are evicted first (since 0.33). Before, each stored block is a separate use, in token order.
     ranks_blocks_by_request: 33..,
     /// Either all blocks that a step computed for a request are stored, or none.
     stores_all_or_none: 32..,

@@ -1,11 +1,10 @@
-//! The encoder of a multimodal model: the items it computes in each step, and its cache.
+//! The encoder of a multimodal model: the items that it computes in each step, and its cache.
 //!
-//! Owns the items of requests and the encoder cache. Decides as vLLM 0.32 and 0.33 do
-//! (`_try_schedule_encoder_inputs` and `_free_encoder_inputs` of
-//! `vllm/v1/core/sched/scheduler.py`): an item is computed as a whole, before the first of its
-//! placeholder tokens; a chunk ends before an item that the compute budget of the step or the room
-//! in the cache does not allow. An engine has an [`Encoder`] only once a request with items has
-//! arrived.
+//! Owns the items of requests and the encoder cache. It decides as vLLM 0.32 and 0.33 do
+//! (`_try_schedule_encoder_inputs` and `_free_encoder_inputs` of `vllm/v1/core/sched/scheduler.py`).
+//! An item is computed as a whole, before the first of its placeholder tokens. A chunk ends before an item that
+//! exceeds the compute budget of the step or the free space of the cache. An engine creates its [`Encoder`] when
+//! the first request with items arrives.
 
 mod cache;
 mod input_ids;
@@ -20,24 +19,23 @@ use crate::plan::{EncoderInput, StepPlan};
 use crate::request::RequestId;
 use crate::stats::EncoderCacheStats;
 
-/// The items of requests, and the cache of encoder outputs.
 #[derive(Debug)]
 pub(crate) struct Encoder {
     cache: EncoderCache,
-    /// Replaces the cache if a decoder reads the outputs by cross attention.
+    /// Replaces the cache in encoder-decoder models, where the decoder reads the outputs by cross attention.
     unshared: Option<UnsharedOutputs>,
     budget_embeds: u32,
-    /// Whether the largest item counts towards the budget, as the model's largest item does in vLLM.
+    /// Whether a larger item raises the budget. (vLLM takes the largest item that the model allows.)
     budget_grows: bool,
     cache_grows: bool,
     rules: SchedulerRules,
     is_chunking_off: bool,
-    /// Tokens after a chunk that a drafter reads, too.
+    /// Number of tokens after a chunk that a drafter also reads.
     lookahead_tokens: u32,
-    /// Items by slot of the request.
+    /// Items by request slot.
     requests: Vec<Option<Box<RequestItems>>>,
     decision: Decision,
-    /// Scratch.
+    /// Scratch buffer.
     passed: Vec<u32>,
 }
 
@@ -46,7 +44,7 @@ pub(crate) struct Encoder {
 pub struct EncoderCacheUse {
     /// All embeddings in the cache.
     pub cached_embeds: u32,
-    /// Embeddings that requests wait for or use; the others may be evicted.
+    /// Embeddings that requests reference. The other embeddings may be evicted.
     pub referenced_embeds: u32,
 }
 
@@ -56,25 +54,25 @@ struct RequestItems {
     held: Held,
 }
 
-/// Items that a request has been given and not passed.
+/// Items that a request references.
 #[derive(Debug, Default)]
 struct Held {
-    /// Items by index.
+    /// Indices of the items.
     places: InputIds,
-    /// Entries of the cache that it refers to.
+    /// Cache entries of the items.
     entries: Vec<(u64, u32)>,
 }
 
-/// Encoder inputs of the latest chunk while it may still be dropped.
+/// Encoder inputs of the latest chunk, until the chunk is scheduled or dropped.
 #[derive(Debug, Default)]
 struct Decision {
-    /// Items to be computed.
+    /// Items to compute.
     inputs: Vec<u32>,
-    /// Items that equal one that is about to be computed.
+    /// Items with the same content as an item that is about to be computed.
     duplicates: Vec<u32>,
-    /// Number of items in the cache that this request has not looked up before.
+    /// Number of cached items that this request looks up for the first time.
     num_hits: u32,
-    /// Rest of the compute budget.
+    /// Remaining compute budget.
     budget_embeds: u32,
 }
 
@@ -82,13 +80,13 @@ fn key_of(item: &PromptItem) -> (u64, u32) {
     (item.identity(), item.num_embeds())
 }
 
-/// Embeddings of all items of a request.
+/// Total embeddings of a request's items.
 fn embeds_of(items: &[PromptItem]) -> u32 {
     items.iter().map(PromptItem::num_embeds).fold(0, u32::saturating_add)
 }
 
 impl Decision {
-    /// Makes an encoder compute the items of a prompt for its decoder, all of them or none.
+    /// Schedules all items of an encoder-decoder prompt, or none.
     fn computes_all(&mut self, items: &[PromptItem], outputs: &UnsharedOutputs) -> bool {
         let needed = embeds_of(items);
         if needed > self.budget_embeds || !outputs.has_room(needed) {
@@ -117,7 +115,6 @@ impl Encoder {
         }
     }
 
-    /// The usage of the cache.
     pub(crate) fn cache_use(&self) -> EncoderCacheUse {
         match &self.unshared {
             Some(outputs) => {
@@ -135,8 +132,8 @@ impl Encoder {
         self.budget_embeds
     }
 
-    /// Registers the items of a new request, in the order of their positions. Without a configured limit, the
-    /// largest item defines it.
+    /// Registers the items of a new request, ordered by position. Without a configured limit, the largest item
+    /// raises the budget and the capacity.
     pub(crate) fn enter(&mut self, id: RequestId, items: Vec<PromptItem>) {
         let largest = items.iter().map(PromptItem::num_embeds).max().unwrap_or(0);
         if self.budget_grows {
@@ -154,7 +151,7 @@ impl Encoder {
         self.requests[id.index()] = Some(Box::new(RequestItems { items, held: Held::default() }));
     }
 
-    /// A request has left: drops its references and items.
+    /// Drops the references and items of a request that has ended.
     pub(crate) fn forget(&mut self, id: RequestId) {
         self.release(id);
         if let Some(place) = self.requests.get_mut(id.index()) {
@@ -171,9 +168,9 @@ impl Encoder {
         self.requests.iter_mut().flatten().for_each(|request| request.held = Held::default());
     }
 
-    /// Chooses the items needed by a chunk of `tokens` tokens after `computed` others, within the
-    /// compute budget. Returns how many of the tokens the chunk may have. Cached items are
-    /// referenced from now on, even if the chunk is not scheduled.
+    /// Chooses the items for a chunk of `tokens` tokens that follows `computed` tokens, within the compute budget.
+    /// Returns how many tokens the chunk may have. Cached items are referenced from now on, even if the
+    /// chunk is not scheduled.
     pub(crate) fn cut_chunk(&mut self, id: RequestId, computed: u32, tokens: u32, budget_embeds: u32) -> u32 {
         let decision = &mut self.decision;
         decision.inputs.clear();
@@ -195,7 +192,7 @@ impl Encoder {
             if start >= read_end {
                 break;
             }
-            // Some rules split an item that a chunk begins with, even so.
+            // Under some rules, an item at the start of a chunk is split even so.
             let may_be_whole = computed < start || computed == start && self.rules.keeps_first_item_whole();
             let is_split = self.is_chunking_off && may_be_whole && end < item.end_tokens();
             if is_split && self.rules.keeps_cached_items_whole() {
@@ -233,8 +230,8 @@ impl Encoder {
         tokens
     }
 
-    /// Adds the latest chunk to the step: its items are allocated and entered into the plan.
-    /// Returns the remaining compute budget if anything was computed.
+    /// Adds the items of the latest chunk to the cache and to the plan.
+    /// Returns the remaining compute budget if anything is computed.
     pub(crate) fn commit(
         &mut self,
         id: RequestId,
@@ -266,14 +263,14 @@ impl Encoder {
         (!decision.inputs.is_empty()).then_some(decision.budget_embeds)
     }
 
-    /// Embeddings that the latest chunk has computed.
+    /// Embeddings that the latest chunk computes.
     pub(crate) fn decided_embeds(&self, id: RequestId) -> u32 {
         let Some(Some(request)) = self.requests.get(id.index()) else { return 0 };
         self.decision.inputs.iter().map(|&input| request.items[input as usize].num_embeds()).sum()
     }
 
     /// Drops the references to items that end within the first `processed` tokens. Returns whether
-    /// the request no longer needs the encoder, unless it is preempted.
+    /// the request needs the encoder no more, as long as it is not preempted.
     pub(crate) fn pass(&mut self, id: RequestId, processed: u32) -> bool {
         let Some(Some(request)) = self.requests.get_mut(id.index()) else { return true };
         let RequestItems { items, held } = &mut **request;
@@ -292,7 +289,7 @@ impl Encoder {
         held.places.is_empty() && items.last().is_none_or(|last| last.end_tokens() <= processed)
     }
 
-    /// Drops all references of a request; whether it has items.
+    /// Drops all references of a request. Returns whether the request has items.
     pub(crate) fn release(&mut self, id: RequestId) -> bool {
         let Some(Some(request)) = self.requests.get_mut(id.index()) else { return false };
         let RequestItems { items, held } = &mut **request;
@@ -308,7 +305,7 @@ impl Encoder {
         true
     }
 
-    /// Enters the items evicted since the latest step into the plan.
+    /// Adds the items evicted since the previous step to the plan.
     pub(crate) fn list_evicted(&mut self, plan: &mut StepPlan) {
         if let Some(outputs) = &mut self.unshared {
             outputs.take_passed(&mut plan.freed_encoder_items);
@@ -320,13 +317,13 @@ impl Encoder {
 }
 
 impl Held {
-    /// A computed item enters the cache, referenced by the request.
+    /// References an item that has just been added to the cache.
     fn take_computed(&mut self, items: &[PromptItem], input: u32) {
         self.places.insert(input);
         self.entries.push(key_of(&items[input as usize]));
     }
 
-    /// References the cached entry of an item, whether or not this position already did.
+    /// References the cache entry of an item. Returns false if this position already did.
     fn hold(&mut self, cache: &mut EncoderCache, items: &[PromptItem], input: u32) -> bool {
         let key = key_of(&items[input as usize]);
         if !self.entries.contains(&key) {
@@ -336,8 +333,8 @@ impl Held {
         self.places.insert(input)
     }
 
-    /// A place of an item is passed. The request has one reference for all of its places, until the last of them, or the
-    /// first.
+    /// Drops a position of an item. All positions of the item share one reference, which ends with the last position
+    /// if `until_last`, otherwise with the first.
     fn let_go(&mut self, cache: &mut EncoderCache, items: &[PromptItem], input: u32, until_last: bool) {
         let key = key_of(&items[input as usize]);
         let is_held = self.places.remove(input);
@@ -351,20 +348,19 @@ impl Held {
     }
 }
 
-// Encoder outputs of encoder-decoder models, which no request shares with another (vLLM's `EncoderDecoderCacheManager`,
+// Encoder outputs of encoder-decoder models. Requests do not share them (vLLM's `EncoderDecoderCacheManager`, which is
 // the same from 0.27 to 0.33).
 //
-// Layers of cross attention keep their inputs, so an encoder output lasts for one step. Capacity is
-// counted as in vLLM: an item is charged when it is computed, and its request returns the charge
+// Cross-attention layers keep their inputs, so an encoder output is needed for one step only. Capacity is
+// counted as in vLLM: an item is charged when it is computed. Its request gives the charge back
 // with each applied step, and again when it ends, is preempted or finds no blocks. So the free
-// capacity only grows.
+// capacity can exceed the total capacity.
 
-/// Capacity for encoder outputs, and the items with outputs in it.
 #[derive(Debug)]
 struct UnsharedOutputs {
     num_slots: u32,
     num_free: i64,
-    /// Identities of items that are computed in the step that is being decided.
+    /// Identities of the items that the current step computes.
     computed: Vec<u64>,
     /// Items of the previous step, whose outputs are no longer needed.
     passed: Vec<u64>,
@@ -375,19 +371,18 @@ impl UnsharedOutputs {
         Self { num_slots, num_free: num_slots.into(), computed: Vec::new(), passed: Vec::new() }
     }
 
-    /// Makes the room larger if it is less than that.
+    /// Raises the capacity to at least `num_slots`.
     fn grow_to(&mut self, num_slots: u32) {
         let more = num_slots.saturating_sub(self.num_slots);
         self.num_slots += more;
         self.num_free += i64::from(more);
     }
 
-    /// Forgets all of them.
     fn reset(&mut self) {
         *self = Self::new(self.num_slots);
     }
 
-    /// Embeddings that occupy room, by this count.
+    /// Number of embeddings charged; 0 if more has been given back than charged.
     fn num_used(&self) -> u32 {
         u32::try_from(i64::from(self.num_slots) - self.num_free).unwrap_or(0)
     }
@@ -396,18 +391,18 @@ impl UnsharedOutputs {
         i64::from(num_embeds) <= self.num_free
     }
 
-    /// An item is computed.
+    /// Charges a computed item.
     fn take(&mut self, identity: u64, num_embeds: u32) {
         self.num_free -= i64::from(num_embeds);
         self.computed.push(identity);
     }
 
-    /// Returns the room of a request's items, whether or not they took any.
+    /// Gives back the charge of a request's items, even if they were not charged.
     fn give_back(&mut self, num_embeds: u32) {
         self.num_free = self.num_free.saturating_add(num_embeds.into());
     }
 
-    /// A step is decided: lists the items of the step before.
+    /// Takes the items of the previous step when a step has been decided.
     fn take_passed(&mut self, identities: &mut Vec<u64>) {
         identities.append(&mut self.passed);
         std::mem::swap(&mut self.passed, &mut self.computed);

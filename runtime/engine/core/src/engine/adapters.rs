@@ -1,7 +1,7 @@
-//! The cost of adapters: loads into the host and the device, and the time of each step with them.
+//! The cost of adapters: loads into the host and the device, and the time that they add to each step.
 //!
-//! As in vLLM's workers, the host keeps the most recently used adapters, and so do the slots of the device.
-//! An adapter of a step that is in neither is loaded before the step computes, so that all requests of the
+//! As in vLLM's workers, the host and the slots of the device each keep the most recently used adapters.
+//! An adapter that a step needs and that is in neither is loaded before the step computes, so all requests of the
 //! step wait.
 
 use crate::config::AdapterCosts;
@@ -21,8 +21,8 @@ impl Adapters {
         Self { costs, device_slots: max_loras as usize, host: Vec::new(), device: Vec::new() }
     }
 
-    /// Brings the adapters of a step to the device, and gives the step its time for them. Gives the number of loads
-    /// into the host.
+    /// Loads the adapters of a step onto the device and adds their time to the step. Returns the number of loads into
+    /// the host.
     #[cold]
     pub(super) fn price(&mut self, loras: &[u32], plan: &mut StepPlan) -> u64 {
         let AdapterCosts { host_slots, load_ns, copy_ns, step_ns, token_ns } = self.costs;
@@ -39,8 +39,8 @@ impl Adapters {
     }
 }
 
-/// Marks adapters as most recently used; absent ones replace the least recently used ones. Returns the number
-/// of absent ones.
+/// Marks adapters as most recently used. Missing adapters replace the least recently used ones. Returns the number
+/// of missing adapters.
 fn bring(places: &mut Vec<u32>, used: &[u32], slots: usize) -> u64 {
     let before = places.len();
     places.retain(|adapter| !used.contains(adapter));
@@ -59,7 +59,7 @@ mod tests {
         let mut places = Vec::new();
         assert_eq!(bring(&mut places, &[1, 2], 2), 2);
         assert_eq!(bring(&mut places, &[1], 2), 0);
-        // 2 was used before 1.
+        // Adapter 2 was used before adapter 1.
         assert_eq!((bring(&mut places, &[3], 2), places.clone()), (1, vec![1, 3]));
         assert_eq!((bring(&mut places, &[3, 2], 2), places), (1, vec![3, 2]));
     }

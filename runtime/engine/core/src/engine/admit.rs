@@ -1,7 +1,7 @@
 //! Admits waiting requests: the second half of vLLM's `Scheduler.schedule()`.
 //!
-//! Requests whose KV has arrived come first, then the waiting queue, in order, until the budget, running
-//! slots or blocks are used up. Some requests are skipped and keep their place.
+//! Requests whose KV has arrived come first, then the waiting queue in order. Admission ends when the budget, the
+//! running slots or the blocks are used up. Skipped requests keep their place.
 
 use crate::config::Drafting;
 use crate::engine::Engine;
@@ -16,20 +16,20 @@ use crate::request::{Flags, KvRole, RequestId, RequestStatus};
 
 /// Result of an attempt to admit one waiting request.
 enum Admission {
-    /// It runs.
+    /// The request runs.
     Admitted { scheduled_tokens: u32 },
-    /// Its transfer or load starts; it waits without a running slot.
+    /// The request's transfer or load starts. It waits without a running slot.
     Loading,
-    /// Only this request is blocked; later ones may be admitted.
+    /// Only this request is blocked; later requests may be admitted.
     SteppedOver,
-    /// Only this request is blocked, by a transfer; later ones may be admitted.
+    /// Only this request is blocked, by a transfer; later requests may be admitted.
     Deferred,
-    /// No later request may be admitted.
+    /// No later request may be admitted in this step.
     Blocked(AdmissionStop),
 }
 
 impl Engine {
-    /// Admits requests; returns the reason why it stopped.
+    /// Admits requests. Returns the reason why admission stopped.
     pub(super) fn schedule_waiting(&mut self, plan: &mut StepPlan, scan: &mut Scan) -> AdmissionStop {
         if self.config.max_loras() == 0 {
             let stop = self.admit_waiting(plan, scan);
@@ -45,7 +45,7 @@ impl Engine {
         stop
     }
 
-    /// Whether all running requests are part of a step.
+    /// Whether the step includes all running requests.
     fn schedules_all(&self, plan: &StepPlan) -> bool {
         plan.scheduled.len() + plan.steady_decode_requests as usize == self.running.len()
     }
@@ -78,7 +78,7 @@ impl Engine {
             if scan.budget() == 0 && !is_free {
                 return AdmissionStop::Budget;
             }
-            // Requests that wait for their next part keep their slot.
+            // Requests that wait for the next part of their prompt keep their slot.
             if self.running.len() + self.num_waiting_sessions() >= self.config.max_running() {
                 return AdmissionStop::RunningSlots;
             }
@@ -117,15 +117,16 @@ impl Engine {
                     if is_head_stuck || !nothing_runs || self.queues.num_kv_ready() == 0 || kind == QueueKind::KvReady {
                         return stop;
                     }
-                    // Only requests that have their blocks can make room for it.
+                    // Admission goes on with requests that already hold blocks: only these can later free blocks for
+                    // this request.
                     is_head_stuck = true;
                 }
             }
         }
     }
 
-    /// Refuses the head of the waiting queue if it can never run, which costs no token
-    /// budget but is done only while there are running slots (Dynamo 1.6's mocker).
+    /// Refuses the head of the waiting queue if it can never run. This costs no token budget, but needs a free
+    /// running slot (Dynamo 1.6's mocker).
     fn refuse_first(&mut self, plan: &mut StepPlan) -> bool {
         let head = self.queues.peek_waiting(&self.requests).filter(|&id| self.requests[id].is_refused);
         let Some(id) = head.filter(|_| self.running.len() < self.config.max_running()) else { return false };
@@ -138,7 +139,7 @@ impl Engine {
         true
     }
 
-    /// Whether the head of the waiting queue, a preempted request, precedes requests whose KV has arrived.
+    /// Whether the head of the waiting queue is a preempted request that goes before requests whose KV has arrived.
     fn is_preempted_first(&mut self) -> bool {
         self.config.quirks().resumes_preempted_first()
             && !self.queues.sleep_until_transfers()
@@ -163,7 +164,7 @@ impl Engine {
         }
     }
 
-    /// Tries to admit one request that has just been taken off its queue.
+    /// Tries to admit a request that has just been taken from its queue.
     fn admit(&mut self, id: RequestId, kind: QueueKind, plan: &mut StepPlan, scan: &mut Scan) -> Admission {
         let request = &self.requests[id];
         if request.status == RequestStatus::WaitingForInput {
@@ -198,7 +199,7 @@ impl Engine {
             computed = self.kv_cache.lookup_prefix(&mut self.requests[id], &self.config);
         }
         let mut local_tokens = computed;
-        // The part that another engine has computed is transferred.
+        // The missing part of the prompt is transferred from another engine.
         let (request, block_size) = (&mut self.requests[id], self.config.block_size());
         let tier_blocks = match ready || remote {
             true => 0,
@@ -214,13 +215,13 @@ impl Engine {
         };
         let Some(external) = external else { return Admission::Deferred };
         if external.tokens == 0 && !ready {
-            // Missing states would have arrived with the rest.
+            // Missing states would have been loaded with the missing blocks.
             local_tokens = self.kv_cache.agreed_prefix(&self.requests[id], computed);
             computed = local_tokens;
         }
         computed += external.tokens;
         let is_loaded = remote || tier_blocks > 0 || external.is_async;
-        // A last token alone is not a prefill, and loads continue.
+        // A single last token is not a prefill, and loads are not deferred.
         if scan.defers_prefills && !is_loaded && num_tokens - computed > 1 {
             return Admission::Blocked(AdmissionStop::Interval);
         }
@@ -228,19 +229,20 @@ impl Engine {
         let mut drafts = 0;
         let mut needs_encoder = false;
         let due_ns = self.first_token_ns(id, computed);
-        // Its last known token is computed when the output is due.
+        // Under request times, the last known token is computed when the output is due.
         let is_held = due_ns.is_some_and(|due_ns| self.is_later(due_ns));
         tokens -= u32::from(is_held);
         let budget = scan.budget();
         let Drafting { mut lookahead_tokens, prefill_lookahead_tokens, .. } = self.config.drafting();
         if !is_loaded {
-            // A state that has arrived from elsewhere is at its last token, before which no draft
-            // was ever kept.
+            // A state that another engine transferred is at the last known token. No drafts
+            // exist before that token.
             let is_handed_over = ready && !self.kv_loads.has_connector();
             let has_loaded_state = is_handed_over && self.kv_cache.groups().is_some_and(KvGroups::has_states);
             if !is_held && !has_loaded_state && self.pads_with_drafts(tokens, computed, plan, scan) {
                 drafts = self.config.num_speculative_tokens();
-                // Where there is no room below the longest sequence it was not padded, but by releases that wait.
+                // Later releases admit without drafts if they would exceed `max_model_len`; `pads_with_drafts` was
+                // false then.
                 if tokens + drafts > budget || computed.saturating_add(tokens + drafts) > self.config.max_model_len() {
                     return Admission::Blocked(AdmissionStop::Drafts);
                 }
@@ -248,7 +250,7 @@ impl Engine {
             }
             let cap = self.chunk_cap(id);
             tokens = tokens.min(scan.per_request_cap).min(cap);
-            // vLLM's scheduler stops with an assertion if the limit cuts off drafts.
+            // If the limit cuts off drafts, vLLM's scheduler fails an assertion.
             drafts = drafts.min(tokens.saturating_sub(1));
             if !self.config.enable_chunked_prefill() && tokens > budget {
                 return Admission::Blocked(AdmissionStop::Unchunkable);
@@ -264,7 +266,7 @@ impl Engine {
                     (tokens, drafts) = (1, 0);
                 }
             }
-            // Paced requests ignore the work of a step.
+            // Requests with request times ignore the work of a step.
             needs_encoder = self.requests[id].flags.has(Flags::NEEDS_ENCODER) && due_ns.is_none();
             if needs_encoder {
                 tokens = self.cut_to_encoder(id, computed, tokens, scan);
@@ -272,7 +274,8 @@ impl Engine {
                     return self.without_chunk(AdmissionStop::Encoder);
                 }
             }
-            // A policy may allow fewer, and request times compute a prompt in an instant.
+            // A policy may allow fewer tokens than the drafter reads ahead. Under request times, a prompt is computed
+            // at once.
             if prefill_lookahead_tokens > 1 && prefill_lookahead_tokens <= cap && !self.turns.are_paced() {
                 tokens = spare_lookahead(&self.requests[id], computed, tokens, prefill_lookahead_tokens);
                 if tokens == 0 {
@@ -280,12 +283,12 @@ impl Engine {
                 }
             }
         } else {
-            // The drafter's slots are allocated in the first step; the slots of tokens that are not loaded
-            // are allocated with these tokens.
+            // The drafter's slots are allocated in the request's first step. Slots for tokens that are not loaded
+            // are allocated when these tokens are computed.
             lookahead_tokens = 0;
             tokens = if remote { tokens } else { tier_blocks * self.config.block_size() };
         }
-        // The whole prompt is computed at this instant, whatever the budget of a step.
+        // Under request times, the whole prompt is computed now, whatever the step's budget.
         let slots = if is_held { num_tokens } else { computed + tokens };
         let reserved_blocks = if is_loaded { self.blocks_reserved_from_loads(plan) } else { 0 };
         let computed_elsewhere = if remote { num_tokens } else { computed };
@@ -355,20 +358,20 @@ impl Engine {
         Admission::Admitted { scheduled_tokens: tokens }
     }
 
-    /// Decides the admission of a request with no computable token.
+    /// Result for a request without any token to compute.
     fn without_chunk(&self, stop: AdmissionStop) -> Admission {
         if self.config.rules().steps_over_empty_chunks() { Admission::SteppedOver } else { Admission::Blocked(stop) }
     }
 
-    /// Whether a request with one token left is admitted with room for drafts,
-    /// so that a batch of decodes stays uniform.
+    /// Whether a request with one token left is admitted with room for drafts, so that a batch of decodes is
+    /// uniform.
     fn pads_with_drafts(&self, tokens: u32, computed: u32, plan: &StepPlan, scan: &Scan) -> bool {
         let (drafts, longest, rules) =
             (self.config.num_speculative_tokens(), self.config.max_model_len(), self.config.rules());
         // Running requests are scheduled before admissions.
         let any_running = plan.scheduled.first().is_some_and(|entry| entry.kind == ScheduledKind::Running);
         drafts > 0
-            // If the number of drafts depends on the batch, it is still unknown.
+            // If the number of drafts depends on the batch size, it is still unknown.
             && !self.config.drafts_depend_on_batch()
             && tokens == 1
             && !scan.prefill_running
@@ -376,8 +379,9 @@ impl Engine {
             && (rules.waits_for_drafts_at_the_end() || computed.saturating_add(drafts + 2) <= longest)
     }
 
-    /// Allocates the hit of the latest lookup and the claimed blocks for a request, or nothing; the
-    /// request and the engine provide the rest.
+    /// Allocates the blocks of the latest prefix hit and of `claim`, or none. Fills in the fields of `claim` that
+    /// follow
+    /// from the request and the engine.
     pub(super) fn allocate_admission(&mut self, id: RequestId, claim: Claim, plan: Option<&mut StepPlan>) -> bool {
         let watermark_blocks = if self.running.is_empty() { 0 } else { self.config.watermark_blocks() };
         let request = &mut self.requests[id];
@@ -402,7 +406,7 @@ impl Engine {
         let before = request.outstanding_prefill_tokens();
         request.num_computed_tokens = computed;
         if self.kv_cache.num_hit_blocks() as u32 * self.config.block_size() > computed {
-            // Found as a whole: its last token is computed as a decode is.
+            // The whole prompt was found: its last token is computed like a decode.
             request.prefill_target_tokens = request.prefill_target_tokens.min(computed);
         }
         let after = request.outstanding_prefill_tokens();

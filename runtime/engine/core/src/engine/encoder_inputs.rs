@@ -7,14 +7,13 @@ use crate::engine::schedule::Scan;
 use crate::plan::StepPlan;
 use crate::request::{Flags, RequestId};
 
-/// Multimodal items and the encoder cache, once a request with items has arrived.
 #[derive(Debug, Default)]
 pub(super) struct EncoderInputs {
     encoder: Option<Box<Encoder>>,
 }
 
 impl EncoderInputs {
-    /// A request has arrived with items.
+    /// Registers the items of a new request.
     pub(super) fn enter(&mut self, id: RequestId, items: Vec<PromptItem>, config: &EngineConfig) {
         self.encoder.get_or_insert_with(|| Box::new(Encoder::new(config))).enter(id, items);
     }
@@ -25,13 +24,12 @@ impl EncoderInputs {
         self.encoder.is_some()
     }
 
-    /// Embeddings that a step may compute.
     #[inline]
     pub(super) fn budget_embeds(&self) -> u32 {
         self.encoder.as_ref().map_or(0, |encoder| encoder.budget_embeds())
     }
 
-    /// Enters the items evicted since the latest step into the plan.
+    /// Adds the items evicted since the previous step to the plan.
     #[inline]
     pub(super) fn list_evicted(&mut self, plan: &mut StepPlan) {
         if let Some(encoder) = &mut self.encoder {
@@ -39,7 +37,7 @@ impl EncoderInputs {
         }
     }
 
-    /// Embeddings that the latest chunk has computed, which layers of cross attention keep.
+    /// Embeddings that the latest chunk computes and cross-attention layers keep.
     pub(super) fn decided_embeds(&self, id: RequestId) -> u32 {
         self.encoder.as_ref().map_or(0, |encoder| encoder.decided_embeds(id))
     }
@@ -51,7 +49,7 @@ impl EncoderInputs {
         }
     }
 
-    /// A request has ended.
+    /// Drops the references and items of a request that has ended.
     pub(super) fn forget(&mut self, id: RequestId) {
         if let Some(encoder) = &mut self.encoder {
             encoder.forget(id);
@@ -60,7 +58,7 @@ impl EncoderInputs {
 }
 
 impl Engine {
-    /// Embeddings in the encoder cache; none before a request with multimodal items has arrived.
+    /// Usage of the encoder cache; zero before a request with multimodal items has arrived.
     #[must_use]
     pub fn encoder_cache_use(&self) -> EncoderCacheUse {
         let encoder = self.encoder_inputs.encoder.as_ref();
@@ -82,7 +80,7 @@ impl Engine {
         encoder.cut_chunk(id, computed, tokens, scan.encoder_budget)
     }
 
-    /// Schedules the encoder inputs of the chunk just entered into the plan.
+    /// Schedules the encoder inputs of the chunk that was just added to the plan.
     #[cold]
     pub(super) fn commit_to_encoder(&mut self, id: RequestId, plan: &mut StepPlan, scan: &mut Scan) {
         let Some(encoder) = &mut self.encoder_inputs.encoder else { return };
@@ -91,7 +89,7 @@ impl Engine {
         }
     }
 
-    /// Drops references to items that no step needs any more, not even after rejected drafts.
+    /// Drops references to items that no later step needs, even if drafts are rejected.
     pub(super) fn pass_items(&mut self, id: RequestId) {
         let request = &mut self.requests[id];
         if !request.flags.has(Flags::NEEDS_ENCODER) {
@@ -104,7 +102,7 @@ impl Engine {
         }
     }
 
-    /// Drops the references of a request that is preempted, and needs all of its items again.
+    /// Drops the references of a preempted request, which needs all of its items again.
     pub(super) fn preempt_items(&mut self, id: RequestId) {
         if let Some(encoder) = &mut self.encoder_inputs.encoder {
             let has_items = encoder.release(id);

@@ -4,8 +4,8 @@ use crate::engine::Engine;
 use crate::request::{Flags, KvRole, RequestId, RequestStatus};
 
 impl Engine {
-    /// Ends a request early and frees its resources. Its outputs of a step in flight are dropped,
-    /// and the driver no longer reports a transfer that it waits for. The caller guarantees that
+    /// Ends a request early and frees its resources. Its outputs of a step in flight are dropped.
+    /// If it waits for a transfer, the driver must no longer report that transfer. The caller guarantees that
     /// `id` has not ended.
     pub fn abort(&mut self, id: RequestId) {
         if self.kv_loads.offloads() && self.requests[id].status != RequestStatus::Finished {
@@ -45,7 +45,7 @@ impl Engine {
         if self.kv_loads.has_connector() && self.requests[id].status != RequestStatus::HoldingKv {
             self.kv_cache.trim_ended_groups(id, &self.requests[id]);
         }
-        // With a connector, workers may still be writing its blocks.
+        // With a connector, workers may still be writing into the request's blocks.
         let loads = &self.kv_loads;
         let is_written = || loads.has_connector() || loads.offloads() && loads.is_loading_offloaded(&self.requests[id]);
         if self.requests[id].status == RequestStatus::WaitingForRemoteKv && is_written() {
@@ -57,8 +57,8 @@ impl Engine {
         }
     }
 
-    /// Aborts every unfinished request in the order of submission, and passes on their tags in that
-    /// order. KV held for a transfer stays.
+    /// Aborts every unfinished request in the order of submission. Calls `aborted` with each tag in that
+    /// order. KV that is held for a transfer stays.
     pub fn abort_all(&mut self, mut aborted: impl FnMut(u64)) {
         let of_request = |id: RequestId| {
             let request = &self.requests[id];
@@ -72,7 +72,7 @@ impl Engine {
         }
     }
 
-    /// Applies the end of a request that has left all lists.
+    /// Ends a request that has already been removed from all queues.
     pub(super) fn finish(&mut self, id: RequestId) {
         self.close_session(id);
         self.queues.set_deferred(id, false, &mut self.requests);

@@ -1,8 +1,8 @@
 //! Requests with structured outputs, which wait for their grammar: vLLM's `WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR`.
 //!
-//! Grammars are compiled outside the scheduler, and the driver reports when one is ready or has
-//! failed. Until then each step skips its request. A request whose grammar has failed ends with an
-//! error when the next result is applied after a step has reached it.
+//! Grammars are compiled outside the scheduler. The driver reports when the compilation of a grammar has
+//! succeeded or failed; until then each step skips its request. If the compilation fails, the next step that
+//! reaches the request marks it, and the request ends with an error when the next result is applied.
 
 use std::collections::BTreeMap;
 
@@ -12,28 +12,27 @@ use crate::plan::{ScheduledRequest, StepOutputs, StepPlan};
 use crate::plugins::TokenSource;
 use crate::request::{RequestId, RequestSpec, RequestStatus};
 
-/// The requests of an engine that wait for their grammar.
 #[derive(Debug, Default)]
 pub(super) struct Grammars {
-    /// The end of the compilation of each grammar, once it is known.
+    /// The result of each compilation, once it is known.
     awaited: BTreeMap<RequestId, Option<Compilation>>,
     num_compiling: usize,
     /// Requests that a step reached after their grammar had failed.
     failed: Vec<RequestId>,
 }
 
-/// The end of the compilation of a grammar.
+/// The result of compiling a grammar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compilation {
     /// The grammar is ready.
     Succeeded,
-    /// It has failed; the request must end with an error.
+    /// The compilation failed; the request must end with an error.
     Failed,
 }
 
 impl Engine {
-    /// The compilation of the grammar of a request has ended. Returns false if the request does not
-    /// wait for that, since it was aborted.
+    /// Reports the end of the compilation of a request's grammar. Returns false if the request does not
+    /// wait for it, for example because it was aborted.
     pub fn end_compilation(&mut self, tag: u64, compilation: Compilation) -> bool {
         let Some(id) = self.find(tag) else { return false };
         let Some(grammars) = &mut self.grammars else { return false };
@@ -43,26 +42,27 @@ impl Engine {
         true
     }
 
-    /// Requests whose grammar is being compiled; until one is ready no step can admit them.
+    /// Number of requests whose grammar is being compiled. No step can admit them before that is done.
     #[must_use]
     pub fn num_compiling(&self) -> usize {
         self.grammars.as_ref().map_or(0, |grammars| grammars.num_compiling)
     }
 
-    /// Whether requests are to end with an error, since they have no grammar, when the next result is applied. If no step is
-    /// in flight [`Engine::apply_transfers`] ends them.
+    /// Whether requests will end with an error because their grammar failed. They end when the next result is applied.
+    /// If no
+    /// step is in flight, [`Engine::apply_transfers`] ends them.
     #[must_use]
     pub fn has_failed_grammars(&self) -> bool {
         self.grammars.as_ref().is_some_and(|grammars| !grammars.failed.is_empty())
     }
 
-    /// Whether a request with structured outputs can be simulated.
+    /// Checks that a request with structured outputs can be simulated.
     pub(super) fn check_structured(&self, spec: &RequestSpec) -> Result<(), RejectReason> {
         let is_simulated = self.config.simulates_structured_outputs() && !spec.resumable && !self.turns.are_paced();
         if is_simulated { Ok(()) } else { Err(RejectReason::StructuredNotSimulated) }
     }
 
-    /// A request with structured outputs has arrived.
+    /// Lets a new request wait for its grammar.
     pub(super) fn await_grammar(&mut self, id: RequestId) {
         let request = &mut self.requests[id];
         request.has_grammar = true;
@@ -73,7 +73,7 @@ impl Engine {
         self.queues.set_deferred(id, true, &mut self.requests);
     }
 
-    /// Whether the grammar of the next request is ready; the request then waits like any other.
+    /// Whether the grammar of the next request is ready. If so, the request waits like any other from now on.
     #[cold]
     pub(super) fn has_grammar_ready(&mut self, id: RequestId) -> bool {
         let Some(grammars) = &mut self.grammars else { return true };
@@ -93,7 +93,7 @@ impl Engine {
         }
     }
 
-    /// A request that waits for its grammar is aborted, or ends without one.
+    /// Forgets the grammar of a request that is aborted or ends without a grammar.
     pub(super) fn forget_grammar(&mut self, id: RequestId) {
         if let Some(grammars) = &mut self.grammars {
             grammars.num_compiling -= usize::from(grammars.awaited.remove(&id) == Some(None));
@@ -101,16 +101,17 @@ impl Engine {
         }
     }
 
-    /// Appends the requests that end for lack of a grammar.
+    /// Appends the requests that end because their grammar failed.
     pub(super) fn list_failed_grammars(&self, into: &mut Vec<RequestId>) {
         if let Some(grammars) = &self.grammars {
             into.extend_from_slice(&grammars.failed);
         }
     }
 
-    /// Records, when a request enters a step with drafts, whether its drafts are checked against the grammar
-    /// before they are verified. The worker has the drafts of the previous step. In a pipeline these are
-    /// drafts of other requests, if there was any in between. A padded admission has none.
+    /// When a request enters a step with drafts, records whether its drafts are checked against the grammar
+    /// before they are verified. They are if the worker has the drafts of this request. In a pipeline, the worker has
+    /// the
+    /// drafts of the previous step, which may be of other requests. A padded admission has no drafts.
     #[cold]
     pub(super) fn note_checked_drafts(&self, plan: &mut StepPlan, id: RequestId) {
         let request = &self.requests[id];
@@ -122,7 +123,7 @@ impl Engine {
         }
     }
 
-    /// The number of drafts to be verified in a step that do not fit the request's grammar.
+    /// Number of drafts in this step that do not fit the request's grammar.
     #[cold]
     pub(super) fn count_invalid<S: TokenSource + ?Sized>(
         entry: &ScheduledRequest,
@@ -137,7 +138,7 @@ impl Engine {
         invalid
     }
 
-    /// Drafts that have just been proposed are forgotten from the first one on that does not fit the request's grammar.
+    /// Drops the newly proposed drafts from the first one on that does not fit the request's grammar.
     #[cold]
     pub(super) fn drop_invalid_drafts<S: TokenSource + ?Sized>(
         &mut self,

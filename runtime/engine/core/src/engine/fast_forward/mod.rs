@@ -1,8 +1,8 @@
 //! Many steps of pure decode applied at once.
 //!
-//! Steps predicted by [`Engine::predict_decode_steps`] are applied at the cost of their tokens and
-//! filled blocks, without work per request and step. Block ids and the order of events equal those
-//! of single steps.
+//! Applies the steps predicted by [`Engine::predict_decode_steps`] without work per request and step: the cost
+//! depends only on the tokens and the filled blocks. Block ids and the order of events are the same as for
+//! single steps.
 
 pub(super) mod steady_decode;
 
@@ -13,10 +13,10 @@ use crate::plan::{AdmissionStop, RequestOutput, ScheduledKind, StepPlan};
 use crate::plugins::TokenSource;
 use crate::request::RequestId;
 
-/// A block given to a request within a [`FastForward`].
+/// A block allocated to a request within a [`FastForward`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockGrant {
-    /// Step of the fast-forward, from 1.
+    /// Step of the fast-forward, counted from 1.
     pub step: u32,
     /// Index of the request in [`crate::plan::StepPlan::scheduled`].
     pub entry: u32,
@@ -29,18 +29,18 @@ pub struct BlockGrant {
 pub struct FastForward {
     /// Number of steps applied, which is also the number of steps scheduled.
     pub steps: u32,
-    /// Blocks given by the scheduled steps, in order.
+    /// Blocks allocated by the scheduled steps, in order.
     pub grants: Vec<BlockGrant>,
-    /// KV events in the pool's log at the end of each scheduled step; none while
-    /// they are not recorded.
+    /// Number of KV events in the pool's log at the end of each scheduled step; empty if events are
+    /// not recorded.
     pub events_by_step: Vec<u32>,
-    /// Needed blocks, by request and then by step.
+    /// The steps at which requests need or fill a block, ordered by request and then by step.
     due: Vec<Due>,
-    /// The same requests, by step and then by request.
+    /// The same entries, ordered by step and then by request.
     due_by_step: Vec<Due>,
 }
 
-/// A request needs a block in a step, or fills one.
+/// A step at which a request needs a block or fills one.
 #[derive(Clone, Copy, Debug, Default)]
 struct Due {
     step: u32,
@@ -49,11 +49,11 @@ struct Due {
 }
 
 impl Engine {
-    /// Does what `steps` calls of [`Engine::update`], each followed by one of [`Engine::schedule`],
-    /// would do. [`Engine::predict_decode_steps`] must have predicted `steps` steps; the last of
-    /// them is the oldest in flight afterwards.
+    /// Has the effect of `steps` pairs of calls, each of [`Engine::update`] and then [`Engine::schedule`].
+    /// [`Engine::predict_decode_steps`] must have predicted at least `steps` steps. Afterwards the last of
+    /// these steps is the oldest step in flight.
     ///
-    /// Each request in [`Engine::outputs`] has one token for each step applied.
+    /// In [`Engine::outputs`], each request has one token per applied step.
     ///
     /// # Panics
     /// If `steps` is 0, or more than were predicted: a driver bug.
@@ -84,14 +84,14 @@ impl Engine {
         &self.fast_forward
     }
 
-    /// All steps of members of the steady decode.
+    /// Skips `steps` steps of a steady decode.
     fn skip_steady_decode_steps(&mut self, steps: u32, stop: AdmissionStop) {
         let mut plan = self.steps.take_newest();
         let mut fast_forward = std::mem::take(&mut self.fast_forward);
         self.outputs.steady_decode_groups.extend_from_slice(&plan.steady_decode_groups);
         let mut left = steps;
         if self.steps.count() > 1 {
-            // The oldest step in flight will be the last but one.
+            // Afterwards, the second to last of these steps is the oldest in flight.
             if steps > 1 {
                 let before = plan.shape;
                 plan.clear();
@@ -109,8 +109,8 @@ impl Engine {
         self.kv_loads.forget_taken_blocks();
     }
 
-    /// Gives every request its tokens, and records the steps at which its blocks become full or run
-    /// out.
+    /// Adds each request's tokens, and records the steps at which its blocks become full or it needs a
+    /// new block.
     fn decode_tokens<S: TokenSource + ?Sized>(&mut self, steps: u32, source: &mut S) {
         let caching = self.kv_cache.caching();
         let block_size = self.config.block_size();
@@ -124,7 +124,7 @@ impl Engine {
                     self.fast_forward.due.push(Due { step, entry: index as u32, grows });
                 }
             };
-            // A needed block is allocated before the block that it follows is offered.
+            // A step allocates the block it needs before it offers the previous block to the cache.
             note(request.capacity_tokens.saturating_add(1), true);
             note(request.next_store_tokens, false);
             let first = request.num_output_tokens();
@@ -146,7 +146,7 @@ impl Engine {
         self.steps.put_newest(plan);
     }
 
-    /// Allocates and offers blocks in the order of single steps.
+    /// Allocates blocks and offers full blocks to the cache, in the order of single steps.
     fn fill_blocks(&mut self, steps: u32) {
         self.fast_forward.order_by_step();
         let due = std::mem::take(&mut self.fast_forward.due_by_step);
@@ -169,7 +169,7 @@ impl Engine {
         self.fast_forward.due_by_step = due;
     }
 
-    /// Replaces the entries of the plan in flight by the entries of the fast-forward's last step.
+    /// Replaces the entries of the plan in flight by those of the fast-forward's last step.
     fn repeat_plan(&mut self, steps: u32) {
         let mut plan = self.steps.take_newest();
         plan.block_ids.clear();
@@ -198,7 +198,7 @@ impl FastForward {
         self.due.clear();
     }
 
-    /// Steps are scheduled: records the number of events in the log.
+    /// Records the number of events in the log after each scheduled step.
     pub(super) fn note_events(&mut self, log: Option<&KvEventLog>, steps: u32) {
         if let Some(events) = log {
             let noted = self.events_by_step.len();
@@ -225,19 +225,19 @@ impl FastForward {
     }
 }
 
-// Steps of pure decode whose requests get bursts of tokens.
+// Steps of pure decode in which requests get bursts of tokens.
 //
-// The length of a burst is determined at the end of its step, so such steps are not predicted; but while no
-// request can end, each is followed by another one with the same requests.
+// The length of a burst is only determined at the end of its step, so such steps are not predicted. But while no
+// request can end, each step is followed by another step with the same requests.
 
 impl Engine {
-    /// Whether the step in flight decodes every request with bursts, no request may end in it, and the next
-    /// step decodes the same requests again, whatever the bursts are. This holds until an input comes from
-    /// outside.
+    /// Whether the step in flight decodes every request with bursts, no request can end in it, and the next
+    /// step decodes the same requests again, whatever the bursts are. This stays true until the driver makes another
+    /// call that changes the engine.
     #[must_use]
     pub fn decodes_bursts_on(&self) -> bool {
         let most_tokens = self.config.quirks().burst_tokens() + 1;
-        // A step takes no more for each request.
+        // A step needs at most this many blocks for each request.
         let most_blocks = most_tokens.div_ceil(self.config.block_size()) as usize;
         let goes_on = |id: RequestId| {
             let request = &self.requests[id];
@@ -255,7 +255,7 @@ impl Engine {
     /// Has the effect of one call of [`Engine::update`] and then one of [`Engine::schedule`].
     ///
     /// # Panics
-    /// Unless [`Engine::decodes_bursts_on`]: a driver bug.
+    /// If [`Engine::decodes_bursts_on`] is false: a driver bug.
     pub fn decode_bursts<S: TokenSource + ?Sized>(&mut self, source: &mut S) {
         debug_assert!(self.decodes_bursts_on(), "a step was skipped that may end a request");
         let stop = self.repeated_stop().expect("the step repeats itself");
@@ -274,7 +274,6 @@ impl Engine {
         self.steps.put_newest(plan);
     }
 
-    /// Applies the step of `plan`.
     fn give_bursts<S: TokenSource + ?Sized>(&mut self, plan: &StepPlan, source: &mut S) {
         let (caching, block_size) = (self.kv_cache.caching(), self.config.block_size());
         let most_extra = self.config.quirks().burst_tokens();

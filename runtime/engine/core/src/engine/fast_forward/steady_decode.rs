@@ -1,18 +1,17 @@
-//! Requests that decode steadily: one token in each step, without individual work.
+//! Steady decode: requests that get one token in each step, without work per request.
 //!
 //! While a request decodes, a step changes only its length. Requests with drawn outputs
-//! ([`crate::DrawnOutputs`]) are members of a steady decode: each step counts them, and a calendar
-//! names only those that need a block, fill one or end in it. So the cost of a step depends on its
+//! ([`crate::DrawnOutputs`]) become members of the steady decode. Each step only counts its members. A calendar
+//! names the members that need a block, fill a block or end in a step. So the cost of a step depends on these
 //! events, not on the number of running requests.
 //!
-//! Under async scheduling a step is scheduled while the one before it is in flight, which brings a
-//! token that members do not know yet. Each plan in flight counts exactly the present members: those
-//! that join are taken off the lists of these plans, and those that leave are entered.
+//! Under async scheduling, a step is scheduled while the previous step is in flight, and its members do not know the
+//! token of that step yet. Each plan in flight counts exactly the current members: a request that joins is
+//! removed from the lists of these plans, and a request that leaves is added to them.
 //!
-//! Owns the membership and the output tokens that are not reported yet. Guarantees the
-//! results of single steps: the same blocks in the same order, the same KV events, the same
-//! shapes. Code that reads the members themselves, or may take KV from them, dissolves the
-//! steady decode first.
+//! Owns the membership and the output tokens that are not reported yet. The results are the same as for
+//! single steps: the same blocks in the same order, the same KV events, the same shapes. Code that reads the
+//! members' requests, or may take KV from them, must dissolve the steady decode first.
 
 mod calendar;
 
@@ -29,13 +28,13 @@ use crate::plan::{ScheduledKind, ScheduledRequest, StepPlan};
 use crate::plugins::latency::{BlockChange, StepShape};
 use crate::request::{DrawnOutputs, Flags, Request, RequestId, RequestStatus};
 
-/// The calendar covers more steps than any fast-forward, so that a fast-forward sees all
-/// that happens in it.
+/// The calendar covers more steps than a fast-forward can skip, so a fast-forward sees every event in
+/// its range.
 const MIN_CALENDAR_STEPS: usize = 2 * Engine::MAX_PREDICTED_STEPS;
 const _: () = assert!(Engine::MAX_PREDICTED_STEPS <= calendar::STEPS_PER_WORD);
-/// Smaller blocks need work so often that a steady decode would not pay.
+/// With smaller blocks, members need work so often that a steady decode does not pay.
 const LEAST_BLOCK_TOKENS: u32 = 8;
-/// For larger blocks, the calendar would cost more than it saves.
+/// With larger blocks, the calendar costs more than it saves.
 const MAX_BLOCK_TOKENS: u32 = 4096;
 
 /// State of a request in the steady decode, by slot.
@@ -43,23 +42,23 @@ const MAX_BLOCK_TOKENS: u32 = 4096;
 struct Place {
     drawn: Option<DrawnOutputs>,
     is_member: bool,
-    /// Order of joining, which equals the order of the running list; 0 for requests that are no
-    /// members and did not leave with a step in flight.
+    /// Sequence number of joining, in the order of the running list. 0 for a request that is not a member,
+    /// unless it left with a step in flight.
     handle: u64,
-    /// The step, on the steady decode's clock, up to which the request itself is up to date.
+    /// The request's fields are up to date with this step of the steady decode's clock.
     known_at: u64,
-    /// Output tokens that the driver knows of.
+    /// Number of output tokens that the driver knows of.
     reported_tokens: u32,
 }
 
-/// The adapters of the requests at the head of the running list.
+/// The distinct adapters of the requests at the head of the running list.
 #[derive(Debug, Default)]
 struct MemberAdapters {
-    /// Each once, in the order of the requests.
+    /// Each adapter once, in the order of the requests.
     distinct: Vec<u32>,
-    /// Whether some of them may have no request any more, or another place.
+    /// Whether requests may have left since the list was made.
     outdated: bool,
-    /// Members with an adapter.
+    /// Number of members with an adapter.
     members: u32,
 }
 
@@ -75,33 +74,32 @@ impl MemberAdapters {
     }
 }
 
-/// The members of an engine's steady decode, and when each one is due next.
 #[derive(Debug)]
 pub(in crate::engine) struct SteadyDecode {
-    /// Whether the engine's settings allow any.
+    /// Whether the engine's settings allow a steady decode.
     enabled: bool,
     places: Vec<Place>,
-    /// Requests at the head of the running list that are members, or were until
-    /// a step in flight.
+    /// Number of requests at the head of the running list that are members, or that were members until a step in
+    /// flight.
     head: usize,
     members: u32,
-    /// Requests that were members until the latest step, which is their last.
+    /// Number of requests that were members until the latest step, which is their last.
     left: u32,
-    /// Steps in flight that members are up to date with: those from before the next schedule.
+    /// Number of steps in flight that members have accounted for.
     lag: usize,
-    /// Members by group.
+    /// Number of members by [`DrawnOutputs::group`].
     groups: Vec<u32>,
     adapters: MemberAdapters,
-    /// Steps scheduled with members.
+    /// Number of steps scheduled with members.
     clock: u64,
     next_handle: u64,
     /// Sum of the members' computed tokens after the latest step.
     context_tokens: u64,
-    /// The members to look at in coming steps.
+    /// The members to visit in coming steps.
     calendar: Calendar,
-    /// Output tokens that the driver does not know of: tag and number.
+    /// Tags of requests that left, with the number of output tokens that the driver does not know of.
     unreported: Vec<(u64, u32)>,
-    /// Scratch.
+    /// Scratch buffer.
     due: Vec<RequestId>,
 }
 
@@ -125,33 +123,32 @@ impl SteadyDecode {
         }
     }
 
-    /// Whether an engine with these settings can have any.
+    /// Whether an engine with these settings can have a steady decode.
     pub(in crate::engine) fn is_possible(config: &EngineConfig) -> bool {
-        // Members cannot be preemption victims before others.
+        // Members are at the head of the running list, so they must not be the first preemption victims.
         config.policy() == Policy::Fcfs
             && !config.quirks().preempts_oldest()
             && config.kv_connector().is_none()
-            // Members store nothing.
+            // Members do not store their outputs.
             && !config.offloads_outputs()
             && config.decodes_by_single_tokens()
-            // Frees, stores and states also depend on steps in flight.
+            // With these, frees, stores and states also depend on the steps in flight.
             && (!config.async_scheduling() || !config.has_kv_cache_groups() && config.kv_tiers().is_none())
             && (LEAST_BLOCK_TOKENS..=MAX_BLOCK_TOKENS).contains(&config.block_size())
     }
 
-    /// Requests that are members, all at the head of the running list.
     pub(in crate::engine) fn num_members(&self) -> usize {
         self.members as usize
     }
 
-    /// Allows members from now on, or not. There are none now.
+    /// Turns steady decodes on or off. There must be no members.
     pub(in crate::engine) fn enable(&mut self, enabled: bool) {
         self.enabled = enabled;
     }
 
-    /// Records whether and how the outputs of a new request are drawn.
+    /// Records how the outputs of a new request are drawn, if they are.
     pub(in crate::engine) fn register(&mut self, id: RequestId, drawn: Option<DrawnOutputs>, block_size_tokens: u32) {
-        // Slots are reused, so old entries are replaced.
+        // Slots are reused, so old entries are overwritten.
         if self.places.len() <= id.index() {
             if drawn.is_none() || !self.enabled {
                 return;
@@ -166,27 +163,25 @@ impl SteadyDecode {
         self.places.get(id.index()).and_then(|place| place.drawn)
     }
 
-    /// Enters a member for the next step that is more to it than one token.
-    ///
-    /// Steps beyond the calendar are split.
+    /// Schedules the next visit of a member: the next step in which it needs or fills a block, or ends.
+    /// A step beyond the end of the calendar leads to an early visit.
     fn enter(&mut self, id: RequestId, request: &Request) {
         let Place { known_at, .. } = self.places[id.index()];
         let steps = steps_until_growth(request).min(steps_until_store(request)).min(steps_until_end(request));
         self.calendar.enter(id, known_at, steps);
     }
 
-    /// The coming steps in which members are due: bit 0 is the next step.
+    /// Which of the coming steps have due members: bit 0 is the next step.
     fn busy_steps(&self) -> u64 {
         self.calendar.busy_from(self.clock + 1)
     }
 
-    /// Advances by `steps` steps in which no member is due.
     fn pass(&mut self, steps: u32) {
         self.clock += u64::from(steps);
         self.context_tokens += u64::from(steps) * u64::from(self.members);
     }
 
-    /// Members that left with the latest step are not part of the next one.
+    /// Forgets the members that left with the latest step, since the next step does not include them.
     fn forget_left(&mut self) {
         self.adapters.outdated |= self.left > 0;
         self.left = 0;
@@ -204,25 +199,25 @@ impl SteadyDecode {
     }
 }
 
-/// Steps until a member at rest needs a block more than it has.
+/// Number of steps until a member needs another block.
 fn steps_until_growth(request: &Request) -> u32 {
     // With groups of layers, blocks may have left a window with the latest chunk.
     request.capacity_tokens.saturating_sub(request.num_computed_tokens).saturating_add(1)
 }
 
-/// Steps until it has filled a block.
+/// Number of steps until a member has filled a block.
 fn steps_until_store(request: &Request) -> u32 {
-    // With groups of layers, any step may have something to offer.
+    // With groups of layers, any step may have blocks to offer to the cache.
     request.next_store_tokens.saturating_sub(request.num_tokens) + 1
 }
 
-/// Steps until its last one, that one included.
+/// Number of steps until a member's last step, which is included.
 fn steps_until_end(request: &Request) -> u32 {
     request.end_tokens - request.num_computed_tokens - 1
 }
 
 impl Engine {
-    /// Makes requests at the front of the list of other requests members.
+    /// Turns the next running requests after the members into members, as long as they qualify.
     pub(in crate::engine) fn join_steady_decode(&mut self) {
         if !self.steady_decode.enabled {
             return;
@@ -230,7 +225,7 @@ impl Engine {
         if self.steady_decode.members == 0 {
             self.steady_decode.lag = self.steps.count();
         }
-        // In a plan in flight they come after requests that have left.
+        // In a plan in flight, these requests come after requests that have left.
         let first = self.steady_decode.left as usize;
         let mut listed = first..first;
         while let Some(&id) = self.running.get(self.steady_decode.head)
@@ -271,7 +266,7 @@ impl Engine {
         }
     }
 
-    /// Whether a request decodes like the members. A plan in flight has it at `place`, if at all.
+    /// Whether a request decodes like the members. If a plan in flight lists the request, it is at index `place`.
     fn may_join_steady_decode(&self, id: RequestId, place: usize) -> bool {
         let request = &self.requests[id];
         let lag = self.steady_decode.lag as u32;
@@ -287,13 +282,13 @@ impl Engine {
             && !request.flags.has(Flags::KEEPS_ANY)
             && !self.kv_loads.may_store(request)
             && (lag == 0 || self.oldest_plan().scheduled.get(place).is_some_and(is_decode))
-            // One that ends with its next token would leave before it has arrived.
+            // A request that ends with its next token would leave before that token is known.
             && steps_until_end(request) >= 2
     }
 
     /// Schedules one token for each member. Returns how many requests at the head of the running
-    /// list this covers. It covers none, and there are no members any more, if some of them may
-    /// have to be preempted or wait.
+    /// list this covers. If some members may have to wait or be preempted, it dissolves the steady decode and
+    /// returns 0.
     pub(in crate::engine) fn schedule_steady_decode(&mut self, plan: &mut StepPlan, scan: &mut Scan) -> usize {
         let members = self.steady_decode.members;
         self.steady_decode.forget_left();
@@ -313,8 +308,8 @@ impl Engine {
         self.steady_decode.head
     }
 
-    /// Whether each step in flight is nothing but a token for each running request,
-    /// all of them members.
+    /// Whether all steps in flight consist only of one token for each running request, and all running requests are
+    /// members.
     pub(in crate::engine) fn is_all_steady_decode(&self) -> bool {
         let (oldest, newest) = (self.oldest_plan(), self.plan());
         let is_all = |plan: &StepPlan| {
@@ -329,8 +324,8 @@ impl Engine {
         is_all(newest) && (self.steps.count() < 2 || follows())
     }
 
-    /// Upper bound of the blocks that members take in the step at `clock`: blocks that leave
-    /// windows in it are not subtracted.
+    /// Upper bound of the blocks that members allocate in the step at `clock`. Blocks that leave
+    /// windows in that step are not subtracted.
     fn blocks_due(&self, clock: u64) -> u32 {
         let due = self.steady_decode.calendar.due(clock);
         let lag = |id: &RequestId| clock - self.steady_decode.places[id.index()].known_at;
@@ -345,13 +340,12 @@ impl Engine {
         due.iter().filter(grows).count() as u32
     }
 
-    /// One step of all members.
     pub(in crate::engine) fn advance_steady_decode(&mut self, plan: &mut StepPlan) {
         self.step_steady_decode(plan);
         self.count_steady_decode(plan);
     }
 
-    /// Advances all members by `steps` steps. Some members may end in the last step.
+    /// Advances all members by `steps` steps. Members may end in the last step only.
     pub(in crate::engine) fn advance_steady_decode_by(
         &mut self,
         plan: &mut StepPlan,
@@ -374,8 +368,8 @@ impl Engine {
         self.count_steady_decode(plan);
     }
 
-    /// Runs one step: due members take and offer blocks in the order of the running list, and
-    /// ending members are entered individually.
+    /// Runs one step: due members allocate blocks and offer full ones in the order of the running list. Members that
+    /// end are listed individually.
     fn step_steady_decode(&mut self, plan: &mut StepPlan) {
         self.steady_decode.clock += 1;
         if !self.steady_decode.calendar.due(self.steady_decode.clock).is_empty() {
@@ -384,7 +378,7 @@ impl Engine {
         self.steady_decode.context_tokens += u64::from(self.steady_decode.members);
     }
 
-    /// Enters the members into the plan of the latest step.
+    /// Writes the counts of members into the plan of the latest step.
     fn count_steady_decode(&self, plan: &mut StepPlan) {
         let steady_decode = &self.steady_decode;
         plan.steady_decode_requests = steady_decode.members;
@@ -433,7 +427,7 @@ impl Engine {
         self.steady_decode.due = due;
     }
 
-    /// Brings a member up to date after the step at `clock`.
+    /// Updates the request of a member to the step at `clock`.
     fn catch_up(&mut self, id: RequestId, clock: u64) {
         let place = &mut self.steady_decode.places[id.index()];
         let steps = (clock - place.known_at) as u32;
@@ -445,8 +439,8 @@ impl Engine {
         request.push_drawn_outputs(drawn.seed, steps, caching, block_size);
     }
 
-    /// A member that leaves with the step being scheduled is a single request in the step before,
-    /// too, if that is in flight.
+    /// Lists a member that leaves with the current step also in the previous step, if that is in
+    /// flight.
     fn list_in_older_step(&mut self, id: RequestId) {
         if self.steady_decode.lag == 0 {
             return;
@@ -466,15 +460,14 @@ impl Engine {
         plan.scheduled.insert(place, entry);
     }
 
-    /// A step is to be applied: members that wait for no further step are single requests in it.
+    /// Dissolves the steady decode if the step to be applied is the last one that members have been scheduled in.
     pub(in crate::engine) fn end_last_steady_decode_step(&mut self) {
         if self.steps.count() == self.steady_decode.lag {
             self.dissolve_steady_decode();
         }
     }
 
-    /// A step has been applied, and with it the last step of members that left before the latest
-    /// one in flight.
+    /// Forgets members whose last step has just been applied.
     pub(in crate::engine) fn close_steady_decode_step(&mut self) {
         let steady_decode = &mut self.steady_decode;
         if self.steps.count() == 0 {
@@ -483,8 +476,8 @@ impl Engine {
         steady_decode.head = (steady_decode.members + steady_decode.left) as usize;
     }
 
-    /// Adds the adapters of the requests that the step being scheduled has from the steady decode.
-    /// Returns how many of the members have one.
+    /// Adds the adapters of the requests that the steady decode contributes to the current step.
+    /// Returns the number of members with an adapter.
     pub(in crate::engine) fn note_member_adapters(&mut self, loras: &mut Vec<u32>) -> u32 {
         let steady_decode = &mut self.steady_decode;
         let adapters = &mut steady_decode.adapters;
@@ -502,15 +495,15 @@ impl Engine {
         adapters.members
     }
 
-    /// Requests at the head of the running list that the step being scheduled has from the steady
-    /// decode; none if there are others among them.
+    /// Number of requests at the head of the running list that the steady decode contributes to the current step.
+    /// 0 if other requests are among them.
     pub(in crate::engine) fn num_steady_requests(&self) -> usize {
         let SteadyDecode { head, members, left, .. } = self.steady_decode;
         if head == (members + left) as usize { head } else { 0 }
     }
 
-    /// Number of steps that can be predicted, of `most`, given that the step in flight
-    /// [`Engine::is_all_steady_decode`]; `changes` gets the blocks that each takes and frees.
+    /// Number of steps that can be predicted, at most `most`, if [`Engine::is_all_steady_decode`] holds for the
+    /// steps in flight. Adds the blocks that each step allocates and frees to `changes`.
     pub(in crate::engine) fn steady_decode_steps(&self, most: usize, changes: &mut [BlockChange]) -> usize {
         let mut most = most.min(changes.len());
         let mut busy_steps = self.steady_decode.busy_steps();
@@ -520,7 +513,7 @@ impl Engine {
             for &id in self.steady_decode.calendar.due(self.steady_decode.clock + step) {
                 let request = &self.requests[id];
                 let lag = (self.steady_decode.clock - self.steady_decode.places[id.index()].known_at) as u32;
-                // Some requests may end in the last step.
+                // Members may end in the last predicted step.
                 most = most.min((steps_until_end(request) - lag) as usize);
                 if let Some(groups) = self.kv_cache.groups() {
                     let computed = request.num_computed_tokens + lag;
@@ -537,9 +530,9 @@ impl Engine {
         most
     }
 
-    /// Makes all members single requests again, the steps in flight included.
+    /// Turns all members back into individually scheduled requests, also in the steps in flight.
     ///
-    /// [`Engine::take_unreported`] returns their output tokens since they joined.
+    /// [`Engine::take_unreported`] returns the output tokens that they got as members.
     pub fn dissolve_steady_decode(&mut self) {
         if self.steady_decode.head == 0 {
             return;
@@ -581,14 +574,14 @@ impl Engine {
         self.steady_decode.calendar.clear();
     }
 
-    /// Returns the tags of requests that have left the steady decode with their output tokens
+    /// Returns the tags of requests that have left the steady decode. The number is their output tokens
     /// as members, up to the latest applied step.
     pub fn take_unreported(&mut self) -> impl Iterator<Item = (u64, u32)> + '_ {
         self.steady_decode.unreported.drain(..)
     }
 }
 
-/// The requests of a plan in flight, listed again together with its members.
+/// The entries of a plan in flight, merged with entries for its members.
 struct Relisted {
     single: Peekable<IntoIter<ScheduledRequest>>,
     listed: Vec<ScheduledRequest>,
@@ -600,8 +593,8 @@ impl Relisted {
         Self { single, listed: Vec::new() }
     }
 
-    /// The next request at the head of the running list: with the entry of a member, or its own if it
-    /// is part of the step.
+    /// Adds the entry of the next request at the head of the running list: the entry of a member, or else the
+    /// request's own entry if the step has one.
     fn visit(&mut self, id: RequestId, member: Option<ScheduledRequest>) {
         let entry = member.or_else(|| self.single.next_if(|entry| entry.request == id));
         self.listed.extend(entry);
@@ -615,7 +608,7 @@ impl Relisted {
     }
 }
 
-/// A step's token of a member that has `computed` tokens before it.
+/// The entry of a member for a step, when `computed` tokens precede its token.
 fn decode_of_member(request: &Request, id: RequestId, computed: u32) -> ScheduledRequest {
     debug_assert_eq!(request.status, RequestStatus::Running);
     ScheduledRequest {
@@ -631,7 +624,7 @@ fn decode_of_member(request: &Request, id: RequestId, computed: u32) -> Schedule
     }
 }
 
-/// Adds decodes of one token, whose contexts have a total of `context_tokens` tokens after it.
+/// Adds decodes of one token each. `context_tokens` is the total length of their contexts after the step.
 fn add_decodes(shape: &mut StepShape, requests: u64, context_tokens: u64) {
     shape.sampled_requests += requests;
     shape.decode_requests += requests;

@@ -5,44 +5,44 @@ use crate::config::EngineConfig;
 use crate::plan::StepPlan;
 use crate::request::{Flags, Request, RequestId};
 
-/// Spare entries of a block table at admission, beyond the known blocks of its request, so that
-/// decoding rarely moves a table.
+/// Spare entries of a block table at admission, in addition to the request's known blocks, so that
+/// the table is rarely reallocated during decoding.
 const MAX_SPARE_TABLE_BLOCKS: u32 = 256;
 
-/// Needs of a request that is to be admitted.
+/// The blocks that an admission needs.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::engine) struct Claim {
-    /// Tokens before the chunk. Tokens beyond the latest lookup are loaded from elsewhere.
+    /// Tokens before the chunk. Those beyond the latest prefix hit are loaded from elsewhere.
     pub(in crate::engine) computed_tokens: u32,
-    /// Slots for tokens that it takes now.
+    /// Number of tokens that need a slot now.
     pub(in crate::engine) slots_tokens: u32,
-    /// The part of these that a drafter takes.
+    /// The part of `slots_tokens` for the drafter.
     pub(in crate::engine) lookahead_tokens: u32,
-    /// Outputs of the encoder that layers of cross attention keep.
+    /// Encoder outputs that cross-attention layers keep.
     pub(in crate::engine) encoder_tokens: u32,
-    /// Its known tokens.
+    /// All known tokens of the request.
     pub(in crate::engine) full_tokens: u32,
-    /// Blocks that stay free for other requests.
+    /// Blocks that must stay free for other requests.
     pub(in crate::engine) reserved_blocks: u32,
-    /// Blocks that must also stay free.
+    /// Blocks that must stay free in addition.
     pub(in crate::engine) watermark_blocks: u32,
 }
 
 impl KvCacheManager {
-    /// Forgets the blocks of the latest lookup, if it was not over groups.
+    /// Forgets the latest prefix hit, except a hit over groups.
     #[inline]
     pub(in crate::engine) fn clear_hit(&mut self) {
         self.hit.clear();
     }
 
-    /// Blocks of the latest lookup, if it was not over groups.
+    /// Number of blocks in the latest prefix hit, except a hit over groups.
     #[inline]
     pub(in crate::engine) fn num_hit_blocks(&self) -> usize {
         self.hit.len()
     }
 
-    /// Finds the cached blocks that a request can reuse and returns their tokens. At least one
-    /// token is always left to compute.
+    /// Finds the cached blocks that a request can reuse. Returns their number of tokens, which leaves at least one
+    /// token to compute.
     pub(in crate::engine) fn lookup_prefix(&mut self, request: &mut Request, config: &EngineConfig) -> u32 {
         if self.groups.is_some() {
             return self.lookup_groups(request, config.block_size());
@@ -64,8 +64,8 @@ impl KvCacheManager {
         (self.hit.len() as u32 * config.block_size()).min(request.num_tokens - 1)
     }
 
-    /// All tokens of a request whose whole prompt is cached on the device. The last block is recomputed
-    /// behind `computed` tokens, so no lookup in other tiers is needed.
+    /// All tokens of a request whose whole prompt is cached on the device. The last block after the first
+    /// `computed` tokens is recomputed, so other tiers need no lookup.
     pub(in crate::engine) fn whole_tokens(
         &self,
         request: &Request,
@@ -79,7 +79,7 @@ impl KvCacheManager {
         is_whole.then_some(request.num_tokens)
     }
 
-    /// Allocates the hit and new blocks for a request, or nothing.
+    /// Allocates the blocks of the prefix hit and new blocks for a request, or none if too few are free.
     pub(in crate::engine) fn allocate(
         &mut self,
         id: RequestId,
@@ -94,7 +94,7 @@ impl KvCacheManager {
         let Claim { slots_tokens, full_tokens, reserved_blocks, watermark_blocks, .. } = claim;
         let held = request.block_table.len() as u32;
         let reused = self.hit.len() as u32;
-        // A hit on a free block takes that block out of the free list.
+        // A hit on a free block also takes a block from the free list.
         let revived = self.pool.count_free_among(&self.hit);
         let cost = |tokens: u32| blocks_for(config, tokens).saturating_sub(held + reused) + revived;
         let needed = cost(slots_tokens);
@@ -102,7 +102,7 @@ impl KvCacheManager {
         let reserves_beside_all = config.host_rules().reserves_beside_whole_prompts();
         let with_reserved = reserved_blocks + if reserves_beside_all { must_fit } else { needed };
         let fits = if config.quirks().reserves_whole_output() {
-            // A request with a reservation has been admitted to the pool before.
+            // A request that already holds a reservation was admitted to the pool before.
             request.flags.has(Flags::RESERVES)
                 || cost(request.end_tokens) + watermark_blocks + self.reserved_blocks <= self.pool.num_free()
         } else {
@@ -113,7 +113,7 @@ impl KvCacheManager {
         }
         self.pool.touch(&self.hit);
         let longest = blocks_for(config, request.end_tokens).min(self.pool.num_usable());
-        // All known tokens will be computed unless the request is preempted.
+        // All known tokens are computed unless the request is preempted.
         let known = blocks_for(config, full_tokens).max(held + reused + needed);
         if reused > 0 {
             request.next_store_tokens = (reused + 1).saturating_mul(config.block_size());
@@ -125,7 +125,7 @@ impl KvCacheManager {
         true
     }
 
-    /// Reserves the blocks that a request may still take, if they are guaranteed.
+    /// Reserves the blocks that a request may still need, if admissions guarantee the whole output.
     fn reserve(&mut self, request: &mut Request, config: &EngineConfig) {
         if config.quirks().reserves_whole_output() && !request.flags.has(Flags::RESERVES) {
             request.flags.set(Flags::RESERVES, true);
@@ -133,7 +133,7 @@ impl KvCacheManager {
         }
     }
 
-    /// Releases blocks that a request has reserved and not taken.
+    /// Releases the blocks that a request has reserved and not used.
     pub(in crate::engine) fn end_reservation(&mut self, request: &mut Request, config: &EngineConfig) {
         if request.flags.has(Flags::RESERVES) {
             self.reserved_blocks -= unused_reservation(request, config);

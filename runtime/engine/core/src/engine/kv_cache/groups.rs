@@ -1,8 +1,8 @@
 //! Blocks of requests with several groups of layers.
 //!
-//! The scheduler requests blocks as it does without groups. A request's `capacity_tokens` and
-//! `next_store_tokens` give the next change of its blocks in any group, so a step checks no group of a
-//! request whose blocks stay the same.
+//! The scheduler asks for blocks in the same way as without groups. A request's `capacity_tokens` and
+//! `next_store_tokens` cover all groups, so a step does no work per group for a request whose blocks do not
+//! change.
 
 use super::{Claim, KvCacheManager};
 use crate::config::EngineConfig;
@@ -12,8 +12,8 @@ use crate::plan::StepPlan;
 use crate::request::{Flags, Request, RequestId};
 
 impl KvCacheManager {
-    /// Finds the cached blocks that a request can reuse and returns their tokens. At least one
-    /// token is always left to compute.
+    /// Finds the cached blocks that a request can reuse. Returns their number of tokens, which leaves at least one
+    /// token to compute.
     pub(super) fn lookup_groups(&mut self, request: &mut Request, block_size_tokens: u32) -> u32 {
         self.group_hit = GroupHit::default();
         let Some(groups) = &mut self.groups else { return 0 };
@@ -38,7 +38,8 @@ impl KvCacheManager {
         self.group_hit.tokens
     }
 
-    /// The part of the latest lookup's `tokens` that all groups have, after it is known that nothing is loaded.
+    /// Reduces the latest hit of `tokens` tokens to the prefix that all groups have, once it is known that nothing is
+    /// loaded.
     pub(in crate::engine) fn agreed_prefix(&mut self, request: &Request, tokens: u32) -> u32 {
         let Some(groups) = self.groups.as_mut().filter(|_| self.group_hit.has_diverged) else { return tokens };
         groups.clear_hit();
@@ -46,9 +47,9 @@ impl KvCacheManager {
         self.group_hit.tokens
     }
 
-    /// Takes the hit of the latest lookup and new blocks for an admission, or nothing. A request
-    /// whose KV has arrived from elsewhere keeps its blocks, and one whose KV will come needs none
-    /// before the windows of its first own token.
+    /// Allocates the blocks of the latest hit and new blocks for an admission, or none. A request
+    /// whose KV has arrived from elsewhere keeps its blocks. If its KV is still to come, windows before its first
+    /// own token get no blocks.
     pub(super) fn allocate_in_groups(
         &mut self,
         id: RequestId,
@@ -80,7 +81,7 @@ impl KvCacheManager {
             }
         }
         if has_arrived {
-            // The blocks that steps in flight still read are known by now.
+            // By now it is known which blocks the steps in flight still read.
             skip_windows(groups, &mut self.pool, id, request, plan);
         }
         let needed = cost(groups, &self.pool, chunk, false) + reserved_blocks;
@@ -90,8 +91,9 @@ impl KvCacheManager {
         if has_arrived {
             return self.grow_groups(id, slots_tokens, lookahead_tokens, request, None);
         }
-        // A chunk that follows loaded tokens takes the state after these, too, which vLLM does not count: it fails where
-        // that is not free.
+        // A chunk after loaded tokens also needs a block for the state at their end. vLLM does not count this block,
+        // and
+        // fails if it is not free.
         let is_loaded = computed > hit.tokens;
         if is_loaded && needed + groups.loaded_states(chunk) > self.pool.num_free() + reserved_blocks {
             return false;
@@ -99,13 +101,13 @@ impl KvCacheManager {
         groups.admit(&mut self.pool, id, hit, chunk);
         request.capacity_tokens = groups.capacity_tokens(id);
         if self.pool.caching() {
-            // The blocks that the hit does not offer are offered with the first chunk.
+            // Blocks that are not part of the hit are offered with the first chunk.
             request.next_store_tokens = 1;
         }
         true
     }
 
-    /// Enters all blocks of a request into the plan.
+    /// Adds all blocks of a request to the plan.
     pub(in crate::engine) fn list_group_blocks(&self, id: RequestId, plan: &mut StepPlan) {
         let Some(groups) = &self.groups else { return };
         for (group, blocks) in groups.blocks_of(id).enumerate() {
@@ -113,8 +115,8 @@ impl KvCacheManager {
         }
     }
 
-    /// Frees the blocks that have left the windows of a running request, and allocates blocks for
-    /// `num_tokens` tokens, which are entered into `plan`. Returns false if too few are free.
+    /// Frees the blocks that have left the windows of a running request. Then allocates blocks for
+    /// `num_tokens` tokens and adds them to `plan`. Returns false if too few blocks are free.
     pub(in crate::engine) fn grow_groups(
         &mut self,
         id: RequestId,
@@ -149,8 +151,9 @@ impl KvCacheManager {
         true
     }
 
-    /// How many of `tokens` tokens, after `computed` ones, a chunk of up to `most_tokens` has: it
-    /// ends where states are kept (vLLM's `_mamba_block_aligned_split`). 0 if it must wait for a
+    /// Shortens a chunk of `tokens` tokens, which follows `computed` tokens and may have up to `most_tokens`, so that
+    /// it
+    /// ends where states are kept (vLLM's `_mamba_block_aligned_split`). Returns 0 if the request must wait for a
     /// step with more room.
     pub(super) fn aligned_chunk(
         &self,
@@ -174,7 +177,7 @@ impl KvCacheManager {
         groups.chunk_end(computed, computed + tokens, &limits) - computed
     }
 
-    /// Frees the blocks that have left the windows of an ended request whose KV may be held.
+    /// Frees the blocks that have left the windows of an ended request. Its remaining KV may be held.
     pub(in crate::engine) fn trim_ended_groups(&mut self, id: RequestId, request: &Request) {
         let Some(groups) = self.groups.as_mut().filter(|groups| groups.holds_blocks(id)) else { return };
         skip_windows(groups, &mut self.pool, id, request, None);
@@ -195,8 +198,8 @@ impl KvCacheManager {
     }
 }
 
-/// Frees the blocks that have left the windows of a request. Steps in flight still read the inputs
-/// of their tokens.
+/// Frees the blocks that have left the windows of a request. It keeps the blocks that the tokens of steps in flight
+/// still read.
 fn skip_windows(
     groups: &mut KvGroups,
     pool: &mut KvPool,

@@ -1,7 +1,7 @@
-//! The KV cache manager: blocks of requests, from lookup to release.
+//! The KV cache manager: a request's blocks from lookup to release.
 //!
-//! Owns the block pool, the groups of layers, and the latest prefix lookup. The scheduler requests blocks
-//! from it as vLLM's scheduler does from its `KVCacheManager`; requests and settings are arguments.
+//! Owns the block pool, the groups of layers, and the latest prefix lookup. It has the role of vLLM's
+//! `KVCacheManager`. Requests and settings are passed as arguments.
 
 mod admission;
 mod groups;
@@ -17,29 +17,27 @@ use crate::kv::pool::{BlockId, KvPool};
 use crate::plan::StepPlan;
 use crate::request::{Flags, Request, RequestId};
 
-/// The blocks of an engine.
 #[derive(Debug)]
 pub(super) struct KvCacheManager {
     pool: KvPool,
-    /// Blocks by group of layers, if there is more than one group of full attention. It also holds
-    /// the block tables of requests and other rarely read fields.
+    /// Blocks by group of layers, unless there is only one group of full attention. Also holds
+    /// the block tables of requests and other rarely used fields.
     groups: Option<Box<KvGroups>>,
-    /// Whether blocks have hashes: for the prefix cache, or for KV kept elsewhere.
+    /// Whether blocks have hashes: for prefix caching, or to find KV in tiers and connectors.
     hashes_blocks: bool,
-    /// Free blocks that admitted requests may still need; 0 if none are reserved.
+    /// Free blocks that admitted requests may still need; 0 unless admissions guarantee the whole output.
     reserved_blocks: u32,
-    /// The blocks of the latest lookup, without groups.
+    /// The blocks of the latest prefix hit, without groups.
     hit: Vec<BlockId>,
-    /// The latest lookup over groups of layers, which hold its blocks.
+    /// The latest prefix hit over groups. Its blocks are in `groups`.
     group_hit: GroupHit,
     /// Whether a lookup counts the hits of states and of full attention separately.
     looks_up_apart: bool,
-    /// Blocks to free when a step ends, by the step's number, oldest first.
+    /// Blocks to free when a step ends, with the step's number, oldest first.
     deferred_frees: VecDeque<(u64, Vec<BlockId>)>,
 }
 
 impl KvCacheManager {
-    /// Empty.
     pub(super) fn new(config: &EngineConfig) -> Self {
         Self {
             pool: match config.enable_prefix_caching() {
@@ -56,43 +54,40 @@ impl KvCacheManager {
         }
     }
 
-    /// The pool, to look at.
     #[inline]
     pub(super) fn pool(&self) -> &KvPool {
         &self.pool
     }
 
-    /// The pool, to record its events.
     #[inline]
     pub(super) fn pool_mut(&mut self) -> &mut KvPool {
         &mut self.pool
     }
 
-    /// The groups of layers, if blocks are by group.
+    /// The groups of layers, if blocks are allocated by group.
     #[inline]
     pub(super) fn groups(&self) -> Option<&KvGroups> {
         self.groups.as_deref()
     }
 
-    /// Whether blocks are by group of layers.
+    /// Whether blocks are allocated by group of layers.
     #[inline]
     pub(super) fn has_groups(&self) -> bool {
         self.groups.is_some()
     }
 
-    /// Whether full blocks are kept for reuse.
+    /// Whether prefix caching is on.
     #[inline]
     pub(super) fn caching(&self) -> bool {
         self.pool.caching()
     }
 
-    /// Whether blocks have hashes: for the prefix cache, or for KV kept elsewhere.
     #[inline]
     pub(super) fn hashes_blocks(&self) -> bool {
         self.hashes_blocks
     }
 
-    /// Begins the decision of a step. Returns the number of groups, 0 without.
+    /// Prepares the groups for deciding a step. Returns the number of groups, or 0 without groups.
     #[inline]
     pub(super) fn begin_step(&mut self) -> u32 {
         self.groups.as_mut().map_or(0, |groups| {
@@ -110,8 +105,8 @@ impl KvCacheManager {
         is_reset
     }
 
-    /// Allocates blocks for `num_tokens` tokens of a request and enters them into the plan. Returns
-    /// false if too few are free.
+    /// Allocates blocks for `num_tokens` tokens of a request and adds them to the plan. Returns
+    /// false if too few blocks are free.
     pub(super) fn give_blocks(
         &mut self,
         id: RequestId,
@@ -133,7 +128,7 @@ impl KvCacheManager {
         true
     }
 
-    /// Allocates this number of additional blocks for a request; they must be free.
+    /// Allocates `count` more blocks for a request. The caller guarantees that they are free.
     pub(super) fn grow_table(&mut self, request: &mut Request, count: u32, block_size_tokens: u32) {
         self.pool.allocate(count, &mut request.block_table);
         if request.flags.has(Flags::RESERVES) {
@@ -142,7 +137,7 @@ impl KvCacheManager {
         request.capacity_tokens = (request.block_table.len() as u32).saturating_mul(block_size_tokens);
     }
 
-    /// Offers the blocks that are full after `num_tokens` tokens to the cache, if their tokens are known.
+    /// Offers the blocks that are full after `num_tokens` tokens to the cache, as far as their tokens are known.
     #[cold]
     pub(super) fn store_blocks(
         &mut self,
@@ -155,7 +150,7 @@ impl KvCacheManager {
             return self.store_group_blocks(id, num_tokens, request);
         }
         let block_size = config.block_size();
-        // A drafter may write the last of them again, or a block's identity may not be known yet.
+        // A drafter may rewrite the KV of the last tokens, or a block's hash may not be known yet.
         let settled = num_tokens.min(request.num_tokens).saturating_sub(config.drafting().unsettled_tokens());
         let from = (request.next_store_tokens / block_size - 1) as usize;
         let to = ((settled / block_size) as usize).min(request.block_hashes.len());
@@ -180,7 +175,7 @@ impl KvCacheManager {
         self.pool.store(tag, parent, blocks, hashes, known.get(start as usize..end as usize).unwrap_or(&[]));
     }
 
-    /// Frees all blocks of a request, either at once or when the step with this number ends.
+    /// Frees all blocks of a request, either now or when the step `after_step` ends.
     pub(super) fn release(&mut self, id: RequestId, request: &Request, after_step: Option<u64>) {
         let Some(step) = after_step else {
             return match &mut self.groups {
@@ -197,7 +192,7 @@ impl KvCacheManager {
         }
     }
 
-    /// Frees the blocks that have waited for the step of this number.
+    /// Frees the blocks that wait for the end of `step` or an earlier step.
     #[inline]
     pub(super) fn free_deferred(&mut self, step: u64) {
         while let Some((_, blocks)) = self.deferred_frees.pop_front_if(|(fence, _)| *fence <= step) {
@@ -205,13 +200,13 @@ impl KvCacheManager {
         }
     }
 
-    /// Removes the blocks of a request whose load returned nothing.
+    /// Takes back the blocks of a request whose load brought nothing.
     pub(super) fn take_unfilled(&mut self, id: RequestId, request: &mut Request, block_size_tokens: u32) {
         self.release(id, request, None);
         self.forget_table(request, block_size_tokens);
     }
 
-    /// The blocks of a request in the order of its tokens, of the first group if layers are in groups.
+    /// The blocks of a request in token order; with groups of layers, those of the first group.
     pub(super) fn first_table<'a>(&'a self, id: RequestId, request: &'a Request) -> &'a [BlockId] {
         match &self.groups {
             Some(groups) => groups.blocks_of(id).next().unwrap_or_default(),
@@ -219,7 +214,7 @@ impl KvCacheManager {
         }
     }
 
-    /// Clears the table of a request whose blocks have been released.
+    /// Clears the block table of a request whose blocks have been released.
     pub(super) fn forget_table(&self, request: &mut Request, block_size_tokens: u32) {
         request.block_table.clear();
         request.capacity_tokens = 0;
@@ -228,7 +223,7 @@ impl KvCacheManager {
         }
     }
 
-    /// Takes blocks out of the cache, in the order of their numbers.
+    /// Evicts blocks from the cache, in the order of their ids.
     pub(super) fn evict(&mut self, mut blocks: Vec<BlockId>) {
         blocks.sort_unstable();
         blocks.dedup();
@@ -246,7 +241,7 @@ impl KvCacheManager {
     }
 }
 
-/// Blocks for `num_tokens` tokens and the slots of a burst.
+/// Number of blocks for `num_tokens` tokens plus the slots of a burst.
 fn blocks_for(config: &EngineConfig, num_tokens: u32) -> u32 {
     let slots = num_tokens.saturating_add(config.quirks().burst_tokens()).min(config.max_model_len());
     slots.div_ceil(config.block_size())

@@ -8,32 +8,32 @@ use crate::plan::StepPlan;
 use crate::request::{Flags, RequestId};
 
 impl Engine {
-    /// The KV pool, to look at.
+    /// The KV pool.
     #[must_use]
     #[inline]
     pub fn pool(&self) -> &KvPool {
         self.kv_cache.pool()
     }
 
-    /// The KV pool, to record its events.
+    /// The KV pool, mutable so that the driver can record its events.
     pub fn pool_mut(&mut self) -> &mut KvPool {
         self.kv_cache.pool_mut()
     }
 
-    /// The blocks of a request that runs or whose KV is held, in the order of its tokens; empty if there are
+    /// The blocks of a request that runs or whose KV is held, in token order. Empty if there are
     /// groups of layers.
     #[must_use]
     pub fn block_table(&self, id: RequestId) -> &[BlockId] {
         &self.requests[id].block_table
     }
 
-    /// The blocks of a request that runs or whose KV is held, by group of layers, in the order of its tokens,
-    /// with the null block 0 if a group needs no block; empty without groups.
+    /// The blocks of a request that runs or whose KV is held, by group of layers and in token order.
+    /// The null block 0 stands where a group needs no block. Empty without groups.
     pub fn group_block_tables(&self, id: RequestId) -> impl Iterator<Item = &[BlockId]> {
         self.kv_cache.groups().into_iter().flat_map(move |groups| groups.blocks_of(id))
     }
 
-    /// Length in blocks of the longest cached prefix of `hashes`, the block hashes of one sequence.
+    /// Length in blocks of the longest cached prefix of a sequence with the block hashes `hashes`.
     #[must_use]
     pub fn cached_prefix_blocks(&self, hashes: &[BlockHash]) -> u32 {
         match self.kv_cache.groups() {
@@ -45,8 +45,8 @@ impl Engine {
         }
     }
 
-    /// Drops the whole prefix cache (vLLM's `reset_prefix_cache`). With `preempt_running` all
-    /// running requests are preempted first, to be recomputed, and their outputs of steps in flight
+    /// Drops the whole prefix cache (vLLM's `reset_prefix_cache`). With `preempt_running`, all
+    /// running requests are preempted first and later recomputed, and their outputs of steps in flight
     /// are dropped.
     ///
     /// Returns false, and leaves the cache unchanged, while blocks are in use.
@@ -61,7 +61,7 @@ impl Engine {
         self.kv_cache.reset_cache()
     }
 
-    /// Offers the blocks that are full after `num_tokens` tokens to the cache, if their tokens are known.
+    /// Offers the blocks that are full after `num_tokens` tokens to the cache, as far as their tokens are known.
     #[inline]
     pub(in crate::engine) fn store_full_blocks(&mut self, id: RequestId, num_tokens: u32) {
         let request = &mut self.requests[id];
@@ -70,22 +70,22 @@ impl Engine {
         }
     }
 
-    /// Allocates blocks for `num_tokens` tokens of `id` and enters them into the plan. Returns
-    /// false if too few are free.
+    /// Allocates blocks for `num_tokens` tokens of `id` and adds them to the plan. Returns
+    /// false if too few blocks are free.
     #[inline]
     pub(in crate::engine) fn give_blocks(&mut self, id: RequestId, num_tokens: u32, plan: &mut StepPlan) -> bool {
         self.kv_cache.give_blocks(id, num_tokens, &mut self.requests[id], &self.config, plan)
     }
 
-    /// Allocates this number of additional blocks for `id`; they must be free.
+    /// Allocates `count` more blocks for `id`. The caller guarantees that they are free.
     #[inline]
     pub(in crate::engine) fn grow_table(&mut self, id: RequestId, count: u32) {
         self.kv_cache.grow_table(&mut self.requests[id], count, self.config.block_size());
     }
 
-    /// The part of a chunk that ends where states are kept, if any group keeps states.
+    /// Shortens a chunk so that it ends where states are kept, if any group keeps states.
     pub(in crate::engine) fn aligned_chunk(&self, id: RequestId, computed: u32, tokens: u32, is_running: bool) -> u32 {
-        // Request times compute a prompt in an instant, whatever chunks it has.
+        // Under request times, a prompt is computed at once, whatever its chunks are.
         if self.has_request_times() || !self.kv_cache.groups().is_some_and(KvGroups::aligns_chunks) {
             return tokens;
         }
@@ -96,19 +96,19 @@ impl Engine {
         self.kv_cache.aligned_chunk(id, &self.requests[id], computed, tokens.min(chunk_cap), most_tokens, is_running)
     }
 
-    /// Releases blocks that a request has reserved and not taken.
+    /// Releases the blocks that a request has reserved and not used.
     pub(in crate::engine) fn end_reservation(&mut self, id: RequestId) {
         self.kv_cache.end_reservation(&mut self.requests[id], &self.config);
     }
 
-    /// Frees all blocks of a request, immediately or after the steps in flight.
+    /// Frees all blocks of a request, now or after the steps in flight.
     pub(in crate::engine) fn release_blocks(&mut self, id: RequestId) {
         let after_step = (!self.may_free_after(id, 0)).then_some(self.stats.steps);
         self.kv_cache.release(id, &self.requests[id], after_step);
         self.queues.set_destination_blocked(false);
     }
 
-    /// Whether the blocks of a request may be reused immediately if this number of its tokens in flight is discarded.
+    /// Whether a request's blocks may be reused now, once `taken_back_tokens` of its tokens in flight are discarded.
     pub(in crate::engine) fn may_free_after(&self, id: RequestId, taken_back_tokens: u32) -> bool {
         !self.config.defers_frees() || self.requests[id].num_in_flight_tokens == taken_back_tokens
     }

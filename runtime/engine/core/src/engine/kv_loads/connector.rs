@@ -1,8 +1,8 @@
 //! A KV connector of the scheduler: KV found elsewhere, its loads, and their failures.
 //!
-//! vLLM's `Scheduler` with a `KVConnectorBase_V1` (`vllm/v1/core/sched/scheduler.py`, 0.32 and 0.33). The
-//! connector itself belongs to the driver. Before a step the driver reports what the connector finds for each
-//! request; after the step it reports finished transfers. For the offloading connector it reports only
+//! Follows vLLM's `Scheduler` with a `KVConnectorBase_V1` (`vllm/v1/core/sched/scheduler.py`, 0.32 and 0.33). The
+//! connector itself belongs to the driver. Before a step, the driver reports what the connector finds for each
+//! request. After the step, it reports finished transfers. For the offloading connector it reports only
 //! finished transfers.
 
 use std::collections::BTreeMap;
@@ -15,20 +15,21 @@ use crate::kv::tiers::offloading::{ConnectorRules, Offloading};
 use crate::plan::{ExternalHit, ExternalLookup, RequestOutput, StepOutputs, StepPlan};
 use crate::request::{FinishReason, Flags, KvRole, Request, RequestId, RequestStatus};
 
-/// The report of a connector's workers with the result of a step (vLLM's `KVConnectorOutput`). Requests are named by their
-/// tags, and handled in the order given.
+/// What a connector's workers report with the result of a step (vLLM's `KVConnectorOutput`). Requests are given by
+/// their
+/// tags and handled in the given order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KvTransferReport {
-    /// Requests with ended loads, failed loads included.
+    /// Requests whose loads have ended, including failed loads.
     pub finished_recving: Vec<u64>,
-    /// Their KV, held since they ended, has been read.
+    /// Ended requests whose held KV has been read.
     pub finished_sending: Vec<u64>,
-    /// Blocks that loads failed to fill. With several groups vLLM names only requests.
+    /// Blocks that loads failed to fill. With several groups, vLLM reports failed requests instead.
     pub invalid_blocks: Vec<BlockId>,
-    /// Requests without any KV that arrived.
+    /// Requests for which no KV arrived.
     pub failed_recving: Vec<u64>,
-    /// Finished jobs of the offloading connector, by number. Requests whose loads are among them
-    /// need not be named in `finished_recving`.
+    /// Numbers of the finished jobs of the offloading connector. A request whose load is one of these jobs
+    /// need not be in `finished_recving`.
     pub completed_jobs: Vec<u64>,
 }
 
@@ -46,22 +47,22 @@ impl KvTransferReport {
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::engine) struct External {
     pub(in crate::engine) tokens: u32,
-    /// It waits while they are loaded.
+    /// Whether the request waits while the KV is loaded.
     pub(in crate::engine) is_async: bool,
 }
 
-/// State for a connector, of engines that have one.
+/// State of an engine with a connector.
 #[derive(Debug, Default)]
 pub(super) struct ConnectorState {
     answers: BTreeMap<u64, ExternalHit>,
     report: KvTransferReport,
-    /// vLLM's connector for offloading, if that answers lookups.
+    /// vLLM's offloading connector, if it answers the lookups.
     offloading: Option<Box<Offloading>>,
 }
 
 impl ConnectorState {
-    /// The connector for these settings, if there is one. A connector that belongs to tiers is only
-    /// used for its frees.
+    /// The connector for these settings, if there is one. For a connector that belongs to tiers, only the
+    /// frees are handled here.
     pub(super) fn of(config: &EngineConfig) -> Option<Box<Self>> {
         let options = config.kv_connector()?.offloading;
         let rules = ConnectorRules::Vllm(config.rules());
@@ -70,7 +71,7 @@ impl ConnectorState {
         Some(Box::new(Self { offloading, ..Self::default() }))
     }
 
-    /// vLLM's connector for offloading, if that answers lookups.
+    /// vLLM's offloading connector, if it answers the lookups.
     pub(super) fn offloading(&self) -> Option<&Offloading> {
         self.offloading.as_deref()
     }
@@ -81,10 +82,10 @@ impl ConnectorState {
 }
 
 impl KvLoads {
-    /// The connector of the driver's.
+    /// The driver's connector.
     ///
     /// # Panics
-    /// When there is none: a driver bug.
+    /// If there is no connector: a driver bug.
     fn connector_mut(&mut self) -> &mut ConnectorState {
         self.connector.as_mut().expect("an engine with a connector")
     }
@@ -93,7 +94,8 @@ impl KvLoads {
         self.connector.as_mut().map(|connector| std::mem::take(&mut connector.report))
     }
 
-    /// The KV that the connector has of a request beyond the first `local_tokens` tokens; none if it does not know yet.
+    /// The KV that the connector has for a request after the first `local_tokens` tokens. None if that is not known
+    /// yet.
     pub(in crate::engine) fn lookup_external(
         &mut self,
         request: &mut Request,
@@ -115,7 +117,7 @@ impl KvLoads {
             connector.answers.get(&tag).copied().unwrap_or(ExternalHit { tokens: Some(0), is_async: false })
         };
         plan.external_lookups.push(ExternalLookup { tag, local_tokens, hit });
-        // The connector is called anyway, and may record the request.
+        // The connector is called even so, because it may record the request.
         if request.flags.has(Flags::SKIPS_LOOKUP) {
             return Some(External::default());
         }
@@ -127,30 +129,30 @@ impl KvLoads {
 }
 
 impl Engine {
-    /// Sets the connector's answers to the lookups of the coming step, by tag. Without an answer, a lookup
-    /// finds nothing, except that a [`KvRole::Destination`] finds its whole prompt once. The lookups made are
-    /// in [`StepPlan::external_lookups`].
+    /// Sets the connector's answers for the lookups of the next step, by tag. Without an answer, a lookup
+    /// finds nothing, except that a [`KvRole::Destination`] finds its whole prompt once. Afterwards,
+    /// [`StepPlan::external_lookups`] lists the lookups of the step.
     ///
     /// # Panics
-    /// When the engine has no connector: a driver bug.
+    /// If the engine has no connector: a driver bug.
     pub fn answer_lookups(&mut self, answers: impl IntoIterator<Item = (u64, ExternalHit)>) {
         let connector = self.kv_loads.connector_mut();
         connector.answers.clear();
         connector.answers.extend(answers);
     }
 
-    /// Sets the workers' report for the result that [`Engine::update`] applies next, or for an
+    /// Sets the workers' report for the result that the next [`Engine::update`] applies, or for an
     /// empty step ([`Engine::apply_transfers`]).
     ///
     /// # Panics
-    /// When the engine has no connector, or blocks are invalid where there are several groups: a driver bug.
+    /// If the engine has no connector, or the report has invalid blocks and there are several groups: a driver bug.
     pub fn report_transfers(&mut self, report: KvTransferReport) {
         let is_known = report.invalid_blocks.is_empty() || self.config.kv_cache_groups().len() < 2;
         assert!(is_known, "blocks of several groups are invalid");
         self.kv_loads.connector_mut().report = report;
     }
 
-    /// Applies an empty step's results: the [report](Engine::report_transfers), and the ends of
+    /// Applies the result of an empty step: the [report](Engine::report_transfers), and the ends of
     /// requests whose [grammars have failed](Engine::has_failed_grammars).
     pub fn apply_transfers(&mut self) -> &StepOutputs {
         let mut out = std::mem::take(&mut self.outputs);
@@ -161,7 +163,8 @@ impl Engine {
         &self.outputs
     }
 
-    /// The prompt of a request comes from another engine only once: later, all missing tokens are computed here.
+    /// Marks that a prompt has been loaded from another engine, which happens once. Later, missing tokens are computed
+    /// here.
     pub(in crate::engine) fn end_destination(&mut self, id: RequestId) {
         let request = &mut self.requests[id];
         if !self.kv_loads.has_connector() || request.kv_role != KvRole::Destination {
@@ -171,7 +174,7 @@ impl Engine {
         self.prefills.recount(request, |request| request.prefill_target_tokens = request.num_tokens);
     }
 
-    /// Counts the connector's tokens for a request that was given blocks.
+    /// Counts the tokens that the connector found for a request that has just been given blocks.
     pub(in crate::engine) fn count_external(&mut self, id: RequestId, local_tokens: u32, external_tokens: u32) {
         let request = &self.requests[id];
         let queried = request.num_tokens - local_tokens;
@@ -185,7 +188,7 @@ impl Engine {
         stats.hit_tokens += u64::from(external_tokens);
     }
 
-    /// A request that has got its blocks waits for their KV.
+    /// Lets a request that has been given blocks wait for their KV.
     pub(in crate::engine) fn begin_load(&mut self, id: RequestId, was_holding: bool) {
         let request = &mut self.requests[id];
         request.status = RequestStatus::WaitingForRemoteKv;
@@ -198,15 +201,15 @@ impl Engine {
         self.prefills.note_in_flight(id, &mut self.requests);
     }
 
-    /// Ends the load of a request, which continues from its computed tokens.
+    /// Ends the load of a request. The request continues after its computed tokens.
     pub(in crate::engine) fn end_load(&mut self, id: RequestId) {
         self.end_remote_load(id, RequestStatus::RemoteKvReady);
         let by_arrival = self.config.quirks().admits_in_order_of_arrival();
         self.queues.push_kv_ready(id, by_arrival, &mut self.requests);
     }
 
-    /// Handles a request whose load has ended when the scheduler reaches it: its blocks are offered to the
-    /// cache. If nothing arrived, it no longer has blocks.
+    /// Offers the blocks of an ended load to the cache, when the scheduler reaches the request. If nothing arrived, the
+    /// request loses its blocks.
     pub(in crate::engine) fn take_over_load(&mut self, id: RequestId) {
         let request = &mut self.requests[id];
         let has_failed = request.flags.has(Flags::LOAD_FAILED);
@@ -219,14 +222,14 @@ impl Engine {
             return;
         }
         self.store_full_blocks(id, computed);
-        // The last token is recomputed, to get logits to sample from.
+        // The last token is recomputed, because sampling needs its logits.
         if computed == self.requests[id].num_tokens {
             let is_from_host = self.requests[id].kv_role != KvRole::Destination;
             let whole_block = is_from_host && self.config.host_rules().recomputes_last_block();
             let again = if whole_block { self.config.block_size() } else { 1 };
             self.move_computed(id, computed - again);
         }
-        // One without computed tokens is looked up again by a connector, though it has its block.
+        // A request without computed tokens is looked up again, even though it holds a block.
         let request = &self.requests[id];
         let is_asked_again =
             self.kv_loads.has_connector() || self.kv_loads.offloads() && request.kv_role != KvRole::Destination;
@@ -235,7 +238,7 @@ impl Engine {
         }
     }
 
-    /// A request that has lost its KV waits like other requests without KV.
+    /// Lets a request that has lost its KV wait like other requests without KV.
     pub(in crate::engine) fn forget_load(&mut self, id: RequestId) {
         let request = &mut self.requests[id];
         request.flags.set(Flags::TAKEN_OVER, false);
@@ -244,7 +247,7 @@ impl Engine {
         request.status = if was_preempted { RequestStatus::Preempted } else { RequestStatus::Waiting };
     }
 
-    /// Whether a request waits with blocks that are its own.
+    /// Whether a waiting request holds blocks with loaded KV.
     pub(in crate::engine) fn holds_loaded_kv(&self, id: RequestId) -> bool {
         let request = &self.requests[id];
         request.status == RequestStatus::RemoteKvReady && !request.flags.has(Flags::LOST_LOAD)
@@ -255,8 +258,8 @@ impl Engine {
         self.prefills.recount(&mut self.requests[id], |request| request.num_computed_tokens = computed);
     }
 
-    /// Processes the report and discards tokens that did not arrive. Returns the report and the requests
-    /// whose outputs of this step are dropped.
+    /// Processes the report and discards tokens that did not arrive. Returns the report, and the requests
+    /// whose outputs of this step must be dropped.
     pub(in crate::engine) fn begin_report(&mut self, plan: Option<&StepPlan>) -> (KvTransferReport, Vec<RequestId>) {
         let Some(report) = self.kv_loads.take_report() else { return Default::default() };
         let mut failed = Vec::new();
@@ -305,7 +308,7 @@ impl Engine {
             let Some(id) = self.find(*tag) else { continue };
             match self.requests[id].status {
                 RequestStatus::WaitingForRemoteKv => self.end_load(id),
-                // It was aborted while its blocks were written.
+                // The request was aborted while its blocks were being written.
                 RequestStatus::HoldingKv => self.release_held_kv(id),
                 _ => {}
             }
@@ -343,7 +346,7 @@ impl Engine {
         self.config.kv_connector().is_none_or(|connector| connector.load_failures == LoadFailures::Recompute)
     }
 
-    /// Whether a request waits for KV, or for its turn since it has arrived.
+    /// Whether a request waits for KV, or for its admission after the KV arrived.
     fn is_loading(&self, id: RequestId) -> bool {
         let request = &self.requests[id];
         match request.status {
@@ -353,7 +356,7 @@ impl Engine {
         }
     }
 
-    /// The requests that load KV, in waiting order.
+    /// The requests that load KV, in the order of the queues.
     fn loading_in_order(&self) -> Vec<RequestId> {
         let mut loading: Vec<RequestId> = self.requests.live_ids().filter(|&id| self.is_loading(id)).collect();
         loading.sort_by_key(|&id| {
@@ -367,8 +370,8 @@ impl Engine {
     }
 
     /// Discards computed tokens from the first invalid block on (vLLM's
-    /// `_update_requests_with_invalid_blocks`). If several of the requests hold a block, only the
-    /// first one recomputes it. Returns the requests that hold one, and the blocks from the first
+    /// `_update_requests_with_invalid_blocks`). If several requests share an invalid block, only the
+    /// first of them recomputes it. Returns the requests with invalid blocks, and their blocks from the first
     /// invalid one on.
     fn invalidate(
         &mut self,
@@ -393,7 +396,7 @@ impl Engine {
             affected.push(id);
             let own = held.iter().find(|(_, block)| !marked.contains(block)).map(|&(index, _)| index);
             if let Some(index) = own {
-                // The null block replaces blocks that have left a window.
+                // Null blocks stand for blocks that have left a window.
                 lost.extend(table[index..].iter().filter(|&&block| block != 0));
             }
             marked.extend(held.into_iter().map(|(_, block)| block));

@@ -13,18 +13,18 @@ use crate::kv::tiers::KvTiers;
 use crate::kv::tiers::offloading::Offloading;
 use crate::request::RequestId;
 
-/// The places beyond the device that an engine loads KV from.
+/// The sources of KV other than the device.
 #[derive(Debug)]
 pub(super) struct KvLoads {
     /// KV tiers below the device, if any.
     tiers: Option<Box<KvTiers>>,
     /// State for a KV connector, if any.
     connector: Option<Box<ConnectorState>>,
-    /// Whether vLLM's offloading connector, of the tiers or of a driver, answers lookups beyond the device.
+    /// Whether vLLM's offloading connector answers lookups, whether of the tiers or of a driver.
     offloads: bool,
-    /// Tokens at the end of a transferred prompt that are computed here.
+    /// Number of last prompt tokens that are computed here when a prompt is transferred.
     left_to_decode: u32,
-    /// Order of the latest load of KV.
+    /// Sequence number of the latest load.
     latest_order: u32,
 }
 
@@ -39,25 +39,22 @@ impl KvLoads {
         }
     }
 
-    /// Whether there are tiers.
     #[inline]
     pub(super) fn has_tiers(&self) -> bool {
         self.tiers.is_some()
     }
 
-    /// Whether a connector of the driver's finds KV.
+    /// Whether the driver has a connector.
     #[inline]
     pub(super) fn has_connector(&self) -> bool {
         self.connector.is_some()
     }
 
-    /// Whether vLLM's offloading connector decides the hits beyond the device.
     #[inline]
     pub(super) fn offloads(&self) -> bool {
         self.offloads
     }
 
-    /// A step is decided from here on.
     #[inline]
     pub(super) fn begin_step(&mut self) {
         if let Some(tiers) = &mut self.tiers {
@@ -65,25 +62,25 @@ impl KvLoads {
         }
     }
 
-    /// The order of a load that begins now.
+    /// The sequence number for a load that begins now.
     pub(super) fn next_order(&mut self) -> u32 {
         self.latest_order = self.latest_order.wrapping_add(1);
         self.latest_order
     }
 
-    /// A request is aborted that waits for a load.
+    /// Handles the abort of a request that waits for a load.
     pub(super) fn forget_load(&mut self, id: RequestId) {
         if let Some(tiers) = self.tiers.as_mut().filter(|_| !self.offloads) {
             tiers.forget_load(id);
         }
     }
 
-    /// The offloading connector whose transfers a driver performs.
+    /// The offloading connector whose transfers the driver performs.
     fn driven(&self) -> Option<&Offloading> {
         self.connector.as_ref()?.offloading()
     }
 
-    /// The offloading connector, of a driver or of the tiers.
+    /// The offloading connector of the driver or of the tiers.
     fn offloading(&self) -> Option<&Offloading> {
         self.driven().or_else(|| self.tiers.as_ref()?.offloading())
     }

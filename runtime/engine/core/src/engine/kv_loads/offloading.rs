@@ -1,4 +1,4 @@
-//! vLLM's offloading connector for the scheduler, with the transfers of the tiers or of a driver.
+//! vLLM's offloading connector in the scheduler. The tiers or the driver perform its transfers.
 
 use super::{External, KvLoads};
 use crate::OffloadingMoves;
@@ -11,13 +11,14 @@ use crate::request::table::RequestTable;
 use crate::request::{Flags, Request, RequestId, RequestStatus};
 
 impl Engine {
-    /// The copies of the [connector for offloading](crate::KvConnector::offloading) in the latest step, if there is one.
+    /// The copies of the [offloading connector](crate::KvConnector::offloading) in the latest step, if there is a
+    /// connector.
     #[must_use]
     pub fn offloading_moves(&self) -> Option<&OffloadingMoves> {
         self.kv_loads.offloading().map(Offloading::latest)
     }
 
-    /// The requests, by tag, whose loads are among these jobs of the offloading connector.
+    /// Tags of the requests whose loads are among these jobs of the offloading connector.
     #[must_use]
     pub fn loads_of_jobs(&self, jobs: &[u64]) -> Vec<u64> {
         let Some(offloading) = self.kv_loads.driven() else { return Vec::new() };
@@ -27,28 +28,29 @@ impl Engine {
         tags
     }
 
-    /// Whether a lookup waits for a transfer of the tiers, or a request for blocks that are being copied, and nothing else may
+    /// Whether a request waits for a transfer of the tiers or for blocks that are being copied, so that nothing else
+    /// may
     /// wake it.
     #[must_use]
     pub fn has_deferred_lookups(&self) -> bool {
         self.kv_tiers().is_some_and(KvTiers::awaits_stores)
     }
 
-    /// Nanoseconds for which the oldest step in flight, which begins at `start_ns`, waits for copies of
-    /// blocks that it reuses.
+    /// How long in nanoseconds the oldest step in flight waits for copies of blocks that it reuses, if it begins at
+    /// `start_ns`.
     pub fn flush_for_oldest(&mut self, start_ns: u64) -> u64 {
         let step = self.steps.applied() + 1;
         self.kv_tiers_mut().map_or(0, |tiers| tiers.flush_stores(step, start_ns))
     }
 
-    /// The same for the latest step.
+    /// How long in nanoseconds the latest step waits for copies of blocks that it reuses, if it begins at `start_ns`.
     pub fn flush_for_newest(&mut self, start_ns: u64) -> u64 {
         let step = self.stats.steps;
         self.kv_tiers_mut().map_or(0, |tiers| tiers.flush_stores(step, start_ns))
     }
 
-    /// Stores the remaining blocks of ended requests. vLLM makes an empty step for that where
-    /// nothing can run.
+    /// Stores the remaining blocks of ended requests if nothing can run. vLLM makes an empty step for
+    /// that.
     pub(in crate::engine) fn settle_offloading(&mut self) {
         let is_idle = self.steps_in_flight() == 0 && !self.has_schedulable_requests();
         let offloading = self.kv_tiers().and_then(|tiers| tiers.offloading());
@@ -59,7 +61,7 @@ impl Engine {
         self.kv_loads.store_step(&StepPlan::default(), &self.requests, self.stats.steps, block_size);
     }
 
-    /// Wakes requests that wait for a transfer of the tiers when one has ended, and frees blocks held for
+    /// After a transfer of the tiers has ended, wakes the requests that wait for one and frees the blocks held for
     /// finished copies.
     pub(in crate::engine) fn see_transfers(&mut self) {
         let Some(tiers) = &mut self.kv_loads.tiers else { return };
@@ -73,7 +75,7 @@ impl Engine {
         self.queues.wake(&mut self.requests);
     }
 
-    /// Holds the blocks that the latest step copies to a shared host until the copy ends.
+    /// Keeps the blocks that the latest step copies to a shared host allocated until the copy ends.
     pub(in crate::engine) fn hold_copied_blocks(&mut self) {
         let Some(tiers) = &self.kv_loads.tiers else { return };
         for blocks in tiers.blocks_to_hold() {
@@ -89,7 +91,7 @@ impl Engine {
                     self.take_over_load(id);
                 }
             }
-            // It was aborted while its blocks were written.
+            // The request was aborted while its blocks were being written.
             RequestStatus::HoldingKv => self.release_held_kv(id),
             _ => {}
         }
@@ -97,17 +99,17 @@ impl Engine {
 }
 
 impl KvLoads {
-    /// Whether steps of decodes do more than decode because of the connector.
+    /// Whether stores are pending, so that a step of decodes cannot be predicted.
     pub(in crate::engine) fn has_pending_stores(&self) -> bool {
         self.offloads && self.tiers.as_ref().is_some_and(|tiers| tiers.has_pending_stores())
     }
 
-    /// Whether a request that does no more than decode may store something in its next step.
+    /// Whether a decoding request may store blocks in its next step.
     pub(in crate::engine) fn may_store(&self, request: &Request) -> bool {
         self.offloads && self.offloading().is_some_and(|offloading| offloading.may_store(request.sequence))
     }
 
-    /// A member of the steady decode takes a block, which may still be copied for a request that has ended.
+    /// Records that a member of the steady decode got this block. It may still be copied for an ended request.
     pub(in crate::engine) fn note_taken_block(&mut self, block: Option<BlockId>) {
         if self.offloads
             && let Some(offloading) = self.offloading_mut()
@@ -116,7 +118,7 @@ impl KvLoads {
         }
     }
 
-    /// Handles skipped steps, in which nothing was being copied.
+    /// Forgets the blocks taken in skipped steps, during which no copies were in progress.
     pub(in crate::engine) fn forget_taken_blocks(&mut self) {
         if self.offloads
             && let Some(offloading) = self.offloading_mut()
@@ -125,14 +127,13 @@ impl KvLoads {
         }
     }
 
-    /// A request has arrived.
     pub(in crate::engine) fn begin_offloading(&mut self, request: &Request) {
         if let Some(offloading) = self.offloading_mut() {
             offloading.begin(request.sequence, request.tag);
         }
     }
 
-    /// The KV that the connector has of a request beyond the first `local_tokens` tokens.
+    /// The KV that the connector has for a request after the first `local_tokens` tokens.
     pub(super) fn lookup_offloading(
         &mut self,
         request: &mut Request,
@@ -153,14 +154,14 @@ impl KvLoads {
             let hit = ExternalHit { tokens: found, is_async: found.is_some_and(|tokens| tokens > 0) };
             plan.external_lookups.push(ExternalLookup { tag: request.tag, local_tokens, hit });
         }
-        // The scheduler accepts no answer for such a request, not even that the answer is still unknown.
+        // For such a request, the scheduler ignores every answer, even that the answer is not known yet.
         if is_skipped {
             return Some(External::default());
         }
         found.map(|tokens| External { tokens, is_async: tokens > 0 })
     }
 
-    /// Starts to load the KV found for a request, which now has its blocks.
+    /// Starts the load of the KV found for a request, which now holds its blocks.
     pub(in crate::engine) fn begin_offloaded_load(
         &mut self,
         id: RequestId,
@@ -174,7 +175,7 @@ impl KvLoads {
         if let Some(tiers) = &mut self.tiers {
             let TierRun { disk_blocks, .. } =
                 tiers.begin_load(known(request), id, blocks, local_tokens, external_tokens);
-            // For a whole prompt, the last token or the last block is recomputed.
+            // If the whole prompt was found, the last token or the last block is recomputed.
             let again = if tiers.recomputes_last_block() { block_size_tokens } else { 1 };
             let usable_tokens = (request.num_tokens - 1) / again * again;
             let loaded_tokens = external_tokens.min(usable_tokens - local_tokens);
@@ -191,13 +192,13 @@ impl KvLoads {
         }
     }
 
-    /// Whether the connector still writes the blocks of a request that waits for its load.
+    /// Whether the connector is still writing the blocks of a request that waits for its load.
     pub(in crate::engine) fn is_loading_offloaded(&self, request: &Request) -> bool {
         let offloading = self.tiers.as_ref().and_then(|tiers| tiers.offloading());
         offloading.is_some_and(|offloading| offloading.has_jobs(request.sequence))
     }
 
-    /// A request ends, after `computed_tokens`.
+    /// Handles the end of a request with `computed_tokens` computed tokens.
     pub(in crate::engine) fn end_offloading(
         &mut self,
         request: &mut Request,
@@ -213,7 +214,7 @@ impl KvLoads {
         offloading.end(known(request), Storing { computed: computed_tokens, known: known_tokens, prompt });
     }
 
-    /// Lets the connector store the blocks of the step with this number, whose plan is complete.
+    /// Lets the connector store the blocks of step `step`, whose plan is complete.
     pub(in crate::engine) fn store_step(
         &mut self,
         plan: &StepPlan,
@@ -251,7 +252,7 @@ impl KvLoads {
         }
     }
 
-    /// Ends the jobs that the connector's workers report. Returns the requests with loads among
+    /// Ends the jobs that the connector's workers report. Returns the tags of the requests whose loads are among
     /// them.
     pub(super) fn end_offloading_jobs(&mut self, jobs: &[u64], requests: &RequestTable) -> Vec<u64> {
         let driven = self.connector.as_mut().and_then(|connector| connector.offloading_mut());

@@ -1,7 +1,7 @@
 //! KV that is transferred from or to another engine.
 //!
-//! A request whose prompt another engine has computed gets blocks and waits without a running slot until the
-//! driver reports the result of the transfer.
+//! If another engine has computed a request's prompt, the request gets blocks and waits without a running slot until
+//! the driver reports the result of the transfer.
 
 use crate::engine::kv_cache::Claim;
 use crate::engine::{Engine, RejectReason};
@@ -11,9 +11,9 @@ use crate::request::{Flags, KvRole, RequestId, RequestStatus};
 
 impl Engine {
     /// Allocates blocks for the oldest request whose prompt another engine computes, if there is room for its
-    /// whole prompt and a running slot. Call it between steps, and only on an engine with
-    /// [`crate::Reservations::BetweenSteps`]; the result may change after a step was applied, a transfer
-    /// completed or a request arrived.
+    /// whole prompt and a running slot. Call it between steps, and only with
+    /// [`crate::Reservations::BetweenSteps`]. The result may change when a step is applied, a transfer
+    /// completes or a request arrives.
     pub fn reserve_remote(&mut self) -> Option<RemoteLoad> {
         self.queues.set_destination_blocked(true);
         if self.running.len() >= self.config.max_running() {
@@ -36,10 +36,10 @@ impl Engine {
         Some(self.start_remote_load(id))
     }
 
-    /// Blocks that a load must leave free, so that requests that hold KV can continue: the blocks that
-    /// unfinished prefills and loads still need, and the blocks of a step with drafts (vLLM's
-    /// `_inflight_prefill_reserved_blocks` and `_spec_decode_step_blocks`). Prefills of this step count as
-    /// before the step.
+    /// Blocks that a load must leave free so that requests that already hold KV can continue: the blocks that
+    /// unfinished prefills and loads still need, plus the blocks of a step with drafts (vLLM's
+    /// `_inflight_prefill_reserved_blocks` and `_spec_decode_step_blocks`). The prefills of this step are counted as
+    /// they were before the step.
     pub(in crate::engine) fn blocks_reserved_from_loads(&self, plan: &StepPlan) -> u32 {
         let step_tokens = self.draft_step_tokens();
         let missing = |id: RequestId| {
@@ -61,8 +61,8 @@ impl Engine {
         self.prefills.in_flight(&self.requests).map(missing).sum::<u32>() + self.draft_step_blocks()
     }
 
-    /// Checks that a load of such a prompt's KV can start: in an otherwise empty engine, enough
-    /// blocks remain for its own first step with drafts.
+    /// Checks that the KV of a prompt of this length can be loaded: in an otherwise empty engine, enough
+    /// blocks must remain for the request's first step with drafts.
     pub fn check_load(&self, prompt_tokens: u32) -> Result<(), RejectReason> {
         if self.config.num_speculative_tokens() == 0 {
             return Ok(());
@@ -71,7 +71,7 @@ impl Engine {
         if needed > u64::from(self.pool().num_usable()) { Err(RejectReason::LoadNeverFits) } else { Ok(()) }
     }
 
-    /// Slots of a step with drafts, including the drafter's lookahead; none without drafts.
+    /// Slots of a step with drafts, including the drafter's lookahead; 0 without drafts.
     fn draft_step_tokens(&self) -> u32 {
         if self.config.num_speculative_tokens() == 0 {
             return 0;
@@ -79,7 +79,7 @@ impl Engine {
         1 + self.config.num_speculative_tokens() + self.config.drafting().lookahead_tokens
     }
 
-    /// The blocks that such a step newly allocates.
+    /// Number of blocks that a step with drafts newly allocates.
     fn draft_step_blocks(&self) -> u32 {
         let step_tokens = self.draft_step_tokens();
         match self.kv_cache.groups() {
@@ -88,14 +88,14 @@ impl Engine {
         }
     }
 
-    /// Whether a request waits for blocks that [`Engine::reserve_remote`] may find at
+    /// Whether a request waits for blocks, and [`Engine::reserve_remote`] may find them at
     /// the end of the step in flight.
     #[must_use]
     pub fn may_reserve(&self) -> bool {
         self.queues.may_reserve()
     }
 
-    /// Announces the transfer of blocks that the cache does not hold.
+    /// Starts the transfer of the prompt's KV that is not in the cache.
     pub(in crate::engine) fn start_remote_load(&mut self, id: RequestId) -> RemoteLoad {
         self.begin_load(id, false);
         let request = &self.requests[id];
@@ -111,11 +111,11 @@ impl Engine {
         }
     }
 
-    /// Completes the transfer announced by a [`RemoteLoad`]: the request may be admitted, and its
-    /// blocks may be hit from its turn on.
+    /// Completes the transfer announced by a [`RemoteLoad`]. The request may now be admitted. Other requests may hit
+    /// its blocks once the scheduler reaches it.
     ///
     /// # Panics
-    /// When the request does not wait for a transfer, or was aborted: a driver bug.
+    /// If the request does not wait for a transfer, or was aborted: a driver bug.
     pub fn remote_kv_arrived(&mut self, id: RequestId) {
         self.end_load(id);
         let request = &mut self.requests[id];
@@ -125,15 +125,15 @@ impl Engine {
         }
     }
 
-    /// Handles a failed transfer that a [`RemoteLoad`] announced. The request's blocks are freed
+    /// Handles the failure of a transfer that a [`RemoteLoad`] announced. The request's blocks are freed
     /// and not offered to the cache. Its prompt is computed here, as in vLLM with
-    /// `kv_load_failure_policy` `recompute`, except the part that is cached by then.
+    /// `kv_load_failure_policy` `recompute`, except for the part that is in the cache by then.
     ///
     /// The request waits at the head of the requests without KV. (vLLM leaves it among the requests with KV,
-    /// which may then wait for it, and admits it even under [`crate::PauseState::PausedNew`].)
+    /// so these may have to wait for it, and admits it even under [`crate::PauseState::PausedNew`].)
     ///
     /// # Panics
-    /// When the request does not wait for a transfer, or was aborted: a driver bug.
+    /// If the request does not wait for a transfer, or was aborted: a driver bug.
     pub fn remote_kv_failed(&mut self, id: RequestId) {
         self.end_remote_load(id, RequestStatus::Waiting);
         self.requests[id].flags.set(Flags::IN_FLIGHT_PREFILL, false);
@@ -145,13 +145,13 @@ impl Engine {
     /// Frees the KV of a request that ended with [`KvRole::Source`].
     ///
     /// # Panics
-    /// When none is held: a driver bug.
+    /// If no KV is held: a driver bug.
     pub fn release_held_kv(&mut self, id: RequestId) {
         assert_eq!(self.requests[id].status, RequestStatus::HoldingKv, "no KV was held");
         self.drop_request(id);
     }
 
-    /// Drops the KV of a request, which is then computed here from the start.
+    /// Drops the KV of a request, whose prompt is then computed here from the start.
     pub(in crate::engine) fn forget_kv(&mut self, id: RequestId) {
         self.end_reservation(id);
         self.release_blocks(id);

@@ -1,22 +1,22 @@
-//! Calendar of a steady decode: the members to look at in each of the coming steps.
+//! Calendar of a steady decode: which members to visit in each of the coming steps.
 
 use crate::request::RequestId;
 
 /// Number of steps per word of bits.
 pub(super) const STEPS_PER_WORD: usize = u64::BITS as usize;
 
-/// A ring of future steps, by the clock of the steady decode. It covers a power of two of them, at least two
-/// words; empty until the first request.
+/// A ring of future steps, indexed by the clock of the steady decode. Its length is a power of two and at least two
+/// words of bits, or 0 before the first use.
 #[derive(Debug, Default)]
 pub(super) struct Calendar {
     /// Requests by step, in no order.
     steps: Vec<Vec<RequestId>>,
-    /// A bit for each step with a request.
+    /// One bit per step, set if the step has requests.
     busy: Vec<u64>,
 }
 
 impl Calendar {
-    /// Covers at least `steps` steps, unless it covers some already.
+    /// Allocates the ring for at least `steps` steps, unless it is already allocated.
     pub(super) fn cover(&mut self, steps: usize) {
         if self.steps.is_empty() {
             let steps = steps.next_power_of_two().max(2 * STEPS_PER_WORD);
@@ -30,7 +30,7 @@ impl Calendar {
         clock as usize & (self.steps.len() - 1)
     }
 
-    /// Enters a request for the step that is `steps` after the one at `clock`, or for the last covered step.
+    /// Enters a request for the step that is `steps` after `clock`, or for the last step that the ring covers.
     #[inline]
     pub(super) fn enter(&mut self, id: RequestId, clock: u64, steps: u32) {
         let steps = u64::from(steps).min(self.steps.len() as u64 - 1);
@@ -39,7 +39,6 @@ impl Calendar {
         self.busy[slot / STEPS_PER_WORD] |= 1 << (slot % STEPS_PER_WORD);
     }
 
-    /// The requests of the step at `clock`.
     #[inline]
     pub(super) fn due(&self, clock: u64) -> &[RequestId] {
         &self.steps[self.slot(clock)]
@@ -52,7 +51,7 @@ impl Calendar {
         self.busy[slot / STEPS_PER_WORD] &= !(1 << (slot % STEPS_PER_WORD));
     }
 
-    /// Steps from `clock` on that have requests: bit 0 is the first.
+    /// Bits of the steps from `clock` on that have requests: bit 0 is the step at `clock`.
     #[inline]
     pub(super) fn busy_from(&self, clock: u64) -> u64 {
         let slot = self.slot(clock);
@@ -79,7 +78,7 @@ mod tests {
         calendar.enter(RequestId(4), 100, 20);
         calendar.enter(RequestId(5), 100, 30);
         calendar.enter(RequestId(6), 120, 10);
-        // The ring covers 128 steps: this one is entered for the last.
+        // The ring covers 128 steps, so this request is entered for the last of them.
         calendar.enter(RequestId(7), 100, 4_000_000_000);
         assert_eq!(calendar.busy_from(100), 1 << 20 | 1 << 30);
         assert_eq!(calendar.due(120), [RequestId(4)]);
