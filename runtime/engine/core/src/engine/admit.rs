@@ -380,8 +380,7 @@ impl Engine {
     }
 
     /// Allocates the blocks of the latest prefix hit and of `claim`, or none. Fills in the fields of `claim` that
-    /// follow
-    /// from the request and the engine.
+    /// follow from the request and the engine.
     pub(super) fn allocate_admission(&mut self, id: RequestId, claim: Claim, plan: Option<&mut StepPlan>) -> bool {
         let watermark_blocks = if self.running.is_empty() { 0 } else { self.config.watermark_blocks() };
         let request = &mut self.requests[id];

@@ -49,8 +49,7 @@ impl Engine {
     }
 
     /// Whether requests will end with an error because their grammar failed. They end when the next result is applied.
-    /// If no
-    /// step is in flight, [`Engine::apply_transfers`] ends them.
+    /// If no step is in flight, [`Engine::apply_transfers`] ends them.
     #[must_use]
     pub fn has_failed_grammars(&self) -> bool {
         self.grammars.as_ref().is_some_and(|grammars| !grammars.failed.is_empty())
@@ -110,8 +109,7 @@ impl Engine {
 
     /// When a request enters a step with drafts, records whether its drafts are checked against the grammar
     /// before they are verified. They are if the worker has the drafts of this request. In a pipeline, the worker has
-    /// the
-    /// drafts of the previous step, which may be of other requests. A padded admission has no drafts.
+    /// the drafts of the previous step, which may be of other requests. A padded admission has no drafts.
     #[cold]
     pub(super) fn note_checked_drafts(&self, plan: &mut StepPlan, id: RequestId) {
         let request = &self.requests[id];

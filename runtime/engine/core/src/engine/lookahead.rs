@@ -1,8 +1,8 @@
 //! Prediction of steps: runs of pure decode.
 //!
-//! While no request arrives, is admitted or ends, each decode step equals the step before with
-//! every context one token longer. Such steps can be priced together and applied at once, at the
-//! cost of their tokens and filled blocks. The result equals that of single steps.
+//! While no request arrives, is admitted or ends, each decode step is the same as the previous one, with
+//! every context one token longer. Such steps can be priced together and applied at once: the cost depends only on
+//! their tokens and filled blocks. The result is the same as for single steps.
 
 use crate::engine::Engine;
 use crate::engine::PauseState;
@@ -11,14 +11,14 @@ use crate::plugins::latency::{BlockChange, DecodeSteps};
 use crate::request::{Flags, RequestId};
 
 impl Engine {
-    /// Fills `steps` with up to `most` steps that follow the one in flight, provided that no request is
+    /// Fills `steps` with up to `most` steps after the step in flight. They are valid as long as no request is
     /// submitted or aborted, no transfer completes and the pause state stays the same.
     /// [`Engine::decode_ahead`] applies them.
     ///
-    /// There are none unless the step in flight is a decode of every request; they end before the first step
-    /// without all of them, or without free blocks.
+    /// There are none unless the step in flight decodes every request. They end before the first step
+    /// in which a request is missing or no block is free.
     pub fn predict_decode_steps(&self, most: usize, steps: &mut DecodeSteps) {
-        // Some may have arrived since that step was decided.
+        // Requests may have arrived since that step was decided.
         steps.restart(&self.oldest_plan().shape, self.num_waiting() as u64);
         if !self.repeats_itself() {
             return;
@@ -36,8 +36,8 @@ impl Engine {
         }
     }
 
-    /// Number of steps that can be predicted, of `most`; `changes` gets the blocks that each
-    /// takes.
+    /// Number of steps that can be predicted, at most `most`. Adds the blocks that each step allocates to
+    /// `changes`.
     fn single_steps(&self, most: usize, changes: &mut [BlockChange]) -> usize {
         let most = self.steps_until_first_end(most).min(changes.len());
         for entry in &self.plan().scheduled {
@@ -51,17 +51,17 @@ impl Engine {
         most
     }
 
-    /// Whether the step after the one in flight is the same with one more token of context.
+    /// Whether the step after the one in flight is the same, with one more token of context per request.
     pub(super) fn repeats_itself(&self) -> bool {
         self.config.decodes_by_single_tokens()
             && (!self.config.async_scheduling() || self.is_all_steady_decode())
-            // The time for adapters is not part of a shape.
+            // A step's shape does not include the time for adapters.
             && self.config.adapter_costs().is_none()
             && self.decodes_all()
             && !self.kv_loads.has_pending_stores()
     }
 
-    /// Whether the latest step in flight decodes every request, and none can be admitted after it.
+    /// Whether the latest step in flight decodes every request, and no request can be admitted after it.
     pub(super) fn decodes_all(&self) -> bool {
         let plan = self.plan();
         let decoding = plan.scheduled.len() + plan.steady_decode_requests as usize;
@@ -78,21 +78,21 @@ impl Engine {
             && !self.has_prefills_put_off()
     }
 
-    /// Whether a prompt is computed in part and the step in flight leaves it out. Then the numbers of requests that run and
-    /// that decode are the same, too, once a request of the step was aborted.
+    /// Whether a prompt is partly computed and the step in flight leaves it out. Comparing the numbers of running and
+    /// decoding requests does not detect this if a request of the step was aborted.
     fn has_prefills_put_off(&self) -> bool {
         let mut others = self.running.iter().skip(self.steady_decode.num_members());
         others.any(|id| self.requests[*id].flags.has(Flags::PREFILL_CHUNK))
     }
 
-    /// Whether a request in the step in flight still needs the encoder's outputs.
+    /// Whether a request in the step in flight still needs outputs of the encoder.
     fn has_items_ahead(&self) -> bool {
         let needs = |id: RequestId| self.requests[id].flags.has(Flags::NEEDS_ENCODER);
         self.encoder_inputs.has_come() && self.plan().scheduled.iter().any(|entry| needs(entry.request))
     }
 
-    /// The reason that ends admission in a step that decodes the running requests, if it is
-    /// known without looking at the waiting ones.
+    /// The reason that ends admission in a step that decodes the running requests, if it does not depend on the
+    /// individual waiting requests.
     pub(super) fn repeated_stop(&self) -> Option<AdmissionStop> {
         if !self.has_waiting_requests() {
             Some(AdmissionStop::Drained)
@@ -107,13 +107,13 @@ impl Engine {
         }
     }
 
-    /// Maximum steps that [`Engine::predict_decode_steps`] predicts at once.
+    /// Maximum number of steps that [`Engine::predict_decode_steps`] predicts at once.
     pub const MAX_PREDICTED_STEPS: usize = 64;
 
-    /// Steps after the one in flight that include all of its requests.
+    /// Number of steps after the one in flight that still include all of its requests.
     pub(super) fn steps_until_first_end(&self, most: usize) -> usize {
         let left = self.plan().scheduled.iter().map(|entry| self.requests[entry.request].certain_tokens());
-        // The step in flight emits one of them.
+        // The step in flight emits one of these tokens.
         left.fold(most, |steps, left| steps.min((left as usize).saturating_sub(1)))
     }
 }

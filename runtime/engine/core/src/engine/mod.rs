@@ -1,9 +1,8 @@
 //! The engine: its state, and submission of requests.
 //!
-//! A sans-I/O state machine. The driver owns the clock: it calls
-//! [`Engine::schedule`] when a step may start, prices the plan's shape, and
-//! calls [`Engine::update`] when that step ends. Requests may be submitted and
-//! aborted in between, as with a real engine whose step is on the GPU.
+//! A sans-I/O state machine. The driver owns the clock. It calls [`Engine::schedule`] when a step may
+//! start, computes the step's duration from its shape, and calls [`Engine::update`] when the step ends. Requests
+//! may be submitted and aborted in between, as in a real engine while a step runs on the GPU.
 
 mod adapters;
 mod admit;
@@ -65,12 +64,12 @@ pub struct Engine {
     outputs: StepOutputs,
     fast_forward: FastForward,
     stats: EngineStats,
-    /// State for a policy that ranks, if there is one.
+    /// State for a policy that ranks requests, if there is one.
     policy_book: Option<Box<PolicyBook>>,
-    /// Requests that decode without individual work.
+    /// Requests that decode without work per request.
     steady_decode: SteadyDecode,
     turns: Turns,
-    /// Resumable requests, once one has arrived.
+    /// Resumable requests; None until one arrives.
     sessions: Option<Box<Sessions>>,
     /// Adapters, if they cost time.
     adapters: Option<Box<Adapters>>,
@@ -119,35 +118,34 @@ impl Engine {
         &self.stats
     }
 
-    /// Requests in the running list.
+    /// Number of running requests.
     #[must_use]
     pub fn num_running(&self) -> usize {
         self.running.len()
     }
 
-    /// Requests waiting for admission or for a KV transfer.
+    /// Number of requests that wait for admission or for a KV transfer.
     #[must_use]
     pub fn num_waiting(&self) -> usize {
         self.queues.len()
     }
 
-    /// The number of waiting requests whose KV is being loaded; [`Engine::num_waiting`] counts
-    /// them, too.
+    /// Number of waiting requests whose KV is being loaded. [`Engine::num_waiting`] counts them, too.
     #[must_use]
     pub fn num_loading(&self) -> usize {
         self.queues.num_loading()
     }
 
-    /// The number of waiting requests that were skipped and not admitted since, because of a load of KV, a
-    /// grammar, an adapter, or output from before a preemption (vLLM 0.31 to 0.33, `deferred_waiting`).
-    /// [`Engine::num_waiting`] counts them, too. vLLM 0.27 to 0.30 have a separate queue for them, whose
-    /// length this is.
+    /// Number of waiting requests that were skipped because of a load of KV, a grammar, an adapter, or output from
+    /// before a preemption, and that were not admitted since (`deferred_waiting` of vLLM 0.31 to 0.33).
+    /// [`Engine::num_waiting`] counts them, too. In vLLM 0.27 to 0.30 this is the length of the separate queue of
+    /// skipped requests.
     #[must_use]
     pub fn num_skipped_waiting(&self) -> usize {
         self.queues.num_deferred()
     }
 
-    /// Requests the engine knows, held KV included.
+    /// Number of requests that the engine knows, including ended requests whose KV is held.
     #[must_use]
     pub fn num_requests(&self) -> usize {
         self.requests.len()
@@ -159,18 +157,18 @@ impl Engine {
         self.prefills.outstanding_tokens()
     }
 
-    /// Tags of the running list, in its order.
+    /// Tags of the running requests, in the order of the running list.
     pub fn running_tags(&self) -> impl Iterator<Item = u64> + '_ {
         self.running.iter().map(|&id| self.requests[id].tag)
     }
 
-    /// Tags of every request that has not ended or still holds KV, by slot.
+    /// Tags of all requests that have not ended or still hold KV, by slot.
     pub fn live_tags(&self) -> impl Iterator<Item = u64> + '_ {
         self.requests.live_ids().map(|id| self.requests[id].tag)
     }
 
-    /// The live request tagged `tag`, if it exists. Clients may name requests that the engine has never seen
-    /// or that have ended; such names have no effect, as in vLLM.
+    /// The live request tagged `tag`, if it exists. Clients may name requests that have ended or that the engine has
+    /// never seen; such names have no effect, as in vLLM.
     #[must_use]
     pub fn find(&self, tag: u64) -> Option<RequestId> {
         self.requests.find(tag)
@@ -182,8 +180,8 @@ impl Engine {
         self.steps.count() > 0
     }
 
-    /// Steps scheduled and not yet applied: up to two under async scheduling; with pipeline stages, one more
-    /// for each stage.
+    /// Number of steps scheduled and not yet applied: at most two under async scheduling, and one more for
+    /// each pipeline stage after the first.
     #[must_use]
     pub fn steps_in_flight(&self) -> usize {
         self.steps.count()
@@ -207,20 +205,20 @@ impl Engine {
         self.steps.oldest()
     }
 
-    /// Outputs of the latest step applied.
+    /// Outputs of the latest applied step.
     #[must_use]
     pub fn outputs(&self) -> &StepOutputs {
         &self.outputs
     }
 
-    /// Record of the latest call of [`Engine::decode_ahead`], step by step.
+    /// Record of the latest call of [`Engine::decode_ahead`].
     #[must_use]
     pub fn fast_forward(&self) -> &FastForward {
         &self.fast_forward
     }
 
-    /// Whether vLLM would take a prompt of this length and this maximum of output
-    /// tokens: one for pooling, which has none, may fill the model's length.
+    /// Whether vLLM would accept a prompt of this length with this maximum number of output tokens. A pooling prompt,
+    /// which has no output, may be as long as `max_model_len`.
     pub fn check_prompt(&self, prompt_tokens: u32, max_tokens: u32) -> Result<(), RejectReason> {
         if prompt_tokens == 0 {
             return Err(RejectReason::EmptyPrompt);
@@ -231,14 +229,14 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether a request of these lengths could run here to its end. Others may still be submitted,
-    /// as to vLLM's scheduler, because a stop or an abort may end them earlier. Otherwise they
-    /// would wait forever, so drivers that cannot wait call this first.
+    /// Whether a request of these lengths could run here to its end. Otherwise it would wait forever, so drivers
+    /// that cannot wait call this first. Such requests may still be submitted, as to vLLM's scheduler, because a
+    /// stop or an abort may end them earlier.
     pub fn check(&self, prompt_tokens: u32, max_tokens: u32) -> Result<(), RejectReason> {
         self.check_prompt(prompt_tokens, max_tokens)?;
         let model_len = self.config.max_model_len();
-        // Whether it is split depends on the load; the threshold splits where chunked prefill is off, too, and so may
-        // drafts, which vLLM has for no request without output.
+        // Whether the prompt is split depends on the load. Even without chunked prefill, the threshold can split it,
+        // and so can drafts, which vLLM uses for every request with output.
         let may_split = self.config.enable_chunked_prefill()
             || self.config.long_prefill_token_threshold() > 0
             || self.config.num_speculative_tokens() > 0;
@@ -249,14 +247,14 @@ impl Engine {
         // reservation includes it.
         let unused = if self.config.quirks().reserves_whole_output() { 0 } else { max_tokens.min(1) };
         let computed = u64::from(prompt_tokens) + u64::from(max_tokens - unused);
-        // Drafts need slots, too, and so do the drafts after them. If the model length is known,
-        // vLLM's start-up check has reserved these.
+        // Drafts need slots, and so do the drafts after them. If `max_model_len` is set,
+        // vLLM's start-up check has already reserved these slots.
         let Drafting { lookahead_tokens, .. } = self.config.drafting();
         let drafts = self.config.num_speculative_tokens() + lookahead_tokens;
         let drafts = if self.config.max_model_len() == u32::MAX { drafts } else { 0 };
         let beyond = self.config.quirks().burst_tokens().max(drafts);
         let longest = (computed + u64::from(beyond)).min(u64::from(model_len));
-        // After a preemption all of it is recomputed, and without chunking in one step.
+        // After a preemption, all these tokens are recomputed; without chunking, in one step.
         if !self.config.enable_chunked_prefill() && longest > u64::from(self.config.longest_chunk()) {
             return Err(RejectReason::ExceedsTokenBudget);
         }
@@ -269,7 +267,7 @@ impl Engine {
     /// Queues a request.
     ///
     /// # Errors
-    /// When vLLM would not take it; the engine is unchanged.
+    /// If vLLM would not accept the request. The engine is unchanged.
     pub fn submit(&mut self, mut spec: RequestSpec) -> Result<RequestId, RejectReason> {
         self.check_prompt(spec.prompt.len_tokens, spec.max_tokens)?;
         self.check_items(&spec.prompt)?;
@@ -292,7 +290,7 @@ impl Engine {
         let items = std::mem::take(&mut spec.prompt.items);
         let mut request = Request::new(spec, sequence, self.config.block_size(), self.config.max_model_len());
         let left_tokens = self.config.tokens_left_to_decode();
-        // A prompt that reads no cache is also computed completely by the engine that continues it.
+        // A prompt that does not read the cache is computed completely also by the engine that continues it.
         let is_left = request.kv_role == KvRole::Source && !request.flags.has(Flags::SKIPS_LOOKUP);
         if left_tokens > 0 && is_left && request.prompt_tokens > left_tokens {
             request.leave_last(left_tokens, self.config.block_size());
@@ -325,15 +323,15 @@ impl Engine {
     }
 }
 
-/// Extent of a pause of the scheduler. Names are vLLM's.
+/// How much of the scheduler is paused. The names are vLLM's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PauseState {
-    /// Everything.
+    /// Nothing is paused.
     #[default]
     Unpaused,
     /// Running requests continue, and so do waiting requests whose KV has been transferred. Other
-    /// requests are accepted and wait, preempted ones included. With the rules of vLLM up to 0.31,
-    /// requests with KV wait, too, and [`Engine::num_unfinished`] does not count them.
+    /// requests, including preempted ones, are accepted and wait. Under the rules of vLLM up to 0.31,
+    /// requests with KV also wait, and [`Engine::num_unfinished`] does not count them.
     PausedNew,
     /// No request continues. Steps in flight may still be applied.
     PausedAll,
@@ -346,15 +344,15 @@ impl Engine {
         self.pause_state
     }
 
-    /// Sets how much is scheduled from the next step on.
+    /// Sets what is scheduled from the next step on.
     pub fn set_pause_state(&mut self, state: PauseState) {
         self.pause_state = state;
     }
 
-    /// Requests that the engine continues to serve (vLLM's `get_num_unfinished_requests`). Without
-    /// a pause these are all running and waiting requests except those that wait for the next part
-    /// of their prompt; under [`PauseState::PausedNew`] those that run, load KV or have loaded it;
-    /// under [`PauseState::PausedAll`] none.
+    /// Number of requests that the engine continues to serve (vLLM's `get_num_unfinished_requests`). Without
+    /// a pause, these are all running and waiting requests except those that wait for the next part
+    /// of their prompt. Under [`PauseState::PausedNew`] these are the requests that run, load KV or have loaded it.
+    /// Under [`PauseState::PausedAll`] there are none.
     #[must_use]
     pub fn num_unfinished(&self) -> usize {
         match self.pause_state {
@@ -382,13 +380,12 @@ impl Engine {
     }
 }
 
-/// The requests that run, in order of admission.
 #[derive(Debug, Default)]
 struct RunningRequests {
     ids: Vec<RequestId>,
-    /// Tags of requests preempted since the last plan took them over.
+    /// Tags of requests preempted since the last plan was made.
     preempted: Vec<u64>,
-    /// Scratch for the adapters that count against the cap.
+    /// Scratch buffer for the adapters that count against `max_loras`.
     loras: Vec<u32>,
 }
 
@@ -402,51 +399,47 @@ impl Deref for RunningRequests {
 }
 
 impl RunningRequests {
-    /// A request is admitted.
     #[inline]
     fn push(&mut self, id: RequestId) {
         self.ids.push(id);
     }
 
-    /// Takes the newest out of the list.
+    /// Removes and returns the newest running request.
     fn pop(&mut self) -> Option<RequestId> {
         self.ids.pop()
     }
 
-    /// Removes a request from the list, and returns its place.
+    /// Removes a request from the list and returns its index.
     ///
     /// # Panics
-    /// When it does not run.
+    /// If the request is not running.
     fn remove(&mut self, id: RequestId) -> usize {
         let position = self.ids.iter().position(|&other| other == id).expect("a victim is running");
         self.ids.remove(position);
         position
     }
 
-    /// Keeps the entries for which the predicate holds.
     #[inline]
     fn retain(&mut self, is_kept: impl FnMut(&RequestId) -> bool) {
         self.ids.retain(is_kept);
     }
 
-    /// Notes that a request has left the list, so that the next plan names it as preempted.
+    /// Records that the next plan must list a request as preempted.
     fn note_preempted(&mut self, tag: u64) {
         self.preempted.push(tag);
     }
 
-    /// Moves the tags of preempted requests into a plan.
     #[inline]
     fn take_preempted(&mut self, into: &mut Vec<u64>) {
         into.append(&mut self.preempted);
     }
 
-    /// Takes the scratch for adapters, to be put back.
+    /// Takes the scratch buffer for adapters, which must be put back.
     #[inline]
     fn take_loras(&mut self) -> Vec<u32> {
         std::mem::take(&mut self.loras)
     }
 
-    /// Puts the scratch for adapters back.
     #[inline]
     fn put_loras(&mut self, mut loras: Vec<u32>) {
         loras.clear();

@@ -1,7 +1,6 @@
-//! Calls of a [`SchedulingPolicy`] and application of its preferences.
+//! Calls a [`SchedulingPolicy`] and applies its preferences.
 //!
-//! Only an engine under [`Policy::Ranked`] keeps a book for that; for any other
-//! nothing is gathered.
+//! Only an engine under [`Policy::Ranked`] gathers data for a policy.
 
 use crate::config::Policy;
 use crate::engine::Engine;
@@ -13,7 +12,7 @@ use crate::request::{Flags, RequestId};
 /// No cap on the tokens that a request computes in one step.
 const NO_CHUNK_CAP: u32 = u32::MAX;
 
-/// A policy's preferences for a request, and its last reported state.
+/// A policy's preferences for a request, and the state last reported to the policy.
 #[derive(Clone, Copy, Debug)]
 struct Standing {
     eviction_rank: i64,
@@ -31,18 +30,18 @@ impl Default for Standing {
 /// State that an engine keeps for its policy.
 #[derive(Debug, Default)]
 pub(super) struct PolicyBook {
-    /// Standings by slot.
+    /// Standings by request slot.
     standings: Vec<Standing>,
     /// Events that the policy has not received yet.
     events: Vec<PolicyEvent>,
     check: PreferenceCheck,
-    /// Scratch of a call.
+    /// Scratch buffer of a call.
     progress: Vec<Progress>,
     preferences: Vec<Preference>,
 }
 
 impl PolicyBook {
-    /// The book of an engine under `policy`, if it needs one.
+    /// The state for `policy`, if that policy needs one.
     pub(super) fn of(policy: Policy) -> Option<Box<Self>> {
         (policy == Policy::Ranked).then(Box::default)
     }
@@ -52,18 +51,18 @@ impl PolicyBook {
         self.events.push(event);
     }
 
-    /// Whether the policy is to be asked before the next step.
+    /// Whether the policy must be called before the next step.
     fn has_news(&self) -> bool {
         !self.events.is_empty()
     }
 }
 
 impl Engine {
-    /// Requests the preferences of `policy`. Must be called before each [`Engine::schedule`] of an engine
+    /// Calls `policy` for its preferences. Must be called before each [`Engine::schedule`] of an engine
     /// under [`Policy::Ranked`]. Does nothing unless a request arrived, was admitted, was preempted or ended
-    /// since the last call, nor for an engine under another policy.
+    /// since the last call. Under other policies it never does anything.
     ///
-    /// Applies all preferences of an answer or, after an error, none.
+    /// Applies all preferences of the answer or, if there is an error, none.
     ///
     /// # Errors
     /// The policy's own error, or the error in its answer: a request that does not exist, a preference given
@@ -93,10 +92,10 @@ impl Engine {
         result
     }
 
-    /// The most tokens that a policy lets a request compute in one step.
+    /// Maximum number of tokens that the policy lets a request compute in one step.
     pub(super) fn chunk_cap(&self, id: RequestId) -> u32 {
         let Some(book) = &self.policy_book else { return NO_CHUNK_CAP };
-        // A capped chunk might never hold an item that must not be split.
+        // A capped chunk might never fit an item that must not be split.
         if self.config.disable_chunked_mm_input() && self.requests[id].flags.has(Flags::NEEDS_ENCODER) {
             return NO_CHUNK_CAP;
         }
@@ -108,7 +107,7 @@ impl Engine {
         self.policy_book.as_ref().map_or(0, |book| book.standings[id.index()].eviction_rank)
     }
 
-    /// Whether a policy is to be asked before the next step.
+    /// Whether the policy must be called before the next step.
     pub(super) fn has_policy_events(&self) -> bool {
         self.policy_book.as_ref().is_some_and(|book| book.has_news())
     }
@@ -127,7 +126,6 @@ impl Engine {
         }
     }
 
-    /// Applies a checked preference.
     fn prefer(&mut self, standings: &mut [Standing], preference: &Preference) {
         match *preference {
             Preference::AdmissionRank { slot, rank } => self.set_admission_rank(RequestId(slot), rank),
@@ -138,7 +136,7 @@ impl Engine {
         }
     }
 
-    /// Moves a request to the place of its rank, if it waits in a queue.
+    /// Sets the rank of a request, and moves the request within its queue if it waits.
     fn set_admission_rank(&mut self, id: RequestId, rank: i64) {
         let request = &mut self.requests[id];
         if request.rank == rank {
@@ -151,7 +149,7 @@ impl Engine {
     pub(super) fn note_arrived(&mut self, id: RequestId, priority: i32, tenant: u64, slo: Slo) {
         let Some(book) = &mut self.policy_book else { return };
         let request = &mut self.requests[id];
-        // Until the policy sets it, the rank is independent of the priority.
+        // Until the policy sets a rank, the rank is 0, whatever the priority is.
         request.rank = 0;
         if id.index() >= book.standings.len() {
             book.standings.resize(id.index() + 1, Standing::default());
@@ -193,7 +191,7 @@ impl Engine {
     }
 }
 
-/// Finds the first offence in an answer.
+/// Finds the first error in the policy's answer.
 fn check(policy: &dyn SchedulingPolicy, book: &mut PolicyBook) -> Result<(), PolicyError> {
     book.check.begin_answer();
     for (index, preference) in book.preferences.iter().enumerate() {

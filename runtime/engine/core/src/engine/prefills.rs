@@ -1,9 +1,8 @@
-//! Partly computed prompts: their remaining tokens, the ones that hold blocks, and steps that defer
-//! them for undisturbed decodes (vLLM's `prefill_schedule_interval`).
+//! Partly computed prompts: their remaining tokens, those that hold blocks, and the deferral of prefills so
+//! that decodes run undisturbed (vLLM's `prefill_schedule_interval`).
 //!
-//! Ranks that step together count the steps of their wave, and their driver decides which of them
-//! start prefills. A single engine counts its own steps since the latest one with a part of a
-//! prompt.
+//! For ranks that step together, the driver counts steps and decides which steps start prefills. A single
+//! engine counts its own steps since the latest step with a prefill chunk.
 
 use crate::engine::Engine;
 use crate::engine::PauseState;
@@ -11,48 +10,45 @@ use crate::engine::schedule::Scan;
 use crate::request::table::RequestTable;
 use crate::request::{Flags, Request, RequestId, RequestStatus};
 
-/// The prefill work of an engine.
 #[derive(Debug, Default)]
 pub(super) struct Prefills {
-    /// Prefill tokens not yet computed, over waiting and running requests.
+    /// Total prefill tokens to compute, over waiting and running requests.
     outstanding_tokens: u64,
-    /// Requests that are [`Flags::IN_FLIGHT_PREFILL`], or were in this step.
+    /// Requests with [`Flags::IN_FLIGHT_PREFILL`], now or earlier in this step.
     in_flight: Vec<RequestId>,
     throttle: PrefillThrottle,
 }
 
-/// Prefills that wait for every N-th step.
+/// State for prefills that wait for every N-th step.
 #[derive(Clone, Copy, Debug, Default)]
 struct PrefillThrottle {
-    /// Whether the next step is between prefill steps, by the count of all ranks.
+    /// Whether the driver of all ranks throttles prefills in the next step.
     is_on: bool,
-    /// Whether requests still waited after the latest step that could start prefills: then
-    /// steps between do so, too.
+    /// Whether requests still waited after the latest step that could start prefills. If so, throttled steps
+    /// may start prefills, too.
     is_capacity_bound: bool,
-    /// The number of the latest step that computed a part of a prompt ([`crate::EngineStats::steps`]).
+    /// Number of the latest step with a prefill chunk ([`crate::EngineStats::steps`]).
     latest_prefill: Option<u64>,
 }
 
 impl Prefills {
-    /// Prefill tokens not yet computed, over waiting and running requests.
     #[inline]
     pub(super) fn outstanding_tokens(&self) -> u64 {
         self.outstanding_tokens
     }
 
-    /// Adds this number of tokens to compute.
     #[inline]
     pub(super) fn add(&mut self, tokens: u32) {
         self.outstanding_tokens += u64::from(tokens);
     }
 
-    /// This number of tokens has been computed, or never will be.
+    /// Subtracts tokens that have been computed or never will be.
     #[inline]
     pub(super) fn subtract(&mut self, tokens: u32) {
         self.outstanding_tokens -= u64::from(tokens);
     }
 
-    /// Updates the remaining tokens after a change of a request.
+    /// Updates the total while `change` changes a request.
     #[inline]
     pub(super) fn recount(&mut self, request: &mut Request, change: impl FnOnce(&mut Request)) {
         self.subtract(request.outstanding_prefill_tokens());
@@ -60,7 +56,7 @@ impl Prefills {
         self.add(request.outstanding_prefill_tokens());
     }
 
-    /// Notes that a request has a part of its prompt still to compute, or to load.
+    /// Records that part of a request's prompt is still to be computed or loaded.
     pub(super) fn note_in_flight(&mut self, id: RequestId, requests: &mut RequestTable) {
         if !is_in_flight(&requests[id]) {
             requests[id].flags.set(Flags::IN_FLIGHT_PREFILL, true);
@@ -69,7 +65,7 @@ impl Prefills {
         }
     }
 
-    /// Forgets requests whose prompts the previous step completed. A request that this step ends
+    /// Forgets requests whose prompts the previous step completed. A request whose prompt this step completes
     /// still counts.
     #[inline]
     pub(super) fn clean_in_flight(&mut self, requests: &mut RequestTable) {
@@ -82,7 +78,7 @@ impl Prefills {
         });
     }
 
-    /// The requests that hold blocks and have a part of their prompt still to compute, or to load.
+    /// The requests that hold blocks and still have part of their prompt to compute or load.
     pub(super) fn in_flight(&self, requests: &RequestTable) -> impl Iterator<Item = RequestId> {
         self.in_flight.iter().copied().filter(|&id| is_in_flight(&requests[id]))
     }
@@ -99,7 +95,7 @@ impl Engine {
         self.prefills.throttle.is_on = is_on;
     }
 
-    /// Whether the step that is decided now defers prefills.
+    /// Whether the current step defers prefills.
     pub(super) fn defers_prefills(&self) -> bool {
         let PrefillThrottle { is_on, is_capacity_bound, .. } = self.prefills.throttle;
         let decodes = |id: &RequestId| !self.requests[*id].flags.has(Flags::PREFILL_CHUNK);
@@ -108,13 +104,13 @@ impl Engine {
             && self.running.iter().any(decodes)
     }
 
-    /// Whether the step with this number is too early after the latest prefill.
+    /// Whether step `step` comes too soon after the latest prefill.
     fn is_within_interval(&self, step: u64) -> bool {
         let interval = self.config.own_prefill_interval();
         interval > 1 && self.prefills.throttle.latest_prefill.is_some_and(|latest| step - latest < interval)
     }
 
-    /// A step is decided, and counted if it computes anything.
+    /// Updates the state after a step has been decided.
     pub(super) fn note_prefills(&mut self, scan: &Scan) {
         if !scan.defers_prefills && scan.num_preempted == 0 && self.pause_state != PauseState::PausedAll {
             self.note_waiting_prefills();
@@ -124,7 +120,7 @@ impl Engine {
         }
     }
 
-    /// Steps that decode all running requests are skipped, and counted: some of them could have started prefills.
+    /// Updates the state for skipped steps, all of them decodes: some of them could have started prefills.
     pub(super) fn note_skipped_steps(&mut self) {
         if self.config.own_prefill_interval() > 1
             && (self.prefills.throttle.is_capacity_bound || !self.is_within_interval(self.stats.steps))
@@ -133,7 +129,7 @@ impl Engine {
         }
     }
 
-    /// Requests that wait for anything but room do not count: they were stepped over.
+    /// Records whether requests wait for capacity. Requests that were skipped wait for something else and do not count.
     fn note_waiting_prefills(&mut self) {
         self.prefills.throttle.is_capacity_bound =
             self.queues.len() - self.queues.num_destinations() > self.queues.num_deferred();

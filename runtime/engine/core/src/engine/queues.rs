@@ -1,4 +1,4 @@
-//! Waiting requests: the queues for admission, and the counts of the other waiting requests.
+//! Waiting requests: the queues for admission, and counts of the other waiting requests.
 
 use crate::config::{EngineConfig, Policy, SchedulerRules};
 use crate::engine::PauseState;
@@ -6,44 +6,43 @@ use crate::request::queue::WaitingQueue;
 use crate::request::table::RequestTable;
 use crate::request::{KvRole, RequestId, RequestStatus};
 
-/// Queue that a request waits in.
+/// The queue that a request waits in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum QueueKind {
     Waiting,
-    /// Skipped requests, if the rules queue them separately.
+    /// Skipped requests, if the rules use a separate queue for them.
     Skipped,
     KvReady,
 }
 
-/// The requests of an engine that do not run.
 #[derive(Debug)]
 pub(super) struct WaitingQueues {
     waiting: WaitingQueue,
-    /// Requests that were skipped, if the [rules](crate::SchedulerRules) have a separate queue for them.
+    /// Skipped requests, if the [rules](crate::SchedulerRules) use a separate queue for them.
     skipped: WaitingQueue,
-    /// Requests whose remote KV has arrived; admitted before `waiting`.
+    /// Requests whose remote KV has arrived. They are admitted before `waiting`.
     kv_ready: WaitingQueue,
-    /// Requests that wait for blocks for their remote KV, if these are allocated between steps.
+    /// Requests that wait for blocks for their remote KV, if blocks are allocated between steps.
     destinations: WaitingQueue,
-    /// Requests that wait for a transfer of the tiers and are not retried until one ends, if the
-    /// host's rules require it, in the order in which they began to wait.
+    /// Requests that are not retried until a transfer of the tiers ends, if the host rules require
+    /// this. They are in the order in which they began to wait.
     asleep: Vec<RequestId>,
     sleep_until_transfers: bool,
-    /// Whether the latest attempt to allocate such blocks failed, and no request has returned
-    /// blocks since.
+    /// Whether the latest allocation for `destinations` failed and no request has freed blocks
+    /// since.
     is_destination_blocked: bool,
     reserves_between_steps: bool,
     is_fcfs: bool,
     rules: SchedulerRules,
-    /// Requests whose blocks a transfer is filling.
+    /// Number of requests with a load in progress.
     num_loading: usize,
-    /// Requests that are [`Request::deferred`](crate::request::Request::deferred).
+    /// Number of requests that are [`Request::deferred`](crate::request::Request::deferred).
     num_deferred: usize,
-    /// Whether the latest step stepped over all of them because of their adapters, and the next one
-    /// would again.
+    /// Whether the latest step skipped all waiting requests because of their adapters, and the next step
+    /// would do the same.
     all_wait_for_adapters: bool,
-    /// Scratch for requests stepped over while admitting, with the queue each
-    /// was taken from.
+    /// Scratch buffer: requests skipped in this step, with the queue that each
+    /// came from.
     stepped_over: Vec<(QueueKind, RequestId)>,
 }
 
@@ -74,37 +73,35 @@ impl WaitingQueues {
         self.num_queued() + self.destinations.len() + self.num_loading + self.asleep.len()
     }
 
-    /// Requests that would be admitted if there were room and no pause.
+    /// Number of requests in the admission queues. They would be admitted if there were room and no pause.
     #[inline]
     pub(super) fn num_queued(&self) -> usize {
         self.waiting.len() + self.skipped.len() + self.kv_ready.len()
     }
 
-    /// Requests whose KV has arrived.
     #[inline]
     pub(super) fn num_kv_ready(&self) -> usize {
         self.kv_ready.len()
     }
 
-    /// Requests that wait for blocks, which they are given between steps.
+    /// Number of requests that wait for blocks, which are allocated between steps.
     #[inline]
     pub(super) fn num_destinations(&self) -> usize {
         self.destinations.len()
     }
 
-    /// Requests whose KV is being transferred.
     #[inline]
     pub(super) fn num_loading(&self) -> usize {
         self.num_loading
     }
 
-    /// Requests that were skipped or load KV, and were not admitted since.
+    /// Number of requests that were skipped or load KV, and that were not admitted since.
     #[inline]
     pub(super) fn num_deferred(&self) -> usize {
         self.num_deferred
     }
 
-    /// The queue from which the next request comes, if any waits; None if the pause excludes all queues.
+    /// The queue of the next request, if any request waits. None if the pause excludes all queues.
     pub(super) fn next(&self, pause_state: PauseState) -> Option<QueueKind> {
         match pause_state {
             PauseState::PausedAll => None,
@@ -115,25 +112,25 @@ impl WaitingQueues {
         }
     }
 
-    /// Whether a step with the adapters of the latest one steps over all requests again.
+    /// Whether a step with the same adapters as the latest step would skip all waiting requests.
     pub(super) fn all_wait_for_adapters(&self) -> bool {
         self.all_wait_for_adapters
     }
 
-    /// A step that scheduled all running requests has stepped over this number of requests because
-    /// of their adapters.
+    /// Records how many requests were skipped because of their adapters by a step that scheduled all running
+    /// requests.
     pub(super) fn note_adapter_waits(&mut self, requests: usize) {
         let waiting = self.waiting.len() + self.skipped.len();
         self.all_wait_for_adapters =
             requests > 0 && requests == waiting && self.kv_ready.len() + self.destinations.len() == 0;
     }
 
-    /// A request has left the running ones, and another one may have its adapter's place.
+    /// Forgets this once a running request has ended, because its adapter slot may be free.
     pub(super) fn forget_adapter_waits(&mut self) {
         self.all_wait_for_adapters = false;
     }
 
-    /// Whether requests skipped because of a transfer sleep until a transfer ends.
+    /// Whether requests skipped because of a transfer are not retried until a transfer ends.
     pub(super) fn sleep_until_transfers(&self) -> bool {
         self.sleep_until_transfers
     }
@@ -143,14 +140,14 @@ impl WaitingQueues {
         kind == QueueKind::KvReady || self.sleep_until_transfers && kind == QueueKind::Skipped
     }
 
-    /// A request waits for a transfer.
+    /// Lets a request wait until a transfer ends.
     pub(super) fn sleep(&mut self, id: RequestId, requests: &RequestTable) {
         let order = requests[id].load_order;
         let place = self.asleep.partition_point(|&other| requests[other].load_order < order);
         self.asleep.insert(place, id);
     }
 
-    /// Notes that a transfer has ended: requests waiting for one may be retried.
+    /// Makes the requests that wait for a transfer available again, after one has ended.
     pub(super) fn wake(&mut self, requests: &mut RequestTable) {
         self.forget_adapter_waits();
         for id in self.asleep.drain(..) {
@@ -158,18 +155,18 @@ impl WaitingQueues {
         }
     }
 
-    /// Whether a skipped request that waited for a transfer precedes the first request whose KV has arrived.
-    /// Both kinds share one order.
+    /// Whether the first skipped request that waited for a transfer goes before the first request whose KV has
+    /// arrived. Both queues share one order.
     pub(super) fn is_skipped_first(&mut self, requests: &RequestTable) -> bool {
         let Some(skipped) = self.skipped.peek(requests).filter(|_| self.sleep_until_transfers) else { return false };
-        // KV from another engine precedes everything that waits for the host.
+        // Requests with KV from another engine go before all requests that wait for the host.
         self.kv_ready.peek(requests).is_none_or(|ready| {
             requests[ready].kv_role != KvRole::Destination && requests[skipped].load_order < requests[ready].load_order
         })
     }
 
-    /// The queue to take the next request without KV from: the queue of skipped requests first, unless the
-    /// head of the other queue ranks before its head.
+    /// The queue of the next request without KV. This is the queue of skipped requests, unless the
+    /// head of the waiting queue ranks before its head.
     pub(super) fn next_without_kv(&mut self, requests: &RequestTable) -> QueueKind {
         if self.skipped.len() == 0 {
             return QueueKind::Waiting;
@@ -186,23 +183,22 @@ impl WaitingQueues {
         if is_waiting_first { QueueKind::Waiting } else { QueueKind::Skipped }
     }
 
-    /// The next one of the requests that hold no KV and were not skipped.
+    /// The next request that holds no KV and was not skipped.
     pub(super) fn peek_waiting(&mut self, requests: &RequestTable) -> Option<RequestId> {
         self.waiting.peek(requests)
     }
 
-    /// Removes and returns the next request of a queue.
     pub(super) fn pop(&mut self, kind: QueueKind, requests: &mut RequestTable) -> Option<RequestId> {
         self.queue_mut(kind).pop(requests)
     }
 
-    /// Queues a request before all others, or by its rank.
+    /// Inserts a request at the head of a queue, or by its rank.
     pub(super) fn push_front(&mut self, kind: QueueKind, id: RequestId, requests: &mut RequestTable) {
         self.forget_adapter_waits();
         self.queue_mut(kind).push_front(id, requests);
     }
 
-    /// A request has arrived.
+    /// Queues a new request.
     pub(super) fn enter(&mut self, id: RequestId, requests: &mut RequestTable) {
         self.forget_adapter_waits();
         let queue = if self.is_destination(id, requests) {
@@ -215,21 +211,21 @@ impl WaitingQueues {
         queue.push_back(id, requests);
     }
 
-    /// The outputs to a part of a resumable request have ended: it waits with its KV, if it has any left.
+    /// Queues a resumable request again, after the outputs for a part of its prompt. It keeps its KV, if it has any.
     pub(super) fn enter_again(&mut self, id: RequestId, requests: &mut RequestTable) {
         self.forget_adapter_waits();
         let queue = if requests[id].num_computed_tokens > 0 { &mut self.kv_ready } else { &mut self.waiting };
         queue.push_back(id, requests);
     }
 
-    /// Queues a request without KV before the others without KV.
+    /// Queues a request without KV before all other requests without KV.
     pub(super) fn enter_first(&mut self, id: RequestId, requests: &mut RequestTable) {
         self.forget_adapter_waits();
         let queue = if self.is_skipped(id, requests) { &mut self.skipped } else { &mut self.waiting };
         queue.push_front(id, requests);
     }
 
-    /// Takes a request out of the queue that it waits in.
+    /// Removes a request from the queue that it waits in.
     pub(super) fn leave(&mut self, id: RequestId, requests: &mut RequestTable) {
         self.forget_adapter_waits();
         if let Some(place) = self.asleep.iter().position(|&other| other == id) {
@@ -239,7 +235,7 @@ impl WaitingQueues {
         }
     }
 
-    /// Moves a request to the place of its rank, if it waits in a queue.
+    /// Moves a waiting request to the place of its new rank.
     pub(super) fn reorder(&mut self, id: RequestId, requests: &mut RequestTable) {
         self.forget_adapter_waits();
         if self.asleep.contains(&id) {
@@ -251,12 +247,12 @@ impl WaitingQueues {
         }
     }
 
-    /// A request has been taken from a queue and is stepped over by this step.
+    /// Records that the current step skips a request that was taken from queue `from`.
     pub(super) fn step_over(&mut self, from: QueueKind, id: RequestId) {
         self.stepped_over.push((from, id));
     }
 
-    /// Queues the requests that this step has skipped, in the queue that the rules require.
+    /// Returns the requests that this step has skipped to the queue that the rules require.
     pub(super) fn return_stepped_over(&mut self, requests: &mut RequestTable) {
         while let Some((from, id)) = self.stepped_over.pop() {
             let is_moved = from == QueueKind::Waiting && self.queues_skipped_apart();
@@ -264,24 +260,23 @@ impl WaitingQueues {
         }
     }
 
-    /// Sets whether a request counts as skipped.
     pub(super) fn set_deferred(&mut self, id: RequestId, deferred: bool, requests: &mut RequestTable) {
         let was = std::mem::replace(&mut requests[id].deferred, deferred);
         self.num_deferred -= usize::from(was);
         self.num_deferred += usize::from(deferred);
     }
 
-    /// A request waits for its KV from now on.
+    /// Counts a request whose load has begun.
     pub(super) fn begin_load(&mut self) {
         self.num_loading += 1;
     }
 
-    /// A request no longer waits for its KV.
+    /// Counts a request whose load has ended.
     pub(super) fn end_load(&mut self) {
         self.num_loading -= 1;
     }
 
-    /// Queues a request whose KV has arrived, in the order of arrivals or of load starts.
+    /// Queues a request whose KV has arrived, in the order of arrival or in the order in which loads began.
     pub(super) fn push_kv_ready(&mut self, id: RequestId, by_arrival: bool, requests: &mut RequestTable) {
         self.forget_adapter_waits();
         if by_arrival {
@@ -297,18 +292,18 @@ impl WaitingQueues {
         self.destinations.len() > 0 && !self.is_destination_blocked
     }
 
-    /// Records whether the latest allocation for a request that waits for blocks failed and would
+    /// Records whether the latest allocation for a request in `destinations` failed and would
     /// fail again.
     pub(super) fn set_destination_blocked(&mut self, is_blocked: bool) {
         self.is_destination_blocked = is_blocked;
     }
 
-    /// Takes the oldest request that waits for blocks.
+    /// Removes and returns the oldest request that waits for blocks.
     pub(super) fn pop_destination(&mut self, requests: &mut RequestTable) -> Option<RequestId> {
         self.destinations.pop(requests)
     }
 
-    /// There were no blocks for the oldest request that waits for them.
+    /// Puts back the oldest request that waits for blocks, after an allocation failed.
     pub(super) fn return_destination(&mut self, id: RequestId, requests: &mut RequestTable) {
         self.destinations.push_front(id, requests);
     }
@@ -321,7 +316,7 @@ impl WaitingQueues {
         }
     }
 
-    /// The queue that a request waits in, if it waits in one.
+    /// The queue that a request waits in, if any.
     fn queue_of(&mut self, id: RequestId, requests: &RequestTable) -> Option<&mut WaitingQueue> {
         match requests[id].status {
             RequestStatus::Waiting if self.is_destination(id, requests) => Some(&mut self.destinations),
@@ -338,12 +333,12 @@ impl WaitingQueues {
         }
     }
 
-    /// Whether a request that has not run gets its blocks between steps.
+    /// Whether a request that has not run yet gets its blocks between steps.
     fn is_destination(&self, id: RequestId, requests: &RequestTable) -> bool {
         self.reserves_between_steps && requests[id].kv_role == KvRole::Destination
     }
 
-    /// Whether a skipped request that holds no KV is waiting.
+    /// Whether a request is in the queue of skipped requests.
     fn is_skipped(&self, id: RequestId, requests: &RequestTable) -> bool {
         requests[id].deferred && self.queues_skipped_apart()
     }

@@ -4,7 +4,7 @@ use crate::encoder::PromptItem;
 use crate::engine::Engine;
 use crate::request::Prompt;
 
-/// Why a request was not accepted, or would never end.
+/// Why a request was not accepted, or could never end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, thiserror::Error)]
 #[allow(missing_docs, reason = "the error texts describe them")]
 pub enum RejectReason {
@@ -16,7 +16,7 @@ pub enum RejectReason {
     ExceedsKvPool,
     #[error("the prompt and the reserve for its output together need all KV pages of the engine or more")]
     ExceedsKvReserve,
-    /// A load reserves the blocks that a drafter's first step may need. If these and the prompt
+    /// A load leaves the blocks free that a drafter's first step may need. If these and the prompt
     /// exceed the pool, vLLM's scheduler never starts the load (0.27 to 0.33).
     #[error(
         "the prompt and the blocks that a load of KV leaves free for drafts together exceed the KV blocks of the engine"
@@ -24,9 +24,8 @@ pub enum RejectReason {
     LoadNeverFits,
     #[error("prompt and output together exceed `max_num_batched_tokens` and chunked prefill is off")]
     ExceedsTokenBudget,
-    /// The step that computes a later chunk of a prompt leaves the last position of
-    /// the model's length free, so a prompt without output that fills it never ends
-    /// (vLLM issue 47971, open in 0.33).
+    /// A step that computes a later chunk of a prompt never computes the last position of `max_model_len`.
+    /// So a prompt without output that fills `max_model_len` never ends (vLLM issue 47971, open in 0.33).
     #[error(
         "the prompt fills `max_model_len` and has no output: its last token is never computed if the prompt is split"
     )]
@@ -39,7 +38,7 @@ pub enum RejectReason {
     DuplicateRequest,
     #[error("the request names an adapter, but the engine has none")]
     AdaptersOff,
-    /// Resumable requests have no states, tiers, connectors and media, since 0.32, and their tokens.
+    /// Resumable requests are simulated since 0.32, and not with states, tiers, connectors or multimodal items.
     #[error(
         "the request is resumable (streaming input), which is simulated since 0.32 for text, first come, first served, \
          without states (`mamba`) and `kv_tiers`, and with EAGLE or MTP in 0.33 with `disable_lookahead_block_hashes`"
@@ -55,7 +54,7 @@ pub enum RejectReason {
     GrammarFailed,
     #[error("the places of the prompt's multimodal items are not ascending, or not in the prompt")]
     MisplacedItems,
-    /// Encoder-decoder models have one item for each prompt, without placeholder tokens.
+    /// In encoder-decoder models, each prompt has exactly one item, which has no placeholder tokens.
     #[error(
         "the input of the encoder is not one item before the prompt, without tokens for it, as layers of cross attention \
          need it"
@@ -68,7 +67,7 @@ pub enum RejectReason {
 }
 
 impl Engine {
-    /// Whether all multimodal items of a prompt can be computed.
+    /// Checks that all multimodal items of a prompt can be computed.
     pub(super) fn check_items(&self, prompt: &Prompt) -> Result<(), RejectReason> {
         let config = &self.config;
         if config.is_encoder_decoder() {
@@ -90,7 +89,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether the encoder's prompt is one item, which takes no place in the decoder's.
+    /// Checks that the encoder's prompt is one item without placeholder tokens in the decoder's prompt.
     fn check_encoder_prompt(&self, prompt: &Prompt) -> Result<(), RejectReason> {
         match prompt.items() {
             [] => Ok(()),
@@ -105,14 +104,14 @@ impl Engine {
         }
     }
 
-    /// Whether some chunk can have an item that `disable_chunked_mm_input` keeps whole.
+    /// Whether a chunk can be long enough for an item that `disable_chunked_mm_input` keeps whole.
     fn can_hold_whole(&self, item: &PromptItem) -> bool {
         let config = &self.config;
         let drafting = config.drafting();
-        // Chunks end that far before an item that they do not hold, for a drafter reads ahead of them.
+        // A chunk ends this many tokens before an item that does not fit, because the drafter reads ahead.
         let before = item.offset_tokens().min(drafting.prefill_lookahead_tokens);
         if before == 0 && !config.rules().keeps_first_item_whole() {
-            // The chunk that begins with it may split it; vLLM starts with no longer ones than this.
+            // A chunk that begins with the item may split it. vLLM does not start with items longer than this.
             return item.len_tokens() <= config.max_num_batched_tokens();
         }
         let mut longest_chunk = config.longest_chunk();

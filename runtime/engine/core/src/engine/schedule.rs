@@ -1,9 +1,9 @@
 //! Deciding a step: vLLM's `Scheduler.schedule()`.
 //!
-//! There are no phases, only computed tokens catching up with known tokens
-//! (vLLM 0.32 and 0.33, `vllm/v1/core/sched/scheduler.py`): running requests
-//! first, in order of admission; then, if nothing was preempted, waiting ones
-//! while budget, running slots and blocks last.
+//! There are no phases: a step only moves computed tokens closer to known tokens
+//! (vLLM 0.32 and 0.33, `vllm/v1/core/sched/scheduler.py`). Running requests come first, in order of
+//! admission. Then, if nothing was preempted, waiting requests are admitted until the budget, running slots or
+//! blocks are used up.
 
 use crate::config::{Drafting, Policy};
 use crate::engine::Engine;
@@ -16,42 +16,42 @@ use crate::request::{Flags, Request, RequestId, RequestStatus};
 pub(super) struct Scan {
     /// Tokens that may still be scheduled.
     pub(super) scheduled_budget: u32,
-    /// Tokens that the model's input still has room for.
+    /// Free token slots of the model's input.
     pub(super) input_budget: u32,
-    /// Additional input slots that each scheduled request takes.
+    /// Additional input slots that each scheduled request needs.
     pub(super) draft_slots: u32,
     pub(super) per_request_cap: u32,
-    /// Embeddings that the encoder may still compute; unused while no request has items.
+    /// Embeddings that the encoder may still compute. Unused while no request has items.
     pub(super) encoder_budget: u32,
-    /// Distinct adapters that count against the cap; unused while adapters are off.
+    /// Distinct adapters that count against `max_loras`. Unused while adapters are off.
     pub(super) loras: Vec<u32>,
-    /// Waiting requests that this step has stepped over because of that cap.
+    /// Number of waiting requests that this step skipped because of `max_loras`.
     pub(super) num_without_adapter: usize,
-    /// Whether a request went on with its prompt in this step.
+    /// Whether a running request continues its prompt in this step.
     pub(super) prefill_running: bool,
-    /// Requests preempted by this step.
+    /// Number of requests preempted by this step.
     pub(super) num_preempted: usize,
-    /// Whether prefills are deferred.
+    /// Whether this step defers prefills.
     pub(super) defers_prefills: bool,
-    /// Whether a request was admitted with more than its last known token to compute.
+    /// Whether a request was admitted with more than one token to compute.
     pub(super) prefill_admitted: bool,
 }
 
 impl Scan {
-    /// The most tokens that another request may compute.
+    /// Maximum number of tokens that another request may compute.
     #[inline]
     pub(super) fn budget(&self) -> u32 {
         self.scheduled_budget.min(self.input_budget.saturating_sub(self.draft_slots))
     }
 
-    /// A request computes this many tokens.
+    /// Subtracts the tokens that a request computes from the budgets.
     #[inline]
     pub(super) fn take(&mut self, tokens: u32) {
         self.scheduled_budget -= tokens;
         self.input_budget -= tokens + self.draft_slots;
     }
 
-    /// A request that was to compute this many tokens does not.
+    /// Adds the tokens of a request back that does not compute them after all.
     fn give_back(&mut self, tokens: u32) {
         self.scheduled_budget += tokens;
         self.input_budget += tokens + self.draft_slots;
@@ -61,8 +61,8 @@ impl Scan {
 impl Engine {
     /// Decides the next step and marks its tokens as computed.
     ///
-    /// The plan is empty if nothing can run, or [`PauseState`] forbids it; then [`Engine::update`] must not
-    /// be called. A plan with only preemptions has made room that the next call may use.
+    /// The plan is empty if nothing can run or [`PauseState`] forbids it. Then [`Engine::update`] must not
+    /// be called. A plan may have only preemptions; the next call may use the blocks that they freed.
     ///
     /// # Panics
     /// If no further step may be in flight (see [`Engine::may_schedule`]): a driver bug.
@@ -126,7 +126,7 @@ impl Engine {
         self.plan()
     }
 
-    /// Limits the drafts of a plan's requests to the number for a batch of this size.
+    /// Limits the drafts of a plan's requests to the number for the batch size.
     #[cold]
     fn limit_drafts(&mut self, plan: &mut StepPlan) {
         plan.most_drafts = self.config.drafts_of_batch(plan.scheduled.len());
@@ -145,7 +145,7 @@ impl Engine {
         plan.shape.waiting_requests = self.num_waiting() as u64;
     }
 
-    /// Records the adapters of a plan that is otherwise complete. `loras` is scratch.
+    /// Records the adapters of a plan that is otherwise complete. `loras` is a scratch buffer.
     #[cold]
     fn note_adapters(&mut self, plan: &mut StepPlan, loras: &mut Vec<u32>) {
         loras.clear();
@@ -161,7 +161,7 @@ impl Engine {
         }
     }
 
-    /// Tokens that a step may compute.
+    /// Maximum number of tokens that a step may compute.
     pub(super) fn step_budget(&self) -> u32 {
         match self.pause_state {
             PauseState::PausedAll => 0,
@@ -169,7 +169,7 @@ impl Engine {
         }
     }
 
-    /// The long-prefill cap of this step; `u32::MAX` when it does not apply.
+    /// The long-prefill cap of this step; `u32::MAX` if no cap applies.
     fn per_request_cap(&self) -> u32 {
         let requests = self.running.len() + self.num_waiting();
         let threshold = self.config.long_prefill_token_threshold();
@@ -183,7 +183,7 @@ impl Engine {
         threshold
     }
 
-    /// Schedules the running requests from the one at `first` on.
+    /// Schedules the running requests from index `first` on.
     fn schedule_running(&mut self, first: usize, plan: &mut StepPlan, scan: &mut Scan) {
         let max_model_len = self.config.max_model_len();
         let Drafting { lookahead_tokens, prefill_lookahead_tokens, .. } = self.config.drafting();
@@ -212,7 +212,7 @@ impl Engine {
                 index += 1;
                 continue;
             }
-            // No cap is below one token, so plain decodes are not looked up.
+            // Every cap is at least one token, so plain decodes need no lookup.
             if tokens > 1 {
                 tokens = tokens.min(self.chunk_cap(id));
             }
@@ -238,8 +238,8 @@ impl Engine {
         }
     }
 
-    /// Allocates blocks for `num_tokens` tokens of `id`, preempting until they fit. Returns false
-    /// if `id` itself was preempted, or the victim's blocks are not free at once.
+    /// Allocates blocks for `num_tokens` tokens of `id`, preempting requests until they fit. Returns false
+    /// if `id` itself was preempted, or if the victim's blocks are not free at once.
     #[cold]
     pub(super) fn make_room(
         &mut self,
@@ -254,10 +254,10 @@ impl Engine {
                 return true;
             }
             let victim = self.choose_victim();
-            // The newest request cannot have been scheduled earlier in this step, but others can.
+            // The newest request cannot have been scheduled earlier in this step, but other victims can.
             let scheduled_at = plan.scheduled.iter().position(|entry| entry.request == victim);
             let scheduled_here = scheduled_at.map_or(0, |at| plan.scheduled[at].num_scheduled_tokens);
-            // Its blocks would be free too late.
+            // The victim's blocks would be free too late.
             if !self.may_free_after(victim, scheduled_here) {
                 return false;
             }
@@ -297,7 +297,7 @@ impl Engine {
         victim.expect("the request that needs room is running")
     }
 
-    /// Releases the KV of a request that has left the running list and queues it for recomputation.
+    /// Releases the KV of a request that is no longer running and queues the request for recomputation.
     pub(super) fn preempt(&mut self, id: RequestId) {
         self.forget_kv(id);
         self.forget_pace(id);
@@ -323,8 +323,8 @@ impl Engine {
         self.queues.push_front(QueueKind::Waiting, id, &mut self.requests);
     }
 
-    /// Enters a chunk of `tokens` into the plan and marks it as computed. The chunk verifies the
-    /// request's drafts unless `drafts` overrides them.
+    /// Adds a chunk of `tokens` tokens to the plan and marks them as computed. The chunk verifies the
+    /// request's own drafts unless `drafts` overrides them.
     #[inline(always)]
     pub(super) fn commit(
         &mut self,
@@ -381,13 +381,13 @@ impl Engine {
     }
 }
 
-/// Tokens of a running request that this step may compute.
+/// Number of tokens of a running request that this step may compute.
 #[inline]
 pub(super) fn running_chunk(request: &Request, max_model_len: u32, scan: &Scan) -> u32 {
     let computed = request.num_computed_tokens;
     let placeholders = u32::from(request.num_output_placeholders);
     if placeholders > 0 {
-        // The steps in flight bring its last token even if no draft is accepted.
+        // The steps in flight emit the request's last token even if no draft is accepted.
         let longest = request.prompt_tokens.saturating_add(request.max_tokens);
         let brings_last = computed + 2 >= longest.saturating_add(placeholders);
         if brings_last {
@@ -401,8 +401,8 @@ pub(super) fn running_chunk(request: &Request, max_model_len: u32, scan: &Scan) 
     (known - computed).min(scan.per_request_cap).min(scan.budget()).min((max_model_len - 1).saturating_sub(computed))
 }
 
-/// How many of `tokens` tokens after `computed` ones a chunk may have: it ends with the last known token, or
-/// leaves at least `lookahead_tokens` for the next chunk, which the drafter reads after this one (vLLM's
+/// Shortens a chunk of `tokens` tokens after `computed` tokens. Unless the chunk ends with the last known token,
+/// it leaves at least `lookahead_tokens` for the next chunk, because the drafter reads them after this chunk (vLLM's
 /// `_reserve_prefill_lookahead`).
 pub(super) fn spare_lookahead(request: &Request, computed: u32, tokens: u32, lookahead_tokens: u32) -> u32 {
     match request.num_tokens.checked_sub(computed + tokens) {
@@ -411,7 +411,7 @@ pub(super) fn spare_lookahead(request: &Request, computed: u32, tokens: u32, loo
     }
 }
 
-/// Drafts among the `tokens` about to be scheduled. The rest is forgotten.
+/// Number of drafts among the next `tokens` tokens. Drops the other drafts.
 #[inline]
 fn take_drafts(request: &mut Request, tokens: u32) -> u16 {
     if request.num_draft_tokens == 0 {
@@ -424,7 +424,6 @@ fn take_drafts(request: &mut Request, tokens: u32) -> u16 {
     drafts
 }
 
-/// Adds an adapter to the adapters of a step.
 pub(super) fn note_lora(loras: &mut Vec<u32>, lora: Option<u32>) {
     if let Some(lora) = lora
         && !loras.contains(&lora)

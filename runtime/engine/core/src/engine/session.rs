@@ -1,9 +1,9 @@
-//! Requests whose prompt comes in parts, with outputs between them: vLLM's resumable requests (streaming inputs).
+//! Requests whose prompt arrives in parts, with outputs in between: vLLM's resumable requests (streaming inputs).
 //!
-//! The outputs to a part end as the outputs of any request. Then the request waits for its next part with its
-//! blocks and all computed tokens, and takes a running slot as before. When the part arrives, the last output
-//! token is dropped, the other outputs become prompt, and the request is admitted like a request whose KV has
-//! been loaded.
+//! The outputs for a part end like the outputs of any request. Then the request waits for its next part. It keeps its
+//! blocks and computed tokens, and still occupies a running slot. When the part arrives, the last output
+//! token is dropped and the other outputs become prompt tokens. The request is then admitted like a request whose KV
+//! has been loaded.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -12,46 +12,45 @@ use crate::engine::Engine;
 use crate::engine::reject::RejectReason;
 use crate::request::{Flags, KvRole, RequestId, RequestSpec, RequestStatus, StopRules};
 
-/// A further part of a request's prompt, and its stop conditions.
+/// The next part of a request's prompt, and its stop conditions.
 #[derive(Clone, Debug)]
 pub struct SessionInput {
     /// The tokens.
     pub tokens: Vec<u32>,
-    /// Number of output tokens for this part, at least 1.
+    /// Maximum number of output tokens for this part, at least 1.
     pub max_tokens: u32,
-    /// Rules that end them earlier, if any.
+    /// Rules that end the outputs earlier, if any.
     pub stops: Option<Box<StopRules>>,
-    /// Time of its arrival.
+    /// Arrival time of the part.
     pub arrival_ns: u64,
 }
 
-/// The resumable requests of an engine.
 #[derive(Debug, Default)]
 pub(super) struct Sessions {
     open: BTreeMap<RequestId, Session>,
-    /// Sessions that wait for their next part.
+    /// Number of sessions that wait for their next part.
     num_waiting: usize,
-    /// Tags of sessions that continue after the outputs of the step being applied.
+    /// Tags of sessions that continue after the outputs of the step that is being applied.
     continuing: Vec<u64>,
 }
 
 #[derive(Debug)]
 struct Session {
-    /// Parts that arrived before the outputs for the previous part ended; None for the end of the session.
+    /// Parts that arrived before the outputs for the previous part ended. None marks the end of the session.
     inputs: VecDeque<Option<SessionInput>>,
-    /// State of the chain of block hashes before the first token.
+    /// State of the block-hash chain before the first token.
     initial_hash_state: u64,
-    /// Whether it was preempted before the latest part.
+    /// Whether the request was preempted before the latest part arrived.
     was_preempted: bool,
 }
 
 impl Engine {
-    /// Adds the next part of a resumable request's prompt, or none for its end. It is kept while
-    /// outputs of the previous part are still expected. A waiting session ends without further
+    /// Adds the next part of a resumable request's prompt. `None` ends the session. The part is queued while
+    /// outputs for the previous part are still expected. If the request already waits, `None` ends it without further
     /// outputs.
     ///
     /// # Errors
-    /// When vLLM would not take it: the request is not resumable, or the part is empty or leaves no room for output.
+    /// If vLLM would not accept it: the request is not resumable, or the part is empty or leaves no room for output.
     pub fn extend(&mut self, id: RequestId, input: Option<SessionInput>) -> Result<(), RejectReason> {
         let waits = self.requests[id].status == RequestStatus::WaitingForInput;
         let known_tokens = if waits { self.requests[id].num_tokens - 1 } else { 0 };
@@ -71,7 +70,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether a resumable request can be simulated.
+    /// Checks that a resumable request can be simulated.
     pub(super) fn check_session(&self, spec: &RequestSpec) -> Result<(), RejectReason> {
         let config = &self.config;
         let is_simulated = config.rules().has_sessions()
@@ -92,7 +91,6 @@ impl Engine {
         if is_simulated { Ok(()) } else { Err(RejectReason::SessionNotSimulated) }
     }
 
-    /// A resumable request has arrived.
     pub(super) fn open_session(&mut self, id: RequestId) {
         let request = &mut self.requests[id];
         request.flags.set(Flags::RESUMABLE, true);
@@ -100,23 +98,23 @@ impl Engine {
         self.sessions.get_or_insert_with(Box::default).open.insert(id, session);
     }
 
-    /// Resumable requests that wait for their next part.
+    /// Number of resumable requests that wait for their next part.
     pub(super) fn num_waiting_sessions(&self) -> usize {
         self.sessions.as_ref().map_or(0, |sessions| sessions.num_waiting)
     }
 
-    /// Whether a request was preempted before the latest part of its prompt.
+    /// Whether a request was preempted before the latest part of its prompt arrived.
     pub(super) fn was_session_preempted(&self, id: RequestId) -> bool {
         let session = self.sessions.as_ref().and_then(|sessions| sessions.open.get(&id));
         session.is_some_and(|session| session.was_preempted)
     }
 
-    /// The outputs to a part have ended, and the request has left all lists. Returns false if that
-    /// is its end.
+    /// Continues a resumable request after the outputs for a part have ended and it has left all queues. Returns false
+    /// if the request has ended.
     #[cold]
     pub(super) fn goes_on(&mut self, id: RequestId) -> bool {
         let request = &mut self.requests[id];
-        // It resumes after the tokens that are certain to be computed; outputs of steps in flight
+        // The request resumes after the tokens that are certain to be computed. Outputs of steps in flight
         // are dropped.
         request.num_computed_tokens =
             request.num_computed_tokens.saturating_sub(request.num_output_placeholders.into());
@@ -130,7 +128,7 @@ impl Engine {
         let session = self.sessions.as_mut().and_then(|sessions| sessions.open.get_mut(&id));
         match session.and_then(|session| session.inputs.pop_front()) {
             Some(Some(input)) => {
-                // A part that does not fit ends the session, like an explicit end.
+                // A part that does not fit ends the session.
                 if self.check_prompt(known_tokens.saturating_add(input.tokens.len() as u32), 1).is_err() {
                     return false;
                 }
@@ -151,7 +149,7 @@ impl Engine {
         true
     }
 
-    /// Appends a part to the known tokens, without the last output token. A waiting request keeps
+    /// Appends a part to the known tokens, in place of the last output token. A waiting request keeps
     /// its place.
     fn begin_part(&mut self, id: RequestId, input: SessionInput) {
         let (block_size, longest) = (self.config.block_size(), self.config.max_model_len());
@@ -185,7 +183,7 @@ impl Engine {
         request.status = if holds_kv { RequestStatus::RemoteKvReady } else { RequestStatus::Waiting };
     }
 
-    /// Moves out the tags of sessions that continue after the outputs of the step being applied.
+    /// Moves out the tags of sessions that continue after the outputs of the step that is being applied.
     #[inline]
     pub(super) fn take_continuing_sessions(&mut self, into: &mut Vec<u64>) {
         if let Some(sessions) = &mut self.sessions {
@@ -193,7 +191,7 @@ impl Engine {
         }
     }
 
-    /// A resumable request ends, or is aborted.
+    /// Forgets the session of a request that has ended or was aborted.
     pub(super) fn close_session(&mut self, id: RequestId) {
         if self.requests[id].flags.has(Flags::RESUMABLE)
             && let Some(sessions) = &mut self.sessions
@@ -202,7 +200,7 @@ impl Engine {
         }
     }
 
-    /// A request that waits for its next part is aborted.
+    /// Handles the abort of a request that waits for its next part.
     pub(super) fn leave_waiting_for_input(&mut self, id: RequestId) {
         if let Some(sessions) = &mut self.sessions {
             sessions.num_waiting -= 1;

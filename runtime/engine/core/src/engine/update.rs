@@ -6,7 +6,7 @@ use crate::plugins::TokenSource;
 use crate::request::{FinishReason, Flags, Request, RequestId, RequestStatus};
 use crate::stats::SpecDecodeStats;
 
-/// Tokens of the model for one request.
+/// Tokens that a step sampled for one request.
 struct Sampled {
     num_tokens: u32,
     num_kept_tokens: u32,
@@ -14,11 +14,11 @@ struct Sampled {
 }
 
 impl Engine {
-    /// Applies the oldest step in flight: samples for every request whose chunk reached its last
+    /// Applies the oldest step in flight. Samples for every request whose chunk reached its last
     /// known token, checks for stops, and frees ended requests.
     ///
     /// # Panics
-    /// When no step is in flight: a driver bug.
+    /// If no step is in flight: a driver bug.
     pub fn update<S: TokenSource + ?Sized>(&mut self, source: &mut S) -> &StepOutputs {
         self.kv_cache.free_deferred(self.steps.applied() + 1);
         self.end_last_steady_decode_step();
@@ -58,8 +58,8 @@ impl Engine {
         &self.outputs
     }
 
-    /// [`Engine::apply`] for a request that continues after this step, so that a large step costs
-    /// little more than its tokens. Returns false if it may end here.
+    /// Fast path of [`Engine::apply`] for a request that is certain to continue after this step. Returns false if the
+    /// request may end.
     #[inline(always)]
     fn apply_plain<S: TokenSource + ?Sized>(
         &mut self,
@@ -102,7 +102,7 @@ impl Engine {
     ) -> Option<RequestOutput> {
         let id = entry.request;
         let request = &mut self.requests[id];
-        // Aborted while the step was in flight.
+        // The request was aborted while the step was in flight.
         if request.status == RequestStatus::Finished {
             return None;
         }
@@ -152,7 +152,7 @@ impl Engine {
         })
     }
 
-    /// Outputs of a step that read KV which has not arrived are not used.
+    /// Drops the outputs of a step that read KV that had not arrived.
     #[cold]
     fn drop_outputs(&mut self, entry: &ScheduledRequest) {
         let request = &mut self.requests[entry.request];
@@ -160,7 +160,7 @@ impl Engine {
         request.num_stale_tokens = request.num_stale_tokens.saturating_sub(entry.num_scheduled_tokens);
     }
 
-    /// Appends this step's tokens of one request until they stop it.
+    /// Appends this step's tokens of one request, up to the first stop.
     fn sample<S: TokenSource + ?Sized>(
         &mut self,
         entry: &ScheduledRequest,
@@ -198,14 +198,14 @@ impl Engine {
             finish = request.finish_after(token);
         }
         if stale {
-            // It must be recomputed with the rest.
+            // The token must be recomputed with the rest.
             request.prefill_target_tokens += num_kept_tokens;
             self.prefills.add(num_kept_tokens);
         }
         Sampled { num_tokens, num_kept_tokens, finish }
     }
 
-    /// Requests the number of accepted drafts and takes back the others.
+    /// Asks the source for the number of accepted drafts, and takes back the rejected drafts.
     fn verify_drafts<S: TokenSource + ?Sized>(
         request: &mut Request,
         entry: &ScheduledRequest,
@@ -228,7 +228,7 @@ impl Engine {
         accepted
     }
 
-    /// Drafts for the next step. The drafter does not know which requests have ended.
+    /// Proposes drafts for the next step. The drafter does not know which requests have ended.
     #[inline]
     fn propose_drafts<S: TokenSource + ?Sized>(&mut self, entry: &ScheduledRequest, most: u32, source: &mut S) -> u32 {
         if most == 0 || self.config.async_scheduling() {
@@ -239,7 +239,7 @@ impl Engine {
         proposed
     }
 
-    /// Resolves placeholders and commits blocks that the new tokens complete.
+    /// Resolves placeholders and commits the blocks that the new tokens complete.
     #[inline]
     fn finish_turn(&mut self, id: RequestId, sampled: &Sampled) {
         if !self.config.async_scheduling() && self.config.num_speculative_tokens() == 0 {
@@ -248,8 +248,8 @@ impl Engine {
         let rules = self.config.rules();
         let request = &mut self.requests[id];
         let had_placeholders = request.num_output_placeholders > 0;
-        // For tokens cut off by a stop, either the placeholders stay or the tokens are subtracted;
-        // the request ends in both cases.
+        // For tokens cut off by a stop, the rules either keep the placeholders or subtract the tokens.
+        // The request ends in both cases.
         let mut resolved = sampled.num_kept_tokens as u16;
         if rules.takes_back_after_stops() {
             let cut_off = sampled.num_tokens - sampled.num_kept_tokens;

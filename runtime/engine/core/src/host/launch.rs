@@ -1,36 +1,36 @@
-//! The host's part of a step: preparing and launching it.
+//! The host time of a step: preparing and launching it.
 //!
-//! Under async scheduling, the host launches a step while the previous one computes, and checks for the end
-//! of the previous one only afterwards (vLLM 0.26, `step_with_batch_queue` with an executor in the same
-//! process). If the launch takes longer, the outputs of the previous step are late by the difference, and the
-//! launched step has computed in the meantime.
+//! Under async scheduling, the host launches a step while the previous step computes, and only then checks whether the
+//! previous step has ended (vLLM 0.26, `step_with_batch_queue` with an executor in the same
+//! process). If the launch takes longer than the previous step, the outputs of that step are late by the difference.
+//! During this time the launched step already computes.
 
 use super::overheads::Overheads;
 use crate::latency::StepShape;
 
-/// The host of an engine whose launches take time.
+/// Launch state of an engine whose launches take time.
 #[derive(Clone, Copy, Debug)]
 pub struct Launches {
     overheads: Overheads,
     is_async: bool,
-    /// When the step that was priced last ends.
+    /// When the last priced step ends.
     last_end_ns: u64,
-    /// Whether the next step was launched during that one.
+    /// Whether the next step was launched during the last priced step.
     is_launched: bool,
-    /// Time that it has computed by then.
+    /// How long the next step has already computed at `last_end_ns`.
     ahead_ns: u64,
 }
 
 impl Launches {
-    /// The host of an engine with async scheduling, or without. None if launches take no time.
+    /// State for an engine with or without async scheduling. None if launches take no time.
     #[must_use]
     pub fn new(overheads: &Overheads, is_async: bool) -> Option<Self> {
         let host = Self { overheads: *overheads, is_async, last_end_ns: 0, is_launched: false, ahead_ns: 0 };
         overheads.has_launches().then_some(host)
     }
 
-    /// Corrects the durations of consecutive steps. The first, `shape`, starts at `now_ns`. `next` was
-    /// decided already, and is launched during the last step.
+    /// Corrects the durations of consecutive steps. The first step has shape `shape` and starts at `now_ns`. The step
+    /// after the last one, `next`, is already decided and is launched during the last step.
     pub fn pace(&mut self, shape: &StepShape, next: Option<&StepShape>, now_ns: u64, durations_ns: &mut [u64]) {
         let goes_on = self.is_async && self.is_launched && now_ns == self.last_end_ns;
         let own_launch_ns = if goes_on { 0 } else { self.overheads.launch_ns(shape) };
@@ -86,7 +86,7 @@ mod tests {
         Launches { overheads, is_async, last_end_ns: 0, is_launched: false, ahead_ns: 0 }
     }
 
-    /// The durations of steps with their prices, one after another.
+    /// The corrected durations of consecutive steps, given their prices.
     fn paced(host: &mut Launches, steps: &[(StepShape, u64)]) -> Vec<u64> {
         let mut now_ns = 0;
         let each = |(index, (shape, price_ns)): (usize, &(StepShape, u64))| {
@@ -101,7 +101,7 @@ mod tests {
     #[test]
     fn a_launch_that_is_longer_than_the_step_before_delays_its_end() {
         let steps = [(DECODE, 8), (LARGE, 22), (DECODE, 8), (PREFILL, 9), (DECODE, 8)];
-        // The large step has computed for 22 ns when its launch ends, and is done.
+        // When its launch ends, the large step has computed for 22 ns and is done.
         assert_eq!(paced(&mut host(true), &steps), [30, 0, 12, 5, 8]);
     }
 
@@ -114,7 +114,7 @@ mod tests {
     fn requests_of_a_step_with_a_launch_add_to_it() {
         let mut host = host(true);
         host.overheads.launch_per_request_ns = 2;
-        // One prompt and no decodes: 30 + 2.
+        // A launch with one prompt and no decodes: 30 + 2.
         assert_eq!(paced(&mut host, &[(DECODE, 8), (LARGE, 22), (DECODE, 8)]), [32, 0, 8]);
     }
 

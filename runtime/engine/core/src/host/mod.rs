@@ -1,6 +1,6 @@
-//! Time of requests outside engine steps, and the host overhead of a step.
+//! Request time outside of engine steps, and the host overhead of a step.
 //!
-//! Owns the settings of both and the state of launches and pipeline stages. Engines do not know
+//! Owns the settings for both, and the state of launches and pipeline stages. Engines do not use
 //! them: drivers delay requests and outputs, and correct the durations of steps.
 
 mod launch;

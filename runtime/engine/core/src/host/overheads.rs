@@ -2,15 +2,15 @@
 
 use crate::latency::StepShape;
 
-/// The largest spread of launches: from nothing to twice their mean.
+/// The largest launch spread, in thousandths: launches vary from 0 to twice their mean.
 pub const PERMILLE: u32 = 1000;
 
 /// Picoseconds in a nanosecond.
 const PS_PER_NS: u128 = 1000;
 
-/// Time of a request before it reaches a queue, and of a token after its step. All of this is outside the
-/// engine: it delays requests and tokens, and does not change the time for steps. Launches are the exception.
-/// Zero by default.
+/// Times outside of engine steps. Before a request reaches a queue and after the step of a token, they delay
+/// requests and tokens, and do not change the duration of steps. Only launch times change the duration of steps.
+/// All times default to zero.
 ///
 /// In a cluster, the first pool of a request defines the arrival cost, and the pool whose tokens clients see
 /// defines the output cost. Each pool has its own launch cost.
@@ -18,24 +18,24 @@ const PS_PER_NS: u128 = 1000;
 pub struct Overheads {
     /// Time from the client to the queue in front of the engines: network, API server, tokenizer.
     pub arrival_ns: u64,
-    /// Added for each token of the prompt, in picoseconds.
+    /// Additional arrival time for each prompt token, in picoseconds.
     pub arrival_per_prompt_token_ps: u64,
-    /// Additional time of the first output token. It never reaches the client after the second one.
+    /// Additional time of the first output token. The first token never reaches the client after the second one.
     pub first_token_ns: u64,
     /// Time from the end of a step to the client: detokenizer, API server, network. Answers without tokens,
-    /// such as refusals, also take it.
+    /// such as refusals, take it as well.
     pub output_ns: u64,
-    /// Host time to launch a step with prefill chunks, with at most [`GRAPH_TOKENS_MAX`] tokens in total.
-    /// Under async scheduling it launches a step while the previous one computes, and detects the end of that
-    /// one only when the launch is done; otherwise the step itself takes at least as long.
+    /// Host time to launch a step with prefill chunks and at most [`GRAPH_TOKENS_MAX`] tokens in total.
+    /// Under async scheduling, the host launches a step while the previous step computes, and detects the end of the
+    /// previous step only after the launch. Otherwise, the step itself takes at least this long.
     pub prefill_launch_ns: u64,
-    /// The same for a step with more tokens, which has no CUDA graph.
+    /// Host time to launch a step with more than [`GRAPH_TOKENS_MAX`] tokens, which has no CUDA graph.
     pub large_launch_ns: u64,
-    /// Additional launch time for each request of such a step: scheduling it, and processing its last token.
+    /// Additional launch time for each request that such a step schedules.
     pub launch_per_request_ns: u64,
-    /// Maximum distance of launches from their mean, in thousandths of it: they are spread
-    /// evenly. A step that takes as long as its launch does on average waits for the longer
-    /// ones.
+    /// Maximum deviation of launch times from their mean, in thousandths of the mean. Launch times are distributed
+    /// evenly. A step that takes as long as the mean launch is thus delayed by the longer
+    /// launches.
     pub launch_spread_permille: u32,
 }
 
@@ -51,20 +51,20 @@ impl Overheads {
         self.arrival_ns.saturating_add(u64::try_from(tokens_ns).unwrap_or(u64::MAX))
     }
 
-    /// Time from the end of an answer's last step until the client has the answer.
+    /// Time from the end of an answer's last step until the answer reaches the client.
     #[must_use]
     pub fn answer_ns(&self, output_tokens: u32) -> u64 {
         let first_ns = if output_tokens == 1 { self.first_token_ns } else { 0 };
         self.output_ns.saturating_add(first_ns)
     }
 
-    /// Gap between the first two tokens at the client.
+    /// Gap between the first two tokens at the client, if they are `gap_ns` apart at the engine.
     #[must_use]
     pub fn first_gap_ns(&self, gap_ns: u64) -> u64 {
         gap_ns.saturating_sub(self.first_token_ns)
     }
 
-    /// Host time to launch a step with that shape; 0 if it never delays the step.
+    /// Host time to launch a step with this shape; 0 if the launch never delays the step.
     pub(super) fn launch_ns(&self, shape: &StepShape) -> u64 {
         let step_ns = if shape.prefill_tokens.saturating_add(shape.decode_tokens) > GRAPH_TOKENS_MAX {
             self.large_launch_ns
@@ -77,7 +77,7 @@ impl Overheads {
         step_ns.saturating_add(self.launch_per_request_ns.saturating_mul(requests))
     }
 
-    /// The mean of the longer of two times: the GPU's, and launches with this mean.
+    /// The mean of the longer of two times: the GPU time, and a launch time with the mean `launches_ns`.
     #[must_use]
     pub fn longer_ns(&self, gpu_ns: u64, launches_ns: u64) -> u64 {
         let (gpu, launches) = (u128::from(gpu_ns), u128::from(launches_ns));
@@ -93,7 +93,7 @@ impl Overheads {
         u64::try_from(gpu + reach * reach / (4 * spread)).unwrap_or(u64::MAX)
     }
 
-    /// The same overheads on a clock that is slower by `factor`. Spreads are ratios, and stay unchanged.
+    /// The same overheads, multiplied by `factor`. The spread is a ratio and stays the same.
     #[must_use]
     pub fn scaled(&self, factor: f64) -> Self {
         let scaled = |time: u64| (time as f64 * factor) as u64;
@@ -131,7 +131,7 @@ mod tests {
         let overheads = Overheads { launch_spread_permille: 500, ..Overheads::default() };
         let longer = |gpu_ns| overheads.longer_ns(gpu_ns, 100);
         assert_eq!([0, 50, 150, 400].map(longer), [100, 100, 150, 400]);
-        // Launches of 50 to 150 compared with 100: the upper half takes 125 on average.
+        // Launches take 50 to 150, compared with 100: the upper half takes 125 on average.
         assert_eq!(longer(100), 112);
         assert_eq!([0, 99, 100, 101].map(|gpu_ns| Overheads::default().longer_ns(gpu_ns, 100)), [100, 100, 100, 101]);
     }

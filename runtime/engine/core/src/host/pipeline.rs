@@ -1,42 +1,40 @@
-//! The stages of an engine with pipeline parallelism, and the queue of batches before them.
+//! The stages of an engine with pipeline parallelism, and the batch queue in front of them.
 //!
 //! vLLM's engine core (`step_with_batch_queue`) fills the queue while a batch has work or requests
-//! exist; an empty schedule takes a place, too. With a full queue it only waits for the outputs of
+//! exist. An empty schedule also takes a place. If the queue is full, the engine core only waits for the outputs of
 //! the oldest batch.
 
 use std::collections::VecDeque;
 
 use crate::config::EngineConfig;
 
-/// A batch in the queue.
 #[derive(Clone, Copy, Debug)]
 struct Batch {
-    /// The number of its schedule.
+    /// Number of the schedule that made the batch.
     schedule: u64,
     scheduled_ns: u64,
     has_work: bool,
-    /// Whether its way through the stages is known.
+    /// Whether the end of its computation is known.
     is_timed: bool,
 }
 
-/// Batches on their way through the stages of a pipeline.
 #[derive(Clone, Debug)]
 pub struct Pipeline {
     queue: VecDeque<Batch>,
     queue_size: usize,
-    /// The end of each stage's computation.
+    /// When each stage finishes its latest batch.
     stage_ends_ns: Box<[u64]>,
-    /// Ends of the latest batches whose tokens the first stage awaits, each with its schedule; none
-    /// if requests in flight are not scheduled again.
+    /// Ends of the latest batches whose tokens the first stage awaits, each with its schedule number. None
+    /// if requests in flight are never scheduled again.
     sampled: Option<VecDeque<(u64, u64)>>,
     num_schedules: u64,
-    /// Consecutive schedules without a step while no batch had work.
+    /// Number of consecutive schedules without a step while no batch had work.
     num_idle: usize,
     is_waiting: bool,
 }
 
 impl Pipeline {
-    /// An empty pipeline. None for an engine of one stage.
+    /// An empty pipeline. None for an engine with one stage.
     #[must_use]
     pub fn new(config: &EngineConfig) -> Option<Self> {
         let stages = config.pipeline_parallel_size() as usize;
@@ -51,13 +49,13 @@ impl Pipeline {
         })
     }
 
-    /// Whether the engine core waits for its oldest batch, and schedules none.
+    /// Whether the engine core waits for its oldest batch and makes no schedule.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
         self.is_waiting
     }
 
-    /// Records a schedule. Returns whether another one follows immediately.
+    /// Records a schedule. Returns whether the next schedule follows immediately.
     pub fn push(&mut self, has_work: bool, now_ns: u64) -> bool {
         self.num_schedules += 1;
         let batch = Batch { schedule: self.num_schedules, scheduled_ns: now_ns, has_work, is_timed: false };
@@ -78,7 +76,8 @@ impl Pipeline {
         !self.is_waiting && !is_idle
     }
 
-    /// There is nothing to schedule: the engine core waits for the oldest batch, if one has work.
+    /// Drops empty batches when there is nothing to schedule. The engine core then waits for the oldest batch with
+    /// work.
     pub fn drop_empty_batches(&mut self) {
         while self.queue.front().is_some_and(|batch| !batch.has_work) {
             self.queue.pop_front();
@@ -88,10 +87,10 @@ impl Pipeline {
     }
 
     /// Sends the oldest untimed batch through the stages. Returns when the last stage has computed
-    /// it; all of them together take `price_ns`, and each an equal part of that.
+    /// the batch. All stages together take `price_ns`, and each stage takes an equal part.
     ///
     /// # Panics
-    /// When there is no such batch: a driver bug.
+    /// If there is no such batch: a driver bug.
     pub fn end_ns(&mut self, price_ns: u64) -> u64 {
         let batch = self.queue.iter_mut().find(|batch| batch.has_work && !batch.is_timed);
         let batch = batch.expect("a batch is in the pipeline");
@@ -99,7 +98,7 @@ impl Pipeline {
         let mut at_ns = batch.scheduled_ns;
         let stages = self.stage_ends_ns.len() as u64;
         if let Some(sampled) = &mut self.sampled {
-            // The requests decode again, with tokens from the last stage.
+            // These requests decode again, and need their tokens from the last stage.
             while let Some(&(schedule, end_ns)) = sampled.front()
                 && schedule + stages <= batch.schedule
             {
@@ -118,13 +117,13 @@ impl Pipeline {
         at_ns
     }
 
-    /// The outputs of the oldest batch are applied.
+    /// Removes the oldest batch, whose outputs have been applied.
     pub fn pop(&mut self) {
         self.is_waiting = false;
         while self.queue.pop_front().is_some_and(|batch| !batch.has_work) {}
     }
 
-    /// Delays everything in flight.
+    /// Delays all batches in flight.
     pub fn delay(&mut self, by_ns: u64) {
         let sampled = self.sampled.iter_mut().flatten().map(|(_, end_ns)| end_ns);
         for end_ns in self.stage_ends_ns.iter_mut().chain(sampled) {
@@ -133,7 +132,7 @@ impl Pipeline {
     }
 }
 
-/// The first `count` of `parts` equal parts of a time.
+/// `count` of `parts` equal parts of a time.
 fn part(ns: u64, count: u64, parts: u64) -> u64 {
     (u128::from(ns) * u128::from(count) / u128::from(parts)) as u64
 }
@@ -161,7 +160,7 @@ mod tests {
         assert_eq!([100, 100, 100, 100].map(|price_ns| pipeline.end_ns(price_ns)), [100, 125, 150, 175]);
         pipeline.pop();
         assert!(!pipeline.push(true, 100));
-        // The first stage has been free since then.
+        // The first stage has been free since time 100.
         assert_eq!(pipeline.end_ns(100), 200);
     }
 
@@ -170,7 +169,7 @@ mod tests {
         let mut pipeline = pipeline(2, false);
         pipeline.push(true, 0);
         pipeline.push(true, 0);
-        // Stages: 0 to 100 and 100 to 200, 100 to 105 and 200 to 205.
+        // First batch: stages 0 to 100 and 100 to 200. Second batch: 100 to 105 and 200 to 205.
         assert_eq!([200, 10].map(|price_ns| pipeline.end_ns(price_ns)), [200, 205]);
     }
 
@@ -189,7 +188,7 @@ mod tests {
         assert_eq!(pipeline.end_ns(30), 30);
         pipeline.pop();
         assert!(!pipeline.is_waiting());
-        // Two places are still taken: the queue is full at once, and its oldest batch is complete
+        // Two places are still taken, so the queue is full, and its oldest batch is complete
         // at once.
         assert!(pipeline.push(true, 30) && pipeline.push(false, 30));
         assert!(!pipeline.push(false, 30) && pipeline.is_waiting());
@@ -212,9 +211,9 @@ mod tests {
         let mut pipeline = pipeline(2, true);
         assert!(pipeline.push(true, 0) && pipeline.push(false, 0));
         assert!(!pipeline.push(true, 0), "the queue has three places");
-        // The second decode, two schedules later, begins when the first is through both stages.
+        // The second decode comes two schedules later, and begins when the first has passed both stages.
         assert_eq!([100, 100].map(|price_ns| pipeline.end_ns(price_ns)), [100, 200]);
-        // Batches of other requests are in between.
+        // Now batches of other requests are in between.
         let mut pipeline = self::pipeline(2, true);
         pipeline.push(true, 0);
         pipeline.push(true, 0);

@@ -1,7 +1,7 @@
 //! KV events of a prefix cache, in vLLM's order.
 //!
-//! Owns the log of one pool: flat buffers that are reused, so that warm ones announce without
-//! allocating. These hashes are the engine's own; the wire format translates them.
+//! Owns the log of one pool. The log uses flat buffers that are reused, so it allocates nothing once they are large
+//! enough. Block hashes are the engine's own; the wire format translates them.
 
 use std::collections::BTreeMap;
 
@@ -12,11 +12,11 @@ use crate::kv::hash::BlockHash;
 pub enum KvEvent<'a> {
     /// Consecutive blocks of one sequence became reusable.
     Stored {
-        /// The driver's number for the request they were computed for.
+        /// Tag of the request that computed the blocks.
         tag: u64,
-        /// Hash of the block before the first one; none at a sequence start.
+        /// Hash of the block before the first one; None at the start of a sequence.
         parent: Option<BlockHash>,
-        /// Hashes in sequence order; empty if a group of layers keeps none of the blocks.
+        /// Hashes in sequence order. Empty if a group of layers keeps none of the blocks.
         blocks: &'a [BlockHash],
         /// All tokens of these blocks, if the request's prompt kept its tokens.
         tokens: &'a [u32],
@@ -34,7 +34,7 @@ enum Entry {
     Cleared,
 }
 
-/// A place in a [`KvEventLog`]: the events before it are read. It is the beginning by default.
+/// A position in a [`KvEventLog`]: the events before it have been read. The default is the beginning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KvEventCursor {
     entries: usize,
@@ -42,19 +42,19 @@ pub struct KvEventCursor {
     tokens: usize,
 }
 
-/// Places of the blocks of a [`KvEvent::Stored`] in their sequence, and the tokens that name them.
+/// Positions of the blocks of a [`KvEvent::Stored`] in their sequence, and the tokens that their names cover.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoredPlaces<'a> {
-    /// The first token of the event in its sequence; the event has all tokens from there to [`StoredPlaces::end`].
+    /// Position of the event's first token in the sequence. The event covers all tokens up to [`StoredPlaces::end`].
     pub start: u32,
-    /// The token behind the last one of the event.
+    /// Position after the event's last token.
     pub end: u32,
-    /// Tokens of a block.
+    /// Number of tokens per block.
     pub block_tokens: u32,
-    /// The token behind each of the event's blocks.
+    /// Position after each of the event's blocks.
     pub ends: &'a [u32],
-    /// Tokens of the sequence that no event of the request has shown yet, up to those behind the last block
-    /// that its name depends on.
+    /// Tokens of the sequence that no event of the request has shown yet, including the tokens after the last block
+    /// that its name covers.
     pub unseen: &'a [u32],
 }
 
@@ -67,14 +67,14 @@ struct Places {
     unseen: u32,
 }
 
-/// The places of all stored blocks.
+/// The positions of all stored blocks.
 #[derive(Clone, Debug, Default)]
 struct PlaceLog {
-    /// Tokens behind a block that its name covers.
+    /// Number of tokens after a block that its name covers.
     lookahead_tokens: u32,
     /// For each request, the number of tokens shown in events.
     seen: BTreeMap<u64, u32>,
-    /// One for each event of stored blocks.
+    /// One entry for each stored event.
     places: Vec<Places>,
     ends: Vec<u32>,
     unseen: Vec<u32>,
@@ -88,7 +88,7 @@ pub(crate) struct StoredBlocks<'a, B: Iterator<Item = (BlockHash, u32)>> {
     pub(crate) start: u32,
     pub(crate) end: u32,
     pub(crate) block_tokens: u32,
-    /// Their hashes, each with the token behind the block.
+    /// Block hashes, each with the position after the block.
     pub(crate) blocks: B,
     /// All known tokens of the sequence, if they are kept.
     pub(crate) known: &'a [u32],
@@ -110,13 +110,13 @@ impl KvEventLog {
         self.entries.len()
     }
 
-    /// Whether nothing happened.
+    /// Whether there are no events.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Forgets all events and keeps the buffers.
+    /// Removes all events and keeps the buffers.
     pub fn clear(&mut self) {
         self.entries.clear();
         self.hashes.clear();
@@ -128,28 +128,28 @@ impl KvEventLog {
         }
     }
 
-    /// Also records the places of blocks from now on. Their hashes cover `lookahead_tokens` tokens that
-    /// follow the block.
+    /// Also records the positions of blocks from now on. Block hashes cover `lookahead_tokens` tokens after the
+    /// block.
     pub fn record_places(&mut self, lookahead_tokens: u32) {
         self.places = Some(Box::new(PlaceLog { lookahead_tokens, ..PlaceLog::default() }));
     }
 
-    /// Whether it records the places of blocks.
+    /// Whether positions of blocks are recorded.
     pub(crate) fn has_places(&self) -> bool {
         self.places.is_some()
     }
 
-    /// Forgets the tokens of a request that events have shown: it has ended.
+    /// Forgets how many tokens of a request events have shown, because it has ended.
     pub fn forget_request(&mut self, tag: u64) {
         if let Some(log) = &mut self.places {
             log.seen.remove(&tag);
         }
     }
 
-    /// All events, oldest first, with their groups; stored blocks have their positions.
+    /// All events, oldest first, with their groups and the positions of stored blocks.
     ///
     /// # Panics
-    /// Unless places are recorded.
+    /// If positions are not recorded.
     pub fn iter_with_places(&self) -> impl Iterator<Item = (u32, KvEvent<'_>, Option<StoredPlaces<'_>>)> {
         let log = self.places.as_ref().expect("places are recorded");
         let (mut places, mut ends, mut unseen) = (log.places.iter(), 0, 0);
@@ -182,8 +182,8 @@ impl KvEventLog {
         self.entries.iter().map(move |entry| self.event(entry, &mut cursor))
     }
 
-    /// Passes the events from `cursor` to index `end`, counted over all groups, to `show` in the
-    /// form of [`KvEventLog::iter`], and moves the cursor there.
+    /// Passes the events from `cursor` to index `end`, counted over all groups, to `show`, as
+    /// [`KvEventLog::iter`] returns them. Moves the cursor to `end`.
     pub fn read(&self, cursor: &mut KvEventCursor, end: usize, mut show: impl FnMut(KvEvent<'_>)) {
         let end = end.min(self.entries.len());
         for entry in self.entries.get(cursor.entries..end).unwrap_or_default() {
@@ -193,7 +193,7 @@ impl KvEventLog {
         }
     }
 
-    /// The event of the entry at `cursor`, which moves on.
+    /// The event of the entry at `cursor`. Advances the cursor.
     #[inline]
     fn event(&self, entry: &Entry, cursor: &mut KvEventCursor) -> (u32, KvEvent<'_>) {
         cursor.entries += 1;
@@ -290,7 +290,7 @@ mod tests {
         }
     }
 
-    /// Each token of a sequence is shown once, including those behind the blocks, in whatever order groups
+    /// Each token of a sequence is shown once, including tokens after the blocks, in whatever order groups
     /// offer their blocks.
     #[test]
     fn places_come_with_the_tokens_that_no_event_has_shown() {

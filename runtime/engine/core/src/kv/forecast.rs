@@ -1,11 +1,11 @@
-//! Eviction by the future: Belady's rule, where all prompts are known before the run.
+//! Belady's eviction rule, for runs whose prompts are all known in advance.
 //!
 //! Owns the order in which requests use blocks over all engines, and the free cached blocks of one
-//! pool by their next use. The block whose next use is by the latest request is evicted first.
-//! Unused blocks precede these, and redundant copies precede all; ties are broken by the order of
-//! release. A request counts until its prompt is first scheduled anywhere. So the rule knows the
-//! order of requests, but neither their engines nor their outputs: it bounds the gain of an
-//! eviction order, and with several engines this bound is not tight.
+//! pool by their next use. The block whose next use is furthest away is evicted first. Blocks that no request uses
+//! again go before it, and redundant copies go before all others. Ties are broken by the order of
+//! release. A request counts as coming until its prompt is first scheduled on any engine. So the rule knows the
+//! order of requests, but neither their engines nor their outputs. It is an upper bound for eviction policies;
+//! with several engines, the bound is not tight.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,25 +15,25 @@ use crate::kv::hash::BlockHash;
 /// Number of a block in its pool.
 type BlockId = u32;
 
-/// No request uses the block again.
+/// Marks a block that no later request uses.
 const NEVER: u32 = u32::MAX;
 
 /// The blocks of all prompts of a run.
 #[derive(Debug, Default)]
 pub struct Forecast {
-    /// The distinct blocks, in order.
+    /// The distinct blocks, sorted.
     hashes: Vec<BlockHash>,
-    /// For each block, the start of its requests in `requests`, and their end.
+    /// For each block, where its requests start in `requests`. The last entry is the end.
     starts: Vec<u32>,
     /// Requests by block, in order of arrival.
     requests: Vec<u32>,
-    /// The blocks of each request's prompt.
+    /// The blocks of each request's prompt, as indices into `hashes`.
     prompts: Vec<Vec<u32>>,
 }
 
 impl Forecast {
-    /// Requests in the order of their numbers, which begin with 0, each with the hashes of the
-    /// full blocks of its prompt.
+    /// Makes the forecast from the prompts of requests 0, 1, and so on. A prompt is given by the hashes of its
+    /// full blocks.
     #[must_use]
     pub fn new<H: AsRef<[BlockHash]>>(prompts: &[H]) -> Self {
         let mut uses: Vec<(BlockHash, u32)> = Vec::new();
@@ -60,26 +60,26 @@ impl Forecast {
     }
 }
 
-/// A free cached block in eviction order: the last one is evicted first.
+/// A free cached block. The largest candidate is evicted first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Candidate {
-    /// Another block has the same content.
+    /// Whether another block has the same content.
     is_copied: bool,
     next_use: u32,
-    /// Greater for blocks that were released earlier.
+    /// Larger for blocks that were released earlier.
     age: u64,
     id: BlockId,
 }
 
-/// The future as one pool sees it.
+/// The forecast from the view of one pool.
 #[derive(Debug)]
 pub(crate) struct Outlook {
     forecast: Arc<Forecast>,
     has_come: Vec<bool>,
-    /// For each block, the number of its requests that have arrived.
+    /// For each block, how many of its requests have already come.
     passed: Vec<u32>,
     candidates: BTreeSet<Candidate>,
-    /// The candidates by block, with their hashes.
+    /// The candidates and their hashes, by block id.
     listed: BTreeMap<BlockId, (Candidate, BlockHash)>,
     by_hash: BTreeSet<(BlockHash, BlockId)>,
     released: u64,
@@ -98,7 +98,7 @@ impl Outlook {
         }
     }
 
-    /// A cached block is free.
+    /// Adds a cached block that has become free.
     pub(crate) fn add(&mut self, id: BlockId, hash: BlockHash, is_copied: bool) {
         self.released += 1;
         let next_use = self.forecast.block_of(hash).map_or(NEVER, |block| self.next_use(block));
@@ -108,12 +108,12 @@ impl Outlook {
         self.by_hash.insert((hash, id));
     }
 
-    /// Records that content now is in another block, or in only one.
+    /// Records whether the content `hash` is now in more than one block.
     pub(crate) fn set_copied(&mut self, hash: BlockHash, is_copied: bool) {
         self.change(hash, |candidate| candidate.is_copied = is_copied);
     }
 
-    /// Changes the candidates with some content.
+    /// Changes the candidates with the content `hash`.
     fn change(&mut self, hash: BlockHash, change: impl Fn(&mut Candidate)) {
         let ids: Vec<BlockId> = self.by_hash.range((hash, 0)..=(hash, BlockId::MAX)).map(|&(_, id)| id).collect();
         for id in ids {
@@ -125,7 +125,7 @@ impl Outlook {
         }
     }
 
-    /// Removes a block that is not free any more, or not cached.
+    /// Removes a block that is no longer free or no longer cached.
     pub(crate) fn remove(&mut self, id: BlockId) {
         if let Some((candidate, hash)) = self.listed.remove(&id) {
             self.candidates.remove(&candidate);
@@ -133,7 +133,7 @@ impl Outlook {
         }
     }
 
-    /// Takes the first block to evict.
+    /// Removes and returns the next block to evict.
     pub(crate) fn pop(&mut self) -> Option<BlockId> {
         let id = self.candidates.last()?.id;
         self.remove(id);
@@ -146,7 +146,7 @@ impl Outlook {
         self.by_hash.clear();
     }
 
-    /// The prompt of a request is scheduled, or it never will be.
+    /// Records that a request's prompt has been scheduled, or never will be.
     pub(crate) fn mark_scheduled(&mut self, request: u64) {
         let forecast = Arc::clone(&self.forecast);
         let Some(has_come) = self.has_come.get_mut(request as usize) else { return };
@@ -171,7 +171,7 @@ impl Outlook {
         &requests[starts[block as usize] as usize..starts[block as usize + 1] as usize]
     }
 
-    /// The next request that uses a block.
+    /// The next request that uses a block, or [`NEVER`].
     fn next_use(&self, block: u32) -> u32 {
         self.uses(block).get(self.passed[block as usize] as usize).copied().unwrap_or(NEVER)
     }
@@ -193,12 +193,12 @@ mod tests {
         for (id, hash) in [(11, 1), (12, 2), (13, 3), (19, 9), (21, 1)] {
             outlook.add(id, hash, false);
         }
-        // One of two blocks with the same content is redundant.
+        // If two blocks have the same content, one is redundant.
         outlook.set_copied(1, true);
         assert_eq!(outlook.pop(), Some(11));
         outlook.set_copied(1, false);
-        // No prompt contains 9. The others follow by the requests 1, 0 and 0; of the last two, 12
-        // was released first.
+        // No prompt contains 9, so it goes first. The next uses of the others are by requests 1, 0 and 0. Of the last
+        // two, 12 was released first.
         assert_eq!(std::iter::from_fn(|| outlook.pop()).collect::<Vec<_>>(), [19, 13, 12, 21]);
     }
 
@@ -212,13 +212,13 @@ mod tests {
         outlook.mark_scheduled(0);
         outlook.mark_scheduled(0);
         outlook.mark_scheduled(77);
-        // No request uses 1 again, request 3 uses 2, and request 1 uses 3.
+        // No request uses content 1 again; request 3 uses content 2, and request 1 uses content 3.
         outlook.remove(12);
         outlook.add(12, 2, false);
         assert_eq!(std::iter::from_fn(|| outlook.pop()).collect::<Vec<_>>(), [11, 12, 13]);
     }
 
-    /// The fewest misses of a cache of two blocks, by trying all that could go.
+    /// The fewest misses of a cache of two blocks, found by trying all evictions.
     fn fewest_misses(uses: &[BlockHash], cached: &BTreeSet<BlockHash>) -> usize {
         let Some((&next, rest)) = uses.split_first() else { return 0 };
         if cached.contains(&next) {
@@ -236,7 +236,7 @@ mod tests {
     }
 
     proptest! {
-        /// One block at a time, it misses as rarely as is possible.
+        /// If requests use one block each, the rule reaches the minimum number of misses.
         #[test]
         fn one_request_after_another_it_is_the_best_there_is(uses in proptest::collection::vec(1..5u64, 1..10)) {
             let prompts: Vec<[BlockHash; 1]> = uses.iter().map(|&hash| [hash]).collect();

@@ -92,8 +92,7 @@ impl KvCacheManager {
             return self.grow_groups(id, slots_tokens, lookahead_tokens, request, None);
         }
         // A chunk after loaded tokens also needs a block for the state at their end. vLLM does not count this block,
-        // and
-        // fails if it is not free.
+        // and fails if it is not free.
         let is_loaded = computed > hit.tokens;
         if is_loaded && needed + groups.loaded_states(chunk) > self.pool.num_free() + reserved_blocks {
             return false;
@@ -152,8 +151,7 @@ impl KvCacheManager {
     }
 
     /// Shortens a chunk of `tokens` tokens, which follows `computed` tokens and may have up to `most_tokens`, so that
-    /// it
-    /// ends where states are kept (vLLM's `_mamba_block_aligned_split`). Returns 0 if the request must wait for a
+    /// it ends where states are kept (vLLM's `_mamba_block_aligned_split`). Returns 0 if the request must wait for a
     /// step with more room.
     pub(super) fn aligned_chunk(
         &self,

@@ -16,8 +16,7 @@ use crate::plan::{ExternalHit, ExternalLookup, RequestOutput, StepOutputs, StepP
 use crate::request::{FinishReason, Flags, KvRole, Request, RequestId, RequestStatus};
 
 /// What a connector's workers report with the result of a step (vLLM's `KVConnectorOutput`). Requests are given by
-/// their
-/// tags and handled in the given order.
+/// their tags and handled in the given order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KvTransferReport {
     /// Requests whose loads have ended, including failed loads.

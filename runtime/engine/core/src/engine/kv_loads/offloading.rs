@@ -29,8 +29,7 @@ impl Engine {
     }
 
     /// Whether a request waits for a transfer of the tiers or for blocks that are being copied, so that nothing else
-    /// may
-    /// wake it.
+    /// may wake it.
     #[must_use]
     pub fn has_deferred_lookups(&self) -> bool {
         self.kv_tiers().is_some_and(KvTiers::awaits_stores)

@@ -1,4 +1,4 @@
-//! KV tiers of an engine: loads from them, and offloads to them.
+//! KV tiers of an engine: loads from the tiers, and offloads to them.
 
 use super::KvLoads;
 use crate::engine::Engine;
@@ -13,24 +13,24 @@ impl Engine {
         self.kv_loads.tiers.as_deref()
     }
 
-    /// The tiers, to record their changes and to advance them.
+    /// The tiers, mutable so that the driver can record their changes and advance them.
     pub fn kv_tiers_mut(&mut self) -> Option<&mut KvTiers> {
         self.kv_loads.tiers.as_deref_mut()
     }
 
-    /// Takes away the tiers that it shares with other engines. Until it is given them again it
-    /// must not be asked for anything that a request, or time, may change.
+    /// Takes the tiers out, because other engines share them. Until the tiers are given back, the engine
+    /// must not be called in a way that may change with a request or with time.
     pub fn take_kv_tiers(&mut self) -> Option<Box<KvTiers>> {
         self.kv_loads.tiers.take()
     }
 
-    /// Sets its shared tiers, or removes its own.
+    /// Sets the shared tiers, or removes the tiers.
     pub fn give_kv_tiers(&mut self, tiers: Option<Box<KvTiers>>) {
         self.kv_loads.tiers = tiers;
     }
 
-    /// Starts to load `blocks` blocks beyond the latest hit into the request's new blocks. It waits
-    /// without a running slot for their arrival.
+    /// Starts to load `blocks` blocks after the latest hit into new blocks of the request. The request waits
+    /// without a running slot until they arrive.
     pub(in crate::engine) fn start_tier_load(&mut self, id: RequestId, blocks: u32, plan: &mut StepPlan) {
         let first = self.kv_cache.num_hit_blocks();
         let block_size = self.config.block_size();
@@ -49,8 +49,8 @@ impl Engine {
         self.begin_load(id, false);
     }
 
-    /// Processes the transfers to and from the tiers that have arrived by `now_ns`. Requests whose
-    /// load is complete may be admitted; their tags are appended to `loaded`.
+    /// Processes the transfers to and from the tiers that have arrived by `now_ns`. Requests with a complete
+    /// load may now be admitted; their tags are appended to `loaded`.
     pub fn advance_tiers(&mut self, now_ns: u64, loaded: &mut Vec<u64>) {
         let Some(tiers) = self.kv_tiers_mut() else { return };
         tiers.advance(now_ns);
@@ -68,8 +68,8 @@ impl Engine {
         if let Some(tiers) = self.kv_tiers_mut() {
             *tiers.complete_mut() = complete;
         }
-        // Nothing is decided while a step is in flight, and its blocks become free before those of copies
-        // that ended in the meantime.
+        // While a step is in flight, nothing is decided. The step's blocks are then freed before the blocks of copies
+        // that end in the meantime.
         if self.steps_in_flight() == 0 {
             self.see_transfers();
         }
@@ -81,8 +81,8 @@ impl Engine {
         self.set_computed(id, end_tokens);
     }
 
-    /// Sends to the host the blocks stored by the oldest step in flight, which ends at `now_ns` and
-    /// is not yet applied: by Dynamo's rules the computed blocks of prompts.
+    /// Sends blocks to the host that the oldest step in flight computed; the step ends at `now_ns` and
+    /// is not yet applied. By Dynamo's rules, these are the full blocks of prompts.
     pub fn offload_prompts(&mut self, now_ns: u64) {
         let offloads = self.kv_loads.offloads();
         let Some(tiers) = &mut self.kv_loads.tiers else { return };
@@ -93,13 +93,13 @@ impl Engine {
         let block_size = self.config.block_size();
         for entry in &self.steps.oldest().scheduled {
             let request = &self.requests[entry.request];
-            // The blocks of a request that was aborted or preempted in the meantime may already be reused.
+            // If a request was aborted or preempted in the meantime, its blocks may already be reused.
             if !entry.is_prefill || request.status != RequestStatus::Running || request.num_stale_tokens > 0 {
                 continue;
             }
             let end_tokens = (entry.num_computed_tokens + entry.num_scheduled_tokens).min(request.prompt_tokens);
             let full = ((end_tokens / block_size) as usize).min(request.block_hashes.len());
-            // Earlier blocks were offered when they were computed, except those found in the cache at an admission.
+            // Earlier blocks were offered when they were computed, except blocks found in the cache at an admission.
             let first = match entry.kind {
                 ScheduledKind::Running => (entry.num_computed_tokens / block_size) as usize,
                 ScheduledKind::New | ScheduledKind::Resumed => 0,
@@ -110,8 +110,8 @@ impl Engine {
 }
 
 impl KvLoads {
-    /// Blocks that the tiers hold of a request behind the first `first` ones, which are on the device. At least one
-    /// token is always left to compute.
+    /// Number of blocks that the tiers hold for a request after its first `first` blocks, which are on the device. At
+    /// least one token is left to compute.
     pub(in crate::engine) fn lookup_tiers(&mut self, request: &Request, first: usize, block_size_tokens: u32) -> u32 {
         let Some(tiers) = self.tiers.as_mut().filter(|_| !self.offloads) else { return 0 };
         if request.flags.has(Flags::SKIPS_LOOKUP) {
@@ -121,7 +121,7 @@ impl KvLoads {
         let usable = &request.block_hashes[..most.min(request.block_hashes.len())];
         let beyond = &usable[first.min(usable.len())..];
         let run = tiers.find_run(beyond);
-        // Found blocks count as used, whether or not they can be loaded now.
+        // Found blocks count as used, even if they cannot be loaded now.
         tiers.touch(&beyond[..run.blocks() as usize]);
         run.blocks()
     }

@@ -1,4 +1,4 @@
-//! When running requests may have their next tokens, if not in every step.
+//! When running requests may get their next tokens, if this is not in every step.
 
 mod pace;
 
@@ -8,12 +8,11 @@ use crate::engine::Engine;
 use crate::plan::StepPlan;
 use crate::request::{Flags, RequestId};
 
-/// The turns of running requests.
 #[derive(Debug)]
 pub(super) struct Turns {
     /// The due times of tokens, if requests have per-request times.
     pace: Option<Box<Pace>>,
-    /// Turns of requests, in a pipeline under async scheduling.
+    /// The turns of requests, with several pipeline stages under async scheduling.
     stagger: Option<Box<Stagger>>,
 }
 
@@ -22,13 +21,12 @@ impl Turns {
         Self { pace: None, stagger: Stagger::of(config) }
     }
 
-    /// Whether requests have per-request times.
     #[inline]
     pub(super) fn are_paced(&self) -> bool {
         self.pace.is_some()
     }
 
-    /// A request has ended.
+    /// Records that a request has ended.
     #[inline]
     pub(super) fn note_finished(&mut self) {
         if let Some(stagger) = &mut self.stagger {
@@ -36,7 +34,7 @@ impl Turns {
         }
     }
 
-    /// Whether a request must leave out some steps after each that samples for it.
+    /// Whether a request must skip some steps after each step that samples for it.
     #[inline]
     pub(super) fn are_staggered(&self) -> bool {
         self.stagger.is_some()
@@ -45,16 +43,15 @@ impl Turns {
 
 // Turns of requests in a pipeline under async scheduling.
 //
-// The last stage sends its sampled tokens to the other stages a fixed number of steps later. So a
-// request decodes once in as many schedules as there are stages (vLLM's
-// `next_decode_eligible_step`). Empty schedules count, also while no step is in flight, so the
-// driver makes as many of them as vLLM's engine core ([`Pipeline`](crate::host::Pipeline) decides
-// when).
+// The last stage sends its sampled tokens to the other stages a fixed number of steps later. So with N stages, a
+// request decodes in every N-th schedule (vLLM's `next_decode_eligible_step`). Empty schedules count, even
+// when no step is in flight, so the driver must make as many of them as vLLM's engine core.
+// [`Pipeline`](crate::host::Pipeline) decides when.
 
 /// The requests that sampled in the latest schedules.
 #[derive(Debug)]
 struct Stagger {
-    /// Requests by the number of the schedule, modulo the number of stages; with their tags.
+    /// Requests with their tags, indexed by schedule number modulo the number of stages.
     sampled: Box<[Vec<(RequestId, u64)>]>,
     turn: usize,
     /// Whether a request has ended since the latest schedule.
@@ -62,7 +59,7 @@ struct Stagger {
 }
 
 impl Stagger {
-    /// None if a request may decode in each schedule.
+    /// None if a request may decode in every schedule.
     fn of(config: &EngineConfig) -> Option<Box<Self>> {
         let stages = config.decode_stagger();
         let sampled = vec![Vec::new(); stages].into_boxed_slice();
@@ -75,22 +72,22 @@ impl Stagger {
 }
 
 impl Engine {
-    /// Whether vLLM's engine core makes a schedule, also under a pause, to notify its workers of
-    /// ended requests (`has_finished_requests`). Always false for engines without turns, where such
-    /// a schedule decides nothing.
+    /// Whether vLLM's engine core makes a schedule, even under a pause, to notify its workers of
+    /// ended requests (`has_finished_requests`). Always false without turns, because such a schedule would
+    /// decide nothing.
     #[must_use]
     pub fn has_finished_requests(&self) -> bool {
         self.turns.stagger.as_ref().is_some_and(|stagger| stagger.has_finished)
     }
 
-    /// Begins a schedule: requests that sampled one round of stages ago may decode again.
+    /// Begins a schedule: requests that sampled N schedules ago, for N stages, may decode again.
     #[cold]
     pub(in crate::engine) fn begin_turn(&mut self) {
         let Some(stagger) = &mut self.turns.stagger else { return };
         stagger.turn = (stagger.turn + 1) % stagger.sampled.len();
         stagger.has_finished = false;
-        // Per-request times decide alone: with no step in flight their drivers make no schedules without a
-        // step, and all are due.
+        // With per-request times and no step in flight, drivers make no empty schedules, so all requests
+        // may decode again.
         let due = match self.steps.count() {
             0 if self.turns.pace.is_some() => 0..stagger.sampled.len(),
             _ => stagger.turn..stagger.turn + 1,
@@ -106,14 +103,14 @@ impl Engine {
         }
     }
 
-    /// Ends a schedule with this plan.
+    /// Ends a schedule, which resulted in `plan`.
     #[cold]
     pub(in crate::engine) fn end_turn(&mut self, plan: &StepPlan) {
         let Some(stagger) = &mut self.turns.stagger else { return };
         for entry in plan.scheduled.iter().filter(|entry| entry.samples) {
             let request = &mut self.requests[entry.request];
             if request.flags.has(Flags::OUT_OF_TURN) {
-                // It was preempted and is back: its latest turn counts.
+                // The request was preempted and admitted again: its latest turn counts.
                 stagger.sampled.iter_mut().for_each(|ids| ids.retain(|&(id, _)| id != entry.request));
             }
             request.flags.set(Flags::OUT_OF_TURN, true);

@@ -1,8 +1,8 @@
 //! Per-request times: each token is emitted at its request's due time, not at the end of a step.
 //!
-//! Owns the due times of tokens. Admission, blocks, preemption and stops work as in any engine. An admitted
-//! request immediately computes its prompt except for the last token. The step that computes the last token,
-//! and samples, is decided when its output is due. So each step holds the requests whose tokens are due, and
+//! Owns the due times of tokens. Admission, blocks, preemption and stops work as in any engine. A request
+//! computes its prompt except for the last token as soon as it is admitted. When its first output is due, a step
+//! computes the last prompt token and samples. So each step contains the requests whose tokens are due, and
 //! has no duration.
 
 use std::collections::BTreeSet;
@@ -14,29 +14,28 @@ use crate::plan::{ScheduledKind, StepPlan};
 use crate::plugins::request_times::{NextToken, RequestTimes};
 use crate::request::{Flags, RequestId, RequestStatus};
 
-/// The state of one request, by slot.
+/// The state of one request.
 #[derive(Clone, Copy, Debug, Default)]
 struct Place {
-    /// The due time of its next token.
+    /// The due time of the request's next token.
     due_ns: u64,
     /// Order of admission.
     order: u64,
 }
 
-/// When tokens of running requests are due.
 #[derive(Debug)]
 pub(super) struct Pace {
     times: Box<dyn RequestTimes>,
-    /// Factor of times.
+    /// Factor by which times are multiplied.
     factor: f64,
     now_ns: u64,
     places: Vec<Place>,
-    /// Requests that wait for a time, and nothing else.
+    /// Requests that wait only for their due time.
     waiting: BTreeSet<(u64, RequestId)>,
-    /// Requests with work, in order of admission: their token is due, or tokens before it must still be computed.
+    /// Requests with work, in order of admission: their token is due, or earlier tokens must still be computed.
     active: BTreeSet<(u64, RequestId)>,
     next_order: u64,
-    /// Scratch.
+    /// Scratch buffer.
     turn: Vec<RequestId>,
 }
 
@@ -59,7 +58,7 @@ impl Pace {
         if self.factor == 1.0 { ns } else { (ns as f64 * self.factor) as u64 }
     }
 
-    /// Begins with a request that runs from now on.
+    /// Starts to track a request that runs from now on.
     fn admit(&mut self, id: RequestId, due_ns: u64) {
         if self.places.len() <= id.index() {
             self.places.resize(id.index() + 1, Place::default());
@@ -74,14 +73,14 @@ impl Pace {
         self.places[id.index()].due_ns > self.now_ns
     }
 
-    /// Makes a request wait after everything before its due token is computed.
+    /// Lets a request wait for its due time, once all tokens before the due token are computed.
     fn rest(&mut self, id: RequestId) {
         let Place { due_ns, order } = self.places[id.index()];
         self.active.remove(&(order, id));
         self.waiting.insert((due_ns, id));
     }
 
-    /// Plans the next token `gap_ns` after the due token, which the step being decided samples. A late token
+    /// Sets the due time of the next token to `gap_ns` after the token that the current step samples. A late token
     /// does not delay the next one, unless it is late by more than a gap.
     fn await_next(&mut self, id: RequestId, gap_ns: u64) {
         let place = &mut self.places[id.index()];
@@ -108,8 +107,8 @@ impl Pace {
 }
 
 impl Engine {
-    /// Sets individual times of requests from now on, or none. Running requests get their next
-    /// tokens at once. Steps then have no duration; the driver calls [`Engine::advance_clock`]
+    /// Sets per-request times from now on, or removes them. Running requests get their next
+    /// tokens at once. Steps then have no duration. The driver calls [`Engine::advance_clock`]
     /// before it schedules, and whenever [`Engine::next_token_ns`] has passed.
     pub fn set_request_times(&mut self, times: Option<Box<dyn RequestTimes>>) {
         self.dissolve_steady_decode();
@@ -130,21 +129,21 @@ impl Engine {
         self.turns.pace.is_some()
     }
 
-    /// Multiplies request times that are drawn from now on.
+    /// Sets the factor for request times that are drawn from now on.
     pub fn set_request_time_factor(&mut self, factor: f64) {
         if let Some(pace) = &mut self.turns.pace {
             pace.factor = factor;
         }
     }
 
-    /// Sets the time of a clock that never runs backwards.
+    /// Advances the clock, which never runs backwards.
     pub fn advance_clock(&mut self, now_ns: u64) {
         if let Some(pace) = &mut self.turns.pace {
             pace.advance(now_ns);
         }
     }
 
-    /// The due time of the next token; None if no request waits for a time.
+    /// The earliest due time of a token; None if no request waits for its due time.
     #[must_use]
     pub fn next_token_ns(&self) -> Option<u64> {
         self.turns.pace.as_ref().and_then(|pace| pace.waiting.first().map(|&(due_ns, _)| due_ns))
@@ -160,7 +159,7 @@ impl Engine {
         }
     }
 
-    /// The due time of the first token of a request that is admitted now with `computed` known tokens; None
+    /// The due time of the first token of a request that is admitted now with `computed` computed tokens. None
     /// without per-request times.
     #[inline]
     pub(in crate::engine) fn first_token_ns(&self, id: RequestId, computed: u32) -> Option<u64> {
@@ -176,12 +175,12 @@ impl Engine {
         Some(pace.now_ns.saturating_add(pace.until_next_ns(&token)))
     }
 
-    /// Whether a token that is due then must wait.
+    /// Whether a token due at `due_ns` must wait.
     pub(in crate::engine) fn is_later(&self, due_ns: u64) -> bool {
         self.turns.pace.as_ref().is_some_and(|pace| due_ns > pace.now_ns)
     }
 
-    /// A request has been admitted, and its part of the step is in the plan.
+    /// Tracks a request that has just been admitted and added to the plan.
     pub(in crate::engine) fn begin_pace(&mut self, id: RequestId, due_ns: u64, plan: &StepPlan) {
         if let Some(pace) = &mut self.turns.pace {
             pace.admit(id, due_ns);
@@ -189,7 +188,7 @@ impl Engine {
         self.follow_pace(id, plan);
     }
 
-    /// Decides the next wait of a request after its latest entry in `plan`.
+    /// Decides what a request waits for next, after its latest entry in `plan`.
     fn follow_pace(&mut self, id: RequestId, plan: &StepPlan) {
         let Some(pace) = &mut self.turns.pace else { return };
         let request = &self.requests[id];
@@ -218,7 +217,7 @@ impl Engine {
             if scan.budget() == 0 {
                 break;
             }
-            // It may have been preempted for one before it.
+            // The request may have been preempted by an earlier one.
             if self.requests[id].status == RequestStatus::Running && !self.schedule_paced_one(id, plan, scan) {
                 break;
             }
@@ -230,7 +229,7 @@ impl Engine {
     }
 
     /// Schedules a running request. Returns false if it was preempted for lack of blocks and no
-    /// other should follow.
+    /// other request should follow.
     fn schedule_paced_one(&mut self, id: RequestId, plan: &mut StepPlan, scan: &mut Scan) -> bool {
         let Some(pace) = &self.turns.pace else { return false };
         let is_held = pace.is_held(id);
@@ -261,7 +260,6 @@ impl Engine {
         true
     }
 
-    /// A request no longer runs.
     pub(in crate::engine) fn forget_pace(&mut self, id: RequestId) {
         if let Some(pace) = &mut self.turns.pace {
             pace.forget(id);

@@ -1,23 +1,22 @@
-//! A group of layers: its blocks as the settings of an engine have them.
+//! A group of layers, with values derived from the engine's settings.
 
 use super::states::{Chunk, States};
 use super::{KvCacheGroup, KvCacheKind, MambaCacheMode};
 use crate::config::{Drafting, EngineConfig};
 
-/// A group, and values derived from the engine's settings.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Group {
     pub(super) kind: KvCacheKind,
-    /// The kind that decides which blocks are held: a drafter may need more of a window.
+    /// The kind that decides which blocks are held. A drafter may need more of a window.
     pub(super) held: KvCacheKind,
     pub(super) block_size: u32,
     /// Whether the last block of a hit is dropped.
     pub(super) drops_block: bool,
-    /// The most blocks that an admission counts for a request.
+    /// Maximum number of blocks that an admission counts for a request.
     pub(super) admission_cap: u32,
-    /// Blocks behind the blocks of a sequence, for states after drafts.
+    /// Number of blocks after a sequence's own blocks, for states after drafts.
     pub(super) draft_blocks: u32,
-    /// State data, if the group keeps states at the ends of steps.
+    /// Rules for states, if the group keeps states at the ends of steps.
     pub(super) states: Option<States>,
 }
 
@@ -26,7 +25,7 @@ impl Group {
         let KvCacheKind::Mamba { checkpoint_tokens } = group.kind else {
             return Self::with_blocks(group.kind, group.block_size.unwrap_or(config.block_size()), config);
         };
-        // One state of a whole sequence is in a block that none fills.
+        // A single state for the whole sequence is in a block that never becomes full.
         let is_whole = config.mamba_cache_mode() == MambaCacheMode::None;
         let block_size = if is_whole { config.max_model_len() } else { config.block_size() };
         let states = (config.mamba_cache_mode() == MambaCacheMode::Align).then(|| {
@@ -38,14 +37,14 @@ impl Group {
         Self { draft_blocks, states, ..Self::with_blocks(group.kind, block_size, config) }
     }
 
-    /// A group with this block size, and the defaults otherwise.
+    /// A group with this block size and defaults for the rest.
     fn with_blocks(kind: KvCacheKind, block_size: u32, config: &EngineConfig) -> Self {
         let held = config.drafting().held_kind(kind);
         let admission_cap = held.admission_cap(block_size, config.max_in_flight_tokens(), config.max_model_len());
         Self { kind, held, block_size, drops_block: false, admission_cap, draft_blocks: 0, states: None }
     }
 
-    /// Blocks for the slots of a chunk that ends at slot `slots`. Cross attention takes all its blocks with
+    /// Number of blocks for a chunk that ends at slot `slots`. Cross attention takes all its blocks with
     /// the first chunk.
     pub(super) fn blocks_of(&self, chunk: Chunk, slots: u32) -> u32 {
         match self.kind {
@@ -58,7 +57,7 @@ impl Group {
         tokens.div_ceil(self.block_size) + self.draft_blocks
     }
 
-    /// Blocks at the start of a table that no token after the first `computed` ones needs.
+    /// Number of blocks at the start of a table that no token after the first `computed` tokens needs.
     pub(super) fn skipped_blocks(&self, computed: u32) -> u32 {
         self.held.skipped_tokens(computed) / self.block_size
     }

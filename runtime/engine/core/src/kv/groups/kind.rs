@@ -1,65 +1,65 @@
-//! Kinds of KV-cache groups, as settings state them.
+//! Kinds of KV-cache groups.
 
 use std::fmt;
 use std::str::FromStr;
 
 use vcr_policy::latency::KvGroupKind;
 
-/// A group of layers whose KV is kept in the same blocks (vLLM's `KVCacheGroupSpec`).
+/// A group of layers that share block tables (vLLM's `KVCacheGroupSpec`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KvCacheGroup {
-    /// Blocks that its layers need.
+    /// Which KV the group's layers need.
     pub kind: KvCacheKind,
-    /// Tokens of a block, a multiple of the engine's `block_size`; none for that size itself.
+    /// Tokens per block, a multiple of the engine's `block_size`. None means `block_size`.
     pub block_size: Option<u32>,
-    /// Whether it has layers of the drafter; if no group has, any may.
+    /// Whether the group has layers of the drafter. If no group is marked, any group may have them.
     pub has_drafter: bool,
 }
 
-/// The KV that a layer needs of a sequence.
+/// Which KV of a sequence a layer needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum KvCacheKind {
-    /// The whole sequence.
+    /// KV of the whole sequence.
     FullAttention,
     /// Full attention over compressed KV (MLA). It follows the rules of full attention, but vLLM looks it up
     /// separately.
     LatentAttention,
-    /// The KV of the latest tokens, the next one included.
+    /// KV of the latest tokens, including the next token.
     SlidingWindow {
-        /// Tokens of the window.
+        /// Window size in tokens.
         window_tokens: u32,
     },
-    /// The KV of the chunk that contains the next token; chunks begin at multiples of their length.
+    /// KV of the chunk that contains the next token. Chunks begin at multiples of their length.
     ChunkedLocal {
-        /// Tokens of a chunk.
+        /// Chunk length in tokens.
         chunk_tokens: u32,
     },
-    /// Outputs of an encoder for the item of a prompt, which its decoder reads; nothing of the prompt.
+    /// Encoder outputs for the item of a prompt, which the decoder reads. No KV of the prompt itself.
     CrossAttention,
-    /// The state after the latest token, of Mamba or linear attention; [`MambaCacheMode`] defines which other
+    /// The state after the latest token, for Mamba or linear attention. [`MambaCacheMode`] defines which other
     /// states are kept.
     Mamba {
-        /// A chunk leaves the state of its last full block at a multiple of this number of tokens,
-        /// counted from its start (vLLM's `prefill_checkpoint_alignment`). None if a chunk leaves
+        /// A chunk can leave a state inside it, at a distance from the chunk's start that is a multiple of this number
+        /// of tokens (vLLM's `prefill_checkpoint_alignment`). None if a chunk leaves
         /// only its last state.
         checkpoint_tokens: Option<u32>,
     },
 }
 
-/// States of Mamba and linear attention that are kept (vLLM's `mamba_cache_mode`).
+/// Which states of Mamba and linear attention are kept (vLLM's `mamba_cache_mode`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MambaCacheMode {
-    /// One of a whole sequence, which none but its request uses.
+    /// One state per request, which no other request uses.
     #[default]
     None,
-    /// States at the end of each step that ends at a block boundary.
+    /// The state at the end of each step that ends at a block boundary.
     Align,
-    /// States at the ends of all blocks.
+    /// The states at the ends of all blocks.
     All,
 }
 
 impl MambaCacheMode {
-    /// The mode that vLLM makes of this one: prefix caching decides whether there are states for later requests.
+    /// The mode that vLLM uses instead: without prefix caching there are no states for later requests.
     #[must_use]
     pub fn with_prefix_caching(self, is_enabled: bool) -> Self {
         match self {
@@ -71,7 +71,7 @@ impl MambaCacheMode {
 }
 
 impl KvCacheKind {
-    /// The kind, as latency models know it.
+    /// The kind as latency models name it.
     #[must_use]
     pub fn of_models(self) -> KvGroupKind {
         match self {
@@ -84,7 +84,7 @@ impl KvCacheKind {
         }
     }
 
-    /// Tokens at the start of a sequence that no coming token needs, if `computed` have been
+    /// Number of tokens at the start of a sequence that no later token needs, once `computed` tokens are
     /// computed (vLLM's `get_num_skipped_tokens`).
     #[must_use]
     pub fn skipped_tokens(self, computed: u32) -> u32 {
@@ -96,7 +96,7 @@ impl KvCacheKind {
         }
     }
 
-    /// Tokens of its sequence that a chunk of `tokens` reads after `computed` ones, itself included; 0 for a state.
+    /// Number of tokens that a chunk of `tokens` tokens after `computed` tokens reads, including itself; 0 for a state.
     pub(crate) fn read_tokens(self, computed: u32, tokens: u32) -> u32 {
         match self {
             Self::CrossAttention | Self::Mamba { .. } => 0,
@@ -104,7 +104,7 @@ impl KvCacheKind {
         }
     }
 
-    /// Query-key pairs of the first `tokens` of a sequence.
+    /// Number of query-key pairs for the first `tokens` tokens of a sequence.
     pub(crate) fn attention_pairs(self, tokens: u32) -> u64 {
         let triangle = |tokens: u64| tokens * (tokens + 1) / 2;
         let tokens = u64::from(tokens);
@@ -122,7 +122,7 @@ impl KvCacheKind {
         }
     }
 
-    /// Computed tokens from which on at least `tokens` are skipped; `u32::MAX` for never.
+    /// The smallest number of computed tokens at which at least `tokens` are skipped; `u32::MAX` if there is none.
     pub(super) fn computed_until_skipped(self, tokens: u32) -> u32 {
         match self {
             Self::FullAttention | Self::LatentAttention | Self::CrossAttention => u32::MAX,
@@ -132,14 +132,14 @@ impl KvCacheKind {
         }
     }
 
-    /// The most blocks that an admission counts for a request, whose steps in flight have up to
+    /// Maximum number of blocks that an admission counts for a request whose steps in flight have up to
     /// `in_flight_tokens` tokens (vLLM's `max_admission_blocks_per_request`).
     pub(super) fn admission_cap(self, block_size: u32, in_flight_tokens: u32, max_model_len: u32) -> u32 {
         match self {
             Self::FullAttention | Self::LatentAttention | Self::CrossAttention | Self::Mamba { .. } => u32::MAX,
             Self::SlidingWindow { window_tokens } => {
                 let held = (window_tokens - 1).saturating_add(in_flight_tokens).min(max_model_len);
-                // A window may begin within a block.
+                // A window may begin inside a block.
                 held.div_ceil(block_size) + 1
             }
             Self::ChunkedLocal { chunk_tokens } => {
@@ -148,8 +148,8 @@ impl KvCacheKind {
         }
     }
 
-    /// Blocks at the end of a prompt that its layers exchange with another engine, if those are not
-    /// all (vLLM's `blocks_per_sw`: a window may begin within a block).
+    /// Number of last prompt blocks that engines exchange for such layers (vLLM's `blocks_per_sw`). None if they
+    /// exchange all blocks. A window may begin inside a block.
     #[must_use]
     pub fn exchanged_blocks(self, block_size: u32) -> Option<u32> {
         match self {
@@ -159,7 +159,7 @@ impl KvCacheKind {
         }
     }
 
-    /// Tokens of its window or chunk, if it has one.
+    /// Window size or chunk length in tokens, if there is one.
     #[must_use]
     pub fn window_tokens(self) -> Option<u32> {
         match self {
@@ -168,19 +168,19 @@ impl KvCacheKind {
         }
     }
 
-    /// Whether it needs all of a sequence.
+    /// Whether layers need the KV of the whole sequence.
     #[must_use]
     pub fn is_full(self) -> bool {
         matches!(self, Self::FullAttention | Self::LatentAttention)
     }
 
-    /// Whether its blocks hold states, each of all tokens before it.
+    /// Whether blocks hold states, each of which covers all tokens before it.
     #[must_use]
     pub fn is_mamba(self) -> bool {
         matches!(self, Self::Mamba { .. })
     }
 
-    /// vLLM's name for it, as in `kv_cache_spec_kind` of KV events.
+    /// vLLM's name of the kind, as in `kv_cache_spec_kind` of KV events.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -194,8 +194,9 @@ impl KvCacheKind {
     }
 }
 
-/// `full`, `mla`, `sliding_window:TOKENS`, `chunked_local:TOKENS`, `cross_attention`, `mamba` or `mamba:CHECKPOINT_TOKENS`, with
-/// `@BLOCK_SIZE` behind it unless its blocks are of the engine's size, and then `+drafter` if it has layers of the drafter.
+/// Formats `full`, `mla`, `sliding_window:TOKENS`, `chunked_local:TOKENS`, `cross_attention`, `mamba` or
+/// `mamba:CHECKPOINT_TOKENS`. `@BLOCK_SIZE` follows if the block size is not the engine's, then `+drafter` if the
+/// group has layers of the drafter.
 impl fmt::Display for KvCacheGroup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.kind {
@@ -247,10 +248,10 @@ impl FromStr for KvCacheGroup {
 
 const DRAFTER_SUFFIX: &str = "+drafter";
 
-/// The most groups of an engine.
+/// Maximum number of groups in an engine.
 pub(crate) const MAX_GROUPS: usize = 64;
 
-/// The least common multiple of all block sizes; none if it is out of reach.
+/// The least common multiple of all block sizes. None if it is too large.
 pub(crate) fn aligned_tokens(groups: &[KvCacheGroup], block_size: u32) -> Option<u32> {
     const MAX_ALIGNED_TOKENS: u32 = 1 << 24;
     let sizes = groups.iter().map(|group| group.block_size.unwrap_or(block_size));
@@ -264,19 +265,19 @@ fn gcd(a: u32, b: u32) -> u32 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// The sizes that determine the blocks of a request, except its groups.
+/// The sizes that determine how many blocks a request needs, apart from the groups.
 pub(crate) struct EngineSizes {
     pub(crate) block_size: u32,
-    /// The most tokens of all steps in flight.
+    /// Maximum number of tokens in all steps in flight together.
     pub(crate) in_flight_tokens: u32,
     pub(crate) max_model_len: u32,
     pub(crate) num_speculative_tokens: u32,
     pub(crate) mamba_cache_mode: MambaCacheMode,
-    /// The most encoder outputs of a request.
+    /// Maximum number of encoder outputs of a request.
     pub(crate) encoder_tokens: u32,
 }
 
-/// Blocks of all groups that a request of `tokens` tokens holds at once, at most, by vLLM's check at start-up.
+/// Maximum number of blocks of all groups that a request of `tokens` tokens holds at once, as in vLLM's start-up check.
 pub(crate) fn most_blocks(groups: impl Iterator<Item = KvCacheGroup>, sizes: &EngineSizes, tokens: u32) -> u64 {
     let of_group = |group: KvCacheGroup| {
         let size = group.block_size.unwrap_or(sizes.block_size);
@@ -285,7 +286,7 @@ pub(crate) fn most_blocks(groups: impl Iterator<Item = KvCacheGroup>, sizes: &En
             KvCacheKind::Mamba { checkpoint_tokens } => {
                 let states = tokens.div_ceil(size).min(match sizes.mamba_cache_mode {
                     MambaCacheMode::None => 1,
-                    // The state before a step, the state after it, and the state that the step leaves inside.
+                    // The state before a step, the state after it, and the state that the step leaves inside it.
                     MambaCacheMode::Align => 2 + u32::from(checkpoint_tokens.is_some()),
                     MambaCacheMode::All => u32::MAX,
                 });
@@ -339,7 +340,7 @@ mod tests {
         }
     }
 
-    /// A token reads all that are neither skipped nor behind it.
+    /// A token reads all tokens that are neither skipped nor after it.
     #[test]
     fn pairs_are_those_of_each_token() {
         let window = KvCacheKind::SlidingWindow { window_tokens: 4 };
@@ -354,7 +355,7 @@ mod tests {
         assert_eq!((mamba.attention_pairs(9), mamba.read_tokens(9, 1)), (0, 0));
     }
 
-    /// The examples of vLLM's docstrings.
+    /// The examples in vLLM's docstrings.
     #[test]
     fn windows_skip_what_no_coming_token_needs() {
         let window = KvCacheKind::SlidingWindow { window_tokens: 4 };

@@ -1,41 +1,39 @@
-//! Prefix lookups over groups (vLLM 0.32 and 0.33, `find_longest_cache_hit` of the managers in
-//! `single_type_kv_cache_manager.py` and of the coordinators in `kv_cache_coordinator.py`).
+//! Prefix lookups over groups. Sources, in vLLM 0.32 and 0.33: `find_longest_cache_hit` of the managers in
+//! `single_type_kv_cache_manager.py` and of the coordinators in `kv_cache_coordinator.py`.
 
 use super::{KvCacheKind, KvGroups, NULL_BLOCK};
 use crate::kv::hash::BlockHash;
 use crate::kv::pool::{BlockId, KvPool};
 
-/// Groups of one kind and block size, which are looked up together.
+/// Groups of the same kind and block size, which are looked up together.
 #[derive(Debug)]
 pub(super) struct LookupGroup {
     pub(super) kind: KvCacheKind,
     pub(super) block_size: u32,
-    /// Whether the last block of a hit is dropped and recomputed.
     pub(super) drops_block: bool,
     pub(super) members: Vec<usize>,
 }
 
-/// A prefix that every group holds.
+/// A prefix that all groups hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct GroupHit {
     pub(crate) tokens: u32,
-    /// Tokens that some kind holds, if that is more; 0 otherwise. A group that keeps few blocks of a window
-    /// keeps the blocks before this place.
+    /// Length of the longest prefix that any kind holds, if it is longer; otherwise 0. A group that keeps only some
+    /// blocks of a window keeps the blocks before this position.
     pub(crate) shared_prefix_tokens: u32,
-    /// Whether it ends at a state that was offered in this step, which cannot be read before the next one.
+    /// Whether the hit ends at a state that was offered in this step and cannot be read before the next step.
     pub(crate) is_too_new: bool,
-    /// Whether some group has a shorter hit, whose missing part must be loaded.
+    /// Whether some group has a shorter hit, so that its missing part must be loaded.
     pub(crate) has_diverged: bool,
 }
 
 impl KvGroups {
-    /// Forgets the blocks of the latest lookup.
     pub(crate) fn clear_hit(&mut self) {
         self.hits.iter_mut().for_each(Vec::clear);
     }
 
-    /// The longest prefix of up to `most_tokens` tokens that every group holds, given the hashes of
-    /// its blocks. The blocks are in `self.hits` then, by group.
+    /// The longest prefix of up to `most_tokens` tokens that all groups hold, given the hashes of
+    /// its blocks. The blocks are then in `self.hits`, by group.
     pub(crate) fn lookup(&mut self, pool: &KvPool, hashes: &[BlockHash], most_tokens: u32) -> GroupHit {
         let mut hits = std::mem::take(&mut self.hits);
         let hit = self.lookup_into(&mut hits, pool, hashes, most_tokens);
@@ -43,7 +41,7 @@ impl KvGroups {
         self.with_age(hit, hashes)
     }
 
-    /// The longest prefix of up to `most_tokens` tokens that full attention holds, with the hit of
+    /// The longest prefix of up to `most_tokens` tokens that full attention holds, together with the hit of
     /// each other group (vLLM's `get_computed_blocks_for_connector`). None if another group has a
     /// longer hit, or there is no full attention.
     pub(crate) fn lookup_apart(&mut self, pool: &KvPool, hashes: &[BlockHash], most_tokens: u32) -> Option<GroupHit> {
@@ -68,7 +66,7 @@ impl KvGroups {
         Some(self.with_age(GroupHit { tokens, has_diverged, ..GroupHit::default() }, hashes))
     }
 
-    /// The latest lookup, with whether it ends at a state of this step.
+    /// Sets `is_too_new` of a hit.
     fn with_age(&self, mut hit: GroupHit, hashes: &[BlockHash]) -> GroupHit {
         let is_too_new = |(index, blocks): (usize, &Vec<BlockId>)| {
             let group = &self.groups[index];
@@ -79,7 +77,7 @@ impl KvGroups {
         hit
     }
 
-    /// Tokens of the longest prefix of up to `most_tokens` tokens that every group holds.
+    /// Length of the longest prefix of up to `most_tokens` tokens that all groups hold.
     pub(crate) fn cached_tokens(&self, pool: &KvPool, hashes: &[BlockHash], most_tokens: u32) -> u32 {
         self.lookup_into(&mut vec![Vec::new(); self.len()], pool, hashes, most_tokens).tokens
     }
@@ -95,12 +93,12 @@ impl KvGroups {
             let tokens = self.find(hits, pool, 0, hashes, most_tokens, self.kin[0].drops_block);
             return GroupHit { tokens, ..GroupHit::default() };
         }
-        // Full attention comes first, if there is any, so its hit is looked up once.
+        // Full attention comes first if it exists, so its hit is looked up only once.
         let has_full = self.kin[0].kind.is_full();
         let mut full_tokens = Vec::new();
         let mut hit_tokens = most_tokens;
         let mut longest = 0;
-        // Kinds that have dropped their block for the length looked for, once for each length.
+        // Bits of the kinds that have already dropped a block for the current length.
         let mut has_dropped = 0u64;
         loop {
             let mut tokens = hit_tokens;
@@ -111,7 +109,7 @@ impl KvGroups {
                 }
                 let LookupGroup { block_size, drops_block, .. } = self.kin[kin];
                 let drops = drops_block && has_dropped >> kin & 1 == 0;
-                // With the dropped block, it may end at the requested length; a drafter drops no states.
+                // With the dropped block, the hit may end at the requested length. A drafter drops no states.
                 let has_more = drops && !self.kin[kin].kind.is_mamba();
                 let mut upto = if has_more { tokens.saturating_add(block_size) } else { tokens };
                 if !self.rules.drops_last_known_block() {
@@ -145,8 +143,8 @@ impl KvGroups {
         GroupHit { tokens: hit_tokens, shared_prefix_tokens, ..GroupHit::default() }
     }
 
-    /// The longest prefix that the groups of one kind hold, a multiple of the alignment; without its last
-    /// block if `drops`.
+    /// The longest prefix that the groups of one kind hold. It is a multiple of the alignment. If `drops`, its last
+    /// block is left out.
     fn find(
         &self,
         hits: &mut [Vec<BlockId>],
@@ -159,7 +157,7 @@ impl KvGroups {
         let alignment = self.aligned_tokens;
         let LookupGroup { kind, block_size, members, .. } = &self.kin[kin];
         let (block_size, hash_size) = (*block_size, self.hash_block_size);
-        // Blocks of a window fill an array for all blocks before they are cut to the hit.
+        // The blocks of a window are first entered into an array for all blocks, which is then cut to the hit.
         let known_blocks = hashes.len() / (block_size / hash_size) as usize;
         let most_blocks = ((most_tokens / block_size) as usize).min(known_blocks);
         let cached = |index: usize, group: usize| -> Option<BlockId> {
@@ -183,9 +181,9 @@ impl KvGroups {
                 let first = (most_tokens / chunk_tokens * chunk_tokens / block_size) as usize;
                 (first, first + (first..most_blocks).take_while(|&index| cached_in_all(index)).count())
             }
-            // Without prefix caching, which this kind requires, there are no lookups.
+            // Cross attention requires that prefix caching is off, so there are no lookups.
             KvCacheKind::CrossAttention => (0, 0),
-            // A state is of all before it.
+            // A state covers all tokens before it.
             KvCacheKind::Mamba { .. } => {
                 let is_end = |index: usize| ((index as u32 + 1) * block_size).is_multiple_of(alignment);
                 let latest = (0..most_blocks).rev().find(|&index| is_end(index) && cached_in_all(index));
@@ -203,10 +201,9 @@ impl KvGroups {
     }
 }
 
-/// Returns the number of blocks of a window's longest hit, which needs `needed` consecutive blocks,
-/// and the number of blocks before them: the latest run that is long enough, or else the cached
-/// prefix. A run ends where `is_aligned`. If `drops`, it must have one more block, which is not
-/// part of the hit.
+/// Finds the longest hit of a window that needs `needed` consecutive blocks: the latest run that is long enough, or
+/// else the cached prefix. Returns the number of blocks before the run, and the number of blocks of the whole hit. A
+/// run ends where `is_aligned` holds. If `drops`, the run must have one more block, which is not part of the hit.
 fn window_hit(
     most_blocks: usize,
     needed: usize,
@@ -234,8 +231,8 @@ fn window_hit(
     (0, if drops { aligned(held.saturating_sub(1)) } else { held })
 }
 
-/// The key of a block in the pool's map: the same content is cached separately for each group. Blocks of one
-/// group keep their consecutive places.
+/// The key of a block in the pool's map. The same content is cached separately for each group. Consecutive blocks of a
+/// group have consecutive keys.
 #[inline]
 pub(super) fn key(hash: BlockHash, group: usize) -> BlockHash {
     hash.wrapping_add((group as u64).wrapping_mul(GROUP_STEP))
@@ -246,7 +243,7 @@ pub(super) fn content(key: BlockHash, group: usize) -> BlockHash {
     key.wrapping_sub((group as u64).wrapping_mul(GROUP_STEP))
 }
 
-/// Odd in both halves.
+/// Odd in both 32-bit halves.
 const GROUP_STEP: u64 = 0x9e6c_63d0_676a_9a99;
 
 #[cfg(test)]
