@@ -1,25 +1,25 @@
-//! Block identity: one fast chained hash.
+//! Block identity: a fast chained hash.
 //!
-//! A block's hash covers every token before its end, so equal hashes mean equal prefixes. The state is
-//! updated along the sequence, token by token and run of content by run of content; nothing else must be kept
-//! to extend it. Identities that leave the engine on the wire are computed elsewhere, from tokens.
+//! A block's hash covers every token before its end, so equal hashes mean equal prefixes. The hash state is
+//! updated along the sequence for each token and each run of content. To extend a sequence, only this state is
+//! needed. Hashes on the wire are computed elsewhere, from tokens.
 //!
-//! The blocks of a run, which are cached and evicted together, have consecutive hashes: each is the previous
-//! one plus a step. The first is drawn from the run and from the place in it at which the block ends; a step
-//! is one in the lower half, so that a table indexed by it has them side by side.
+//! The blocks of a run are cached and evicted together, so they have consecutive hashes: each hash is the previous
+//! one plus a step. The first hash depends on the run and on the position in it at which the block ends. The lower half
+//! of the step is 1, so a table indexed by the lower half stores these blocks next to each other.
 
 use crate::seed::mix;
 
 /// Identity of a full KV block and everything before it; never zero.
 pub type BlockHash = u64;
 
-/// Tokens that the identities of blocks cover: all up to the end of the block, followed by those on which a
-/// drafter's KV of the block depends. A block is known when these tokens are.
+/// Which tokens the hash of a block covers: all tokens up to the end of the block, and the following tokens on which a
+/// drafter's KV of the block depends. The hash is known once all these tokens are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HashedBlocks {
-    /// Tokens of a block.
+    /// Number of tokens per block.
     pub size_tokens: u32,
-    /// Tokens behind it.
+    /// Number of tokens after the block that its hash covers.
     pub lookahead_tokens: u32,
 }
 
@@ -34,7 +34,7 @@ impl From<u32> for HashedBlocks {
 pub struct ChainHasher {
     /// State of everything before the run.
     state: u64,
-    /// Number of missing tokens before the next block is known.
+    /// Number of tokens missing until the next block's hash is known.
     missing_tokens: u32,
     block_size_tokens: u32,
     run: Option<Run>,
@@ -45,16 +45,16 @@ pub struct ChainHasher {
 struct Run {
     /// The content, mixed.
     content: u64,
-    /// Digest of the content, the offset of the run in it, and everything before.
+    /// Digest of the content, the run's offset in it, and everything before.
     digest: u64,
     end_tokens: u32,
-    /// State of the hash of the next block, once there is a complete one.
+    /// State for the hash of the next block, once one block of the run is complete.
     next: Option<u64>,
 }
 
 impl ChainHasher {
-    /// Starts a sequence. `salt` separates sequences that must never share
-    /// blocks: an adapter, a tenant's cache salt; 0 for none.
+    /// Starts a sequence. Sequences with different salts never share blocks. The salt is an adapter or a tenant's
+    /// cache salt; 0 for none.
     #[must_use]
     pub fn new(blocks: impl Into<HashedBlocks>, salt: u64) -> Self {
         let HashedBlocks { size_tokens, lookahead_tokens } = blocks.into();
@@ -66,13 +66,13 @@ impl ChainHasher {
         }
     }
 
-    /// Blocks that the next `len_tokens` tokens complete.
+    /// Number of blocks that the next `len_tokens` tokens complete.
     pub(crate) fn blocks_within(&self, len_tokens: u32) -> usize {
         let beyond = len_tokens.checked_sub(self.missing_tokens);
         beyond.map_or(0, |tokens| (tokens / self.block_size_tokens) as usize + 1)
     }
 
-    /// Appends one token; returns the hash of the block it completes, if any.
+    /// Appends one token. Returns the hash of the block that it completes, if any.
     #[inline]
     pub fn push_token(&mut self, token: u32) -> Option<BlockHash> {
         self.state = fold_token(self.state(), token);
@@ -86,24 +86,23 @@ impl ChainHasher {
         Some(identity(self.state))
     }
 
-    /// Makes all following blocks depend on `content` that tokens do not represent, for example an image,
-    /// whose placeholders equal those of any other image.
+    /// Makes all following blocks depend on `content` that tokens do not represent, such as an image.
+    /// Placeholder tokens are the same for all images.
     pub fn push_mark(&mut self, content: u64) {
         self.state = mark(self.state(), content);
         self.run = None;
     }
 
-    /// The running state, to be continued with [`fold_token`] and [`end_block`].
+    /// The current state, which can be continued with [`fold_token`] and [`end_block`].
     #[inline]
     pub(crate) fn state(&self) -> u64 {
         self.run.map_or(self.state, |run| fold(run.digest, u64::from(run.end_tokens)))
     }
 
-    /// Appends `len_tokens` tokens of content `content` starting `offset_tokens`
-    /// into it, and collects the hashes of the blocks they complete.
+    /// Appends `len_tokens` tokens of the content `content`, starting `offset_tokens` tokens into it. Adds the hashes
+    /// of the blocks that they complete to `completed`.
     ///
-    /// Content stands for its tokens: two sequences match where they name the
-    /// same content at the same offsets.
+    /// The content stands for its tokens: two sequences match where they have the same content at the same offset.
     pub fn push_run(&mut self, content: u64, offset_tokens: u32, len_tokens: u32, completed: &mut Vec<BlockHash>) {
         if len_tokens == 0 {
             return;
@@ -136,40 +135,39 @@ impl ChainHasher {
     }
 }
 
-/// The running state after one more token.
+/// The state after one more token.
 ///
-/// There are millions of tokens, and each waits for the previous one. So tokens are the coefficients of a
-/// polynomial, and the block that they fill is mixed as a whole.
+/// There are millions of tokens, and each one depends on the previous one. So a token costs one step of a
+/// polynomial, and only a full block is mixed.
 #[inline]
 pub(crate) fn fold_token(state: u64, token: u32) -> u64 {
     state.wrapping_mul(MULTIPLIER).wrapping_add(u64::from(token) | 1 << 32)
 }
 
-/// The running state behind a mark; see [`ChainHasher::push_mark`].
+/// The state after a mark; see [`ChainHasher::push_mark`].
 pub(crate) fn mark(state: u64, content: u64) -> u64 {
     fold(state, content)
 }
 
-/// The running state once a block is full.
+/// The state after a block becomes full.
 #[inline]
 pub(crate) fn end_block(state: u64) -> u64 {
     mix(state)
 }
 
-/// The identity of a block that is not part of a run and whose last token led to
-/// `state`.
+/// The hash of a block that is not part of a run, given the state after its last token.
 #[inline]
 pub(crate) fn identity(state: u64) -> BlockHash {
     state.max(1)
 }
 
-/// The identity of a block of a run, `index` blocks behind the one of `first`; never zero.
+/// The hash of a block of a run, `index` blocks after the block with the hash `first`. Never zero.
 #[inline]
 fn in_run(first: u64, index: u64) -> BlockHash {
     first.wrapping_add(index.wrapping_mul(RUN_STEP)) | 1 << 63
 }
 
-/// Odd in the upper half as well, so that its bits change from block to block.
+/// The upper half is odd as well, so that its bits change from block to block.
 const RUN_STEP: u64 = 0x9e37_79b9_0000_0001;
 const MULTIPLIER: u64 = 0x9fb2_1c65_1e98_df25;
 const OFFSET_MULTIPLIER: u64 = 0xbf58_476d_1ce4_e5b9;
@@ -234,8 +232,8 @@ mod tests {
         assert_eq!(hashes(Some((2, 1)))[0], plain[0], "a mark at the start of a block leaves the one before alone");
     }
 
-    /// Tokens, runs and marks: a block is distinguished by the tokens behind it, and known once
-    /// they are.
+    /// With tokens, runs and marks, a block's hash depends on the tokens after it and is known once they
+    /// are known.
     #[test]
     fn identities_may_cover_tokens_behind_their_blocks() {
         let ahead = HashedBlocks { size_tokens: 4, lookahead_tokens: 2 };
@@ -288,7 +286,7 @@ mod tests {
         assert_eq!(places[1], places[0].wrapping_add(1));
         assert!(places[2..].windows(2).all(|pair| pair[1] == pair[0].wrapping_add(1)), "{places:?}");
         assert_ne!(places[2], places[1].wrapping_add(1));
-        // The same content in another place has another hash.
+        // The same content at another position has another hash.
         assert_ne!(hashes(&[(3, 16), (2, 16)], 16)[1] as u32, places[2]);
     }
 
@@ -304,7 +302,7 @@ mod tests {
         seen.sort_unstable();
         let blocks = seen.len();
         seen.dedup();
-        // Blocks of the first content are shared. There are seven of them.
+        // The 7 blocks of the first content are shared.
         assert_eq!(seen.len(), blocks - (1_000 - 7));
     }
 

@@ -1,11 +1,10 @@
-//! The paged KV pool: owners of blocks, cached blocks, order of eviction.
+//! The paged KV pool: references to blocks, cached blocks, and the eviction order.
 //!
-//! Owns reference counts, the order of free blocks and the map from block hash to
-//! block. Keeps vLLM's order exactly (0.32 and 0.33, `vllm/v1/core/block_pool.py`):
-//! blocks are taken from the front of the free ones; released blocks without a hash
-//! go to the front, hashed ones to the back; a hit on a free cached block takes it out;
-//! taking a cached block drops its hash. Nothing here scans the pool, and no memory is
-//! touched for blocks that were never taken.
+//! Owns reference counts, the order of free blocks, and the map from block hash to block. The order is exactly
+//! vLLM's (0.32 and 0.33, `vllm/v1/core/block_pool.py`). Blocks are allocated from the front of the free list.
+//! Released blocks without a hash go to the front, blocks with a hash to the back. A hit on a free cached block
+//! removes it from the list. Allocating a cached block drops its hash. No operation scans the pool, and blocks that
+//! were never allocated use no memory.
 
 mod blocks;
 mod queue;
@@ -21,18 +20,17 @@ use crate::kv::hash::BlockHash;
 /// Index of a KV block; block 0 is the null block and is never handed out.
 pub type BlockId = u32;
 
-/// The blocks of one engine.
 #[derive(Debug)]
 pub struct KvPool {
     blocks: AnyBlocks,
     num_free: u32,
     caching: bool,
     events: Option<KvEventLog>,
-    /// The future that decides which cached block is evicted, if it is known.
+    /// The forecast that decides which cached block is evicted, if there is one.
     outlook: Option<Box<Outlook>>,
 }
 
-/// Blocks with links as narrow as their number allows.
+/// Blocks, with the narrowest links that fit their number.
 #[derive(Debug)]
 enum AnyBlocks {
     Narrow(Blocks<u16>),
@@ -55,14 +53,14 @@ macro_rules! each {
 }
 
 impl KvPool {
-    /// A pool of `num_gpu_blocks` blocks, the null block included; at most 2^30, as
+    /// A pool of `num_gpu_blocks` blocks, including the null block. The maximum is 2^30, which
     /// [`EngineConfig`](crate::EngineConfig) checks.
     #[must_use]
     pub fn new(num_gpu_blocks: u32, caching: bool) -> Self {
         Self::with_queue(num_gpu_blocks, caching, caching)
     }
 
-    /// A pool without cache whose blocks are allocated in the order of their release.
+    /// A pool without cache, which allocates blocks in the order of their release.
     pub(crate) fn uncached_queue(num_gpu_blocks: u32) -> Self {
         Self::with_queue(num_gpu_blocks, false, true)
     }
@@ -75,20 +73,20 @@ impl KvPool {
         Self { blocks, num_free: num_gpu_blocks - 1, caching, events: None, outlook: None }
     }
 
-    /// From now on, evicts cached blocks in the order of their next use, not of their last. Must be called
+    /// From now on, evicts cached blocks by their next use, not by their last use. Must be called
     /// before the first request.
     pub fn use_forecast(&mut self, forecast: &Arc<Forecast>) {
         self.outlook = Some(Box::new(Outlook::new(Arc::clone(forecast))));
     }
 
-    /// The prompt of a request of the forecast is scheduled somewhere, or it never will be.
+    /// Records that the prompt of a request in the forecast has been scheduled on any engine, or never will be.
     pub fn mark_scheduled(&mut self, request: u64) {
         if let Some(outlook) = &mut self.outlook {
             outlook.mark_scheduled(request);
         }
     }
 
-    /// Makes room for `count` blocks by the future.
+    /// Evicts blocks by the forecast until `count` blocks can be allocated.
     #[cold]
     fn evict_by_future(&mut self, count: u32) {
         let Some(outlook) = &mut self.outlook else { return };
@@ -106,87 +104,85 @@ impl KvPool {
         }
     }
 
-    /// Starts or stops recording events. Whoever translates them must start
-    /// before the first request.
+    /// Starts or stops recording events. To translate events, start before the first request.
     pub fn record_events(&mut self, on: bool) {
         self.events = on.then(KvEventLog::default);
     }
 
-    /// Starts recording events as [`KvPool::record_events`] does, with the places of blocks. Their hashes cover
-    /// `lookahead_tokens` tokens that follow the block.
+    /// Starts recording events with the positions of blocks. Block hashes cover
+    /// `lookahead_tokens` tokens after the block.
     pub fn record_events_with_places(&mut self, lookahead_tokens: u32) {
         self.events.get_or_insert_default().record_places(lookahead_tokens);
     }
 
-    /// A request has ended: no more of its blocks are stored.
+    /// Forgets an ended request, of which no more blocks will be stored.
     pub fn forget_events_of(&mut self, tag: u64) {
         if let Some(events) = &mut self.events {
             events.forget_request(tag);
         }
     }
 
-    /// Events recorded since the log was last cleared; none while recording is off.
+    /// Events recorded since the log was last cleared. None while recording is off.
     #[must_use]
     pub fn events(&self) -> Option<&KvEventLog> {
         self.events.as_ref()
     }
 
-    /// Forgets the recorded events.
+    /// Removes the recorded events.
     pub fn clear_events(&mut self) {
         if let Some(events) = &mut self.events {
             events.clear();
         }
     }
 
-    /// Whether full blocks are kept for reuse.
+    /// Whether prefix caching is on.
     #[must_use]
     pub fn caching(&self) -> bool {
         self.caching
     }
 
-    /// Blocks that no request references.
+    /// Number of blocks that no request references.
     #[must_use]
     pub fn num_free(&self) -> u32 {
         self.num_free
     }
 
-    /// Blocks that requests can use in all.
+    /// Number of blocks without the null block.
     #[must_use]
     pub fn num_usable(&self) -> u32 {
         each!(self, blocks => blocks.num_blocks()) - 1
     }
 
-    /// Blocks that no request references and whose content is kept for reuse.
+    /// Number of blocks that no request references and whose content is kept for reuse.
     #[must_use]
     pub fn num_free_cached(&self) -> u32 {
         self.num_free - each!(self, blocks => blocks.num_uncached())
     }
 
-    /// Blocks referenced by at least one request.
+    /// Number of blocks that requests reference.
     #[must_use]
     pub fn num_active(&self) -> u32 {
         self.num_usable() - self.num_free
     }
 
-    /// The longest run of cached blocks at the start of `hashes`, appended to `hit`.
+    /// Appends the longest run of cached blocks at the start of `hashes` to `hit`.
     pub fn lookup(&self, hashes: &[BlockHash], hit: &mut Vec<BlockId>) {
         if self.caching {
             each!(self, blocks => hit.extend(hashes.iter().map_while(|&hash| blocks.find(hash))));
         }
     }
 
-    /// Length in blocks of the longest cached prefix of `hashes`, the block hashes of one sequence.
+    /// Length in blocks of the longest cached prefix of a sequence with the block hashes `hashes`.
     ///
-    /// A block is released before its parent and used no later, so it is evicted
-    /// before it: a cached block has all its parents. So the end of the run can be
-    /// searched for.
+    /// A block is released before its parent and never used later than its parent, so it is evicted earlier. So
+    /// if a block is cached, all its parents are, and a search can find the end of the prefix.
     #[must_use]
     pub fn cached_prefix_blocks(&self, hashes: &[BlockHash]) -> u32 {
         let cached = |index: usize| each!(self, blocks => blocks.find(hashes[index])).is_some();
         if !self.caching || hashes.is_empty() || !cached(0) {
             return 0;
         }
-        // Doubling first: most runs are short.
+        // The search doubles its step, because most prefixes are short.
         let mut end = 1;
         while end < hashes.len() && cached(end) {
             end = (2 * end + 1).min(hashes.len());
@@ -199,13 +195,13 @@ impl KvPool {
         known as u32 + 1
     }
 
-    /// Number of `blocks` that are free, and so would cost a free block to revive.
+    /// Number of free blocks among `blocks`. Reviving such a block costs a free block.
     #[must_use]
     pub fn count_free_among<'a>(&self, blocks: impl IntoIterator<Item = &'a BlockId>) -> u32 {
         each!(self, own => blocks.into_iter().filter(|&&id| own.is_free(id)).count() as u32)
     }
 
-    /// Whether several requests hold a block.
+    /// Whether several requests reference a block.
     pub(crate) fn is_shared(&self, id: BlockId) -> bool {
         each!(self, blocks => blocks.is_shared(id))
     }
@@ -223,8 +219,8 @@ impl KvPool {
         self.num_free -= freed as u32;
     }
 
-    /// Moves `count` blocks from the front of the free ones to `table`, evicting their cached
-    /// contents. The caller has checked [`KvPool::num_free`].
+    /// Allocates `count` blocks from the front of the free list, and evicts their cached contents. The caller has
+    /// checked [`KvPool::num_free`].
     pub fn allocate(&mut self, count: u32, table: &mut Vec<BlockId>) {
         assert!(count <= self.num_free, "allocate {count} of {} free blocks", self.num_free);
         if self.outlook.is_some() {
@@ -237,8 +233,8 @@ impl KvPool {
         }
     }
 
-    /// [`KvPool::allocate`] for groups of layers: `removed` is called with the log, if there is
-    /// one, and with each block that was cached and its key.
+    /// Like [`KvPool::allocate`], for groups of layers. Calls `removed` with the log, if there is one, for each block
+    /// that was cached, with its key.
     pub(crate) fn allocate_noting(
         &mut self,
         count: u32,
@@ -251,33 +247,33 @@ impl KvPool {
         each!(mut self, blocks => blocks.take(count, table, |id, &key| removed(events.as_mut(), id, key)));
     }
 
-    /// The block that was cached first under a key.
+    /// The block that was first cached with a key.
     pub(crate) fn find(&self, key: BlockHash) -> Option<BlockId> {
         each!(self, blocks => blocks.find(key))
     }
 
-    /// Puts blocks into the cache map, each under its key. Events are the caller's.
+    /// Inserts blocks with their keys into the cache map. The caller records events.
     pub(crate) fn insert(&mut self, blocks: &[BlockId], keys: &[BlockHash]) {
         each!(mut self, own => own.insert(blocks, keys));
     }
 
-    /// The key of a block that a request holds, if it is cached.
+    /// The key of a cached block that a request references.
     pub(crate) fn key_of(&self, id: BlockId) -> Option<BlockHash> {
         each!(self, blocks => blocks.hash_of(id))
     }
 
-    /// Takes a cached block that a request holds out of the cache map. Events are the caller's.
+    /// Removes a cached block that a request references from the cache map. The caller records events.
     pub(crate) fn forget(&mut self, id: BlockId) {
         each!(mut self, blocks => blocks.forget(id));
     }
 
-    /// The log, for events of groups.
+    /// The event log, for groups to record their own events.
     pub(crate) fn events_mut(&mut self) -> Option<&mut KvEventLog> {
         self.events.as_mut()
     }
 
-    /// Registers consecutive full blocks of one sequence for reuse. `tokens`
-    /// are theirs, if known; they and the request's `tag` only go into the events.
+    /// Registers consecutive full blocks of one sequence for reuse. `tokens` are the tokens of these blocks, if known.
+    /// `tokens` and `tag` are only used for events.
     pub fn store(
         &mut self,
         tag: u64,
@@ -293,7 +289,7 @@ impl KvPool {
         }
     }
 
-    /// The same; if it returns true, the caller records the event.
+    /// Like [`KvPool::store`], but the caller records the event if this returns true.
     pub(crate) fn register(&mut self, blocks: &[BlockId], hashes: &[BlockHash]) -> bool {
         debug_assert_eq!(blocks.len(), hashes.len());
         if !self.caching || blocks.is_empty() {
@@ -307,7 +303,7 @@ impl KvPool {
         true
     }
 
-    /// Forgets every cached block. False, and nothing done, while any block is
+    /// Forgets every cached block. Does nothing and returns false while any block is
     /// referenced (vLLM's `reset_prefix_cache`).
     pub fn reset_cache(&mut self) -> bool {
         if self.num_active() > 0 {
@@ -323,9 +319,9 @@ impl KvPool {
         true
     }
 
-    /// Drops one reference to each block of a request's table, tail first: so the
-    /// deepest block of a chain is evicted before its parents. Blocks without a hash
-    /// cannot be hit and are reused before any cached one.
+    /// Drops one reference to each block of a request's table, from the last block to the first, so that the last block
+    /// of a sequence is evicted before its parents. Blocks without a hash cannot be hit and are reused before cached
+    /// blocks.
     pub fn release(&mut self, table: &[BlockId]) {
         self.num_free += each!(mut self, blocks => blocks.release(table));
         if let Some(outlook) = &mut self.outlook {
@@ -337,22 +333,22 @@ impl KvPool {
         }
     }
 
-    /// The free blocks, in the order in which they are allocated.
+    /// The free blocks in allocation order.
     pub fn free_blocks(&self) -> impl Iterator<Item = BlockId> + '_ {
         let free: Box<dyn Iterator<Item = BlockId>> = each!(self, blocks => Box::new(blocks.free()));
         free
     }
 
-    /// Sum over all blocks of references held; for conservation checks.
+    /// Total number of references to all blocks, for consistency checks.
     #[must_use]
     pub fn total_references(&self) -> u64 {
         each!(self, blocks => blocks.total_references())
     }
 
-    /// Checks every structural invariant by walking the whole pool.
+    /// Checks all invariants by walking the whole pool.
     ///
     /// # Panics
-    /// When the free blocks, reference counts or cache map disagree.
+    /// If the free blocks, reference counts or cache map are inconsistent.
     pub fn assert_consistent(&self) {
         each!(self, blocks => blocks.assert_consistent(self.num_free));
     }

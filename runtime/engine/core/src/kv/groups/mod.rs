@@ -1,9 +1,9 @@
 //! KV-cache groups: the blocks of layers that need different parts of a sequence.
 //!
-//! Owns the block tables of requests by group, with the null block where a group needs none, and the cache of
-//! each group. All groups take their blocks from one [`KvPool`]. The rules are from vLLM 0.32 and 0.33
+//! Owns the block tables of requests by group, and the cache of each group. In a table, the null block stands where
+//! the group needs no block. All groups take their blocks from one [`KvPool`]. The rules are from vLLM 0.32 and 0.33
 //! (`vllm/v1/core/single_type_kv_cache_manager.py` and `kv_cache_coordinator.py`). An engine with one group
-//! of full attention does not use this.
+//! of full attention does not use this module.
 
 mod group;
 pub(crate) mod kind;
@@ -29,27 +29,27 @@ use crate::kv::pool::{BlockId, KvPool};
 use crate::plugins::latency::BlockChange;
 use crate::request::RequestId;
 
-/// The place holder in a table if a group needs no block.
+/// Placeholder in a table where a group needs no block.
 const NULL_BLOCK: BlockId = 0;
 
-/// The blocks of one group that a request has.
+/// A request's blocks in one group.
 #[derive(Clone, Debug, Default)]
 struct Table {
     blocks: Vec<BlockId>,
-    /// Blocks at its start that are no longer needed, or never were.
+    /// Number of blocks at the start that are no longer needed, or never were.
     num_skipped: u32,
-    /// Blocks at its start that are already offered to the cache, or never need to be.
+    /// Number of blocks at the start that have been offered to the cache, or never need to be.
     num_cached: u32,
-    /// The place of the state that the latest chunk which took blocks went on from.
+    /// Index of the state from which the latest chunk that took blocks continued.
     state_before: Option<u32>,
-    /// The place of the state that the latest chunk left behind at a boundary within it.
+    /// Index of the state that the latest chunk left at a boundary inside it.
     checkpoint: Option<u32>,
 }
 
 impl Table {
-    /// Moves the blocks before the place `end` to `taken`: all of them, or with `stops_at_gap` those behind
-    /// the last null block before it, followed by the state from which the latest chunk resumed. Returns the
-    /// index of the blocks that must be freed first.
+    /// Moves the blocks before index `end` to `taken`. With `stops_at_gap`, it moves only the blocks after
+    /// the last null block before `end`, followed by the state from which the latest chunk continued. Returns the
+    /// index in `taken` of the blocks that must be freed first.
     fn take_skipped(&mut self, end: u32, stops_at_gap: bool, taken: &mut Vec<BlockId>) -> usize {
         let skipped = &mut self.blocks[..end as usize];
         let mut first = self.num_skipped as usize;
@@ -70,12 +70,11 @@ impl Table {
     }
 }
 
-/// The blocks among these.
+/// The blocks that are not null blocks.
 fn held(blocks: &[BlockId]) -> impl Iterator<Item = &BlockId> {
     blocks.iter().filter(|&&block| block != NULL_BLOCK)
 }
 
-/// The block tables of a request, by group.
 #[derive(Clone, Debug, Default)]
 struct Tables {
     by_group: Vec<Table>,
@@ -83,41 +82,39 @@ struct Tables {
     shared_prefix_tokens: u32,
 }
 
-/// The groups of an engine and its requests' blocks in each.
 #[derive(Debug)]
 pub(crate) struct KvGroups {
     groups: Vec<Group>,
-    /// Groups by lookup rule, full attention first.
+    /// Groups by lookup rule, with full attention first.
     kin: Vec<LookupGroup>,
     /// Hashes exist at multiples of this prefix length in tokens.
     hash_block_size: u32,
-    /// Every hit is a multiple of this: of the block sizes of all groups.
+    /// Least common multiple of all block sizes. Every hit is a multiple of it.
     aligned_tokens: u32,
     /// See [`EngineConfigInput::prefix_cache_retention_interval`](crate::EngineConfigInput).
     retention_tokens: Option<u32>,
-    /// Computed tokens at the end that are not offered to the cache yet.
+    /// Number of last computed tokens that are not offered to the cache yet.
     unsettled_tokens: u32,
     max_model_len: u32,
     rules: SchedulerRules,
-    /// The rules of chunks, if states are kept at their ends.
+    /// The group whose rules decide where chunks end, if any group keeps states.
     chunk_group: Option<Group>,
-    /// Keys of states that were offered in this step, and cannot be read before the next one.
+    /// Keys of states that were offered in this step. They cannot be read before the next step.
     stored_in_step: BTreeSet<BlockHash>,
-    /// Tables by slot of a request.
+    /// Tables by request slot.
     requests: Vec<Tables>,
-    /// Groups and further keys of blocks.
+    /// The group that holds each block, and additional keys of blocks.
     owned: OwnedBlocks,
-    /// Scratch of lookups: blocks by group.
+    /// Scratch buffer of lookups: blocks by group.
     hits: Vec<Vec<BlockId>>,
-    /// Scratch: blocks that are freed.
+    /// Scratch buffer: freed blocks.
     freed: Vec<BlockId>,
-    /// Scratch of stores: blocks and their keys.
+    /// Scratch buffer of stores: blocks and their keys.
     stored: (Vec<BlockId>, Vec<BlockHash>),
 }
 
 impl KvGroups {
-    /// The groups of an engine; none if there is only full attention in blocks of the engine's
-    /// size.
+    /// The groups of an engine. None if there is only full attention with the engine's block size.
     pub(crate) fn of(config: &EngineConfig) -> Option<Box<Self>> {
         if config.kv_cache_groups().is_empty() {
             return None;
@@ -137,7 +134,7 @@ impl KvGroups {
                 None => kin.push(LookupGroup { kind, block_size, drops_block, members: vec![index] }),
             }
         }
-        // Groups that are looked up together drop it together.
+        // Groups that are looked up together must also drop a block together.
         for kin in &kin {
             kin.members.iter().for_each(|&member| groups[member].drops_block = kin.drops_block);
         }
@@ -165,12 +162,12 @@ impl KvGroups {
         self.groups.len()
     }
 
-    /// Whether any group is of states that are kept at the ends of steps.
+    /// Whether any group keeps states at the ends of steps.
     pub(crate) fn has_states(&self) -> bool {
         self.groups.iter().any(Group::aligns_states)
     }
 
-    /// Whether its one group decides alone (vLLM's `UnitaryKVCacheCoordinator`).
+    /// Whether there is only one group, which then decides alone (vLLM's `UnitaryKVCacheCoordinator`).
     fn is_unitary(&self) -> bool {
         self.groups.len() == 1
     }
@@ -179,23 +176,22 @@ impl KvGroups {
         self.requests.get(id.index()).map_or(&[], |tables| &tables.by_group)
     }
 
-    /// Whether a request has blocks.
     pub(crate) fn holds_blocks(&self, id: RequestId) -> bool {
         self.tables(id).iter().any(|table| !table.blocks.is_empty())
     }
 
-    /// The blocks of a request by group, null blocks included.
+    /// The blocks of a request by group, including null blocks.
     pub(crate) fn blocks_of(&self, id: RequestId) -> impl Iterator<Item = &[BlockId]> {
         self.tables(id).iter().map(|table| &table.blocks[..])
     }
 
-    /// Tokens that a request may have computed and scheduled before anything about its blocks
-    /// changes: its tables are used up, or blocks leave a window.
+    /// Number of tokens that a request may have before its blocks change in any group, because a table is full
+    /// or blocks leave a window.
     pub(crate) fn capacity_tokens(&self, id: RequestId) -> u32 {
         let tables = self.tables(id).iter().zip(&self.groups);
         let of_table = |(table, group): (&Table, &Group)| {
             if table.checkpoint.is_some() {
-                // It is one of the latest chunk only.
+                // The checkpoint belongs to the latest chunk only.
                 return 0;
             }
             if group.kind == KvCacheKind::CrossAttention {
@@ -208,9 +204,9 @@ impl KvGroups {
         tables.map(of_table).min().unwrap_or(0)
     }
 
-    /// Blocks that the hit in `self.hits` costs, plus the blocks up to the end of a chunk. The blocks of
-    /// windows count up to their cap if `is_capped`. At least the tokens of the hit before the chunk are
-    /// computed, here or elsewhere.
+    /// Number of free blocks that an admission needs: for the hit in `self.hits`, and for new blocks up to the end of
+    /// the chunk. If `is_capped`, window blocks count only up to their cap. The tokens of the hit before the chunk
+    /// are computed, here or elsewhere.
     pub(crate) fn admission_cost(&self, pool: &KvPool, chunk: Chunk, is_capped: bool) -> u32 {
         let mut cost = 0;
         for (group, hit) in self.groups.iter().zip(&self.hits) {
@@ -222,20 +218,20 @@ impl KvGroups {
                 let required = group.blocks_of(chunk, chunk.slots.min(self.max_model_len)).min(cap);
                 required.saturating_sub(skipped.max(hit.len() as u32))
             };
-            // A hit on a free block takes that block out of the free list. Of states the one before loaded tokens counts, too.
+            // A hit on a free block also takes a block from the free list. For states, the one before loaded tokens
+            // counts, too.
             let first = if group.aligns_states() { 0 } else { skipped as usize };
             cost += pool.count_free_among(held(hit.get(first..).unwrap_or(&[])));
         }
         cost
     }
 
-    /// Whether states are kept only at the positions of `prefix_cache_retention_interval`, at the
-    /// ends of prompts.
+    /// Whether only states at the ends of prompts are kept (`prefix_cache_retention_interval` 0).
     fn is_sparse(&self) -> bool {
         self.retention_tokens == Some(0)
     }
 
-    /// The end of a chunk of up to `end` tokens, with `start` before it, as states are kept.
+    /// Where a chunk from `start` to at most `end` ends, so that states are kept.
     pub(crate) fn chunk_end(&self, start: u32, end: u32, limits: &ChunkLimits) -> u32 {
         match &self.chunk_group {
             Some(group) if start < limits.prefill_end => group.aligned_end(start, end, limits),
@@ -248,19 +244,19 @@ impl KvGroups {
         self.chunk_group.is_some()
     }
 
-    /// Length of a prefix that other requests also have, if it exceeds the hit at the request's admission;
-    /// see [`GroupHit::shared_prefix_tokens`].
+    /// Length of a prefix that other requests also have, if it exceeds the hit at the request's admission.
+    /// See [`GroupHit::shared_prefix_tokens`].
     pub(crate) fn shared_prefix_tokens(&self, id: RequestId) -> u32 {
         self.requests.get(id.index()).map_or(0, |tables| tables.shared_prefix_tokens)
     }
 
-    /// Begins a step: states that the previous one offered can be read.
+    /// Begins a step, in which states that the previous step offered can be read.
     pub(crate) fn begin_step(&mut self) {
         self.stored_in_step.clear();
     }
 
-    /// Allocates the hit in `self.hits` for a request, and blocks up to the end of a chunk, before
-    /// which everything is computed, here or elsewhere.
+    /// Allocates the hit in `self.hits` for a request, and new blocks up to the end of a chunk. Everything before the
+    /// chunk is computed, here or elsewhere.
     pub(crate) fn admit(&mut self, pool: &mut KvPool, id: RequestId, hit: GroupHit, chunk: Chunk) {
         if self.requests.len() <= id.index() {
             self.requests.resize_with(id.index() + 1, Tables::default);
@@ -276,7 +272,7 @@ impl KvGroups {
             table.resize(skipped as usize, NULL_BLOCK);
             table.extend_from_slice(needed);
             let num_cached = table.len() as u32;
-            // A chunk that does not begin where a block does may have been passed over as a whole.
+            // If a chunk does not begin at a block boundary, its blocks may all have been skipped.
             let num_skipped = table.iter().take_while(|&&block| block == NULL_BLOCK).count() as u32;
             tables.by_group.push(Table { blocks: table, num_skipped, num_cached, ..Table::default() });
         }
@@ -287,8 +283,8 @@ impl KvGroups {
         self.grow_table(pool, id, chunk, true);
     }
 
-    /// Allocates a request's blocks for loaded tokens, if later tokens need them. All groups get these blocks
-    /// before any group gets blocks for computed tokens.
+    /// Allocates a request's blocks for loaded tokens, as far as later tokens need them. In all groups, this comes
+    /// before blocks for computed tokens.
     fn take_loaded(&mut self, pool: &mut KvPool, id: RequestId, computed: u32) {
         let Self { groups, requests, owned, .. } = self;
         for (index, (group, table)) in groups.iter().zip(&mut requests[id.index()].by_group).enumerate() {
@@ -299,7 +295,7 @@ impl KvGroups {
         }
     }
 
-    /// States after loaded tokens that a chunk behind them takes in addition to its own.
+    /// Number of states after loaded tokens that a following chunk needs in addition to its own states.
     pub(crate) fn loaded_states(&self, chunk: Chunk) -> u32 {
         let goes_beyond = |group: &&Group| {
             let end = |tokens: u32| tokens.div_ceil(group.block_size);
@@ -308,8 +304,8 @@ impl KvGroups {
         self.groups.iter().filter(goes_beyond).count() as u32
     }
 
-    /// The additional blocks that a chunk of a request needs. If `is_capped`, it is counted for an
-    /// admission: window blocks up to their cap, including slots beyond the longest sequence.
+    /// Number of additional blocks that a chunk of a request needs. If `is_capped`, it counts for an
+    /// admission: window blocks up to their cap, and slots beyond `max_model_len`.
     pub(crate) fn missing_blocks(&self, id: RequestId, chunk: Chunk, is_capped: bool) -> u32 {
         let tokens = if is_capped { chunk.slots } else { chunk.slots.min(self.max_model_len) };
         let (tables, none) = (self.tables(id), Table::default());
@@ -324,14 +320,14 @@ impl KvGroups {
         self.groups.iter().enumerate().map(of_group).sum()
     }
 
-    /// New blocks of all groups for `tokens` tokens; groups with states already have draft blocks.
+    /// Number of new blocks for `tokens` tokens in all groups. Groups with states already have draft blocks.
     pub(crate) fn new_blocks(&self, tokens: u32) -> u32 {
         let with_tokens = self.groups.iter().filter(|group| !group.kind.is_mamba());
         with_tokens.map(|group| group.blocks_for(tokens)).sum()
     }
 
     /// Allocates a request's missing blocks for a chunk, group by group. The caller has checked
-    /// that enough are free.
+    /// that enough blocks are free.
     pub(crate) fn grow(&mut self, pool: &mut KvPool, id: RequestId, chunk: Chunk) {
         self.grow_table(pool, id, chunk, false);
     }
@@ -352,7 +348,7 @@ impl KvGroups {
         }
     }
 
-    /// Frees the blocks of a request that no token after its first `computed` ones needs, and reports the
+    /// Frees the blocks of a request that no token after its first `computed` tokens needs. Calls `tell` with the
     /// freed blocks of each group.
     pub(crate) fn skip(
         &mut self,
@@ -377,8 +373,8 @@ impl KvGroups {
         }
     }
 
-    /// Adds the blocks that a request takes and frees in steps of one token each, starting after
-    /// `computed` tokens. Returns the number of certain steps: other requests may hold blocks that
+    /// Adds the blocks that a request allocates and frees in steps of one token each, after `computed` tokens, to
+    /// `changes`. Returns the number of steps for which this is certain: other requests may hold blocks that
     /// leave a window.
     pub(crate) fn predict(&self, pool: &KvPool, id: RequestId, computed: u32, changes: &mut [BlockChange]) -> usize {
         let mut sure = changes.len();
@@ -398,7 +394,7 @@ impl KvGroups {
                 let at = skips.max(computed);
                 let Some(change) = changes.get_mut((at - computed) as usize) else { break };
                 let now = group.skipped_blocks(at);
-                // Blocks that do not exist yet are its own.
+                // Blocks that do not exist yet cannot be shared.
                 let end = table.blocks.len().min(now as usize);
                 let blocks = &table.blocks[end.min(skipped as usize)..end];
                 if held(blocks).any(|&block| pool.is_shared(block)) {
@@ -412,12 +408,11 @@ impl KvGroups {
         sure
     }
 
-    /// Frees all blocks of a request, group by group.
     pub(crate) fn release(&mut self, pool: &mut KvPool, id: RequestId) {
         let Some(tables) = self.requests.get_mut(id.index()) else { return };
         for (group, table) in self.groups.iter().zip(std::mem::take(tables).by_group) {
             self.freed.clear();
-            // States may be held before the inspected ones.
+            // States may be held before the skipped blocks.
             let first = if group.aligns_states() { 0 } else { table.num_skipped as usize };
             self.freed.extend(held(&table.blocks[first..]));
             pool.release(&self.freed);
@@ -431,19 +426,18 @@ impl KvGroups {
         tables.iter().flat_map(|table| held(&table.blocks).copied()).collect()
     }
 
-    /// Clears the cache index after the pool has cleared its own.
     pub(crate) fn forget_cache(&mut self) {
         self.owned.forget_cache();
     }
 
-    /// Removes the keys of one block.
+    /// Removes the keys of a block.
     pub(crate) fn forget_block(&mut self, pool: &mut KvPool, block: BlockId) {
         self.owned.forget_block(pool, block);
     }
 }
 
-/// The group whose rules chunks follow: the first with states. A state within a chunk must belong to every
-/// such group.
+/// The group whose rules decide where chunks end: the first group with states. A chunk leaves a state inside
+/// it only if all groups with states can do so.
 fn chunk_group(groups: &[Group]) -> Option<Group> {
     let mut with_states = groups.iter().filter_map(|group| Some((group, group.states?)));
     let (first, states) = with_states.clone().next()?;
@@ -453,9 +447,9 @@ fn chunk_group(groups: &[Group]) -> Option<Group> {
 }
 
 impl KvGroups {
-    /// Tokens whose KV over all layers has as many bytes as the transfer of a prompt with `cached` tokens
-    /// here. Each group moves its missing tokens from the first block that the next token needs. Blocks of
-    /// all groups have the same bytes, so tokens of larger blocks have fewer bytes.
+    /// Number of tokens whose KV over all layers has as many bytes as the transfer of a prompt of which `cached` tokens
+    /// are here. Each group transfers its missing tokens from the first block that the next token needs. Blocks of
+    /// all groups have the same size in bytes, so tokens of larger blocks have fewer bytes.
     pub(crate) fn moved_tokens(&self, cached: u32, prompt: u32) -> u32 {
         let (mut moved, mut whole) = (0, 0);
         for group in &self.groups {

@@ -1,4 +1,4 @@
-//! Blocks by the group that holds them, and their keys beyond the first one.
+//! Which group holds each block, and the additional keys of blocks.
 
 use std::collections::BTreeMap;
 
@@ -6,19 +6,19 @@ use super::lookup::content;
 use crate::kv::hash::BlockHash;
 use crate::kv::pool::{BlockId, KvPool};
 
-/// Groups of blocks, and the keys that the pool does not know.
+/// Which group holds each block, and the keys that the pool does not know.
 #[derive(Debug, Default)]
 pub(super) struct OwnedBlocks {
-    /// For each block, the group that holds it, or held it last.
+    /// For each block, the group that holds it or held it last.
     owners: Vec<u8>,
-    /// Further keys of cached blocks, for shorter prefixes that end within them.
+    /// Additional keys of cached blocks, for shorter prefixes that end inside them.
     pub(super) inner_keys: BTreeMap<BlockId, Vec<BlockHash>>,
-    /// Blocks that are cached before they are full, and the tokens of the prefix that ends within them.
+    /// Blocks that are cached before they are full, with the number of tokens of the prefix that ends inside them.
     pub(super) partial_ends: BTreeMap<BlockId, u32>,
 }
 
 impl OwnedBlocks {
-    /// Appends `missing` blocks, which are free, to a table of this group.
+    /// Appends `missing` blocks to a table of a group. The caller has checked that enough blocks are free.
     pub(super) fn allocate(&mut self, pool: &mut KvPool, group: usize, missing: u32, blocks: &mut Vec<BlockId>) {
         let first = blocks.len();
         let Self { owners, inner_keys, partial_ends } = self;
@@ -40,7 +40,7 @@ impl OwnedBlocks {
         }
     }
 
-    /// Removes the keys of a block of this group.
+    /// Removes all keys of a block of a group.
     pub(super) fn forget_keys(&mut self, pool: &mut KvPool, group: usize, block: BlockId) {
         let first = pool.key_of(block);
         let keys = self.inner_keys.remove(&block).unwrap_or_default();
@@ -59,7 +59,6 @@ impl OwnedBlocks {
         self.forget_keys(pool, owner.into(), block);
     }
 
-    /// Clears the cache index after the pool has cleared its own.
     pub(super) fn forget_cache(&mut self) {
         self.inner_keys.clear();
         self.partial_ends.clear();

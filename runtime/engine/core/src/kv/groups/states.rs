@@ -1,8 +1,8 @@
-//! Blocks that hold states of Mamba and linear attention, with prefix caching (vLLM's `MambaManager` in cache
-//! mode `align`, and `_mamba_block_aligned_split`).
+//! Blocks that hold states of Mamba and linear attention, with prefix caching. Source: vLLM's `MambaManager` in
+//! cache mode `align`, and `_mamba_block_aligned_split`.
 //!
-//! A state covers all tokens up to the end of a chunk. It is kept if a block of other layers ends there, at
-//! that block's place in the table; other places have the null block. The blocks for states after drafts
+//! A state covers all tokens up to the end of a chunk. It is kept if a block of other layers ends there. Its index in
+//! the table is that block's index; other entries are null blocks. The blocks for states after drafts
 //! follow the latest state and move with it.
 
 use super::{Group, NULL_BLOCK, Table};
@@ -12,32 +12,32 @@ use crate::kv::pool::BlockId;
 /// A chunk that needs blocks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Chunk {
-    /// Tokens before it.
+    /// Number of tokens before the chunk.
     pub(crate) computed: u32,
-    /// Tokens up to its end.
+    /// Number of tokens up to the end of the chunk.
     pub(crate) tokens: u32,
-    /// The same tokens and the drafter's slots; a drafter has no states.
+    /// `tokens` plus the drafter's slots. A drafter has no states.
     pub(crate) slots: u32,
-    /// Outputs of the encoder that layers of cross attention keep from now on.
+    /// Encoder outputs that cross-attention layers keep from now on.
     pub(crate) encoder_tokens: u32,
-    /// The end of the request's prefill: before the last known token, if the request has an output.
+    /// The end of the request's prefill. If the request has an output, this is before the last known token.
     pub(crate) prefill_end: u32,
 }
 
-/// Limits of the end of a chunk, other than its start and its latest end.
+/// What limits the end of a chunk, in addition to the tokens that it may have.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ChunkLimits {
     /// All known tokens of the request.
     pub(crate) known_tokens: u32,
     /// See [`Chunk::prefill_end`].
     pub(crate) prefill_end: u32,
-    /// The most tokens that any step lets a request compute.
+    /// Maximum number of tokens that any step lets a request compute.
     pub(crate) most_tokens: u32,
     /// See [`GroupHit::shared_prefix_tokens`](super::GroupHit).
     pub(crate) shared_prefix_tokens: u32,
 }
 
-/// The rules of a group whose states are kept at the ends of steps.
+/// Rules of a group that keeps states at the ends of steps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct States {
     /// See [`KvCacheKind::Mamba`](super::KvCacheKind).
@@ -46,12 +46,11 @@ pub(super) struct States {
     pub(super) drops_block: bool,
     /// See [`Drafting`](crate::Drafting).
     pub(super) hash_lookahead_tokens: u32,
-    /// The version's rules.
     pub(super) rules: SchedulerRules,
 }
 
 impl Group {
-    /// Whether the states of this group are kept at the ends of steps.
+    /// Whether this group keeps states at the ends of steps.
     pub(super) fn aligns_states(&self) -> bool {
         self.states.is_some()
     }
@@ -60,7 +59,7 @@ impl Group {
         self.states.unwrap_or_default().rules
     }
 
-    /// The place of the last boundary before the one at or within which a chunk ends.
+    /// Index of the state at the last boundary before the block in which a chunk ends.
     fn checkpoint_place(&self, end: u32) -> Option<u32> {
         end.div_ceil(self.block_size).checked_sub(2)
     }
@@ -72,7 +71,7 @@ impl Group {
         if self.rules().leaves_any_checkpoint() {
             return start.is_multiple_of(size);
         }
-        // The boundary has its own place between the state before and the state after.
+        // The boundary needs an index of its own between the state before the chunk and the state after it.
         let place_before = start.checked_sub(1).map(|last| last / size);
         start.is_multiple_of(size)
             && self.checkpoint_place(end).is_some_and(|place| Some(place) > place_before)
@@ -81,8 +80,8 @@ impl Group {
             && (position - start).is_multiple_of(checkpoint_tokens)
     }
 
-    /// The latest boundary within `tokens` tokens from which a later request can resume: that
-    /// request has a token to compute, or drops a block of full attention (vLLM's
+    /// The latest boundary within `tokens` tokens from which a later request can resume. That request must have a
+    /// token left to compute, or drop a block of full attention (vLLM's
     /// `get_mamba_prefill_checkpoint_position`).
     pub(super) fn last_boundary(&self, tokens: u32) -> u32 {
         let (size, states) = (self.block_size, self.states.unwrap_or_default());
@@ -93,7 +92,7 @@ impl Group {
         tokens.saturating_sub(states.hash_lookahead_tokens.max(1)) / size * size
     }
 
-    /// The boundary at which a chunk must end, for a request with `tokens` known tokens.
+    /// The boundary at which a chunk must end if the request has `tokens` known tokens.
     fn last_stop(&self, tokens: u32) -> u32 {
         let (size, states) = (self.block_size, self.states.unwrap_or_default());
         if !states.rules.stops_at_known_end() {
@@ -102,7 +101,7 @@ impl Group {
         (tokens / size * size).saturating_sub(if states.drops_block { size } else { 0 })
     }
 
-    /// The place of the state that this chunk of a request leaves within it, in a block that the request does not have yet.
+    /// Index of the state that this chunk leaves inside it, if that needs a block that the request does not have yet.
     fn checkpoint(&self, table: &Table, chunk: Chunk, is_sparse: bool, is_new: bool) -> Option<u32> {
         let Chunk { computed, tokens, prefill_end, .. } = chunk;
         let rules = self.rules();
@@ -119,7 +118,7 @@ impl Group {
         (is_free || is_for_drafts).then_some(place)
     }
 
-    /// Blocks that a chunk takes, given `num_hit` blocks of a hit that the table does not have yet.
+    /// Number of blocks that a chunk needs, given a hit of `num_hit` blocks that are not in the table yet.
     pub(super) fn missing_states(
         &self,
         table: &Table,
@@ -142,8 +141,8 @@ impl Group {
         }
     }
 
-    /// Extends a table for a chunk: null blocks for the boundaries it passes, the draft blocks it
-    /// leaves behind moved to the end, and new blocks, which `allocate` appends.
+    /// Extends a table for a chunk: adds null blocks for the boundaries that the chunk passes, moves draft blocks
+    /// to the end, and appends new blocks with `allocate`.
     pub(super) fn grow_states(
         &self,
         table: &mut Table,
@@ -181,8 +180,8 @@ impl Group {
         allocate(required.saturating_sub(table.blocks.len()) as u32, &mut table.blocks);
     }
 
-    /// The end of a chunk that starts at `start` and may compute up to token `end`: a position where a state
-    /// must be kept, unless a state inside the step also serves.
+    /// Where a chunk from `start` to at most token `end` ends: at a position where a state must be kept, unless a
+    /// state inside the chunk serves the same purpose.
     pub(super) fn aligned_end(&self, start: u32, end: u32, limits: &ChunkLimits) -> u32 {
         let (size, prefill_end) = (self.block_size, limits.prefill_end);
         let leaves_any = self.rules().leaves_any_checkpoint();
@@ -193,7 +192,7 @@ impl Group {
         let mut end = end;
         if end < prefill_end && !(leaves_any && has_checkpoint) {
             let aligned = end / size * size;
-            // If a block is longer than any chunk, chunks end within it.
+            // If a block is longer than any chunk, chunks end inside it.
             if aligned > start || size <= limits.most_tokens {
                 end = aligned;
             }

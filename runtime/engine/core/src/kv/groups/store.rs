@@ -1,5 +1,5 @@
-//! Offering blocks of groups to the cache (vLLM 0.32 and 0.33, `cache_blocks` and
-//! `reachable_block_mask`).
+//! Offers blocks of groups to the cache. Sources, in vLLM 0.32 and 0.33: `cache_blocks` and
+//! `reachable_block_mask`.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use crate::kv::hash::BlockHash;
 use crate::kv::pool::KvPool;
 use crate::request::RequestId;
 
-/// Request whose blocks are offered.
+/// A request whose blocks are offered.
 pub(crate) struct Offered<'a> {
     pub(crate) id: RequestId,
     pub(crate) tag: u64,
@@ -22,7 +22,7 @@ pub(crate) struct Offered<'a> {
 }
 
 impl<'a> Offered<'a> {
-    /// A block identified by its first `units` hashed blocks and announced by the last hash.
+    /// A block whose key is the hash after its first `units` hash units; the event announces that hash.
     fn unit(&self, group: usize, units: usize, hash_size: u32) -> StoredBlocks<'a, std::iter::Once<(BlockHash, u32)>> {
         let end = units as u32 * hash_size;
         StoredBlocks {
@@ -109,7 +109,7 @@ impl KvGroups {
         if self.offers_again(offered, computed) { 1 } else { next }
     }
 
-    /// The number of `computed` known tokens that a group offers: no hit ends behind them.
+    /// Number of the `computed` known tokens that a group offers. No hit can end after them.
     fn cacheable_tokens(&self, group: &Group, computed: u32) -> u32 {
         // Hits are multiples of all block sizes.
         let aligned = |tokens: u32| tokens - tokens % self.aligned_tokens;
@@ -117,20 +117,20 @@ impl KvGroups {
         if self.is_unitary() {
             settled
         } else if group.drops_block && aligned(computed) > 0 {
-            // A hit has one block more, which it drops.
+            // A hit here has one more block, which it drops.
             settled.min(aligned(settled) + group.block_size)
         } else {
             aligned(computed)
         }
     }
 
-    /// The positions at which a later request with the same prompt can resume (vLLM's
+    /// The positions from which a later request with the same prompt can resume (vLLM's
     /// `replay_boundaries`).
     fn resumable_ends(&self, prompt_tokens: u32) -> [Option<u32>; 2] {
         if !self.rules.keeps_ends_for_dropped_blocks() || !self.groups.iter().any(|group| group.drops_block) {
             return [Some(prompt_tokens - 1), None];
         }
-        // The same prompt again, and a longer one.
+        // For the same prompt, and for a longer prompt.
         [prompt_tokens - 1, prompt_tokens].map(|tokens| {
             let end = tokens - tokens % self.aligned_tokens;
             Some(end.saturating_sub(self.aligned_tokens))
@@ -138,8 +138,8 @@ impl KvGroups {
     }
 
     /// Caches a state left inside the chunk if the rules require it, even if it is not one of the
-    /// states to keep. If only states at the ends of prompts are kept, other states are dropped, by
-    /// some rules this one too. `stored` has the keys of the states that this offer has cached.
+    /// states to keep. If only states at the ends of prompts are kept, other states are dropped again, under
+    /// some rules including this one. `stored` has the keys of the states that this offer has cached.
     fn store_checkpoint(
         &mut self,
         pool: &mut KvPool,
@@ -182,9 +182,8 @@ impl KvGroups {
         }
     }
 
-    /// Under some rules, the state at the latest boundary that the same prompt can resume from is
-    /// offered again, as if it were new, in every step that holds it. Returns whether the next step
-    /// may offer it, too.
+    /// Offers the state at the latest boundary that the same prompt can resume from again, as if it were new. Some
+    /// rules do so in every step that holds the state. Returns whether the next step may offer it, too.
     fn offers_again(&mut self, offered: &Offered<'_>, computed: u32) -> bool {
         if !self.rules.offers_prompt_states_again() {
             return false;
@@ -208,12 +207,12 @@ impl KvGroups {
         again
     }
 
-    /// Makes a block of full attention also findable by the end of a prompt within it. (Only lookups finer
+    /// Makes a block of full attention also findable by the end of a prompt inside it. (Only lookups that are finer
     /// than blocks find it.)
     fn store_prompt_end(&mut self, pool: &mut KvPool, offered: &Offered<'_>, index: usize, cacheable: u32) {
         let Offered { id, prompt_tokens, hashes, .. } = *offered;
         let (hash_size, size) = (self.hash_block_size, self.groups[index].block_size);
-        // A lookup that drops a block reads the whole prompt before.
+        // A lookup that drops a block first reads the whole prompt.
         let reads_all = self.groups[index].drops_block || self.rules.announces_whole_prompts();
         let most = if reads_all { prompt_tokens } else { prompt_tokens - 1 };
         let end = (most / hash_size).min(hashes.len() as u32) * hash_size;
@@ -232,7 +231,7 @@ impl KvGroups {
             self.owned.forget_keys(pool, index, block);
         }
         if first.is_none() || is_longer {
-            // It is not full yet: this is all that it is known by.
+            // The block is not full yet, so this is its only key.
             pool.insert(&[block], &[key]);
             self.owned.partial_ends.insert(block, end);
         } else {
@@ -251,13 +250,13 @@ enum Reachable<'a> {
 }
 
 struct Sparse<'a> {
-    /// Blocks before the end of a hit that it needs, including the one that it drops.
+    /// Number of blocks before the end of a hit that the hit needs, including the one that it drops.
     needed: u32,
-    /// Blocks behind the end of a hit that are among these.
+    /// How many of these blocks lie after the end of the hit.
     dropped: u32,
-    /// Blocks between possible ends of hits; none if only the ends at `boundaries` are kept.
+    /// Number of blocks between possible ends of hits. None if only the ends at `boundaries` are kept.
     per_segment: Option<u32>,
-    /// Additional ends of hits that are kept, in blocks; unused if all are kept.
+    /// Additional ends of hits that are kept, in blocks. Unused if all ends are kept.
     boundaries: Option<(&'a [Option<u32>], u32, u32)>,
 }
 

@@ -1,9 +1,8 @@
-//! Blocks, the order of the free ones, and the map from hash to block.
+//! Blocks, the order of free blocks, and the map from hash to block.
 //!
-//! In a large pool every memory access leaves the CPU's near caches, and accesses that wait for
-//! each other cost most. So the free blocks are read sequentially, a block's predecessor in its
-//! bucket is written in the same way for every kind, only a lookup follows links or reads hashes,
-//! and links are as narrow as the pool allows.
+//! In a large pool, every memory access misses the CPU's near caches, and dependent accesses cost most. So free
+//! blocks are read sequentially, writing a block's predecessor in its bucket is the same operation for buckets and
+//! blocks, only lookups follow links or read hashes, and links are as narrow as the pool allows.
 
 use super::BlockId;
 use super::queue::{FreeQueue, Link};
@@ -11,10 +10,10 @@ use crate::kv::hash::BlockHash;
 
 #[derive(Clone, Debug)]
 struct Block {
-    /// Its place in the queue of free blocks with [`QUEUED`], or how many requests
-    /// hold it.
+    /// With [`QUEUED`]: index in the queue of free blocks. Otherwise: number of requests that reference
+    /// the block.
     place_or_refs: u32,
-    /// Index in [`Blocks::links`] of the entry before it in its bucket; [`UNCACHED`] while it is
+    /// Index in [`Blocks::links`] of the previous entry in the block's bucket. [`UNCACHED`] if the block is
     /// not in the cache map.
     linked_from: u32,
 }
@@ -23,10 +22,9 @@ const QUEUED: u32 = 1 << 31;
 const UNCACHED: u32 = u32::MAX;
 
 impl Block {
-    /// Taken by one request, and not cached.
+    /// Referenced by one request, and not cached.
     const TAKEN: Self = Self { place_or_refs: 1, linked_from: UNCACHED };
 
-    /// Number of requests that hold it.
     fn refs(&self) -> u32 {
         if self.place_or_refs & QUEUED == 0 { self.place_or_refs } else { 0 }
     }
@@ -36,33 +34,32 @@ impl Block {
     }
 }
 
-/// The blocks of a pool.
 #[derive(Debug)]
 pub(super) struct Blocks<L> {
-    /// The null block, and all that were ever taken.
+    /// The null block and all blocks that were ever allocated.
     blocks: Vec<Block>,
-    /// For each block, the hash under which it was last cached.
+    /// For each block, the last hash under which it was cached.
     hashes: Vec<BlockHash>,
     num_blocks: u32,
-    /// Free blocks without a hash, allocated before all others, last one first. They are followed by the
-    /// blocks that were never allocated, then by the blocks of the queue.
+    /// Free blocks without a hash. They are allocated before all others, the last one first. Blocks that were
+    /// never allocated follow, and then the blocks in `queue`.
     unhashed: Vec<BlockId>,
-    /// Free blocks that were cached when they were released, in that order.
+    /// Free blocks that were cached when they were released, in the order of release.
     queue: FreeQueue<L>,
-    /// The cache map: for each bucket of hashes the block that was cached last, and after all possible
-    /// buckets, for each block the one of its bucket that was cached before it.
+    /// The cache map. The first entries are the buckets, each with its most recently cached block. After the maximum
+    /// number of buckets, there is one entry per block: the block in the same bucket that was cached before it.
     links: Vec<L>,
-    /// Buckets in use, a power of two; none without a cache map. They grow with the blocks that were ever taken, so that
-    /// the cache map of a large pool is as near to the CPU as its use allows.
+    /// Number of buckets in use, a power of two; 0 without a cache map. It grows with the number of blocks that were
+    /// ever allocated, so that the cache map of a large pool stays in the CPU's near caches for as long as possible.
     num_buckets: usize,
-    /// Buckets once every block was taken: the index of the null block's link.
+    /// The maximum number of buckets. This is also the index of the null block's link.
     first_link: usize,
-    /// Whether blocks are queued that were never cached.
+    /// Whether blocks that were never cached are queued as well.
     queues_all: bool,
 }
 
 impl<L: Link> Blocks<L> {
-    /// A pool of `count` blocks, the null block included.
+    /// A pool of `num_blocks` blocks, including the null block.
     pub(super) fn new(num_blocks: u32, caching: bool, has_queue: bool) -> Self {
         let mut blocks = Vec::with_capacity(num_blocks as usize);
         blocks.push(Block { place_or_refs: 0, ..Block::TAKEN });
@@ -73,7 +70,7 @@ impl<L: Link> Blocks<L> {
             hashes: vec![0; if caching { num_blocks as usize } else { 0 }],
             num_blocks,
             unhashed: Vec::new(),
-            // Blocks that were never cached are rarely queued.
+            // Without prefix caching, blocks are queued only under some rules.
             queue: FreeQueue::new(if has_queue { num_blocks } else { 0 }),
             links: vec![L::NULL; num_links],
             num_buckets: first_link.min(FIRST_BUCKETS),
@@ -94,7 +91,7 @@ impl<L: Link> Blocks<L> {
         self.blocks[id as usize].refs() > 1
     }
 
-    /// Adds a reference to a cached block. Returns whether it was free.
+    /// Adds a reference to a cached block. Returns whether the block was free.
     pub(super) fn touch(&mut self, id: BlockId) -> bool {
         let block = &mut self.blocks[id as usize];
         let is_free = block.place_or_refs & QUEUED != 0;
@@ -106,8 +103,8 @@ impl<L: Link> Blocks<L> {
         is_free
     }
 
-    /// Moves `count` free blocks into `table`. The caller has checked that there are enough. Calls `removed`
-    /// for each cached block.
+    /// Moves `count` free blocks to `table`. The caller has checked that there are enough. Calls `removed`
+    /// for each block that was cached.
     pub(super) fn take(&mut self, count: u32, table: &mut Vec<BlockId>, removed: impl FnMut(BlockId, &BlockHash)) {
         let mut left = count as usize;
         let unhashed = left.min(self.unhashed.len());
@@ -128,7 +125,7 @@ impl<L: Link> Blocks<L> {
         }
     }
 
-    /// Doubles the buckets until there are as many as blocks. The blocks of a bucket keep their order.
+    /// Doubles the number of buckets until there are as many as blocks. Blocks of a bucket keep their order.
     #[cold]
     fn split_buckets(&mut self) {
         while self.num_buckets < self.first_link && self.num_buckets < self.blocks.len() {
@@ -151,14 +148,14 @@ impl<L: Link> Blocks<L> {
         }
     }
 
-    /// Allocates some of the free cached blocks, the one that was released first before all others.
+    /// Allocates free cached blocks in the order of their release.
     fn evict(&mut self, count: usize, table: &mut Vec<BlockId>, mut removed: impl FnMut(BlockId, &BlockHash)) {
         let first = table.len();
         self.queue.take(count, table);
         let (blocks, links, first_link) = (&mut self.blocks[..], &mut self.links[..], self.first_link);
         for &id in &table[first..] {
             let block = std::mem::replace(&mut blocks[id as usize], Block::TAKEN);
-            // Unless the cache was reset after its release.
+            // The block is cached unless the cache was reset after its release.
             if block.is_cached() {
                 let from = block.linked_from;
                 let after = links[first_link + id as usize];
@@ -169,7 +166,7 @@ impl<L: Link> Blocks<L> {
         }
     }
 
-    /// Puts blocks that a request holds into the cache map, each under its hash.
+    /// Inserts blocks that a request references into the cache map, each with its hash.
     pub(super) fn insert(&mut self, ids: &[BlockId], hashes: &[BlockHash]) {
         let (num_buckets, first_link) = (self.num_buckets, self.first_link);
         let (blocks, links, own_hashes) = (&mut self.blocks[..], &mut self.links[..], &mut self.hashes[..]);
@@ -185,7 +182,6 @@ impl<L: Link> Blocks<L> {
         }
     }
 
-    /// Takes a block out of the cache map.
     pub(super) fn forget(&mut self, id: BlockId) {
         let from = std::mem::replace(&mut self.blocks[id as usize].linked_from, UNCACHED);
         let after = self.links[self.first_link + id as usize];
@@ -193,12 +189,12 @@ impl<L: Link> Blocks<L> {
         self.blocks[after.number() as usize].linked_from = from;
     }
 
-    /// Free blocks without a hash, including never used ones.
+    /// Number of free blocks without a hash, including blocks that were never allocated.
     pub(super) fn num_uncached(&self) -> u32 {
         (self.unhashed.len() + self.num_blocks as usize - self.blocks.len()) as u32
     }
 
-    /// Takes a free cached block out of the cache map. It is then used before cached blocks.
+    /// Removes a free block from the cache map. It is then allocated before cached blocks.
     pub(super) fn uncache_free(&mut self, id: BlockId) {
         self.forget(id);
         let place = std::mem::replace(&mut self.blocks[id as usize].place_or_refs, 0);
@@ -206,12 +202,11 @@ impl<L: Link> Blocks<L> {
         self.unhashed.push(id);
     }
 
-    /// The hash of a block that is cached.
     pub(super) fn hash_of(&self, id: BlockId) -> Option<BlockHash> {
         self.blocks[id as usize].is_cached().then(|| self.hashes[id as usize])
     }
 
-    /// The block with this hash that was cached first.
+    /// The block that was first cached with this hash.
     #[inline]
     pub(super) fn find(&self, hash: BlockHash) -> Option<BlockId> {
         self.in_bucket(bucket_of(hash, self.num_buckets)).filter(|&id| self.hashes[id as usize] == hash).last()
@@ -222,13 +217,12 @@ impl<L: Link> Blocks<L> {
         bucket.filter(|&id| self.hashes[id as usize] == hash).count()
     }
 
-    /// Empties the cache map.
     pub(super) fn forget_hashes(&mut self) {
         self.links[..self.num_buckets].fill(L::NULL);
         self.blocks.iter_mut().for_each(|block| block.linked_from = UNCACHED);
     }
 
-    /// Drops one reference to each block of a table, the last one first. Returns how many became
+    /// Drops one reference to each block of a table, the last one first. Returns how many blocks became
     /// free.
     pub(super) fn release(&mut self, table: &[BlockId]) -> u32 {
         let unhashed_before = self.unhashed.len();
@@ -255,7 +249,7 @@ impl<L: Link> Blocks<L> {
         table.len() as u32 - kept
     }
 
-    /// The free blocks, the one that is taken next first.
+    /// The free blocks in allocation order.
     pub(super) fn free(&self) -> impl Iterator<Item = BlockId> + '_ {
         let unhashed = self.unhashed.iter().rev().copied();
         unhashed.chain(self.blocks.len() as BlockId..self.num_blocks).chain(self.queue.iter().map(|(_, id)| id))
@@ -268,12 +262,11 @@ impl<L: Link> Blocks<L> {
         std::iter::successors(block_at(bucket), move |&id| block_at(self.first_link + id as usize))
     }
 
-    /// Sum over all blocks of references held.
     pub(super) fn total_references(&self) -> u64 {
         self.blocks[1..].iter().map(|block| u64::from(block.refs())).sum()
     }
 
-    /// Checks every structural invariant, `num_free` being the number of free blocks.
+    /// Checks all invariants, given the number of free blocks.
     pub(super) fn assert_consistent(&self, num_free: u32) {
         for (place, id) in self.queue.iter() {
             assert_eq!(self.blocks[id as usize].place_or_refs, place | QUEUED, "block {id} is queued elsewhere");
@@ -308,11 +301,11 @@ impl<L: Link> Blocks<L> {
 
 #[inline]
 fn bucket_of(hash: BlockHash, num_buckets: usize) -> usize {
-    // The hash is well mixed; its low bits will do.
+    // The hash is well mixed, so its low bits suffice.
     hash as usize & (num_buckets - 1)
 }
 
-/// A separate function, so that the message does not slow down a loop that never calls it.
+/// A separate function, so that the panic message does not slow down the loop.
 #[cold]
 fn released_too_often(id: BlockId) -> ! {
     panic!("block {id} released more often than taken")
@@ -321,14 +314,14 @@ fn released_too_often(id: BlockId) -> ! {
 /// This number of buckets fits into the CPU's second-level cache.
 const FIRST_BUCKETS: usize = 1 << 16;
 
-/// At most one cached block per bucket on average, and fewer if the buckets still fit into the CPU's
+/// At least as many buckets as blocks, and up to twice as many if these still fit into the CPU's
 /// second-level cache.
 fn most_buckets(num_blocks: u32) -> usize {
     let enough = (num_blocks as usize).next_power_of_two();
     enough.max((2 * enough).min(FIRST_BUCKETS))
 }
 
-/// Whether the numbers of this many blocks fit into narrow links.
+/// Whether block ids fit into narrow links.
 pub(super) fn are_narrow(num_blocks: u32) -> bool {
     num_blocks <= u16::MAX.into()
 }

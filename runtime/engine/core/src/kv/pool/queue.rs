@@ -1,8 +1,8 @@
-//! The free blocks that were cached, in the order of their release.
+//! The queue of free cached blocks, in the order of their release.
 
 use super::BlockId;
 
-/// The stored form of a block number.
+/// The stored form of a block id.
 pub(super) trait Link: Copy + Eq + std::fmt::Debug {
     /// The null block.
     const NULL: Self;
@@ -39,35 +39,35 @@ impl Link for u32 {
     }
 }
 
-/// A ring of blocks with removal from the middle, which leaves a hole.
+/// A ring of blocks. Removing a block from the middle leaves a hole.
 #[derive(Debug)]
 pub(super) struct FreeQueue<L> {
-    /// A ring of blocks, with the null block for a hole.
+    /// Blocks; the null block stands for a hole.
     ring: Vec<L>,
     first: usize,
-    /// Places from the first block to the last, with the holes between.
+    /// Number of entries from the first block to the last, including holes.
     len: usize,
 }
 
 impl<L: Link> FreeQueue<L> {
-    /// Room for `num_blocks` blocks, and for some holes.
+    /// A queue with room for `num_blocks` blocks and some holes.
     pub(super) fn new(num_blocks: u32) -> Self {
-        // Closing the holes costs as much as there are blocks; this many are few enough
-        // for memory and enough to spread that.
+        // Closing the holes costs time proportional to the number of blocks. This number of holes needs little memory
+        // and makes that cost rare.
         let holes = num_blocks / 2 + 1;
         Self { ring: vec![L::NULL; (num_blocks + holes) as usize], first: 0, len: 0 }
     }
 
-    /// Removes the block at `place`, wherever in the queue that is.
+    /// Removes the block at index `place`.
     #[inline]
     pub(super) fn remove(&mut self, place: u32) {
         self.ring[place as usize] = L::NULL;
     }
 
-    /// Takes the first `count` blocks into `table`.
+    /// Moves the first `count` blocks to `table`.
     ///
     /// # Panics
-    /// When there are fewer.
+    /// If there are fewer blocks.
     pub(super) fn take(&mut self, count: usize, table: &mut Vec<BlockId>) {
         let all = table.len() + count;
         table.reserve(count);
@@ -85,7 +85,7 @@ impl<L: Link> FreeQueue<L> {
         }
     }
 
-    /// The end of the queue, with room for `count` blocks. `moved` is called for blocks that were moved to make room.
+    /// The end of the queue, with room for `count` blocks. Calls `moved` for each block that is moved to make room.
     #[inline]
     pub(super) fn end(&mut self, count: usize, moved: impl FnMut(BlockId, u32)) -> End<'_, L> {
         if self.len + count > self.ring.len() {
@@ -110,13 +110,13 @@ impl<L: Link> FreeQueue<L> {
         self.len = blocks;
     }
 
-    /// The blocks and their places, first to last.
+    /// The blocks and their indices, from first to last.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, BlockId)> + '_ {
         let places = (0..self.len).map(|offset| self.place(offset));
         places.map(|place| (place as u32, self.ring[place].number())).filter(|&(_, id)| id != L::NULL.number())
     }
 
-    /// The place so far behind the first.
+    /// The ring index of the entry at `offset` from the first.
     #[inline]
     fn place(&self, offset: usize) -> usize {
         let place = self.first + offset;
@@ -129,18 +129,18 @@ fn after(place: usize, places: usize) -> usize {
     if place + 1 == places { 0 } else { place + 1 }
 }
 
-/// The end of a queue, with room for new entries.
+/// The end of a queue, where new entries are written.
 pub(super) struct End<'a, L> {
     ring: &'a mut [L],
     len: &'a mut usize,
     next: usize,
-    /// Counted here, and added to the queue by [`End::close`]: with a count in memory, each block would wait
-    /// for the previous one.
+    /// Number of entries written. [`End::close`] adds it to the queue. A counter in the queue would make each push
+    /// wait for the previous one.
     pushed: usize,
 }
 
 impl<L: Link> End<'_, L> {
-    /// Appends a block. Returns its place.
+    /// Appends a block. Returns its index.
     #[inline]
     pub(super) fn push(&mut self, id: BlockId) -> u32 {
         let place = self.next;
@@ -150,7 +150,7 @@ impl<L: Link> End<'_, L> {
         place as u32
     }
 
-    /// Enters the written entries into the queue.
+    /// Adds the written entries to the queue's length.
     pub(super) fn close(self) {
         *self.len += self.pushed;
     }

@@ -1,8 +1,8 @@
-//! The blocks of one tier, and their order of eviction.
+//! The blocks of one tier, and their eviction order.
 
 use crate::kv::hash::BlockHash;
 
-/// Index of a place for a block in its tier.
+/// Index of a block's place in its tier.
 pub(super) type Slot = u32;
 
 pub(super) const NIL: Slot = Slot::MAX;
@@ -10,29 +10,29 @@ pub(super) const NIL: Slot = Slot::MAX;
 #[derive(Clone, Debug)]
 struct Place {
     hash: BlockHash,
-    /// Transfers that read or write the block; it stays meanwhile.
+    /// Number of transfers that read or write the block. It is not evicted until they end.
     pins: u32,
-    /// Whether its content has arrived.
+    /// Whether the block's content has arrived.
     ready: bool,
     older: Slot,
     newer: Slot,
     next_in_bucket: Slot,
 }
 
-/// A tier's blocks, in a list in order of use. The least recently used block that no transfer reads
+/// A tier's blocks, in a list ordered by last use. The least recently used block that no transfer reads
 /// or writes is evicted first.
 #[derive(Debug)]
 pub(super) struct TierBlocks {
     capacity: u32,
-    /// Grows with its contents, and never beyond `capacity`.
+    /// Grows as blocks arrive, up to `capacity`.
     places: Vec<Place>,
-    /// Places whose blocks were removed; the one freed last is reused first.
+    /// Places whose blocks were removed. The place freed last is reused first.
     free: Vec<Slot>,
     oldest: Slot,
     newest: Slot,
-    /// Places without readers and writers.
+    /// Number of places that no transfer reads or writes.
     num_idle: u32,
-    /// One block for each bucket of hashes.
+    /// The first block of each bucket of hashes.
     buckets: Vec<Slot>,
 }
 
@@ -48,12 +48,11 @@ impl TierBlocks {
         (self.places.len() - self.free.len()) as u32
     }
 
-    /// Number of places that no block has.
     pub(super) fn num_free(&self) -> u32 {
         self.capacity - self.len()
     }
 
-    /// Number of blocks that may go.
+    /// Number of blocks that may be evicted.
     pub(super) fn num_idle(&self) -> u32 {
         self.num_idle
     }
@@ -62,7 +61,7 @@ impl TierBlocks {
         self.places[slot as usize].hash
     }
 
-    /// The place of a block that is or will be there.
+    /// The place of a block that is stored or being written.
     pub(super) fn find(&self, hash: BlockHash) -> Option<Slot> {
         if self.buckets.is_empty() {
             return None;
@@ -78,23 +77,21 @@ impl TierBlocks {
         None
     }
 
-    /// Whether the content of a block has arrived.
     pub(super) fn is_ready(&self, slot: Slot) -> bool {
         self.places[slot as usize].ready
     }
 
-    /// Whether a block may go: no transfer reads or writes it.
+    /// Whether a block may be evicted, because no transfer reads or writes it.
     pub(super) fn is_idle(&self, slot: Slot) -> bool {
         self.places[slot as usize].pins == 0
     }
 
-    /// The place of a block whose content has arrived.
     pub(super) fn find_ready(&self, hash: BlockHash) -> Option<Slot> {
         self.find(hash).filter(|&slot| self.is_ready(slot))
     }
 
-    /// Allocates a place for a block that is about to be written, and pins it. Returns the evicted
-    /// block, if any; nothing if no place is free and none can be freed.
+    /// Allocates a place for a block that is about to be written, and pins it. Also returns the block that was evicted
+    /// for it, if any. None if no place is free and no block can be evicted.
     pub(super) fn reserve(&mut self, hash: BlockHash) -> Option<(Slot, Option<BlockHash>)> {
         let evicted = if self.num_free() > 0 {
             None
@@ -108,8 +105,8 @@ impl TierBlocks {
         Some((self.insert(hash), evicted))
     }
 
-    /// Allocates a place for a block that is about to be written, and pins it. Unused places come
-    /// first. The caller has checked that a place is free.
+    /// Allocates a place for a block that is about to be written, and pins it. The caller has checked that a place is
+    /// free.
     pub(super) fn insert(&mut self, hash: BlockHash) -> Slot {
         debug_assert!(self.find(hash).is_none(), "a tier holds a block once");
         let bucket = self.bucket_of(hash);
@@ -138,7 +135,7 @@ impl TierBlocks {
         self.free.push(slot);
     }
 
-    /// The content of a reserved place has arrived. It stays pinned.
+    /// Records that the content of a reserved place has arrived. The place stays pinned.
     pub(super) fn set_ready(&mut self, slot: Slot) {
         let place = &mut self.places[slot as usize];
         debug_assert!(place.pins > 0 && !place.ready);
@@ -151,7 +148,6 @@ impl TierBlocks {
         place.pins += 1;
     }
 
-    /// Takes a pin back.
     pub(super) fn unpin(&mut self, slot: Slot) {
         let place = &mut self.places[slot as usize];
         assert!(place.pins > 0 && place.ready, "slot {slot} was given back more often than taken");
@@ -159,7 +155,7 @@ impl TierBlocks {
         self.num_idle += u32::from(place.pins == 0);
     }
 
-    /// Notes a use.
+    /// Makes a block the most recently used one.
     pub(super) fn touch(&mut self, slot: Slot) {
         if slot == self.newest {
             return;
@@ -168,22 +164,22 @@ impl TierBlocks {
         self.link_newest(slot);
     }
 
-    /// The places of blocks that may go, the next one first.
+    /// The places of blocks that may be evicted, in eviction order.
     pub(super) fn evictable(&self) -> impl Iterator<Item = Slot> + '_ {
         let listed = |slot: Slot| (slot != NIL).then_some(slot);
         let slots = std::iter::successors(listed(self.oldest), move |&slot| listed(self.places[slot as usize].newer));
         slots.filter(|&slot| self.is_idle(slot))
     }
 
-    /// The blocks whose content has arrived, by place.
+    /// The blocks whose content has arrived, ordered by place.
     pub(super) fn ready(&self) -> impl Iterator<Item = BlockHash> + '_ {
         self.places.iter().filter(|place| place.ready).map(|place| place.hash)
     }
 
-    /// Checks every structural invariant by walking the whole tier.
+    /// Checks all invariants by walking the whole tier.
     ///
     /// # Panics
-    /// When places, list and buckets disagree.
+    /// If places, list and buckets are inconsistent.
     pub(super) fn assert_consistent(&self) {
         assert!(self.places.len() as u32 <= self.capacity, "{} places of {}", self.places.len(), self.capacity);
         let mut free = self.free.clone();

@@ -1,11 +1,11 @@
-//! Reports of tiers: totals, changes, and hits of a prompt.
+//! What tiers report: totals, changes, and hits of a prompt.
 
 use crate::kv::hash::BlockHash;
 
 /// Running totals of the tiers of one engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KvTierStats {
-    /// Loads started.
+    /// Number of loads started.
     pub loads: u64,
     /// Blocks that loads took from the host.
     pub host_hit_blocks: u64,
@@ -22,7 +22,7 @@ pub struct KvTierStats {
 }
 
 impl KvTierStats {
-    /// Adds the totals of another time or engine.
+    /// Adds other totals.
     pub fn add(&mut self, more: &Self) {
         self.loads += more.loads;
         self.host_hit_blocks += more.host_hit_blocks;
@@ -33,7 +33,7 @@ impl KvTierStats {
         self.disk_to_host_bytes = self.disk_to_host_bytes.saturating_add(more.disk_to_host_bytes);
     }
 
-    /// The difference to the totals that were `earlier`.
+    /// The difference from the totals `earlier`.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         Self {
@@ -48,7 +48,7 @@ impl KvTierStats {
     }
 }
 
-/// Tier that keeps a block below the device.
+/// A tier below the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KvTier {
     /// In the host's memory.
@@ -57,7 +57,7 @@ pub enum KvTier {
     Disk,
 }
 
-/// A block has reached a tier, or left it.
+/// A block has arrived in a tier, or left it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvTierChange {
     /// Time of the change, in nanoseconds.
@@ -66,11 +66,11 @@ pub struct KvTierChange {
     pub tier: KvTier,
     /// The block.
     pub hash: BlockHash,
-    /// Whether it has arrived.
+    /// Whether the block has arrived. Otherwise it has left.
     pub stored: bool,
 }
 
-/// Consecutive blocks that the tiers hold, each counted at the tier from which it is read.
+/// Consecutive blocks that the tiers hold. Each block counts at the tier from which it is read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TierRun {
     /// Blocks read from the host.
@@ -80,7 +80,7 @@ pub struct TierRun {
 }
 
 impl TierRun {
-    /// Number of all blocks.
+    /// Total number of blocks.
     #[must_use]
     pub fn blocks(self) -> u32 {
         self.host_blocks + self.disk_blocks

@@ -1,20 +1,19 @@
-//! One direction between two tiers: one per engine, or one shared by all.
+//! One transfer direction between two tiers: with one queue per engine, or one queue for all engines.
 
 use super::blocks::Slot;
 use super::shared_transfer_queue::{Arrived, SharedTransferQueue};
 use super::transfer_queue::TransferQueue;
 
-/// A direction with its transfers.
+/// The transfers of one direction.
 #[derive(Debug)]
 pub(super) enum Channel {
-    /// One queue for each engine.
+    /// One queue per engine.
     Own(Vec<TransferQueue>),
-    /// Shared by all engines.
+    /// One queue shared by all engines.
     Shared(SharedTransferQueue),
 }
 
 impl Channel {
-    /// Adds an engine.
     pub(super) fn add_client(&mut self) {
         match self {
             Self::Own(queues) => {
@@ -25,7 +24,7 @@ impl Channel {
         }
     }
 
-    /// The time of its next event, and the engine concerned.
+    /// The time of the next event, and its engine.
     pub(super) fn next(&self) -> Option<(u64, u32)> {
         match self {
             Self::Own(queues) => {
@@ -37,7 +36,7 @@ impl Channel {
         }
     }
 
-    /// When something happens next that may concern a load of an engine.
+    /// The time of the next event that may concern a load of an engine.
     pub(super) fn next_of(&self, client: u32) -> Option<u64> {
         match self {
             Self::Own(queues) => queues[client as usize].next_ns(),
@@ -45,7 +44,8 @@ impl Channel {
         }
     }
 
-    /// The arrival of the transfer of an engine's load, or of another numbered job; unknown for a shared direction.
+    /// The arrival time of an engine's load, or of another job with a number. None in a shared queue, where it is
+    /// unknown.
     pub(super) fn arrival_ns(&self, client: u32, load: u32) -> Option<u64> {
         match self {
             Self::Own(queues) => queues[client as usize].arrival_ns(load),
@@ -53,7 +53,7 @@ impl Channel {
         }
     }
 
-    /// Bytes of all transfers of an engine so far.
+    /// Total bytes of an engine's transfers so far.
     pub(super) fn bytes(&self, client: u32) -> u64 {
         match self {
             Self::Own(queues) => queues[client as usize].bytes(),
@@ -61,7 +61,6 @@ impl Channel {
         }
     }
 
-    /// Sends blocks as one transfer of an engine.
     pub(super) fn send(
         &mut self,
         now_ns: u64,
@@ -79,8 +78,8 @@ impl Channel {
         }
     }
 
-    /// Takes a transfer that arrives at `now_ns`, which is [`Channel::next`], if one does; `slots`
-    /// are its places.
+    /// Takes a transfer of an engine that arrives at `now_ns`, the time of [`Channel::next`], if there is one. Fills
+    /// `slots` with its places.
     pub(super) fn pop(&mut self, now_ns: u64, client: u32, slots: &mut Vec<Slot>) -> Option<Arrived> {
         match self {
             Self::Own(queues) => {

@@ -1,4 +1,4 @@
-//! Engines that share tiers, and their separate state.
+//! The engines that share tiers, and their separate state.
 
 use std::collections::VecDeque;
 
@@ -9,31 +9,31 @@ use crate::kv::hash::BlockHash;
 use crate::kv::pool::BlockId;
 use crate::request::RequestId;
 
-/// An engine, which may have crashed.
+/// The state of an engine. The engine may have crashed.
 #[derive(Debug, Default)]
 pub(super) struct Client {
-    /// Complete loads that have not been reported yet, in order.
+    /// Completed loads that have not been reported yet, in order.
     pub(super) complete: Vec<(RequestId, u32)>,
-    /// Loads that have not ended, including those of aborted requests.
+    /// Number of loads that have not ended, including loads of aborted requests.
     pub(super) num_loads: u32,
     pub(super) stats: KvTierStats,
     changes: Option<Vec<KvTierChange>>,
-    /// For a connector, stores of unfinished steps, in order.
+    /// Stores of unfinished steps, if a connector is used, in order.
     pub(super) unsent: VecDeque<UnsentStore>,
-    /// Stores that steps wait for before they begin, by the number of the step.
+    /// Stores that a step waits for before it begins, with the step's number.
     pub(super) flushes: VecDeque<(u64, Vec<u64>)>,
-    /// A request was stepped over because of a transfer.
+    /// Whether a request was skipped because of a transfer.
     pub(super) has_deferred: bool,
-    /// Whether a transfer has ended that a request may wait for, and the engine does not know it yet.
+    /// Whether a transfer that a request may wait for has ended, and the engine has not noticed yet.
     pub(super) has_progress: bool,
-    /// Blocks on the device that were copied, by transfer, and are still held for that.
+    /// Device blocks of completed copies, by transfer. They are still held.
     pub(super) copied: Vec<Vec<BlockId>>,
-    /// Copies in progress whose blocks are held.
+    /// Number of copies in progress whose blocks are held.
     pub(super) num_held_copies: u32,
 }
 
 impl KvTiers {
-    /// Adds an engine without any state. Returns its number; the first has 0.
+    /// Adds an engine without any state. Returns its number, starting with 0.
     pub fn add_client(&mut self) -> u32 {
         if self.config.shared_host.is_none() {
             self.hosts.push(TierBlocks::new(self.config.host_blocks));
@@ -48,7 +48,7 @@ impl KvTiers {
         self.clients.len() as u32 - 1
     }
 
-    /// Has this engine do all that follows.
+    /// Makes `client` the current engine for all following calls.
     pub fn enter(&mut self, client: u32) {
         let at = std::mem::replace(&mut self.at, client);
         if self.config.shared_host.is_some()
@@ -58,7 +58,7 @@ impl KvTiers {
         }
     }
 
-    /// Removes the current engine with all its requests. Its transfers continue.
+    /// Removes the current engine and all its requests. Its transfers continue.
     pub fn leave(&mut self) {
         let at = self.at;
         for load in self.loads.iter_mut().filter(|load| load.client == at) {
@@ -74,8 +74,8 @@ impl KvTiers {
         self.note_progress();
     }
 
-    /// Starts or stops recording changes that the current engine can see; must be started before
-    /// its first request. The present contents of shared tiers count as arriving now.
+    /// Starts or stops recording the changes that the current engine can see. To record them, start before the engine's
+    /// first request. The present contents of shared tiers count as arriving now.
     pub fn record_changes(&mut self, on: bool) {
         let at_ns = self.now_ns;
         let stored = |tier, hash| KvTierChange { at_ns, tier, hash, stored: true };
@@ -87,12 +87,12 @@ impl KvTiers {
         self.client_mut().changes = changes;
     }
 
-    /// Drains the recorded changes, in order of time.
+    /// Removes and returns the recorded changes, in order of time.
     pub fn take_changes(&mut self) -> impl Iterator<Item = KvTierChange> + '_ {
         self.client_mut().changes.iter_mut().flat_map(|changes| changes.drain(..))
     }
 
-    /// Totals of the engine at work since the start, as of the time it was advanced to.
+    /// Totals of the current engine since the start, up to the time that it was advanced to.
     #[must_use]
     pub fn stats(&self) -> KvTierStats {
         let bytes = |way: TransferDirection| self.channels[way as usize].bytes(self.at);
@@ -105,7 +105,7 @@ impl KvTiers {
         }
     }
 
-    /// Complete loads of the engine at work that have not been reported yet, in order.
+    /// Completed loads of the current engine that have not been reported yet, in order.
     pub(crate) fn complete_mut(&mut self) -> &mut Vec<(RequestId, u32)> {
         &mut self.client_mut().complete
     }
@@ -118,27 +118,27 @@ impl KvTiers {
         &mut self.clients[self.at as usize]
     }
 
-    /// Index of the host of an engine.
+    /// Index of the host tier that an engine uses.
     pub(super) fn host_of(&self, client: u32) -> usize {
         if self.config.shared_host.is_some() { 0 } else { client as usize }
     }
 
-    /// Index of the disk of an engine.
+    /// Index of the disk tier that an engine uses.
     pub(super) fn disk_of(&self, client: u32) -> usize {
         if self.config.shared_disk.is_some() { 0 } else { client as usize }
     }
 
-    /// The host of the engine at work.
+    /// The host tier of the current engine.
     pub(super) fn host(&self) -> &TierBlocks {
         &self.hosts[self.host_of(self.at)]
     }
 
-    /// The disk of the engine at work.
+    /// The disk tier of the current engine.
     pub(super) fn disk(&self) -> &TierBlocks {
         &self.disks[self.disk_of(self.at)]
     }
 
-    /// A block enters or leaves a tier of an engine: all engines that share the tier see it.
+    /// Records that a block enters or leaves a tier of an engine, for all engines that share the tier.
     pub(super) fn note(&mut self, client: u32, tier: KvTier, hash: BlockHash, stored: bool) {
         let is_shared = match tier {
             KvTier::Host => self.config.shared_host.is_some(),

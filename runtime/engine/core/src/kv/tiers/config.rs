@@ -3,85 +3,85 @@
 use super::offloading::{EvictionPolicy, OffloadingOptions};
 use crate::config::error::ConfigError;
 
-/// A tier that the engines of a pool share, with the total bandwidths of all engines. The bandwidths of
-/// [`KvTiersConfig`] then apply to one engine. None means no limit.
+/// A tier that the engines of a pool share, with bandwidth limits for all engines together. The bandwidths of
+/// [`KvTiersConfig`] are then limits per engine. None means no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SharedTier {
-    /// Bandwidth of all writes.
+    /// Total write bandwidth.
     pub write_bytes_per_s: Option<u64>,
-    /// Bandwidth of all reads.
+    /// Total read bandwidth.
     pub read_bytes_per_s: Option<u64>,
 }
 
 /// Rules for storing, finding and evicting blocks in the host tier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HostRules {
-    /// Dynamo's KV block manager, as the mocker of 1.4 models it.
+    /// Dynamo's KV block manager, as Dynamo 1.4's mocker models it.
     #[default]
     Dynamo,
-    /// The host of Dynamo 1.6's mocker, which follows vLLM's connector of 0.24.
+    /// The host tier of Dynamo 1.6's mocker, which follows vLLM 0.24's connector.
     Dynamo16,
-    /// vLLM's `OffloadingConnector` of the engine's release.
+    /// vLLM's `OffloadingConnector`, in the engine's release.
     Vllm,
 }
 
 impl HostRules {
-    /// Whether a connector decides which blocks are stored, found and loaded.
+    /// Whether an offloading connector decides which blocks are stored, found and loaded.
     #[must_use]
     pub fn is_connector(self) -> bool {
         self != Self::Dynamo
     }
 
-    /// Whether a request that waits for a transfer is not retried until a transfer ends, and keeps its
+    /// Whether a request that waits for a transfer is retried only after a transfer has ended. It keeps its
     /// position among the loading requests, before all others. Source: Dynamo 1.6's mocker.
     pub(crate) fn sleeps_until_transfers(self) -> bool {
         self == Self::Dynamo16
     }
 
-    /// Whether other requests may hit KV as soon as it is loaded, not only after its request is handled.
+    /// Whether other requests may hit KV as soon as it is loaded, before the request that loaded it is admitted.
     /// Source: Dynamo 1.6's mocker.
     pub(crate) fn takes_over_on_arrival(self) -> bool {
         self == Self::Dynamo16
     }
 
-    /// Whether of a prompt that was loaded as a whole the last block is recomputed, not the last
-    /// token. Source: Dynamo 1.6's mocker.
+    /// Whether the last block is recomputed after a whole prompt has been loaded. Otherwise only the last token is.
+    /// Source: Dynamo 1.6's mocker.
     pub(crate) fn recomputes_last_block(self) -> bool {
         self == Self::Dynamo16
     }
 
-    /// Whether the blocks that a load must leave free are counted in addition to its whole prompt,
-    /// not to its loaded blocks. Source: Dynamo 1.6's mocker.
+    /// Whether a load must leave free blocks in addition to the blocks of its whole prompt. Otherwise the blocks come
+    /// in addition to the loaded blocks. Source: Dynamo 1.6's mocker.
     pub(crate) fn reserves_beside_whole_prompts(self) -> bool {
         self == Self::Dynamo16
     }
 
-    /// Whether nothing is looked up for a prompt that the device has as a whole, though its last
+    /// Whether the tiers are not asked for a prompt that the device caches as a whole, although its last
     /// block is recomputed. Source: Dynamo 1.6's mocker.
     pub(crate) fn looks_nothing_up_for_whole_prompts(self) -> bool {
         self == Self::Dynamo16
     }
 }
 
-/// Settings of the tiers of one engine. A missing bandwidth means instant transfers.
+/// Settings of an engine's tiers. If a bandwidth is missing, transfers are instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvTiersConfig {
-    /// Rules of the host.
+    /// Rules of the host tier.
     pub rules: HostRules,
-    /// Blocks that the host's memory holds.
+    /// Capacity of the host tier in blocks.
     pub host_blocks: u32,
-    /// Blocks that the disk holds; 0 for no disk.
+    /// Capacity of the disk in blocks; 0 for no disk.
     pub disk_blocks: u32,
     /// KV bytes of one token over all layers.
     pub kv_bytes_per_token: u64,
-    /// The most blocks in one transfer to the host, by Dynamo's rules; by vLLM's rules, all blocks of a
-    /// request and step are one transfer.
+    /// Maximum number of blocks in one transfer to the host, under Dynamo's rules. Under vLLM's rules, all blocks that
+    /// a request stores in a step are one transfer.
     pub offload_batch_size: u32,
-    /// The host's eviction order under vLLM's rules.
+    /// The host tier's eviction policy under vLLM's rules.
     pub eviction_policy: EvictionPolicy,
-    /// Number of offers after which a block is stored, by vLLM's rules; 0 and 1 store it at the first offer.
+    /// Under vLLM's rules, a block is stored at this offer of it. 0 and 1 mean the first offer.
     pub store_threshold: u32,
-    /// By vLLM's rules: store no block that ends behind the prompt.
+    /// Under vLLM's rules, whether blocks that end after the prompt are not stored.
     pub offload_prompt_only: bool,
     /// Bandwidth from the device to the host.
     pub device_to_host_bytes_per_s: Option<u64>,
@@ -91,26 +91,26 @@ pub struct KvTiersConfig {
     pub host_to_disk_bytes_per_s: Option<u64>,
     /// Bandwidth from the disk to the host.
     pub disk_to_host_bytes_per_s: Option<u64>,
-    /// Latency between the request for a transfer to or from the host and its first byte; it takes
+    /// Latency between the request for a transfer to or from the host and its first byte. It uses
     /// no bandwidth.
     pub host_latency_ns: u64,
-    /// Added to every read of the disk. Of a shared disk it is the time until the first byte of
-    /// a read, or a write, moves.
+    /// Added to every read of the disk. On a shared disk, it is the time until the first byte of a read or a
+    /// write is transferred.
     pub disk_latency_ns: u64,
-    /// Whether the host's memory is one for all engines of a pool, with `host_blocks` in all.
+    /// Whether all engines of a pool share one host tier, with `host_blocks` in total.
     pub shared_host: Option<SharedTier>,
-    /// Whether the disk is one for all engines of a pool, with `disk_blocks` in all.
+    /// Whether all engines of a pool share one disk, with `disk_blocks` in total.
     pub shared_disk: Option<SharedTier>,
 }
 
 impl KvTiersConfig {
-    /// Whether the engines of a pool share a tier.
+    /// Whether the engines of a pool share any tier.
     #[must_use]
     pub fn is_shared(&self) -> bool {
         self.shared_host.is_some() || self.shared_disk.is_some()
     }
 
-    /// Blocks that the tiers of this number of engines hold.
+    /// Total capacity of the tiers of this number of engines, in blocks.
     #[must_use]
     pub fn blocks_of(&self, engines: u64) -> u64 {
         let blocks = |each: u32, shared: Option<SharedTier>| {
@@ -119,7 +119,7 @@ impl KvTiersConfig {
         blocks(self.host_blocks, self.shared_host).saturating_add(blocks(self.disk_blocks, self.shared_disk))
     }
 
-    /// The settings of the connector that keeps the host by vLLM's rules.
+    /// The settings of the connector that manages the host tier under vLLM's rules.
     pub(super) fn offloading(&self) -> OffloadingOptions {
         OffloadingOptions {
             chunks: self.host_blocks,
@@ -163,8 +163,8 @@ impl KvTiersConfig {
 }
 
 impl Default for KvTiersConfig {
-    /// Bandwidths and batches of Dynamo 1.4's mocker; nothing is kept until a
-    /// capacity and the size of a token are set.
+    /// Bandwidths and batch size of Dynamo 1.4's mocker. Nothing is stored until a
+    /// capacity and `kv_bytes_per_token` are set.
     fn default() -> Self {
         Self {
             rules: HostRules::Dynamo,
