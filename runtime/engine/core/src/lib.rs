@@ -1,13 +1,11 @@
-//! The engine state machine of vcr: a vLLM engine's decisions, without a GPU.
+//! The engine state machine of vcr: the decisions of a vLLM engine, without a GPU.
 //!
-//! Owns requests, the KV pool, the scheduler and the shape of a step. Does no
-//! I/O, spawns nothing, reads no clock and draws no random numbers; it depends
-//! on no other crate of the workspace but `vcr-policy`, the types that it shares with guests. Time
-//! comes from a [`latency`] model, tokens from a [`TokenSource`], and the driver decides when a step
-//! ends.
+//! Owns requests, the KV pool, the scheduler and the shapes of steps. Performs no I/O, spawns nothing, reads no clock
+//! and draws no random numbers. The only other crate of the workspace that it depends on is `vcr-policy`, with the
+//! types that it shares with guests. Step times come from a [`latency`] model and tokens from a [`TokenSource`]. The
+//! driver decides when a step ends.
 //!
-//! A driver submits requests, schedules a step, lets as much time pass as the step takes, and
-//! applies its outputs:
+//! A driver submits requests, schedules a step, lets the step's duration pass, and applies the step's outputs:
 //!
 //! ```
 //! use vcr_core::{Engine, EngineConfig, EngineConfigInput, Prompt, RequestSpec, TokenSource};
@@ -22,7 +20,7 @@
 //!
 //! let settings = EngineConfigInput { max_num_batched_tokens: 512, ..EngineConfigInput::default() };
 //! let mut engine = Engine::new(EngineConfig::new(settings).expect("the settings are valid"));
-//! // 700 prompt tokens whose content is number 7, and three tokens of output.
+//! // 700 prompt tokens whose content is number 7, and three output tokens.
 //! let mut prompt = Prompt::new(16, 0);
 //! prompt.push_run(7, 0, 700);
 //! engine.submit(RequestSpec::new(0, prompt, 3)).expect("it fits");
@@ -32,7 +30,7 @@
 //!     scheduled_tokens.push(engine.schedule().total_num_scheduled_tokens);
 //!     engine.update(&mut Ones);
 //! }
-//! // The prompt in two chunks, the second of which has the first token; then one a step.
+//! // The prompt is computed in two chunks, the second of which samples the first token. Then each step has one token.
 //! assert_eq!(scheduled_tokens, [512, 188, 1, 1]);
 //! ```
 

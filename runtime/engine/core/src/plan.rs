@@ -1,6 +1,4 @@
-//! Plans of steps and their outputs.
-//!
-//! Both are buffers the engine reuses from step to step.
+//! Plans of steps and their outputs. The engine reuses both buffers for every step.
 
 pub(crate) mod in_flight;
 
@@ -14,79 +12,79 @@ use crate::request::{FinishReason, RequestId};
 /// How a request came into a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScheduledKind {
-    /// Admitted for the first time, or with KV that a load has brought.
+    /// Admitted for the first time, or after its KV was loaded.
     New,
     /// Admitted again after a preemption.
     Resumed,
-    /// Was running already.
+    /// Already running.
     Running,
 }
 
 /// One request's part of a step.
 #[derive(Clone, Debug)]
 pub struct ScheduledRequest {
-    /// The request.
+    /// The request's id in the engine.
     pub request: RequestId,
-    /// The driver's number for it.
+    /// The driver's number for the request.
     pub tag: u64,
-    /// Tokens computed in this step.
+    /// Number of tokens computed in this step.
     pub num_scheduled_tokens: u32,
-    /// Tokens computed or cached before it. For a request of kind `New` they came from this
-    /// engine's cache, unless a [`RemoteLoad`] for it has arrived: then they are the whole prompt
-    /// without the last token, which is recomputed, and the load names their origin. With a
-    /// [`TierLoad`] they are the tokens that it counts.
+    /// Number of tokens computed or cached before this step. For a request of kind `New`, they came from this
+    /// engine's cache. After a [`RemoteLoad`], they are the whole prompt without the last token, which is
+    /// recomputed. After a [`TierLoad`], they are the tokens that the load counts.
     pub num_computed_tokens: u32,
-    /// How it came into the step.
+    /// How the request came into the step.
     pub kind: ScheduledKind,
-    /// Whether the chunk is prefill work (or a decode).
+    /// Whether the chunk is prefill, not decode.
     pub is_prefill: bool,
-    /// Whether it reaches the last known token, so that the step samples.
+    /// Whether the chunk reaches the last known token, so that the step samples for the request.
     pub samples: bool,
-    /// Scheduled draft tokens to verify.
+    /// Number of draft tokens that this step verifies.
     pub num_draft_tokens: u16,
-    /// Blocks given in this step, as a range of [`StepPlan::block_ids`]; the
+    /// Blocks allocated in this step, as a range of [`StepPlan::block_ids`]. The
     /// whole block table unless `kind` is `Running`.
     pub blocks: Range<u32>,
 }
 
-/// A KV transfer into blocks that the engine has just reserved.
+/// A KV transfer from another engine, into blocks that the engine has just reserved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteLoad {
-    /// The request that waits for it.
+    /// The request that waits for the transfer.
     pub request: RequestId,
-    /// The driver's number for it.
+    /// The driver's number for the request.
     pub tag: u64,
-    /// Prompt tokens found in this engine's own cache, which need no transfer.
+    /// Number of prompt tokens in this engine's own cache, which need no transfer.
     pub cached_tokens: u32,
-    /// Prompt tokens to be moved.
+    /// Number of prompt tokens to transfer.
     pub missing_tokens: u32,
     /// Number of tokens whose KV over all layers equals the transferred bytes: the missing tokens, minus the
     /// parts that layers of groups other than full attention do not need.
     pub moved_tokens: u32,
 }
 
-/// A load from the tiers below the device into blocks that the engine has just reserved. The
-/// engine's own [`KvTiers`](crate::KvTiers) report its completion.
+/// A load from the tiers below the device, into blocks that the engine has just reserved.
+/// [`KvTiers`](crate::KvTiers) report its completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TierLoad {
-    /// The request that waits for it.
+    /// The request that waits for the load.
     pub request: RequestId,
-    /// The driver's number for it.
+    /// The driver's number for the request.
     pub tag: u64,
-    /// Tokens found in the cache of the device.
+    /// Number of tokens found in the device's cache.
     pub device_tokens: u32,
-    /// Further tokens that come from the host.
+    /// Number of further tokens that come from the host.
     pub host_tokens: u32,
-    /// Further tokens that come from the disk.
+    /// Number of further tokens that come from the disk.
     pub disk_tokens: u32,
 }
 
-/// A connector's answer to a lookup of a request's KV beyond the local cache.
+/// A connector's answer to a lookup of a request's KV after the local hit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExternalHit {
-    /// Tokens beyond the cached ones; none if it does not know yet, and the request is to be stepped over.
+    /// Number of tokens after the local hit. None if the connector does not know yet, so that the request must be
+    /// skipped.
     pub tokens: Option<u32>,
-    /// Whether they are loaded while the request waits, or in its step.
+    /// Whether the request waits while the tokens are loaded. Otherwise they are loaded within its step.
     pub is_async: bool,
 }
 
@@ -95,69 +93,69 @@ pub struct ExternalHit {
 pub struct ExternalLookup {
     /// The driver's number for the request.
     pub tag: u64,
-    /// Tokens found in the engine's own cache.
+    /// Number of tokens found in the engine's own cache.
     pub local_tokens: u32,
     /// The answer.
     pub hit: ExternalHit,
 }
 
-/// An item whose embeddings the encoder computes in a step, before the chunk that needs them.
+/// An item that the encoder computes in a step, before the chunk that needs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EncoderInput {
-    /// The request that needs it first.
+    /// The first request that needs the item.
     pub request: RequestId,
     /// The driver's number for the request.
     pub tag: u64,
-    /// Index among the request's items.
+    /// Index of the item in the request.
     pub input: u32,
-    /// Its identity; see [`PromptItem::identity`](crate::PromptItem::identity).
+    /// The item's identity; see [`PromptItem::identity`](crate::PromptItem::identity).
     pub identity: u64,
-    /// Embeddings that are computed.
+    /// Number of embeddings to compute.
     pub num_embeds: u32,
 }
 
-/// A part of [`StepPlan::block_ids`] that is of one group of layers.
+/// The part of [`StepPlan::block_ids`] that belongs to one group of layers.
 #[derive(Clone, Debug)]
 pub(crate) struct GroupBlocks {
     pub(crate) group: u32,
     pub(crate) blocks: Range<u32>,
 }
 
-/// Blocks of a running request that no coming token of it needs.
+/// Blocks of a running request that no later token of the request needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WindowFree {
     /// The driver's number for the request.
     pub tag: u64,
     /// The group of layers.
     pub group: u32,
-    /// A range of [`StepPlan::freed_block_ids`], in the order of the request's tokens.
+    /// A range of [`StepPlan::freed_block_ids`], in token order.
     pub blocks: Range<u32>,
 }
 
-/// Why a step admitted no more of the waiting requests.
+/// Why a step admitted no more waiting requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AdmissionStop {
-    /// All were admitted, or skipped: because of the adapter limit, their grammar, or output from before a
-    /// preemption that has not arrived yet.
+    /// All requests were admitted or skipped. A request is skipped because of the adapter limit, its grammar, or output
+    /// from before a preemption that has not arrived yet.
     #[default]
     Drained,
     /// The token budget was used up.
     Budget,
-    /// The maximum number of requests runs (`max_num_seqs`, `max_num_active_seqs`).
+    /// The maximum number of requests is running (`max_num_seqs`, `max_num_active_seqs`).
     RunningSlots,
     /// The next request's KV did not fit into the free blocks.
     Blocks,
     /// The step preempted a request, so it admits none.
     Preemption,
-    /// The next request did not fit into the rest of the budget, and chunked
+    /// The next request did not fit into the remaining budget, and chunked
     /// prefill is off.
     Unchunkable,
-    /// The next request's drafts did not fit into the rest of the budget.
+    /// The next request's drafts did not fit into the remaining budget.
     Drafts,
-    /// The encoder's budget or cache did not allow the item that the next request begins with
-    /// (vLLM 0.32; 0.33 steps over the request).
+    /// The encoder's budget or cache did not allow the first item that the next request needs
+    /// (vLLM 0.32; 0.33 skips the request).
     Encoder,
-    /// Prefills are deferred for the decodes of this step (vLLM's `prefill_schedule_interval`).
+    /// The step defers prefills in favor of decodes (vLLM's `prefill_schedule_interval`).
     Interval,
     /// The scheduler is paused ([`crate::PauseState`]).
     Paused,
@@ -166,19 +164,19 @@ pub enum AdmissionStop {
 /// One scheduled step (vLLM's `SchedulerOutput`).
 #[derive(Clone, Debug, Default)]
 pub struct StepPlan {
-    /// Requests with work, in scheduling order, except those that decode steadily.
+    /// Requests with work, in scheduling order, except members of the steady decode.
     pub scheduled: Vec<ScheduledRequest>,
     /// Requests whose drafts are checked against their grammar before they are verified.
     pub(crate) with_checked_drafts: Vec<RequestId>,
-    /// Requests that decode steadily: running ones, with one token each.
+    /// Number of running requests in the steady decode, with one token each.
     pub steady_decode_requests: u32,
-    /// The same requests by [`crate::DrawnOutputs::group`].
+    /// The number of these requests by [`crate::DrawnOutputs::group`].
     pub(crate) steady_decode_groups: Vec<u32>,
     /// Block ids that `scheduled` refers to.
     pub block_ids: Vec<BlockId>,
     /// Number of groups of layers in `block_ids`; 0 for one group of full attention.
     pub num_groups: u32,
-    /// The group of each part of `block_ids`, in order; none without groups.
+    /// The group of each part of `block_ids`, in order. Empty without groups.
     pub(crate) group_blocks: Vec<GroupBlocks>,
     /// Blocks that have left windows, in order.
     pub window_frees: Vec<WindowFree>,
@@ -187,29 +185,29 @@ pub struct StepPlan {
     /// Items that the encoder computes in this step, in scheduling order (vLLM's
     /// `scheduled_encoder_inputs`).
     pub encoder_inputs: Vec<EncoderInput>,
-    /// Identities of items that have left the encoder cache since the step before, in order (vLLM's
+    /// Identities of items evicted from the encoder cache since the previous step, in order (vLLM's
     /// `free_encoder_mm_hashes`).
     pub freed_encoder_items: Vec<u64>,
     /// Tags of requests preempted while scheduling, in order.
     pub preempted: Vec<u64>,
-    /// Tags of requests that have left the queue unadmitted, since they can never run
+    /// Tags of requests that have left the queue because they can never run
     /// ([`crate::RequestSpec::is_refused`]), in order.
     pub refused: Vec<u64>,
-    /// Transfers to start now; they hold blocks but cost no tokens.
+    /// Transfers to start now. They hold blocks but cost no tokens.
     pub remote_loads: Vec<RemoteLoad>,
-    /// Loads from the tiers that have started; they hold blocks but cost no tokens.
+    /// Loads from the tiers that have started. They hold blocks but cost no tokens.
     pub tier_loads: Vec<TierLoad>,
     /// Lookups of the KV connector, in order.
     pub external_lookups: Vec<ExternalLookup>,
     /// Whether a request of this step has KV that the connector loads within the step (vLLM's `has_sync_kv_loads`).
     pub has_sync_kv_loads: bool,
-    /// The reason that ended the admission of waiting requests.
+    /// Why the admission of waiting requests ended.
     pub admission_stop: AdmissionStop,
-    /// The most drafts that its requests propose next.
+    /// Maximum number of drafts that a request of this step proposes for its next step.
     pub most_drafts: u32,
     /// Sum of `num_scheduled_tokens`.
     pub total_num_scheduled_tokens: u32,
-    /// Time of the step for its adapters, in addition to that of the latency model.
+    /// Time that adapters add to the step, in addition to the latency model's time.
     pub adapter_ns: u64,
     /// The step as a latency model sees it.
     pub shape: StepShape,
@@ -240,7 +238,7 @@ impl StepPlan {
         self.shape = StepShape::default();
     }
 
-    /// A request of this group that is scheduled is counted, not listed.
+    /// Counts a member of the steady decode, which is not listed individually.
     pub(crate) fn count_member(&mut self, group: u32) {
         let group = group as usize;
         if self.steady_decode_groups.len() <= group {
@@ -250,13 +248,13 @@ impl StepPlan {
         self.steady_decode_requests += 1;
     }
 
-    /// Whether nothing can run.
+    /// Whether the step has no requests.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.scheduled.is_empty() && self.steady_decode_requests == 0
     }
 
-    /// The parts of the step that differ between `groups` of layers, without requests that decode steadily.
+    /// The parts of the step's shape that differ between `groups` of layers, without members of the steady decode.
     pub fn kv_group_shapes(&self, groups: &[KvCacheGroup]) -> impl Iterator<Item = KvGroupShape> {
         groups.iter().map(|group| {
             let mut shape = KvGroupShape::default();
@@ -273,14 +271,14 @@ impl StepPlan {
         })
     }
 
-    /// Block ids given to `scheduled` in this step.
+    /// Block ids allocated to `scheduled` in this step.
     #[must_use]
     pub fn blocks_of(&self, scheduled: &ScheduledRequest) -> &[BlockId] {
         &self.block_ids[scheduled.blocks.start as usize..scheduled.blocks.end as usize]
     }
 
-    /// Block ids of one group of layers given to `scheduled` in this step, where there are several
-    /// groups; null blocks of a whole table are 0.
+    /// Block ids of one group allocated to `scheduled` in this step, if there are several groups of layers. In a whole
+    /// table, null blocks have the id 0.
     #[must_use]
     pub fn blocks_of_group(&self, scheduled: &ScheduledRequest, group: u32) -> &[BlockId] {
         let Range { start, end } = scheduled.blocks;
@@ -290,7 +288,7 @@ impl StepPlan {
         part.map_or(&[], |part| &self.block_ids[part.blocks.start as usize..part.blocks.end as usize])
     }
 
-    /// Enters blocks of one group of layers; none leave no trace.
+    /// Adds blocks of one group of layers.
     pub(crate) fn give_blocks(&mut self, group: usize, blocks: &[BlockId]) {
         let start = self.block_ids.len() as u32;
         self.block_ids.extend_from_slice(blocks);
@@ -314,8 +312,8 @@ impl StepPlan {
         self.shape.encoder.embeds += u64::from(input.num_embeds);
     }
 
-    /// Removes a request that is preempted by its own step. Returns the embeddings that are not
-    /// computed for it.
+    /// Removes the encoder inputs of a request that its own step preempts. Returns the number of embeddings that are
+    /// then not computed.
     pub(crate) fn take_back_encoder_inputs(&mut self, id: RequestId) -> u32 {
         let mut taken_back = EncoderShape::default();
         self.encoder_inputs.retain(|input| {
@@ -334,17 +332,17 @@ impl StepPlan {
 /// Outputs of one request in a step (vLLM's `EngineCoreOutput`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestOutput {
-    /// The request; its slot may be reused once `finish` is set, unless its KV is held.
+    /// The request. Its slot may be reused once `finish` is set, unless its KV is held.
     pub request: RequestId,
-    /// The driver's number for it.
+    /// The driver's number for the request.
     pub tag: u64,
-    /// Output tokens emitted in this step.
+    /// Number of output tokens emitted in this step.
     pub num_tokens: u32,
-    /// Tokens that the model returned; more than `num_tokens` if a stop cut off drafts.
+    /// Number of tokens that the model returned. This is more than `num_tokens` if a stop cut off drafts.
     pub num_sampled_tokens: u16,
-    /// Draft tokens proposed for the request's next step.
+    /// Number of draft tokens proposed for the request's next step.
     pub num_draft_tokens: u16,
-    /// Set when the request ended with this step.
+    /// Set if the request ended with this step.
     pub finish: Option<FinishReason>,
 }
 
@@ -355,16 +353,16 @@ pub struct StepOutputs {
     pub outputs: Vec<RequestOutput>,
     /// The emitted tokens, `num_tokens` for each entry of `outputs` in turn.
     pub tokens: Vec<u32>,
-    /// Requests that decode steadily, by [`crate::DrawnOutputs::group`]: each got one token, and
+    /// Number of members of the steady decode by [`crate::DrawnOutputs::group`]. Each got one token and
     /// continues.
     pub steady_decode_groups: Vec<u32>,
-    /// Tags of requests of one output token that decode steadily from now on.
+    /// Tags of requests that join the steady decode from now on, with one output token so far.
     pub joined: Vec<u64>,
-    /// Tags of resumable requests whose outputs have ended, and which continue with the next part
-    /// of their prompt.
+    /// Tags of resumable requests that continue with the next part of their prompt, because the outputs for the
+    /// previous part have ended.
     pub continuing: Vec<u64>,
-    /// Tags of requests with drafts that do not fit their grammar, with the number of such drafts. They are
-    /// the drafts proposed for the next step, or, under async scheduling, the drafts verified in this step.
+    /// Tags of requests with drafts that do not fit their grammar, with the number of such drafts. The drafts were
+    /// proposed for the next step or, under async scheduling, verified in this step.
     pub invalid_drafts: Vec<(u64, u16)>,
 }
 
@@ -381,11 +379,11 @@ impl StepOutputs {
 
 /// Counts requests in the shape of their step.
 pub(crate) trait CountRequests {
-    /// Adds a request's part of a step. `emits` is false if the request asks for no output; tokens
-    /// beyond `prompt_tokens` are output.
+    /// Adds a request's part of a step. `emits` is false if the request asks for no output. Tokens
+    /// after the first `prompt_tokens` are output.
     fn add(&mut self, entry: &ScheduledRequest, emits: bool, prompt_tokens: u32);
 
-    /// Counts it out again.
+    /// Undoes [`Self::add`].
     fn remove(&mut self, entry: &ScheduledRequest, emits: bool, prompt_tokens: u32);
 }
 
@@ -437,7 +435,7 @@ impl CountRequests for StepShape {
     }
 }
 
-/// Counts a chunk of `tokens` after `depth` other tokens, at whose end `outputs` outputs are computed.
+/// Counts a chunk of `tokens` tokens after `depth` other tokens. `outputs` of the tokens at its end are outputs.
 #[cold]
 fn add_recomputed(shape: &mut RecomputeShape, depth: u64, tokens: u64, outputs: u64, completes: bool) {
     shape.output_tokens += outputs.min(tokens);

@@ -1,5 +1,5 @@
-//! Tiers whose host is an offloading connector: vLLM's, with our disk below it, for one engine; or the host
-//! of Dynamo's mocker, which several engines may share.
+//! Tiers whose host tier is an offloading connector. This is vLLM's connector, for one engine and with our disk below
+//! it, or the host tier of Dynamo's mocker, which several engines may share.
 
 use super::blocks::Slot;
 use super::offloading::{BegunLoad, Known, Offloading};
@@ -10,14 +10,13 @@ use crate::request::RequestId;
 /// A store that begins when its step ends.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct UnsentStore {
-    /// Number of the step.
     step: u64,
     job: u64,
     num_blocks: u32,
 }
 
 impl KvTiers {
-    /// The connector, if the host is kept by its rules.
+    /// The current engine's connector, if it manages the host tier.
     pub(crate) fn offloading(&self) -> Option<&Offloading> {
         self.offloading.get(self.at as usize)
     }
@@ -26,7 +25,8 @@ impl KvTiers {
         self.offloading.get_mut(self.at as usize)
     }
 
-    /// Tokens that host and disk have of a request behind the first `local_tokens`; none if that is not known yet.
+    /// Number of tokens that the host and disk have for a request after its first `local_tokens` tokens. None if that
+    /// is not known yet.
     pub(crate) fn lookup(&mut self, known: Known<'_>, local_tokens: u32, is_skipped: bool) -> Option<u32> {
         let disk = &self.disks[self.disk_of(self.at)];
         let offloading = self.offloading.get_mut(self.at as usize)?;
@@ -35,7 +35,8 @@ impl KvTiers {
         found
     }
 
-    /// Starts to load `external_tokens` behind the first `local_tokens` of a request that has got its blocks.
+    /// Starts to load `external_tokens` tokens after the first `local_tokens`, for a request that has been given its
+    /// blocks.
     pub(crate) fn begin_load(
         &mut self,
         known: Known<'_>,
@@ -88,7 +89,7 @@ impl KvTiers {
         run
     }
 
-    /// Queues the stores of a step. They are sent when the step ends, or at once if it computes nothing.
+    /// Queues the stores of a step. They are sent when the step ends, or now if there is no step.
     pub(crate) fn queue_stores(&mut self, step: Option<u64>) {
         let Some(offloading) = self.offloading.get(self.at as usize) else { return };
         let stores = offloading.latest().stores.iter();
@@ -106,7 +107,7 @@ impl KvTiers {
         }
         self.spill_evicted();
         if step.is_none() {
-            // Blocks of steps in flight stay behind them.
+            // Stores of steps in flight stay queued.
             let unsent = &mut self.client_mut().unsent;
             let (now, later): (Vec<UnsentStore>, Vec<UnsentStore>) = unsent.drain(..).partition(|one| one.step == 0);
             unsent.extend(later);
@@ -114,14 +115,15 @@ impl KvTiers {
         }
     }
 
-    /// Sends the stores of the steps up to this one, which has ended.
+    /// Sends the stores of all steps up to `step`, which has ended.
     pub(crate) fn send_stores(&mut self, step: u64) {
         while let Some(store) = self.client_mut().unsent.pop_front_if(|store| store.step <= step) {
             self.send_store(&store);
         }
     }
 
-    /// Starts a step at `start_ns`. Returns how long it waits for copies of blocks that it reuses.
+    /// Begins a step at `start_ns`. Returns how long the step waits for copies of blocks that it reuses, in
+    /// nanoseconds.
     pub(crate) fn flush_stores(&mut self, step: u64, start_ns: u64) -> u64 {
         let mut until_ns = start_ns;
         while let Some((_, jobs)) = self.client_mut().flushes.pop_front_if(|(other, _)| *other <= step) {
@@ -148,7 +150,7 @@ impl KvTiers {
         until_ns - start_ns
     }
 
-    /// Whether a step in flight, or the next one, stores something.
+    /// Whether a step in flight or the next step stores anything.
     pub(crate) fn has_pending_stores(&self) -> bool {
         let is_pending = |offloading: &Offloading| offloading.has_pending_work() || offloading.stores_outputs();
         // A request that was skipped may be admitted when a copy ends.
@@ -156,21 +158,21 @@ impl KvTiers {
         !client.unsent.is_empty() || client.has_deferred || self.offloading().is_some_and(is_pending)
     }
 
-    /// Whether a request was stepped over because of a transfer, since the step began.
+    /// Whether a request has been skipped because of a transfer since the step began.
     #[must_use]
     pub fn has_deferred(&self) -> bool {
         self.client().has_deferred
     }
 
-    /// Whether the current engine may continue when a copy to the host ends: a request was skipped because of
-    /// a transfer, or blocks are held until they are copied.
+    /// Whether the current engine may continue when a copy to the host ends, because a request was skipped for
+    /// a transfer or blocks are held until they are copied.
     #[must_use]
     pub fn awaits_stores(&self) -> bool {
         let client = self.client();
         client.has_deferred || client.num_held_copies > 0 || !client.copied.is_empty()
     }
 
-    /// Whether of a prompt that is loaded as a whole the last block is recomputed.
+    /// Whether the last block is recomputed after a whole prompt has been loaded.
     pub(crate) fn recomputes_last_block(&self) -> bool {
         self.config.rules.recomputes_last_block()
     }
@@ -184,12 +186,12 @@ impl KvTiers {
         has_progress
     }
 
-    /// Blocks that were copied and held for that, by transfer, since the last call.
+    /// Blocks held for copies that have ended since the last call, by transfer.
     pub(crate) fn take_copied(&mut self) -> Vec<Vec<BlockId>> {
         std::mem::take(&mut self.client_mut().copied)
     }
 
-    /// The blocks that the latest step copies, by transfer. They are held until the transfer ends.
+    /// The blocks that the latest step copies, by transfer. They are held until their transfer ends.
     pub(crate) fn blocks_to_hold(&self) -> impl Iterator<Item = &[BlockId]> {
         let offloading = self.offloading().filter(|offloading| offloading.rules().holds_copied_blocks());
         offloading
@@ -197,16 +199,15 @@ impl KvTiers {
             .flat_map(|offloading| offloading.latest().stores.iter().map(|store| offloading.blocks_of(store.job)))
     }
 
-    /// Copies that have not begun when their engine leaves are cancelled.
+    /// Cancels a copy that had not begun when its engine left.
     pub(super) fn cancel_store(&mut self, store: &UnsentStore) {
         if let Some(offloading) = self.offloading_mut() {
             offloading.cancel_store(store.job);
         }
     }
 
-    /// A step is about to be decided.
     pub(crate) fn begin_step(&mut self) {
-        // Sleeping requests are not looked up again, but they do wait.
+        // Sleeping requests are not looked up again, but they still wait.
         if !self.config.rules.sleeps_until_transfers() {
             self.client_mut().has_deferred = false;
         }
@@ -223,7 +224,7 @@ impl KvTiers {
         self.send(TransferDirection::DeviceToHost, self.at, Some(store.job as u32), store.num_blocks, &[]);
     }
 
-    /// A transfer of the connector has arrived.
+    /// Handles the arrival of a transfer of the connector.
     pub(super) fn arrive_connected(&mut self, way: TransferDirection, job: u64, num_blocks: u32, places: &[Slot]) {
         let at = self.at as usize;
         match way {
@@ -262,14 +263,14 @@ impl KvTiers {
         self.note_progress();
     }
 
-    /// Wakes requests that wait for a transfer of the current engine, or of one that shares its host.
+    /// Wakes requests that wait for a transfer, of the current engine and of engines that share its host tier.
     pub(super) fn note_progress(&mut self) {
         let at = self.at as usize;
         let seen = if self.config.shared_host.is_some() { &mut self.clients[..] } else { &mut self.clients[at..=at] };
         seen.iter_mut().for_each(|client| client.has_progress = true);
     }
 
-    /// Chunks that have left the host go to the disk.
+    /// Moves chunks that were evicted from the host to the disk.
     fn spill_evicted(&mut self) {
         let evicted = self.offloading_mut().map(Offloading::take_evicted).unwrap_or_default();
         for key in evicted {

@@ -1,23 +1,23 @@
-//! KV below the device: blocks kept in the memory of the host and on a disk.
+//! KV below the device: blocks kept in host memory and on a disk.
 //!
-//! Owns the contents of one engine's two tiers, and the transfers between them and the device. It
-//! has no clock: callers pass the time, and everything that has arrived by then is processed. No
-//! iteration order can vary, and the results do not depend on how often it is called.
+//! Owns the contents of an engine's two tiers, and the transfers between them and the device. There is no
+//! clock: callers pass the time, and all transfers that have arrived by then are processed. The
+//! results do not depend on how often that is done, nor on any iteration order.
 //!
-//! * **Host**: full blocks of prompts are stored here. Under the [rules](HostRules) of vLLM, its
+//! * **Host**: stores full blocks of prompts. Under vLLM's [rules](HostRules), the
 //!   [connector](offloading) decides what is stored, found and evicted. Under the rules of Dynamo's KV block
-//!   manager, new blocks are stored when the step that computes them ends, in batches that arrive as a whole
-//!   (`offload_batch_size`). Blocks that do not fit are not stored.
-//! * **Disk**: blocks evicted from the host are stored here; blocks evicted from the disk are lost. Both
+//!   manager, new blocks are stored when the step that computes them ends. They are sent in batches that arrive as a
+//!   whole (`offload_batch_size`). Blocks that do not fit are not stored.
+//! * **Disk**: stores blocks evicted from the host. Blocks evicted from the disk are lost. Both tiers
 //!   evict the least recently used block.
-//! * **Device**: the blocks of a prompt beyond the device's own cache are loaded. Blocks of the disk are read
-//!   into the host, and stay there if they fit; their copy on the disk stays as well.
+//! * **Device**: loads the blocks of a prompt that its own cache does not have. Blocks on the disk are read
+//!   into the host and stay there if they fit; the copy on the disk stays as well.
 //!
-//! Each of the four directions has a bandwidth of its own, and its transfers run one after another.
-//! A block that is read or written keeps its place meanwhile.
+//! Each of the four directions has its own bandwidth, and its transfers run one after another.
+//! A block is not evicted while a transfer reads or writes it.
 //!
-//! Engines may share the disk, or both tiers. Then one [`KvTiers`] serves all of them and is handed
-//! to the engine whose turn it is; each engine is a *client* with its own loads, changes and
+//! Engines may share the disk, or both tiers. Then they share one [`KvTiers`], which is handed
+//! to the engine whose turn it is. Each engine is a *client* with its own loads, changes and
 //! totals. Transfers of a shared tier share its bandwidth ([`fair`]).
 
 mod blocks;
@@ -58,25 +58,25 @@ const TRANSFER_DIRECTIONS: [TransferDirection; 4] = [
     TransferDirection::HostToDevice,
 ];
 
-/// Blocks being loaded to the device for one request.
+/// Blocks that are being loaded to the device for a request.
 #[derive(Clone, Copy, Debug)]
 struct Load {
     client: u32,
-    /// None if it was aborted.
+    /// None if the request was aborted.
     request: Option<RequestId>,
-    /// Tokens that the request has computed when it is complete.
+    /// Number of computed tokens of the request once the load is complete.
     end_tokens: u32,
-    /// Number of transfers still to come.
+    /// Number of transfers that have not arrived yet.
     parts: u32,
 }
 
-/// The tiers of one engine, or of engines that share one.
+/// The tiers of one engine, or of engines that share a tier.
 #[derive(Debug)]
 pub struct KvTiers {
     config: KvTiersConfig,
     block_bytes: u64,
     now_ns: u64,
-    /// Host tiers by client, or one for all.
+    /// Host tiers by client, or one for all clients.
     hosts: Vec<TierBlocks>,
     disks: Vec<TierBlocks>,
     /// Channels by [`TransferDirection`].
@@ -84,20 +84,20 @@ pub struct KvTiers {
     loads: Vec<Load>,
     vacant_loads: Vec<u32>,
     clients: Vec<Client>,
-    /// The client that is at work.
+    /// The current client.
     at: u32,
-    /// Scratch: places of a transfer.
+    /// Scratch buffer: places of a transfer.
     slots: Vec<Slot>,
-    /// Scratch: places on the disk that a load reads.
+    /// Scratch buffer: places on the disk that a load reads.
     disk_slots: Vec<Slot>,
-    /// For each client, the connector that decides the contents of its host; empty by the rules of Dynamo's
-    /// KV block manager. `hosts` and `loads` are empty then. Shared tiers use the connector of the current
+    /// For each client, the connector that decides the contents of its host tier. Empty under the rules of Dynamo's
+    /// KV block manager. With a connector, `hosts` and `loads` are empty. Shared tiers use the connector of the current
     /// engine.
     offloading: Vec<Offloading>,
 }
 
 impl KvTiers {
-    /// Empty tiers of an engine with blocks of this size in tokens.
+    /// Empty tiers of an engine with `block_size_tokens` tokens per block.
     #[must_use]
     pub fn new(config: KvTiersConfig, block_size_tokens: u32, rules: SchedulerRules) -> Self {
         let by_connector = config.rules.is_connector();
@@ -154,7 +154,7 @@ impl KvTiers {
         }
     }
 
-    /// Sees all that has arrived until `now_ns`.
+    /// Processes all transfers that have arrived by `now_ns`.
     pub fn advance(&mut self, now_ns: u64) {
         while let Some((at_ns, client, way)) = self.next_arrival().filter(|(at_ns, ..)| *at_ns <= now_ns) {
             self.now_ns = at_ns;
@@ -163,9 +163,8 @@ impl KvTiers {
         self.now_ns = self.now_ns.max(now_ns);
     }
 
-    /// When the next transfer of a load arrives, if nothing else is sent: the tiers must be
-    /// advanced then. While a request is skipped because of a transfer, the next transfer of any
-    /// kind counts.
+    /// When the next transfer of a load arrives, if nothing else is sent. The tiers must be advanced at that time.
+    /// While a request is skipped because of a transfer, the next transfer of any kind counts.
     #[must_use]
     pub fn next_load_ns(&self) -> Option<u64> {
         let awaits_stores = self.awaits_stores();
@@ -174,7 +173,7 @@ impl KvTiers {
             if !client.complete.is_empty() {
                 return Some(self.now_ns);
             }
-            // Other engines' loads may occupy a whole shared channel.
+            // Loads of other engines may occupy the whole shared channel.
             if client.num_loads == 0 && !awaits_stores {
                 return None;
             }
@@ -184,7 +183,7 @@ impl KvTiers {
         ways.filter_map(|way| self.channels[way as usize].next_of(self.at)).min()
     }
 
-    /// The blocks at the start of `hashes` that the tiers hold.
+    /// Length of the longest prefix of `hashes` that the tiers hold.
     #[must_use]
     pub fn find_run(&self, hashes: &[BlockHash]) -> TierRun {
         let mut run = TierRun::default();
@@ -207,7 +206,7 @@ impl KvTiers {
         }
     }
 
-    /// Records a use of all of `hashes` that the tiers hold, the first block of the sequence last,
+    /// Marks all blocks of `hashes` in the tiers as used. The first block of the sequence is marked last,
     /// so that it is evicted last.
     pub(crate) fn touch(&mut self, hashes: &[BlockHash]) {
         let (host, disk) = (self.host_of(self.at), self.disk_of(self.at));
@@ -220,8 +219,8 @@ impl KvTiers {
         }
     }
 
-    /// Sends `hashes`, the blocks of a sequence from its start, to the host: from block `first` on, and only
-    /// blocks that the host does not hold.
+    /// Sends blocks to the host, except those that the host already holds. `hashes` are the blocks of a sequence from
+    /// its start; blocks before index `first` are not sent.
     pub(crate) fn offload(&mut self, hashes: &[BlockHash], first: usize) {
         let mut batch = std::mem::take(&mut self.slots);
         batch.clear();
@@ -244,13 +243,13 @@ impl KvTiers {
         self.touch(hashes);
     }
 
-    /// Starts to load `hashes` to the device. The tiers hold all of them.
+    /// Starts to load `hashes` to the device. The tiers hold all of these blocks.
     pub(crate) fn start_load(&mut self, request: RequestId, hashes: &[BlockHash], end_tokens: u32) -> TierRun {
         let mut host_slots = std::mem::take(&mut self.slots);
         let mut disk_slots = std::mem::take(&mut self.disk_slots);
         host_slots.clear();
         disk_slots.clear();
-        // Every block is pinned before the blocks from disk can evict others from the host.
+        // All blocks are pinned first, because blocks from the disk can evict other blocks from the host.
         let (client, host, disk) = (self.at, self.host_of(self.at), self.disk_of(self.at));
         for &hash in hashes {
             if let Some(slot) = self.hosts[host].find_ready(hash) {
@@ -269,7 +268,7 @@ impl KvTiers {
             self.send(TransferDirection::HostToDevice, client, Some(load), run.host_blocks, &host_slots);
         }
         if run.disk_blocks > 0 {
-            // Pairs of a place on the disk and one in the host, if there is one.
+            // Pairs of a place on the disk and a place in the host, if there is one.
             host_slots.clear();
             for &slot in &disk_slots {
                 let hash = self.disks[disk].hash(slot);
@@ -290,7 +289,7 @@ impl KvTiers {
         run
     }
 
-    /// The request of a load has ended. The load itself continues.
+    /// Detaches a load from its request, which has ended. The load itself continues.
     pub(crate) fn forget_load(&mut self, request: RequestId) {
         let at = self.at;
         for load in self.loads.iter_mut().filter(|load| load.client == at && load.request == Some(request)) {
@@ -299,16 +298,16 @@ impl KvTiers {
         self.client_mut().complete.retain(|&(other, _)| other != request);
     }
 
-    /// Blocks in the host, and on the disk, or on their way there.
+    /// Number of blocks in the host and on the disk, including blocks that are still being written.
     #[must_use]
     pub fn num_blocks(&self) -> (u32, u32) {
         let in_host = self.offloading().map_or(self.host().len(), Offloading::num_chunks);
         (in_host, self.disk().len())
     }
 
-    /// The blocks of a tier that may go, the next one first.
+    /// The blocks of a tier that may be evicted, in eviction order.
     pub fn evictable(&self, tier: KvTier) -> impl Iterator<Item = BlockHash> + '_ {
-        // The list of a host that a connector keeps is empty.
+        // If a connector manages the host tier, the list of that tier is empty.
         let (blocks, connector) = match tier {
             KvTier::Host => (self.host(), self.offloading()),
             KvTier::Disk => (self.disk(), None),
@@ -317,10 +316,10 @@ impl KvTiers {
         own.chain(connector.into_iter().flat_map(Offloading::evictable))
     }
 
-    /// Checks every structural invariant by walking both tiers.
+    /// Checks all invariants by walking both tiers.
     ///
     /// # Panics
-    /// When anything disagrees.
+    /// If any invariant is violated.
     pub fn assert_consistent(&self) {
         self.hosts.iter().chain(&self.disks).for_each(TierBlocks::assert_consistent);
         self.offloading.iter().for_each(Offloading::assert_consistent);
@@ -331,7 +330,7 @@ impl KvTiers {
             let (at_ns, client) = self.channels[way as usize].next()?;
             Some((at_ns, client, way))
         });
-        // The first of the transfers that arrive at the same instant.
+        // If several transfers arrive at the same time, this is the first in order.
         next.min_by_key(|&(at_ns, ..)| at_ns)
     }
 
@@ -386,7 +385,7 @@ impl KvTiers {
         }
     }
 
-    /// Replaces pairs of places by places in the host, which now holds the blocks.
+    /// Replaces each pair of places by the place in the host, which now holds the block.
     fn leave_disk(&mut self, client: u32, pairs: &mut Vec<Slot>) {
         let (host, disk) = (self.host_of(client), self.disk_of(client));
         let mut kept = 0;
@@ -425,7 +424,7 @@ impl KvTiers {
         }
     }
 
-    /// Reserves a place in the host. Another block may have to move to the disk.
+    /// Reserves a place in the host. This may move another block to the disk.
     fn reserve_in_host(&mut self, client: u32, hash: BlockHash) -> Option<Slot> {
         let host = self.host_of(client);
         let (slot, evicted) = self.hosts[host].reserve(hash)?;
@@ -436,7 +435,7 @@ impl KvTiers {
         Some(slot)
     }
 
-    /// Evicts a block from the host.
+    /// Moves a block that was evicted from the host to the disk.
     fn spill(&mut self, client: u32, hash: BlockHash) {
         let disk = self.disk_of(client);
         if let Some(slot) = self.disks[disk].find(hash) {

@@ -1,13 +1,13 @@
-//! One direction between two tiers that several engines share.
+//! One transfer direction between two tiers, shared by several engines.
 //!
 //! Each transfer in progress gets an equal share of the bandwidth of all engines, and an equal share of its
-//! own engine's bandwidth. The smaller share counts; the remainder is not given to others. Before its first
-//! byte a transfer takes no share. Arithmetic is in whole 1e-9 bytes, so the same transfers arrive at the
-//! same nanosecond on every machine. Time advances in steps that end where the shares change.
+//! own engine's bandwidth. The smaller share applies; the rest is not given to other transfers. A transfer takes no
+//! share before its first byte. Arithmetic is in whole 1e-9 bytes, so the same transfers arrive at the
+//! same nanosecond on every machine. Time advances in steps, which end where the shares change.
 
 use super::blocks::Slot;
 
-/// 1e-9 byte per byte: `bytes_per_s * ns` counts in this unit.
+/// Units per byte. A unit is 1e-9 byte, so `bytes_per_s * ns` counts units.
 const UNITS_PER_BYTE: u128 = 1_000_000_000;
 
 #[derive(Debug)]
@@ -16,13 +16,12 @@ struct FairTransfer {
     load: Option<u32>,
     num_blocks: u32,
     slots: Vec<Slot>,
-    /// When its first byte moves.
+    /// When the transfer's first byte is sent.
     ready_ns: u64,
     is_moving: bool,
     remaining_units: u128,
 }
 
-/// A transfer that has arrived.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Arrived {
     pub(super) client: u32,
@@ -30,12 +29,11 @@ pub(super) struct Arrived {
     pub(super) num_blocks: u32,
 }
 
-/// Transfers in the order of their submission.
 #[derive(Debug)]
 pub(super) struct SharedTransferQueue {
-    /// Per engine; none for no limit.
+    /// Bandwidth of each engine. None means no limit.
     own_bytes_per_s: Option<u64>,
-    /// Bandwidth of all engines together.
+    /// Bandwidth of all engines together. None means no limit.
     shared_bytes_per_s: Option<u64>,
     first_byte_ns: u64,
     updated_ns: u64,
@@ -44,7 +42,7 @@ pub(super) struct SharedTransferQueue {
     /// Number of moving transfers by engine.
     moving_of: Vec<u32>,
     bytes_of: Vec<u64>,
-    /// When the next transfer arrives, or begins to take a share.
+    /// When the next transfer arrives or begins to take a share.
     next_ns: Option<u64>,
 }
 
@@ -68,7 +66,7 @@ impl SharedTransferQueue {
         self.bytes_of.push(0);
     }
 
-    /// Bytes of all transfers of an engine so far.
+    /// Total bytes of an engine's transfers so far.
     pub(super) fn bytes(&self, client: u32) -> u64 {
         self.bytes_of[client as usize]
     }
@@ -77,7 +75,7 @@ impl SharedTransferQueue {
         self.next_ns
     }
 
-    /// Sends `num_blocks` blocks of `block_bytes` as one transfer. Nothing is due before `now_ns`.
+    /// Sends `num_blocks` blocks of `block_bytes` bytes as one transfer. There must be no event before `now_ns`.
     pub(super) fn send(
         &mut self,
         now_ns: u64,
@@ -102,8 +100,8 @@ impl SharedTransferQueue {
         self.start_ready();
     }
 
-    /// Advances to [`SharedTransferQueue::next_ns`], and removes a transfer that has arrived by then, if any;
-    /// `slots` are its places.
+    /// Advances to `now_ns`, the time of [`SharedTransferQueue::next_ns`]. Removes a transfer that has arrived by then,
+    /// if there is one, and fills `slots` with its places.
     pub(super) fn pop(&mut self, now_ns: u64, slots: &mut Vec<Slot>) -> Option<Arrived> {
         self.advance(now_ns);
         self.start_ready();
@@ -116,7 +114,7 @@ impl SharedTransferQueue {
         Some(Arrived { client, load, num_blocks })
     }
 
-    /// Moves bytes until `now_ns`; no transfer begins or ends before.
+    /// Moves bytes until `now_ns`. No transfer begins or ends before that time.
     fn advance(&mut self, now_ns: u64) {
         let elapsed_ns = u128::from(now_ns.saturating_sub(self.updated_ns));
         if elapsed_ns == 0 {
@@ -138,7 +136,7 @@ impl SharedTransferQueue {
         self.updated_ns = now_ns;
     }
 
-    /// Gives a share to each transfer whose first byte is moving now.
+    /// Gives a share to each transfer whose first byte is sent now.
     fn start_ready(&mut self) {
         let now_ns = self.updated_ns;
         for transfer in self.transfers.iter_mut().filter(|transfer| !transfer.is_moving && transfer.ready_ns <= now_ns)
@@ -155,7 +153,7 @@ impl SharedTransferQueue {
         self.next_ns = self.transfers.iter().map(event_ns).min();
     }
 
-    /// When a transfer that moves arrives, if its share stays.
+    /// When a moving transfer arrives, if its share does not change.
     fn end_ns(&self, transfer: &FairTransfer) -> Option<u64> {
         if !transfer.is_moving {
             return None;
@@ -165,7 +163,7 @@ impl SharedTransferQueue {
         Some(self.updated_ns.saturating_add(u64::try_from(wait_ns).unwrap_or(u64::MAX)))
     }
 
-    /// The share of a moving transfer of an engine: bytes per second over a number of sharers.
+    /// The share of an engine's moving transfer: bytes per second, divided by the number of sharers.
     fn rate(&self, client: u32) -> Option<(u128, u128)> {
         let own = self.own_bytes_per_s.map(|rate| (u128::from(rate.max(1)), self.moving_of[client as usize].into()));
         let shared = self.shared_bytes_per_s.map(|rate| (u128::from(rate.max(1)), self.num_moving.into()));
@@ -181,11 +179,11 @@ mod tests {
     use super::*;
 
     const MS: u64 = 1_000_000;
-    /// One millisecond at 1 GB/s.
+    /// Bytes per millisecond at 1 GB/s.
     const MB: u64 = 1_000_000;
     const GB_PER_S: u64 = 1_000_000_000;
 
-    /// Arrival times of transfers of one megabyte, each given as engine and submission time.
+    /// Arrival times of transfers of 1 MB. Each transfer is given by its engine and submission time.
     fn arrivals(own: Option<u64>, shared: Option<u64>, first_byte_ns: u64, sent: &[(u32, u64)]) -> Vec<(u32, u64)> {
         let mut queue = SharedTransferQueue::new(own, shared, first_byte_ns);
         (0..4).for_each(|_| queue.add_client());
@@ -212,8 +210,8 @@ mod tests {
         assert_eq!(arrivals(one, None, 0, &[(0, 0), (1, 0)]), [(0, MS), (1, MS)], "each has its own");
         assert_eq!(arrivals(one, None, 0, &[(0, 0), (0, 0)]), [(0, 2 * MS), (1, 2 * MS)], "two of one engine halve it");
         assert_eq!(arrivals(None, one, 0, &[(0, 0), (1, 0)]), [(0, 2 * MS), (1, 2 * MS)], "all halve what is shared");
-        // Engine 0 gets half a GB/s for each of its two transfers, and the third transfer gets a
-        // third of 2 GB/s and ends after 1.5 ms. The bandwidth that the first two do not use is
+        // Engine 0 gets half a GB/s for each of its two transfers. The third transfer gets a third of 2 GB/s and ends
+        // after 1.5 ms. The bandwidth that the first two transfers do not use is
         // lost.
         let three = [(0, 0), (0, 0), (1, 0)];
         assert_eq!(arrivals(one, two, 0, &three), [(2, 3 * MS / 2), (0, 2 * MS), (1, 2 * MS)]);
@@ -223,9 +221,9 @@ mod tests {
     #[test]
     fn shares_change_when_transfers_begin_and_arrive() {
         let one = Some(GB_PER_S);
-        // Half a millisecond alone, then both at half speed, then the second one alone.
+        // Half a millisecond alone, then both at half speed, then the second transfer alone.
         assert_eq!(arrivals(one, one, 0, &[(0, 0), (1, MS / 2)]), [(0, 3 * MS / 2), (1, 2 * MS)]);
-        // While it waits for its first byte the second takes nothing.
+        // While it waits for its first byte, the second transfer takes no share.
         assert_eq!(arrivals(one, one, MS, &[(0, 0), (1, MS / 2)]), [(0, 5 * MS / 2), (1, 3 * MS)]);
         assert_eq!(arrivals(one, one, MS, &[(0, 0), (1, MS)]), [(0, 2 * MS), (1, 3 * MS)]);
     }

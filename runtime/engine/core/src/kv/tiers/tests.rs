@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// A block of 16 tokens takes a microsecond to the host, twice as long to the disk, and so on.
+/// A block of 16 tokens takes 1 us to the host and 2 us to the disk.
 fn config() -> KvTiersConfig {
     KvTiersConfig {
         host_blocks: 4,
@@ -48,7 +48,7 @@ fn batches_arrive_one_after_another_each_as_a_whole() {
     let host = |at_ns, hash| (at_ns, KvTier::Host, hash, true);
     assert_eq!(changes(&mut tiers), [host(2_010, 1), host(2_010, 2), host(3_010, 3)]);
     assert_eq!(tiers.stats().device_to_host_bytes, 48_000);
-    // It is already there.
+    // The host already holds the blocks.
     tiers.offload(&[1, 2, 3], 0);
     assert_eq!(tiers.stats().device_to_host_bytes, 48_000);
 }
@@ -59,7 +59,7 @@ fn the_first_byte_of_a_transfer_waits_beside_those_under_way() {
     let mut tiers = KvTiers::new(config, 16, SchedulerRules::default());
     tiers.record_changes(true);
     tiers.advance(10);
-    // Two batches at once: the second waits while the first is sent.
+    // Two batches at once: the second batch waits while the first is sent.
     tiers.offload(&[1, 2, 3], 0);
     tiers.advance(20_000);
     let host = |at_ns, hash| (at_ns, KvTier::Host, hash, true);
@@ -71,12 +71,12 @@ fn what_leaves_the_host_goes_to_the_disk_and_what_leaves_that_is_gone() {
     let mut tiers = tiers();
     tiers.offload(&[1, 2, 3, 4], 0);
     tiers.advance(10_000);
-    // The deepest block of a sequence is evicted first.
+    // The last block of a sequence is evicted first.
     assert_eq!(tiers.evictable(KvTier::Host).collect::<Vec<_>>(), [4, 3, 2, 1]);
     tiers.touch(&[4]);
     tiers.offload(&[5, 6], 0);
     assert_eq!(tiers.find_run(&[3]), run(0, 0), "it is neither here nor there while it is written");
-    // A block takes two microseconds to the disk.
+    // A block takes 2 us to the disk.
     tiers.advance(12_000);
     assert_eq!((tiers.find_run(&[3]), tiers.find_run(&[2])), (run(0, 1), run(0, 0)));
     tiers.advance(14_000);
@@ -102,15 +102,15 @@ fn a_load_reads_the_disk_first_and_shares_its_way_with_others() {
     tiers.advance(10_000);
     tiers.offload(&[5, 6], 0);
     tiers.advance(20_000);
-    // 4 and 3 are on the disk now.
+    // Blocks 4 and 3 are on the disk now.
     assert_eq!(tiers.find_run(&[1, 2, 3, 4]), run(2, 2));
     let one = RequestId(1);
     assert_eq!(tiers.start_load(one, &[1, 2, 3, 4], 64), run(2, 2));
-    // Two blocks of the host take one microsecond; the disk's take 8 plus the latency.
+    // Two blocks from the host take 1 us; the disk blocks take 8 us plus the latency.
     assert_eq!(tiers.next_load_ns(), Some(21_000));
     tiers.advance(21_000);
     assert_eq!(tiers.next_load_ns(), Some(28_100));
-    // Another load is being transferred to the device when they arrive.
+    // Another load is being transferred to the device when the disk blocks arrive.
     let two = RequestId(2);
     tiers.advance(28_000);
     tiers.start_load(two, &[1, 2], 32);
@@ -144,7 +144,6 @@ fn what_is_read_keeps_its_place_and_a_forgotten_load_gives_it_back() {
     tiers.assert_consistent();
 }
 
-/// Action of a test on tiers.
 #[derive(Clone, Debug)]
 enum Act {
     Offload { first_hash: u64, blocks: u64 },
@@ -163,8 +162,8 @@ fn arb_act() -> impl Strategy<Value = Act> {
 }
 
 proptest! {
-    /// No tier exceeds its capacity or holds a block twice; every load ends; reports equal the
-    /// contents; and the frequency of calls does not matter.
+    /// No tier exceeds its capacity or holds a block twice. Every load ends. Reports equal the
+    /// contents. The frequency of calls does not matter.
     #[test]
     fn tiers_hold_what_they_can_and_every_load_ends(
         host_blocks in 1..12u32,
@@ -261,7 +260,7 @@ proptest! {
     }
 }
 
-/// Two engines that share a disk of 800 MB/s in each direction, and perhaps the host.
+/// Two engines that share a disk of 800 MB/s in each direction, and optionally the host.
 fn shared_config(host_blocks: u32, disk_blocks: u32, is_host_shared: bool) -> KvTiersConfig {
     let shared = SharedTier { write_bytes_per_s: Some(20_000_000_000), read_bytes_per_s: Some(4_000_000_000) };
     KvTiersConfig {
@@ -288,7 +287,7 @@ fn engines_see_what_is_kept_in_a_shared_tier_and_load_it_side_by_side() {
     tiers.start_load(RequestId(7), &[1, 2], 32);
     tiers.enter(0);
     tiers.start_load(RequestId(7), &[1, 2], 32);
-    // The wait, and 32 kB of each at half of 4 GB/s.
+    // The wait, and then 32 kB each at half of 4 GB/s.
     assert_eq!(tiers.next_load_ns(), Some(10_300));
     tiers.advance(10_300);
     assert_eq!(tiers.next_load_ns(), Some(26_300));
@@ -303,7 +302,7 @@ fn engines_see_what_is_kept_in_a_shared_tier_and_load_it_side_by_side() {
 }
 
 proptest! {
-    /// With shared tiers, too, every load ends exactly once, for the engine that requested it.
+    /// With shared tiers, every load ends exactly once, for the engine that requested it.
     #[test]
     fn loads_from_shared_tiers_end_with_their_engines(
         host_blocks in 1..12u32,

@@ -1,33 +1,32 @@
-//! One direction between two tiers, in which transfers run one after another.
+//! One transfer direction between two tiers, in which transfers run one after another.
 
 use std::collections::VecDeque;
 
 use super::blocks::Slot;
 
-/// A transfer in progress.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Transfer {
-    /// When its last byte arrives.
+    /// When the transfer's last byte arrives.
     pub(super) at_ns: u64,
-    /// The load that it is part of, or the connector's job, if there is one.
+    /// The load that the transfer belongs to, or the connector's job, if there is one.
     pub(super) load: Option<u32>,
-    /// Blocks that it moves.
+    /// Number of blocks that the transfer moves.
     pub(super) num_blocks: u32,
     num_slots: u32,
 }
 
-/// Transfers in order, the first in front. Each has the full bandwidth from the end of the previous one.
+/// Transfers in order. Each has the full bandwidth from the end of the previous one.
 #[derive(Debug)]
 pub(super) struct TransferQueue {
     bytes_per_s: Option<u64>,
-    /// Least time between the submission of a transfer and its first byte.
+    /// Minimum time between the submission of a transfer and its first byte.
     first_byte_ns: u64,
-    /// Time between the last byte sent and its arrival.
+    /// Time between sending the last byte and its arrival.
     latency_ns: u64,
-    /// When everything so far is sent.
+    /// When all transfers so far have been sent.
     free_at_ns: u64,
     transfers: VecDeque<Transfer>,
-    /// The places that each of them reads or writes, in order.
+    /// The places that the transfers read or write, in order.
     slots: VecDeque<Slot>,
     bytes: u64,
 }
@@ -38,17 +37,17 @@ impl TransferQueue {
         Self { bytes_per_s, first_byte_ns, latency_ns, free_at_ns: 0, transfers, slots, bytes: 0 }
     }
 
-    /// An empty queue for the same direction of another engine.
+    /// An empty queue with the same settings, for another engine.
     pub(super) fn empty_like(&self) -> Self {
         Self::new(self.bytes_per_s, self.first_byte_ns, self.latency_ns)
     }
 
-    /// Bytes of all transfers so far.
+    /// Total bytes of all transfers so far.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// The arrival of the transfer of a load, or of another numbered job.
+    /// The arrival time of a load, or of another job with a number.
     pub(super) fn arrival_ns(&self, load: u32) -> Option<u64> {
         self.transfers.iter().find(|transfer| transfer.load == Some(load)).map(|transfer| transfer.at_ns)
     }
@@ -58,7 +57,7 @@ impl TransferQueue {
         self.transfers.front().map(|transfer| transfer.at_ns)
     }
 
-    /// Sends `num_blocks` blocks of `block_bytes` as one transfer.
+    /// Sends `num_blocks` blocks of `block_bytes` bytes as one transfer.
     pub(super) fn send(
         &mut self,
         now_ns: u64,
@@ -78,7 +77,7 @@ impl TransferQueue {
         self.transfers.push_back(Transfer { at_ns, load, num_blocks, num_slots });
     }
 
-    /// Takes the transfer in front, and fills `slots` with its places.
+    /// Removes the first transfer, and fills `slots` with its places.
     pub(super) fn pop(&mut self, slots: &mut Vec<Slot>) -> Transfer {
         let transfer = self.transfers.pop_front().expect("a transfer is under way");
         slots.clear();

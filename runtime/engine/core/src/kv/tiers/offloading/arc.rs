@@ -1,22 +1,18 @@
-//! Eviction by an adaptive replacement cache (vLLM's `v1/kv_offload/cpu/policies/arc.py`).
+//! Eviction with an adaptive replacement cache (vLLM's `v1/kv_offload/cpu/policies/arc.py`).
 
 use super::Recency;
 use crate::kv::hash::BlockHash;
 
-/// Chunks used once and chunks used more often, and the same numbers of recently evicted ones. An offer of an
-/// evicted chunk shifts the target between the kinds.
+/// Chunks used once, chunks used more often, and recently evicted chunks of both kinds. An offer of an
+/// evicted chunk shifts the target size of its kind.
 #[derive(Debug)]
 pub(super) struct AdaptiveOrder {
     capacity: u32,
-    /// Chunks used once.
     once: Recency,
-    /// Chunks used more often.
     often: Recency,
-    /// Evicted from `once`.
     gone_once: Recency,
-    /// Evicted from `often`.
     gone_often: Recency,
-    /// Number of chunks used once that is aimed at.
+    /// Target number of chunks used once.
     target_once: f64,
 }
 
@@ -32,7 +28,7 @@ impl AdaptiveOrder {
         self.gone_often.remove(key);
     }
 
-    /// A request offers chunks that are not there, these in the order of its tokens.
+    /// Handles the offer of chunks that are not cached. `keys` are in token order.
     pub(super) fn miss(&mut self, keys: impl DoubleEndedIterator<Item = BlockHash>) {
         for key in keys.rev() {
             let (once, often) = (self.gone_once.len() as f64, self.gone_often.len() as f64);
@@ -46,7 +42,7 @@ impl AdaptiveOrder {
         }
     }
 
-    /// A request that has ended stored a chunk, and used it no further.
+    /// Handles the end of a request that stored a chunk and did not use it again.
     pub(super) fn end_insertion(&mut self, key: BlockHash) {
         for order in [&mut self.once, &mut self.often] {
             if order.contains(key) {
@@ -55,14 +51,14 @@ impl AdaptiveOrder {
         }
     }
 
-    /// Ends the use of a cached chunk by a request that has ended.
+    /// Handles the end of a request that used a cached chunk.
     pub(super) fn end_reuse(&mut self, key: BlockHash) {
         if self.once.remove(key) || self.often.contains(key) {
             self.often.renew(key);
         }
     }
 
-    /// Takes `count` chunks out that `may_go`; none if there are fewer.
+    /// Removes and returns `count` chunks for which `may_go` holds. None if there are fewer.
     pub(super) fn evict(&mut self, count: u32, may_go: impl Fn(BlockHash) -> bool) -> Option<Vec<BlockHash>> {
         let mut chosen = Vec::with_capacity(count as usize);
         {
@@ -96,7 +92,7 @@ impl AdaptiveOrder {
         Some(chosen.into_iter().map(|(key, _)| key).collect())
     }
 
-    /// All chunks, in the order of eviction.
+    /// All chunks in eviction order.
     pub(super) fn iter(&self) -> impl Iterator<Item = BlockHash> + '_ {
         self.once.iter().chain(self.often.iter())
     }

@@ -1,4 +1,4 @@
-//! The memory of the host (vLLM's `CPUOffloadingManager`, `v1/kv_offload/cpu/manager.py`, and its policy `lru`).
+//! The host memory (vLLM's `CPUOffloadingManager`, `v1/kv_offload/cpu/manager.py`, and its policy `lru`).
 
 use std::collections::BTreeMap;
 
@@ -9,25 +9,24 @@ use super::rules::ConnectorRules;
 use crate::kv::hash::BlockHash;
 use crate::kv::tiers::blocks::{Slot, TierBlocks};
 
-/// The place of a chunk in the order of its uses: the number of the use, and in it later tokens first.
+/// A chunk's rank by use: the number of its latest use and, within this use, its position; later tokens rank lower.
 type Rank = (u64, i64);
 
-/// The eviction order of chunks.
 #[derive(Debug)]
 enum EvictionOrder {
-    /// By the order of the table (`lru`).
+    /// LRU by the list in the table of chunks (`lru`).
     Listed,
     Ranked(Ranks),
-    /// By the policy `arc`.
+    /// The policy `arc`.
     Adaptive(AdaptiveOrder),
 }
 
-/// An order in which all uses of one request share one place until it ends.
+/// LRU in which all uses by one request share one number until it ends.
 #[derive(Debug, Default)]
 struct Ranks {
-    /// Ranks by place.
+    /// Ranks by slot.
     ranks: Vec<Rank>,
-    /// Chunks that nothing reads or writes.
+    /// Chunks that no transfer reads or writes.
     idle: BTreeMap<Rank, Slot>,
     latest: u64,
 }
@@ -53,34 +52,33 @@ impl Ranks {
     }
 }
 
-/// State of a chunk in the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Found {
     Missing,
-    /// It is on its way here.
+    /// The chunk is being written to the host.
     Pending,
     Ready,
 }
 
-/// A chunk of a request: its index from the start of the sequence, and its key.
+/// A chunk of a request: its index in the sequence, and its key.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Offer {
     pub(super) index: u32,
     pub(super) key: BlockHash,
 }
 
-/// A chunk that was given a place.
+/// A chunk for which a place was allocated.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stored {
     pub(super) offer: Offer,
     pub(super) place: u32,
 }
 
-/// The chunks that one request has used, by index.
+/// The chunks that a request has used, by index.
 #[derive(Debug, Default)]
 pub(super) struct Uses {
     marks: Vec<u8>,
-    /// Number of the use that all its chunks share until it ends.
+    /// Number of the use that all chunks of the request share until it ends.
     rank: Option<u64>,
 }
 
@@ -108,7 +106,7 @@ impl Uses {
     }
 }
 
-/// Counts of offers for chunks that are not stored yet, oldest offer first.
+/// Number of offers of chunks that are not stored yet, oldest offer first.
 #[derive(Debug, Default)]
 struct Offers {
     counts: BTreeMap<BlockHash, u32>,
@@ -144,7 +142,7 @@ impl Offers {
     }
 }
 
-/// Contents of the host, and their eviction order.
+/// The host's contents, and their eviction order.
 #[derive(Debug)]
 pub(super) struct HostCache {
     options: OffloadingOptions,
@@ -170,7 +168,6 @@ impl HostCache {
         }
     }
 
-    /// Number of chunks that are stored or being written.
     pub(super) fn len(&self) -> u32 {
         self.chunks.len()
     }
@@ -188,7 +185,7 @@ impl HostCache {
         self.chunks.find(key).expect("a chunk stays while it is read or written")
     }
 
-    /// Pins these chunks, which the host holds, until [`HostCache::end_load`]. Returns their places.
+    /// Pins chunks that the host holds until [`HostCache::end_load`]. Returns their places.
     pub(super) fn begin_load(&mut self, uses: &mut Uses, offers: &[Offer]) -> Vec<u32> {
         let mut places = Vec::with_capacity(offers.len());
         for offer in offers {
@@ -208,7 +205,7 @@ impl HostCache {
         keys.iter().rev().for_each(|&key| self.unpin(key));
     }
 
-    /// A transfer has read or written a chunk.
+    /// Unpins a chunk after a transfer has read or written it.
     fn unpin(&mut self, key: BlockHash) {
         let place = self.place_of(key);
         self.chunks.unpin(place);
@@ -223,7 +220,7 @@ impl HostCache {
         }
     }
 
-    /// Marks the chunks of `keys` that the host holds and nothing reads as used, last one first.
+    /// Marks the chunks of `keys` that are in the host and not being read as used, the last one first.
     pub(super) fn use_again(&mut self, keys: impl DoubleEndedIterator<Item = BlockHash>) {
         for key in keys.rev() {
             if let Some(place) = self.chunks.find(key).filter(|&place| self.chunks.is_idle(place)) {
@@ -232,21 +229,21 @@ impl HostCache {
         }
     }
 
-    /// A pending chunk will not arrive.
+    /// Removes a pending chunk that will not arrive.
     pub(super) fn forget_pending(&mut self, key: BlockHash) {
         if let Some(place) = self.chunks.find(key) {
             self.chunks.remove(place);
         }
     }
 
-    /// The chunks that have arrived, by key.
+    /// The chunks that have arrived, sorted by key.
     pub(super) fn ready(&self) -> impl Iterator<Item = BlockHash> + '_ {
         let mut keys: Vec<BlockHash> = self.chunks.ready().collect();
         keys.sort_unstable();
         keys.into_iter()
     }
 
-    /// Allocates places for the uncached chunks of a request, in order, and evicts other chunks for them.
+    /// Allocates places for the uncached chunks of a request, in order, and evicts other chunks if needed.
     /// Returns None, and stores nothing, if there is not enough room.
     pub(super) fn begin_store(
         &mut self,
@@ -273,8 +270,7 @@ impl HostCache {
             adaptive.miss(missing.iter().filter(is_new).map(|offer| offer.key));
         }
         missing.iter().for_each(|offer| uses.set(offer.index, Uses::MISSED));
-        // The ranks of one request's uses follow from its tokens, not from the order of their
-        // registration.
+        // The ranks of a request's uses depend on token positions, not on the order of these calls.
         self.note_uses(uses, &missing);
         self.note_uses(uses, &ready);
         ready.iter().for_each(|offer| uses.set_reused(offer.index));
@@ -297,8 +293,8 @@ impl HostCache {
         }
     }
 
-    /// Reserves a place for a chunk from the tier below that is read as soon as it has arrived; returns false
-    /// if there is no room.
+    /// Reserves a place for a chunk that is read from the tier below, and read again as soon as it has arrived. Returns
+    /// false if there is no room.
     pub(super) fn begin_fill(&mut self, key: BlockHash, evicted: &mut Vec<BlockHash>) -> bool {
         if self.find(key) != Found::Missing || self.make_room(1, &[], evicted).is_none() {
             return false;
@@ -312,8 +308,8 @@ impl HostCache {
         self.chunks.set_ready(place);
     }
 
-    /// Marks the chunks of an ended request as used now, last one first. `key_of` returns the keys
-    /// of its sequence.
+    /// Marks the chunks of an ended request as used, the last one first. `key_of` returns the key of a chunk
+    /// by its index.
     pub(super) fn end_uses(&mut self, uses: &Uses, key_of: impl Fn(u32) -> BlockHash) {
         if !self.rules.uses_blocks_at_ends() {
             return;
@@ -339,7 +335,7 @@ impl HostCache {
         }
     }
 
-    /// The chunks that may go, the next one first.
+    /// The chunks that may be evicted, in eviction order.
     pub(super) fn evictable(&self) -> impl Iterator<Item = BlockHash> + '_ {
         let (listed, ranked, adaptive) = match &self.order {
             EvictionOrder::Listed => (Some(self.chunks.evictable()), None, None),
@@ -354,10 +350,10 @@ impl HostCache {
         self.chunks.find(key).is_some_and(|place| self.chunks.is_idle(place))
     }
 
-    /// Checks every structural invariant by walking the whole cache.
+    /// Checks all invariants by walking the whole cache.
     ///
     /// # Panics
-    /// When chunks, places and order disagree.
+    /// If chunks, places and eviction order are inconsistent.
     pub(super) fn assert_consistent(&self) {
         self.chunks.assert_consistent();
         assert_eq!(self.evictable().count() as u32, self.chunks.num_idle(), "number of chunks that may go");
@@ -375,7 +371,7 @@ impl HostCache {
         }
     }
 
-    /// Evicts enough chunks for `count` more, but none of the offered ones.
+    /// Evicts chunks until `count` places are free, but none of the offered chunks.
     fn make_room(&mut self, count: u32, offered: &[Offer], evicted: &mut Vec<BlockHash>) -> Option<()> {
         let excess = count.saturating_sub(self.chunks.num_free());
         if excess == 0 {
@@ -413,7 +409,7 @@ impl HostCache {
         Some(())
     }
 
-    /// Takes a free place for a chunk that is about to be written. The caller has checked that there is one.
+    /// Takes a free place for a chunk that is about to be written. The caller has checked that a place is free.
     fn insert(&mut self, uses: &mut Uses, offer: Offer) -> u32 {
         let place = self.chunks.insert(offer.key);
         match &mut self.order {
@@ -428,7 +424,7 @@ impl HostCache {
         place
     }
 
-    /// A request uses chunks for the first time.
+    /// Records the first use of chunks by a request.
     fn note_uses(&mut self, uses: &mut Uses, offers: &[Offer]) {
         for offer in offers {
             if uses.has(offer.index, Uses::SEEN) {

@@ -1,8 +1,8 @@
-//! vLLM's `OffloadingConnector` in the role of the scheduler
-//! (`vllm/distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py`, 0.32 and 0.33), for one group of full attention.
+//! The scheduler side of vLLM's `OffloadingConnector`, for one group of full attention
+//! (`vllm/distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py`, 0.32 and 0.33).
 //!
 //! Decides which chunks of a request are stored in the host, found there, and loaded from it. Transfers are
-//! jobs; the caller decides when they end. Requests are known by their sequence numbers.
+//! jobs; the caller decides when a job ends. Requests are identified by their sequence numbers.
 
 mod arc;
 mod host;
@@ -23,53 +23,51 @@ pub(crate) use rules::ConnectorRules;
 pub(crate) use step::Storing;
 pub use step::{OffloadingJob, OffloadingMoves};
 
-/// Known blocks and tokens of a request that is looked up or loaded.
+/// Known blocks and tokens of a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Known<'a> {
-    /// Its number among all requests of the engine.
+    /// The request's sequence number in the engine.
     pub(crate) sequence: u64,
     pub(crate) hashes: &'a [BlockHash],
     pub(crate) num_tokens: u32,
-    /// The tokens of the prompt among these.
+    /// Number of prompt tokens among them.
     pub(crate) prompt_tokens: u32,
 }
 
-/// A load that begins.
 #[derive(Debug)]
 pub(crate) struct BegunLoad {
     pub(crate) job: u64,
     pub(crate) host_chunks: u32,
-    /// Chunks that are not in the host, but below.
+    /// Chunks that are in a tier below the host, and not in the host.
     pub(crate) below: Vec<BlockHash>,
 }
 
-/// A load that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EndedLoad {
     pub(crate) request: RequestId,
     pub(crate) end_tokens: u32,
 }
 
-/// The rest of a request that has ended.
+/// What is kept of an ended request.
 #[derive(Debug)]
 struct Ended {
     hashes: Vec<BlockHash>,
     tokens: Storing,
 }
 
-/// A request, until its last job ends.
+/// State of a request, until its last job ends.
 #[derive(Debug, Default)]
 struct RequestState {
     tag: u64,
     uses: Uses,
-    /// Its blocks on the device, as the steps since its latest lookup have given them.
+    /// The request's blocks on the device, as given by the steps since its latest lookup.
     blocks: Vec<BlockId>,
     /// Index of the next chunk to offer.
     next_chunk: u32,
     jobs: Vec<u64>,
     latest_store: Option<u64>,
     ended: Option<Ended>,
-    /// The step after its end has been made.
+    /// Whether a step has been made since the request ended.
     is_settled: bool,
 }
 
@@ -81,13 +79,12 @@ struct Job {
     load: Option<EndedLoad>,
     /// For a load: the chunks that were not in the host.
     below: Vec<BlockHash>,
-    /// For a store: the device blocks that are read.
+    /// For a store: the device blocks that it reads.
     blocks: Vec<BlockId>,
-    /// Number of transfers still to come.
+    /// Number of transfers that have not arrived yet.
     parts: u32,
 }
 
-/// The connector's state.
 #[derive(Debug)]
 pub(crate) struct Offloading {
     options: OffloadingOptions,
@@ -97,19 +94,19 @@ pub(crate) struct Offloading {
     requests: BTreeMap<u64, RequestState>,
     jobs: BTreeMap<u64, Job>,
     next_job: u64,
-    /// Chunks that are being loaded; None if the device has no cache in which other requests could find them.
+    /// Chunks that are being loaded. None if the device has no prefix cache in which other requests could find them.
     loading: Option<BTreeSet<BlockHash>>,
-    /// Stores of requests that have ended, by the blocks that they read.
+    /// Stores of ended requests, by the device blocks that they read.
     fences: BTreeMap<BlockId, Vec<u64>>,
-    /// Blocks that the coming step has given.
+    /// Blocks that were allocated for the coming step.
     given: Vec<BlockId>,
-    /// Requests that have ended since the step before, by tag and sequence.
+    /// Requests that have ended since the previous step, by tag and sequence number.
     ended: BTreeSet<(u64, u64)>,
     /// Requests whose latest offer found no room.
     refused: BTreeSet<u64>,
     coming: OffloadingMoves,
     latest: OffloadingMoves,
-    /// Chunks that have left the host.
+    /// Chunks evicted from the host since they were last taken.
     evicted: Vec<BlockHash>,
 }
 
@@ -134,12 +131,11 @@ impl Offloading {
         }
     }
 
-    /// Whether blocks of outputs are stored, too.
     pub(crate) fn stores_outputs(&self) -> bool {
         !self.options.offload_prompt_only
     }
 
-    /// Whether the next step may do more than decode: store something, or wait for copies of blocks that it takes.
+    /// Whether the next step may do more than decode: store blocks, or wait for copies of blocks that it reuses.
     pub(crate) fn has_pending_work(&self) -> bool {
         !self.refused.is_empty() || !self.ended.is_empty() || !self.fences.is_empty()
     }
@@ -148,12 +144,11 @@ impl Offloading {
         !self.ended.is_empty()
     }
 
-    /// The same connector for another engine, empty.
+    /// An empty connector with the same settings, for another engine.
     pub(crate) fn empty_like(&self) -> Self {
         Self::new(self.options, self.rules, self.block_size, self.loading.is_some())
     }
 
-    /// Exchanges the hosts of two connectors.
     pub(crate) fn swap_hosts(&mut self, other: &mut Self) {
         std::mem::swap(&mut self.host, &mut other.host);
     }
@@ -166,12 +161,12 @@ impl Offloading {
         self.rules
     }
 
-    /// The jobs that the latest step began, and the ones it waited for.
+    /// The jobs that the latest step began, and the jobs that it waited for.
     pub(crate) fn latest(&self) -> &OffloadingMoves {
         &self.latest
     }
 
-    /// Chunks that have left the host since the last call, in order.
+    /// Removes and returns the chunks evicted from the host since the last call, in order.
     pub(crate) fn take_evicted(&mut self) -> Vec<BlockHash> {
         std::mem::take(&mut self.evicted)
     }
@@ -189,7 +184,7 @@ impl Offloading {
         self.host.ready()
     }
 
-    /// The chunks that may go, the next one first.
+    /// The chunks that may be evicted, in eviction order.
     pub(crate) fn evictable(&self) -> impl Iterator<Item = BlockHash> + '_ {
         self.host.evictable()
     }
@@ -207,13 +202,12 @@ impl Offloading {
         }
     }
 
-    /// Adds a request.
     pub(crate) fn begin(&mut self, sequence: u64, tag: u64) {
         self.requests.insert(sequence, RequestState { tag, ..RequestState::default() });
     }
 
-    /// Tokens found for a request behind the first `local_tokens`; none if that is not known yet,
-    /// and the lookup then restarts. Chunks that are `below` are found, too.
+    /// Number of tokens found for a request after its first `local_tokens` tokens. Chunks that are `below` count, too.
+    /// None if that is not known yet; a later lookup then starts again.
     pub(crate) fn lookup(
         &mut self,
         known: Known<'_>,
@@ -279,8 +273,8 @@ impl Offloading {
         Some(found_tokens)
     }
 
-    /// Starts the load for a request that has its blocks: `external_tokens` tokens behind the first
-    /// `local_tokens`.
+    /// Starts to load `external_tokens` tokens after the first `local_tokens`, for a request that has been given its
+    /// blocks.
     pub(crate) fn begin_load(
         &mut self,
         known: Known<'_>,
@@ -319,34 +313,34 @@ impl Offloading {
         begun
     }
 
-    /// Reserves a place in the host for a chunk that a load reads from below; returns false if
-    /// there is none.
+    /// Reserves a place in the host for a chunk that a load reads from the tier below. Returns false if
+    /// there is no room.
     pub(crate) fn begin_fill(&mut self, key: BlockHash) -> bool {
         self.host.begin_fill(key, &mut self.evicted)
     }
 
-    /// Records that a chunk has arrived from below. The load continues by reading it.
+    /// Records that a chunk has arrived from the tier below. The load then reads it from the host.
     pub(crate) fn end_fill(&mut self, job: u64, key: BlockHash) {
         self.host.end_fill(key);
         self.jobs.get_mut(&job).expect("the load goes on").keys.push(key);
     }
 
-    /// Chunks that a job reads or writes in the host.
+    /// Chunks in the host that a job reads or writes.
     pub(crate) fn keys_of(&self, job: u64) -> &[BlockHash] {
         self.jobs.get(&job).map_or(&[], |job| &job.keys)
     }
 
-    /// The request that waits for a job, if one does.
+    /// The request that waits for a job, if any.
     pub(crate) fn loads_for(&self, job: u64) -> Option<RequestId> {
         self.jobs.get(&job)?.load.map(|load| load.request)
     }
 
-    /// Whether transfers of a request are in progress.
+    /// Whether a request has transfers in progress.
     pub(crate) fn has_jobs(&self, sequence: u64) -> bool {
         self.requests.get(&sequence).is_some_and(|state| !state.jobs.is_empty())
     }
 
-    /// Ends one transfer of a job. Returns the load that ends with it.
+    /// Ends one transfer of a job. Returns the load if this was its last transfer.
     pub(crate) fn end_part(&mut self, number: u64) -> Option<EndedLoad> {
         let job = self.jobs.get_mut(&number)?;
         job.parts -= 1;
@@ -356,7 +350,7 @@ impl Offloading {
         self.end_job(number)
     }
 
-    /// Ends a job, whatever it still had to do; unknown jobs are ignored. Returns the load if the job is one.
+    /// Ends a job, including its remaining transfers. Returns the load if the job is one. Unknown jobs are ignored.
     pub(crate) fn end_job(&mut self, number: u64) -> Option<EndedLoad> {
         let job = self.jobs.remove(&number)?;
         if job.load.is_some() {
@@ -385,7 +379,7 @@ impl Offloading {
         job.load
     }
 
-    /// Ends a request with these blocks and tokens; its blocks are watched while they are copied.
+    /// Ends a request. Its blocks are watched while they are copied, since other requests may reuse them.
     pub(crate) fn end(&mut self, known: Known<'_>, tokens: Storing) {
         let Some(state) = self.requests.get_mut(&known.sequence).filter(|state| state.ended.is_none()) else { return };
         state.ended = Some(Ended { hashes: known.hashes.to_vec(), tokens });
@@ -400,17 +394,17 @@ impl Offloading {
         }
     }
 
-    /// The copies that read these blocks, of requests that have ended.
+    /// Copies for ended requests that read these blocks.
     pub(crate) fn copies_of(&self, blocks: &[BlockId]) -> impl Iterator<Item = u64> {
         blocks.iter().filter_map(|block| self.fences.get(block)).flatten().copied()
     }
 
-    /// The blocks that a copy reads.
+    /// The device blocks that a copy reads.
     pub(crate) fn blocks_of(&self, job: u64) -> &[BlockId] {
         self.jobs.get(&job).map_or(&[], |job| &job.blocks)
     }
 
-    /// Cancels a copy that has not begun because its engine has left.
+    /// Cancels a copy that had not begun when its engine left.
     pub(crate) fn cancel_store(&mut self, number: u64) {
         if let Some(job) = self.jobs.remove(&number) {
             job.keys.iter().for_each(|&key| self.host.forget_pending(key));
@@ -421,19 +415,19 @@ impl Offloading {
         self.block_size * self.options.blocks_per_chunk
     }
 
-    /// Chunks of a request that can be found.
+    /// Number of chunks of a request that can be looked up.
     fn num_keys(&self, known: Known<'_>) -> u32 {
         let keyed = known.hashes.len() as u32 / self.options.blocks_per_chunk;
         if self.rules.finds_prompts_alone() { keyed.min(known.prompt_tokens / self.chunk_tokens()) } else { keyed }
     }
 
-    /// The key of a chunk, which is the key of its last block.
+    /// The key of a chunk, which is the hash of its last block.
     fn key(&self, hashes: &[BlockHash], index: u32) -> BlockHash {
         hashes[((index + 1) * self.options.blocks_per_chunk - 1) as usize]
     }
 }
 
-/// Chunks from the oldest to the newest.
+/// Chunks ordered by age.
 #[derive(Debug, Default)]
 struct Recency {
     by_age: BTreeMap<u64, BlockHash>,
@@ -450,14 +444,14 @@ impl Recency {
         self.ages.contains_key(&key)
     }
 
-    /// Adds a chunk as the newest; an existing chunk keeps its position.
+    /// Adds a chunk as the newest. An existing chunk keeps its position.
     fn add(&mut self, key: BlockHash) {
         if !self.contains(key) {
             self.renew(key);
         }
     }
 
-    /// Makes a chunk the newest, whether or not it was there.
+    /// Adds a chunk as the newest, or makes an existing chunk the newest.
     fn renew(&mut self, key: BlockHash) {
         self.next_age += 1;
         if let Some(age) = self.ages.insert(key, self.next_age) {
@@ -466,7 +460,7 @@ impl Recency {
         self.by_age.insert(self.next_age, key);
     }
 
-    /// Takes a chunk out; false if it was not there.
+    /// Removes a chunk. Returns false if it was absent.
     fn remove(&mut self, key: BlockHash) -> bool {
         let age = self.ages.remove(&key);
         age.is_some_and(|age| self.by_age.remove(&age).is_some())
@@ -478,7 +472,7 @@ impl Recency {
         Some(key)
     }
 
-    /// All entries, oldest first.
+    /// All chunks, oldest first.
     fn iter(&self) -> impl Iterator<Item = BlockHash> + '_ {
         self.by_age.values().copied()
     }

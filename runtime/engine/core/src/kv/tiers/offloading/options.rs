@@ -1,14 +1,14 @@
-//! Settings of the connector for offloading.
+//! Settings of the offloading connector.
 
 use crate::config::error::ConfigError;
 
-/// Eviction order of chunks in the host (vLLM's `eviction_policy`).
+/// Eviction policy of the host (vLLM's `eviction_policy`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EvictionPolicy {
-    /// The least recently used chunk.
+    /// Evicts the least recently used chunk.
     #[default]
     Lru,
-    /// An adaptive replacement cache, which separates entries used once from entries used more often.
+    /// Adaptive replacement cache, which separates chunks used once from chunks used more often.
     Arc,
 }
 
@@ -16,22 +16,22 @@ pub enum EvictionPolicy {
 /// found and evicted as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OffloadingOptions {
-    /// Chunks that the host holds.
+    /// Capacity of the host in chunks.
     pub chunks: u32,
-    /// Blocks of a chunk.
+    /// Number of blocks per chunk.
     pub blocks_per_chunk: u32,
-    /// Eviction order of chunks in the host.
+    /// Eviction policy of the host.
     pub eviction_policy: EvictionPolicy,
-    /// Offers of a chunk until it is stored; 0 and 1 for the first.
+    /// A chunk is stored at this offer of it. 0 and 1 mean the first offer.
     pub store_threshold: u32,
-    /// The most chunks whose offers are counted.
+    /// Maximum number of chunks whose offers are counted.
     pub max_tracker_size: u32,
-    /// Store no chunk that ends behind the prompt.
+    /// Whether chunks that end after the prompt are not stored.
     pub offload_prompt_only: bool,
 }
 
 impl Default for OffloadingOptions {
-    /// vLLM's defaults. The size has no default in vLLM.
+    /// vLLM's defaults. vLLM has no default for the capacity.
     fn default() -> Self {
         Self {
             chunks: 0,

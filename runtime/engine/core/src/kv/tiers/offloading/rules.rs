@@ -7,15 +7,15 @@ use crate::config::rules::SchedulerRules;
 pub(crate) enum ConnectorRules {
     /// vLLM's connector of a release.
     Vllm(SchedulerRules),
-    /// Dynamo 1.6's mocker (`aisimulate-core` 0.13.0, its `native_host_offload`).
+    /// The rules of Dynamo 1.6's mocker (`aisimulate-core` 0.13.0, `native_host_offload`).
     Dynamo {
-        /// Engines share the host.
+        /// Whether engines share the host.
         is_shared: bool,
     },
 }
 
 impl ConnectorRules {
-    /// vLLM's rules; none for Dynamo's mocker.
+    /// vLLM's rules. None for Dynamo's mocker.
     fn vllm(self) -> Option<SchedulerRules> {
         match self {
             Self::Vllm(rules) => Some(rules),
@@ -27,60 +27,61 @@ impl ConnectorRules {
         self.vllm().is_none()
     }
 
-    // Rules that both have.
+    // Rules of vLLM that Dynamo's mocker may also have.
 
-    /// Blocks of a prompt are offered again when the request is back after a preemption.
+    /// Whether the blocks of a prompt are offered again after a preemption.
     pub(super) fn offers_blocks_again(self) -> bool {
         self.vllm().is_some_and(SchedulerRules::offers_blocks_again)
     }
 
-    /// Blocks that a request stores or uses share its place in the order of uses until it ends.
+    /// Whether all blocks that a request stores or uses share one rank in the LRU order until it ends.
     pub(super) fn ranks_blocks_by_request(self) -> bool {
         self.vllm().is_some_and(SchedulerRules::ranks_blocks_by_request)
     }
 
-    /// Whether all blocks that a step computed for a request are stored, or none.
+    /// Whether either all blocks that a step computed for a request are stored, or none.
     pub(super) fn stores_all_or_none(self) -> bool {
         self.vllm().is_none_or(SchedulerRules::stores_all_or_none)
     }
 
-    /// Whether a block in transfer to the host makes the request wait, instead of ending the hit.
+    /// Whether a block that is still being copied to the host makes the request wait. Otherwise the hit would end
+    /// there.
     pub(super) fn waits_for_blocks_on_their_way(self) -> bool {
         self.vllm().is_none_or(SchedulerRules::waits_for_blocks_on_their_way)
     }
 
-    /// Whether a block that another request of the engine loads also has this effect.
+    /// Whether a block that another request of the engine is loading makes the request wait, too.
     pub(super) fn waits_for_loads_of_others(self) -> bool {
         self.vllm().is_none_or(SchedulerRules::waits_for_loads_of_others)
     }
 
-    /// Whether copies of the request's own blocks in progress make the request wait, too.
+    /// Whether the request waits for copies of its own blocks that are in progress, too.
     pub(super) fn waits_for_own_copies(self) -> bool {
         self.vllm().is_none_or(SchedulerRules::waits_for_own_copies)
     }
 
-    /// Only the latest copy counts.
+    /// Whether the request waits only for the latest of these copies.
     pub(super) fn waits_for_latest_copy(self) -> bool {
         self.is_dynamo()
     }
 
-    /// The end of a request is a use of all the blocks that it stored or found.
+    /// Whether the end of a request counts as a use of all blocks that it stored or found.
     pub(super) fn uses_blocks_at_ends(self) -> bool {
         self.vllm().is_some_and(SchedulerRules::uses_blocks_at_ends)
     }
 
-    /// Blocks that were not stored before are offered once more when their request has ended.
+    /// Whether blocks that were not stored are offered once more when their request has ended.
     pub(super) fn offers_blocks_of_ended(self) -> bool {
         self.vllm().is_some_and(SchedulerRules::offers_blocks_of_ended)
     }
 
-    /// Whether blocks offered together do not evict each other.
+    /// Whether blocks that are offered together never evict each other.
     pub(super) fn keeps_offered_blocks(self) -> bool {
         self.vllm().is_none_or(SchedulerRules::keeps_offered_blocks)
     }
 
-    /// Whether copies of reused blocks, and the latest copies of a preempted request, end before the step
-    /// begins. In Dynamo, blocks cannot be reused before that if engines share the host.
+    /// Whether a step begins only after copies of blocks that it reuses, and the latest copies of preempted requests.
+    /// In Dynamo, if engines share the host, blocks are not reused before their copies end.
     pub(super) fn flushes_copies(self) -> bool {
         match self {
             Self::Vllm(rules) => rules.flushes_copies(),
@@ -88,32 +89,32 @@ impl ConnectorRules {
         }
     }
 
-    // Rules of Dynamo's mocker alone.
+    // Rules of Dynamo's mocker only.
 
-    /// Blocks of outputs are never looked up, not even after a preemption.
+    /// Whether blocks of outputs are never looked up, even after a preemption.
     pub(super) fn finds_prompts_alone(self) -> bool {
         self.is_dynamo()
     }
 
-    /// Whether a lookup or a store uses all blocks of the prompt, last one first, and the end of a transfer
-    /// uses the blocks that it moved.
+    /// Whether a lookup or a store counts as a use of all blocks of the prompt, the last one first, and the end of a
+    /// transfer counts as a use of the blocks that it moved.
     pub(super) fn uses_blocks_at_lookups(self) -> bool {
         self.is_dynamo()
     }
 
-    /// Whether a load into blocks that are being copied begins when the copy ends. The step that computes
-    /// behind them does not wait.
+    /// Whether a load into blocks that are being copied begins only when the copy ends. The step that computes the
+    /// tokens after the load does not wait for the copy.
     pub(crate) fn loads_after_copies(self) -> bool {
         self.is_dynamo()
     }
 
-    /// Whether a request offers its blocks with its next step if other requests' copies of them are
+    /// Whether a request delays the offer of its blocks by a step if copies of these blocks for other requests are
     /// in progress.
     pub(super) fn puts_stores_off(self) -> bool {
         self == Self::Dynamo { is_shared: false }
     }
 
-    /// Blocks are in use until they are copied, even if their request has ended.
+    /// Whether blocks are held until they are copied, even if their request has ended.
     pub(crate) fn holds_copied_blocks(self) -> bool {
         self == Self::Dynamo { is_shared: true }
     }

@@ -1,4 +1,4 @@
-//! The stores of a step, and the copies that it waits for.
+//! The stores of a step, and the copies that the step waits for.
 
 use std::collections::BTreeSet;
 
@@ -10,70 +10,69 @@ use crate::kv::pool::BlockId;
 /// Token counts of a request that decide which of its blocks are stored.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Storing {
-    /// Tokens that are computed when the step ends.
+    /// Number of tokens that are computed when the step ends.
     pub(crate) computed: u32,
-    /// Known tokens.
     pub(crate) known: u32,
     pub(crate) prompt: u32,
 }
 
-/// A copy from the host or to it, for one request.
+/// A copy to or from the host, for one request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OffloadingJob {
-    /// Its number; loads and stores are numbered together.
+    /// Number of the job. Loads and stores are numbered together.
     pub job: u64,
-    /// The driver's number for the request.
+    /// Tag of the request.
     pub tag: u64,
     /// Places of the chunks in the host.
     pub places: Vec<u32>,
 }
 
-/// The copies that a step begins, and the ones it waits for.
+/// The copies that a step begins, and the copies that it waits for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OffloadingMoves {
     /// Copies from the host, in order.
     pub loads: Vec<OffloadingJob>,
-    /// Copies to the host, in order; they begin when the step ends.
+    /// Copies to the host, in order. They begin when the step ends.
     pub stores: Vec<OffloadingJob>,
-    /// Copies that must end before the step begins, by number.
+    /// Numbers of the copies that must end before the step begins.
     pub flushed: BTreeSet<u64>,
 }
 
 impl OffloadingMoves {
-    /// Whether there are none.
+    /// Whether there are no copies.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.loads.is_empty() && self.stores.is_empty() && self.flushed.is_empty()
     }
 }
 
-/// A step, in this order: requests are given blocks; preempted requests are named; copies of reused
-/// blocks are flushed; requests store; the step ends.
+/// The calls for a step, in this order: requests are given blocks; preempted requests are reported; copies of reused
+/// blocks are flushed; requests store blocks; the step ends.
 impl Offloading {
-    /// Records the blocks of a scheduled request: all its blocks, of which `known` were found or loaded, or
-    /// only the new ones.
+    /// Records the blocks of a scheduled request. If `are_all`, these are all its blocks, of which the first `known`
+    /// were found or loaded. Otherwise they are its new blocks.
     pub(crate) fn give(&mut self, sequence: u64, are_all: bool, blocks: &[BlockId], known: usize) {
         let state = self.requests.get_mut(&sequence).expect("a request that has come");
         if are_all {
             state.blocks.clear();
         }
         state.blocks.extend_from_slice(blocks);
-        // A request does not write to the cached blocks that it found.
+        // A request does not write to cached blocks that it has found.
         let first = if self.rules.loads_after_copies() { known.min(blocks.len()) } else { 0 };
         self.given.extend_from_slice(&blocks[first..]);
     }
 
-    /// A request that does no more than decode takes this block. Its blocks behind the prompt are not recorded.
+    /// Records that a decoding request was given this block. It is not added to the request's own blocks.
     pub(crate) fn take_block(&mut self, block: Option<BlockId>) {
         self.given.extend(block);
     }
 
-    /// Forgets the blocks taken since the latest step, because none of them is being copied.
+    /// Forgets the blocks given since the latest step, because none of them is being copied.
     pub(crate) fn forget_taken_blocks(&mut self) {
         self.given.clear();
     }
 
-    /// A request is preempted.
+    /// Handles the preemption of a request.
     pub(crate) fn preempt(&mut self, sequence: u64) {
         let Some(state) = self.requests.get(&sequence).filter(|_| self.rules.flushes_copies()) else { return };
         let loads = &self.coming.loads;
@@ -103,12 +102,12 @@ impl Offloading {
         }
     }
 
-    /// Whether a request that does no more than decode may store something.
+    /// Whether a decoding request may store chunks in its next step.
     pub(crate) fn may_store(&self, sequence: u64) -> bool {
         self.stores_outputs() || !self.refused.is_empty() && self.refused.contains(&sequence)
     }
 
-    /// A request that is scheduled stores the chunks that it has not offered yet.
+    /// Stores the chunks that a scheduled request has not offered yet.
     pub(crate) fn store(&mut self, sequence: u64, hashes: &[BlockHash], tokens: Storing) {
         self.store_chunks(sequence, hashes, tokens);
     }

@@ -26,7 +26,7 @@ fn lookup(offloading: &mut Offloading, sequence: u64, hashes: &[BlockHash]) -> O
     offloading.lookup(known(sequence, hashes), 0, false, |_| false)
 }
 
-/// A request arrives, is looked up and computes its whole prompt in one step, in blocks numbered from `first_block`.
+/// Begins a request, looks it up and computes its whole prompt in one step, in blocks numbered from `first_block`.
 fn compute(offloading: &mut Offloading, sequence: u64, hashes: &[BlockHash], first_block: u32) {
     offloading.begin(sequence, sequence);
     lookup(offloading, sequence, hashes);
@@ -42,7 +42,7 @@ fn whole(hashes: &[BlockHash]) -> Storing {
     Storing { computed: tokens, known: tokens + 1, prompt: tokens }
 }
 
-/// The request ends, and the step after that is made.
+/// Ends a request and makes the next step.
 fn end(offloading: &mut Offloading, sequence: u64, hashes: &[BlockHash]) {
     offloading.end(known(sequence, hashes), whole(hashes));
     offloading.end_step();
@@ -87,7 +87,7 @@ fn all_blocks_of_a_step_are_stored_or_none() {
     assert_eq!(host.num_chunks(), 3, "there is one place for two blocks");
     assert!(host.has_pending_work());
     end_jobs(&mut host);
-    // It decodes, and offers them again.
+    // Request 2 decodes, and offers its blocks again.
     assert!(host.may_store(2));
     host.store(2, &prompt(2, 2), whole(&prompt(2, 2)));
     host.end_step();
@@ -151,14 +151,14 @@ fn blocks_used_again_outlive_those_used_once() {
     end_jobs(&mut host);
     end(&mut host, 1, &one);
     end(&mut host, 2, &two);
-    // A third request finds the first prompt.
+    // Request 3 finds the first prompt.
     compute(&mut host, 3, &one, 5);
     end(&mut host, 3, &one);
     compute(&mut host, 4, &prompt(4, 2), 7);
     assert_eq!(host.take_evicted(), [201, 200]);
     end_jobs(&mut host);
-    // The second prompt was evicted recently, so there must be more room for blocks used once: two
-    // blocks.
+    // The second prompt was evicted recently, so the target number of chunks used once rises to
+    // two.
     compute(&mut host, 5, &two, 9);
     assert_eq!(host.take_evicted(), [400, 101], "one of each kind");
     host.assert_consistent();
@@ -173,14 +173,13 @@ fn a_chunk_of_several_blocks_is_found_from_within() {
     assert_eq!(host.latest().stores[0].places, [0, 1], "the last block fills no chunk");
     end_jobs(&mut host);
     host.begin(2, 2);
-    // A block more than the device has.
+    // The device has 4 tokens; the host has 12 more.
     assert_eq!(host.lookup(known(2, &one), 4, false, |_| false), Some(12));
     let begun = host.begin_load(known(2, &one), RequestId(2), &[1, 6, 7, 8], 4, 12);
     assert_eq!(begun.host_chunks, 2);
     assert_eq!(host.latest().loads, [], "it belongs to the coming step");
 }
 
-/// Action of a test on a connector.
 #[derive(Clone, Debug)]
 enum Act {
     Compute { content: u64, blocks: u32 },
@@ -198,7 +197,7 @@ fn arb_act() -> impl Strategy<Value = Act> {
     ]
 }
 
-/// A host of Dynamo's mocker for one engine.
+/// The host of Dynamo's mocker, for one engine.
 fn mocked(chunks: u32) -> Offloading {
     let options = OffloadingOptions { chunks, ..OffloadingOptions::default() };
     Offloading::new(options, ConnectorRules::Dynamo { is_shared: false }, BLOCK_TOKENS, true)
@@ -215,7 +214,7 @@ fn dynamos_mocker_uses_blocks_when_they_are_looked_up_and_when_transfers_end() {
     host.begin(3, 3);
     assert_eq!(lookup(&mut host, 3, &one), Some(8));
     assert_eq!(evictable(&host), [201, 200, 101, 100]);
-    // A load keeps them, and its end is a use, too.
+    // A load pins the chunks, and the end of the load counts as a use.
     host.begin_load(known(3, &one), RequestId(3), &[8, 9], 0, 8);
     assert_eq!(evictable(&host), [201, 200]);
     end_jobs(&mut host);
@@ -228,7 +227,7 @@ fn dynamos_mocker_offers_no_block_that_is_still_copied_for_another_request() {
     let (one, other) = (prompt(1, 2), prompt(2, 2));
     compute(&mut host, 1, &one, 4);
     end(&mut host, 1, &one);
-    // Its blocks are taken again: the step waits, and stores nothing yet.
+    // Its blocks are reused, so the step waits and stores nothing yet.
     compute(&mut host, 2, &other, 4);
     assert_eq!((host.latest().flushed.len(), host.latest().stores.len()), (1, 0));
     assert!(host.may_store(2));
@@ -236,7 +235,7 @@ fn dynamos_mocker_offers_no_block_that_is_still_copied_for_another_request() {
     host.store(2, &other, whole(&other));
     host.end_step();
     assert_eq!(host.latest().stores.len(), 1);
-    // A request that finds blocks does not write them.
+    // A request does not write to the blocks that it finds.
     end(&mut host, 2, &other);
     host.begin(3, 3);
     host.give(3, true, &[4, 5], 2);
@@ -247,7 +246,7 @@ fn dynamos_mocker_offers_no_block_that_is_still_copied_for_another_request() {
 
 proptest! {
     /// The host never exceeds its capacity and holds no chunk twice. Chunks that a job reads or
-    /// writes stay. At the end nothing of the requests is left.
+    /// writes are not evicted. At the end, no state of any request is left.
     #[test]
     fn the_host_holds_what_it_can(
         chunks in 1..12u32,
