@@ -57,8 +57,8 @@ pub struct RemoteLoad {
     pub cached_tokens: u32,
     /// Number of prompt tokens to transfer.
     pub missing_tokens: u32,
-    /// Number of tokens whose KV over all layers equals the transferred bytes: the missing tokens, minus the
-    /// parts that layers of groups other than full attention do not need.
+    /// Number of tokens whose KV over all layers has as many bytes as the transfer: the missing tokens, minus the
+    /// parts that layers other than full attention do not need.
     pub moved_tokens: u32,
 }
 

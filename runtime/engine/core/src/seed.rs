@@ -1,15 +1,15 @@
-//! Seeds named by purpose.
+//! Seeds by purpose.
 //!
-//! Every random stream of a run starts from the run seed, a purpose and an
-//! index, so that adding a consumer or changing an order of iteration never
-//! shifts another consumer's draws. The mixing function is ours and fixed: no
-//! toolchain or library update may change a recorded fingerprint.
+//! Every random stream of a run is seeded with the run seed, a purpose and an
+//! index. So adding a consumer or changing an iteration order never
+//! changes another consumer's draws. The mixing function is our own and never changes, so no
+//! toolchain or library update changes a recorded fingerprint.
 
 const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
 const FNV_PRIME: u64 = 0x0000_0100_0000_01b3;
 
-/// The finaliser of SplitMix64 (Steele, Lea and Flood, "Fast splittable
-/// pseudorandom number generators", 2014): a bijection that spreads every bit.
+/// The finalizer of SplitMix64 (Steele, Lea and Flood, "Fast splittable
+/// pseudorandom number generators", 2014): a bijection in which every bit affects all others.
 #[must_use]
 pub const fn mix(value: u64) -> u64 {
     let mut z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -18,21 +18,21 @@ pub const fn mix(value: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// A running digest extended by one word; cheaper than [`mix`], for words by the million.
+/// Extends a digest by one word. It is cheaper than [`mix`], for millions of words.
 #[inline]
 #[must_use]
 pub const fn absorb(digest: u64, word: u64) -> u64 {
     (digest ^ word).wrapping_mul(0xd6e8_feb8_6659_fd93).rotate_left(32) ^ digest.rotate_left(7)
 }
 
-/// A word whose bits affect more of the digest; cheaper than [`mix`], for combined words.
+/// Spreads the bits of a word over a digest. It is cheaper than [`mix`], for words that are combined later.
 #[inline]
 #[must_use]
 pub const fn spread(word: u64) -> u64 {
     word.wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// The seed of stream `index` of `purpose` in a run seeded with `run_seed`.
+/// The seed of stream `index` for `purpose` in a run with the seed `run_seed`.
 #[must_use]
 pub fn derive(run_seed: u64, purpose: &str, index: u64) -> u64 {
     let mut hash = FNV_OFFSET;
@@ -42,7 +42,7 @@ pub fn derive(run_seed: u64, purpose: &str, index: u64) -> u64 {
     mix(mix(run_seed ^ hash).wrapping_add(index))
 }
 
-/// The output token at `index` of the request whose outputs are drawn from `seed`.
+/// The output token at `index` of a request whose outputs are drawn from `seed`.
 #[inline]
 #[must_use]
 pub const fn output_token(seed: u64, index: u32) -> u32 {

@@ -1,24 +1,24 @@
 //! Running totals of an engine.
 
-/// Prefix-cache counters: of first admissions, or of admissions after preemption.
+/// Prefix-cache counters, either of first admissions or of admissions after a preemption.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PrefixCacheStats {
-    /// Requests looked up.
+    /// Number of requests looked up.
     pub requests: u64,
-    /// Tokens they had.
+    /// Number of tokens of these requests.
     pub queried_tokens: u64,
-    /// Tokens found in the cache.
+    /// Number of tokens found in the cache.
     pub hit_tokens: u64,
 }
 
 /// Counters of speculative decoding.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SpecDecodeStats {
-    /// Requests that had drafts verified, counted once a step.
+    /// Number of times that a request had drafts verified in a step.
     pub num_drafts: u64,
-    /// Drafts verified.
+    /// Number of drafts verified.
     pub num_draft_tokens: u64,
-    /// Drafts accepted.
+    /// Number of drafts accepted.
     pub num_accepted_tokens: u64,
 }
 
@@ -27,33 +27,33 @@ pub struct SpecDecodeStats {
 pub struct EncoderCacheStats {
     /// Number of items that requests looked up for the first time.
     pub queries: u64,
-    /// The part of these that found the item in the cache, or in the same step of the same request.
+    /// Number of these lookups that found the item in the cache, or earlier in the same step of the same request.
     pub hits: u64,
-    /// Items computed.
+    /// Number of items computed.
     pub computed_items: u64,
-    /// Embeddings computed for them.
+    /// Number of embeddings computed.
     pub computed_embeds: u64,
 }
 
 /// Running totals of an engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EngineStats {
-    /// Steps with at least one scheduled request.
+    /// Number of steps with at least one scheduled request.
     pub steps: u64,
-    /// Preemptions.
+    /// Number of preemptions.
     pub preemptions: u64,
-    /// Lookups of first admissions.
+    /// Prefix-cache lookups of first admissions.
     pub prefix: PrefixCacheStats,
-    /// Lookups of admissions after a preemption.
+    /// Prefix-cache lookups of admissions after a preemption.
     pub preempted_prefix: PrefixCacheStats,
-    /// Lookups of a KV connector for first admissions: tokens beyond the local cache.
+    /// Lookups of a KV connector at first admissions; counts tokens after the local hit.
     pub external: PrefixCacheStats,
-    /// The same for admissions after a preemption.
+    /// Lookups of a KV connector at admissions after a preemption.
     pub preempted_external: PrefixCacheStats,
     /// Drafts verified and accepted.
     pub spec_decode: SpecDecodeStats,
-    /// Multimodal items looked up in the encoder cache, and computed.
+    /// Multimodal items looked up in the encoder cache, and items computed.
     pub encoder: EncoderCacheStats,
-    /// Adapters loaded into the host; 0 if loads cost nothing.
+    /// Number of adapter loads into the host; 0 if loads take no time.
     pub adapter_loads: u64,
 }

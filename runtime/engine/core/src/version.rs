@@ -1,9 +1,9 @@
-//! The versions of vLLM that are simulated, declared once.
+//! The simulated versions of vLLM, in one list.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// The list: a macro is called with all versions.
+/// Calls a macro with all versions.
 macro_rules! versions {
     ($declare:ident) => {
         $declare! {
@@ -31,7 +31,7 @@ macro_rules! declare_versions {
             /// All versions, oldest first.
             pub const ALL: [Self; [$($minor),*].len()] = [$(Self::$version),*];
 
-            /// Its name, such as `0.33`.
+            /// The name, such as `0.33`.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self {
@@ -50,13 +50,13 @@ impl VllmMinor {
     /// The newest version, whose rules are the default.
     pub const NEWEST: Self = Self::ALL[Self::ALL.len() - 1];
 
-    /// Its number behind `0.`.
+    /// The number after `0.`.
     #[must_use]
     pub const fn number(self) -> u8 {
         self as u8
     }
 
-    /// Its place among all versions.
+    /// Index among all versions.
     #[must_use]
     pub const fn index(self) -> usize {
         (self.number() - Self::OLDEST.number()) as usize

@@ -1,4 +1,4 @@
-//! Steps that have been scheduled and not yet applied, with their plans.
+//! Steps that have been scheduled but not yet applied, with their plans.
 
 use crate::plan::StepPlan;
 use crate::request::RequestId;
@@ -6,32 +6,30 @@ use crate::request::RequestId;
 /// The plans of the steps in flight and of the latest step, in a ring.
 #[derive(Debug)]
 pub(crate) struct StepsInFlight {
-    /// A place is empty only while its plan is worked on.
+    /// An entry is None only while its plan is being changed.
     plans: Box<[Option<Box<StepPlan>>]>,
-    /// Place of the latest plan.
+    /// Index of the latest plan.
     newest: usize,
-    /// Place of the oldest plan in flight, if any is.
+    /// Index of the oldest plan in flight, if any.
     oldest: usize,
     count: usize,
-    /// Steps applied since the start.
+    /// Number of steps applied since the start.
     applied: u64,
 }
 
 impl StepsInFlight {
-    /// No steps in flight, up to `most`, with an empty plan as the latest.
+    /// Creates a ring for up to `most` steps in flight. None is in flight yet, and the latest plan is empty.
     pub(crate) fn new(most: usize) -> Self {
-        // The latest plan has its own place, because an empty one is not in flight.
+        // The latest plan needs its own entry, because an empty plan is not in flight.
         let plans = std::iter::repeat_with(|| Some(Box::default())).take(most.max(2)).collect();
         Self { plans, newest: 0, oldest: 0, count: 0, applied: 0 }
     }
 
-    /// Steps scheduled and not yet applied.
     #[inline]
     pub(crate) fn count(&self) -> usize {
         self.count
     }
 
-    /// Steps applied since the start.
     pub(crate) fn applied(&self) -> u64 {
         self.applied
     }
@@ -44,35 +42,33 @@ impl StepsInFlight {
         self.plans[place].take().expect("a plan is in its place")
     }
 
-    /// The latest plan.
     #[inline]
     pub(crate) fn newest(&self) -> &StepPlan {
         self.plan_at(self.newest)
     }
 
-    /// The latest plan, to be changed.
     pub(crate) fn newest_mut(&mut self) -> &mut StepPlan {
         self.plans[self.newest].as_deref_mut().expect("a plan is in its place")
     }
 
-    /// Whether the latest step in flight samples a request.
+    /// Whether the latest step in flight samples for a request.
     pub(crate) fn samples_last(&self, id: RequestId) -> bool {
         let latest = (self.count > 0).then(|| self.plan_at(self.wrapped(self.oldest + self.count - 1)));
         latest.is_some_and(|plan| plan.scheduled.iter().any(|entry| entry.request == id && entry.samples))
     }
 
-    /// The oldest plan in flight; the latest if none is.
+    /// The oldest plan in flight, or the latest plan if no step is in flight.
     pub(crate) fn oldest(&self) -> &StepPlan {
         if self.count > 0 { self.plan_at(self.oldest) } else { self.newest() }
     }
 
-    /// The oldest plan in flight, to be changed; the latest if none is.
+    /// Like [`Self::oldest`], mutable.
     pub(crate) fn oldest_mut(&mut self) -> &mut StepPlan {
         let place = if self.count > 0 { self.oldest } else { self.newest };
         self.plans[place].as_deref_mut().expect("a plan is in its place")
     }
 
-    /// Takes the latest plan, to be put back by [`Self::put_newest`].
+    /// Takes the latest plan out, to be put back by [`Self::put_newest`].
     pub(crate) fn take_newest(&mut self) -> Box<StepPlan> {
         self.take_at(self.newest)
     }
@@ -81,7 +77,8 @@ impl StepsInFlight {
         self.plans[self.newest] = Some(plan);
     }
 
-    /// Place of the next plan: the same one again if it is free, because it is in the CPU's cache.
+    /// Index of the next plan. If the latest plan is not in flight, its entry is reused, since it is in the CPU's
+    /// cache.
     fn next_place(&self) -> usize {
         if self.count > 0 { self.wrapped(self.oldest + self.count) } else { self.newest }
     }
@@ -90,12 +87,12 @@ impl StepsInFlight {
         if place < self.plans.len() { place } else { place - self.plans.len() }
     }
 
-    /// Takes a plan for the next step, to be scheduled and put back by [`Self::put_next`].
+    /// Takes out a plan for the next step, to be scheduled and put back by [`Self::put_next`].
     pub(crate) fn take_next(&mut self) -> Box<StepPlan> {
         self.take_at(self.next_place())
     }
 
-    /// Makes a plan the latest. Its step is in flight unless the plan is empty.
+    /// Makes a plan the latest one. Its step is in flight unless the plan is empty.
     pub(crate) fn put_next(&mut self, plan: Box<StepPlan>) {
         let place = self.next_place();
         if !plan.is_empty() {
@@ -108,16 +105,16 @@ impl StepsInFlight {
         self.plans[place] = Some(plan);
     }
 
-    /// Takes the oldest plan in flight, to be applied and put back by [`Self::put_applied`].
+    /// Takes the oldest plan in flight out, to be applied and put back by [`Self::put_applied`].
     ///
     /// # Panics
-    /// When no step is in flight.
+    /// If no step is in flight.
     pub(crate) fn take_oldest(&mut self) -> Box<StepPlan> {
         assert!(self.count > 0, "applied a step that was never scheduled");
         self.take_at(self.oldest)
     }
 
-    /// Ends the oldest step in flight, whose plan this is.
+    /// Puts back the plan of the oldest step in flight, and ends that step.
     pub(crate) fn put_applied(&mut self, plan: Box<StepPlan>) {
         self.plans[self.oldest] = Some(plan);
         self.count -= 1;
@@ -125,7 +122,7 @@ impl StepsInFlight {
         self.applied += 1;
     }
 
-    /// Counts `steps` steps as applied and the same number as started.
+    /// Counts `steps` steps as scheduled and applied.
     pub(crate) fn skip(&mut self, steps: u32) {
         self.applied += u64::from(steps);
     }

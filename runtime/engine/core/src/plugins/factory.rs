@@ -1,4 +1,4 @@
-//! Factories: how drivers get a plugin for each of its places.
+//! Factories, with which drivers make a plugin for each engine or pool.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::route::{RouteError, Router};
 use super::scale::{Autoscaler, ScaleError};
 use super::tokens::{BatchTokenSource, TokenError};
 
-/// Makes a plugin from its plugin context.
+/// Makes a plugin for a context.
 pub type Factory<P, E> = Arc<dyn Fn(&PluginContext<'_>) -> Result<Box<P>, E> + Send + Sync>;
 
 /// Makes the latency model of one engine.
@@ -31,7 +31,7 @@ pub type ScalerFactory = Factory<dyn Autoscaler, ScaleError>;
 /// Makes the router of one pool, or of all engines of a process.
 pub type RouterFactory = Factory<dyn Router, RouteError>;
 
-/// Makes a copy of a latency model for each engine.
+/// A factory that clones `model` for each engine.
 pub fn copies<M: LatencyModel + Clone + Sync + 'static>(model: M) -> LatencyFactory {
     Arc::new(move |_context| Ok(Box::new(model.clone())))
 }

@@ -9,8 +9,8 @@ pub trait FailureInjector: Send {
     /// Appends the faults to inject now to `actions`, in order.
     ///
     /// # Errors
-    /// When the injector cannot decide. Appended actions then are invalid,
-    /// and the injector must not be asked again.
+    /// If the injector cannot decide. The appended actions are then invalid,
+    /// and the injector must not be called again.
     fn decide(&mut self, batch: &FaultBatch<'_>, actions: &mut Vec<FaultAction>) -> Result<(), FaultError>;
 }
 

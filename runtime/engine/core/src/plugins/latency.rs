@@ -1,8 +1,8 @@
 //! Inputs and outputs of latency models.
 //!
-//! The engine decides *what* a step computes; a latency model decides *how long* it takes. The two
-//! meet only here: a [`StepShape`] is a flat sum over the requests of one step, so pricing costs
-//! the same for a batch of one and a batch of a thousand.
+//! The engine decides *what* a step computes; a latency model decides *how long* it takes. The interface
+//! between them is a [`StepShape`], which has sums over the requests of one step. So pricing a batch of one request
+//! costs the same as pricing a batch of a thousand.
 
 use crate::plugins::request_times::RequestTimes;
 
@@ -10,57 +10,57 @@ pub use vcr_policy::latency::{
     EncoderShape, EngineInfo, KvGroup, KvGroupKind, KvGroupShape, RecomputeShape, StepShape,
 };
 
-/// Consecutive steps of one engine, to be priced in one call.
+/// Consecutive steps of one engine, which one call prices.
 #[derive(Clone, Copy, Debug)]
 pub struct StepBatch<'a> {
     /// Virtual start time of the first step.
     pub start_ns: u64,
-    /// Virtual time at which an outside event may change the schedule. Steps that would start at or
-    /// after it are not priced (except the first), so a model with state never sees a step that
+    /// Virtual time at which an outside event may change the schedule. Except for the first step, steps that would
+    /// start at or after this time are not priced, so a model with state never sees a step that
     /// does not happen.
     pub horizon_ns: u64,
-    /// The steps in order; never empty.
+    /// The steps, in order. Never empty.
     pub shapes: &'a [StepShape],
 }
 
-/// Blocks that a pure decode step takes, and blocks that leave windows in it.
+/// Number of blocks that a pure decode step allocates, and number of blocks that leave windows in it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct BlockChange {
     pub(crate) taken: u32,
     pub(crate) freed: u32,
 }
 
-/// Consecutive decode steps: each has the same requests as the previous one, with one more token in every
+/// Consecutive decode steps. Each has the same requests as the previous one, with one more token in every
 /// context, and possibly more blocks.
 #[derive(Clone, Debug, Default)]
 pub struct DecodeSteps {
-    /// The step before the first of them, except for waiting requests.
+    /// The step before the first of these steps, except that its number of waiting requests is the steps' own.
     before: StepShape,
-    /// [`StepShape::kv_active_blocks`] of each.
+    /// [`StepShape::kv_active_blocks`] of each step.
     kv_active_blocks: Vec<u64>,
 }
 
 impl DecodeSteps {
-    /// Forgets all steps. The first that is added will follow `before`, which decodes,
-    /// while this number of requests waits.
+    /// Removes all steps. The next step that is added follows `before`, a decode step, while
+    /// `waiting_requests` requests wait.
     pub fn restart(&mut self, before: &StepShape, waiting_requests: u64) {
         self.before = *before;
         self.before.waiting_requests = waiting_requests;
         self.kv_active_blocks.clear();
     }
 
-    /// Forgets all steps.
+    /// Removes all steps.
     pub fn clear(&mut self) {
         self.kv_active_blocks.clear();
     }
 
-    /// Adds a step that references this number of blocks.
+    /// Adds a step with this number of active blocks.
     #[inline]
     pub fn push(&mut self, kv_active_blocks: u64) {
         self.kv_active_blocks.push(kv_active_blocks);
     }
 
-    /// Adds a step for each of `changes` while the blocks that it allocates are free before it.
+    /// Adds a step for each entry of `changes`, as long as enough blocks are free before the step.
     pub(crate) fn push_while_room(&mut self, changes: &[BlockChange], mut free_blocks: u32) {
         let mut active_blocks = self.before.kv_active_blocks;
         for &BlockChange { taken, freed } in changes {
@@ -71,8 +71,8 @@ impl DecodeSteps {
         }
     }
 
-    /// The same where a step with this number of active blocks is scheduled already, which is
-    /// added first: each step is added if the one after it is sure to come.
+    /// Like [`Self::push_while_room`], if a step with `active_blocks` active blocks is already scheduled. That step is
+    /// added first. Each step is added only if the step after it is certain.
     pub(crate) fn push_after_scheduled(&mut self, mut active_blocks: u64, changes: &[BlockChange], free_blocks: u32) {
         let before = std::mem::replace(&mut self.before.kv_active_blocks, active_blocks);
         self.push_while_room(changes, free_blocks);
@@ -88,7 +88,7 @@ impl DecodeSteps {
         self.kv_active_blocks.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no steps.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.kv_active_blocks.is_empty()
@@ -100,7 +100,7 @@ impl DecodeSteps {
         &self.kv_active_blocks
     }
 
-    /// The step before them, with the same number of waiting requests.
+    /// The step before these steps, with the same number of waiting requests.
     #[must_use]
     pub fn before(&self) -> &StepShape {
         &self.before
@@ -109,7 +109,7 @@ impl DecodeSteps {
     /// The step at `index`.
     ///
     /// # Panics
-    /// When there are fewer.
+    /// If there are not that many steps.
     #[must_use]
     pub fn shape(&self, index: usize) -> StepShape {
         self.before.decode_step(index as u64 + 1, self.kv_active_blocks[index])
@@ -121,27 +121,27 @@ impl DecodeSteps {
     }
 }
 
-/// Share of the priced steps that resemble the fitted ones.
+/// How much of the priced time lies within a model's fitted range.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RangeUse {
-    /// Duration of all steps that it has priced.
+    /// Total duration of the steps that the model priced.
     pub priced_ns: u64,
-    /// The steps among these beyond the range of its observations: extrapolated.
+    /// Total duration of the steps outside the range of the fitted observations, which were extrapolated.
     pub outside_ns: u64,
-    /// Duration of steps that tables of measured operators have priced.
+    /// Total duration of steps priced with tables of measured operators.
     pub tables: TableUse,
 }
 
-/// The time that tables of measured operators have priced, by how it is known.
+/// Time priced with tables of measured operators, by how it was derived.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TableUse {
-    /// Priced by rows of the tables.
+    /// Time from rows of the tables.
     pub measured_ns: u64,
-    /// Between rows.
+    /// Time interpolated between rows.
     pub interpolated_ns: u64,
-    /// Priced by extrapolation beyond rows, or from rows of another shape.
+    /// Time extrapolated beyond the rows, or taken from rows of another shape.
     pub extrapolated_ns: u64,
-    /// Priced by a formula, without a table.
+    /// Time from a formula, without a table.
     pub formula_ns: u64,
 }
 
@@ -172,7 +172,7 @@ impl RangeUse {
         self.outside_ns = self.outside_ns.saturating_add(if is_inside { 0 } else { duration_ns });
     }
 
-    /// The sum of both.
+    /// The sum with `other`.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self {
@@ -185,16 +185,15 @@ impl RangeUse {
 
 /// Prices engine steps.
 ///
-/// One instance belongs to one engine; it may keep state between steps. Equal construction and
+/// One instance belongs to one engine and may keep state between steps. Equal construction and
 /// equal calls must give equal answers.
 pub trait LatencyModel: Send {
-    /// Appends the duration in nanoseconds of each step of `batch` to
-    /// `durations_ns`, in order: at least one, and no more than start before
-    /// the horizon (see [`price_until_horizon`]).
+    /// Appends the durations in nanoseconds of the steps of `batch` to `durations_ns`, in order. Prices at least one
+    /// step, and no step that starts at or after the horizon (see [`price_until_horizon`]).
     fn price(&mut self, batch: &StepBatch<'_>, durations_ns: &mut Vec<u64>) -> Result<(), LatencyError>;
 
-    /// Prices consecutive decode steps, the first starting at `start_ns`, as
-    /// [`LatencyModel::price`] would. A model that prices millions of them may implement it faster.
+    /// Prices consecutive decode steps, the first of which starts at `start_ns`, as
+    /// [`LatencyModel::price`] would. Models that price millions of steps can override this with a faster version.
     fn price_decodes(
         &mut self,
         start_ns: u64,
@@ -206,24 +205,24 @@ pub trait LatencyModel: Send {
         self.price(&StepBatch { start_ns, horizon_ns, shapes: &shapes }, durations_ns)
     }
 
-    /// Per-request times, if the model has them instead of prices of steps.
+    /// Per-request times, if the model has these instead of step durations.
     fn request_times(&self) -> Option<Box<dyn RequestTimes>> {
         None
     }
 
-    /// Whether a call is so costly that the caller should look for steps to
+    /// Whether a call is so costly that the caller should look for several steps to
     /// price together.
     fn prefers_batches(&self) -> bool {
         false
     }
 
-    /// The place for [`StepPlan::kv_group_shapes`](crate::plan::StepPlan::kv_group_shapes) of the next step, if the model
-    /// reads them. The caller fills it and prices steps one at a time.
+    /// The buffer for [`StepPlan::kv_group_shapes`](crate::plan::StepPlan::kv_group_shapes) of the next step, if the
+    /// model reads these shapes. The caller then fills the buffer and prices steps one at a time.
     fn kv_group_shapes(&mut self) -> Option<&mut Vec<KvGroupShape>> {
         None
     }
 
-    /// Share of the priced steps in the fitted range; None for a model without such a range.
+    /// How much of the priced time lies within the fitted range. None for models without such a range.
     fn range_use(&self) -> Option<RangeUse> {
         None
     }
@@ -235,12 +234,12 @@ pub trait LatencyModel: Send {
 pub struct LatencyError {
     /// The model's name as the user knows it.
     pub model: String,
-    /// The problem and its remedy.
+    /// The problem and what to do about it.
     pub reason: String,
 }
 
-/// Prices steps one at a time with `price_one` until the batch or its horizon
-/// ends: the loop that every native model shares.
+/// Prices steps one at a time with `price_one`, until the end of the batch or its horizon. All native models use this
+/// loop.
 ///
 /// # Errors
 /// The first error of `price_one`.

@@ -1,30 +1,30 @@
-//! Scheduling policies outside the engine: order of admission, preemption victims, and chunk sizes.
+//! Scheduling policies outside the engine: admission order, preemption victims, and chunk sizes.
 //!
-//! A [`SchedulingPolicy`] receives the events of one engine's requests and returns preferences, which last
-//! until it returns others. The engine keeps its own rules (token budget, running slots, blocks), so a policy
-//! can be unfair, but never invalid. [`crate::Engine::apply_policy`] calls it.
+//! A [`SchedulingPolicy`] receives the events of one engine's requests and returns preferences, each of which applies
+//! until the policy replaces it. The engine keeps its own rules (token budget, running slots, blocks), so a policy
+//! can be unfair, but its schedule is always valid. [`crate::Engine::apply_policy`] calls the policy.
 
 use vcr_policy::{Algorithm, decide};
 
 pub use vcr_policy::scheduling::{EngineView, PolicyEvent, Preference, Progress, Slo};
 
-/// Decides the order of admission, the preemption victims and the chunk sizes of one engine.
+/// Decides the admission order, the preemption victims and the chunk sizes of one engine.
 ///
 /// It may keep state between calls. Equal construction and equal calls must give equal answers.
 pub trait SchedulingPolicy: Send {
-    /// Its name as the user knows it, for errors.
+    /// The policy's name as the user knows it, for errors.
     fn name(&self) -> &str;
 
-    /// Appends the preferences that change, of each request and kind one at
-    /// most, of requests that have arrived and not ended.
+    /// Appends the preferences that change, at most one of each kind for a request. The requests must have
+    /// arrived and not ended.
     ///
     /// # Errors
-    /// When the policy cannot decide. Appended preferences then are invalid, and
-    /// the policy must not be asked again.
+    /// If the policy cannot decide. The appended preferences are then invalid, and
+    /// the policy must not be called again.
     fn decide(&mut self, batch: &EngineView<'_>, preferences: &mut Vec<Preference>) -> Result<(), PolicyError>;
 }
 
-/// A policy that decides as an [`Algorithm`] of `vcr-policy`.
+/// A policy that uses an [`Algorithm`] of `vcr-policy`.
 #[derive(Clone, Debug)]
 pub struct Native<A>(pub A);
 
@@ -39,13 +39,13 @@ impl<A: Algorithm + Send> SchedulingPolicy for Native<A> {
     }
 }
 
-/// Why a policy could not decide, or not so.
+/// Why a policy could not decide, or why its answer is invalid.
 #[derive(Debug, thiserror::Error)]
 #[error("scheduler policy `{policy}` failed: {reason}")]
 pub struct PolicyError {
     /// The policy's name as the user knows it.
     pub policy: String,
-    /// The problem and its remedy.
+    /// The problem and what to do about it.
     pub reason: String,
 }
 
@@ -61,11 +61,11 @@ pub enum PreferenceProblem {
     NoTokens,
 }
 
-/// Knowledge about one slot.
+/// What is known about a slot.
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
     is_there: bool,
-    /// The last answer with a preference for it, and the kinds of that answer.
+    /// Number of the last answer with a preference for the slot, and the kinds of preferences in it.
     said_in: u64,
     said: u8,
 }
@@ -78,8 +78,8 @@ fn kind_bit(preference: &Preference) -> u8 {
     }
 }
 
-/// Finds problems of preferences, by the events that the policy received: for engines, and for
-/// checks of a policy's answers before they reach one.
+/// Finds problems of preferences, based on the events that the policy received. Used for engines, and to
+/// check a policy's answers before an engine gets them.
 #[derive(Debug, Default)]
 pub struct PreferenceCheck {
     slots: Vec<Known>,
@@ -88,7 +88,7 @@ pub struct PreferenceCheck {
 }
 
 impl PreferenceCheck {
-    /// Follows the events that the policy receives.
+    /// Records an event that the policy receives.
     pub fn note(&mut self, event: &PolicyEvent) {
         match *event {
             PolicyEvent::Arrived { slot, .. } => {
@@ -109,13 +109,13 @@ impl PreferenceCheck {
         }
     }
 
-    /// Requests that have arrived and not ended.
+    /// Number of requests that have arrived and not ended.
     #[must_use]
     pub fn num_there(&self) -> usize {
         self.num_there
     }
 
-    /// A new answer is about to be checked.
+    /// Begins the check of a new answer.
     pub fn begin_answer(&mut self) {
         self.answers += 1;
     }

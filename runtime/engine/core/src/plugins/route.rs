@@ -1,20 +1,20 @@
-//! Routers: the engine of a pool that takes a request.
+//! Routers: which engine of a pool takes a request.
 
 pub use vcr_policy::routing::{Choice, EndedRequest, RoutePhase, RouteRequest, WorkerLoad};
 
-/// Chooses among the workers of one pool that are up.
+/// Chooses among the running workers of one pool.
 ///
 /// It may keep state between calls. Equal construction and equal calls must give equal answers.
 pub trait Router: Send {
-    /// Chooses one of `workers`, which is never empty and ordered by worker, or
-    /// refuses the request, if that may be.
+    /// Chooses one of `workers`, or refuses the request if that is allowed. `workers` is never empty and is ordered by
+    /// worker.
     ///
     /// # Errors
-    /// When the router cannot choose. It must not be asked again.
+    /// If the router cannot choose. It must not be called again.
     fn route(&mut self, query: &RouteRequest<'_>, workers: &[WorkerLoad]) -> Result<Choice, RouteError>;
 
-    /// Number of requests that it will send to other workers before the next one for the worker at
-    /// index `worker` in the pool, whatever their contents, while the whole pool is up. None if
+    /// Number of requests that the router sends to other workers before its next request for the worker with
+    /// index `worker`, whatever the requests contain, while the whole pool is up. None if
     /// that depends on the requests.
     fn requests_before(&self, _worker: u32) -> Option<u64> {
         None
@@ -26,7 +26,7 @@ pub trait Router: Send {
     }
 
     /// Whether [`WorkerLoad::host_prompt_blocks`] and [`WorkerLoad::disk_prompt_blocks`] should be
-    /// filled in; only asked of a router that needs the overlap.
+    /// filled in. Only called if [`Router::needs_overlap`] returns true.
     fn needs_tiers(&self) -> bool {
         false
     }
@@ -36,7 +36,7 @@ pub trait Router: Send {
         false
     }
 
-    /// A request that this router has routed has ended.
+    /// Reports the end of a request that this router has routed.
     fn ended(&mut self, _request: &EndedRequest) {}
 }
 
@@ -46,6 +46,6 @@ pub trait Router: Send {
 pub struct RouteError {
     /// The router's name as the user knows it.
     pub router: String,
-    /// The problem and its remedy.
+    /// The problem and what to do about it.
     pub reason: String,
 }

@@ -1,43 +1,43 @@
 //! Sources of output tokens outside the engine.
 //!
-//! The engine asks a [`TokenSource`](crate::TokenSource) token by token. A
-//! [`BatchTokenSource`] behind it is asked once per step, because its calls are costly.
+//! The engine calls a [`TokenSource`](crate::TokenSource) for each token. A
+//! [`BatchTokenSource`] is called once per step, because its calls are costly.
 
 pub use vcr_policy::tokens::{AcceptedDrafts, TokenRequest, TokenWant};
 
-/// A request that its source cannot serve.
+/// A refusal of a request that a source cannot serve.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenRefusal {
-    /// The request, started in this call or before and not ended.
+    /// Slot of the request, which started in this call or before and has not ended.
     pub slot: u32,
     /// The source's name as the user knows it.
     pub source: String,
-    /// The part of the request that the source cannot follow.
+    /// Why the source cannot serve the request.
     pub reason: String,
 }
 
 /// A source's answer to a step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TokenAnswer {
-    /// For each want, in order, exactly `count` tokens. The tokens of refused requests are ignored.
+    /// For each entry of `wants`, in order, exactly `count` tokens. The tokens of refused requests are ignored.
     pub tokens: Vec<u32>,
-    /// Requests that must end with an error, each once. Like other requests, their slots appear in `ended`
-    /// later.
+    /// Requests that must end with an error, each once. As for other requests, a later call has their slots in
+    /// `ended`.
     pub refusals: Vec<TokenRefusal>,
-    /// Changed numbers of accepted drafts; the last entry for a request counts. Requests without
-    /// any entry have the engine's acceptance rates.
+    /// Changed numbers of accepted drafts. The last entry for a request counts. For requests without
+    /// an entry, the engine's acceptance rates apply.
     pub accepted_drafts: Vec<AcceptedDrafts>,
 }
 
 impl TokenAnswer {
-    /// Empties it, keeping its capacity.
+    /// Removes the contents and keeps the capacity.
     pub fn clear(&mut self) {
         self.tokens.clear();
         self.refusals.clear();
         self.accepted_drafts.clear();
     }
 
-    /// The tokens of each want, in the order of `wants`. `source` is the source's name
+    /// The tokens of each want, in the order of `wants`. `source` is the source's name,
     /// for errors.
     pub fn tokens_by_want<'a>(
         &'a self,
@@ -58,12 +58,12 @@ impl TokenAnswer {
     }
 }
 
-/// The latest number of drafts that a source accepts for each running request, by slot.
+/// For each slot, the latest number of drafts that a source accepts.
 #[derive(Debug, Default)]
 pub struct DecidedDrafts(Vec<Option<u32>>);
 
 impl DecidedDrafts {
-    /// Takes over the accepted drafts of an answer.
+    /// Records the accepted drafts of an answer.
     pub fn take_over(&mut self, answer: &TokenAnswer) {
         for &AcceptedDrafts { slot, count } in &answer.accepted_drafts {
             let index = slot as usize;
@@ -74,20 +74,20 @@ impl DecidedDrafts {
         }
     }
 
-    /// Whether the source has decided nothing of any request so far.
+    /// Whether the source has not decided accepted drafts for any request yet.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// How many of `num_drafts` drafts of the request in `slot` are accepted; `None` if the source
-    /// has not decided.
+    /// Number of accepted drafts among `num_drafts` drafts of the request in `slot`. `None` if the source
+    /// has not decided it.
     #[must_use]
     pub fn accepted(&self, slot: u32, num_drafts: u32) -> Option<u32> {
         self.0.get(slot as usize).copied().flatten().map(|count| count.min(num_drafts))
     }
 
-    /// The request in `slot` has ended: the next one in it has no decision.
+    /// Forgets the decision for `slot`, whose request has ended.
     pub fn end(&mut self, slot: u32) {
         if let Some(count) = self.0.get_mut(slot as usize) {
             *count = None;
@@ -97,18 +97,18 @@ impl DecidedDrafts {
 
 /// Chooses the output tokens of whole steps, one step per call.
 ///
-/// One instance belongs to one engine; it may keep state between steps. Equal construction and
+/// One instance belongs to one engine and may keep state between steps. Equal construction and
 /// equal calls must give equal answers.
 pub trait BatchTokenSource: Send {
     /// Appends to `answer`: exactly `count` tokens for each want, in order; refusals of requests
-    /// that it cannot serve; and the accepted drafts that it decides.
+    /// that the source cannot serve; and changed numbers of accepted drafts.
     ///
-    /// Requests in `ended` leave before requests in `started` arrive, so a slot may be in both. A call wants
-    /// a slot at most once.
+    /// Requests in `ended` leave before requests in `started` arrive, so a slot may be in both. In a call, `wants` has
+    /// at most one entry per slot.
     ///
     /// # Errors
-    /// When the source cannot choose them. Appended tokens then are invalid,
-    /// and the source must not be asked again.
+    /// If the source cannot choose tokens. The appended tokens are then invalid,
+    /// and the source must not be called again.
     fn step(
         &mut self,
         started: &[TokenRequest<'_>],
@@ -122,10 +122,10 @@ pub trait BatchTokenSource: Send {
 #[derive(Debug, thiserror::Error)]
 #[error("token source `{source}` failed: {reason}")]
 pub struct TokenError {
-    /// The source's name as the user knows it. (Written raw, because
-    /// `thiserror` takes a plain `source` for the error underneath.)
+    /// The source's name as the user knows it. (The field is a raw identifier, because
+    /// `thiserror` uses a plain `source` for the underlying error.)
     pub r#source: String,
-    /// The problem and its remedy.
+    /// The problem and what to do about it.
     pub reason: String,
 }
 

@@ -13,7 +13,7 @@ use crate::kv::hash::{self, BlockHash};
 use crate::kv::pool::BlockId;
 use crate::seed;
 
-/// Dense id of a live request of one engine.
+/// Id of a live request in one engine. Ids are dense and reused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub(crate) u32);
 
@@ -31,142 +31,142 @@ impl RequestId {
 pub enum RequestStatus {
     /// In the waiting queue, never scheduled.
     Waiting,
-    /// In the waiting queue: its grammar is being compiled or has failed, or the request has not
-    /// had its turn since.
+    /// In the waiting queue. Its grammar is being compiled, or has failed, or the scheduler has not reached the request
+    /// since then.
     WaitingForGrammar,
     /// Holds blocks that a KV transfer is filling.
     WaitingForRemoteKv,
-    /// Its KV has arrived; waits for admission, holding blocks.
+    /// Its KV has arrived. It holds blocks and waits for admission.
     RemoteKvReady,
-    /// It holds its slot and its blocks, and waits for the next part of its prompt.
+    /// Holds its running slot and its blocks, and waits for the next part of its prompt.
     WaitingForInput,
     /// In the running list.
     Running,
-    /// Back in the waiting queue; its outputs will be recomputed.
+    /// Back in the waiting queue after a preemption. Its outputs will be recomputed.
     Preempted,
-    /// Ended, its KV held for a transfer.
+    /// Ended, with its KV held for a transfer.
     HoldingKv,
-    /// Ended; the slot is about to be reused.
+    /// Ended. The slot is about to be reused.
     Finished,
 }
 
-/// Why a request ended. Names are vLLM's.
+/// Why a request ended. The names are vLLM's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FinishReason {
     /// A stop token was sampled.
     Stop,
-    /// `max_tokens` or the model length was reached.
+    /// `max_tokens` or `max_model_len` was reached.
     Length,
-    /// The outputs repeated themselves too often.
+    /// The outputs repeated a pattern too often.
     Repetition,
     /// Aborted by the client.
     Abort,
-    /// Its KV did not arrive ([`crate::LoadFailures::Fail`]), or its grammar cannot be compiled.
+    /// Its KV did not arrive ([`crate::LoadFailures::Fail`]), or its grammar could not be compiled.
     Error,
 }
 
-/// The order of the fields puts those read in every step into one cache line.
+/// A request. The fields are ordered so that those read in every step share one cache line.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Request {
     pub(crate) tag: u64,
     /// State of the block hash chain over all known tokens.
     pub(crate) hash_state: u64,
-    /// Known tokens: prompt and outputs so far.
+    /// Number of known tokens: prompt plus outputs so far.
     pub(crate) num_tokens: u32,
-    /// Tokens whose KV is computed, or will be by the steps in flight.
+    /// Number of tokens whose KV is computed, or will be by the steps in flight.
     pub(crate) num_computed_tokens: u32,
     pub(crate) prompt_tokens: u32,
-    /// A chunk that starts below this depth is prefill work, at or above it decode.
+    /// A chunk that starts before this position is prefill, otherwise decode.
     pub(crate) prefill_target_tokens: u32,
     /// Number of known tokens at which the request ends by length.
     pub(crate) end_tokens: u32,
-    /// Slots of the block table.
+    /// Number of token slots in the block table.
     pub(crate) capacity_tokens: u32,
-    /// Number of known tokens that completes the next block hash.
+    /// Number of known tokens at which the next block hash is complete.
     pub(crate) next_hash_tokens: u32,
-    /// Number of tokens that fills the next block, which is then offered to the prefix cache.
+    /// Number of tokens at which the next block is full and is offered to the prefix cache.
     pub(crate) next_store_tokens: u32,
-    /// Scheduled in steps that have not been applied.
+    /// Number of tokens scheduled in steps that have not been applied.
     pub(crate) num_in_flight_tokens: u32,
-    /// The part of these that was scheduled before a preemption: their output is delivered, but
-    /// does not count as computed now.
+    /// How many of these tokens were scheduled before a preemption. Their output is delivered, but they
+    /// do not count as computed any more.
     pub(crate) num_stale_tokens: u32,
-    /// Output tokens that steps in flight will bring if every draft is accepted.
+    /// Number of output tokens that the steps in flight bring if every draft is accepted.
     pub(crate) num_output_placeholders: u16,
-    /// Draft tokens to be verified in the next step.
+    /// Number of draft tokens to verify in the next step.
     pub(crate) num_draft_tokens: u16,
     pub(crate) status: RequestStatus,
     pub(crate) flags: Flags,
 
     pub(crate) max_tokens: u32,
     pub(crate) lora: Option<u32>,
-    /// Bumped whenever the request enters or leaves a queue, so that stale
-    /// queue entries can be distinguished from live ones.
+    /// Incremented whenever the request enters or leaves a queue, so that stale
+    /// queue entries can be recognized.
     pub(crate) queue_epoch: u32,
-    /// Place in a queue by rank, smaller first: the priority, or a policy's rank.
+    /// Rank in a queue, smaller first: the priority, or a policy's rank.
     pub(crate) rank: i64,
     pub(crate) stops: Option<Box<StopRules>>,
     pub(crate) arrival_ns: u64,
     pub(crate) sequence: u64,
     pub(crate) kv_role: KvRole,
-    /// Stepped over, or loading KV, and not admitted since.
+    /// Whether the request was skipped or loads KV, and was not admitted since.
     pub(crate) deferred: bool,
-    /// It is refused when it would be admitted.
+    /// Whether the request is refused when it would be admitted.
     pub(crate) is_refused: bool,
-    /// Its outputs follow a grammar.
+    /// Whether the outputs follow a grammar.
     pub(crate) has_grammar: bool,
-    /// Start order of its load of KV.
+    /// Sequence number of the start of its latest load.
     pub(crate) load_order: u32,
     pub(crate) block_table: Vec<BlockId>,
     pub(crate) block_hashes: Vec<BlockHash>,
-    /// Known tokens, or the outputs alone, if they are kept.
+    /// Known tokens, or only the outputs, if they are kept.
     pub(crate) tokens: Vec<u32>,
 }
 
-// Fields after the first line are read when a request arrives, ends or samples with rules; another line would
-// cost every waiting request.
-/// Stands for items that the key of a block leaves out.
+/// Hashed in place of items that the hash of a block leaves out.
 const OMITTED_ITEMS: u64 = 0x6f6d_6974_7465_6421;
 
+// Fields after the first cache line are read when a request arrives, ends or samples with stop rules. A fourth
+// line would cost memory for every waiting request.
 const _: () = assert!(std::mem::offset_of!(Request, max_tokens) == 64 && size_of::<Request>() == 192);
 
-/// Flags of a request, one bit each; tests of several are of any.
+/// Flags of a request, one bit each. A test of several flags is true if any of them is set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Flags(u16);
 
 impl Flags {
-    /// It may end before its length.
+    /// The request may end before its maximum length.
     pub(crate) const HAS_STOPS: Self = Self(1);
     pub(crate) const KEEPS_TOKENS: Self = Self(1 << 1);
     /// `block_hashes` covers all known tokens.
     pub(crate) const HASHED: Self = Self(1 << 2);
-    /// Its latest chunk ended before the last known token.
+    /// The latest chunk ended before the last known token.
     pub(crate) const PREFILL_CHUNK: Self = Self(1 << 3);
     pub(crate) const SKIPS_LOOKUP: Self = Self(1 << 4);
     /// Stale output is dropped, not delivered.
     pub(crate) const DROPS_STALE: Self = Self(1 << 5);
-    /// Outputs are kept though the prompt's tokens are not.
+    /// Outputs are kept although the prompt's tokens are not.
     pub(crate) const KEEPS_OUTPUTS: Self = Self(1 << 6);
-    /// Blocks that it may still take are counted as reserved.
+    /// The blocks that the request may still need are counted as reserved.
     pub(crate) const RESERVES: Self = Self(1 << 7);
-    /// Some of its multimodal items are not yet behind its computed tokens.
+    /// The computed tokens do not cover all multimodal items yet.
     pub(crate) const NEEDS_ENCODER: Self = Self(1 << 8);
-    /// It sampled in a pipeline, and its next step is not due yet.
+    /// The request sampled in a pipeline, and may not decode again yet.
     pub(crate) const OUT_OF_TURN: Self = Self(1 << 9);
-    /// It was preempted at least once.
+    /// The request was preempted at least once.
     pub(crate) const WAS_PREEMPTED: Self = Self(1 << 10);
-    /// It loads KV, or has a part of its prompt still to compute: loads leave it the blocks it needs.
+    /// The request loads KV, or part of its prompt must still be computed. Loads leave free the blocks that it needs.
     pub(crate) const IN_FLIGHT_PREFILL: Self = Self(1 << 11);
     /// The request's load has ended, and the scheduler has reached the request since.
     pub(crate) const TAKEN_OVER: Self = Self(1 << 12);
-    /// A part of its loaded KV is missing.
+    /// Part of the loaded KV is missing.
     pub(crate) const LOAD_FAILED: Self = Self(1 << 13);
-    /// Its load returned nothing; it waits at its place without blocks.
+    /// The load brought nothing. The request keeps its place in the queue, without blocks.
     pub(crate) const LOST_LOAD: Self = Self(1 << 14);
-    /// Its prompt comes in parts.
+    /// The prompt arrives in parts.
     pub(crate) const RESUMABLE: Self = Self(1 << 15);
-    /// Properties that prevent plain application of its steps.
+    /// Flags that prevent the fast path for applying steps.
     pub(crate) const IS_NOT_PLAIN: Self = Self(Self::HAS_STOPS.0 | Self::NEEDS_ENCODER.0);
     pub(crate) const KEEPS_ANY: Self = Self(Self::KEEPS_TOKENS.0 | Self::KEEPS_OUTPUTS.0);
 
@@ -238,8 +238,8 @@ impl Request {
         }
     }
 
-    /// Leaves the last `tokens` tokens of a prompt to the engine that continues it, which gets one
-    /// output. Hashes of blocks stay.
+    /// Leaves the last `tokens` tokens of a prompt to the engine that continues the request. This request then gets one
+    /// output token. The block hashes stay.
     pub(crate) fn leave_last(&mut self, tokens: u32, block_size_tokens: u32) {
         self.ensure_hashed(block_size_tokens);
         self.num_tokens -= tokens;
@@ -257,30 +257,29 @@ impl Request {
         self.num_tokens - self.prompt_tokens
     }
 
-    /// Output tokens that are certain, unless the request is aborted.
+    /// Number of output tokens that are certain unless the request is aborted.
     #[inline]
     pub(crate) fn certain_tokens(&self) -> u32 {
         if self.flags.has(Flags::HAS_STOPS) { 0 } else { self.end_tokens - self.num_tokens }
     }
 
-    /// Tokens still to compute before the request decodes.
+    /// Number of tokens to compute before the request decodes.
     #[inline]
     pub(crate) fn outstanding_prefill_tokens(&self) -> u32 {
         self.prefill_target_tokens.saturating_sub(self.num_computed_tokens)
     }
 
-    /// The end of a request's prefill: a request with output recomputes that after a preemption, except for
-    /// the last token.
+    /// The end of a request's prefill. After a preemption, outputs except the last one are recomputed, too.
     pub(crate) fn prefill_end(&self) -> u32 {
         self.prompt_tokens.max(self.num_tokens - 1)
     }
 
-    /// Reserves capacity for `blocks` blocks in total and their metadata, so that a running request
+    /// Reserves capacity for `blocks` blocks in total and their hashes, so that a running request
     /// does not allocate.
     pub(crate) fn reserve(&mut self, blocks: u32, block_size_tokens: u32) {
         let missing = |have: usize| (blocks as usize).saturating_sub(have);
         self.block_table.reserve_exact(missing(self.block_table.len()));
-        // The last block is hashed only if it is full.
+        // The last block is hashed only if it becomes full.
         let full = blocks.min(self.end_tokens / block_size_tokens) as usize;
         self.block_hashes.reserve_exact(full.saturating_sub(self.block_hashes.len()));
         if self.flags.has(Flags::KEEPS_ANY) {
@@ -291,9 +290,8 @@ impl Request {
         }
     }
 
-    /// Hashes the block in which the prompt ends, to be completed by outputs. If the key of another
-    /// block has all of these items, this block gets only the last item. It also differs from every
-    /// other block of this kind.
+    /// Marks the hash of the block in which the prompt ends and which outputs will complete. Its hash covers only the
+    /// last of its items, so it must differ from the hash of a block that covers all of them.
     pub(crate) fn omit_items(&mut self, items: &[PromptItem], block_size_tokens: u32) {
         let start = self.block_hashes.len() as u32 * block_size_tokens;
         let [.., before, _] = items else { return };
@@ -302,7 +300,7 @@ impl Request {
         }
     }
 
-    /// Completes `block_hashes`, if the tokens were only kept so far.
+    /// Computes missing `block_hashes`, if only tokens were kept so far.
     pub(crate) fn ensure_hashed(&mut self, block_size_tokens: u32) {
         if self.flags.has(Flags::HASHED) {
             return;
@@ -315,7 +313,7 @@ impl Request {
         self.tokens = tokens;
     }
 
-    /// Hashes all tokens, which have changed, from the state before the first one.
+    /// Hashes all tokens again after a change, from the state before the first token.
     pub(crate) fn hash_again(&mut self, initial_state: u64, block_size_tokens: u32) {
         self.flags.set(Flags::HASHED, false);
         self.hash_state = initial_state;
@@ -336,7 +334,7 @@ impl Request {
         }
     }
 
-    /// Appends this number of outputs that follow from `seed` and are not kept.
+    /// Appends `outputs` output tokens that are derived from `seed` and not kept.
     pub(crate) fn push_drawn_outputs(&mut self, seed: u64, outputs: u32, caching: bool, block_size_tokens: u32) {
         let end = self.num_tokens + outputs;
         // Tokens after the last full block are never needed.
@@ -360,7 +358,7 @@ impl Request {
         self.num_tokens = end;
     }
 
-    /// Whether the request ends with its latest output, `token`.
+    /// Returns the reason if the request ends with its latest output, `token`.
     pub(crate) fn finish_after(&self, token: u32) -> Option<FinishReason> {
         let stops = self.stops.as_deref();
         if stops.is_some_and(|stops| stops.end_at_token(token)) {
@@ -373,7 +371,7 @@ impl Request {
         repeats.then_some(FinishReason::Repetition)
     }
 
-    /// The outputs so far; none unless they are kept.
+    /// The outputs so far. Empty if outputs are not kept.
     fn kept_outputs(&self) -> &[u32] {
         if self.flags.has(Flags::KEEPS_TOKENS) { &self.tokens[self.prompt_tokens as usize..] } else { &self.tokens }
     }
@@ -389,19 +387,19 @@ impl Request {
     }
 }
 
-/// When a request ends before its length, as in vLLM's `check_stop` (0.30 to 0.33,
-/// `vllm/v1/core/sched/utils.py`). For each output token the order is: `tokens`, the length,
-/// `repetition`.
+/// When a request ends before its maximum length, as in vLLM's `check_stop` (0.30 to 0.33,
+/// `vllm/v1/core/sched/utils.py`). Each output token is checked first against `tokens`, then against the length, then
+/// against `repetition`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StopRules {
     /// Tokens that end the request, in any order: the end-of-sequence token and the client's
     /// `stop_token_ids`.
     pub tokens: Vec<u32>,
-    /// Number of output tokens before which `repetition` does not apply. `tokens` still apply:
-    /// vLLM's sampler never returns one of those earlier, and neither may the
-    /// [`crate::TokenSource`].
+    /// Number of output tokens before which `repetition` does not apply. `tokens` always apply:
+    /// vLLM's sampler does not return stop tokens before that, and the
+    /// [`crate::TokenSource`] must not either.
     pub min_tokens: u32,
-    /// Ends outputs that repeat themselves.
+    /// Ends outputs that repeat a pattern.
     pub repetition: Option<Repetition>,
 }
 
@@ -409,35 +407,35 @@ pub struct StopRules {
 /// `RepetitionDetectionParams`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repetition {
-    /// Length of the longest pattern that counts, in tokens. With 0 none does.
+    /// Maximum pattern length in tokens. 0 turns the detection off.
     pub max_pattern_tokens: u32,
-    /// Length of the shortest pattern that counts, in tokens. 0 is the same as 1.
+    /// Minimum pattern length in tokens. 0 means 1.
     pub min_pattern_tokens: u32,
-    /// Number of times that the pattern must be there in all. Below 2 nothing counts.
+    /// Number of times in a row that the pattern must occur. Values below 2 turn the detection off.
     pub min_count: u32,
 }
 
 impl StopRules {
-    /// One token that ends the request, and nothing else does.
+    /// Rules with which only one token ends the request.
     #[must_use]
     pub fn of_token(token: u32) -> Self {
         Self { tokens: vec![token], ..Self::default() }
     }
 
-    /// Converts the rules into their lookup form; none if they can never end a request.
+    /// Converts the rules into their lookup form. None if they can never end a request.
     pub(crate) fn prepared(mut self: Box<Self>) -> Option<Box<Self>> {
-        // Clients may name half a vocabulary.
+        // Clients may list many tokens.
         self.tokens.sort_unstable();
         self.repetition = self.repetition.filter(Repetition::can_end_outputs);
         (!self.tokens.is_empty() || self.repetition.is_some()).then_some(self)
     }
 
-    /// Whether `token` ends the request. Asked of prepared rules only.
+    /// Whether `token` ends the request. The rules must be prepared.
     pub(crate) fn end_at_token(&self, token: u32) -> bool {
         self.tokens.binary_search(&token).is_ok()
     }
 
-    /// Whether these outputs repeat themselves too often.
+    /// Whether these outputs end with too many repetitions.
     pub(crate) fn end_by_repetition(&self, outputs: &[u32]) -> bool {
         outputs.len() >= self.min_tokens as usize
             && self.repetition.is_some_and(|repetition| repetition.is_at_end_of(outputs))
@@ -454,7 +452,8 @@ impl Repetition {
         let longest = (self.max_pattern_tokens as usize).min(outputs.len() / count);
         (self.min_pattern_tokens.max(1) as usize..=longest).any(|pattern| {
             let tail = &outputs[outputs.len() - pattern * count..];
-            // Every token equals the one a pattern before it. The end differs soonest.
+            // Compares each token with the token one pattern earlier, from the end, where differences are found
+            // soonest.
             tail[pattern..].iter().rev().eq(tail[..tail.len() - pattern].iter().rev())
         })
     }

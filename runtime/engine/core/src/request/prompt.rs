@@ -6,33 +6,33 @@ use crate::encoder::item::PromptItem;
 use crate::kv::hash::{BlockHash, ChainHasher, HashedBlocks};
 use crate::seed::{mix, output_token};
 
-/// A prompt as the engine needs it: its length, the identity of its blocks
-/// and, if KV events carry them, its tokens.
+/// A prompt as the engine needs it: its length, the hashes of its blocks
+/// and, for KV events, its tokens.
 #[derive(Clone, Debug)]
 pub struct Prompt {
     pub(crate) len_tokens: u32,
-    /// Empty unless the tokens are kept.
+    /// Empty unless tokens are kept.
     pub(crate) tokens: Vec<u32>,
-    /// Empty until the first use of the request if the tokens are kept.
+    /// If tokens are kept, empty until the scheduler first reaches the request.
     pub(crate) block_hashes: Vec<BlockHash>,
     pub(crate) hasher: ChainHasher,
     pub(crate) blocks: HashedBlocks,
-    /// Items in the order of their places.
+    /// Multimodal items, ordered by position.
     pub(crate) items: Vec<PromptItem>,
     pub(crate) keeps_tokens: bool,
     /// Whether `block_hashes` has all full blocks.
     pub(crate) is_hashed: bool,
 }
 
-/// Separates the contents of items from the contents of runs of text.
+/// Makes the contents of items differ from the contents of text runs.
 const ITEM_CONTENT: u64 = 0x6974_656d;
 
 impl Prompt {
-    /// The bit that marks drawn tokens of a run. A sender to a model with a vocabulary replaces
-    /// each by a token of that model.
+    /// The bit that marks tokens drawn for a run. When a prompt is sent to a model with a vocabulary, each
+    /// such token is replaced by a token of that model.
     pub const DRAWN_TOKENS: u32 = 1 << 31;
 
-    /// An empty prompt that takes tokens and runs, and keeps only their hashes.
+    /// An empty prompt that accepts tokens and runs, and keeps only their hashes.
     #[must_use]
     pub fn new(blocks: impl Into<HashedBlocks>, salt: u64) -> Self {
         let blocks = blocks.into();
@@ -48,7 +48,7 @@ impl Prompt {
         }
     }
 
-    /// Makes room for `len_tokens` more tokens.
+    /// Reserves capacity for `len_tokens` more tokens.
     pub fn reserve(&mut self, len_tokens: u32) {
         if self.keeps_tokens {
             self.tokens.reserve_exact(len_tokens as usize);
@@ -57,23 +57,23 @@ impl Prompt {
         }
     }
 
-    /// A prompt whose tokens are kept, with the tokens of its outputs. Blocks are hashed when the scheduler
+    /// A prompt that keeps its tokens and the tokens of its outputs. Blocks are hashed when the scheduler
     /// reaches the request, so that a waiting request costs only its tokens.
     ///
     /// # Panics
-    /// With more than `u32::MAX` tokens.
+    /// If there are more than `u32::MAX` tokens.
     #[must_use]
     pub fn of_tokens(tokens: Vec<u32>, blocks: impl Into<HashedBlocks>, salt: u64) -> Self {
         let len_tokens = u32::try_from(tokens.len()).expect("a prompt has fewer than 2^32 tokens");
         Self { len_tokens, tokens, keeps_tokens: true, is_hashed: false, ..Self::new(blocks, salt) }
     }
 
-    /// As [`Prompt::of_tokens`], with marks for differences beyond the tokens: ascending places,
-    /// and the content that begins there; see [`ChainHasher::push_mark`]. Its blocks are hashed at
+    /// Like [`Prompt::of_tokens`], with marks for differences that tokens do not show. Each mark is a position and the
+    /// content that begins there, in ascending order; see [`ChainHasher::push_mark`]. The blocks are hashed at
     /// once.
     ///
     /// # Panics
-    /// With more than `u32::MAX` tokens.
+    /// If there are more than `u32::MAX` tokens.
     #[must_use]
     pub fn of_marked_tokens(
         tokens: Vec<u32>,
@@ -86,10 +86,10 @@ impl Prompt {
         Self { tokens, keeps_tokens: true, ..hashed }
     }
 
-    /// As [`Prompt::of_tokens`], with multimodal items in the order of their places. Its blocks are hashed at once.
+    /// Like [`Prompt::of_tokens`], with multimodal items, ordered by position. The blocks are hashed at once.
     ///
     /// # Panics
-    /// With more than `u32::MAX` tokens.
+    /// If there are more than `u32::MAX` tokens.
     #[must_use]
     pub fn of_tokens_with_items(
         tokens: Vec<u32>,
@@ -102,7 +102,7 @@ impl Prompt {
         Self { tokens, keeps_tokens: true, ..hashed }
     }
 
-    /// Appends tokens with marks, whose places count from the first of them; see
+    /// Appends tokens with marks, whose positions count from the first of these tokens; see
     /// [`Prompt::of_marked_tokens`].
     pub fn push_marked_tokens(&mut self, tokens: &[u32], marks: &[(u32, u64)]) {
         let mut rest = tokens;
@@ -116,7 +116,7 @@ impl Prompt {
         self.push_tokens(rest.iter().copied());
     }
 
-    /// Appends single tokens.
+    /// Appends tokens.
     pub fn push_tokens(&mut self, tokens: impl IntoIterator<Item = u32>) {
         for token in tokens {
             self.len_tokens += 1;
@@ -128,8 +128,8 @@ impl Prompt {
         }
     }
 
-    /// Appends a run of shared content; see [`ChainHasher::push_run`]. If tokens are kept, the run's tokens
-    /// are drawn from its content and the prompt's salt, so that prompts with shared content share tokens;
+    /// Appends a run of shared content; see [`ChainHasher::push_run`]. If tokens are kept, the tokens of the run
+    /// are drawn from its content and the prompt's salt, so that prompts with the same content have the same tokens;
     /// see [`Prompt::DRAWN_TOKENS`].
     pub fn push_run(&mut self, content: u64, offset_tokens: u32, len_tokens: u32) {
         self.len_tokens += len_tokens;
@@ -143,32 +143,32 @@ impl Prompt {
         self.hasher.push_run(content, offset_tokens, len_tokens, &mut self.block_hashes);
     }
 
-    /// Tokens that the identities of its blocks cover.
+    /// Which tokens the hashes of the blocks cover.
     #[must_use]
     pub fn hashed_blocks(&self) -> HashedBlocks {
         self.blocks
     }
 
-    /// Appends a multimodal item of `len_tokens` placeholder tokens, all replaced by embeddings. Blocks that
-    /// it touches are shared only with prompts that have the same item at the same position.
+    /// Appends a multimodal item of `len_tokens` placeholder tokens, all of which embeddings replace. Blocks with part
+    /// of the item are shared only with prompts that have the same item at the same position.
     pub fn push_item(&mut self, identity: u64, len_tokens: u32) {
         self.items.push(PromptItem::new(identity, self.len_tokens, len_tokens));
         self.push_run(mix(identity ^ ITEM_CONTENT), 0, len_tokens);
     }
 
-    /// Sets the item that an encoder reads before the decoder reads this prompt, and replaces an earlier one.
+    /// Sets the item that the encoder reads before the decoder reads this prompt. Replaces an earlier item.
     pub fn set_encoder_input(&mut self, identity: u64, num_embeds: u32) {
         self.items = vec![PromptItem::new(identity, 0, num_embeds).without_place()];
     }
 
-    /// As [`Prompt::push_item`], for an item whose embeddings replace only the placeholders of `runs`.
+    /// Like [`Prompt::push_item`], for an item whose embeddings replace only the placeholders of `runs`.
     pub fn push_item_of_runs(&mut self, identity: u64, len_tokens: u32, runs: impl IntoIterator<Item = Range<u32>>) {
         let item = PromptItem::new(identity, self.len_tokens, len_tokens).with_embed_runs(runs);
         self.items.push(item);
         self.push_run(mix(identity ^ ITEM_CONTENT), 0, len_tokens);
     }
 
-    /// Appends tokens that include the placeholders of multimodal items, in the order of their positions.
+    /// Appends tokens that include the placeholders of multimodal items, ordered by position.
     pub fn push_tokens_with_items(&mut self, tokens: &[u32], items: Vec<PromptItem>) {
         let before = self.len_tokens;
         let marks: Vec<(u32, u64)> =
@@ -177,20 +177,20 @@ impl Prompt {
         self.items.extend(items);
     }
 
-    /// Names the multimodal items among tokens with marks that distinguish their blocks, in the
-    /// order of their places.
+    /// Sets the multimodal items, ordered by position. Marks among the tokens must already distinguish the items'
+    /// blocks.
     #[must_use]
     pub fn with_items(self, items: Vec<PromptItem>) -> Self {
         Self { items, ..self }
     }
 
-    /// Its multimodal items, in the order of their places.
+    /// The multimodal items, ordered by position.
     #[must_use]
     pub fn items(&self) -> &[PromptItem] {
         &self.items
     }
 
-    /// The tokens, if they are kept.
+    /// The tokens. Empty if they are not kept.
     #[must_use]
     pub fn tokens(&self) -> &[u32] {
         &self.tokens
@@ -202,14 +202,14 @@ impl Prompt {
         self.len_tokens
     }
 
-    /// A hash of all its tokens, including those behind the last full block; the hash of an empty prompt
-    /// while the tokens are kept.
+    /// A hash of all tokens, including those after the last full block. While tokens are kept, it is the hash of an
+    /// empty prompt.
     #[must_use]
     pub fn content_hash(&self) -> u64 {
         self.hasher.state()
     }
 
-    /// Hashes of the full blocks, first to last; none while the tokens are kept.
+    /// Hashes of the full blocks, in order. Empty while tokens are kept and not hashed.
     #[must_use]
     pub fn block_hashes(&self) -> &[BlockHash] {
         &self.block_hashes
@@ -220,7 +220,7 @@ impl Prompt {
 mod tests {
     use super::*;
 
-    /// Requests in real time must share exactly the blocks that they share in virtual time.
+    /// In real time, requests must share exactly the blocks that they share in virtual time.
     #[test]
     fn runs_have_equal_tokens_where_they_are_the_same_content() {
         let prompt = |salt: u64, runs: &[(u64, u32, u32)]| {
@@ -240,7 +240,7 @@ mod tests {
         }
     }
 
-    /// Engines with KV events and without must share the same blocks.
+    /// Engines with and without KV events must share the same blocks.
     #[test]
     fn marked_tokens_have_the_same_blocks_whether_they_are_kept_or_not() {
         let tokens: Vec<u32> = (0..40).collect();

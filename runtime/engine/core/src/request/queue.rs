@@ -1,7 +1,7 @@
 //! The waiting queue, in FCFS order or by rank.
 //!
-//! Entries of requests that left (by abort, by admission from another queue or for another place) are dropped
-//! when they reach the front, so there is no search in the queue.
+//! When a request leaves (by abort, by admission from another queue or to another place), its entry stays and is
+//! dropped when it reaches the front. So the queue is never searched.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -10,10 +10,10 @@ use crate::config::Policy;
 use crate::request::table::RequestTable;
 use crate::request::{Request, RequestId};
 
-/// The most left places that are always kept.
+/// Maximum number of stale entries that are kept in any case.
 const MAX_LEFT_PLACES: usize = 64;
 
-/// Lazy-deletion handle of a request; stale once its epoch has changed.
+/// Entry of a request. It is stale if the request's epoch has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Entry {
     id: RequestId,
@@ -26,7 +26,7 @@ impl Entry {
     }
 }
 
-/// A place by rank; smaller is served first.
+/// An entry with its rank; smaller is served first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Ranked {
     rank: i64,
@@ -66,7 +66,7 @@ impl WaitingQueue {
         self.len
     }
 
-    /// Queues a request behind all others (FCFS) or by its rank.
+    /// Queues a request after all others (FCFS) or by its rank.
     pub(crate) fn push_back(&mut self, id: RequestId, requests: &mut RequestTable) {
         let entry = self.enter(id, requests);
         match &mut self.order {
@@ -84,8 +84,8 @@ impl WaitingQueue {
         }
     }
 
-    /// Queues a request whose KV has arrived: behind requests whose loads started before (FCFS), or
-    /// by its rank.
+    /// Queues a request whose KV has arrived. Under FCFS, it comes after requests whose loads started earlier;
+    /// otherwise its rank decides.
     pub(crate) fn push_in_order(&mut self, id: RequestId, requests: &mut RequestTable) {
         let order = requests[id].load_order;
         if let Order::Ranked(_) = self.order {
@@ -99,7 +99,6 @@ impl WaitingQueue {
         }
     }
 
-    /// Removes and returns the next request.
     pub(crate) fn pop(&mut self, requests: &mut RequestTable) -> Option<RequestId> {
         let id = self.peek(requests)?;
         self.drop_first();
@@ -107,7 +106,6 @@ impl WaitingQueue {
         Some(id)
     }
 
-    /// The next request.
     pub(crate) fn peek(&mut self, requests: &RequestTable) -> Option<RequestId> {
         loop {
             let entry = match &self.order {
@@ -128,7 +126,7 @@ impl WaitingQueue {
         }
     }
 
-    /// Removes a queued request at any place.
+    /// Removes a queued request, wherever it is in the queue.
     pub(crate) fn leave(&mut self, id: RequestId, requests: &mut RequestTable) {
         requests[id].queue_epoch += 1;
         self.len -= 1;
@@ -141,8 +139,8 @@ impl WaitingQueue {
     }
 }
 
-/// Adds a place to a heap whose queue has `len` requests. Left places stay until they reach the front, which
-/// one behind all others may never do: left places are removed when they are the majority.
+/// Adds an entry to a heap whose queue has `len` requests. Stale entries stay until they reach the front, which may
+/// never happen. So they are removed once they are the majority.
 fn enter_heap(heap: &mut BinaryHeap<Reverse<Ranked>>, place: Ranked, len: usize, requests: &RequestTable) {
     if heap.len() >= 2 * len + MAX_LEFT_PLACES {
         heap.retain(|Reverse(place)| place.entry.is_live(requests));
@@ -157,7 +155,7 @@ mod tests {
     use super::*;
     use crate::request::{Prompt, RequestSpec};
 
-    /// Requests with the given priorities, all queued in their order.
+    /// Queues requests with the given priorities in this order.
     fn queued(policy: Policy, priorities: &[i32]) -> (WaitingQueue, RequestTable) {
         let (mut queue, mut requests) = (WaitingQueue::new(policy), RequestTable::default());
         for (tag, &priority) in priorities.iter().enumerate() {
@@ -170,7 +168,7 @@ mod tests {
         (queue, requests)
     }
 
-    /// Ranks that change leave places behind. They are bounded by the queue's length.
+    /// Each change of rank leaves a stale entry. The number of these entries is bounded by the queue's length.
     #[test]
     fn changing_ranks_keep_the_heap_small() {
         let (mut queue, mut requests) = queued(Policy::Ranked, &[0; 50]);
@@ -190,7 +188,7 @@ mod tests {
     }
 
     proptest! {
-        /// Requests that leave early have no effect on the order of the others.
+        /// Requests that leave early do not change the order of the others.
         #[test]
         fn order_survives_departures(
             priority_policy in any::<bool>(),

@@ -5,26 +5,26 @@ use vcr_policy::scheduling::Slo;
 use super::StopRules;
 use super::prompt::Prompt;
 
-/// Source and destination of a request's prompt KV.
+/// Where a request's prompt KV comes from, and where it goes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KvRole {
-    /// Computed here and dropped at the end.
+    /// The KV is computed here and dropped at the end.
     #[default]
     Local,
-    /// Computed here and held after the end until the driver releases it: the
-    /// prefill side of a disaggregated pair.
+    /// The KV is computed here and held after the end until the driver releases it. This is the
+    /// prefill side of disaggregated serving.
     Source,
-    /// Computed elsewhere and moved into blocks reserved here: the decode side.
+    /// The KV is computed elsewhere and transferred into blocks reserved here. This is the decode side.
     Destination,
 }
 
-/// Outputs that follow from a seed, without asking a token source: token
+/// Outputs that are derived from a seed, without a token source: token
 /// `i` is [`crate::seed::output_token`]`(seed, i)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DrawnOutputs {
     /// The seed.
     pub seed: u64,
-    /// A small number that groups the tokens of steady decode
+    /// A small number by which the tokens of a steady decode are counted
     /// ([`crate::plan::StepOutputs::steady_decode_groups`]).
     pub group: u32,
 }
@@ -32,47 +32,47 @@ pub struct DrawnOutputs {
 /// A request as a client submits it.
 #[derive(Clone, Debug)]
 pub struct RequestSpec {
-    /// The driver's own number for the request, given back with every output.
+    /// The driver's own number for the request, which every output repeats.
     pub tag: u64,
     /// The prompt.
     pub prompt: Prompt,
-    /// The most output tokens. 0 means prefill only: the request completes without output (vLLM's API refuses
-    /// this; replayed traces contain it).
+    /// Maximum number of output tokens. 0 means prefill only: the request completes without output. (vLLM's API refuses
+    /// this, but replayed traces contain it.)
     pub max_tokens: u32,
     /// Rules that end the request earlier, if any.
     pub stops: Option<Box<StopRules>>,
-    /// Smaller is served first under the priority policy; policies that rank receive it.
+    /// Smaller is served first under the priority policy. Ranking policies receive the value.
     pub priority: i32,
-    /// Its tenant, for policies; 0 if unknown.
+    /// The tenant, for policies; 0 if unknown.
     pub tenant: u64,
-    /// Its latency objectives, for policies.
+    /// Latency objectives, for policies.
     pub slo: Slo,
-    /// Arrival time; breaks ties of priority, before order of submission.
+    /// Arrival time. It breaks ties of priority, before the order of submission.
     pub arrival_ns: u64,
     /// Adapter id, if any.
     pub lora: Option<u32>,
-    /// Source and destination of the prompt's KV.
+    /// Where the prompt's KV comes from, and where it goes.
     pub kv_role: KvRole,
-    /// Compute the whole prompt even if the cache holds it, as vLLM does for requests with prompt logprobs.
-    /// The cache is filled anyway.
+    /// Compute the whole prompt even if it is cached, as vLLM does for requests with prompt logprobs.
+    /// The prompt is stored in the cache even so.
     pub skip_reading_prefix_cache: bool,
-    /// Lets the request decode steadily: its tokens are then not listed in the outputs of steps, except for
+    /// Allows the request to join the steady decode. Step outputs then do not list its tokens, except
     /// the first and the last. The engine's token source must return the same tokens.
     pub drawn: Option<DrawnOutputs>,
-    /// Whether the driver knows that it can never run. It waits like any other, and is refused when
-    /// the queue has reached it ([`crate::plan::StepPlan::refused`]): Dynamo 1.6's mocker. Engines
-    /// other than vLLM's do not look at it.
+    /// Whether the driver knows that the request can never run. It waits like any other request, and is refused when
+    /// the scheduler reaches it ([`crate::plan::StepPlan::refused`]), as in Dynamo 1.6's mocker. Only vLLM's engine
+    /// uses this.
     pub is_refused: bool,
-    /// Whether further parts of the prompt follow ([`crate::Engine::extend`]): a streaming input. Its tokens
-    /// are kept.
+    /// Whether further parts of the prompt will follow ([`crate::Engine::extend`]), as for a streaming input. The
+    /// tokens are kept.
     pub resumable: bool,
-    /// Whether its outputs follow a grammar, which is compiled while the request waits ([`crate::Engine::end_compilation`]):
-    /// structured outputs.
+    /// Whether the request has structured outputs. Its grammar is compiled while the request waits
+    /// ([`crate::Engine::end_compilation`]).
     pub structured: bool,
 }
 
 impl RequestSpec {
-    /// A request of default priority that ends by length alone.
+    /// A request of default priority that ends only by length.
     #[must_use]
     pub fn new(tag: u64, prompt: Prompt, max_tokens: u32) -> Self {
         Self {

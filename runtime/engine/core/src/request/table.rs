@@ -1,7 +1,7 @@
 //! The table of live requests.
 //!
-//! Owns the slots that dense ids name. A slot is reused once its request has
-//! ended and every step that named it has been applied.
+//! Owns the slots that request ids index. A slot is reused once its request has
+//! ended and every step that refers to it has been applied.
 
 use std::collections::VecDeque;
 
@@ -10,21 +10,20 @@ use hashbrown::HashTable;
 use crate::request::{Request, RequestId, RequestStatus};
 use crate::seed::mix;
 
-/// Slots of live requests.
 #[derive(Debug, Default)]
 pub(crate) struct RequestTable {
     slots: Vec<Request>,
     vacant: Vec<u32>,
-    /// Slots of live requests by their tags.
+    /// Slots of live requests by tag.
     by_tag: HashTable<u32>,
-    /// Ended, each with the number of the last step that may name it.
+    /// Slots of ended requests, with the number of the last step that may refer to them.
     retired: VecDeque<(u64, u32)>,
-    /// Requests that have arrived.
+    /// Number of requests that have arrived.
     num_arrived: u64,
 }
 
 impl RequestTable {
-    /// The place of the next request in the order of submission.
+    /// The next sequence number in the order of submission.
     pub(crate) fn next_sequence(&mut self) -> u64 {
         let sequence = self.num_arrived;
         self.num_arrived += 1;
@@ -46,7 +45,7 @@ impl RequestTable {
     fn place(&mut self, request: Request) -> RequestId {
         match self.vacant.pop() {
             Some(slot) => {
-                // Queues may still hold entries of the slot's former owner.
+                // Queues may still hold entries of the slot's previous request.
                 let epoch = self.slots[slot as usize].queue_epoch + 1;
                 self.slots[slot as usize] = Request { queue_epoch: epoch, ..request };
                 RequestId(slot)
@@ -59,8 +58,7 @@ impl RequestTable {
         }
     }
 
-    /// Grows by a quarter: a long queue should neither pay for twice its length nor be copied
-    /// repeatedly.
+    /// Grows by a quarter, so that a long queue neither uses twice its memory nor is copied often.
     fn grow(&mut self) {
         if self.slots.len() == self.slots.capacity() {
             self.slots.reserve_exact(self.slots.len() / 4 + 64);
@@ -83,7 +81,7 @@ impl RequestTable {
         self.retired.push_back((last_step, id.0));
     }
 
-    /// Makes slots reusable whose steps, up to `applied_steps`, are applied.
+    /// Makes slots reusable whose last step has been applied.
     pub(crate) fn recycle(&mut self, applied_steps: u64) {
         while let Some(&(last_step, slot)) = self.retired.front()
             && last_step <= applied_steps

@@ -1,4 +1,4 @@
-//! An engine of any kind, dispatched once in a call.
+//! An engine of any kind, with one dispatch per call.
 
 use crate::engine::{Engine, RejectReason};
 use crate::kv::event::KvEventLog;
@@ -13,7 +13,7 @@ use crate::sglang::SglangEngine;
 use crate::stats::EngineStats;
 use crate::ticks::TickEngine;
 
-/// Calls a method of the engine that it is.
+/// Calls a method of the engine in any variant.
 macro_rules! each {
     ($any:ident, $engine:ident => $call:expr) => {
         match $any {
@@ -31,9 +31,9 @@ macro_rules! each {
     reason = "there is one for each worker, and a box would be in the way of every step"
 )]
 pub enum AnyEngine {
-    /// One with vLLM's scheduler.
+    /// An engine with vLLM's scheduler.
     Vllm(Engine),
-    /// One with SGLang's.
+    /// An engine with SGLang's scheduler.
     Sglang(SglangEngine),
     /// An engine that schedules by ticks.
     Ticks(TickEngine),
@@ -50,29 +50,29 @@ impl AnyEngine {
         }
     }
 
-    /// The engine with vLLM's scheduler, if it is one.
+    /// The engine, if it has vLLM's scheduler.
     #[must_use]
     pub fn as_vllm(&self) -> Option<&Engine> {
         if let Self::Vllm(engine) = self { Some(engine) } else { None }
     }
 
-    /// As [`as_vllm`](Self::as_vllm), mutable.
+    /// Like [`as_vllm`](Self::as_vllm), mutable.
     pub fn as_vllm_mut(&mut self) -> Option<&mut Engine> {
         if let Self::Vllm(engine) = self { Some(engine) } else { None }
     }
 
-    /// The engine with SGLang's scheduler, if it is one.
+    /// The engine, if it has SGLang's scheduler.
     #[must_use]
     pub fn as_sglang(&self) -> Option<&SglangEngine> {
         if let Self::Sglang(engine) = self { Some(engine) } else { None }
     }
 
-    /// As [`as_sglang`](Self::as_sglang), mutable.
+    /// Like [`as_sglang`](Self::as_sglang), mutable.
     pub fn as_sglang_mut(&mut self) -> Option<&mut SglangEngine> {
         if let Self::Sglang(engine) = self { Some(engine) } else { None }
     }
 
-    /// Its settings.
+    /// The engine's settings.
     #[must_use]
     pub fn kind(&self) -> EngineKind {
         each!(self, engine => engine.config().clone().into())
@@ -108,7 +108,7 @@ impl AnyEngine {
         }
     }
 
-    /// Extra tokens a sampling request may emit in a step.
+    /// Maximum number of extra tokens that a sampling request may emit in a step.
     #[must_use]
     pub fn max_extra_tokens_per_step(&self) -> u32 {
         match self {

@@ -1,7 +1,7 @@
-//! Forwarding of [`ServingEngine`](super::ServingEngine)'s methods, each listed once.
+//! The methods of [`ServingEngine`](super::ServingEngine) that are forwarded, each listed once.
 
-/// Passes the methods that [`Engine`](crate::Engine) has with the same signature to a macro:
-/// readers first, then those that change the engine.
+/// Passes the methods that have the same signature in [`Engine`](crate::Engine) to a macro: first the methods with
+/// `&self`, then those with `&mut self`.
 macro_rules! common_methods {
     ($forward:ident) => {
         $forward! { ref

@@ -8,15 +8,15 @@ use crate::plugins::latency::EngineInfo;
 use crate::sglang::{PrefixLookup, SglangConfig};
 use crate::ticks::TickConfig;
 
-/// Checked settings of an engine, which select its scheduler.
+/// Checked settings of an engine. The variant selects the scheduler.
 #[derive(Clone, Debug, PartialEq)]
 #[expect(clippy::large_enum_variant, reason = "a pool has one, and its engines take it apart when they start")]
 pub enum EngineKind {
-    /// vLLM's, or with [`CapacityPolicy::GuaranteedNoEvict`] TensorRT-LLM's.
+    /// vLLM's scheduler, or TensorRT-LLM's with [`CapacityPolicy::GuaranteedNoEvict`].
     ///
     /// [`CapacityPolicy::GuaranteedNoEvict`]: crate::CapacityPolicy::GuaranteedNoEvict
     Vllm(EngineConfig),
-    /// SGLang's.
+    /// SGLang's scheduler.
     Sglang(SglangConfig),
     /// The scheduler of ticks.
     Ticks(TickConfig),
@@ -33,7 +33,7 @@ impl EngineKind {
         }
     }
 
-    /// Tokens that the identity of a block covers.
+    /// Which tokens the hash of a block covers.
     #[must_use]
     pub fn hashed_blocks(&self) -> HashedBlocks {
         self.as_vllm().map_or(self.block_size().into(), EngineConfig::hashed_blocks)
@@ -49,7 +49,7 @@ impl EngineKind {
         }
     }
 
-    /// Number of KV blocks, or pages, including one that is never used.
+    /// Number of KV blocks, or pages, including a block that is never used.
     #[must_use]
     pub fn num_blocks(&self) -> u32 {
         match self {
@@ -59,21 +59,21 @@ impl EngineKind {
         }
     }
 
-    /// Whether a prompt's earlier chunks count as cached when its next chunk begins, as
+    /// Whether the earlier chunks of a prompt count as cached when its next chunk begins, as
     /// `dynamo-mocker` 1.4 reports for SGLang.
     #[must_use]
     pub fn reports_chunks_as_cached(&self) -> bool {
         matches!(self, Self::Sglang(config) if config.prefix_lookup() == PrefixLookup::FirstChunk)
     }
 
-    /// Whether it allocates blocks for a prompt before another engine computes it, as Dynamo does with SGLang
+    /// Whether blocks for a prompt are allocated before another engine computes it, as Dynamo does with SGLang
     /// engines.
     #[must_use]
     pub fn reserves_before_prefill(&self) -> bool {
         matches!(self, Self::Sglang(config) if config.reservations() == Reservations::BetweenSteps)
     }
 
-    /// When it takes blocks for prompts that other engines compute.
+    /// When blocks are allocated for prompts that other engines compute.
     #[must_use]
     pub fn reservations(&self) -> Reservations {
         match self {
@@ -83,7 +83,7 @@ impl EngineKind {
         }
     }
 
-    /// Whether a request's KV can be transferred from or to another engine of a cluster: states cannot.
+    /// Whether a request's KV can be transferred from or to another engine of a cluster. States cannot be transferred.
     #[must_use]
     pub fn transfers_kv(&self) -> bool {
         match self {
@@ -93,13 +93,13 @@ impl EngineKind {
         }
     }
 
-    /// Whether its requests may have structured outputs.
+    /// Whether requests may have structured outputs.
     #[must_use]
     pub fn simulates_structured_outputs(&self) -> bool {
         self.as_vllm().is_some_and(EngineConfig::simulates_structured_outputs)
     }
 
-    /// The engine, as latency models know it.
+    /// The engine's properties that latency models use.
     #[must_use]
     pub fn info(&self) -> EngineInfo {
         match self {
@@ -118,13 +118,13 @@ impl EngineKind {
         self.as_vllm().and_then(EngineConfig::kv_tiers)
     }
 
-    /// Whether a scheduling policy ranks its requests.
+    /// Whether a scheduling policy ranks the requests.
     #[must_use]
     pub fn is_ranked(&self) -> bool {
         matches!(self, Self::Vllm(config) if config.policy() == Policy::Ranked)
     }
 
-    /// The settings of an engine with vLLM's scheduler.
+    /// The settings, if the engine has vLLM's scheduler.
     #[must_use]
     pub fn as_vllm(&self) -> Option<&EngineConfig> {
         match self {

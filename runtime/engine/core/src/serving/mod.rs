@@ -1,8 +1,7 @@
-//! Engines as their drivers know them, whichever scheduler they have.
+//! Engines as drivers use them, whichever scheduler they have.
 //!
-//! Drivers that simulate many engines know them as [`ServingEngine`]s. The kind
-//! is part of an engine's settings, an [`EngineKind`]; [`AnyEngine`] is an
-//! engine of any kind, dispatched once in a call and never for a token.
+//! Drivers that simulate many engines use them as [`ServingEngine`]s. An [`EngineKind`] has the settings and selects
+//! the scheduler. [`AnyEngine`] is an engine of any kind, with one dispatch per call and none per token.
 
 mod any;
 mod forward;
@@ -23,36 +22,36 @@ use crate::plugins::latency::DecodeSteps;
 use crate::request::{RequestId, RequestSpec};
 use crate::stats::EngineStats;
 
-/// The requests and blocks that an engine has in use.
+/// The number of requests and blocks that an engine has in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EngineLoad {
-    /// Requests in the running list.
+    /// Number of running requests.
     pub num_running: usize,
-    /// Requests waiting for admission or for a KV transfer.
+    /// Number of requests that wait for admission or for a KV transfer.
     pub num_waiting: usize,
-    /// Requests among these whose KV is being transferred here.
+    /// Number of waiting requests whose KV is being transferred to this engine.
     pub num_loading: usize,
     /// Prefill tokens not yet computed, over waiting and running requests.
     pub outstanding_prefill_tokens: u64,
-    /// Blocks that at least one request uses.
+    /// Number of blocks that at least one request uses.
     pub num_active_blocks: u32,
-    /// Blocks that requests can use in all.
+    /// Total number of blocks that requests can use.
     pub num_usable_blocks: u32,
 }
 
-/// An engine as a driver knows it: a state machine without a clock.
+/// An engine as a driver uses it: a state machine without a clock.
 ///
 /// The driver calls [`ServingEngine::schedule`] when a step may start, prices the plan's shape, and
-/// calls [`ServingEngine::update`] when that step ends. In between requests arrive and end. "Block"
+/// calls [`ServingEngine::update`] when that step ends. Requests arrive and end in between. "Block"
 /// means the engine's unit of KV. Only vLLM's engine has scheduling policies, steady decode, tiers
-/// below the device and times of single requests; drivers reach them through
-/// [`AnyEngine::as_vllm`]. Pure readers of an engine take a `&dyn ServingEngine`.
+/// below the device and per-request times; drivers use these through [`AnyEngine::as_vllm`]. Code that only reads an
+/// engine takes a `&dyn ServingEngine`.
 pub trait ServingEngine: fmt::Debug {
     /// Whether a request of these lengths could run here to its end. Other requests may wait forever, so
-    /// drivers call this before they submit.
+    /// drivers call this before they submit a request.
     fn check(&self, prompt_tokens: u32, max_tokens: u32) -> Result<(), RejectReason>;
 
-    /// Whether the KV of such a prompt could come from another engine. Otherwise it may also wait forever.
+    /// Whether the KV of a prompt of this length could come from another engine. If not, the request may wait forever.
     fn check_load(&self, _prompt_tokens: u32) -> Result<(), RejectReason> {
         Ok(())
     }
@@ -60,43 +59,43 @@ pub trait ServingEngine: fmt::Debug {
     /// Queues a request.
     ///
     /// # Errors
-    /// When the engine does not take it; it is unchanged.
+    /// If the engine does not accept the request. The engine is then unchanged.
     fn submit(&mut self, spec: RequestSpec) -> Result<RequestId, RejectReason>;
 
-    /// Ends a request early and frees its resources, held KV included. Its outputs of a step in
-    /// flight are dropped. Does nothing if it has ended.
+    /// Ends a request early and frees its resources, including held KV. Its outputs of a step in
+    /// flight are dropped. Does nothing if the request has ended.
     fn abort(&mut self, id: RequestId);
 
-    /// Tags of every request that has not ended or still holds KV, by slot.
+    /// Tags of all requests that have not ended or still hold KV, by slot.
     fn live_tags(&self) -> Vec<u64>;
 
-    /// Tags of the running list, in its order.
+    /// Tags of the running requests, in the order of the running list.
     fn running_tags(&self) -> Vec<u64>;
 
     /// Completes the transfer announced by a [`RemoteLoad`].
     ///
     /// # Panics
-    /// When the request does not wait for one: a driver bug.
+    /// If the request does not wait for a transfer: a driver bug.
     fn remote_kv_arrived(&mut self, id: RequestId) {
         panic!("{id:?} waits for no transfer: this engine takes no KV from others");
     }
 
-    /// Allocates blocks for the oldest request with remote KV, if that is done between steps
-    /// ([`crate::Reservations::BetweenSteps`]). None if there is no such request, or no room.
+    /// Allocates blocks for the oldest request with remote KV, if the engine does so between steps
+    /// ([`crate::Reservations::BetweenSteps`]). None if there is no such request, or not enough room.
     fn reserve_remote(&mut self) -> Option<RemoteLoad> {
         None
     }
 
-    /// Whether [`ServingEngine::reserve_remote`] may find something at the end of the step in flight, or, between
-    /// steps, when it is asked again.
+    /// Whether [`ServingEngine::reserve_remote`] may succeed at the end of the step in flight or, between
+    /// steps, with the next call.
     fn may_reserve(&self) -> bool {
         false
     }
 
-    /// Frees the KV of a request that ended as a source.
+    /// Frees the KV of a request that ended with [`KvRole::Source`](crate::KvRole::Source).
     ///
     /// # Panics
-    /// When none is held: a driver bug.
+    /// If no KV is held: a driver bug.
     fn release_held_kv(&mut self, id: RequestId) {
         panic!("{id:?} holds no KV: this engine gives none to others");
     }
@@ -110,11 +109,11 @@ pub trait ServingEngine: fmt::Debug {
     fn has_schedulable_requests(&self) -> bool;
 
     /// Decides the next step. The plan is empty if nothing can run; then `update` must not be
-    /// called. A plan with nothing but preemptions has made room that the next call may use; a plan
-    /// with nothing but refusals has no other effect.
+    /// called. A plan may have only preemptions; the next call may use the blocks that they freed. A plan
+    /// with only refusals has no other effect.
     ///
     /// # Panics
-    /// When no further step may be in flight: a driver bug.
+    /// If no further step may be in flight: a driver bug.
     fn schedule(&mut self) -> &StepPlan;
 
     /// Whether a step has been scheduled and not yet applied.
@@ -122,13 +121,13 @@ pub trait ServingEngine: fmt::Debug {
         self.steps_in_flight() > 0
     }
 
-    /// Steps scheduled and not yet applied.
+    /// Number of steps scheduled and not yet applied.
     fn steps_in_flight(&self) -> usize;
 
     /// The latest plan.
     fn plan(&self) -> &StepPlan;
 
-    /// The oldest plan in flight; the latest if none is.
+    /// The oldest plan in flight, or the latest plan if no step is in flight.
     fn oldest_plan(&self) -> &StepPlan {
         self.plan()
     }
@@ -136,26 +135,26 @@ pub trait ServingEngine: fmt::Debug {
     /// Applies the oldest step in flight.
     ///
     /// # Panics
-    /// When no step is in flight: a driver bug.
+    /// If no step is in flight: a driver bug.
     fn update<S: TokenSource + ?Sized>(&mut self, source: &mut S) -> &StepOutputs
     where
         Self: Sized;
 
-    /// Outputs of the latest step applied, or of the latest fast-forward.
+    /// Outputs of the latest applied step or fast-forward.
     fn outputs(&self) -> &StepOutputs;
 
-    /// Fills `steps` with up to `most` steps that certainly follow the one in flight, if nothing comes from
-    /// outside: pure decode of the same requests. It may be empty.
+    /// Fills `steps` with up to `most` steps that certainly follow the step in flight, if the driver does nothing else.
+    /// They are pure decodes of the same requests. There may be none.
     fn predict_decode_steps(&self, most: usize, steps: &mut DecodeSteps) {
         let _ = most;
         steps.restart(&self.plan().shape, self.load().num_waiting as u64);
     }
 
-    /// Applies the step in flight and the `steps - 1` after it, and leaves one more in flight; at least this
-    /// number must have been predicted.
+    /// Applies the step in flight and the next `steps - 1` steps, and leaves one more step in flight. At least
+    /// `steps` steps must have been predicted.
     ///
     /// # Panics
-    /// If fewer were predicted: a driver bug.
+    /// If fewer steps were predicted: a driver bug.
     fn decode_ahead<S: TokenSource + ?Sized>(&mut self, steps: u32, source: &mut S)
     where
         Self: Sized,
@@ -164,7 +163,7 @@ pub trait ServingEngine: fmt::Debug {
         panic!("{steps} steps were skipped, but this engine predicts none");
     }
 
-    /// The requests and blocks in use.
+    /// The number of requests and blocks in use.
     fn load(&self) -> EngineLoad;
 
     /// Totals since the start.
@@ -175,23 +174,23 @@ pub trait ServingEngine: fmt::Debug {
         false
     }
 
-    /// Length in blocks of the longest cached run at the start of `hashes`.
+    /// Length in blocks of the longest cached prefix of `hashes`.
     fn cached_prefix_blocks(&self, hashes: &[BlockHash]) -> u32 {
         let _ = hashes;
         0
     }
 
-    /// Starts or stops recording KV events; to be started before the first
-    /// request. An engine that caches nothing has none.
+    /// Starts or stops recording KV events. To record them, start before the first
+    /// request. An engine without a cache has no events.
     fn record_kv_events(&mut self, on: bool) {
         let _ = on;
     }
 
-    /// Events recorded since they were last cleared; none while recording is off.
+    /// Events recorded since they were last cleared. None while recording is off.
     fn kv_events(&self) -> Option<&KvEventLog> {
         None
     }
 
-    /// Forgets the recorded events.
+    /// Removes the recorded events.
     fn clear_kv_events(&mut self) {}
 }

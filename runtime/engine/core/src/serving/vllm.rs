@@ -1,4 +1,4 @@
-//! The vLLM engine as a driver knows it.
+//! [`ServingEngine`] for the vLLM engine.
 
 use crate::engine::{Engine, RejectReason};
 use crate::kv::event::KvEventLog;
@@ -11,7 +11,7 @@ use crate::serving::forward::common_methods;
 use crate::serving::{EngineLoad, ServingEngine};
 use crate::stats::EngineStats;
 
-/// Implements the trait's methods by the engine's own.
+/// Implements the trait's methods with the engine's own methods.
 macro_rules! forward {
     (ref $(fn $name:ident($($arg:ident: $type:ty),*) -> $out:ty;)*) => {
         $(fn $name(&self, $($arg: $type),*) -> $out {

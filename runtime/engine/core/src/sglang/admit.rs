@@ -1,4 +1,4 @@
-//! Admission: requests that begin or continue a prompt, and requests that get pages for KV from
+//! Admission of requests that begin or continue a prompt, and of requests that get pages for KV from
 //! elsewhere.
 
 use crate::compat::Reservations;
@@ -8,49 +8,48 @@ use crate::sglang::config::{PassOrder, PrefixLookup, SchedulePolicy};
 use crate::sglang::engine::SglangEngine;
 use crate::sglang::pages::Hit;
 
-/// A request with at most this many cached prompt tokens is moved behind another one with the same first tokens.
+/// A request with at most this many cached prompt tokens is moved behind another request with the same first tokens.
 const BEGINNING_TOKENS: u32 = 32;
 
-/// Spare entries of a hash list at admission, beyond the known length of the request.
+/// Spare entries of a hash list at admission, in addition to the known length of the request.
 const MAX_SPARE_PAGES: u32 = 4_096;
 
-/// Remaining budgets of a pass.
 struct Budget {
-    /// Remaining part of `max_prefill_tokens`.
+    /// Remaining tokens of `max_prefill_tokens`.
     input_tokens: u32,
-    /// Remaining part of `chunked_prefill_size`.
+    /// Remaining tokens of `chunked_prefill_size`.
     chunk_tokens: u32,
-    /// Available pages, less a share of the running requests' outputs, in tokens. Requests admitted
-    /// in this pass are charged with their output in full.
+    /// Available pages in tokens, less the reserved share of the running requests' outputs. Requests admitted
+    /// in this pass are charged with their whole output.
     total_tokens: f64,
-    /// Pages that are left to the requests that run.
+    /// Number of pages that must stay free for running requests.
     kept_pages: u32,
 }
 
-/// The part of a prompt for a pass.
+/// The part of a prompt that a pass computes.
 #[derive(Clone, Copy, Debug)]
 struct Cut {
     end: u32,
-    /// Whether that is the end of all that is known.
+    /// Whether the part ends with the last known token.
     is_whole: bool,
-    /// Tokens that count in the budgets, in full pages.
+    /// Number of tokens charged to the budgets, in full pages.
     charged_tokens: u32,
 }
 
 /// Result of an attempt to admit one request.
 enum Admission {
-    /// The whole rest of its prompt is computed in this pass.
+    /// The whole rest of the prompt is computed in this pass.
     Whole,
-    /// A part of it.
+    /// A part of the prompt is computed in this pass.
     Chunk,
-    /// Its transfer starts.
+    /// The transfer of its KV starts.
     Loading,
-    /// No later request may be admitted.
+    /// No later request may be admitted in this pass.
     Blocked(AdmissionStop),
 }
 
 impl SglangEngine {
-    /// Admits requests, and returns the reason why it stopped.
+    /// Admits requests. Returns the reason why admission stopped.
     pub(super) fn admit(&mut self, plan: &mut StepPlan) -> AdmissionStop {
         self.order_waiting();
         if let Some(stop) = self.precedence_stop() {
@@ -94,8 +93,8 @@ impl SglangEngine {
         }
     }
 
-    /// Whether waiting requests must give precedence to others. If pages are allocated between passes,
-    /// requests with transferred KV take precedence while they wait for a running slot or for pages, unless
+    /// Whether waiting requests must let others go first. If pages are allocated between passes,
+    /// requests with transferred KV go first while they wait for a running slot or for pages, unless
     /// only started prompts can make room for them.
     fn precedence_stop(&self) -> Option<AdmissionStop> {
         if self.config.reservations() == Reservations::InSteps {
@@ -109,10 +108,9 @@ impl SglangEngine {
         (self.queues.has_destinations() && !is_stuck).then_some(AdmissionStop::Blocks)
     }
 
-    /// Resolves a blocked head when nothing else continues. The prompt that was started first
-    /// passes the head, and the other started prompts are retracted for it, the last one first. So
-    /// it keeps its pages, and they cannot alternately undo each other. Returns whether the head
-    /// may be tried.
+    /// Resolves a blocked head when nothing else can continue. The prompt that was started first goes before the head
+    /// and keeps its pages. For it, the other started prompts are retracted, the last one first. So two prompts cannot
+    /// retract each other in turn. Returns whether the head may be tried again.
     fn resume_started_prefill(&mut self, head: RequestId, plan: &mut StepPlan, budget: &mut Budget) -> bool {
         let goes_on = !self.running.is_empty() || !self.prefills.is_empty() || self.queues.num_loading() > 0;
         if goes_on || self.queues.begun().iter().all(|&id| id == head) {
@@ -131,8 +129,8 @@ impl SglangEngine {
     }
 
     /// Pages for the next outputs of the running requests, if all of them were admitted without a page for
-    /// it. In a mixed pass they would be retracted for the prompts that took these pages, and these in turn
-    /// for them: none would ever have an output.
+    /// their output; otherwise 0. In a mixed pass, new prompts could take these pages and the requests would be
+    /// retracted for them, again and again, so that none would ever have an output.
     fn pages_for_stalled(&self) -> u32 {
         if self.running.iter().all(|&id| self.pages.is_stalled(id)) {
             self.running.iter().map(|&id| self.missing_pages(id)).sum()
@@ -141,7 +139,7 @@ impl SglangEngine {
         }
     }
 
-    /// Computes more of a prompt that has been begun.
+    /// Computes more of a prompt that has been started.
     fn continue_prefill(&mut self, id: RequestId, budget: &mut Budget) -> Admission {
         let from = self.requests[id].num_computed_tokens;
         let cut = match self.cut(id, from, budget) {
@@ -155,7 +153,7 @@ impl SglangEngine {
         self.compute(id, cut)
     }
 
-    /// Begins a prompt, or a transfer of its KV.
+    /// Starts a prompt, or the transfer of its KV.
     fn begin(&mut self, id: RequestId, plan: &mut StepPlan, budget: &mut Budget) -> Admission {
         let first = self.requests[id].status == RequestStatus::Waiting;
         let before_last = self.requests[id].num_tokens - 1;
@@ -190,7 +188,7 @@ impl SglangEngine {
         self.compute(id, cut)
     }
 
-    /// Reserves pages for KV that is computed elsewhere.
+    /// Reserves pages for KV that another engine computes.
     fn begin_load(&mut self, id: RequestId, hit: Hit, plan: &mut StepPlan, budget: &mut Budget) -> Admission {
         let pages = self.pages.for_tokens(self.requests[id].prompt_tokens) - hit.pages;
         if !self.fits(id, pages * self.config.page_size(), self.reserve.of(&self.requests[id]), pages, hit, budget) {
@@ -203,7 +201,7 @@ impl SglangEngine {
     }
 
     /// Tries to allocate pages, between two passes, for the prompt of the request that has waited
-    /// longest for them. Running slots and the reserve for outputs do not count.
+    /// longest for them. Running slots and the reserve for outputs are not checked.
     pub(super) fn reserve_for_destination(&mut self) -> Option<RemoteLoad> {
         self.queues.set_destination_blocked(true);
         let id = self.queues.pop_destination(&mut self.requests)?;
@@ -219,12 +217,12 @@ impl SglangEngine {
         Some(self.start_load(id, hit, pages))
     }
 
-    /// Whether pages may be found for a request at the end of the pass in flight.
+    /// Whether a request waits for pages that may be found at the end of the pass in flight.
     pub(super) fn waits_for_pages(&self) -> bool {
         self.queues.has_destinations() && !self.queues.is_destination_blocked()
     }
 
-    /// Allocates pages for KV that another engine computes.
+    /// Allocates pages for KV that another engine computes, and starts the transfer.
     fn start_load(&mut self, id: RequestId, hit: Hit, pages: u32) -> RemoteLoad {
         self.pages.take_hit(id, &self.requests[id], hit);
         self.reserve_hashes(id);
@@ -240,7 +238,7 @@ impl SglangEngine {
         RemoteLoad { request: id, tag: request.tag, cached_tokens, missing_tokens, moved_tokens: missing_tokens }
     }
 
-    /// The part of a request, starting at token `from`, that fits into this pass.
+    /// The part of a request from token `from` on that fits into this pass.
     fn cut(&self, id: RequestId, from: u32, budget: &Budget) -> Result<Cut, AdmissionStop> {
         let page_size = self.config.page_size();
         let full_pages = |tokens: u32| tokens.div_ceil(page_size) * page_size;
@@ -258,8 +256,8 @@ impl SglangEngine {
         Ok(Cut { end: from + tokens, is_whole, charged_tokens })
     }
 
-    /// Charges the budget with a part of a prompt, of which `hit` tokens are cached. Returns false and
-    /// charges nothing if it does not fit.
+    /// Charges a part of a prompt, of which `hit` is cached, to the budget. Returns false and charges nothing if
+    /// it does not fit.
     fn charge(&mut self, id: RequestId, cut: Cut, hit: Hit, budget: &mut Budget) -> bool {
         let output_tokens = if cut.is_whole { self.reserve.of(&self.requests[id]) } else { 0 };
         let missing_pages = self.pages.for_tokens(cut.end) - self.pages.held(id) - hit.pages;
@@ -271,8 +269,8 @@ impl SglangEngine {
         true
     }
 
-    /// Whether there are enough pages besides `hit`, and enough room in the pass for the prompt's
-    /// tokens and a reserve for the output. If so, they are charged.
+    /// Whether there are enough pages in addition to `hit`, and enough room in the pass for the prompt's
+    /// tokens and a reserve for the output. If so, charges them to the budget.
     fn fits(
         &mut self,
         id: RequestId,
@@ -284,7 +282,7 @@ impl SglangEngine {
     ) -> bool {
         let wanted_tokens = f64::from(prompt_tokens) + f64::from(output_tokens);
         let request = &self.requests[id];
-        // A retracted request must be admitted once it is the only one.
+        // A retracted request must be admitted once no other request runs.
         let was_running = request.num_tokens > request.prompt_tokens;
         let is_alone = was_running && self.running.is_empty() && self.joining.is_empty();
         if !is_alone && wanted_tokens >= budget.total_tokens {
@@ -298,7 +296,7 @@ impl SglangEngine {
         true
     }
 
-    /// Takes pages for a part of a prompt and counts the tokens before its end as computed.
+    /// Allocates pages for a part of a prompt and counts the tokens before its end as computed.
     fn compute(&mut self, id: RequestId, cut: Cut) -> Admission {
         let pages = self.pages.for_tokens(cut.end) - self.pages.held(id);
         self.pages.grow(id, pages);
@@ -311,12 +309,12 @@ impl SglangEngine {
         }
     }
 
-    /// Cached part of a request's first `end` tokens beyond its own blocks.
+    /// Finds the cached part of a request's first `end` tokens that follows its own pages.
     fn lookup(&mut self, id: RequestId, end: u32) -> Hit {
         self.pages.lookup(id, &mut self.requests[id], end)
     }
 
-    /// Reserves room for the hashes of the output, so that decoding rarely moves existing hashes.
+    /// Reserves capacity for the hashes of the output, so that decoding rarely reallocates the list.
     fn reserve_hashes(&mut self, id: RequestId) {
         let request = &mut self.requests[id];
         let to_come = request.end_tokens / self.config.page_size() - request.num_tokens / self.config.page_size();
@@ -377,7 +375,7 @@ impl SglangEngine {
         }
     }
 
-    /// Pages that a request lacks for the token that follows its prompt.
+    /// Number of missing pages for the token after a request's prompt.
     fn missing_for_first(&self, id: RequestId) -> u32 {
         let request = &self.requests[id];
         if request.end_tokens - request.num_tokens <= self.tokens_without_slot() {
@@ -386,7 +384,8 @@ impl SglangEngine {
         self.pages.for_tokens(request.num_tokens + 1) - self.pages.held(id)
     }
 
-    /// If a prompt's token is the only one, it has no slot, unless it comes from a decode.
+    /// The number of last output tokens that need no slot. If the token after a prompt is the only output, it needs no
+    /// slot unless a decode computes it.
     fn tokens_without_slot(&self) -> u32 {
         u32::from(self.config.pass_order() == PassOrder::PrefillFirst)
     }

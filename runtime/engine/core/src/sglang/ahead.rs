@@ -1,7 +1,7 @@
 //! Prediction of passes: runs of pure decode.
 //!
-//! As for vLLM's engine: while nothing arrives and no request ends, each pass is the
-//! one before with every context a token longer.
+//! This works as for vLLM's engine: while nothing arrives and no request ends, each pass is the same as the previous
+//! one, with every context one token longer.
 
 use crate::engine::Engine;
 use crate::plan::{RequestOutput, ScheduledKind};
@@ -13,12 +13,12 @@ use crate::sglang::engine::SglangEngine;
 impl SglangEngine {
     /// Fills `steps` with up to `most` passes that follow the one in flight.
     pub(super) fn predict(&self, most: usize, steps: &mut DecodeSteps) {
-        // Some may have arrived since that pass was decided.
+        // Requests may have arrived since that pass was decided.
         steps.restart(&self.plan.shape, self.load().num_waiting as u64);
         if !self.repeats_itself() {
             return;
         }
-        // New pages by pass. The token of the pass in flight has its slot.
+        // New pages by pass. The token of the pass in flight already has its slot.
         let mut changes = [BlockChange::default(); Engine::MAX_PREDICTED_STEPS];
         let most = self.passes_until_first_end(most).min(changes.len());
         for entry in &self.plan.scheduled {
@@ -32,7 +32,7 @@ impl SglangEngine {
         steps.push_while_room(&changes[..most], self.pages.num_available());
     }
 
-    /// Applies the pass in flight and the `passes - 1` after it, and leaves one more in
+    /// Applies the pass in flight and the next `passes - 1` passes, and leaves one more pass in
     /// flight.
     pub(super) fn skip<S: TokenSource + ?Sized>(&mut self, passes: u32, source: &mut S) {
         let predicted = self.repeats_itself() && self.passes_until_first_end(passes as usize) == passes as usize;
@@ -58,12 +58,12 @@ impl SglangEngine {
             request.num_computed_tokens += passes;
             let known = request.num_tokens;
             self.reserve.recount(reserve_before, request);
-            // Evicting for all passes at once evicts the same pages as each in turn.
+            // Evicting for all passes at once evicts the same pages as evicting in each pass.
             let missing = self.pages.for_tokens(known + 1) - self.pages.held(id);
             if missing > 0 {
                 self.pages.grow(id, missing);
             }
-            // The pass that filled a page last.
+            // The pass in which the request last filled a page.
             if let Some(pass @ 1..) = passes.checked_sub(known % page_size) {
                 self.pages.note_filled_at(id, filled_before + u64::from(pass - 1) * decoding + place);
             }
@@ -94,7 +94,7 @@ impl SglangEngine {
         self.requests.recycle(self.applied_steps);
     }
 
-    /// Whether the pass after the one in flight is the same with one more token of context.
+    /// Whether the pass after the one in flight is the same, with one more token of context per request.
     fn repeats_itself(&self) -> bool {
         let decoding = self.plan.scheduled.len();
         self.step_in_flight
@@ -107,10 +107,10 @@ impl SglangEngine {
                 || (!self.reorders() && self.num_slots_taken() >= self.config.max_num_seqs() as usize))
     }
 
-    /// Passes after the one in flight that include all of its requests.
+    /// Number of passes after the one in flight that still include all of its requests.
     fn passes_until_first_end(&self, most: usize) -> usize {
         let left = self.plan.scheduled.iter().map(|entry| self.requests[entry.request].certain_tokens());
-        // The pass in flight emits one of them.
+        // The pass in flight emits one of these tokens.
         left.fold(most, |passes, left| passes.min((left as usize).saturating_sub(1)))
     }
 }

@@ -1,4 +1,4 @@
-//! Settings of an SGLang-style engine: raw input with SGLang's names if it has one, Dynamo's defaults, and
+//! Settings of an SGLang-style engine: raw input with SGLang's names where they exist and with Dynamo's defaults, and
 //! the checked form.
 
 use super::OPTIONS;
@@ -12,96 +12,96 @@ pub enum SchedulePolicy {
     /// First come, first served.
     #[default]
     Fifo,
-    /// Longest cached prefix first, while at most [`SchedulePolicy::MAX_ORDERED_REQUESTS`] wait.
-    /// Among requests with the same prefix and almost nothing cached, one goes first and fills the
+    /// Longest cached prefix first, while at most [`SchedulePolicy::MAX_ORDERED_REQUESTS`] requests wait.
+    /// Among requests with the same prefix and almost nothing cached, one request goes first and fills the
     /// cache.
     Lpm,
 }
 
 impl SchedulePolicy {
-    /// With more waiting requests, [`SchedulePolicy::Lpm`] is [`SchedulePolicy::Fifo`].
+    /// With more waiting requests than this, [`SchedulePolicy::Lpm`] works like [`SchedulePolicy::Fifo`].
     pub const MAX_ORDERED_REQUESTS: usize = 128;
 }
 
-/// Running requests in a pass that prefills.
+/// What running requests do in a pass that prefills.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PassOrder {
     /// They decode in the same pass, after the prefill (`dynamo-mocker` 1.4).
     Mixed,
-    /// They wait: a pass prefills or decodes, as SGLang's own (`aisimulate-core`
+    /// They wait: a pass either prefills or decodes, as in SGLang (`aisimulate-core`
     /// of Dynamo 1.6).
     #[default]
     PrefillFirst,
 }
 
-/// The part of a prompt that is looked up in the radix cache, and the tokens that count in the budgets of a pass.
+/// Which part of a prompt is looked up in the radix cache, and which tokens are charged to the budgets of a pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PrefixLookup {
-    /// Everything but the last token, before the first chunk is cut; budgets count computed tokens.
+    /// The lookup covers all tokens except the last one, before the first chunk is cut. Budgets count computed tokens.
     /// A prompt that does not fit into a pass is started in it (`aisimulate-core` of Dynamo 1.6, as
     /// in SGLang).
     #[default]
     WholePrompt,
-    /// The first chunk; budgets count cached tokens, too. A prompt that is no longer
+    /// The lookup covers the first chunk. Budgets count cached tokens as well. A prompt that is not longer
     /// than `chunked_prefill_size` is not cut (`dynamo-mocker` 1.4).
     FirstChunk,
 }
 
-/// Rules for a retracted request, and for the reserved share of running requests' outputs.
+/// Where a retracted request waits, and how the reserved share of running requests' outputs changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Retraction {
-    /// It waits before all others, and the share is reset. The share falls with every pass
-    /// (`dynamo-mocker` 1.4).
+    /// A retracted request waits before all others, and the share is reset to its first value. The share falls with
+    /// every pass (`dynamo-mocker` 1.4).
     BeforeAll,
-    /// It waits behind all others. The share is the generated part of the remaining requests'
-    /// outputs, including [`Retraction::STEPS_AHEAD`] more tokens for each. The share falls with
-    /// every pass that decodes (`aisimulate-core` of Dynamo 1.6, as in SGLang).
+    /// A retracted request waits behind all others. The share is reset to the fraction of the remaining requests'
+    /// outputs that exists already, counting [`Retraction::STEPS_AHEAD`] more tokens for each request. The share falls
+    /// with every pass that decodes (`aisimulate-core` of Dynamo 1.6, as in SGLang).
     #[default]
     BehindAll,
 }
 
 impl Retraction {
-    /// Output tokens of every request that are reserved after a retraction at least.
+    /// Minimum number of output tokens per request that are reserved after a retraction.
     pub const STEPS_AHEAD: u32 = 20;
 }
 
-/// Settings as a user states them. Defaults are from Dynamo's mocker.
+/// Settings as a user states them. The defaults are those of Dynamo's mocker.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SglangConfigInput {
-    /// Tokens per KV page; other engines call pages blocks.
+    /// Tokens per KV page. Other engines call pages blocks.
     pub page_size: u32,
     /// KV pages.
     pub num_pages: u32,
-    /// The most requests that run at once, including requests that load KV.
+    /// Maximum number of running requests, including requests that load KV.
     pub max_num_seqs: u32,
-    /// Longest sequence, prompt and output; none for no limit but the pool's.
+    /// Longest sequence, prompt plus output, in tokens. None means that only the pool limits it.
     pub max_model_len: Option<u32>,
-    /// Keep computed pages for reuse by later requests with the same prefix.
+    /// Whether computed pages are kept for later requests with the same prefix.
     pub enable_prefix_caching: bool,
     /// Order of admission.
     pub schedule_policy: SchedulePolicy,
-    /// The most prompt tokens of one pass.
+    /// Maximum number of prompt tokens in one pass.
     pub max_prefill_tokens: u32,
-    /// The most prompt tokens of one request in one pass, and of all requests: a longer prompt is computed in
-    /// chunks. A multiple of `page_size`.
+    /// Maximum number of prompt tokens in one pass, for one request and for all requests. A longer prompt is computed
+    /// in chunks. Must be a multiple of `page_size`.
     pub chunked_prefill_size: u32,
-    /// The most output tokens reserved for a request at admission.
+    /// Maximum number of output tokens reserved for a request at admission.
     pub clip_max_new_tokens: u32,
-    /// Scales how much of the outputs of running requests is reserved.
+    /// Scales the share of the running requests' outputs that is reserved.
     pub schedule_conservativeness: f64,
-    /// Whether passes that prefill decode, too.
+    /// Whether passes that prefill also decode.
     pub pass_order: PassOrder,
-    /// Extent of the lookup of prompts.
+    /// Which part of a prompt is looked up.
     pub prefix_lookup: PrefixLookup,
-    /// Place of retracted requests, and the reserve afterwards.
+    /// Where retracted requests wait, and the reserve after a retraction.
     pub retraction: Retraction,
-    /// When it takes pages for prompts that other engines compute. Between passes they
-    /// are asked for before the prompt is computed.
+    /// When pages for prompts that other engines compute are allocated. Between passes, they
+    /// are allocated before the prompt is computed.
     pub reservations: Reservations,
     /// Extra tokens that a decode may emit in a pass (multi-token prediction as
-    /// Dynamo's mocker models it); 0 for one token a pass.
+    /// Dynamo's mocker models it). 0 means one token per pass.
     pub max_extra_tokens_per_step: u32,
-    /// Passes of decoding between two passes that prefill: SGLang's prefill and decode interval. It does not
+    /// Decode passes between two passes that prefill (SGLang's prefill-decode interval). It does not
     /// delay prompts while nothing decodes.
     pub prefill_decode_interval: u32,
 }
@@ -142,7 +142,7 @@ checked_value!(SglangConfig, retraction: Retraction, "place of retracted request
 checked_value!(SglangConfig, reservations: Reservations, "when pages for prompts of other engines are taken");
 
 impl SglangConfig {
-    /// Checks every field and reports every problem, not only the first.
+    /// Checks every field and reports all problems, not only the first.
     ///
     /// # Errors
     /// Each setting, or pair of settings, with which a request could wait forever.
@@ -156,7 +156,7 @@ impl SglangConfig {
                     page_size: input.page_size,
                 });
             }
-            // A pass must be able to compute the smallest chunk.
+            // A pass must have room for the smallest chunk.
             if (1..input.page_size).contains(&input.max_prefill_tokens) {
                 errors.push(ConfigError::BelowPage {
                     field: "max_prefill_tokens",
@@ -175,19 +175,19 @@ impl SglangConfig {
         if errors.is_empty() { Ok(Self { input }) } else { Err(errors) }
     }
 
-    /// The settings as they were stated.
+    /// The settings as the user stated them.
     #[must_use]
     pub fn stated(&self) -> &SglangConfigInput {
         &self.input
     }
 
-    /// Longest sequence; `u32::MAX` if only the pool limits it.
+    /// Longest sequence in tokens; `u32::MAX` if only the pool limits it.
     #[must_use]
     pub fn max_model_len(&self) -> u32 {
         self.input.max_model_len.unwrap_or(u32::MAX)
     }
 
-    /// Maximum tokens of one chunk: the smaller budget of a pass, in full pages.
+    /// Maximum number of tokens in one chunk: the smaller budget of a pass, in full pages.
     pub(crate) fn most_chunk_tokens(&self) -> u32 {
         let most = self.input.chunked_prefill_size.min(self.input.max_prefill_tokens);
         most - most % self.input.page_size

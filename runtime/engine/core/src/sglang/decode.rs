@@ -6,7 +6,7 @@ use crate::sglang::config::Retraction;
 use crate::sglang::engine::SglangEngine;
 
 impl SglangEngine {
-    /// Schedules one token for each running request, after retracting those without room.
+    /// Schedules one token for each running request, after retracting requests for which there is no room.
     pub(super) fn decode(&mut self, plan: &mut StepPlan) {
         self.make_room(plan);
         for index in 0..self.running.len() {
@@ -35,7 +35,7 @@ impl SglangEngine {
         }
     }
 
-    /// Pages that a request lacks for one more decode: each possible token has a slot.
+    /// Number of missing pages for one more decode of a request, in which each possible token has a slot.
     #[inline]
     pub(super) fn missing_pages(&self, id: RequestId) -> u32 {
         let request = &self.requests[id];
@@ -50,7 +50,7 @@ impl SglangEngine {
             let others = self.running.len() + self.joining.len() > 1;
             let prefills = !plan.scheduled.is_empty() || !self.prefills.is_empty();
             if !others && !prefills && !self.queues.begun().is_empty() {
-                // A request that runs alone precedes requests that have not begun.
+                // A request that runs alone goes before requests whose prompts are only partly computed.
                 self.retract_last_begun(self.running[0], plan);
                 continue;
             }
@@ -67,7 +67,7 @@ impl SglangEngine {
         }
     }
 
-    /// The share of their outputs that the requests that run have had, or will have soon.
+    /// Which fraction of their outputs the running requests have had, or will have soon.
     fn estimated_share(&self) -> f64 {
         let (mut had, mut most) = (0, 0);
         for &id in &self.running {
@@ -94,20 +94,20 @@ impl SglangEngine {
         }
     }
 
-    /// Retracts the last request with a partly computed prompt, except `kept`.
+    /// Retracts the last request with a partly computed prompt, but not `kept`.
     pub(super) fn retract_last_begun(&mut self, kept: RequestId, plan: &mut StepPlan) {
         let id = self.queues.pop_last_begun(kept, &mut self.requests);
         self.retract(id, 0, plan);
     }
 
-    /// The running request with the fewest output tokens, the first of several.
+    /// Index of the running request with the fewest output tokens; the first one if there are several.
     fn fewest_outputs(&self) -> usize {
         let outputs = self.running.iter().map(|&id| self.requests[id].num_output_tokens());
         let fewest = outputs.enumerate().min_by_key(|&(index, tokens)| (tokens, index));
         fewest.expect("only running requests lack pages").0
     }
 
-    /// Releases the KV of a request that has left its list. Full pages of its first `kept_tokens`
+    /// Releases the KV of a request that has left its list. The full pages of its first `kept_tokens`
     /// tokens, and its pages in the tree, may be reused.
     fn retract(&mut self, id: RequestId, kept_tokens: u32, plan: &mut StepPlan) {
         self.pages.store_filled(id, &self.requests[id], kept_tokens);
@@ -118,7 +118,7 @@ impl SglangEngine {
         self.retracted.push(id);
     }
 
-    /// Drops the KV of a request, which is recomputed unless the tree still holds it then.
+    /// Drops the KV of a request. It is recomputed later, except for what the tree still holds then.
     fn forget_kv(&mut self, id: RequestId) {
         let request = &mut self.requests[id];
         self.reserve.end(request);

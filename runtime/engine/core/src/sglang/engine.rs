@@ -19,7 +19,7 @@ pub struct SglangEngine {
     pub(super) config: SglangConfig,
     pub(super) requests: RequestTable,
     pub(super) pages: KvPages,
-    /// Requests past their prompt, in order of admission.
+    /// Requests whose prompts are computed, in order of admission.
     pub(super) running: Vec<RequestId>,
     pub(super) queues: WaitingQueues,
     pub(super) reserve: OutputReserve,
@@ -30,16 +30,16 @@ pub struct SglangEngine {
     pub(super) outputs: StepOutputs,
     pub(super) stats: EngineStats,
     pub(super) outstanding_prefill_tokens: u64,
-    /// Scratch of a pass: prompts begun in it.
+    /// Scratch buffer: prompts started or continued in a pass.
     pub(super) prefills: Vec<ScheduledRequest>,
-    /// Buffer of a pass: requests whose prompt it completes.
+    /// Scratch buffer: requests whose prompts a pass completes.
     pub(super) joining: Vec<RequestId>,
-    /// Scratch of a pass: requests that are retracted in it.
+    /// Scratch buffer: requests that a pass retracts.
     pub(super) retracted: Vec<RequestId>,
-    /// Scratch of a pass: requests that it ends, and how many of their tokens may be
+    /// Scratch buffer: requests that a pass ends, and how many of their tokens may be
     /// reused.
     pub(super) ended: Vec<(RequestId, u32)>,
-    /// Requests whose KV another engine received since the pass in flight began.
+    /// Requests whose KV another engine has received since the pass in flight began.
     pub(super) released: Vec<RequestId>,
 }
 
@@ -75,38 +75,38 @@ impl SglangEngine {
         &self.config
     }
 
-    /// The engine is one of several ranks that count passes together.
+    /// Makes the engine one of several ranks that count passes together.
     pub fn count_passes_together(&mut self) {
         self.interval.count_together();
     }
 
-    /// Whether any of its requests decodes in its next pass, if none is retracted before.
+    /// Whether any request decodes in the next pass, if none is retracted before.
     #[must_use]
     pub fn has_decodes(&self) -> bool {
         !self.running.is_empty() || self.queues.num_kv_ready() > 0
     }
 
-    /// Ranks are about to decide a pass; in it `any_decodes` of any rank. Passes without
-    /// anything to decode take no time.
+    /// Begins a pass of all ranks. `any_decodes` is true if a request of any rank decodes in it. Passes without
+    /// decodes take no time.
     pub fn begin_pass_of_ranks(&mut self, any_decodes: bool) {
         if !any_decodes {
             self.skip_decodes_due();
         }
     }
 
-    /// Ends passes of the ranks. If `any_prefills`, a rank prefills in the first of them.
+    /// Ends passes of the ranks. `any_prefills` is true if a rank prefilled in the first of them.
     pub fn end_passes_of_ranks(&mut self, passes: u32, any_prefills: bool) {
         self.interval.end_passes(passes, any_prefills);
     }
 
-    /// Counts all due passes as passes without decodes.
+    /// Skips all decode passes that are due.
     pub(super) fn skip_decodes_due(&mut self) {
         if self.interval.skip() {
             self.reserve.restart();
         }
     }
 
-    /// Sets the number of computed tokens of a request, including the step in flight.
+    /// Sets the number of computed tokens of a request, including the pass in flight.
     pub(super) fn set_computed(&mut self, id: RequestId, computed: u32) {
         let request = &mut self.requests[id];
         let before = request.outstanding_prefill_tokens();
@@ -114,7 +114,7 @@ impl SglangEngine {
         self.outstanding_prefill_tokens -= u64::from(before - request.outstanding_prefill_tokens());
     }
 
-    /// Requests that have a running slot, or have reserved one.
+    /// Number of requests that have or reserve a running slot.
     pub(super) fn num_slots_taken(&self) -> usize {
         let reserved = match self.config.reservations() {
             Reservations::InSteps => self.queues.num_loading() + self.queues.num_kv_ready(),
@@ -124,7 +124,7 @@ impl SglangEngine {
     }
 
     pub(super) fn enter(plan: &mut StepPlan, entry: ScheduledRequest, emits: bool) {
-        // A retracted request begins again, with its outputs as part of its prompt.
+        // A retracted request starts again, with its outputs as part of its prompt.
         plan.shape.add(&entry, emits, u32::MAX);
         plan.total_num_scheduled_tokens += entry.num_scheduled_tokens;
         plan.scheduled.push(entry);
@@ -147,7 +147,7 @@ impl SglangEngine {
         }
     }
 
-    /// Enters the first prompts of the pass.
+    /// Adds the first `count` prompts of the pass to the plan.
     pub(super) fn enter_prefills(&mut self, plan: &mut StepPlan, count: usize) {
         let mut prefills = std::mem::take(&mut self.prefills);
         for entry in prefills.drain(..count) {
@@ -157,8 +157,8 @@ impl SglangEngine {
         self.prefills = prefills;
     }
 
-    /// Puts the plan into the order that all drivers expect: requests that continue a prompt,
-    /// decodes, and new requests at the end.
+    /// Completes the plan in the order that all drivers expect: requests that continue a prompt,
+    /// then decodes, then new requests.
     pub(super) fn end_pass(&mut self, plan: &mut StepPlan) {
         self.enter_prefills(plan, self.prefills.len());
         for &id in &self.joining {
@@ -181,7 +181,7 @@ impl SglangEngine {
         Ok(())
     }
 
-    /// A chunk of a prompt as the plan has it.
+    /// The plan entry for a chunk of a prompt.
     pub(super) fn chunk(&self, id: RequestId, kind: ScheduledKind, from: u32, tokens: u32) -> ScheduledRequest {
         let request = &self.requests[id];
         ScheduledRequest {
@@ -197,7 +197,6 @@ impl SglangEngine {
         }
     }
 
-    /// Whether it is the source of another engine's KV.
     pub(super) fn is_source(&self, id: RequestId) -> bool {
         self.requests[id].kv_role == KvRole::Source
     }

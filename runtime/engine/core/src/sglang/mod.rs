@@ -1,16 +1,15 @@
-//! An SGLang-style engine: a radix cache, passes that prefill first, reserves
-//! that are estimated, and retraction where the estimate was wrong.
+//! An SGLang-style engine: a radix cache, passes that prefill first, an estimated reserve for outputs, and retraction
+//! where the estimate was wrong.
 //!
 //! Owns its requests, its KV pages and its scheduler, as [`Engine`] does under vLLM's rules, and returns the
-//! same plans. Pages are counted, not numbered: shared pages are in the radix tree, others belong to one
-//! request. The rules are those of Dynamo's mocker, and give its numbers under either [`PassOrder`], with
+//! same plans. Pages are counted, not numbered: shared pages are in the radix tree, other pages belong to one
+//! request. The rules and the numbers are those of Dynamo's mocker, under either [`PassOrder`], with
 //! three differences:
-//! * A prompt computed in chunks stays the same request, so its own chunks are not reuse (1.4 counts them as
-//!   reuse).
+//! * A prompt computed in chunks stays one request, so its own chunks do not count as reuse. (In 1.4, they do.)
 //! * [`ServingEngine::check`] refuses a request that can never fit, instead of letting it wait
 //!   forever.
 //! * If nothing else can continue, a retracted request is admitted without a reserve for its output, and the
-//!   first started prompt stays.
+//!   prompt that was started first keeps its pages.
 //!
 //! [`Engine`]: crate::Engine
 //! [`ServingEngine::check`]: crate::ServingEngine::check
@@ -34,19 +33,18 @@ use crate::config::NamedValue;
 use crate::config::options::options;
 use crate::request::{RequestId, RequestStatus};
 
-// Passes that decode between two that prefill, where data-parallel ranks may count them together.
+// Decode passes between two passes that prefill. Data-parallel ranks may count them together.
 //
-// SGLang's ranks exchange whether any of them prefills, so all of them wait for as many passes. The
-// driver, which knows the ranks, calls at the start and at the end of their pass.
+// SGLang's ranks tell each other whether any of them prefills, so all of them wait for the same number of passes. The
+// driver knows the ranks, and calls the engine at the start and at the end of each of their passes.
 
-/// Passes between two that prefill.
 #[derive(Clone, Copy, Debug)]
 struct PrefillInterval {
-    /// Passes that decode between two that prefill.
+    /// Number of decode passes between two passes that prefill.
     length: u32,
-    /// Decode passes still to come before one that prefills.
+    /// Number of decode passes until the next pass that may prefill.
     decodes_due: u32,
-    /// Whether that is counted by the driver, for several ranks.
+    /// Whether the driver counts passes, for several ranks.
     counts_together: bool,
 }
 
@@ -55,34 +53,31 @@ impl PrefillInterval {
         Self { length, decodes_due: 0, counts_together: false }
     }
 
-    /// Decode passes still to come before one that prefills.
     fn decodes_due(self) -> u32 {
         self.decodes_due
     }
 
-    /// Whether passes are counted by the driver, for several ranks.
     fn counts_together(self) -> bool {
         self.counts_together
     }
 
-    /// The driver counts passes from now on.
     fn count_together(&mut self) {
         self.counts_together = true;
     }
 
-    /// Ends passes. If `any_prefills`, a prompt was started or continued in the first of them.
+    /// Ends passes. `any_prefills` is true if a prompt was started or continued in the first of them.
     fn end_passes(&mut self, passes: u32, any_prefills: bool) {
         self.decodes_due = if any_prefills { self.length } else { self.decodes_due.saturating_sub(passes) };
     }
 
-    /// Skips all due passes, which decode nothing. Returns false if none is due.
+    /// Skips all decode passes that are due, since nothing decodes. Returns false if none is due.
     fn skip(&mut self) -> bool {
         std::mem::take(&mut self.decodes_due) > 0
     }
 }
 
 impl SglangEngine {
-    /// Aborts all requests, and reports each by its tag. KV held for another engine stays.
+    /// Aborts all requests, and calls `aborted` with each tag. KV held for another engine stays.
     pub fn abort_all(&mut self, mut aborted: impl FnMut(u64)) {
         let held = |id: &RequestId| self.requests[*id].status == RequestStatus::HoldingKv;
         let ids: Vec<RequestId> = self.requests.live_ids().filter(|id| !held(id)).collect();
@@ -92,7 +87,7 @@ impl SglangEngine {
         }
     }
 
-    /// Empties the radix cache, as SGLang's `flush_cache`. False, and nothing happens, while there is any request.
+    /// Empties the radix cache (SGLang's `flush_cache`). Does nothing and returns false while there is any request.
     pub fn flush_cache(&mut self) -> bool {
         let is_idle = !self.step_in_flight && self.requests.live_ids().next().is_none();
         if is_idle {
@@ -101,7 +96,7 @@ impl SglangEngine {
         is_idle
     }
 
-    /// Ends a request early and frees its resources. An ended request is left unchanged.
+    /// Ends a request early and frees its resources. Does nothing if the request has ended.
     fn abort_request(&mut self, id: RequestId) {
         match self.requests[id].status {
             RequestStatus::HoldingKv if self.released.contains(&id) => return,
@@ -115,7 +110,7 @@ impl SglangEngine {
         self.drop_request(id);
     }
 
-    /// Applies the end of a request that has left all lists. The KV of `kept_tokens` of its tokens may be
+    /// Ends a request that has left all lists. The KV of its first `kept_tokens` tokens may be
     /// reused, and is held if another engine needs it.
     fn finish(&mut self, id: RequestId, kept_tokens: u32) {
         self.reserve.end(&mut self.requests[id]);
@@ -132,13 +127,13 @@ impl SglangEngine {
         }
     }
 
-    /// Whether KV for another engine is offered to the cache when that engine has it, not when it is
-    /// computed. Source: `aisimulate-core` of Dynamo 1.6.
+    /// Whether KV for another engine is offered to the cache only when that engine has received it.
+    /// Source: `aisimulate-core` of Dynamo 1.6.
     fn stores_sources_late(&self) -> bool {
         self.config.reservations() == Reservations::BetweenSteps && self.config.pass_order() == PassOrder::PrefillFirst
     }
 
-    /// Frees the KV that a request holds for another engine: at the end of a pass in flight.
+    /// Frees the KV that a request holds for another engine. If a pass is in flight, that happens at its end.
     fn release_source(&mut self, id: RequestId) {
         if self.step_in_flight && self.stores_sources_late() {
             self.released.push(id);
@@ -155,13 +150,13 @@ impl SglangEngine {
         self.requests.recycle(self.applied_steps);
     }
 
-    /// Ends the load of a request's KV: other requests may reuse it, and the request decodes from the next pass on.
+    /// Ends the load of a request's KV. Other requests may now reuse it, and the request decodes from the next pass on.
     fn end_load(&mut self, id: RequestId) {
         let request = &mut self.requests[id];
         assert_eq!(request.status, RequestStatus::WaitingForRemoteKv, "no transfer was pending");
         request.status = RequestStatus::RemoteKvReady;
         let prompt_tokens = request.prompt_tokens;
-        // The last token is recomputed, here, to get logits to sample from.
+        // The last token is recomputed here, because sampling needs its logits.
         request.num_computed_tokens = prompt_tokens - 1;
         self.pages.store_now(id, request, prompt_tokens);
         self.queues.end_load(id, &mut self.requests);
@@ -218,7 +213,7 @@ options! {
         "decode passes between two prefill passes, while any request decodes";
 }
 
-/// Settings without an option in scenarios, by their key in a step log.
+/// Settings that scenarios cannot set directly, by their key in a step log.
 #[must_use]
 pub fn derived_settings(input: &SglangConfigInput) -> [(&'static str, &'static str); 2] {
     [("prefix_lookup", input.prefix_lookup.name()), ("reservations", input.reservations.name())]

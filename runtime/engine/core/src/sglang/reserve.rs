@@ -1,19 +1,19 @@
-//! The share of future outputs that is reserved for running requests.
+//! The share of the running requests' future outputs that is reserved.
 
 use crate::request::{Flags, Request};
 use crate::sglang::config::SglangConfig;
 
-/// Passes in which the ratio falls from its first value to its minimum.
+/// Number of passes in which the share falls from its first value to its minimum.
 const DECAY_PASSES: u32 = 600;
 
-/// The reserve for outputs of requests that run.
+/// The reserve for the outputs of running requests.
 #[derive(Debug)]
 pub(super) struct OutputReserve {
-    /// Remaining output tokens of all running requests, each request's clipped.
+    /// Remaining output tokens of all running requests, each clipped to `clip_tokens`.
     tokens: u64,
     /// The reserved share of these tokens.
     ratio: NewTokenRatio,
-    /// The most that count of one request.
+    /// Maximum number of tokens that count for one request.
     clip_tokens: u32,
 }
 
@@ -26,20 +26,20 @@ impl OutputReserve {
         self.tokens as f64 * self.ratio.value()
     }
 
-    /// Output tokens of a request that are reserved, or a share of them.
+    /// Number of a request's remaining output tokens that count.
     #[inline]
     pub(super) fn of(&self, request: &Request) -> u32 {
         (request.end_tokens - request.num_tokens).min(self.clip_tokens)
     }
 
-    /// Counts the output of a request that will run from now on.
+    /// Starts to count a request, which will run from now on.
     pub(super) fn begin(&mut self, request: &mut Request) {
         debug_assert!(!request.flags.has(Flags::RESERVES));
         request.flags.set(Flags::RESERVES, true);
         self.tokens += u64::from(self.of(request));
     }
 
-    /// No longer counts it.
+    /// Stops counting a request.
     pub(super) fn end(&mut self, request: &mut Request) {
         if request.flags.has(Flags::RESERVES) {
             request.flags.set(Flags::RESERVES, false);
@@ -47,40 +47,38 @@ impl OutputReserve {
         }
     }
 
-    /// A request has had more of its output, before which its share was `before_tokens`.
+    /// Updates the count after a request has had more of its output. Before that, it counted `before_tokens`.
     #[inline]
     pub(super) fn recount(&mut self, before_tokens: u32, request: &Request) {
         self.tokens -= u64::from(before_tokens - self.of(request));
     }
 
-    /// Counts one token of a request that had `left_tokens` left.
+    /// Updates the count after one token of a request that had `left_tokens` left.
     #[inline]
     pub(super) fn count_one(&mut self, left_tokens: u32) {
         self.tokens -= u64::from(left_tokens <= self.clip_tokens);
     }
 
-    /// The share falls for that many passes.
+    /// Lets the share fall for `passes` passes.
     pub(super) fn fall(&mut self, passes: u32) {
         self.ratio.fall(passes);
     }
 
-    /// Resets the share to its first value.
     pub(super) fn restart(&mut self) {
         self.ratio.restart();
     }
 
-    /// Resets the share to an estimate.
     pub(super) fn restart_at(&mut self, ratio: f64) {
         self.ratio.restart_at(ratio);
     }
 }
 
-/// The reserved ratio: SGLang's `new_token_ratio`.
+/// The reserved share: SGLang's `new_token_ratio`.
 #[derive(Clone, Copy, Debug)]
 struct NewTokenRatio {
     first: f64,
     least: f64,
-    /// Its value before it decayed, and the passes since.
+    /// The value from which it falls, and the passes since.
     from: f64,
     passes: u32,
 }
@@ -99,12 +97,10 @@ impl NewTokenRatio {
         (self.from - fallen).max(self.least)
     }
 
-    /// It falls for that many passes.
     fn fall(&mut self, passes: u32) {
         self.passes = self.passes.saturating_add(passes);
     }
 
-    /// Resets it to its first value.
     fn restart(&mut self) {
         self.restart_at(self.first);
     }

@@ -1,4 +1,4 @@
-//! The engine as drivers use it.
+//! [`ServingEngine`](crate::ServingEngine) for the SGLang engine.
 
 use super::config::{PassOrder, Retraction};
 use super::engine::SglangEngine;
@@ -112,7 +112,7 @@ impl ServingEngine for SglangEngine {
         self.end_pass(&mut plan);
         let falls = self.config.retraction() == Retraction::BeforeAll || (!prefills && self.retracted.is_empty());
         self.step_in_flight = !plan.scheduled.is_empty();
-        // An idle rank keeps its ratio while another one is busy.
+        // An idle rank keeps its share while another rank is busy.
         let idles = self.interval.counts_together() && !self.step_in_flight;
         self.reserve.fall(u32::from(falls && !idles));
         self.requeue_retracted();

@@ -15,7 +15,7 @@ impl SglangEngine {
         let mut out = std::mem::take(&mut self.outputs);
         out.outputs.clear();
         out.tokens.clear();
-        // A partly computed prompt is used first, wherever it is.
+        // Partly computed prompts are marked as used first, whatever their order in the plan.
         for &id in self.queues.begun() {
             let request = &self.requests[id];
             self.pages.store_now(id, request, request.num_computed_tokens);
@@ -24,7 +24,7 @@ impl SglangEngine {
             if self.sample_plain(entry, source, &mut out) {
                 continue;
             }
-            // Aborted while the pass was in flight.
+            // The request was aborted while the pass was in flight.
             if matches!(self.requests[entry.request].status, RequestStatus::Finished | RequestStatus::HoldingKv) {
                 continue;
             }
@@ -36,7 +36,7 @@ impl SglangEngine {
             }
         }
         if !self.ended.is_empty() {
-            // Their pages were used last, independent of their places.
+            // The pages of ended requests count as used last, whatever their order in the plan.
             for index in 0..self.ended.len() {
                 let (id, kept_tokens) = self.ended[index];
                 self.finish(id, kept_tokens);
@@ -57,7 +57,7 @@ impl SglangEngine {
         self.outputs = out;
     }
 
-    /// Offers a prompt that a pass has computed to its end to the cache.
+    /// Offers a prompt to the cache that a pass has computed to its end.
     fn store_prompt(&mut self, entry: &ScheduledRequest) {
         let id = entry.request;
         let request = &self.requests[id];
@@ -65,14 +65,14 @@ impl SglangEngine {
         self.pages.store_now(id, request, tokens);
         let request = &mut self.requests[id];
         if !entry.samples {
-            // There was no page for its first token, which now comes from a decode.
+            // There was no page for the first token, which now comes from a decode.
             request.num_computed_tokens -= 1;
             request.prefill_target_tokens = request.num_computed_tokens;
         }
     }
 
-    /// [`SglangEngine::sample`] for a request that continues decoding after this pass, so that a
-    /// large pass costs little more than its tokens. Returns false if it may end here.
+    /// Fast path of [`SglangEngine::sample`] for a request that is certain to continue after this pass. Returns false
+    /// if the request may end.
     #[inline(always)]
     fn sample_plain<S: TokenSource + ?Sized>(
         &mut self,
@@ -111,7 +111,7 @@ impl SglangEngine {
         true
     }
 
-    /// Appends a request's tokens of this pass. Returns whether that ended it.
+    /// Appends a request's tokens of this pass. Returns whether the request has ended.
     fn sample<S: TokenSource + ?Sized>(
         &mut self,
         entry: &ScheduledRequest,

@@ -9,7 +9,7 @@ use crate::request::{KvRole, Request, RequestId, RequestSpec, RequestStatus};
 use crate::stats::EngineStats;
 use crate::ticks::TickConfig;
 
-/// The place of a waiting request: smaller is tried first.
+/// The place of a waiting request. Smaller places are tried first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Place {
     rank: i64,
@@ -18,16 +18,16 @@ pub(super) struct Place {
     pub(super) id: RequestId,
 }
 
-/// One simulated engine that schedules by ticks.
+/// A simulated engine that schedules by ticks.
 #[derive(Debug)]
 pub struct TickEngine {
     pub(super) config: TickConfig,
     pub(super) requests: RequestTable,
-    /// Reserved pages by slot of the request; 0 without a reservation.
+    /// Number of reserved pages by request slot; 0 without a reservation.
     pub(super) reserved: Vec<u32>,
     pub(super) num_free_pages: u32,
     pub(super) waiting: BTreeSet<Place>,
-    /// Admitted requests; the first one decodes next.
+    /// Admitted requests. The first one decodes next.
     pub(super) active: VecDeque<RequestId>,
     pub(super) plan: StepPlan,
     pub(super) step_in_flight: bool,

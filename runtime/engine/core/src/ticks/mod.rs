@@ -1,5 +1,5 @@
-//! An engine that schedules by ticks: stable priority admission with whole reservations,
-//! and decode in turns.
+//! An engine that schedules by ticks: admission by priority with full reservations,
+//! and round-robin decoding.
 //!
 //! Owns its requests, its page count and its scheduler. The rules are those of
 //! [runtime-lab](https://github.com/WaffleBits/deterministic-inference-scheduler)'s published
@@ -8,12 +8,12 @@
 //! * A request reserves the pages of its prompt and its whole output when it is admitted, and
 //!   returns them when it ends. There are no preemptions.
 //! * Each tick tries all waiting requests in order of priority, arrival and submission. A request
-//!   that does not fit is skipped, so a smaller one may precede it.
-//! * Prompts are not split. A tick's prompts take at most a budget of tokens.
-//! * After admission the first requests of the rotation get one token each, up to a width, and move
+//!   that does not fit is skipped, so a smaller request may go first.
+//! * Prompts are not split. The prompts of one tick have at most `prefill_tokens_per_tick` tokens.
+//! * After admission, the first `decode_width` admitted requests get one token each and move
 //!   behind all others.
 //!
-//! A step is a tick; its duration is the latency model's.
+//! A step is a tick. Its duration comes from the latency model.
 
 mod engine;
 mod schedule;
@@ -30,22 +30,21 @@ use crate::serving::{EngineLoad, ServingEngine};
 use crate::stats::EngineStats;
 
 impl TickEngine {
-    /// Applies the tick in flight.
     fn apply<S: TokenSource + ?Sized>(&mut self, source: &mut S) {
         assert!(self.step_in_flight, "applied a tick that was never scheduled");
         let plan = std::mem::take(&mut self.plan);
         let mut out = std::mem::take(&mut self.outputs);
         out.clear();
         for entry in &plan.scheduled {
-            // Aborted while the tick was in flight.
+            // The request was aborted while the tick was in flight.
             if self.requests[entry.request].status == RequestStatus::Finished {
                 continue;
             }
             if entry.samples {
                 self.sample(entry, source, &mut out);
             } else {
-                // Its first token comes from a later tick, which computes the prompt's last token again to
-                // get logits to sample from.
+                // The first token comes from a later tick, which recomputes the prompt's last token because
+                // sampling needs its logits.
                 let request = &mut self.requests[entry.request];
                 request.num_computed_tokens -= 1;
                 request.prefill_target_tokens = request.num_computed_tokens;
@@ -58,7 +57,7 @@ impl TickEngine {
         self.requests.recycle(self.applied_steps);
     }
 
-    /// Appends a request's token and moves the request behind all others, or ends it.
+    /// Appends a request's token. Then ends the request or moves it behind all others.
     fn sample<S: TokenSource + ?Sized>(&mut self, entry: &ScheduledRequest, source: &mut S, out: &mut StepOutputs) {
         let id = entry.request;
         let request = &mut self.requests[id];
@@ -167,7 +166,7 @@ pub struct TickConfigInput {
     pub page_size_tokens: u32,
     /// Maximum number of admitted requests.
     pub max_active: u32,
-    /// Maximum prompt tokens of the requests that one tick admits.
+    /// Maximum number of prompt tokens that one tick admits.
     pub prefill_tokens_per_tick: u32,
     /// Maximum number of requests that get a token in one tick.
     pub decode_width: u32,
@@ -185,26 +184,26 @@ impl Default for TickConfigInput {
     }
 }
 
-/// Checked settings of one engine that schedules by ticks.
+/// Checked settings of an engine that schedules by ticks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TickConfig {
     input: TickConfigInput,
 }
 
 impl TickConfig {
-    /// Checks every field and reports every problem, not only the first.
+    /// Checks every field and reports all problems, not only the first.
     pub fn new(input: TickConfigInput) -> Result<Self, Vec<ConfigError>> {
         let errors: Vec<_> = OPTIONS.iter().filter_map(|option| option.problem(&input)).collect();
         if errors.is_empty() { Ok(Self { input }) } else { Err(errors) }
     }
 
-    /// The settings as they were stated.
+    /// The settings as the user stated them.
     #[must_use]
     pub fn stated(&self) -> &TickConfigInput {
         &self.input
     }
 
-    /// Pages that a request reserves.
+    /// Number of pages that a request reserves.
     #[must_use]
     pub fn reserved_pages(&self, prompt_tokens: u32, max_tokens: u32) -> u32 {
         let tokens = u64::from(prompt_tokens) + u64::from(max_tokens);

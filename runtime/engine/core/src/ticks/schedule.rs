@@ -1,11 +1,10 @@
-//! Decisions of a tick: admission, then decode in turns.
+//! Decisions of a tick: admission, then round-robin decoding.
 
 use crate::plan::{AdmissionStop, CountRequests as _, ScheduledKind, ScheduledRequest, StepPlan};
 use crate::request::{RequestId, RequestStatus};
 use crate::ticks::engine::{Place, TickEngine};
 
 impl TickEngine {
-    /// Decides a tick.
     pub(super) fn decide(&mut self, plan: &mut StepPlan) {
         let num_before = self.active.len();
         plan.admission_stop = self.admit();
@@ -16,8 +15,8 @@ impl TickEngine {
         plan.shape.waiting_requests = self.waiting.len() as u64;
     }
 
-    /// Admits every waiting request that fits, in order. Returns the resource that the first
-    /// remaining request lacks.
+    /// Admits every waiting request that fits, in order. Returns the resource that is missing for the first
+    /// remaining request.
     fn admit(&mut self) -> AdmissionStop {
         let mut budget = self.config.prefill_tokens_per_tick();
         let mut stop = AdmissionStop::Drained;
@@ -32,7 +31,7 @@ impl TickEngine {
                     if stop == AdmissionStop::Drained {
                         stop = lack;
                     }
-                    // No smaller request could pass, either.
+                    // No smaller request could be admitted either.
                     if lack == AdmissionStop::RunningSlots || budget == 0 || self.num_free_pages == 0 {
                         return stop;
                     }
@@ -43,7 +42,7 @@ impl TickEngine {
         stop
     }
 
-    /// The limit that prevents a request's admission: slots first, then pages, then the budget.
+    /// The limit that prevents a request's admission. Slots are checked first, then pages, then the budget.
     fn lacks(&self, id: RequestId, budget: u32) -> Option<AdmissionStop> {
         let request = &self.requests[id];
         if self.active.len() >= self.config.max_active() as usize {
@@ -75,8 +74,8 @@ impl TickEngine {
         self.active.push_back(id);
     }
 
-    /// Adds one token for each request at the front of the queue, and the prompts that this tick admits. The
-    /// admitted requests stand behind the `num_before` running ones.
+    /// Schedules one token for each request at the front of the queue, and the prompts that this tick has admitted. The
+    /// admitted requests come after the first `num_before` requests.
     fn decode(&self, num_before: usize, plan: &mut StepPlan) {
         let mut slots = self.config.decode_width();
         for (index, &id) in self.active.iter().enumerate() {
@@ -84,7 +83,7 @@ impl TickEngine {
             let decodes = emits && slots > 0;
             slots -= u32::from(decodes);
             let entry = if index >= num_before {
-                // Without output, a request ends with its prompt.
+                // A request without output ends with its prompt.
                 self.prompt(id, decodes || !emits)
             } else if decodes {
                 self.token(id)
@@ -112,7 +111,7 @@ impl TickEngine {
         }
     }
 
-    /// The last known token, whose logits give the next one.
+    /// Schedules a request's last known token, whose logits give the next token.
     fn token(&self, id: RequestId) -> ScheduledRequest {
         let request = &self.requests[id];
         ScheduledRequest {

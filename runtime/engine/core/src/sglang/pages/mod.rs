@@ -1,4 +1,4 @@
-//! Pages of KV: pages in the radix tree, pages of a single request, and free pages.
+//! KV pages: pages in the radix tree, pages of a single request, and free pages.
 
 mod radix;
 
@@ -9,20 +9,19 @@ use crate::kv::hash::BlockHash;
 use crate::request::{Flags, Request, RequestId};
 use crate::sglang::config::SglangConfig;
 
-/// The pages of a request.
 #[derive(Clone, Copy, Debug)]
 struct Hold {
-    /// End of its pages in the tree; it locks the path to there.
+    /// The last node of the request's path in the tree. The request locks this path.
     node: NodeId,
-    /// Pages on that path.
+    /// Number of pages on that path.
     tree_pages: u32,
-    /// Pages behind them that are its own.
+    /// Number of pages after the path, which belong to the request alone.
     own_pages: u32,
-    /// When a decode filled one last, by the clock of the tree; 0 before.
+    /// When a decode last filled a page, by the tree's clock; 0 if none has yet.
     filled_at: u64,
-    /// Whether its prompt is computed, but no page was left for the token that follows it.
+    /// Whether the prompt is computed, but no page was left for the next token.
     is_stalled: bool,
-    /// Number of its tokens that are offered to the cache when another engine has them.
+    /// Number of tokens to offer to the cache once another engine has received them.
     late_tokens: u32,
 }
 
@@ -35,15 +34,13 @@ impl Hold {
     }
 }
 
-/// The pages of an engine.
 #[derive(Debug)]
 pub(super) struct KvPages {
     page_size_tokens: u32,
     is_caching: bool,
-    /// Holds by slot of the request.
+    /// Pages by request slot.
     holds: Vec<Hold>,
     radix: RadixCache,
-    /// Pages that hold nothing.
     num_free: u32,
 }
 
@@ -58,35 +55,35 @@ impl KvPages {
         }
     }
 
-    /// A request has arrived, without pages.
+    /// Registers a new request, which has no pages.
     pub(super) fn enter(&mut self, id: RequestId) {
         self.holds.resize(self.holds.len().max(id.index() + 1), Hold::NONE);
     }
 
-    /// Pages for this number of tokens.
+    /// Number of pages for `tokens` tokens.
     #[inline]
     pub(super) fn for_tokens(&self, tokens: u32) -> u32 {
         tokens.div_ceil(self.page_size_tokens)
     }
 
-    /// Available pages, including evictable ones.
+    /// Number of available pages, including evictable ones.
     #[inline]
     pub(super) fn num_available(&self) -> u32 {
         self.num_free + self.radix.num_evictable_pages()
     }
 
-    /// Pages of a request.
+    /// Number of pages of a request.
     #[inline]
     pub(super) fn held(&self, id: RequestId) -> u32 {
         self.holds[id.index()].pages()
     }
 
-    /// Pages of a request that are in the tree.
+    /// Number of pages of a request that are in the tree.
     pub(super) fn held_in_tree(&self, id: RequestId) -> u32 {
         self.holds[id.index()].tree_pages
     }
 
-    /// Allocates more pages of a request's own. The caller has checked that enough are free.
+    /// Allocates more pages for a request. The caller has checked that enough are available.
     pub(super) fn grow(&mut self, id: RequestId, pages: u32) {
         if pages > self.num_free {
             let missing = pages - self.num_free;
@@ -97,23 +94,23 @@ impl KvPages {
         self.holds[id.index()].own_pages += pages;
     }
 
-    /// Evicts all that no request uses.
+    /// Evicts all pages that no request uses.
     pub(super) fn flush(&mut self) {
         let pages = self.radix.num_evictable_pages();
         self.radix.evict(pages);
         self.num_free += pages;
     }
 
-    /// Takes pages back that a burst has left behind the first `used`.
+    /// Frees the pages after the first `used` pages, which a burst has not needed.
     pub(super) fn shrink(&mut self, id: RequestId, used: u32) {
         let hold = &mut self.holds[id.index()];
-        // A prompt's only token may be without a slot.
+        // If a prompt has only one output token, it may have no slot.
         let unused = hold.pages().saturating_sub(used.max(hold.tree_pages));
         hold.own_pages -= unused;
         self.num_free += unused;
     }
 
-    /// Moves the full pages among a request's first `tokens` tokens into the tree, with this time of use.
+    /// Moves the full pages of a request's first `tokens` tokens into the tree, with the time of use `used_at`.
     /// Pages that the tree already has are freed.
     pub(super) fn store(&mut self, id: RequestId, request: &Request, tokens: u32, used_at: u64) {
         if !self.is_caching {
@@ -138,19 +135,19 @@ impl KvPages {
         self.num_free += known;
     }
 
-    /// Moves the full pages among a request's first `tokens` tokens into the tree, as used now.
+    /// Moves the full pages of a request's first `tokens` tokens into the tree, as used now.
     pub(super) fn store_now(&mut self, id: RequestId, request: &Request, tokens: u32) {
         let now = self.radix.tick(1);
         self.store(id, request, tokens, now);
     }
 
-    /// Moves the full pages of a request that leaves a list into the tree, as used when a decode filled one last.
+    /// Moves the full pages of a request that leaves a list into the tree, as used when a decode last filled a page.
     pub(super) fn store_filled(&mut self, id: RequestId, request: &Request, tokens: u32) {
         self.store(id, request, tokens, self.holds[id.index()].filled_at);
     }
 
-    /// Moves the full pages of a request that has ended into the tree. They are used now unless a decode filled the last
-    /// of them before.
+    /// Moves the full pages of an ended request into the tree. They count as used now, unless a decode filled the last
+    /// of them earlier.
     pub(super) fn store_ended(&mut self, id: RequestId, request: &Request, tokens: u32) {
         let filled_at = self.holds[id.index()].filled_at;
         let fills_now = filled_at == 0 || tokens.is_multiple_of(self.page_size_tokens);
@@ -158,12 +155,12 @@ impl KvPages {
         self.store(id, request, tokens, used_at);
     }
 
-    /// Sets the number of a request's tokens that are offered to the cache when another engine has them.
+    /// Sets how many tokens of a request to offer to the cache once another engine has received them.
     pub(super) fn store_late(&mut self, id: RequestId, tokens: u32) {
         self.holds[id.index()].late_tokens = tokens;
     }
 
-    /// Offers the tokens of a request to the cache, because another engine has them.
+    /// Offers the tokens of a request to the cache, because another engine has received them.
     pub(super) fn store_what_is_late(&mut self, id: RequestId, request: &Request) {
         let late_tokens = self.holds[id.index()].late_tokens;
         if late_tokens > 0 {
@@ -171,23 +168,23 @@ impl KvPages {
         }
     }
 
-    /// A decode has filled a page of a request.
+    /// Records that a decode has filled a page of a request.
     #[inline]
     pub(super) fn note_filled(&mut self, id: RequestId) {
         self.holds[id.index()].filled_at = self.radix.tick(1);
     }
 
-    /// The same at a time of the tree's clock.
+    /// Like [`Self::note_filled`], at the time `at` of the tree's clock.
     pub(super) fn note_filled_at(&mut self, id: RequestId, at: u64) {
         self.holds[id.index()].filled_at = at;
     }
 
-    /// The clock of the tree after that many uses more.
+    /// Advances the tree's clock by `uses` uses.
     pub(super) fn tick(&mut self, uses: u64) -> u64 {
         self.radix.tick(uses)
     }
 
-    /// Whether a request's prompt is computed, but no page was left for the token that follows it.
+    /// Whether a request's prompt is computed, but no page was left for the next token.
     pub(super) fn is_stalled(&self, id: RequestId) -> bool {
         self.holds[id.index()].is_stalled
     }
@@ -196,7 +193,7 @@ impl KvPages {
         self.holds[id.index()].is_stalled = is_stalled;
     }
 
-    /// Cached part of a request's first `end` tokens beyond its own pages.
+    /// Finds the cached part of a request's first `end` tokens that follows its own pages.
     pub(super) fn lookup(&self, id: RequestId, request: &mut Request, end: u32) -> Hit {
         if !self.is_caching {
             return Hit::default();
@@ -210,7 +207,7 @@ impl KvPages {
         self.radix.find(hold.node, &request.block_hashes[hold.tree_pages as usize..usable])
     }
 
-    /// Locks the found pages.
+    /// Locks the pages of a hit for a request.
     pub(super) fn take_hit(&mut self, id: RequestId, request: &Request, hit: Hit) {
         if hit.pages > 0 {
             let hold = &mut self.holds[id.index()];
@@ -228,14 +225,14 @@ impl KvPages {
         }
     }
 
-    /// Unlocks a request's pages in the tree and frees the others.
+    /// Unlocks a request's pages in the tree and frees its other pages.
     pub(super) fn release(&mut self, id: RequestId) {
         let hold = std::mem::replace(&mut self.holds[id.index()], Hold::NONE);
         self.radix.unlock(hold.node);
         self.num_free += hold.own_pages;
     }
 
-    /// Pages of the longest cached prefix of a sequence.
+    /// Number of pages in the longest cached prefix of a sequence.
     pub(super) fn cached_prefix(&self, hashes: &[BlockHash]) -> u32 {
         self.radix.find(ROOT, hashes).pages
     }
@@ -245,12 +242,11 @@ impl KvPages {
         self.radix.events = on.then(KvEventLog::default);
     }
 
-    /// Events recorded since they were last cleared; none while recording is off.
+    /// Events recorded since they were last cleared. None while recording is off.
     pub(super) fn events(&self) -> Option<&KvEventLog> {
         self.radix.events.as_ref()
     }
 
-    /// Forgets the recorded events.
     pub(super) fn clear_events(&mut self) {
         if let Some(events) = &mut self.radix.events {
             events.clear();

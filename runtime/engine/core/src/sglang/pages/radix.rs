@@ -1,11 +1,11 @@
-//! The radix cache: kept prefixes, their users, and the order of eviction.
+//! The radix cache: cached prefixes, the locks on them, and the eviction order.
 //!
-//! A tree whose edges are runs of page hashes. A page hash covers everything before it, so equal
-//! hashes are equal prefixes, and the first hash of an edge identifies the node below it among all
-//! nodes. A request locks the path of the pages it uses; pages without locks are evictable. The
-//! least recently used leaf is evicted first, from its end and no further than necessary. Uses are
-//! counted by the tree's own clock: nodes of the same time are on one path, and two leaves never
-//! are, so there is one order of eviction. Nothing here scans the tree.
+//! The cache is a tree whose edges are runs of page hashes. A page hash covers everything before it, so equal
+//! hashes mean equal prefixes, and the first hash of an edge identifies the node below the edge among all
+//! nodes. A request locks the path of the pages that it uses. Pages without locks are evictable. The
+//! least recently used leaf is evicted first, from its end and no further than necessary. The tree has its own clock,
+//! which counts uses. Nodes with the same time are on one path, and two leaves are never on one path, so the eviction
+//! order has no ties. No operation scans the tree.
 
 use std::collections::BTreeSet;
 
@@ -23,45 +23,44 @@ pub(crate) const ROOT: NodeId = 0;
 
 #[derive(Debug)]
 struct Node {
-    /// The edge from its parent; empty for the root alone.
+    /// Hashes on the edge from the parent; empty only for the root.
     pages: Vec<BlockHash>,
     parent: NodeId,
     num_children: u32,
-    /// Requests that use it, or a node below it.
+    /// Number of requests that use the node or a node below it.
     locks: u32,
     used_at: u64,
 }
 
-/// Part of a sequence that is in the tree.
+/// The part of a sequence that is in the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Descent {
     /// The last node whose pages all match.
     node: NodeId,
-    /// Pages down to its end.
+    /// Number of matching pages down to the end of this node.
     pages: u32,
-    /// A child of it whose first pages match, and the number of these pages.
+    /// A child of this node whose first pages match, and how many match.
     partial: Option<(NodeId, u32)>,
-    /// Pages of the match without locks.
+    /// Number of matching pages without locks.
     evictable_pages: u32,
 }
 
 /// Cached pages of a sequence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Hit {
-    /// Pages that follow in the tree.
+    /// Number of cached pages that follow in the tree.
     pub(crate) pages: u32,
-    /// The part of these without users: locking them makes them unevictable.
+    /// Number of these pages without locks. Locking them makes them unevictable.
     pub(crate) evictable_pages: u32,
 }
 
-/// The tree of one engine.
 #[derive(Debug)]
 pub(crate) struct RadixCache {
     nodes: Vec<Node>,
     vacant: Vec<NodeId>,
     /// Nodes by the first hash of their edge.
     by_first_page: HashTable<NodeId>,
-    /// Leaves without locks, the least recently used first.
+    /// Leaves without locks, least recently used first.
     evictable_leaves: BTreeSet<(u64, NodeId)>,
     num_pages: u32,
     num_evictable_pages: u32,
@@ -84,32 +83,31 @@ impl RadixCache {
         }
     }
 
-    /// Pages without users.
     pub(crate) fn num_evictable_pages(&self) -> u32 {
         self.num_evictable_pages
     }
 
-    /// Cached pages below `node`.
+    /// Finds the cached pages below `node`.
     pub(crate) fn find(&self, node: NodeId, hashes: &[BlockHash]) -> Hit {
         let found = self.descend(node, hashes);
         let partial = found.partial.map_or(0, |(_, pages)| pages);
         Hit { pages: found.pages + partial, evictable_pages: found.evictable_pages }
     }
 
-    /// Locks the cached pages that follow `node`, which is the root or locked by the caller; the lock moves
-    /// to the last page. Returns the node at which they end.
+    /// Locks the cached pages that follow `node`, which is the root or locked by the caller. The caller's lock moves
+    /// to the last of these pages. Returns the node at which they end.
     pub(crate) fn take(&mut self, node: NodeId, hashes: &[BlockHash]) -> NodeId {
         let found = self.descend(node, hashes);
         let end = self.end_of(found);
         self.lock_below(end, node);
-        // The split-off part of an edge keeps its time of use.
+        // When an edge has been split, the other part keeps its time of use.
         let now = self.tick(1);
         self.touch(found.node, now);
         end
     }
 
-    /// Adds pages behind `node`, which the caller has locked, with this time of use; the lock moves to the
-    /// last page. Returns that node and the number of pages that existed before.
+    /// Adds pages after `node`, which the caller has locked, with the time of use `used_at`. The lock moves to the
+    /// last page. Returns the node of the last page and the number of pages that already existed.
     pub(crate) fn extend(
         &mut self,
         node: NodeId,
@@ -139,7 +137,7 @@ impl RadixCache {
         (end, known)
     }
 
-    /// Ends a lock.
+    /// Releases a lock.
     pub(crate) fn unlock(&mut self, node: NodeId) {
         let mut at = node;
         while at != ROOT {
@@ -153,10 +151,10 @@ impl RadixCache {
         }
     }
 
-    /// Evicts `pages` pages: of the leaf that was used longest ago, from its end.
+    /// Evicts `pages` pages, from the ends of the least recently used leaves.
     ///
     /// # Panics
-    /// When fewer can be evicted: the caller has looked.
+    /// If fewer pages can be evicted. The caller must have checked that.
     pub(crate) fn evict(&mut self, pages: u32) {
         let mut missing = pages;
         while missing > 0 {
@@ -178,7 +176,6 @@ impl RadixCache {
         self.num_evictable_pages -= pages;
     }
 
-    /// Removes a leaf without pages from the tree.
     fn remove_leaf(&mut self, leaf: NodeId) {
         let node = &mut self.nodes[leaf as usize];
         let pages = std::mem::take(&mut node.pages);
@@ -201,7 +198,7 @@ impl RadixCache {
             let Some(&child) = child else { break };
             let rest = &hashes[found.pages as usize..];
             let edge = &self.nodes[child as usize];
-            // A hash covers all before it, so the first difference is the end.
+            // A hash covers everything before it, so the sequences differ from the first difference on.
             let most = rest.len().min(edge.pages.len());
             let equal =
                 if rest[most - 1] == edge.pages[most - 1] { most } else { first_difference(&edge.pages[..most], rest) };
@@ -218,7 +215,7 @@ impl RadixCache {
         found
     }
 
-    /// The node at the end of the match; an edge is split if necessary.
+    /// The node at the end of the match. Splits an edge if necessary.
     fn end_of(&mut self, found: Descent) -> NodeId {
         let Some((child, pages)) = found.partial else { return found.node };
         let lower = self.nodes[child as usize].pages.split_off(pages as usize);
@@ -226,7 +223,7 @@ impl RadixCache {
         let upper_pages = std::mem::replace(&mut self.nodes[child as usize].pages, lower);
         let old = self.by_first_page.find_entry(mix(upper_pages[0]), |&id| id == child);
         old.expect("every node can be found by its first page").remove();
-        // Holders of a lock on the child keep naming its end.
+        // The old node becomes the lower part, so locks on it still refer to its end.
         let upper = self.place(Node { pages: upper_pages, parent: found.node, num_children: 1, locks, used_at });
         self.nodes[child as usize].parent = upper;
         self.index(upper);
@@ -234,7 +231,7 @@ impl RadixCache {
         upper
     }
 
-    /// Whether a node may grow: it has no children, and its only users hold the lock `own`.
+    /// Whether pages may be added to a node: it has no children, and no lock other than `own`.
     fn is_free_end(&self, node: NodeId, own: NodeId) -> bool {
         let Node { num_children, locks, .. } = self.nodes[node as usize];
         node != ROOT && num_children == 0 && locks == u32::from(node == own)
@@ -281,7 +278,7 @@ impl RadixCache {
         self.by_first_page.insert_unique(hash, id, |&id| mix(nodes[id as usize].pages[0]));
     }
 
-    /// Locks the nodes from `node` upwards, but not from `above` on.
+    /// Locks the nodes from `node` up to, but not including, `above`.
     fn lock_below(&mut self, node: NodeId, above: NodeId) {
         let mut at = node;
         while at != above {
@@ -303,14 +300,14 @@ impl RadixCache {
         }
     }
 
-    /// Advances the clock by that many uses, and returns the time of the last.
+    /// Advances the clock by `uses` uses, and returns the time of the last use.
     pub(crate) fn tick(&mut self, uses: u64) -> u64 {
         self.clock += uses;
         self.clock
     }
 
-    /// Marks a path, which is locked and so in no order, as used at that time, if it has
-    /// not been used since.
+    /// Marks the nodes of a locked path as used at `used_at`, unless they were used later. Locked nodes are not in the
+    /// eviction order.
     fn touch(&mut self, node: NodeId, used_at: u64) {
         let mut at = node;
         while at != ROOT {
@@ -320,10 +317,10 @@ impl RadixCache {
         }
     }
 
-    /// Checks every structural invariant by walking the whole tree.
+    /// Checks all invariants by walking the whole tree.
     ///
     /// # Panics
-    /// When links, locks, counts or the order of eviction disagree.
+    /// If links, locks, counts or the eviction order are inconsistent.
     #[cfg(test)]
     fn assert_consistent(&self) {
         let vacant: std::collections::HashSet<NodeId> = self.vacant.iter().copied().collect();
@@ -353,7 +350,7 @@ impl RadixCache {
     }
 }
 
-/// Number of leading hashes that are equal, of runs that differ and never meet again.
+/// Number of equal hashes at the start of two runs that differ. After the first difference, all hashes differ.
 fn first_difference(edge: &[BlockHash], rest: &[BlockHash]) -> usize {
     let (mut equal, mut differs) = (0, edge.len() - 1);
     while equal < differs {

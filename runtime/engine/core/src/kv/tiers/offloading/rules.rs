@@ -2,7 +2,6 @@
 
 use crate::config::rules::SchedulerRules;
 
-/// The rules that a connector follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ConnectorRules {
     /// vLLM's connector of a release.

@@ -1,4 +1,4 @@
-//! The tree against a plain set of pages, under anything that may be done to it.
+//! Compares the tree with a plain set of pages, under random operations.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use super::*;
 use crate::kv::event::KvEvent;
 use crate::kv::hash::ChainHasher;
 
-/// Page hashes of a sequence of one-token pages.
+/// Page hashes of a sequence with one token per page.
 fn hashes(tokens: &[u32]) -> Vec<BlockHash> {
     let mut hasher = ChainHasher::new(1, 0);
     tokens.iter().filter_map(|&token| hasher.push_token(token)).collect()
@@ -18,13 +18,13 @@ fn cache() -> RadixCache {
     RadixCache { events: Some(KvEventLog::default()), ..RadixCache::new() }
 }
 
-/// Adds the pages of a sequence behind the first `begin`, which end at `node`.
+/// Adds the pages of a sequence after its first `begin` pages, which end at `node`.
 fn extend(cache: &mut RadixCache, node: NodeId, tokens: &[u32], begin: usize) -> (NodeId, u32) {
     let now = cache.tick(1);
     cache.extend(node, 7, &hashes(tokens)[begin..], &[], now)
 }
 
-/// Adds a sequence that no lock uses afterwards.
+/// Adds a sequence and leaves it without locks.
 fn add(cache: &mut RadixCache, tokens: &[u32]) {
     let (node, _) = extend(cache, ROOT, tokens, 0);
     cache.unlock(node);
@@ -104,7 +104,7 @@ fn an_end_that_one_alone_uses_grows_in_place() {
 enum Action {
     /// Locks the cached part of a sequence.
     Take(Vec<u32>),
-    /// Extends the sequence at the end of the lock of this number.
+    /// Extends the sequence at the end of the lock with this number.
     Extend(usize, Vec<u32>),
     Unlock(usize),
     Evict(u32),
@@ -121,13 +121,13 @@ fn arb_action() -> impl Strategy<Value = Action> {
 }
 
 proptest! {
-    /// Counts, locks and the eviction order stay consistent after every event; lookups find exactly
-    /// the cached pages; locked pages are never lost; and no page is evicted before the pages
-    /// behind it.
+    /// Counts, locks and the eviction order stay consistent after every operation. Lookups find exactly
+    /// the cached pages. Locked pages are never lost. No page is evicted before the pages
+    /// after it.
     #[test]
     fn the_books_are_right(actions in proptest::collection::vec(arb_action(), 1..80)) {
         let mut cache = cache();
-        // Pages that are cached, each with the one before it.
+        // The cached pages, each with its predecessor.
         let mut cached: BTreeMap<BlockHash, Option<BlockHash>> = BTreeMap::new();
         let mut locks: Vec<(NodeId, Vec<u32>)> = Vec::new();
         for action in actions {
