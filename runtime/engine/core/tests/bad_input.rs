@@ -1,4 +1,4 @@
-//! Settings that vLLM refuses are refused with a hint; ignored ones are ignored.
+//! Settings and requests that vLLM refuses are refused with a hint; those that it ignores are ignored.
 
 use vcr_core::{
     ConfigError, Drafter, Engine, EngineConfig, EngineConfigInput, FinishReason, KvRole, Prompt, RejectReason,
@@ -25,7 +25,7 @@ fn request(tag: u64, prompt_tokens: u32, max_tokens: u32) -> RequestSpec {
     RequestSpec::new(tag, Prompt::of_tokens((0..prompt_tokens).collect(), 16, 0), max_tokens)
 }
 
-/// The text of the only error, which must name its field.
+/// The text of the only error.
 fn refusal(input: EngineConfigInput) -> String {
     let errors = match EngineConfig::new(input) {
         Ok(config) => config.check_start_up().expect_err("it is to be refused"),
@@ -130,14 +130,14 @@ fn a_request_that_can_never_end_by_itself_is_reported() {
     let mut engine = engine(EngineConfigInput { max_model_len: None, ..input() });
     assert_eq!(engine.check(500, 14), Err(RejectReason::ExceedsKvPool));
     assert_eq!(engine.check(500, 13), Ok(()), "the last token needs no slot");
-    // As in vLLM's scheduler, it is accepted: a stop may end it before the pool does.
+    // vLLM's scheduler accepts it, too: a stop may end it before the pool is full.
     let spec = RequestSpec { stops: Some(Box::new(StopRules::of_token(1))), ..request(0, 500, 1_000) };
     engine.submit(spec).expect("the prompt fits");
     engine.schedule();
     assert_eq!(engine.update(&mut Ones).outputs[0].finish, Some(FinishReason::Stop));
 }
 
-/// vLLM issue 47971: a later chunk never takes the last position of the model's length.
+/// vLLM issue 47971: a later chunk never computes the last position of `max_model_len`.
 #[test]
 fn the_last_token_of_a_split_prompt_that_fills_the_model_is_never_computed() {
     let mut engine = engine(EngineConfigInput { max_num_seqs: 8, max_num_batched_tokens: 100, ..input() });
@@ -153,7 +153,7 @@ fn the_last_token_of_a_split_prompt_that_fills_the_model_is_never_computed() {
     assert!(engine.plan().scheduled.is_empty(), "one token is left for ever");
     engine.abort(id);
     assert_eq!((engine.num_requests(), engine.pool().num_active()), (0, 0));
-    // It ends in one step, but the threshold also splits it without chunked prefill.
+    // The prompt fits into one step, but the threshold splits it even without chunked prefill.
     let whole = EngineConfigInput { max_num_batched_tokens: 256, enable_chunked_prefill: false, ..input() };
     let split = EngineConfigInput { long_prefill_token_threshold: 100, ..whole.clone() };
     let split = Engine::new(EngineConfig::new(split).expect("a valid configuration"));
@@ -184,7 +184,7 @@ fn a_step_counts_its_adapters_and_the_tokens_that_they_compute() {
         engine.update(&mut Ones);
         (shape.tokens(), shape.adapter_count, shape.adapter_tokens)
     };
-    // The first block of 16 is computed once.
+    // The first block of 16 tokens is computed once.
     assert_eq!([counts(), counts(), counts()], [(32, 2, 12), (4, 2, 3), (4, 2, 3)]);
 }
 
@@ -214,7 +214,7 @@ fn names_that_mean_nothing_abort_nothing() {
     assert_eq!((engine.num_waiting(), engine.num_requests()), (0, 0));
 }
 
-/// As in Dynamo 1.6's mocker, on the driver's request.
+/// As in Dynamo 1.6's mocker, if the driver marks the request.
 #[test]
 fn a_request_that_can_never_run_leaves_the_queue_in_its_turn() {
     let mut engine = engine(EngineConfigInput { max_num_seqs: 1, max_model_len: None, ..input() });
@@ -239,8 +239,8 @@ fn a_request_that_can_never_run_leaves_the_queue_in_its_turn() {
     assert!(!engine.has_schedulable_requests());
 }
 
-/// vLLM's `_spec_decode_step_blocks`: in an otherwise empty engine, such a load waits for blocks that no
-/// request holds.
+/// In an otherwise empty engine, such a load waits for blocks that no request holds (vLLM's
+/// `_spec_decode_step_blocks`).
 #[test]
 fn a_load_that_leaves_nothing_for_drafts_never_starts() {
     let drafting = EngineConfigInput {

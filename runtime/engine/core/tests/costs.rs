@@ -1,4 +1,4 @@
-//! Allocations of the engine: none for a token, few for a request that waits.
+//! Allocations of the engine: none for a token, few for a waiting request.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -24,7 +24,7 @@ fn count(allocations: u64, bytes: i64) {
     BYTES.with(|all| all.set(all.get() + bytes));
 }
 
-// SAFETY: every call is passed on unchanged to the system's allocator.
+// SAFETY: every call is passed on unchanged to the system allocator.
 #[expect(unsafe_code, reason = "an allocator is unsafe by its trait")]
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -35,13 +35,13 @@ unsafe impl GlobalAlloc for Counting {
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         count(0, -(layout.size() as i64));
-        // SAFETY: as above.
+        // SAFETY: as in `alloc`.
         unsafe { System.dealloc(pointer, layout) }
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         count(1, new_size as i64 - layout.size() as i64);
-        // SAFETY: as above.
+        // SAFETY: as in `alloc`.
         unsafe { System.realloc(pointer, layout, new_size) }
     }
 }
@@ -65,7 +65,7 @@ fn prompt(tag: u64) -> Prompt {
     Prompt::of_tokens((0..512).map(|index| tag as u32 * 4096 + index).collect(), 16, 0)
 }
 
-/// The same with three images of 64 placeholders; requests share some images.
+/// The same prompt with three images of 64 placeholders each. Requests share some images.
 fn prompt_with_images(tag: u64) -> Prompt {
     let items = (0..3).map(|place| PromptItem::new(tag % 50 * 3 + place, place as u32 * 100 + 20, 64)).collect();
     let tokens = (0..512).map(|index| tag as u32 * 4096 + index).collect();
@@ -78,8 +78,8 @@ fn run(content: u64) -> Prompt {
     prompt
 }
 
-/// An engine whose 128 requests have decoded for a while, in a pool whose free blocks are all cached, so that
-/// every new block evicts one.
+/// An engine whose 128 requests have decoded for a while. All free blocks of its pool are cached, so every new
+/// block evicts one.
 fn decoding_engine(input: EngineConfigInput, stops: Option<&StopRules>) -> Engine {
     let config = EngineConfigInput { num_gpu_blocks: 128 * 110, max_model_len: Some(4_096), ..input };
     let mut engine = Engine::new(EngineConfig::new(config).expect("valid"));
@@ -90,7 +90,7 @@ fn decoding_engine(input: EngineConfigInput, stops: Option<&StopRules>) -> Engin
             let max_tokens = if round < 2 { 200 } else { 2_000 };
             let lora = (engine.config().max_loras() > 0).then_some(tag as u32 % 3);
             let stops = stops.map(|stops| Box::new(stops.clone()));
-            // For some, the engine knows only the tokens that it must look at.
+            // For some requests, the engine keeps no prompt tokens.
             let prompt = match tag % 2 {
                 0 if stops.is_some() => run(tag),
                 _ if engine.config().stated().encoder_cache_size.is_some() => prompt_with_images(tag),
@@ -105,7 +105,7 @@ fn decoding_engine(input: EngineConfigInput, stops: Option<&StopRules>) -> Engin
     engine
 }
 
-/// One turn of the engine's loop.
+/// One iteration of the engine's loop.
 fn turn(engine: &mut Engine) {
     if engine.may_schedule() {
         engine.schedule();
@@ -127,7 +127,7 @@ fn a_token_allocates_nothing() {
         ("async", EngineConfigInput { async_scheduling: true, ..plain.clone() }, None),
         ("adapters", EngineConfigInput { max_loras: 3, ..plain.clone() }, None),
         ("drafts", EngineConfigInput { num_speculative_tokens: 1, ..plain.clone() }, None),
-        // Images that were computed with their prompts: the encoder and its cache are idle.
+        // The images were computed with their prompts, so the encoder and its cache are idle.
         ("images", EngineConfigInput { encoder_cache_size: Some(4_096), ..plain }, None),
     ];
     for (name, input, stops) in modes {
@@ -145,7 +145,7 @@ fn a_token_allocates_nothing() {
     }
 }
 
-/// The same with SGLang's scheduler: 64 decoding requests, in a tree full of other requests' pages.
+/// Like `decoding_engine` with SGLang's scheduler: 64 decoding requests, and a tree full of other requests' pages.
 fn decoding_sglang(input: SglangConfigInput) -> SglangEngine {
     let page_size = input.page_size;
     let config = SglangConfigInput { num_pages: 64 * 2_000 / page_size, ..input };
@@ -172,7 +172,7 @@ fn turn_of_sglang(engine: &mut SglangEngine) {
     }
 }
 
-/// Evictable pages are in an ordered set, which allocates a node now and then as pages are taken
+/// Evictable pages are in an ordered set, which sometimes allocates a node when pages are taken
 /// from the tree.
 #[test]
 fn a_token_of_sglang_allocates_next_to_nothing() {
@@ -212,14 +212,14 @@ fn a_skipped_token_allocates_nothing() {
         engine.update(&mut Tokens);
         engine.pool_mut().clear_events();
     };
-    // The first fast-forward makes room for the others.
+    // The first fast-forward allocates buffers for the others.
     skip(&mut engine);
     let before = ALLOCATIONS.get();
     (0..5).for_each(|_| skip(&mut engine));
     assert_eq!(ALLOCATIONS.get() - before, 0);
 }
 
-/// Changes every rank in each call.
+/// Changes the rank of every request in each call.
 struct Restless {
     slots: u32,
     calls: i64,
@@ -255,7 +255,7 @@ fn asking_a_policy_allocates_nothing() {
         policy.calls
     };
     (0..20).for_each(|_| _ = turn(&mut engine, 128));
-    // From here on, other requests wait, and are ranked again whenever one of these leaves.
+    // From here on, other requests wait, and are ranked again whenever one of the running requests leaves.
     engine.set_pause_state(PauseState::PausedNew);
     for tag in 200..400 {
         engine.submit(RequestSpec::new(tag, prompt(tag), 5)).expect("it fits");
@@ -265,7 +265,7 @@ fn asking_a_policy_allocates_nothing() {
         engine.abort(leavers.next().expect("more run than leave"));
         turn(engine, 328)
     };
-    // By then, the list of free slots has room for all of them.
+    // By then, the list of free slots has capacity for all of them.
     let calls = (0..70).map(|_| leave(&mut engine)).max();
     let before = ALLOCATIONS.get();
     let calls_after = (0..50).map(|_| leave(&mut engine)).max();
@@ -282,7 +282,7 @@ fn a_waiting_request_costs_its_tokens_and_little_more() {
     for tag in 0..REQUESTS {
         engine.submit(RequestSpec::new(tag, prompt(tag), 100)).expect("it fits");
     }
-    // A step considers the first of them and lets the others wait.
+    // A step looks at the first request and lets the others wait.
     engine.schedule();
     assert_eq!(engine.num_waiting() as u64, REQUESTS - 1);
     let bytes_each = (BYTES.get() - before) as u64 / REQUESTS;

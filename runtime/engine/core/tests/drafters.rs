@@ -1,5 +1,5 @@
-//! Drafters with KV of their own, where no recording of a scheduler can show them: settings that are refused, KV that comes
-//! from elsewhere, steps that are not predicted.
+//! Drafters with their own KV, in cases that no recording of a scheduler can show: refused settings, KV from other
+//! engines, steps that are not predicted.
 
 use crate::plain::{Ones, start_load, step};
 use vcr_core::latency::DecodeSteps;
@@ -57,7 +57,7 @@ fn settings_with_which_vllm_does_not_start_or_that_are_undefined() {
     refused(cap, "invalid `long_prefill_token_threshold`: expected at least 4, got 3");
 }
 
-/// A prompt that another engine computes gets the blocks of its tokens; drafts, and the drafter's slots, are
+/// A prompt that another engine computes gets blocks for its tokens only. Slots for drafts and for the drafter are
 /// allocated in the first step.
 #[test]
 fn kv_from_elsewhere_has_no_slots_for_drafts() {
@@ -71,7 +71,7 @@ fn kv_from_elsewhere_has_no_slots_for_drafts() {
     }
 }
 
-/// The last full block is hit only if the token after it is known to be the same, or is dropped.
+/// The last full block is hit only if the token after it is known to be the same, or if the block is dropped.
 #[test]
 fn a_hit_ends_before_what_the_drafter_may_have_read() {
     let hit_of = |input: EngineConfigInput, tail: u64| {
@@ -97,7 +97,7 @@ fn a_hit_ends_before_what_the_drafter_may_have_read() {
     assert_eq!(step(&mut engine)[1].2, 64, "here it is the same");
 }
 
-/// The number of drafts changes, so no step is known before the previous one.
+/// The number of drafts changes, so no step is known before the previous step has ended.
 #[test]
 fn steps_with_a_drafter_are_not_predicted() {
     for drafter in [Drafter::Eagle, Drafter::MultiModuleMtp, Drafter::DraftModel] {

@@ -1,4 +1,5 @@
-//! Tests of the engine through its public interface, in one binary, because linking each file by itself takes longer.
+//! Tests of the engine through its public interface. They are one binary, because linking one binary per file is
+//! slower.
 
 mod bad_input;
 mod connector;

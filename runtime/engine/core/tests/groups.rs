@@ -1,4 +1,4 @@
-//! Engines whose layers are in groups: blocks by group, windows, prefix hits and events, over random
+//! Engines with groups of layers: blocks by group, windows, prefix hits and events, with random
 //! settings and requests.
 
 use std::cell::Cell;
@@ -54,7 +54,7 @@ enum Action {
         kv_role: KvRole,
     },
     Abort(usize),
-    /// A transfer ends, well or not, or a held prompt is fetched.
+    /// A transfer ends, successfully or not, or a held prompt is fetched.
     EndTransfer(usize, bool),
     Step,
     ResetCache(bool),
@@ -78,16 +78,16 @@ struct Driver {
     engine: Engine,
     policy: Whims,
     live: BTreeMap<u64, RequestId>,
-    /// Requests among them whose KV is held at their end.
+    /// Tags of the live requests whose KV will be held at their end.
     sources: BTreeSet<u64>,
-    /// Requests that wait for KV.
+    /// Tags of requests that wait for KV.
     loading: BTreeSet<u64>,
-    /// Requests whose KV is held.
+    /// Tags of requests whose KV is held.
     held: BTreeSet<u64>,
     transfers: u64,
     steps: u64,
     next_tag: u64,
-    /// Keys that are cached according to the events: group, content, and number of blocks.
+    /// Keys that are cached according to the events: group and content, with the number of blocks.
     cached: BTreeMap<(u32, u64), u32>,
     freed_in_windows: u64,
 }
@@ -116,7 +116,7 @@ impl Driver {
             Action::Submit { prompt_tokens, shared, max_tokens, stops, kv_role } => {
                 let tag = self.next_tag;
                 self.next_tag += 1;
-                // Drivers transfer no states.
+                // Drivers do not transfer states.
                 let kv_role = if self.engine.config().keeps_states() { KvRole::Local } else { kv_role };
                 let stops = stops.then(|| Box::new(StopRules::of_token(5)));
                 let max_tokens = if kv_role == KvRole::Source { 1 } else { max_tokens };
@@ -189,8 +189,8 @@ impl Driver {
         }
     }
 
-    /// Every reference is an entry of a table. A table has the null block only at the front, where a window
-    /// has passed, except for states, which are at some places only.
+    /// Every reference belongs to a table entry. A table has null blocks only at the front, before a window,
+    /// except for states, which are only in some places.
     fn check_tables(&self) {
         let groups = self.engine.config().kv_cache_groups();
         let block_size = self.engine.config().block_size();
@@ -225,7 +225,7 @@ impl Driver {
         assert_eq!(self.engine.pool().total_references(), references);
     }
 
-    /// Blocks that events remove were stored before.
+    /// Checks that blocks that events remove were stored before.
     fn follow_events(&mut self) {
         let log = self.engine.pool().events().expect("recording");
         for (group, event) in log.iter_by_group() {
@@ -255,7 +255,7 @@ impl Driver {
     }
 }
 
-/// No request is lost, every block is freed, and groups share none.
+/// No request is lost, every block is freed, and groups share no blocks.
 #[test]
 fn groups_keep_their_blocks_apart_and_give_all_back() {
     let config = ProptestConfig { cases: 120, failure_persistence: None, ..ProptestConfig::default() };
@@ -315,7 +315,7 @@ fn a_window_gives_back_the_blocks_that_it_has_passed() {
     assert_eq!(engine.plan().blocks_of_group(&engine.plan().scheduled[0], 1), [6, 7, 8, 9, 10]);
     engine.update(&mut Tokens);
     engine.schedule();
-    // The next token, at 20, needs tokens 15 and later.
+    // The next token, at position 20, needs the tokens from 15 on.
     let plan = engine.plan();
     assert_eq!(
         (plan.window_frees.len(), plan.window_frees[0].group, &plan.freed_block_ids[..]),
@@ -325,7 +325,7 @@ fn a_window_gives_back_the_blocks_that_it_has_passed() {
     assert_eq!((tables[0].len(), &tables[1][..5]), (6, &[0, 0, 0, 9, 10][..]));
 }
 
-/// Chunks of a request alone, and its table of the second group after each.
+/// The chunks of a single request, and its table of the second group after each chunk.
 fn chunks(groups: &[&str], caching: bool, prompt_tokens: u32) -> Vec<(u32, Vec<u32>)> {
     let mut engine = engine(groups, caching);
     let id = engine.submit(request(engine.config(), 1, prompt_tokens, false, 3)).expect("it fits");
@@ -346,12 +346,12 @@ fn states_are_kept_where_chunks_end() {
         chunks(&["full", "mamba"], true, 14),
         [(12, vec![0, 0, 4]), (2, vec![0, 0, 4, 6]), (1, vec![0, 0, 0, 6]), (1, vec![0, 0, 0, 6]),]
     );
-    // Mamba 2 leaves the state at 12 behind while it computes all.
+    // Mamba 2 leaves the state at 12 inside the chunk that computes the whole prompt.
     assert_eq!(
         chunks(&["full", "mamba:1"], true, 14),
         [(14, vec![0, 0, 5, 6]), (1, vec![0, 0, 0, 6]), (1, vec![0, 0, 0, 6])]
     );
-    // Without prefix caching there is one state.
+    // Without prefix caching, there is only one state.
     assert_eq!(chunks(&["full", "mamba"], false, 14), [(14, vec![5]), (1, vec![5]), (1, vec![5])]);
 }
 

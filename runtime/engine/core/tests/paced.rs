@@ -1,4 +1,4 @@
-//! Per-request times: the times of tokens, and unchanged scheduling decisions.
+//! Per-request times: when tokens are emitted, and that scheduling decisions do not change.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use vcr_core::request_times::{NextToken, RequestTimes};
 use vcr_core::seed::mix;
 use vcr_core::{Engine, EngineConfig, EngineConfigInput, Policy};
 
-/// A first token after 100, any other after 10 and its place times a factor.
+/// The first token takes 100. Every later token takes 10 plus its position times a factor.
 #[derive(Debug)]
 struct Times {
     step: u64,
@@ -23,7 +23,7 @@ impl RequestTimes for Times {
     }
 }
 
-/// The times of each request's tokens.
+/// Emission times of each request's tokens.
 type Seen = BTreeMap<u64, Vec<u64>>;
 
 struct Driver {
@@ -46,7 +46,7 @@ impl Driver {
         self.engine.submit(spec).expect("it is accepted");
     }
 
-    /// Takes all steps of this instant.
+    /// Runs all steps that are possible now.
     fn settle(&mut self) {
         self.engine.advance_clock(self.now_ns);
         for _ in 0..100_000 {
@@ -71,7 +71,7 @@ impl Driver {
         panic!("time stands still at {}", self.now_ns);
     }
 
-    /// Runs until this instant, which is not reached yet.
+    /// Runs until just before `until_ns`.
     fn run_to(&mut self, until_ns: u64) {
         self.settle();
         while let Some(due_ns) = self.engine.next_token_ns()
@@ -103,7 +103,7 @@ fn each_request_has_its_own_times() {
         let mut driver = Driver::new(config(EngineConfigInput { async_scheduling, ..small() }), Times { step: 0 });
         driver.submit(1, 200, 4);
         driver.run_to(103);
-        // Larger than the budget of a step, and in the middle of the first one's time.
+        // The prompt is larger than the budget of a step, and arrives while the first request waits.
         driver.submit(3, 300, 3);
         driver.run();
         assert_eq!(driver.seen[&1], [300, 310, 320, 330], "async scheduling: {async_scheduling}");
@@ -171,8 +171,8 @@ fn times_end_when_they_are_taken_away() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// In every engine, all requests end, with the same tokens as without times, and the same result each
-    /// time; no output is early.
+    /// In every engine, all requests end with the same tokens as without per-request times. The result is the same each
+    /// time, and no output is early.
     #[test]
     fn all_requests_end_with_their_tokens(
         config in arb_config().prop_filter("policies are driven elsewhere", |config| config.policy() != Policy::Ranked && config.kv_tiers().is_none()),

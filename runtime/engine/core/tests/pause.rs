@@ -1,4 +1,4 @@
-//! A paused scheduler, and steps that put prefills off.
+//! A paused scheduler, and steps that defer prefills.
 
 use vcr_core::latency::DecodeSteps;
 use vcr_core::plan::AdmissionStop;
@@ -91,8 +91,8 @@ fn runs_of_decode_steps_are_predicted_as_the_pause_allows() {
     assert_eq!(predicted(&engine), 8, "no step admits");
 }
 
-/// Tags of the requests in each of `count` steps. The first step submits a prompt of `first` tokens, the second
-/// prompts of the lengths in `others`.
+/// Tags of the requests in each of `count` steps. A prompt of `first` tokens is submitted before the first step, and
+/// prompts of the lengths in `others` before the second.
 fn steps(input: EngineConfigInput, first: u32, others: &[u32], count: usize) -> Vec<Vec<u64>> {
     let mut engine = Engine::new(EngineConfig::new(input).expect("valid"));
     let submit = |engine: &mut Engine, tag: u64, prompt_tokens: u32| {
@@ -118,19 +118,20 @@ fn an_engine_by_itself_prefills_once_in_an_interval() {
     let decodes = || vec![0];
     let expected = vec![decodes(), decodes(), decodes(), decodes(), vec![0, 1]];
     assert_eq!(steps(spaced(4), 40, &[40], 5), expected);
-    // Chunks of a prompt that has begun wait, too: 63 and 57 tokens of 120.
+    // Later chunks of a started prompt wait, too: 63 and 57 of 120 tokens.
     let expected = [vec![0], vec![0], vec![0, 1], vec![0], vec![0, 1], vec![0, 1]];
     assert_eq!(steps(spaced(2), 40, &[120], 6), expected);
-    // Releases before take no notice of it, unless ranks step together.
+    // Earlier releases ignore the interval, unless ranks step together.
     let before = EngineConfigInput { rules: SchedulerRules::V0_32, ..spaced(4) };
     assert_eq!(steps(before, 40, &[40], 3), [vec![0], vec![0, 1], vec![0, 1]]);
 }
 
 #[test]
 fn prefills_are_not_put_off_while_nothing_decodes_or_requests_find_no_room() {
-    // Its own chunks are all there is.
+    // There are only the chunks of one prompt.
     assert_eq!(steps(spaced(8), 200, &[], 4), [[0], [0], [0], [0]]);
-    // The step that may prefill does not take all that wait, so that the next one prefills, too, and takes all.
+    // The step that may prefill does not admit all waiting requests, so the next step prefills, too, and admits the
+    // rest.
     let found = steps(spaced(3), 40, &[60, 60, 60], 7);
     assert_eq!(found[..3], [vec![0], vec![0], vec![0]]);
     assert_eq!(found[3..], [vec![0, 1, 2], vec![0, 1, 2, 3], vec![0, 1, 2], vec![0, 1, 2]]);
@@ -154,12 +155,12 @@ fn the_budget_of_a_step_may_be_below_the_room_of_the_models_input() {
             total
         })
         .collect();
-    // 40 tokens, then 9 of the other and a decode, and so on.
+    // First 40 tokens, then in each step 9 tokens of the other prompt and one decode.
     assert_eq!(totals, [10, 10, 10, 10, 10, 10, 10, 10, 5]);
     let errors = EngineConfig::new(of(65)).expect_err("it exceeds the other");
     let text = "`max_num_scheduled_tokens` (65) must not exceed `max_num_batched_tokens` (64)";
     assert_eq!(errors.iter().map(ToString::to_string).collect::<Vec<_>>(), [text]);
-    // A draft model needs a slot for each request, in addition to the scheduled tokens.
+    // A draft model needs one slot per request, in addition to the scheduled tokens.
     let drafts = |scheduled| EngineConfigInput {
         drafter: Drafter::DraftModel,
         num_speculative_tokens: 3,

@@ -1,4 +1,4 @@
-//! Events reported to a scheduling policy, and the effect of its preferences.
+//! Events that a scheduling policy receives, and the effect of its preferences.
 
 use vcr_core::policy::{EngineView, PolicyError, PolicyEvent, Preference, Progress, SchedulingPolicy, Slo};
 use vcr_core::{Engine, EngineConfig, EngineConfigInput, Policy, Prompt, RequestSpec, TokenSource};
@@ -11,7 +11,7 @@ impl TokenSource for Zeros {
     }
 }
 
-/// Returns one list after another, and records the batches it received.
+/// Returns one answer after another, and records what it received.
 #[derive(Default)]
 struct Scripted {
     answers: Vec<Vec<Preference>>,
@@ -79,7 +79,7 @@ fn a_request_is_reported_from_its_arrival_to_its_end() {
     };
     let ended = PolicyEvent::Ended { slot, computed_tokens: 12, output_tokens: 3 };
     let admitted = PolicyEvent::Admitted { slot, cached_tokens: 0 };
-    // Before the third step nothing had happened but a decode.
+    // Between the second and the third step, there was only a decode.
     assert_eq!(policy.events, [vec![arrived], vec![admitted], vec![ended]]);
     let progress = Progress { slot, computed_tokens: 10, output_tokens: 1 };
     assert_eq!(policy.progress, [vec![], vec![progress], vec![]]);

@@ -1,4 +1,4 @@
-//! The KV pool against a plain model of vLLM's.
+//! The KV pool, compared with a simple model of vLLM's pool.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -6,12 +6,12 @@ use proptest::prelude::*;
 use vcr_core::kv_event::KvEvent;
 use vcr_core::kv_pool::{BlockId, KvPool};
 
-/// vLLM's block pool as plainly as it can be written.
+/// vLLM's block pool, written as simply as possible.
 struct PlainPool {
     free: VecDeque<BlockId>,
     refs: Vec<u32>,
     hashes: Vec<Option<u64>>,
-    /// Blocks that hold a hash, the oldest first.
+    /// Blocks by hash, the oldest first.
     cached: BTreeMap<u64, Vec<BlockId>>,
     events: Vec<String>,
 }
@@ -76,7 +76,7 @@ impl PlainPool {
                 None => unhashed.push(id),
             }
         }
-        // As one batch, with its first block first.
+        // All blocks together, with the first block at the front.
         for id in unhashed.into_iter().rev() {
             self.free.push_front(id);
         }
@@ -101,16 +101,16 @@ fn describe(event: KvEvent<'_>) -> String {
     }
 }
 
-/// Action on a pool: its kind, its number of blocks, and their content.
+/// An action on a pool: its kind, a number of blocks, and their content.
 type Action = (u8, u32, u64);
 
-/// The pool agrees with a simple model of it: the order of the free blocks, references, cached
+/// The pool and the model agree on the order of free blocks, references, cached
 /// blocks and events.
 fn agrees_with_a_plain_one(blocks: u32, actions: Vec<Action>) -> Result<(), TestCaseError> {
     let mut pool = KvPool::new(blocks, true);
     pool.record_events(true);
     let mut plain = PlainPool::new(blocks);
-    // Most of a large pool is held, so that the rest is reused many times.
+    // Most blocks of a large pool are held, so that the rest is reused many times.
     let mut held = Vec::new();
     pool.allocate(blocks.saturating_sub(40), &mut held);
     prop_assert_eq!(&held, &plain.take(&[], held.len() as u32));
@@ -173,15 +173,15 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 8, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Sizes around the number of blocks at which block numbers take more room.
+    /// Sizes around the number of blocks from which block ids need wider links.
     #[test]
     fn a_large_pool_agrees_with_a_plain_one(blocks in 65_533..65_539u32, actions in arb_actions()) {
         agrees_with_a_plain_one(blocks, actions)?;
     }
 }
 
-/// Blocks that were cached while few had been allocated are found after many have: the first one under each
-/// hash. Hashes occur more than once, and many share their lower bits.
+/// Blocks that were cached when few blocks had been allocated are still found after many have been allocated. The
+/// oldest block of each hash is found. Some hashes occur more than once, and many have the same lower bits.
 #[test]
 fn a_pool_that_fills_up_keeps_what_it_has_cached() {
     const BLOCKS: u32 = 300_000;

@@ -1,11 +1,11 @@
-//! The order of vLLM's scheduler: running requests, then waiting ones in their queue's
-//! order; and the choice of preemption victims.
+//! The order of vLLM's scheduler: running requests first, then waiting requests in the order of their
+//! queue; and the choice of preemption victims.
 
 use crate::plain::{Ones, start_load, step};
 use vcr_core::plan::ScheduledKind::{New, Resumed, Running};
 use vcr_core::{Engine, EngineConfig, EngineConfigInput, KvRole, RequestId, RequestSpec, Reservations};
 
-/// An engine with this number of usable blocks of 16 tokens, and 64 tokens a step.
+/// An engine with this number of usable blocks of 16 tokens, and a budget of 64 tokens per step.
 fn engine(usable_blocks: u32) -> Engine {
     let input = EngineConfigInput {
         num_gpu_blocks: usable_blocks + 1,
@@ -17,7 +17,7 @@ fn engine(usable_blocks: u32) -> Engine {
     Engine::new(EngineConfig::new(input).expect("valid"))
 }
 
-/// A request with a unique prompt for each number.
+/// A request with a unique prompt for each tag.
 fn request(tag: u64, prompt_tokens: u32, max_tokens: u32) -> RequestSpec {
     crate::plain::request(tag, tag, prompt_tokens, max_tokens)
 }
@@ -40,8 +40,8 @@ fn running_requests_have_the_budget_first() {
 /// and keeps its output tokens, but none of its KV.
 #[test]
 fn the_newest_is_preempted_and_readmitted_first() {
-    // Two prompts of two full blocks each, in five blocks: the second of the two
-    // answers finds none.
+    // Two prompts of two full blocks each, in five blocks: only one of the requests gets another
+    // block for its output.
     let mut engine = engine(5);
     engine.submit(request(0, 31, 30)).expect("it fits");
     engine.submit(request(1, 31, 30)).expect("it fits");
@@ -52,7 +52,7 @@ fn the_newest_is_preempted_and_readmitted_first() {
         preempted = engine.schedule().preempted.clone();
         engine.update(&mut Ones);
     }
-    // The newest of three, then the newer of two, in their waiting order.
+    // First the newest of three requests, then the newer of two.
     assert_eq!(preempted.last(), Some(&1));
     assert!(preempted.iter().all(|&tag| tag != 0), "{preempted:?}");
     let mut resumed = Vec::new();
@@ -87,7 +87,7 @@ fn the_head_that_does_not_fit_is_not_overtaken() {
     assert_eq!(step(&mut engine)[0], (1, New, 0, 64));
 }
 
-/// Only the last token of its prompt is computed, and it never decodes.
+/// Only the last token of the prompt is computed, and the request never decodes.
 #[test]
 fn a_cached_request_for_no_token_is_over_with_its_prompt() {
     let mut engine = engine(20);
@@ -99,7 +99,7 @@ fn a_cached_request_for_no_token_is_over_with_its_prompt() {
     assert!(engine.outputs().outputs.iter().all(|output| output.num_tokens == 0));
 }
 
-/// A cancelled reservation does not change the eviction order of its blocks: the end of a prompt
+/// A cancelled reservation does not change the eviction order of the request's blocks: the end of the prompt is evicted
 /// before its beginning.
 #[test]
 fn a_cancelled_reservation_keeps_the_order_of_eviction() {
@@ -113,7 +113,7 @@ fn a_cancelled_reservation_keeps_the_order_of_eviction() {
             engine.abort(load.request);
         }
         assert_eq!(engine.pool().num_active(), 0);
-        // Four blocks are wanted, and two are free.
+        // The request needs four blocks, and two are free.
         engine.submit(request(2, 64, 1)).expect("it fits");
         step(&mut engine);
         engine.cached_prefix_blocks(request(0, 64, 1).prompt.block_hashes())
@@ -121,7 +121,7 @@ fn a_cancelled_reservation_keeps_the_order_of_eviction() {
     assert_eq!([left_after(false), left_after(true)], [2, 2]);
 }
 
-/// An engine with this number of usable blocks of 16 tokens, reserved between steps.
+/// An engine with this number of usable blocks of 16 tokens, and with reservations between steps.
 fn taking_between_steps(usable_blocks: u32) -> Engine {
     let input = EngineConfigInput {
         num_gpu_blocks: usable_blocks + 1,
@@ -132,7 +132,7 @@ fn taking_between_steps(usable_blocks: u32) -> Engine {
     Engine::new(EngineConfig::new(input).expect("valid"))
 }
 
-/// Submits a request whose prompt another engine computes, and delivers its KV if it fits.
+/// Submits a request whose prompt another engine computes, and delivers its KV if there is room.
 fn arrive(engine: &mut Engine, tag: u64, tokens: u32) -> RequestId {
     let spec = RequestSpec { kv_role: KvRole::Destination, ..request(tag, tokens, 20) };
     let id = engine.submit(spec).expect("it fits");
@@ -142,7 +142,7 @@ fn arrive(engine: &mut Engine, tag: u64, tokens: u32) -> RequestId {
     id
 }
 
-/// With reservations between steps a preempted request precedes requests whose KV has arrived,
+/// With reservations between steps, a preempted request goes before requests whose KV has arrived,
 /// unless another request waits for blocks for its KV.
 #[test]
 fn preempted_requests_go_before_arrived_kv() {
@@ -163,7 +163,7 @@ fn preempted_requests_go_before_arrived_kv() {
     assert_eq!(step(&mut engine), [(1, Resumed, 0, 49), (4, New, 39, 1)]);
 }
 
-/// Requests that hold the blocks that it needs overtake such a head.
+/// Requests that hold the blocks that a blocked head needs go before it.
 #[test]
 fn a_head_without_room_does_not_stop_an_idle_engine() {
     let mut engine = taking_between_steps(5);

@@ -1,4 +1,4 @@
-//! Part of a prompt that vLLM's scheduler takes from its cache.
+//! How much of a prompt vLLM's scheduler takes from its cache.
 
 use vcr_core::{Engine, EngineConfig, EngineConfigInput, Prompt, RequestSpec, TokenSource};
 
@@ -10,8 +10,8 @@ impl TokenSource for Ones {
     }
 }
 
-/// Tokens that the second of two requests takes from the cache of the first, whose
-/// prompt of ten blocks of 16 begins as the second's does.
+/// Number of tokens that the second of two requests takes from the cache. The prompt of the first request has ten
+/// blocks of 16 tokens, and begins like the prompt of the second.
 fn cached_tokens(max_extra_tokens_per_step: u32, prompt_tokens: u32) -> u32 {
     let input = EngineConfigInput {
         num_gpu_blocks: 100,
@@ -34,15 +34,15 @@ fn cached_tokens(max_extra_tokens_per_step: u32, prompt_tokens: u32) -> u32 {
     cached
 }
 
-/// The last token is computed in any case, and with it its block.
+/// The last token is always computed, and with it its block.
 #[test]
 fn one_token_at_least_is_computed() {
     let cached = [1, 16, 17, 64, 65, 160].map(|prompt_tokens| cached_tokens(0, prompt_tokens));
     assert_eq!(cached, [0, 0, 16, 48, 64, 144]);
 }
 
-/// With multi-token prediction the last found block is recomputed, however many tokens a step may
-/// produce.
+/// With multi-token prediction, the last cached block is recomputed, however many tokens a step may
+/// emit.
 #[test]
 fn multi_token_prediction_computes_one_more_block() {
     for extra_tokens in [1, 3] {

@@ -13,7 +13,7 @@ use vcr_core::{
     RequestSpec, Reservations, StopRules,
 };
 
-/// Rules that each end some requests.
+/// Stop rules, each of which ends some requests.
 fn stop_rules() -> StopRules {
     let repetition = Repetition { max_pattern_tokens: 40, min_pattern_tokens: 2, min_count: 2 };
     StopRules { tokens: vec![36, 5], min_tokens: 3, repetition: Some(repetition) }
@@ -63,27 +63,26 @@ fn arb_action() -> impl Strategy<Value = Action> {
     ]
 }
 
-/// The driver's view of an engine, against which the engine is checked.
 struct Driver {
     engine: Engine,
-    /// Asked before each step; minds only engines that are ranked by a policy.
+    /// Called before each step. Has an effect only if a policy ranks the engine's requests.
     policy: Whims,
     steps: u64,
-    /// Two nanoseconds pass with each action.
+    /// Advances by two nanoseconds with each action.
     now_ns: u64,
     live: BTreeMap<u64, (RequestId, u32)>,
     held: BTreeMap<u64, RequestId>,
     loading: Vec<(u64, RequestId)>,
-    /// Tags of requests whose transfer has ended and that have not run since.
+    /// Tags of requests whose transfer has ended and which have not run since.
     loaded: BTreeSet<u64>,
     emitted: BTreeMap<u64, u32>,
-    /// Cached copies by hash, according to the events.
+    /// Number of cached copies by hash, according to the events.
     cached: BTreeMap<u64, u32>,
     next_tag: u64,
     counts: Counts,
 }
 
-/// Counts of the situations in a run's cases.
+/// How often each situation occurred in a run's cases.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
     accepted: u32,
@@ -91,27 +90,27 @@ struct Counts {
     /// Number of requests whose blocks were allocated between steps.
     reserved: u32,
     preempted: u64,
-    /// Multimodal items computed, and found in the encoder cache.
+    /// Number of multimodal items computed. `found` is the number found in the encoder cache.
     encoded: u64,
     found: u64,
 }
 
-/// Bounds on the KV of a request, worked out without the engine.
+/// Bounds on the KV of a request, computed without the engine.
 struct Bounds {
     prompt_tokens: u64,
-    /// 1, except for pooling requests, which have no output.
+    /// 1, or 0 for pooling requests, which have no output.
     first_token: u64,
     max_model_len: u64,
-    /// The tokens that a step must hold, if prompts are not chunked.
+    /// Maximum number of tokens in a step, if prompts are not chunked.
     whole_step_tokens: Option<u64>,
-    /// A prompt without output that may be split must be shorter than the model's length.
+    /// Whether the prompt has no output, may be split, and fills `max_model_len`.
     never_ends: bool,
     pool_tokens: u64,
-    /// Tokens with KV at the least, if the request ends by its length.
+    /// Minimum number of tokens with KV, if the request ends by its length.
     least_tokens: u64,
-    /// Tokens with KV at the most: drafts and bursts take slots, too.
+    /// Maximum number of tokens with KV. Drafts and bursts need slots, too.
     most_tokens: u64,
-    /// Tokens of whole blocks that a load of the prompt needs and leaves free; only with drafts.
+    /// Number of tokens, in whole blocks, that a load of the prompt needs or leaves free. Only with drafts.
     load_tokens: Option<u64>,
 }
 
@@ -124,7 +123,7 @@ impl Bounds {
         let beyond = u64::from(config.max_extra_tokens_per_step() + drafts);
         let step_tokens = u64::from(config.step_tokens() - drafting.draft_slots);
         let block_size = u64::from(config.block_size());
-        // The last token of an output has no KV.
+        // The last output token has no KV.
         let least_tokens = (prompt_tokens + max_tokens.saturating_sub(1)).min(max_model_len - 1);
         let most_tokens = (prompt_tokens + max_tokens + beyond).min(max_model_len);
         Self {
@@ -278,7 +277,7 @@ impl Driver {
         assert!(self.engine.num_running() <= self.engine.config().max_running());
     }
 
-    /// Allocates blocks for requests whose KV another engine computes, between two steps.
+    /// Allocates blocks, between two steps, for requests whose KV another engine computes.
     fn reserve(&mut self) {
         if self.engine.config().reservations() == Reservations::InSteps {
             return;
@@ -290,7 +289,7 @@ impl Driver {
         }
     }
 
-    /// Advances the tiers and records the requests whose load is complete.
+    /// Advances the tiers and records the requests whose loads are complete.
     fn advance_tiers(&mut self) {
         let mut loaded = Vec::new();
         self.engine.advance_tiers(self.now_ns, &mut loaded);
@@ -301,7 +300,7 @@ impl Driver {
         }
     }
 
-    /// Requests that the engine continues in its pause state.
+    /// Checks the number of requests that the engine continues in its pause state.
     fn check_unfinished(&self) {
         let unfinished = self.engine.num_unfinished();
         let running = self.engine.num_running();
@@ -314,7 +313,7 @@ impl Driver {
         }
     }
 
-    /// Replays the events; the resulting cache must equal the pool's lookups.
+    /// Replays the events. The resulting cache must match the pool's lookups.
     fn follow_events(&mut self) {
         let pool = self.engine.pool_mut();
         for event in pool.events().expect("recording").iter() {
@@ -343,8 +342,8 @@ impl Driver {
         self.engine.abort(id);
     }
 
-    /// One iteration of vLLM's loop: a step is scheduled if another may be in flight, and the oldest is
-    /// applied if no more may be or can be.
+    /// One iteration of vLLM's loop: schedules a step if another may be in flight, and applies the oldest step if
+    /// no further step may or can be scheduled.
     fn step(&mut self, abort_mid_step: Option<usize>) {
         let scheduled = self.engine.may_schedule() && self.schedule();
         if let Some(which) = abort_mid_step {
@@ -371,7 +370,7 @@ impl Driver {
         if pause_state != PauseState::Unpaused {
             assert!(no_loads, "a transfer was started during a pause");
         }
-        // With reservations between steps the last token of an arrived prompt is free.
+        // With reservations between steps, the last token of an arrived prompt costs no budget.
         let free = match self.engine.config().reservations() {
             Reservations::InSteps => 0,
             Reservations::BetweenSteps => {
@@ -386,7 +385,7 @@ impl Driver {
         assert_eq!(shape.batch_requests(), plan.scheduled.len() as u64);
         let embeds: u32 = plan.encoder_inputs.iter().map(|input| input.num_embeds).sum();
         assert_eq!((shape.encoder.items, shape.encoder.embeds), (plan.encoder_inputs.len() as u64, embeds.into()));
-        // Drawn items never exceed it.
+        // No random item exceeds the budget.
         assert!(embeds <= self.engine.config().encoder_budget_embeds(), "the encoder's budget was exceeded");
         let cache = self.engine.encoder_cache_use();
         assert!(cache.cached_embeds <= self.engine.config().encoder_cache_embeds(), "the encoder cache is too full");
@@ -423,7 +422,7 @@ impl Driver {
                 Some(FinishReason::Abort) => panic!("aborted requests have no output"),
                 Some(_) => {
                     self.live.remove(&output.tag);
-                    // Held KV stays; the engine counts it among its requests.
+                    // Held KV stays, and the engine still counts its request.
                     if self.engine.live_tags().any(|tag| tag == output.tag) {
                         self.held.insert(output.tag, id);
                     }
@@ -432,12 +431,12 @@ impl Driver {
         }
     }
 
-    /// Runs on until nothing is left.
+    /// Runs until no request is left.
     fn drain(&mut self) {
         self.engine.set_pause_state(PauseState::Unpaused);
         for _ in 0..20_000 {
             if self.live.is_empty() && self.held.is_empty() && !self.engine.step_in_flight() {
-                // Copies into blocks of requests that were aborted.
+                // Copies into blocks of aborted requests end.
                 self.now_ns += 1_000_000_000;
                 self.advance_tiers();
                 return;
@@ -450,7 +449,7 @@ impl Driver {
     }
 }
 
-/// No request is lost, none ends twice, and every block is freed.
+/// No request is lost, no request ends twice, and every block is freed.
 #[test]
 fn every_request_ends_once_and_every_block_comes_back() {
     let config = ProptestConfig { cases: 1_000, failure_persistence: None, ..ProptestConfig::default() };
@@ -483,7 +482,7 @@ fn every_request_ends_once_and_every_block_comes_back() {
     if let Err(error) = result {
         panic!("{error}");
     }
-    // Cases without requests would prove nothing.
+    // Without enough such cases, the test would prove nothing.
     let total = total.get();
     assert!(total.accepted > 2 * total.rejected, "{total:?}");
     assert!(total.reserved > 30 && total.preempted > 200, "{total:?}");

@@ -1,11 +1,11 @@
-//! KV of several groups of layers that comes from another engine, or goes there: as vLLM 0.32 and 0.33 allocate it
+//! KV of several groups of layers that is transferred from or to another engine, allocated as in vLLM 0.32 and 0.33
 //! (`allocate_new_computed_blocks` of `single_type_kv_cache_manager.py`, `_connector_finished` of the scheduler).
 
 use crate::plain::{Ones, request, start_load, step};
 use vcr_core::plan::ScheduledKind;
 use vcr_core::{Engine, EngineConfig, EngineConfigInput, KvRole, RequestId, RequestSpec};
 
-/// Blocks of 16 tokens: a group of full attention, and one with a window of 33 tokens.
+/// Two groups with blocks of 16 tokens: full attention, and a window of 33 tokens.
 fn engine(num_gpu_blocks: u32) -> Engine {
     engine_of(num_gpu_blocks, ["full", "sliding_window:33"])
 }
@@ -16,7 +16,7 @@ fn engine_of(num_gpu_blocks: u32, groups: [&str; 2]) -> Engine {
     Engine::new(EngineConfig::new(input).expect("valid"))
 }
 
-/// Blocks by group: the number of places, and of null blocks at the start.
+/// Table length and number of null blocks at the start, by group.
 fn tables(engine: &Engine, id: RequestId) -> Vec<(usize, usize)> {
     let table = |blocks: &[u32]| {
         let nulls = blocks.iter().take_while(|block| **block == 0).count();
@@ -31,7 +31,7 @@ fn a_window_gets_only_the_blocks_that_the_next_token_needs() {
     let mut engine = engine(200);
     let load = start_load(&mut engine, request(0, 7, 200, 20));
     assert_eq!((load.cached_tokens, load.missing_tokens), (0, 200));
-    // Half of the bytes of a token is in either group, and of the window 40 tokens move.
+    // Each group has half of the bytes of a token. The window transfers only 40 tokens.
     assert_eq!(load.moved_tokens, (200 + 40) / 2);
     // The first 168 of 200 tokens are outside the window: ten whole blocks.
     assert_eq!(tables(&engine, load.request), [(13, 0), (13, 10)]);
@@ -46,7 +46,7 @@ fn a_window_gets_only_the_blocks_that_the_next_token_needs() {
     engine.pool().assert_consistent();
 }
 
-/// Blocks of all groups have the same bytes, so a token has half the bytes in blocks with twice the tokens.
+/// Blocks of all groups have the same size in bytes, so a token in a block of 32 tokens has half the bytes.
 #[test]
 fn tokens_of_larger_blocks_are_fewer_bytes() {
     let mut engine = engine_of(200, ["full", "sliding_window:64@32"]);
@@ -93,7 +93,7 @@ fn failed_and_aborted_transfers_leave_nothing() {
     engine.pool().assert_consistent();
 }
 
-/// A transfer takes its blocks for all groups at once, or waits.
+/// A transfer gets its blocks in all groups at once, or waits.
 #[test]
 fn a_transfer_waits_for_the_blocks_of_all_groups() {
     let mut engine = engine(32);

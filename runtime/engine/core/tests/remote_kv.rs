@@ -13,7 +13,7 @@ fn engine(input: EngineConfigInput) -> Engine {
     engine
 }
 
-/// A request of 40 tokens, thus of two full blocks of 16 and a half one.
+/// A request of 40 prompt tokens, that is two full blocks of 16 tokens and a partial one.
 fn request(tag: u64, content: u64, kv_role: KvRole) -> RequestSpec {
     RequestSpec { kv_role, ..crate::plain::request(tag, content, 40, 20) }
 }
@@ -34,7 +34,7 @@ fn a_failed_transfer_leaves_nothing_and_the_prompt_is_computed_here() {
     assert_eq!((engine.num_waiting(), engine.pool().num_active()), (2, 0));
     assert_eq!(engine.outstanding_prefill_tokens(), 80);
     assert!(engine.pool().events().expect("recording").iter().next().is_none(), "nothing is offered to the cache");
-    // It was first, and no second load is asked for.
+    // The request is still first, and no second load is started.
     assert_eq!(step(&mut engine), [(0, ScheduledKind::New, 0, 40), (1, ScheduledKind::New, 0, 40)]);
     assert!(engine.plan().remote_loads.is_empty());
     assert_eq!(engine.outstanding_prefill_tokens(), 0);
@@ -83,8 +83,8 @@ fn the_preemption_victim_is_configurable() {
     for (victim, scheduled, waits) in [(Victim::Newest, vec![0, 1], 2), (Victim::Oldest, vec![1], 0)] {
         let own = EngineConfigInput { num_gpu_blocks: 9, enable_prefix_caching: false, ..EngineConfigInput::default() };
         let mut engine = Engine::new(EngineConfig::new(EngineConfigInput { victim, ..own }).expect("valid"));
-        // The second and the third need a block more in the second step. With the oldest
-        // first there is one then, but the third is passed over.
+        // Requests 1 and 2 each need another block in the second step. If the oldest request is preempted, there
+        // is one, but request 2 is skipped.
         for (tag, tokens) in [(0, 63), (1, 32), (2, 32)] {
             engine.submit(crate::plain::request(tag, tag, tokens, 20)).expect("it fits");
         }
@@ -139,7 +139,7 @@ fn an_abort_during_a_transfer_frees_its_blocks() {
     assert_eq!((engine.num_requests(), engine.num_waiting(), engine.num_skipped_waiting()), (0, 0, 0));
     assert_eq!(engine.pool().num_active(), 0);
     engine.pool().assert_consistent();
-    // The cache has nothing of it.
+    // The cache holds nothing of the aborted request.
     engine.submit(request(1, 7, KvRole::Local)).expect("it fits");
     assert_eq!(step(&mut engine), [(1, ScheduledKind::New, 0, 40)]);
 }

@@ -1,4 +1,4 @@
-//! When a request ends, against vLLM's `check_stop` written down plainly.
+//! When a request ends, compared with a simple form of vLLM's `check_stop`.
 
 use proptest::prelude::*;
 use vcr_core::latency::DecodeSteps;
@@ -6,7 +6,7 @@ use vcr_core::{
     Engine, EngineConfig, EngineConfigInput, FinishReason, Prompt, Repetition, RequestSpec, StopRules, TokenSource,
 };
 
-/// Produces the same outputs for every request, and accepts every draft.
+/// Returns the same outputs for every request, and accepts every draft.
 struct Script<'a>(&'a [u32]);
 
 impl TokenSource for Script<'_> {
@@ -19,7 +19,7 @@ impl TokenSource for Script<'_> {
     }
 }
 
-/// Outputs that a request gets from `script` under `stops`, and why it ends.
+/// The outputs that a request gets from `script` with `stops`, and why it ends.
 fn run(config: EngineConfigInput, prompt: Prompt, stops: StopRules, script: &[u32]) -> (Vec<u32>, FinishReason) {
     let mut engine = Engine::new(EngineConfig::new(config).expect("valid"));
     let spec = RequestSpec { stops: Some(Box::new(stops)), ..RequestSpec::new(7, prompt, script.len() as u32) };
@@ -39,7 +39,7 @@ fn run(config: EngineConfigInput, prompt: Prompt, stops: StopRules, script: &[u3
     }
 }
 
-/// A prompt that contains the beginning of every output.
+/// A prompt that contains the beginnings of all outputs.
 fn prompt(keeps_tokens: bool) -> Prompt {
     let tokens = [0, 1, 2, 1, 0, 0, 0, 0];
     if keeps_tokens {
@@ -50,7 +50,7 @@ fn prompt(keeps_tokens: bool) -> Prompt {
     prompt
 }
 
-/// The output of `script` and its end, computed token by token like vLLM's code.
+/// The outputs from `script` and the reason for the end, computed token by token as in vLLM's code.
 fn expected(stops: &StopRules, script: &[u32]) -> (Vec<u32>, FinishReason) {
     for len in 1..=script.len() {
         let outputs = &script[..len];
@@ -84,7 +84,7 @@ fn arb_stops() -> impl Strategy<Value = StopRules> {
     let repetition = (0..6u32, 0..4u32, 0..5u32).prop_map(|(max_pattern_tokens, min_pattern_tokens, min_count)| {
         Repetition { max_pattern_tokens, min_pattern_tokens, min_count }
     });
-    // Few scripts have a 3.
+    // The token 3 is rare in scripts.
     let tokens = proptest::collection::vec(3..6u32, 0..3);
     (tokens, 0..20u32, proptest::option::weighted(0.8, repetition))
         .prop_map(|(tokens, min_tokens, repetition)| StopRules { tokens, min_tokens, repetition })
@@ -93,7 +93,7 @@ fn arb_stops() -> impl Strategy<Value = StopRules> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1_000, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// For every kind of decoding, and prompts with and without kept tokens.
+    /// For every kind of decoding, and for prompts with and without kept tokens.
     #[test]
     fn requests_end_where_vllms_would(
         stops in arb_stops(),
@@ -123,7 +123,7 @@ fn ends(stops: StopRules, script: &[u32], expected: (usize, FinishReason)) {
 fn any_of_many_tokens_stops() {
     let stops = StopRules { tokens: (100..100_000).rev().collect(), ..StopRules::default() };
     ends(stops.clone(), &[1, 2, 99, 50_000, 1], (4, FinishReason::Stop));
-    // A stop token in the last place still is one.
+    // A stop token as the last token still counts as a stop.
     ends(stops, &[1, 2, 100], (3, FinishReason::Stop));
 }
 

@@ -1,4 +1,4 @@
-//! An engine of ticks: its rules one by one, and against a naive scheduler under random work.
+//! An engine that schedules by ticks: its rules one by one, and compared with a simple scheduler on random requests.
 
 use std::collections::VecDeque;
 
@@ -37,7 +37,7 @@ fn submit(engine: &mut TickEngine, spec: RequestSpec) -> RequestId {
     engine.submit(spec).expect("the engine takes it")
 }
 
-/// Tags of the prompts and of the tokens of a plan.
+/// Tags of the prompts and of the decodes of a plan.
 fn parts(plan: &StepPlan) -> (Vec<u64>, Vec<u64>) {
     let tags = |wanted: fn(&vcr_core::plan::ScheduledRequest) -> bool| {
         plan.scheduled.iter().filter(|entry| wanted(entry)).map(|entry| entry.tag).collect()
@@ -45,7 +45,7 @@ fn parts(plan: &StepPlan) -> (Vec<u64>, Vec<u64>) {
     (tags(|entry| entry.is_prefill), tags(|entry| entry.samples))
 }
 
-/// Admitted, decoded and ended requests of the next tick.
+/// Runs a tick. Returns the tags of admitted, decoded and ended requests.
 fn tick(engine: &mut TickEngine) -> (Vec<u64>, Vec<u64>, Vec<u64>) {
     let (admitted, decoded) = parts(engine.schedule());
     let ended = engine.update(&mut Tokens).outputs.iter().filter(|output| output.finish.is_some());
@@ -80,7 +80,7 @@ fn priority_comes_first_then_arrival_then_submission() {
     assert_eq!(order, [1, 2, 3, 0]);
 }
 
-/// One request lacks pages, the next one budget; a smaller one behind them is admitted.
+/// One request lacks pages, and the next one budget. A smaller request after them is admitted.
 #[test]
 fn what_does_not_fit_is_stepped_over() {
     let mut engine = engine(TickConfigInput { total_kv_pages: 8, ..SMALL });
@@ -148,7 +148,7 @@ fn a_request_aborted_in_flight_has_no_output() {
     assert_eq!(tick(&mut engine).1, [2, 1], "the turn goes on");
 }
 
-/// A request of the naive scheduler.
+/// A request of the simple scheduler.
 #[derive(Clone, Debug)]
 struct Naive {
     tag: u64,
@@ -158,7 +158,7 @@ struct Naive {
     key: (i32, u64, u64),
 }
 
-/// The rules again, as plainly as they can be written.
+/// The same rules, written as simply as possible.
 struct NaiveScheduler {
     config: TickConfigInput,
     waiting: Vec<Naive>,
@@ -209,14 +209,14 @@ fn arb_config() -> impl Strategy<Value = TickConfigInput> {
     })
 }
 
-/// Prompt, output, priority, and ticks since the request before.
+/// Requests with prompt length, output length, priority, and ticks since the previous request.
 fn arb_requests() -> impl Strategy<Value = Vec<(u32, u32, i32, u64)>> {
     proptest::collection::vec((1..70u32, 1..40u32, -3..4i32, 0..4u64), 1..40)
 }
 
 proptest! {
-    /// Each request ends with its whole output or is refused; in every tick pages, places, budget and width
-    /// suffice, no request that fits waits, and the tick equals that of a naive scheduler.
+    /// Each request ends with its whole output or is refused. No tick exceeds pages, slots, budget or width, and no
+    /// request that fits waits. Each tick is the same as in the simple scheduler.
     #[test]
     fn ticks_are_those_of_a_naive_scheduler(input in arb_config(), requests in arb_requests()) {
         let config = TickConfig::new(input.clone()).expect("valid settings");

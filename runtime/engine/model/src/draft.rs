@@ -1,6 +1,6 @@
-//! Drafters: the layers and weights that an engine has in addition to its model's.
+//! Drafters: the layers and weights that an engine has in addition to its model.
 //!
-//! vLLM 0.32's `v1/worker/gpu/spec_decode`, and `models/{llama_eagle,llama_eagle3,deepseek_mtp}.py`.
+//! Sources: vLLM 0.32's `v1/worker/gpu/spec_decode`, and `models/{llama_eagle,llama_eagle3,deepseek_mtp}.py`.
 
 use crate::drafter::{DraftMethod, DraftShape};
 use crate::error::ModelError;
@@ -10,18 +10,18 @@ use crate::quantisation::Formats;
 use crate::serving::Serving;
 use crate::weights::{self, Sizes};
 
-/// Sizes specific to heads of EAGLE.
+/// Sizes that only EAGLE heads have.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct HeadSizes {
-    /// Tokens that it can propose.
+    /// Number of tokens that the head can propose.
     vocabulary: Option<u64>,
-    /// Width of the model that it belongs to.
+    /// Hidden size of the target model.
     target_hidden: Option<u64>,
-    /// Layers of that model which it reads.
+    /// Number of target layers that the head reads.
     aux_states: Option<u64>,
 }
 
-/// Layers of the model that a head of EAGLE-3 reads by default.
+/// Default number of target layers that an EAGLE-3 head reads.
 const AUX_STATES: u64 = 3;
 
 impl HeadSizes {
@@ -36,12 +36,11 @@ impl HeadSizes {
     }
 }
 
-/// The drafter of a model.
 #[derive(Clone, Debug)]
 pub(crate) struct Draft {
     pub(crate) method: DraftMethod,
     pub(crate) layers: Vec<Layer>,
-    /// Sizes of a head or a draft model.
+    /// Sizes of a head or a draft model. None for modules of the model itself.
     pub(crate) own: Option<OwnSizes>,
 }
 
@@ -53,12 +52,12 @@ pub(crate) struct OwnSizes {
     pub(crate) head: HeadSizes,
 }
 
-/// Sizes of the model that a drafter belongs to.
+/// Properties of the target model.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Target {
     pub(crate) sizes: Sizes,
     pub(crate) formats: Formats,
-    /// Whether its modules share the projection of two states over the GPUs.
+    /// Whether the projection of the two states in a module is split over the GPUs.
     pub(crate) splits_projection: bool,
 }
 
@@ -67,14 +66,14 @@ impl Draft {
         DraftShape { method: self.method, layers: &self.layers }
     }
 
-    /// Bytes of its weights on each GPU, without weights that vLLM shares with the model: the
-    /// embedding for heads and modules, and their output head unless their tokens differ.
+    /// Bytes of the drafter's weights on each GPU, without weights that vLLM shares with the model. Heads and modules
+    /// share the embedding, and also the output head unless their vocabulary differs.
     pub(crate) fn bytes(&self, target: Target, served: &Serving) -> f64 {
         let alone = Serving { pipeline_parallel: 1, quantization: None, ..served.clone() };
         let tensor = served.tensor_parallel as f64;
         let Some(own) = &self.own else {
             let layers = weights::of_layers(target.sizes, &self.layers, target.formats, &alone);
-            // The projection of a token's embedding and the previous state.
+            // The projection of a token's embedding and the previous hidden state.
             let ranks = if target.splits_projection { tensor } else { 1.0 };
             let joined = 2.0 * square(target.sizes.hidden) * target.formats.plain.bytes() / ranks;
             return layers + self.layers.len() as f64 * joined;
@@ -105,7 +104,7 @@ fn square(side: u64) -> f64 {
     side as f64 * side as f64
 }
 
-/// Queries, keys and values of attention on each GPU.
+/// Total width of queries, keys and values of attention on each GPU.
 fn projected(attention: Attention, tensor: f64) -> f64 {
     let kv_heads = (attention.kv_heads as f64 / tensor).max(1.0);
     let queries = attention.heads as f64 * attention.head_dim as f64 / tensor;

@@ -1,17 +1,17 @@
-//! Methods of drafters, and their layers.
+//! Methods of drafters.
 
 use vcr_core::Drafter;
 
 use crate::layers::Layer;
 
-/// Origin of drafts, by vLLM's `method`.
+/// A drafter's method (vLLM's `method`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DraftMethod {
-    /// Modules of the model itself for multi-token prediction.
+    /// Multi-token-prediction modules of the model itself.
     Mtp,
-    /// A head of EAGLE.
+    /// An EAGLE head.
     Eagle,
-    /// A head of EAGLE-3, which reads several layers of the model.
+    /// An EAGLE-3 head, which reads several layers of the model.
     Eagle3,
     /// A separate, smaller model.
     DraftModel,
@@ -21,13 +21,13 @@ impl DraftMethod {
     const NAMES: [(&'static str, Self); 4] =
         [("mtp", Self::Mtp), ("eagle", Self::Eagle), ("eagle3", Self::Eagle3), ("draft_model", Self::DraftModel)];
 
-    /// The method of this name, if it has layers.
+    /// The method with this name. None for a method without layers.
     #[must_use]
     pub fn of_name(name: &str) -> Option<Self> {
         Self::NAMES.iter().find(|(known, _)| *known == name).map(|(_, method)| *method)
     }
 
-    /// The names, in a sentence.
+    /// The list of names, for messages.
     #[must_use]
     pub fn expected() -> String {
         Self::NAMES.map(|(name, _)| name).join(", ")
@@ -38,12 +38,12 @@ impl DraftMethod {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DraftShape<'a> {
     pub(crate) method: DraftMethod,
-    /// Its layers, in vLLM's order, behind the layers of the model.
+    /// The drafter's layers, in vLLM's order.
     pub(crate) layers: &'a [Layer],
 }
 
 impl DraftShape<'_> {
-    /// The drafter as the engine core knows it.
+    /// The drafter's kind in the engine core.
     pub(crate) fn kind(&self, drafts: u64) -> Drafter {
         match self.method {
             DraftMethod::Mtp if (self.layers.len() as u64).min(drafts) > 1 => Drafter::MultiModuleMtp,

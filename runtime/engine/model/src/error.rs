@@ -1,4 +1,4 @@
-//! Errors of a model, or of its settings.
+//! Errors of a model or of its settings.
 
 /// Why a model cannot be used.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -9,13 +9,13 @@ pub enum ModelError {
     File { place: String, reason: String },
     #[error("invalid model `{place}`: expected a field `{field}`")]
     Missing {
-        /// The file or the name.
+        /// The file, or the model's name.
         place: String,
         field: String,
     },
     #[error("invalid model `{place}`: `{field}` is {value}: expected {expected}")]
     Field {
-        /// The file or the name.
+        /// The file, or the model's name.
         place: String,
         field: String,
         value: String,
@@ -23,10 +23,10 @@ pub enum ModelError {
     },
     #[error("invalid model `{place}`: architecture `{found}` {reason}")]
     Architecture {
-        /// The file or the name.
+        /// The file, or the model's name.
         place: String,
         found: String,
-        /// Why, and the nearest that is known.
+        /// The reason, and the most similar known architecture.
         reason: String,
     },
     #[error("invalid `{field}`: {reason}")]
@@ -39,13 +39,13 @@ pub enum ModelError {
     Memory(String),
 }
 
-/// The hint that names models like the unknown one.
+/// A hint with similar model names.
 fn did_you_mean(hints: &[String]) -> String {
     let names: Vec<String> = hints.iter().map(|name| format!("`{name}`")).collect();
     if names.is_empty() { String::new() } else { format!("; did you mean {}?", names.join(" or ")) }
 }
 
-/// Bytes for people.
+/// Formats a number of bytes in GiB.
 pub(crate) fn gib(bytes: f64) -> String {
     format!("{:.2} GiB", bytes / 1_073_741_824.0)
 }

@@ -1,4 +1,4 @@
-//! Fields of a JSON object, read with errors that name model and field.
+//! Fields of a JSON object. Errors name the model and the field.
 
 use serde_json::{Map, Value};
 
@@ -11,14 +11,14 @@ pub(crate) struct Fields<'a> {
     pub(crate) map: &'a Map<String, Value>,
 }
 
-/// Largest number of a shape: products of three stay within 64 bits.
+/// Maximum value of a number in a model's shape. The product of three such numbers fits into 64 bits.
 const MAX_COUNT: u64 = 1 << 27;
 
-/// The most layers of a model, so that a wrong number cannot exhaust the memory.
+/// Maximum number of layers, so that a wrong number cannot exhaust memory.
 const MAX_LAYERS: u64 = 4_096;
 
 impl<'a> Fields<'a> {
-    /// The first of these fields that is neither absent nor null.
+    /// The first of these fields that is present and not null.
     fn find(self, names: &[&'a str]) -> Option<(&'a str, &'a Value)> {
         names.iter().find_map(|name| Some((*name, self.map.get(*name).filter(|value| !value.is_null())?)))
     }
@@ -37,7 +37,7 @@ impl<'a> Fields<'a> {
         ModelError::Missing { place: self.place.to_owned(), field: field.to_owned() }
     }
 
-    /// A number under the first of these names; 0 counts as absent.
+    /// The number in the first of these fields that is present. 0 counts as absent.
     pub(crate) fn count(self, names: &[&'a str]) -> Result<Option<u64>, ModelError> {
         let Some((name, value)) = self.find(names) else { return Ok(None) };
         match value.as_u64() {
@@ -50,7 +50,6 @@ impl<'a> Fields<'a> {
         self.count(names)?.ok_or_else(|| self.missing(names[0]))
     }
 
-    /// Number of layers.
     pub(crate) fn layer_count(self) -> Result<u64, ModelError> {
         let field = "num_hidden_layers";
         let layers = self.required(&[field])?;
@@ -72,7 +71,7 @@ impl<'a> Fields<'a> {
         self.map.get(name).and_then(Value::as_object)
     }
 
-    /// A list with an item for each of `layers` layers.
+    /// A list with one item for each of `layers` layers.
     pub(crate) fn by_layer(self, name: &'a str, layers: u64) -> Result<Option<&'a [Value]>, ModelError> {
         let Some((name, value)) = self.find(&[name]) else { return Ok(None) };
         match value.as_array() {

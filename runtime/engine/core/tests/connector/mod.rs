@@ -1,4 +1,4 @@
-//! Engines with a KV connector: rules one by one, and random answers and reports.
+//! Engines with a KV connector: individual rules, and random answers and reports.
 
 use proptest::prelude::*;
 use vcr_core::kv_pool::BlockId;
@@ -25,7 +25,7 @@ fn recomputing() -> KvConnector {
     }
 }
 
-/// Answers of the coming step: tokens, loaded while the request waits.
+/// Sets the answers for the next step: tokens that are loaded while the request waits.
 fn answer(engine: &mut Engine, answers: &[(u64, u32)]) {
     let hit = |tokens| ExternalHit { tokens: Some(tokens), is_async: true };
     engine.answer_lookups(answers.iter().map(|&(tag, tokens)| (tag, hit(tokens))));
@@ -40,7 +40,7 @@ fn received(tags: &[u64]) -> KvTransferReport {
     KvTransferReport { finished_recving: tags.to_vec(), ..KvTransferReport::default() }
 }
 
-/// Loads end in another order than they began.
+/// The loads end in another order than they began.
 #[test]
 fn loaded_requests_are_admitted_in_the_order_of_their_loads() {
     let mut engine = engine(recomputing(), EngineConfigInput::default());
@@ -55,8 +55,8 @@ fn loaded_requests_are_admitted_in_the_order_of_their_loads() {
     assert_eq!(step(&mut engine), [(0, new, 32, 8), (1, new, 39, 1), (2, new, 16, 24)]);
 }
 
-/// A window takes no blocks for loaded tokens that it has passed; full attention takes blocks for
-/// all of them before any for its own tokens.
+/// A window allocates no blocks for loaded tokens before it. Full attention allocates blocks for
+/// all loaded tokens before blocks for its own tokens.
 #[test]
 fn loads_leave_out_what_windows_have_passed() {
     let kv_cache_groups = ["sliding_window:17", "full"].map(|text| text.parse().expect("a group")).to_vec();
@@ -69,7 +69,7 @@ fn loads_leave_out_what_windows_have_passed() {
     assert_eq!(tables, [[0, 0, 0, 1, 6, 7, 8], [2, 3, 4, 5, 9, 10, 11]]);
 }
 
-/// A load of several groups that fails leaves nothing behind, and is looked up again.
+/// If a load for several groups fails, the request holds nothing and is looked up again.
 #[test]
 fn loads_of_groups_fail_as_a_whole() {
     let kv_cache_groups = ["sliding_window:17", "full"].map(|text| text.parse().expect("a group")).to_vec();
@@ -85,7 +85,7 @@ fn loads_of_groups_fail_as_a_whole() {
     assert_eq!((tables, engine.pool().num_active()), (vec![2, 2], 3));
 }
 
-/// With one module for each of three drafts NIXL leaves two tokens of a prompt to the engine that decodes.
+/// With three drafts and one module per draft, NIXL leaves two prompt tokens to the decode engine.
 #[test]
 fn the_last_tokens_are_left_to_the_engine_that_decodes() {
     let input = EngineConfigInput {
@@ -103,11 +103,11 @@ fn the_last_tokens_are_left_to_the_engine_that_decodes() {
     engine.submit(RequestSpec { kv_role: KvRole::Destination, ..request(2, 2, 2, 20) }).expect("it fits");
     assert!(step(&mut engine).is_empty());
     report(&mut engine, received(&[1, 2]));
-    // The request with a single remaining token has room for drafts.
+    // The request with one remaining token has room for drafts.
     assert_eq!(step(&mut engine), [(1, ScheduledKind::New, 38, 2), (2, ScheduledKind::New, 1, 4)]);
 }
 
-/// A running prompt needs its blocks: a load leaves them, and a new request does not.
+/// A load leaves the blocks free that a running prompt needs; a new request does not.
 #[test]
 fn loads_leave_the_blocks_that_running_prompts_need() {
     let input = EngineConfigInput {
@@ -127,7 +127,7 @@ fn loads_leave_the_blocks_that_running_prompts_need() {
     }
 }
 
-/// After a failed load, the valid part stays.
+/// After a failed load, the valid part of the KV is kept.
 #[test]
 fn invalid_blocks_are_computed_here() {
     let mut engine = engine(recomputing(), EngineConfigInput::default());
@@ -139,7 +139,7 @@ fn invalid_blocks_are_computed_here() {
     assert_eq!(step(&mut engine), [(0, ScheduledKind::New, 32, 38)], "the third of its blocks is missing");
 }
 
-/// With the other policy, the request ends, and its blocks are free after the load.
+/// With `kv_load_failure_policy` `fail`, the request ends, and its blocks are freed after the load.
 #[test]
 fn requests_whose_load_fails_end() {
     let connector = KvConnector { load_failures: LoadFailures::Fail, ..recomputing() };
@@ -155,7 +155,7 @@ fn requests_whose_load_fails_end() {
     assert_eq!((engine.num_requests(), engine.pool().num_active()), (0, 0));
 }
 
-/// Blocks that a step in flight may write are not freed immediately if KV is received here.
+/// Blocks that a step in flight may write are not freed immediately if the engine receives KV.
 #[test]
 fn blocks_in_flight_are_freed_when_the_step_is_over() {
     for (is_consumer, left) in [(true, 3), (false, 0)] {
@@ -174,10 +174,10 @@ fn blocks_in_flight_are_freed_when_the_step_is_over() {
 struct Turn {
     /// Content, prompt tokens, output tokens, role, priority.
     submissions: Vec<(u64, u32, u32, KvRole, i32)>,
-    /// The answers of a hundred lookups: tokens in eighths of the requested number, or none for
-    /// "not yet known"; whether they are loaded within the step.
+    /// Answers for 100 lookups. The tokens are in eighths of the requested number; None means not yet known. The flag
+    /// says whether they are loaded within the step.
     answers: Vec<(Option<u32>, bool)>,
-    /// Ends of the transfers in progress: whole, invalid from a block on, or by request.
+    /// How each transfer in progress ends: completely, invalid from some block on, or failed for the request.
     ends: Vec<u8>,
     aborts: Vec<usize>,
 }
@@ -195,7 +195,6 @@ fn turns() -> impl Strategy<Value = Vec<Turn>> {
     proptest::collection::vec(turn, 1..60)
 }
 
-/// One group of full attention, or other groups.
 fn groups() -> impl Strategy<Value = Vec<KvCacheGroup>> {
     let kinds: [&[&str]; 5] = [
         &[],
@@ -212,7 +211,7 @@ fn groups() -> impl Strategy<Value = Vec<KvCacheGroup>> {
 struct Driver {
     engine: Engine,
     next_tag: u64,
-    /// Tags of loads in progress, and of held KV.
+    /// Tags of requests with loads in progress. `held` has the tags of requests whose KV is held.
     loading: Vec<u64>,
     held: Vec<u64>,
     live: Vec<u64>,
@@ -242,7 +241,7 @@ impl Driver {
         if self.engine.may_schedule() {
             self.schedule(turn, drains);
         }
-        // Under async scheduling two steps may be in flight.
+        // Under async scheduling, two steps may be in flight.
         if self.engine.may_schedule() && turn.ends[0].is_multiple_of(3) && !drains {
             return;
         }
@@ -283,7 +282,7 @@ impl Driver {
         }
     }
 
-    /// The blocks of a request, of the first group if layers are in groups.
+    /// The blocks of a request; with groups of layers, those of the first group.
     fn table(&self, id: RequestId) -> &[BlockId] {
         self.engine.group_block_tables(id).next().unwrap_or(self.engine.block_table(id))
     }
@@ -294,13 +293,13 @@ impl Driver {
             if index < self.loading.len() && (end < 8 || drains) {
                 let tag = self.loading[index];
                 report.finished_recving.push(tag);
-                // A request that is looked up again with the block of its only token loads nothing, and may
+                // A request that is looked up again while it holds the block of its only token loads nothing, and may
                 // have ended.
                 let Some(id) = self.engine.find(tag) else { continue };
                 match end {
                     0 => report.failed_recving.push(tag),
-                    // Only the blocks of one group are known, and windows have none where they have
-                    // passed.
+                    // Invalid blocks are only reported for one group, and windows have null blocks before their
+                    // start.
                     1 | 2 if self.engine.group_block_tables(id).count() < 2 => {
                         let blocks = self.table(id).iter().skip(usize::from(end)).filter(|&&block| block != 0);
                         report.invalid_blocks.extend(blocks);
@@ -320,7 +319,7 @@ impl Driver {
 }
 
 proptest! {
-    /// Whatever a connector answers, and however its loads end, no block and no request is lost.
+    /// Whatever the connector answers and however its loads end, no block and no request is lost.
     #[test]
     fn no_block_is_lost(
         turns in turns(),

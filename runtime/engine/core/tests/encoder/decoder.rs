@@ -1,4 +1,4 @@
-//! Engines of encoder-decoder models: layers of cross attention keep the encoder outputs of a
+//! Engines of encoder-decoder models, whose cross-attention layers keep the encoder outputs of the
 //! prompt's item.
 
 use proptest::prelude::*;
@@ -30,7 +30,7 @@ fn engine(change: impl FnOnce(&mut EngineConfigInput)) -> Engine {
     Engine::new(EngineConfig::new(input).expect("a valid engine"))
 }
 
-/// A request whose encoder reads items, each with an offset and a length.
+/// A request whose encoder reads items, each given by its offset and length.
 fn with_items(engine: &Engine, tag: u64, prompt_tokens: u32, items: &[(u32, u32)]) -> RequestSpec {
     let plain = request(engine.config(), tag, prompt_tokens, false, 6);
     let items = items.iter().map(|&(offset, len)| PromptItem::new(tag, offset, len).without_place()).collect();
@@ -52,7 +52,7 @@ fn cross_attention_takes_the_blocks_of_an_item_with_the_first_chunk_and_no_more(
     assert_eq!((engine.num_requests(), engine.pool().num_active()), (0, 0));
 }
 
-/// An encoder that has no room for a second item has it wait; requests without items need no encoder.
+/// If the encoder has no room for a second item, the item waits. Requests without items need no encoder.
 #[test]
 fn an_item_waits_for_room() {
     let running = |rules: SchedulerRules| -> Vec<usize> {
@@ -119,7 +119,7 @@ fn a_pool_without_room_for_the_encoder_is_refused() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// No request is lost, and every block is freed, also after preemptions and aborts.
+    /// No request is lost and every block is freed, also after preemptions and aborts.
     #[test]
     fn all_blocks_come_back(
         num_gpu_blocks in 26..60u32,

@@ -1,4 +1,4 @@
-//! The rules of the encoder and its cache, one by one.
+//! Individual rules of the encoder and its cache.
 
 mod decoder;
 use vcr_core::plan::AdmissionStop;
@@ -22,7 +22,7 @@ fn input() -> EngineConfigInput {
     EngineConfigInput { max_num_batched_tokens: 64, max_num_seqs: 8, ..EngineConfigInput::default() }
 }
 
-/// A prompt of text and items: a text by its length, an item by its identity and length.
+/// A prompt of texts and items. A text is given by its length, an item by its identity and length.
 fn spec(tag: u64, parts: &[(Option<u64>, u32)]) -> RequestSpec {
     let mut prompt = Prompt::new(16, 0);
     for &(identity, len) in parts {
@@ -36,7 +36,7 @@ fn spec(tag: u64, parts: &[(Option<u64>, u32)]) -> RequestSpec {
 
 const TEXT: Option<u64> = None;
 
-/// A step: its tokens by request, and the items that it computes.
+/// The tokens of a step by request, and the items that it computes.
 type Step = (Vec<(u64, u32)>, Vec<(u64, u32)>);
 
 fn step(engine: &mut Engine) -> Step {
@@ -56,7 +56,7 @@ fn an_item_is_computed_with_the_first_of_its_tokens_and_once() {
     assert_eq!(step(&mut engine), (vec![(0, 64)], vec![(0, 0)]));
     assert_eq!(engine.encoder_cache_use().referenced_embeds, 40);
     assert_eq!(step(&mut engine), (vec![(0, 36)], vec![]));
-    // It is kept for other requests.
+    // The item is kept for other requests.
     assert_eq!((engine.encoder_cache_use().cached_embeds, engine.encoder_cache_use().referenced_embeds), (40, 0));
     engine.submit(spec(1, &[(Some(7), 40), (TEXT, 3)])).expect("it fits");
     assert_eq!(step(&mut engine), (vec![(0, 1), (1, 43)], vec![]));
@@ -77,13 +77,13 @@ fn a_chunk_ends_before_an_item_for_which_there_is_no_room() {
     let mut engine = new_engine(EngineConfigInput { encoder_cache_size: Some(30), ..input() });
     engine.submit(spec(0, &[(Some(1), 20), (Some(2), 20), (TEXT, 5)])).expect("it fits");
     assert_eq!(step(&mut engine), (vec![(0, 20)], vec![(0, 0)]));
-    // The first has been used, so it makes room.
+    // The first item is no longer referenced, so it is evicted.
     let plan = engine.schedule();
     assert_eq!(plan.freed_encoder_items, [1]);
     assert_eq!((plan.shape.encoder.items, plan.shape.encoder.embeds), (1, 20));
 }
 
-/// In 0.32, no request behind it is admitted; in 0.33, it is skipped.
+/// In 0.32, no later request is admitted; in 0.33, the request is skipped.
 #[test]
 fn a_request_that_begins_with_an_item_beyond_the_budget_waits() {
     for (rules, expected, stop) in [
@@ -99,7 +99,7 @@ fn a_request_that_begins_with_an_item_beyond_the_budget_waits() {
     }
 }
 
-/// Without chunked items, a chunk ends before an item that does not fit. In 0.32, an item at the start of a
+/// With `disable_chunked_mm_input`, a chunk ends before an item that does not fit. In 0.32, an item at the start of a
 /// chunk is split anyway.
 #[test]
 fn an_item_is_not_split_where_that_is_off() {
@@ -141,7 +141,7 @@ fn items_that_could_never_be_computed_are_refused() {
     assert_eq!(of(narrow, &item), Err(RejectReason::ItemExceedsEncoder));
     let small = EngineConfigInput { encoder_cache_size: Some(39), ..input() };
     assert_eq!(of(small, &item), Err(RejectReason::ItemExceedsEncoder));
-    // Without a configured limit, the encoder holds the largest item.
+    // Without a configured limit, the encoder has room for the largest item.
     assert_eq!(of(input(), &[(Some(1), 65)]), Ok(()));
     let whole = |rules| EngineConfigInput {
         disable_chunked_mm_input: true,
@@ -154,8 +154,8 @@ fn items_that_could_never_be_computed_are_refused() {
     assert_eq!(of(input(), &[(Some(1), 0), (TEXT, 5)]), Err(RejectReason::MisplacedItems));
 }
 
-/// A chunk ends before an item that it does not hold, and a token earlier for a drafter that reads ahead, if that
-/// many are before it.
+/// A chunk ends before an item that does not fit into it. With a drafter that reads ahead, it ends earlier by that
+/// number of tokens, if there are that many before the item.
 #[test]
 fn an_item_that_is_not_split_needs_room_for_what_a_drafter_reads_ahead() {
     let of = |rules, drafter, parts: &[(Option<u64>, u32)]| {
@@ -185,7 +185,7 @@ fn an_item_that_is_not_split_needs_room_for_what_a_drafter_reads_ahead() {
             (Drafter::MultiModuleMtp, 0, 64),
             (Drafter::MultiModuleMtp, 2, 62),
             (Drafter::MultiModuleMtp, 10, 61),
-            // A draft model costs a token of the budget, which counts if items are not split at all.
+            // A draft model costs one token of the budget. This matters if items are not split at all.
             (Drafter::DraftModel, 0, if splits_first { 64 } else { 63 }),
             (Drafter::DraftModel, 10, if splits_first { 64 } else { 63 }),
         ] {

@@ -10,7 +10,7 @@ use vcr_core::{Engine, EngineConfig, EngineConfigInput, KvTiers, PauseState};
 
 type Requests = Vec<(u32, bool, u32)>;
 
-/// Requests with a prompt length, whether they share a prompt, and a number of tokens.
+/// Requests, each with a prompt length, whether the prompt is shared, and a number of output tokens.
 fn arb_requests() -> impl Strategy<Value = Requests> {
     proptest::collection::vec((1..120u32, any::<bool>(), 1..60u32), 1..12)
 }
@@ -27,8 +27,8 @@ fn with_requests(config: EngineConfig, requests: &Requests) -> Engine {
     engine
 }
 
-/// A step as a log would show it: requests with tokens, depth, kind and new
-/// blocks, and the KV events up to its schedule; then tokens given.
+/// What a step log would show: for a scheduled step, its requests with tokens, depth, kind and new
+/// blocks, and the number of KV events so far; for an applied step, the emitted tokens.
 #[derive(Debug, PartialEq)]
 enum Happened {
     Scheduled {
@@ -41,8 +41,8 @@ enum Happened {
     Events(Vec<String>),
 }
 
-/// Runs all requests to their ends, skipping up to `most` steps at a time. With
-/// `pauses` none is admitted before all that run have ended.
+/// Runs all requests to their ends and skips up to `most` steps at a time. With
+/// `pauses`, no request is admitted before all running requests have ended.
 fn history(config: EngineConfig, requests: &Requests, most: Option<usize>, pauses: bool) -> Vec<Happened> {
     let mut engine = with_requests(config, requests);
     // Only called if a policy ranks the engine's requests.
@@ -84,14 +84,14 @@ fn history(config: EngineConfig, requests: &Requests, most: Option<usize>, pause
     history
 }
 
-/// Applies the oldest step, whose KV the tiers may now store.
+/// Applies the oldest step, after the tiers have stored its KV.
 fn update(engine: &mut Engine) {
     engine.offload_prompts(0);
     engine.update(&mut Tokens);
 }
 
-/// Ends the next transfer of the tiers for which a request waits, and returns whether there was one. Time
-/// stands still otherwise, because the end of a transfer may change later steps.
+/// Ends the next transfer of the tiers for which a request waits. Returns whether there was one. Otherwise, time does
+/// not advance, because the end of a transfer may change later steps.
 fn end_transfer(engine: &mut Engine) -> bool {
     let next_ns = engine.kv_tiers().and_then(KvTiers::next_load_ns);
     let mut loaded = Vec::new();
@@ -123,7 +123,7 @@ fn given(engine: &Engine, history: &mut Vec<Happened>) {
     history.push(Happened::Given(given.collect()));
 }
 
-/// Skips a fast-forward and reports its events step by step.
+/// Applies a fast-forward and reports its events step by step.
 fn skip(engine: &mut Engine, steps: u32, history: &mut Vec<Happened>) {
     let before: Vec<(u64, u32)> =
         engine.plan().scheduled.iter().map(|entry| (entry.tag, entry.num_computed_tokens)).collect();
@@ -146,14 +146,13 @@ fn skip(engine: &mut Engine, steps: u32, history: &mut Vec<Happened>) {
             stop: engine.plan().admission_stop,
         });
     }
-    // The plan left in flight is the last of them.
+    // The plan left in flight is the plan of the last step.
     assert_eq!(history.last(), Some(&scheduled(engine)));
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
-    /// Predicted steps equal the actual steps.
     #[test]
     fn predicted_steps_happen(config in arb_config(), requests in arb_requests()) {
         let mut engine = with_requests(config, &requests);
@@ -184,7 +183,7 @@ proptest! {
         prop_assert_eq!(predicted.len(), 0, "steps were predicted that did not come");
     }
 
-    /// A fast-forward applied at once is the same as its steps one by one.
+    /// A fast-forward has the same result as its single steps.
     #[test]
     fn a_fast_forward_is_its_steps(
         config in arb_config(),
@@ -209,7 +208,7 @@ fn bursts_go_on_until_a_request_may_end_in_one() {
         engine.decode_bursts(&mut Tokens);
         bursts += 1;
     }
-    // The prefill gave one token, and each burst of the request tagged 0 is a single one. The last four
+    // The prefill gave one token, and each burst of request 0 has only one token. The last four tokens
     // may come in one step.
     assert_eq!(bursts, 40 - 1 - 4);
     engine.update(&mut Tokens);
@@ -225,7 +224,7 @@ fn a_fast_forward_of_decode_is_predicted_to_its_end() {
     engine.schedule();
     let mut steps = DecodeSteps::default();
     engine.predict_decode_steps(Engine::MAX_PREDICTED_STEPS, &mut steps);
-    // The prefill produced one token and the step in flight produces the second.
+    // The prefill produced one token, and the step in flight produces the second.
     assert_eq!(steps.len(), 18);
     let contexts: Vec<u64> = steps.shapes().map(|shape| shape.decode_context_tokens).collect();
     assert_eq!(contexts, (32..50).collect::<Vec<u64>>());

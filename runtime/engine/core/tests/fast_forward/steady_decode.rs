@@ -1,4 +1,4 @@
-//! A steady decode gives the same results as single decodes.
+//! A steady decode has the same results as individual decodes.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use vcr_core::{
     KvTiersConfig, NamedValue, PauseState, Policy, SchedulerRules, TokenSource, seed,
 };
 
-/// The tokens of a request by its tag alone.
+/// Each token depends only on the request's tag and the token's index.
 struct Drawn;
 
 impl TokenSource for Drawn {
@@ -20,7 +20,6 @@ impl TokenSource for Drawn {
     }
 }
 
-/// Action between two steps.
 #[derive(Clone, Debug)]
 enum Act {
     Submit {
@@ -33,7 +32,7 @@ enum Act {
     },
     ResetCache,
     Pause(PauseState),
-    /// N single steps, or a fast-forward if they can be predicted.
+    /// This many single steps, or a fast-forward if they can be predicted.
     Steps {
         steps: u8,
         ahead: bool,
@@ -54,7 +53,7 @@ fn arb_act() -> impl Strategy<Value = Act> {
     ]
 }
 
-/// Tiers whose copies take many steps, so that blocks are reused in the meantime.
+/// Tiers whose copies take many steps, so that blocks are reused before their copies end.
 fn arb_slow_tiers() -> impl Strategy<Value = Option<KvTiersConfig>> {
     let connector = prop::sample::select(&[HostRules::Vllm, HostRules::Dynamo16][..]);
     (arb_tiers(), connector, prop::bool::weighted(0.8)).prop_map(|(tiers, rules, by_connector)| {
@@ -77,19 +76,18 @@ fn arb_adapter_costs() -> impl Strategy<Value = AdapterCosts> {
     (0..4u32).prop_map(|host_slots| AdapterCosts { host_slots, load_ns: 1000, copy_ns: 100, step_ns: 10, token_ns: 1 })
 }
 
-/// An engine and its driver's state.
 struct Driven {
     engine: Engine,
     /// Only called if a policy ranks the engine's requests.
     policy: Whims,
     in_steady_decode: bool,
-    /// Whether it leaves room for further steps in flight.
+    /// Whether the driver schedules only one step before it applies one.
     schedules_once: bool,
     reported_tokens: BTreeMap<u64, u32>,
     ended: Vec<(u64, u32, FinishReason)>,
     tokens_by_group: [u64; 3],
     now_ns: u64,
-    /// Requests whose loads from the tiers have ended.
+    /// Tags of requests whose loads from the tiers have ended.
     loaded: Vec<u64>,
 }
 
@@ -152,7 +150,7 @@ impl Driven {
         }
     }
 
-    /// Has the engine look at all waiting requests in its next step.
+    /// Makes the engine look at all waiting requests in its next step.
     fn stir(&mut self) {
         let config = self.engine.config();
         if config.policy() != Policy::Fcfs || config.kv_tiers().is_some() {
@@ -202,7 +200,7 @@ impl Driven {
         steps.len()
     }
 
-    /// Everything of it that is visible from outside.
+    /// Everything that is visible from outside.
     fn seen(&self) -> impl PartialEq + std::fmt::Debug + use<> {
         let plan = self.engine.plan();
         let events: Vec<String> =
@@ -223,7 +221,7 @@ impl Driven {
     }
 }
 
-/// Runs the same actions on two engines, only one with steady decode.
+/// Runs the same actions on two engines, only one of which has a steady decode.
 fn compare(config: &EngineConfig, acts: &[Act], tag_of: impl Fn(u64) -> u64) -> Result<(), TestCaseError> {
     let mut pair = [Driven::new(config, false), Driven::new(config, true)];
     for (tag, act) in acts.iter().enumerate() {
@@ -259,7 +257,7 @@ fn compare(config: &EngineConfig, acts: &[Act], tag_of: impl Fn(u64) -> u64) -> 
                         pair[0].schedule();
                     }
                     prop_assert_eq!(pair[0].seen(), pair[1].seen());
-                    // Some things happen while a step is in flight.
+                    // Some actions happen while a step is in flight.
                     if step + 1 < steps || steps % 2 == 0 {
                         pair.iter_mut().for_each(Driven::update);
                     }
@@ -289,7 +287,7 @@ proptest! {
         compare(&config, &acts, |tag| tag)?;
     }
 
-    /// Settings and requests that allow a steady decode in most cases.
+    /// Settings and requests with which a steady decode is usually possible.
     #[test]
     fn a_plain_engines_steady_decode_is_its_requests_one_by_one(
         num_gpu_blocks in 8..80u32,
@@ -313,7 +311,7 @@ proptest! {
             rules: rules.1,
             ..EngineConfigInput::default()
         };
-        // Prompts of even tags keep their tokens.
+        // Prompts with even tags keep their tokens.
         compare(&EngineConfig::new(input).expect("valid"), &acts, |tag| 2 * tag + 1)?;
     }
 
@@ -382,7 +380,7 @@ fn a_step_lists_only_what_happens_in_it() {
     assert_eq!(driven.engine.outputs().joined, tags);
     driven.schedule();
     assert_eq!((driven.engine.plan().scheduled.len(), driven.engine.plan().steady_decode_requests), (0, 5));
-    // The first one ends with its tenth token.
+    // Request 1 ends with its tenth token.
     assert_eq!(driven.skip(64), 8);
     assert_eq!((driven.engine.plan().scheduled.len(), driven.engine.plan().steady_decode_requests), (1, 4));
     assert_eq!(driven.reported_tokens[&1], 9);
@@ -399,7 +397,7 @@ fn under_async_scheduling_members_leave_and_end_a_step_apart() {
         driven.submit(tag, 30, false, max_tokens);
     }
     driven.schedule();
-    // The prompts, and the second tokens, which follow without the first.
+    // The prompts, and then the second tokens, which are scheduled before the first are known.
     driven.update();
     let listed = |driven: &Driven| {
         let plans = [driven.engine.oldest_plan(), driven.engine.plan()];
@@ -407,7 +405,7 @@ fn under_async_scheduling_members_leave_and_end_a_step_apart() {
     };
     driven.schedule();
     assert_eq!(listed(&driven), [(0, 3); 2]);
-    // Two tokens of each are in flight. The tenth of the first one is the last of eight that follow.
+    // Two tokens of each request are in flight. Request 1 has eight more steps, the last of which is not skipped.
     assert_eq!(driven.skip(64), 7);
     assert_eq!(listed(&driven), [(1, 2); 2]);
     assert_eq!(driven.reported_tokens[&1], 8);
@@ -422,7 +420,7 @@ fn under_async_scheduling_members_leave_and_end_a_step_apart() {
 fn steps_are_predicted_while_all_others_wait_for_an_adapter() {
     let input = EngineConfigInput { max_loras: 1, ..EngineConfigInput::default() };
     let mut driven = Driven::new(&EngineConfig::new(input).expect("valid"), true);
-    // Their adapters are 1, 1 and 3.
+    // The adapters of these requests are 1, 1 and 3.
     for tag in [1, 5, 7] {
         driven.submit(tag, 30, false, 20);
     }
@@ -433,7 +431,7 @@ fn steps_are_predicted_while_all_others_wait_for_an_adapter() {
     assert_eq!((plan.steady_decode_requests, plan.shape.waiting_requests), (2, 1));
     assert_eq!((plan.shape.adapter_count, plan.shape.adapter_tokens), (1, 2));
     assert_eq!(driven.skip(5), 5);
-    // Another one with the adapter that is there is admitted.
+    // A request with a known adapter is admitted.
     driven.submit(13, 30, false, 20);
     assert_eq!(driven.skip(64), 0);
     driven.update();

@@ -6,7 +6,7 @@ use vcr_core::{
     RequestSpec, SchedulerRules, TokenSource,
 };
 
-/// Accepts and proposes all drafts; the first one fits a grammar.
+/// Accepts and proposes all drafts. Only the first draft fits a grammar.
 struct Firsts;
 
 impl TokenSource for Firsts {
@@ -37,7 +37,7 @@ fn structured(tag: u64, prompt_tokens: u32, max_tokens: u32) -> RequestSpec {
     RequestSpec { structured: true, ..plain(tag, prompt_tokens, max_tokens) }
 }
 
-/// The requests of the next step, which is applied.
+/// Schedules and applies a step. Returns the tags of its requests.
 fn step(engine: &mut Engine) -> Vec<u64> {
     let tags: Vec<u64> = engine.schedule().scheduled.iter().map(|entry| entry.tag).collect();
     if engine.step_in_flight() {
@@ -62,7 +62,7 @@ fn a_request_is_stepped_over_until_its_grammar_is_ready() {
     assert_eq!((engine.num_waiting(), engine.num_skipped_waiting(), engine.num_compiling()), (0, 0, 0));
 }
 
-/// Up to 0.30, requests that cannot run yet have a separate queue, which is tried first.
+/// Up to 0.30, requests that cannot run yet wait in a separate queue, which is tried first.
 #[test]
 fn releases_differ_in_the_place_of_a_request_that_waits() {
     for (rules, first) in [(SchedulerRules::V0_30, 1), (SchedulerRules::V0_33, 0)] {
@@ -119,7 +119,7 @@ fn requests_that_wait_for_their_grammar_can_be_aborted_and_paused() {
     }
 }
 
-/// Drafts of the requests `tags` in the next step.
+/// The number of drafts of each request in the next step.
 fn drafts(engine: &mut Engine) -> Vec<(u64, u16)> {
     engine.schedule().scheduled.iter().map(|entry| (entry.tag, entry.num_draft_tokens)).collect()
 }
@@ -137,7 +137,8 @@ fn drafts_that_do_not_fit_are_not_scheduled() {
     assert_eq!(drafts(&mut engine), [(0, 1), (1, 3)]);
 }
 
-/// Under async scheduling they are known once the step is decided: they keep their slots, and do not count.
+/// Under async scheduling, invalid drafts are known only after the step is decided. They keep their slots and do not
+/// count.
 #[test]
 fn drafts_of_async_scheduling_keep_their_slots() {
     let input = EngineConfigInput { num_speculative_tokens: 3, async_scheduling: true, ..Default::default() };
@@ -163,7 +164,7 @@ fn what_is_not_simulated_is_refused() {
 }
 
 proptest! {
-    /// In any order of events, no request is lost, and each ends according to its grammar.
+    /// In any order of events, no request is lost, and each ends as its grammar requires.
     #[test]
     fn each_request_ends_as_its_grammar_says(
         requests in proptest::collection::vec((1..60u32, 1..12u32, 0..20usize, any::<bool>(), 0..4i32), 1..30),

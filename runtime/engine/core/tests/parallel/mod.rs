@@ -1,5 +1,5 @@
-//! Pipeline and context parallelism, where no recording of a scheduler can show them: settings that are refused, steps
-//! that are not predicted, and how they compare with engines without them.
+//! Pipeline and context parallelism, in cases that no recording of a scheduler can show: refused settings, steps
+//! that are not predicted, and comparisons with engines without parallelism.
 
 use crate::support::{Tokens, arb_config, request};
 use proptest::prelude::*;
@@ -86,7 +86,7 @@ fn requests_in_flight_are_not_scheduled_again() {
     assert_eq!(tags(engine.schedule()), [0, 1]);
     assert!(!engine.may_schedule());
     engine.update(&mut Tokens);
-    // The rest of the second prompt, while the first request waits for its token.
+    // The rest of the second prompt runs while the first request waits for its token.
     assert_eq!(tags(engine.schedule()), [1]);
     engine.update(&mut Tokens);
     assert_eq!(tags(engine.schedule()), [] as [u64; 0]);
@@ -110,7 +110,7 @@ fn under_async_scheduling_a_request_decodes_once_for_each_stage() {
             engine.update(&mut Tokens);
         }
     }
-    // The second request comes a schedule later; each has its turn in every third one.
+    // The second request starts one schedule later. Each request decodes in every third schedule.
     assert_eq!(found, [1, 1, 0, 1, 1, 0, 1, 1, 0, 1]);
 }
 
@@ -174,8 +174,8 @@ proptest! {
         }
     }
 
-    /// Every request gets its tokens, and all blocks are free at the end, with the maximum of steps
-    /// in flight.
+    /// With the maximum number of steps in flight, every request gets its tokens, and all blocks are free at the
+    /// end.
     #[test]
     fn a_pipeline_loses_no_request_and_no_block(config in arb_config(), stages in 2..6u32, prompts in proptest::collection::vec((1..100u32, any::<bool>(), 1..12u32), 1..12)) {
         let input = EngineConfigInput {

@@ -1,4 +1,4 @@
-//! Steps of an engine with equal tokens, as rows that a test can state.
+//! Steps of an engine in which all tokens are the same, as rows that a test can write down.
 
 use vcr_core::plan::{RemoteLoad, ScheduledKind};
 use vcr_core::{Engine, KvRole, Prompt, RequestSpec, TokenSource};

@@ -1,4 +1,4 @@
-//! Requests with prompts in parts, and outputs between them.
+//! Requests with prompts in parts, and outputs in between.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use vcr_core::{
     RequestSpec, SchedulerRules, SessionInput, StopRules, TokenSource,
 };
 
-/// Every third token stops a request that has token 0 as a stop.
+/// Every third token stops a request that has token 0 as a stop token.
 struct Thirds;
 
 impl TokenSource for Thirds {
@@ -48,7 +48,7 @@ fn part(tokens: u32, max_tokens: u32) -> Option<SessionInput> {
     Some(SessionInput { tokens: (100..100 + tokens).collect(), max_tokens, stops: None, arrival_ns: 0 })
 }
 
-/// Tokens before and in the step, and whether the outputs of the request have ended.
+/// Tokens before the step, tokens in the step, and whether the outputs of the request have ended.
 fn step(engine: &mut Engine) -> Vec<(u32, u32, bool)> {
     let plan = engine.schedule();
     let rows: Vec<_> =
@@ -69,13 +69,13 @@ fn the_next_part_follows_all_outputs_but_the_last() {
     assert_eq!(step(&mut engine), [(10, 1, false)]);
     assert_eq!(step(&mut engine), [(11, 1, true)]);
     assert_eq!(engine.outputs().continuing, [0]);
-    // It waits with its blocks: there is nothing to schedule.
+    // The request waits with its blocks, so there is nothing to schedule.
     assert_eq!((engine.num_running(), engine.num_waiting(), engine.num_unfinished()), (0, 1, 0));
     assert!(!engine.has_schedulable_requests() && engine.pool().num_active() == 3);
     assert_eq!(step(&mut engine), []);
     engine.extend(id, part(6, 2)).expect("it fits");
     assert_eq!((engine.num_unfinished(), engine.has_schedulable_requests()), (1, true));
-    // 10 tokens of the prompt and 2 of 3 outputs are computed.
+    // The 10 prompt tokens and 2 of 3 output tokens are computed.
     assert_eq!(step(&mut engine), [(12, 6, false)]);
     assert_eq!(step(&mut engine), [(18, 1, true)]);
     engine.extend(id, None).expect("its end");
@@ -93,7 +93,7 @@ fn parts_that_come_early_wait_for_the_end_of_the_outputs() {
     assert_eq!(engine.outputs().continuing, [0]);
     assert_eq!(step(&mut engine), [(11, 5, false)]);
     assert_eq!(step(&mut engine), [(16, 1, true)]);
-    // Its end is reported with its outputs.
+    // The end of the request is reported with its outputs.
     assert_eq!(engine.outputs().outputs[0].finish, Some(FinishReason::Length));
     assert_eq!((engine.outputs().continuing.len(), engine.num_requests()), (0, 0));
 }
@@ -164,8 +164,8 @@ fn stops(stops: bool) -> Option<Box<StopRules>> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// In any order of events, no block is lost and no request is forgotten, and each turn ends with the
-    /// requested tokens or a stop.
+    /// In any order of events, no block and no request is lost, and each part ends with the
+    /// requested number of tokens or a stop.
     #[test]
     fn sessions_lose_nothing(
         async_scheduling in any::<bool>(),
@@ -217,7 +217,7 @@ proptest! {
                 }
                 Action::Step => {
                     let is_idle = engine.may_schedule() && engine.schedule().is_empty();
-                    // Steps overlap under async scheduling.
+                    // Under async scheduling, steps overlap.
                     if engine.step_in_flight() && (is_idle || !engine.may_schedule()) {
                         let outputs = engine.update(&mut Thirds);
                         for output in outputs.outputs.iter().filter(|output| output.finish.is_some()) {

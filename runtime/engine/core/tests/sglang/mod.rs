@@ -1,5 +1,4 @@
-//! An SGLang-style engine: its specification, rule by rule and under anything a
-//! driver may do.
+//! An SGLang-style engine: its rules one by one, and random actions of a driver.
 
 mod random;
 mod rules;
@@ -8,7 +7,7 @@ use vcr_core::plan::{ScheduledKind, StepPlan};
 use vcr_core::sglang::{SglangConfig, SglangConfigInput, SglangEngine};
 use vcr_core::{Prompt, RequestId, RequestSpec, ServingEngine, TokenSource};
 
-/// Tokens by request and position; about every 37th is a stop token.
+/// Tokens depend on request and position. About every 37th token is a stop token.
 struct Tokens;
 
 impl TokenSource for Tokens {
@@ -25,7 +24,7 @@ fn engine(input: SglangConfigInput) -> SglangEngine {
     SglangEngine::new(SglangConfig::new(input).expect("a valid engine"))
 }
 
-/// A prompt that begins with `shared` tokens of other prompts, followed by unique ones.
+/// A prompt that begins with `shared` tokens of other prompts and continues with unique tokens.
 fn prompt(page_size: u32, tag: u64, shared: u32, own: u32) -> Prompt {
     let mut prompt = Prompt::new(page_size, 0);
     prompt.push_run(1, 0, shared);
@@ -38,7 +37,7 @@ fn submit(engine: &mut SglangEngine, tag: u64, shared: u32, own: u32, max_tokens
     engine.submit(RequestSpec::new(tag, prompt, max_tokens)).expect("the engine takes it")
 }
 
-/// Rows of a plan: request, kind, depth, tokens.
+/// The rows of a plan: request, kind, depth, tokens.
 fn rows(plan: &StepPlan) -> Vec<(u64, ScheduledKind, u32, u32)> {
     plan.scheduled.iter().map(|e| (e.tag, e.kind, e.num_computed_tokens, e.num_scheduled_tokens)).collect()
 }

@@ -1,4 +1,4 @@
-//! Any order of arrivals, passes, fast-forwards, aborts and deliveries.
+//! Random orders of arrivals, passes, fast-forwards, aborts and deliveries.
 
 use std::collections::BTreeMap;
 
@@ -57,13 +57,12 @@ fn arb_config() -> impl Strategy<Value = SglangConfigInput> {
             reservations: if between_steps { Reservations::BetweenSteps } else { Reservations::InSteps },
             retraction: if before_all { Retraction::BeforeAll } else { Retraction::BehindAll },
             max_extra_tokens_per_step,
-            // None in a quarter of the cases, as otherwise.
+            // No interval in a quarter of the cases.
             prefill_decode_interval: num_pages % 4,
         }
     })
 }
 
-/// The driver's view of an engine, against which it is checked.
 struct Driver {
     engine: SglangEngine,
     live: BTreeMap<u64, (RequestId, u32)>,
@@ -90,7 +89,7 @@ impl Driver {
                 self.next_tag += 1;
                 if self.engine.check(shared + own, max_tokens).is_ok() {
                     let prompt = prompt(self.engine.config().page_size(), tag, shared, own);
-                    // A prefill engine has no more to do than the prompt.
+                    // On a prefill engine, a request has only its prompt to compute.
                     let max_tokens = if role == KvRole::Source { max_tokens.min(1) } else { max_tokens };
                     let role = if max_tokens == 0 { KvRole::Local } else { role };
                     let stops = stops.then(|| Box::new(StopRules::of_token(3)));
@@ -159,7 +158,7 @@ impl Driver {
         }
         for entry in &plan.scheduled {
             assert!(self.live.contains_key(&entry.tag), "scheduled a request that has ended");
-            // If cached tokens count, a part may be cached as a whole.
+            // If cached tokens count, a part may consist only of cached tokens.
             let may_be_cached = entry.is_prefill && input.prefix_lookup() == PrefixLookup::FirstChunk;
             assert!(entry.num_scheduled_tokens > 0 || may_be_cached);
         }
@@ -216,7 +215,7 @@ impl Driver {
             self.deliver();
             idle = if did { 0 } else { idle + 1 };
             assert!(idle < 200, "a dead end: {:?} wait", self.live.keys());
-            // Prompts are of so few chunks.
+            // No prompt has as many chunks as this limit.
             fruitless = if (tokens(self), self.live.len()) == before { fruitless + 1 } else { 0 };
             assert!(fruitless < 20_000, "passes without end: {:?} make no progress", self.live.keys());
         }
@@ -230,7 +229,7 @@ impl Driver {
     }
 }
 
-/// Applies all actions, and runs the remaining requests to the end.
+/// Applies all actions, and then runs the remaining requests to the end.
 fn run(input: SglangConfigInput, actions: &[Action]) {
     let mut driver = Driver::new(input, false);
     for action in actions {
@@ -247,7 +246,7 @@ const fn submission(prompt_tokens: u32, max_tokens: u32, role: KvRole) -> Action
 fn prompts_that_cannot_be_computed_together_do_not_undo_each_other() {
     use Action::{Abort, Deliver, Pass};
     let (local, destination) = (KvRole::Local, KvRole::Destination);
-    // The second is retracted while it decodes, before the first has gone on.
+    // The second request is retracted while it decodes, before the first has continued.
     let input = SglangConfigInput {
         page_size: 5,
         num_pages: 25,
@@ -266,8 +265,8 @@ fn prompts_that_cannot_be_computed_together_do_not_undo_each_other() {
     let before = [submission(1, 0, local), submission(21, 2, local), Abort(0), submission(27, 4, local)];
     let passes = [Pass, Pass, Pass, Abort(0), submission(36, 10, local), submission(86, 30, destination)];
     run(input, &[&[Deliver], &before[..], &passes, &[Pass, Pass, Pass, Deliver]].concat());
-    // The second request goes first because more of it is cached, and has filled the pool when it
-    // is retracted: its pages go to the first one at once.
+    // The second request goes first because more of its prompt is cached. When it is retracted, it has filled the
+    // pool, and its pages go to the first request at once.
     let input = SglangConfigInput {
         page_size: 3,
         num_pages: 35,
@@ -328,7 +327,7 @@ fn retracted_requests_do_not_retract_each_other_for_ever() {
 
 proptest! {
     /// Every accepted request ends once with its requested tokens, within the budgets, and all its
-    /// resources are returned.
+    /// resources are freed.
     #[test]
     fn every_request_ends_once_and_every_page_comes_back(
         input in arb_config(),
@@ -341,7 +340,7 @@ proptest! {
         driver.finish();
     }
 
-    /// A skipped fast-forward leaves the same state as its passes.
+    /// A fast-forward leaves the same state as its passes.
     #[test]
     fn a_fast_forward_is_its_passes(
         input in arb_config(),

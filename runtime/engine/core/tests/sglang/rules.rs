@@ -1,4 +1,4 @@
-//! The rules, one by one.
+//! Individual rules of the engine.
 
 use vcr_core::plan::ScheduledKind::{New, Resumed, Running};
 use vcr_core::sglang::{PassOrder, PrefixLookup, Retraction, SchedulePolicy, SglangConfigInput, SglangEngine};
@@ -174,15 +174,15 @@ fn a_retraction_tells_what_those_that_stay_need() {
         let second = submit(&mut engine, 1, 0, 8, 30);
         assert_eq!(until_retracted(&mut engine), [1]);
         engine.abort(second);
-        // It fits into the remaining pages if almost nothing is reserved, but not beside the future outputs
-        // of the first request, which has had half of them.
+        // The request fits into the remaining pages if almost nothing is reserved, but not together with the future
+        // outputs of the first request, which has had half of its outputs.
         submit(&mut engine, 2, 0, 9, 5);
         let rows = pass(&mut engine);
         assert_eq!((rows[0].0, rows[0].1), next, "{retraction:?}");
     }
 }
 
-/// Runs passes until one retracts requests, and returns these.
+/// Runs passes until one retracts requests. Returns the retracted requests.
 fn until_retracted(engine: &mut SglangEngine) -> Vec<u64> {
     loop {
         let retracted = engine.schedule().preempted.clone();
@@ -231,7 +231,7 @@ fn with_too_many_waiting_the_longest_prefix_is_not_looked_for() {
 fn certain_bursts_need_as_many_passes_as_they_save() {
     let input = SglangConfigInput { max_extra_tokens_per_step: 2, ..SglangConfigInput::default() };
     let mut engine = engine(input);
-    // Number 2 takes all that it may.
+    // Request 2 emits all tokens that it may have.
     submit(&mut engine, 2, 0, 10, 16);
     let mut tokens = Vec::new();
     while engine.has_schedulable_requests() {
@@ -259,7 +259,7 @@ fn an_abort_is_idempotent_and_leaves_nothing() {
     assert!(!engine.has_schedulable_requests());
 }
 
-/// After a prefill pass the configured number of decode passes follows, while any request decodes.
+/// After a pass that prefills, the configured number of decode passes follows, while any request decodes.
 #[test]
 fn prompts_wait_for_the_interval_of_decodes() {
     let input = SglangConfigInput { prefill_decode_interval: 2, ..SglangConfigInput::default() };
@@ -268,10 +268,10 @@ fn prompts_wait_for_the_interval_of_decodes() {
     let is_prefill = |rows: &[(u64, vcr_core::plan::ScheduledKind, u32, u32)]| rows.iter().any(|row| row.3 > 1);
     assert!(is_prefill(&pass(&mut engine)));
     submit(&mut engine, 2, 0, 10, 2);
-    // Two passes decode the first; then the second prompt comes, and two decodes again.
+    // Two passes decode the first request. Then comes the second prompt, and then two decode passes again.
     let passes: Vec<bool> = (0..4).map(|_| is_prefill(&pass(&mut engine))).collect();
     assert_eq!(passes, [false, false, true, false]);
-    // The second has ended, and the first in the pass that follows: a third prompt then waits for nothing.
+    // Both requests have ended after the next pass, so a third prompt does not wait.
     assert_eq!(pass(&mut engine).len(), 1);
     submit(&mut engine, 3, 0, 10, 2);
     assert!(is_prefill(&pass(&mut engine)));

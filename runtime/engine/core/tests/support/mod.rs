@@ -1,4 +1,4 @@
-//! Random engines, requests and policies for the property tests.
+//! Random engines, requests and policies for property tests.
 
 use proptest::prelude::*;
 use vcr_core::policy::{EngineView, PolicyError, PolicyEvent, Preference, PreferenceCheck, SchedulingPolicy};
@@ -9,7 +9,7 @@ use vcr_core::{
     Reservations, SchedulerRules, TokenSource, Victim,
 };
 
-/// Answers that depend on request and position alone; every 37th token is a stop token.
+/// Tokens depend only on request and position. Every 37th token is a stop token.
 pub(crate) struct Tokens;
 
 impl TokenSource for Tokens {
@@ -30,7 +30,7 @@ impl TokenSource for Tokens {
     }
 }
 
-/// The load and the settings of a stuck engine.
+/// The load and the settings of an engine that is stuck.
 pub(crate) fn situation(engine: &Engine) -> String {
     format!(
         "{} run, {} wait, {} of {} blocks free, latest stop {:?}, {:?}",
@@ -43,7 +43,7 @@ pub(crate) fn situation(engine: &Engine) -> String {
     )
 }
 
-/// Settings that pass all checks.
+/// Random settings that pass all checks.
 pub(crate) fn arb_config() -> impl Strategy<Value = EngineConfig> {
     let sizes = (1..20u32, 4..80u32, 1..12u32, 12..300u32);
     let policy = prop_oneof![Just(Policy::Fcfs), Just(Policy::Priority), Just(Policy::Ranked)];
@@ -78,11 +78,11 @@ pub(crate) fn arb_config() -> impl Strategy<Value = EngineConfig> {
             let (max_extra_tokens_per_step, num_speculative_tokens, async_scheduling, capacity) = modes;
             let drafter = match drafter {
                 _ if num_speculative_tokens == 0 => Drafter::Ngram,
-                // A dropped block must hold everything its drafts depend on.
+                // A dropped block must hold all tokens that its drafts depend on.
                 Drafter::MultiModuleMtp if num_speculative_tokens > block_size => Drafter::Mtp,
                 drafter => drafter,
             };
-            // Dynamo has tokens in bursts, and no drafts.
+            // With reservations between steps, Dynamo has bursts and no drafts.
             let between_steps = between_steps && num_speculative_tokens == 0;
             let tiers = tiers.filter(|_| !drafter.has_kv());
             let is_vllm = capacity == CapacityPolicy::Preempt && max_extra_tokens_per_step == 0 && !between_steps;
@@ -92,7 +92,7 @@ pub(crate) fn arb_config() -> impl Strategy<Value = EngineConfig> {
             });
             let has_early_drafts = num_speculative_tokens > 0 && !async_scheduling;
             let stages = if is_vllm && !has_early_drafts && tiers.is_none() { stages } else { 1 };
-            // Without room for the longest request, a padded admission may never fit.
+            // Without room for the longest request, a padded admission might never fit.
             let max_model_len = max_model_len.or((num_speculative_tokens > 0).then_some(300));
             let longest_blocks = max_model_len.unwrap_or(0).div_ceil(block_size) + 1;
             let mut input = EngineConfigInput {
@@ -103,7 +103,7 @@ pub(crate) fn arb_config() -> impl Strategy<Value = EngineConfig> {
                     num_gpu_blocks
                 },
                 max_num_seqs,
-                // With a draft model, slots may be withheld for the maximum number of running requests.
+                // A draft model may withhold slots for the maximum number of running requests.
                 max_num_batched_tokens: max_num_seqs
                     + if chunking { budget } else { budget.max(max_model_len.unwrap_or(0)) },
                 max_num_scheduled_tokens: (chunking && has_input_room).then_some(budget),
@@ -156,24 +156,24 @@ pub(crate) fn arb_config() -> impl Strategy<Value = EngineConfig> {
     )
 }
 
-/// All releases with equal weight, except a third for the newest one.
+/// All releases with the same weight, except that the newest has a third.
 fn arb_rules() -> impl Strategy<Value = SchedulerRules> {
     let releases = SchedulerRules::NAMES.iter().map(|(_, rules)| *rules).collect::<Vec<_>>();
     prop_oneof![2 => proptest::sample::select(releases), 1 => Just(SchedulerRules::default())]
 }
 
-/// A drafter, and whether blocks are distinguished only by their own tokens.
+/// A drafter, and whether block hashes cover only the block's own tokens.
 fn arb_drafter() -> impl Strategy<Value = (Drafter, bool)> {
     let with_kv = vec![Drafter::Eagle, Drafter::Mtp, Drafter::MultiModuleMtp, Drafter::DraftModel];
     (prop_oneof![Just(Drafter::Ngram), proptest::sample::select(with_kv)], any::<bool>())
 }
 
-/// A group whose blocks are `scale` times the engine's.
+/// A group whose blocks are `scale` times as large as the engine's.
 fn group(kind: KvCacheKind, scale: u32, block_size: u32) -> KvCacheGroup {
     KvCacheGroup { kind, block_size: Some(scale * block_size), has_drafter: false }
 }
 
-/// Groups of one or more kinds over blocks of `block_size` tokens.
+/// Groups of one or more kinds, for an engine with blocks of `block_size` tokens.
 pub(crate) fn arb_groups(block_size: u32) -> impl Strategy<Value = Vec<KvCacheGroup>> {
     let windows = move |scales: Vec<u32>| {
         let kind = prop_oneof![
@@ -208,7 +208,7 @@ pub(crate) fn arb_groups(block_size: u32) -> impl Strategy<Value = Vec<KvCacheGr
     ]
 }
 
-/// Tiers in which a block takes a few nanoseconds, or no time.
+/// Tiers in which transferring a block takes a few nanoseconds or no time.
 pub(crate) fn arb_tiers() -> impl Strategy<Value = Option<KvTiersConfig>> {
     let rules = proptest::sample::select(HostRules::NAMES).prop_map(|(_, rules)| rules);
     let connector = (rules, any::<bool>(), 0..3u32, any::<bool>());
@@ -237,7 +237,7 @@ pub(crate) fn arb_tiers() -> impl Strategy<Value = Option<KvTiersConfig>> {
     }))
 }
 
-/// Multimodal items of a prompt by its content: none, or some that repeat themselves and items of
+/// Multimodal items for a prompt with this content: none, or items of which some repeat and some are shared with
 /// other prompts.
 fn items(config: &EngineConfig, content: u32, prompt_tokens: u32) -> Vec<PromptItem> {
     let chunk = match config.long_prefill_token_threshold() {
@@ -261,22 +261,22 @@ fn items(config: &EngineConfig, content: u32, prompt_tokens: u32) -> Vec<PromptI
         state = mix(state);
         let identity = state % 5;
         let len = (identity as u32 * 7 + 1).min(longest);
-        // A drafter with a module for each draft ends no chunk so late, not even before an item that waits for room.
+        // With a module per draft, no chunk ends this late, even before an item that waits for space.
         if offset + len.max(drafting.prefill_lookahead_tokens) > prompt_tokens {
             break;
         }
         let item = PromptItem::new(identity, offset, len);
         items.push(if identity == 2 { item.with_embed_runs([1..3, 5..8]) } else { item });
-        // In 0.32 a drafter that reads ahead keeps an item in the cache while the next one waits
-        // for its room: forever, if it begins too early.
+        // In 0.32, a drafter that reads ahead keeps an item in the cache while the next item waits
+        // for space. If the next item begins too early, it waits forever.
         let least = if config.rules() <= SchedulerRules::V0_32 { 2 * drafting.prefill_lookahead_tokens } else { 0 };
         offset += len + least + (state >> 32) as u32 % 9;
     }
     items
 }
 
-/// A request by its tag: two in three have an adapter if the engine has any,
-/// every other prompt keeps its tokens, some are computed whatever is cached, some have items.
+/// A request that depends on its tag. Two in three requests have an adapter if adapters are on. Every other prompt
+/// keeps its tokens. Some requests ignore the cache, and some have multimodal items.
 pub(crate) fn request(
     config: &EngineConfig,
     tag: u64,
@@ -310,12 +310,12 @@ pub(crate) fn request(
     RequestSpec { lora, skip_reading_prefix_cache, ..RequestSpec::new(tag, prompt, max_tokens) }
 }
 
-/// A policy with random valid answers, drawn from a seed and its input: extreme ranks, caps of one
-/// token, for waiting and running requests. It checks the engine's events.
+/// A policy with random valid answers, which depend on a seed and on its input. The answers include extreme ranks and
+/// caps of one token, for waiting and for running requests. The policy checks the engine's events.
 pub(crate) struct Whims {
     state: u64,
     check: PreferenceCheck,
-    /// For each slot, whether it exists and whether it runs.
+    /// For each slot, whether its request exists and runs.
     slots: Vec<Option<bool>>,
     now_ns: u64,
 }

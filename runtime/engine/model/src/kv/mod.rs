@@ -1,4 +1,4 @@
-//! KV-cache groups and KV blocks, by the rules of vLLM 0.32.
+//! KV-cache groups and KV blocks, under the rules of vLLM 0.32.
 
 pub(crate) mod spec;
 
@@ -10,29 +10,29 @@ use crate::layers::{Attention, Layer, Mixer, Reach};
 use crate::serving::{Serving, Shape};
 use spec::Spec;
 
-/// Part of a sequence whose KV a group of layers keeps.
+/// Which part of a sequence's KV a group of layers keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum KvKind {
-    /// Everything.
+    /// KV of all tokens.
     Full,
-    /// Everything, as latent vectors.
+    /// Latent vectors of all tokens.
     Latent,
-    /// The latest tokens.
+    /// KV of the latest tokens.
     Window(u64),
-    /// The chunk that the next token is in.
+    /// KV of the chunk that contains the next token.
     Chunk(u64),
     /// The state after the latest token.
     State {
-        /// Blocks of a request: for the states before and after a step, after drafts, and within a step of
-        /// Mamba 2. Without prefix caching, the state after a step replaces the one before it.
+        /// Number of blocks of a request: for the states before and after a step, after drafts and, with Mamba 2,
+        /// inside a step. Without prefix caching, the state after a step replaces the one before it.
         blocks: u64,
-        /// Tokens at whose multiples a step can leave a state within it; None if it cannot.
+        /// A step can leave a state inside it at multiples of this number of tokens. None if it cannot.
         checkpoint_tokens: Option<u32>,
     },
 }
 
 impl KvKind {
-    /// vLLM's name for it.
+    /// vLLM's name of the kind.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -44,7 +44,7 @@ impl KvKind {
         }
     }
 
-    /// Tokens of its window or chunk.
+    /// Window size or chunk length in tokens, if there is one.
     #[must_use]
     pub fn window_tokens(self) -> Option<u64> {
         match self {
@@ -54,20 +54,20 @@ impl KvKind {
     }
 }
 
-/// Layers with the same blocks.
+/// Layers that share block tables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KvGroup {
-    /// Part of a sequence whose KV they keep.
+    /// Which part of a sequence's KV the layers keep.
     pub kind: KvKind,
-    /// Caches of layers; a layer with an indexer has two.
+    /// Number of layer caches. A layer with an indexer has two caches.
     pub layers: usize,
-    /// Tokens of a block.
+    /// Tokens per block.
     pub block_size: u64,
-    /// Bytes of a block of all its layers.
+    /// Bytes of a block over all layers of the group.
     pub page_bytes: u64,
-    /// The same for the layers of each stage.
+    /// Bytes of a block over the group's layers in each stage.
     pub(crate) stage_page_bytes: Vec<u64>,
-    /// Whether it has layers of the drafter.
+    /// Whether the group has layers of the drafter.
     pub has_drafter: bool,
 }
 
@@ -84,34 +84,33 @@ impl KvGroup {
         }
     }
 
-    /// Bytes that each token adds, while nothing leaves a window.
+    /// Bytes that each token adds, as long as no token leaves a window.
     #[must_use]
     pub fn bytes_per_token(&self) -> f64 {
         if matches!(self.kind, KvKind::State { .. }) { 0.0 } else { self.page_bytes as f64 / self.block_size as f64 }
     }
 }
 
-/// The KV cache of an engine, before its memory is known.
+/// An engine's KV cache, before its memory is known.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KvPlan {
     model: String,
-    /// Tokens of the smallest block; the other block sizes are multiples of it. With decode context
-    /// parallelism, the tokens that one GPU holds.
+    /// Tokens of the smallest block on one GPU. The other block sizes are multiples of it.
     pub block_size: u64,
     /// The groups, in vLLM's order.
     pub groups: Vec<KvGroup>,
-    /// Bytes of a block on a GPU, for the largest group and the largest stage.
+    /// Bytes of a block on one GPU, for the largest group and the largest stage.
     pub bytes_per_block: u64,
-    /// Bytes of a block on a GPU of each stage.
+    /// Bytes of a block on one GPU, by stage.
     pub stage_block_bytes: Vec<u64>,
-    /// GPUs that share the KV of each sequence.
+    /// Number of GPUs that share the KV of each sequence.
     pub context_ranks: u64,
-    /// Longest sequence.
+    /// Longest sequence in tokens.
     pub max_model_len: u64,
     in_flight_tokens: u64,
-    /// The drafting method, if drafts are used.
+    /// The drafting method, if there is a drafter with layers.
     method: Option<DraftMethod>,
-    /// Additional tokens that windows keep for modules that compute them again (`extra_retained_tokens`).
+    /// Additional tokens that windows keep because the drafter recomputes their KV (`extra_retained_tokens`).
     unsettled_tokens: u64,
 }
 
@@ -123,7 +122,7 @@ impl KvPlan {
         let ends: Vec<usize> = stages.iter().map(|stage| caches(&model.layers[..stage.end])).collect();
         let is_chunked =
             |layer: &Layer| matches!(layer.mixer, Mixer::Attention(Attention { reach: Reach::Chunk(_), .. }));
-        // With a drafter that reads the model's state, vLLM does not treat chunks separately
+        // With a drafter that reads the model's hidden state, vLLM does not treat chunks separately
         // (`VllmConfig`).
         let keeps_all =
             model.draft.is_some_and(|draft| draft.kind(1).is_eagle_like()) && model.layers.iter().any(is_chunked);
@@ -150,7 +149,7 @@ impl KvPlan {
         })
     }
 
-    /// Bytes that each token of a short sequence takes in all groups, on the GPUs of all stages that have a part of it.
+    /// Bytes that each token of a short sequence needs in all groups, summed over the stages.
     #[must_use]
     pub fn bytes_per_token(&self) -> f64 {
         self.groups.iter().map(KvGroup::bytes_per_token).sum()
@@ -169,13 +168,13 @@ impl KvPlan {
         self.groups.iter().map(|group| group.blocks(tokens, in_flight_tokens, unsettled_tokens, context_ranks)).sum()
     }
 
-    /// Longest sequence that fits into this much memory for blocks on each GPU; 0 if none does.
+    /// Longest sequence whose blocks fit into `bytes` on each GPU; 0 if none does.
     #[must_use]
     pub fn longest_in(&self, bytes: u64) -> u64 {
         self.longest_with(bytes, self.bytes_per_block)
     }
 
-    /// Longest sequence that fits in the memory that is left on a GPU of each stage; 0 if none does.
+    /// Longest sequence that fits, given the free bytes on one GPU of each stage; 0 if none does.
     #[must_use]
     pub fn longest_in_stages(&self, bytes: &[u64]) -> u64 {
         let stages = bytes.iter().zip(&self.stage_block_bytes).filter(|(_, bytes_per_block)| **bytes_per_block > 0);
@@ -194,15 +193,15 @@ impl KvPlan {
         fits
     }
 
-    /// KV blocks in this much memory on each GPU, the null block included.
+    /// Number of KV blocks in `bytes` on each GPU, including the null block.
     ///
     /// # Errors
-    /// If not even one sequence fits, in vLLM's words.
+    /// If not even one sequence fits. The text is vLLM's.
     pub fn blocks_in(&self, bytes: u64) -> Result<u32, ModelError> {
         self.blocks_with(bytes, self.bytes_per_block)
     }
 
-    /// KV blocks in the free memory of a GPU of each stage: the number that fits on all of them.
+    /// Number of KV blocks that fit on all stages, given the free bytes on one GPU of each stage.
     pub fn blocks_in_stages(&self, bytes: &[u64]) -> Result<u32, ModelError> {
         let stages = bytes.iter().zip(&self.stage_block_bytes).filter(|(_, bytes_per_block)| **bytes_per_block > 0);
         let mut blocks = u32::MAX;
@@ -213,7 +212,7 @@ impl KvPlan {
     }
 
     fn blocks_with(&self, bytes: u64, bytes_per_block: u64) -> Result<u32, ModelError> {
-        // The null block is in the pool, but holds nothing.
+        // The null block is part of the pool, but holds no KV.
         let usable = bytes.saturating_sub(bytes_per_block);
         let needed = bytes_per_block.saturating_mul(self.blocks_of_sequence(self.max_model_len));
         if usable == 0 {
@@ -241,9 +240,9 @@ impl KvPlan {
         Ok(u32::try_from(bytes / bytes_per_block).unwrap_or(u32::MAX))
     }
 
-    /// The groups of an engine of this release; empty for one group of full attention. Releases differ in the
-    /// drafters whose groups they find (`_annotate_eagle_groups`); if they find none, a drafter affects all
-    /// groups.
+    /// The groups of an engine under the rules of a release. Empty for one group of full attention. Releases differ in
+    /// the drafters whose groups they find (`_annotate_eagle_groups`). If a release finds no group, the drafter affects
+    /// all groups.
     #[must_use]
     pub fn engine_groups(&self, rules: SchedulerRules) -> Vec<KvCacheGroup> {
         let is_found = match self.method {
@@ -251,7 +250,7 @@ impl KvPlan {
             Some(DraftMethod::Eagle | DraftMethod::Eagle3) => rules.finds_groups_of_drafters(),
             Some(DraftMethod::DraftModel) | None => false,
         };
-        // Latent attention alone is full attention; together with full attention, it is looked up separately.
+        // Latent attention alone counts as full attention. Together with full attention, it is looked up separately.
         let has_full = self.groups.iter().any(|group| matches!(group.kind, KvKind::Full));
         let group_of = |group: &KvGroup| {
             let tokens = |tokens: u64| u32::try_from(tokens).unwrap_or(u32::MAX);
@@ -271,19 +270,18 @@ impl KvPlan {
     }
 }
 
-/// Caches by the part of the engine that they are of.
+/// Which caches belong to which stage, and which to the drafter.
 struct Parts {
-    /// End of the model's caches in each stage; the drafter's caches are in the last one.
+    /// End of the model's caches in each stage. The drafter's caches are in the last stage.
     stage_ends: Vec<usize>,
-    /// The first cache of the drafter.
+    /// Index of the drafter's first cache.
     first_of_drafter: usize,
 }
 
-/// Builds the groups of these caches.
 fn of(model: &str, mut specs: Vec<Spec>, parts: &Parts, is_hybrid_off: bool) -> Result<Vec<KvGroup>, ModelError> {
     let has_full = specs.iter().any(|spec| spec.kind == KvKind::Full);
     if is_hybrid_off && has_full {
-        // Blocks are kept for all tokens, whatever a layer computes with.
+        // Blocks are kept for all tokens, even for layers with windows.
         for spec in &mut specs {
             if spec.kind.window_tokens().is_some() {
                 spec.kind = KvKind::Full;
@@ -302,7 +300,7 @@ fn of(model: &str, mut specs: Vec<Spec>, parts: &Parts, is_hybrid_off: bool) -> 
     Ok(of_equal_pages(&specs, parts))
 }
 
-/// The group of caches of one kind, which are numbered in the order of their layers.
+/// The group of the caches with the indices `members`. Caches are numbered in the order of their layers.
 fn group(specs: &[Spec], members: &[usize], parts: &Parts) -> KvGroup {
     let stage_ends = &parts.stage_ends;
     let mut stage_page_bytes = vec![0; stage_ends.len()];
@@ -322,7 +320,7 @@ fn is_one_type(kind: KvKind, other: KvKind) -> bool {
     kind == other || is_full(kind) && is_full(other)
 }
 
-/// Enlarges the pages of all caches to the largest one's size: with more tokens, or with padding.
+/// Enlarges the pages of all caches to the size of the largest page, with more tokens per block or with padding.
 fn unify_pages(model: &str, specs: &mut [Spec]) -> Result<(), ModelError> {
     let page_bytes = specs.iter().map(|spec| spec.page_bytes).max().unwrap_or(0);
     for spec in specs {
@@ -340,7 +338,7 @@ fn unify_pages(model: &str, specs: &mut [Spec]) -> Result<(), ModelError> {
     Ok(())
 }
 
-/// Groups with as many layers as the rarest kind has, or the most frequent one if that is not much more
+/// Builds groups that have as many layers as the rarest kind, or as the most frequent kind if that is not much more
 /// (`_get_kv_cache_groups_uniform_page_size`).
 fn of_equal_pages(specs: &[Spec], parts: &Parts) -> Vec<KvGroup> {
     let mut kinds: Vec<(Spec, Vec<usize>)> = Vec::new();
@@ -356,7 +354,7 @@ fn of_equal_pages(specs: &[Spec], parts: &Parts) -> Vec<KvGroup> {
     let mut groups = Vec::new();
     for (_, members) in kinds {
         let count = members.len().div_ceil(size);
-        // Alternately, so that each stage has the same number of layers of each group.
+        // Layers alternate between the groups, so that each stage has the same number of layers of each group.
         for number in 0..count {
             let own: Vec<usize> = members.iter().copied().skip(number).step_by(count).collect();
             groups.push(group(specs, &own, parts));

@@ -1,35 +1,35 @@
-//! Contents of a block, by layer (vLLM's `KVCacheSpec`).
+//! Contents of a layer's blocks (vLLM's `KVCacheSpec`).
 
 use super::KvKind;
 use crate::error::ModelError;
 use crate::layers::{Attention, Latent, Layer, Mixer, Reach, State};
 use crate::serving::{Serving, Shape, serving};
 
-/// Tokens of a block unless an attention backend requires another number.
+/// Tokens per block, unless an attention backend requires another number.
 const BLOCK_SIZE: u64 = 16;
 
-/// Tokens of a block of latent attention (FlashMLA's, on Hopper).
+/// Tokens per block of latent attention (FlashMLA on Hopper).
 const LATENT_BLOCK_SIZE: u64 = 64;
 
-/// Bytes of a token of sparse latent attention in eight bits (`fp8_ds_mla`): numbers, positions and
-/// scales together.
+/// Bytes per token of sparse latent attention with 8-bit KV (`fp8_ds_mla`), including values, positions and
+/// scales.
 const SPARSE_FP8_BYTES: u64 = 656;
 
-/// An indexer has a scale of four bytes for each 128 numbers, which take a byte each.
+/// An indexer stores one byte per value, and for each 128 values a scale of four bytes.
 const INDEX_SCALE: (u64, u64) = (128, 4);
 
-/// A cache of one layer.
+/// One cache of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Spec {
     pub(super) kind: KvKind,
     pub(super) block_size: u64,
-    /// Bytes of a block of it.
+    /// Bytes per block.
     pub(super) page_bytes: u64,
-    /// Heads and the widths of keys and values, which distinguish caches of equal size.
+    /// Number of heads, key width and value width. They distinguish caches of equal size.
     pub(super) shape: (u64, u64, u64),
 }
 
-/// Caches of a layer: one with an indexer has two.
+/// Number of caches of a layer. A layer with an indexer has two.
 pub(super) fn caches(layer: &Layer) -> usize {
     match layer.mixer {
         Mixer::Latent(latent) => 1 + usize::from(latent.indexer.is_some()),
@@ -54,7 +54,7 @@ pub(super) fn of(model: Shape<'_>, served: &Serving) -> Result<Vec<Spec>, ModelE
             Mixer::Attention(attention) => Some(token_bytes(attention, tensor, bytes)),
             _ => None,
         });
-        // A page of attention holds a state, too (`_align_hybrid_block_size`).
+        // A page of attention must be large enough for a state, too (`_align_hybrid_block_size`).
         let token_bytes = token_bytes.unwrap_or(state_bytes);
         block_size = block_size.max(block_size * state_bytes.div_ceil(block_size * token_bytes));
         state_page = block_size * token_bytes;
@@ -102,7 +102,7 @@ pub(crate) fn latent_bytes(latent: Latent, width: u64, bytes: u64) -> u64 {
     if latent.is_sparse && bytes == 1 { SPARSE_FP8_BYTES } else { width * bytes }
 }
 
-/// Tokens of a block before layers with states raise it.
+/// Tokens per block, before layers with states raise this number.
 fn block_size(model: Shape<'_>, served: &Serving) -> Result<u64, ModelError> {
     let is_latent = model.layers.iter().any(|layer| matches!(layer.mixer, Mixer::Latent(_)));
     let (preferred, backend) =
@@ -119,7 +119,7 @@ fn block_size(model: Shape<'_>, served: &Serving) -> Result<u64, ModelError> {
     }
 }
 
-/// Heads of keys on each GPU, which keeps at least one.
+/// Number of key heads on each GPU, at least one.
 pub(crate) fn kv_heads(attention: Attention, tensor: u64) -> u64 {
     (attention.kv_heads / tensor).max(1)
 }
@@ -128,7 +128,7 @@ pub(crate) fn token_bytes(attention: Attention, tensor: u64, bytes: u64) -> u64 
     kv_heads(attention, tensor) * (attention.head_dim + attention.value_head_dim) * bytes
 }
 
-/// Blocks that a request keeps in a layer with states.
+/// The blocks that a request keeps in a layer with states.
 fn state_kind(state: State, served: &Serving) -> KvKind {
     let drafts = served.num_speculative_tokens;
     // Mamba 2 can leave a state at any token.
@@ -137,14 +137,14 @@ fn state_kind(state: State, served: &Serving) -> KvKind {
     KvKind::State { blocks: blocks + drafts, checkpoint_tokens }
 }
 
-/// Bytes of a state on each GPU: convolution state plus head states.
+/// Bytes of a state on each GPU: the convolution state plus the head states.
 pub(crate) fn state_bytes(state: State, served: &Serving, plain_bytes: u64) -> u64 {
     let tensor = served.tensor_parallel;
-    // The convolution of each draft needs the inputs before it.
+    // The convolution of each draft needs the inputs before the draft.
     let drafts = served.num_speculative_tokens;
     match state {
         State::Mamba { heads, head_dim, groups, state, kernel, state_bytes } => {
-            // Groups are copied until each GPU has one.
+            // Groups are replicated until each GPU has one.
             let groups = if groups.is_multiple_of(tensor) { groups } else { groups.max(tensor) };
             let outer = heads * head_dim + 2 * groups * state;
             (kernel - 1 + drafts) * (outer / tensor) * plain_bytes + heads / tensor * head_dim * state * state_bytes

@@ -1,4 +1,4 @@
-//! Architectures: the fields that describe their layers.
+//! Architectures: which fields describe their layers.
 
 use vcr_base::suggestion::nearest;
 
@@ -6,16 +6,16 @@ use super::{Layer, grouped, hybrid, latent};
 use crate::error::ModelError;
 use crate::fields::Fields;
 
-/// Matrices of a feed-forward network: with a gate there are three.
+/// Number of matrices in a feed-forward network with a gate, and without one.
 pub(crate) const GATED: u64 = 3;
 pub(crate) const PLAIN: u64 = 2;
 
 pub(crate) struct Architecture {
     name: &'static str,
     read: fn(Fields<'_>) -> Result<Vec<Layer>, ModelError>,
-    /// Matrices of a feed-forward network.
+    /// Number of matrices in a feed-forward network.
     pub(crate) matrices: u64,
-    /// Whether the output head shares the embedding's weights by default.
+    /// Whether the output head uses the embedding's weights by default.
     pub(crate) is_tied: bool,
 }
 
@@ -59,7 +59,7 @@ const KNOWN: &[Architecture] = &[
     of("Qwen3_5MoeForConditionalGeneration", hybrid::read_qwen),
 ];
 
-/// Heads of EAGLE.
+/// Architectures of EAGLE heads.
 const HEADS: &[Architecture] = &[
     of("EagleLlamaForCausalLM", grouped::read),
     of("LlamaForCausalLMEagle", grouped::read),
@@ -67,7 +67,7 @@ const HEADS: &[Architecture] = &[
     of("Eagle3LlamaForCausalLM", grouped::read),
 ];
 
-/// Architectures that vLLM has and that are not followed, with the reason.
+/// Architectures that vLLM supports and this crate refuses, with the reason.
 const REFUSED: &[(&str, &str)] = &[
     ("DeciLMForCausalLM", "is not read: its layers have shapes of their own in `block_configs`"),
     ("DeepseekV4ForCausalLM", "is not followed: it compresses KV by several ratios, in blocks of several sizes"),
