@@ -1,13 +1,12 @@
-//! Properties of a model that its engine depends on: its layers, the KV-cache groups that vLLM
-//! makes of them, bytes of a token and of a block, KV blocks in a given memory, and bytes of the
-//! weights.
+//! Properties of a model that its engine depends on: its layers, vLLM's KV-cache groups for them, bytes per token and
+//! block, KV blocks in a given memory, and bytes of weights.
 //!
-//! Owns `models.toml`, the shapes of published models, and the reader of `config.json`, which reads both. The
-//! rules are from vLLM 0.32 on GPUs: `vllm/v1/core/kv_cache_utils.py`, `vllm/v1/kv_cache_interface.py` and
-//! `vllm/platforms/interface.py`. Attention in 0.32 chooses its block sizes by backend; the block sizes of a
-//! Hopper GPU are used here.
+//! Owns `models.toml`, the shapes of published models, and the reader of `config.json`, which also reads that table.
+//! The rules are those of vLLM 0.32 on GPUs: `vllm/v1/core/kv_cache_utils.py`, `vllm/v1/kv_cache_interface.py` and
+//! `vllm/platforms/interface.py`. In 0.32, block sizes depend on the attention backend; this crate uses the block sizes
+//! of a Hopper GPU.
 //!
-//! Not counted: weights of image and sound encoders, and padding by a backend.
+//! Weights of image and sound encoders, and padding by a backend, are not counted.
 
 mod draft;
 mod drafter;

@@ -1,4 +1,4 @@
-//! A model, from its `config.json` or from the table.
+//! A model, read from its `config.json` or from the table.
 
 use std::path::Path;
 
@@ -15,23 +15,23 @@ use crate::serving::{Serving, Shape};
 use crate::table;
 use crate::weights::{self, Sizes};
 
-/// Scalings of positions that the longest sequence of a file contains already.
+/// Types of RoPE scaling that `max_position_embeddings` already includes.
 const SCALED_ALREADY: [&str; 6] = ["su", "longrope", "llama3", "yarn", "deepseek_yarn", "deepseek_llama_scaling"];
 
-/// The properties of a model that determine its memory and its KV.
+/// The properties of a model that determine its weights and its KV.
 #[derive(Clone, Debug)]
 pub struct Model {
     /// Its name in the table, or its file.
     pub name: String,
     pub architecture: String,
     pub layers: Vec<Layer>,
-    /// Longest sequence.
+    /// Longest sequence in tokens.
     pub max_model_len: u64,
-    /// Width of its hidden state.
+    /// Width of the hidden state.
     pub hidden_size: u64,
-    /// Tokens that it knows.
+    /// Number of tokens in the vocabulary.
     pub vocab_size: u64,
-    /// Modules for multi-token prediction, if its file states their number.
+    /// Number of multi-token-prediction modules, if the file states it.
     pub mtp_modules: Option<u64>,
     pub(crate) sizes: Sizes,
     pub(crate) formats: Formats,
@@ -41,10 +41,10 @@ pub struct Model {
 }
 
 impl Model {
-    /// The model of a name in the table, of a `config.json`, or of a folder with one.
+    /// Finds a model by its name in the table, its `config.json`, or a folder with a `config.json`.
     ///
     /// # Errors
-    /// If there is none, or a field is missing, wrong or not known.
+    /// If there is no such model, or a field is missing, invalid or unknown.
     pub fn find(text: &str) -> Result<Self, ModelError> {
         match Self::find_any(text)? {
             Some(model) => Ok(model),
@@ -52,7 +52,7 @@ impl Model {
         }
     }
 
-    /// The same; None for a text that is neither a path nor in the table.
+    /// Like [`Model::find`]. None if the text is neither a path nor a name in the table.
     pub fn find_any(text: &str) -> Result<Option<Self>, ModelError> {
         let path = Path::new(text);
         if path.is_dir() {
@@ -64,12 +64,12 @@ impl Model {
         Self::find_named(text)
     }
 
-    /// The model of a name in the table, if there is one.
+    /// The model with this name in the table, if there is one.
     pub fn find_named(name: &str) -> Result<Option<Self>, ModelError> {
         table::find(name).map(|(name, config)| Self::of(&name, &config, None)).transpose()
     }
 
-    /// Reads a `config.json`, and `hf_quant_config.json` in the same folder.
+    /// Reads a `config.json`, and `hf_quant_config.json` if it is in the same folder.
     pub fn read(path: &Path) -> Result<Self, ModelError> {
         let config = object(path)?;
         let separate = path.with_file_name("hf_quant_config.json");
@@ -77,7 +77,7 @@ impl Model {
         Self::of(&path.display().to_string(), &config, separate.as_ref())
     }
 
-    /// Reads the text of a `config.json`; `place` names it in errors.
+    /// Parses a `config.json`. Errors name it as `place`.
     pub fn parse(place: &str, text: &str) -> Result<Self, ModelError> {
         Self::of(place, &object_of(place, text)?, None)
     }
@@ -91,7 +91,7 @@ impl Model {
         let name = config.get("architectures").and_then(|list| list.get(0)).and_then(Value::as_str);
         let name = name.ok_or_else(|| whole.missing("architectures"))?;
         let architecture = Architecture::named(place, name)?;
-        // Models with images keep their language part apart.
+        // Models with image encoders have a separate section for their language model.
         let fields = Fields { place, map: whole.object("text_config").unwrap_or(config) };
         let layers = architecture.layers(fields)?;
         let hidden_size = fields.required(&["hidden_size"])?;
@@ -99,7 +99,7 @@ impl Model {
         let is_tied = [fields, whole].iter().find_map(|fields| fields.map.get("tie_word_embeddings")?.as_bool());
         let dtype = [fields, whole].iter().find_map(|fields| fields.text(&["dtype", "torch_dtype"]));
         let dtype = dtype.unwrap_or("bfloat16");
-        // vLLM computes in 16 bits with weights stored in 32.
+        // vLLM computes in 16 bits even if the weights are stored in 32.
         let plain_bytes = plain_bytes(dtype)
             .ok_or_else(|| fields.wrong("dtype", &dtype.into(), "bfloat16, float16 or float32"))?
             .min(2);
@@ -119,19 +119,19 @@ impl Model {
         })
     }
 
-    /// Whether it has layers of Mamba, which can keep states at the ends of all blocks.
+    /// Whether the model has Mamba layers, which can keep states at the ends of all blocks.
     #[must_use]
     pub fn has_mamba(&self) -> bool {
         self.layers.iter().any(|layer| matches!(layer.mixer, Mixer::State(State::Mamba { .. })))
     }
 
-    /// Bytes of the weights on each GPU, for the largest stage, including its drafter, without norms, biases
+    /// Bytes of weights on each GPU of the largest stage. This includes the drafter, but not norms, biases
     /// and image encoders.
     pub fn weight_bytes(&self, serving: &Serving) -> Result<f64, ModelError> {
         Ok(self.stage_weight_bytes(serving)?.into_iter().fold(0.0, f64::max))
     }
 
-    /// The same for each stage.
+    /// Bytes of weights on each GPU, by stage.
     pub fn stage_weight_bytes(&self, serving: &Serving) -> Result<Vec<f64>, ModelError> {
         serving.check(self.shape())?;
         let mut stages = weights::bytes(self.sizes, &self.layers, self.formats(serving)?, serving);
@@ -146,7 +146,7 @@ impl Model {
         Ok(stages)
     }
 
-    /// Bytes of an adapter of the rank that it is served with, on each GPU of each stage, for attention and dense
+    /// Bytes of an adapter on each GPU, by stage, for the rank in `serving`. Counts attention and dense
     /// networks.
     #[must_use]
     pub fn adapter_bytes(&self, serving: &Serving) -> Vec<f64> {
@@ -155,7 +155,7 @@ impl Model {
         each.into_iter().map(|numbers| numbers * bytes).collect()
     }
 
-    /// Format of the largest part of the weights: of the experts, if there are any.
+    /// Weight format of the experts if there are any, otherwise of the dense networks.
     pub fn weight_format(&self, serving: &Serving) -> Result<WeightFormat, ModelError> {
         let formats = self.formats(serving)?;
         let has_experts = self.layers.iter().any(|layer| matches!(layer.feed_forward, FeedForward::Experts(_)));
@@ -180,13 +180,13 @@ impl Model {
         }
     }
 
-    /// The KV cache of an engine.
+    /// The model's KV cache in this deployment.
     pub fn kv_plan(&self, serving: &Serving) -> Result<KvPlan, ModelError> {
         serving.check(self.shape())?;
         KvPlan::of(self.shape(), serving)
     }
 
-    /// Memory of a GPU of each stage that is left for KV blocks.
+    /// Memory left for KV blocks on one GPU, by stage.
     pub fn memory_left(
         &self,
         serving: &Serving,
@@ -214,14 +214,14 @@ impl Model {
     }
 }
 
-/// Longest sequence, as vLLM derives it (`_get_and_verify_max_len`).
+/// Longest sequence, derived as in vLLM (`_get_and_verify_max_len`).
 fn longest(fields: Fields<'_>) -> Result<u64, ModelError> {
     let positions = fields.required(&["max_position_embeddings", "n_positions", "max_seq_len", "seq_length"])?;
     let scaling = fields.object("rope_scaling").or_else(|| fields.object("rope_parameters"));
     let Some(scaling) = scaling else { return Ok(positions) };
     let kind = scaling.get("rope_type").or_else(|| scaling.get("type")).and_then(Value::as_str).unwrap_or("default");
     let factor = scaling.get("factor").and_then(Value::as_f64).unwrap_or(1.0);
-    // Gemma 3 states the longest sequence with its scaling.
+    // In Gemma 3, `max_position_embeddings` already includes the scaling.
     let is_scaled = fields.text(&["model_type"]).is_some_and(|kind| kind.contains("gemma3"));
     if is_scaled || kind == "default" || SCALED_ALREADY.contains(&kind) || !(1.0..=1e6).contains(&factor) {
         return Ok(positions);

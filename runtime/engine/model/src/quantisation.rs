@@ -1,4 +1,4 @@
-//! Quantisation of weights, as checkpoints state it.
+//! Quantisation of weights, as described in checkpoints.
 
 use serde_json::{Map, Value};
 use vcr_base::suggestion::nearest;
@@ -7,31 +7,31 @@ use vcr_roofline::Arithmetic;
 use crate::error::ModelError;
 use crate::fields::Fields;
 
-/// The storage format of a matrix of weights.
+/// The storage format of a weight matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WeightFormat {
-    /// Numbers with this many bytes.
+    /// Not quantised, with this many bytes per value.
     Plain(u64),
-    /// Eight-bit floats, with a scale for each matrix or for each square of 128.
+    /// 8-bit floats, with one scale per matrix or per block of 128 x 128.
     Fp8 {
-        /// Whether squares have scales.
+        /// Whether scales are per block.
         has_blocks: bool,
     },
-    /// Eight-bit integers.
+    /// 8-bit integers.
     Int8,
-    /// Four-bit integers, with a scale for each group of weights.
+    /// 4-bit integers, with one scale per group of weights.
     Int4 {
-        /// Weights of a group.
+        /// Number of weights per group.
         group: u64,
     },
-    /// Four-bit floats in groups of 32.
+    /// 4-bit floats with one scale per 32 weights.
     Mxfp4,
-    /// Four-bit floats in groups of 16.
+    /// 4-bit floats with one scale per 16 weights.
     Nvfp4,
 }
 
 impl WeightFormat {
-    /// Bytes of a weight and its part of a scale.
+    /// Bytes per weight, including its share of a scale.
     #[must_use]
     pub fn bytes(self) -> f64 {
         match self {
@@ -58,7 +58,7 @@ impl WeightFormat {
     }
 }
 
-/// Formats of a model's parts.
+/// Weight formats of a model's parts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Formats {
     /// Format of parts that are never quantised: embedding, output head, routers.
@@ -69,13 +69,13 @@ pub(crate) struct Formats {
     pub(crate) dense: WeightFormat,
     pub(crate) experts: WeightFormat,
     pub(crate) shared: WeightFormat,
-    /// Arithmetic for quantised weights, on a GPU that supports it.
+    /// Arithmetic for quantised weights, on GPUs that support it.
     pub(crate) arithmetic: Arithmetic,
-    /// Whether the checkpoint wants its KV in eight-bit floats.
+    /// Whether the checkpoint asks for 8-bit KV.
     pub(crate) has_fp8_kv_cache: bool,
 }
 
-/// Methods that are read, as `--quantization` names them.
+/// Supported methods, by the names of `--quantization`.
 const METHODS: [&str; 10] = [
     "awq",
     "awq_marlin",
@@ -89,10 +89,10 @@ const METHODS: [&str; 10] = [
     "nvfp4",
 ];
 
-/// Default weights per group, if a checkpoint does not state it.
+/// Number of weights per group, if a checkpoint does not state it.
 const DEFAULT_GROUP: u64 = 128;
 
-/// Bytes of a number of this data type.
+/// Bytes per value of a data type.
 pub(crate) fn plain_bytes(name: &str) -> Option<u64> {
     match name {
         "bfloat16" | "float16" | "half" => Some(2),
@@ -102,8 +102,8 @@ pub(crate) fn plain_bytes(name: &str) -> Option<u64> {
 }
 
 impl Formats {
-    /// The formats of a checkpoint with this configuration; `separate` is its
-    /// `hf_quant_config.json`, if it has one.
+    /// The formats of a checkpoint with this configuration. `separate` is the content of its
+    /// `hf_quant_config.json`, if it has that file.
     pub(crate) fn read(
         fields: Fields<'_>,
         config: &Map<String, Value>,
@@ -129,19 +129,19 @@ impl Formats {
             has_fp8_kv_cache: has_fp8_kv_cache(section),
             ..Self::all(plain, format)
         };
-        // In gpt-oss, only the experts have this format.
+        // In gpt-oss, only the experts are quantised.
         if format == WeightFormat::Mxfp4 && section.get("quant_method").is_some_and(|name| name == "mxfp4") {
             return Ok(Self { experts: format, has_fp8_kv_cache: formats.has_fp8_kv_cache, ..Self::all(plain, plain) });
         }
         Ok(formats)
     }
 
-    /// Formats in which a weight counts 1, to count weights instead of bytes.
+    /// Formats in which every weight counts 1, to count weights instead of bytes.
     pub(crate) fn numbers() -> Self {
         Self::all(WeightFormat::Plain(1), WeightFormat::Plain(1))
     }
 
-    /// Formats in which a quantised weight counts 1 and any other weight 0.
+    /// Formats in which a quantised weight counts 1 and other weights count 0.
     pub(crate) fn quantised_numbers(self) -> Self {
         let counted = |format: WeightFormat| WeightFormat::Plain(u64::from(format != self.plain));
         Self {
@@ -168,7 +168,7 @@ impl Formats {
         }
     }
 
-    /// The formats of a plain checkpoint that is quantised while it is loaded.
+    /// The formats after vLLM has quantised an unquantised checkpoint while loading it.
     pub(crate) fn quantised(self, method: &str) -> Result<Self, ModelError> {
         let is_plain = self == Self::all(self.plain, self.plain);
         if method == "fp8" && is_plain {
@@ -187,7 +187,7 @@ impl Formats {
     }
 }
 
-/// The main format of a quantised checkpoint, and the arithmetic for its weights.
+/// The main format of a quantised checkpoint, and the arithmetic for it.
 fn format_of(fields: Fields<'_>, section: &Map<String, Value>) -> Result<(WeightFormat, Arithmetic), ModelError> {
     let name = |key: &str| section.get(key).and_then(Value::as_str).map(str::to_lowercase);
     let method = name("quant_algo").or_else(|| name("quant_method"));
@@ -228,12 +228,12 @@ fn format_of(fields: Fields<'_>, section: &Map<String, Value>) -> Result<(Weight
     })
 }
 
-/// Integers of AWQ and GPTQ, in groups that share a scale; without `group_size`, of 128.
+/// The integer format of AWQ and GPTQ. The group size is 128 if the checkpoint has no `group_size`.
 fn integers(fields: Fields<'_>, section: &Map<String, Value>) -> Result<WeightFormat, ModelError> {
     let number = |keys: [&str; 2]| keys.iter().find_map(|key| section.get(*key)).cloned().unwrap_or(Value::Null);
     let bits = number(["bits", "w_bit"]);
     match bits.as_u64() {
-        // A group of -1 is a whole row.
+        // A group size of -1 means a whole row.
         Some(4) => Ok(WeightFormat::Int4 {
             group: match number(["group_size", "q_group_size"]) {
                 Value::Null => DEFAULT_GROUP,
@@ -245,7 +245,7 @@ fn integers(fields: Fields<'_>, section: &Map<String, Value>) -> Result<WeightFo
     }
 }
 
-/// The arithmetic for weights of a format with such activations: 16-bit numbers if the activations
+/// The arithmetic for weights of this format with these activations: 16-bit floats if the activations
 /// are not quantised.
 fn arithmetic_of(format: WeightFormat, activations: Option<&Value>) -> Arithmetic {
     let Some(activations) = activations.filter(|value| value.is_object()) else { return Arithmetic::Bfloat16 };
@@ -258,7 +258,7 @@ fn arithmetic_of(format: WeightFormat, activations: Option<&Value>) -> Arithmeti
     }
 }
 
-/// Parts that a checkpoint leaves as they were.
+/// Parts that a checkpoint leaves unquantised.
 #[derive(Default)]
 struct Excluded {
     attention: bool,
@@ -286,14 +286,14 @@ impl Excluded {
     }
 }
 
-/// A pattern's module within a layer: `self_attn` of `model.layers.0.self_attn*`.
+/// The module within a layer that a pattern names: `self_attn` for `model.layers.0.self_attn*`.
 fn part(pattern: &str) -> String {
     let plain = pattern.trim_start_matches("re:").replace(".*", ".").replace(['\\', '*'], "");
     let behind = plain.rsplit_once("layers.").map_or(plain.as_str(), |(_, rest)| rest);
     behind.trim_start_matches(|letter: char| letter.is_ascii_digit() || letter == '.').trim_end_matches('.').to_owned()
 }
 
-/// Whether the checkpoint wants a KV cache of eight-bit floats.
+/// Whether the checkpoint asks for 8-bit KV.
 fn has_fp8_kv_cache(section: &Map<String, Value>) -> bool {
     let stated = section.get("kv_cache_quant_algo").or_else(|| section.get("kv_cache_scheme"));
     match stated {

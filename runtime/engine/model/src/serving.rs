@@ -1,4 +1,4 @@
-//! The properties of a deployment that determine the memory of a model.
+//! The properties of a deployment that determine a model's memory.
 
 use std::ops::Range;
 
@@ -8,16 +8,16 @@ use crate::drafter::DraftShape;
 use crate::error::ModelError;
 use crate::layers::{Attention, Layer, Mixer, Reach};
 
-/// Properties of a model that its KV depends on.
+/// The properties of a model that its KV depends on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape<'a> {
     pub(crate) name: &'a str,
     pub(crate) layers: &'a [Layer],
     pub(crate) draft: Option<DraftShape<'a>>,
     pub(crate) max_model_len: u64,
-    /// Bytes of a number that is not quantised.
+    /// Bytes per unquantised value.
     pub(crate) plain_bytes: u64,
-    /// Whether the checkpoint wants its KV in eight-bit floats.
+    /// Whether the checkpoint asks for 8-bit KV.
     pub(crate) has_fp8_kv_cache: bool,
 }
 
@@ -28,40 +28,40 @@ impl Shape<'_> {
     }
 }
 
-/// Engine settings that decide a model's memory.
+/// Engine settings that determine a model's memory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Serving {
-    /// GPUs that share each layer.
+    /// Number of GPUs that share each layer.
     pub tensor_parallel: u64,
-    /// Stages that the layers are split into.
+    /// Number of pipeline stages.
     pub pipeline_parallel: u64,
-    /// GPUs that share the KV of each sequence.
+    /// Number of GPUs that share the KV of each sequence.
     pub decode_context_parallel: u64,
-    /// Copies of each layer that share the tokens of a prompt.
+    /// Number of replicas of each layer that share the tokens of a prompt.
     pub prefill_context_parallel: u64,
-    /// Ranks with their own attention.
+    /// Number of data-parallel ranks.
     pub data_parallel: u64,
     /// Whether experts are distributed over the GPUs of all ranks.
     pub expert_parallel: bool,
-    /// Data type of the KV cache; `auto` follows the checkpoint.
+    /// Data type of the KV cache. `auto` follows the checkpoint.
     pub kv_cache_dtype: String,
-    /// Tokens of a block; none for the attention backend's preferred size.
+    /// Tokens per block. None means the attention backend's preferred size.
     pub block_size: Option<u64>,
-    /// Longest sequence; none for the model's.
+    /// Longest sequence in tokens. None means the model's.
     pub max_model_len: Option<u64>,
-    /// The most tokens in steps that have not ended.
+    /// Maximum number of tokens in all steps in flight together.
     pub in_flight_tokens: u64,
-    /// Quantisation method of the checkpoint, or of the conversion while it is loaded.
+    /// Quantisation method of the checkpoint, or of vLLM while it loads the checkpoint.
     pub quantization: Option<String>,
-    /// Whether the KV of prompts is kept for later requests.
+    /// Whether prefix caching is on.
     pub enable_prefix_caching: bool,
-    /// Drafts of a request's step.
+    /// Number of drafts per request and step.
     pub num_speculative_tokens: u64,
-    /// Whether layers with windows keep KV as layers of full attention do.
+    /// Whether layers with windows keep all KV, like full attention.
     pub disable_hybrid_kv_cache_manager: bool,
-    /// Adapters that have a place on each GPU.
+    /// Number of adapter slots on each GPU.
     pub adapter_slots: u64,
-    /// Rank for which each place has room.
+    /// Adapter rank for which each slot has room.
     pub adapter_rank: u64,
 }
 
@@ -89,21 +89,21 @@ impl Default for Serving {
     }
 }
 
-/// The most drafts of an engine's step.
+/// Maximum number of drafts per step.
 const MAX_DRAFTS: u64 = 1000;
 
-/// Data types of KV caches that are known, with the bytes of a number.
+/// Supported data types of KV caches, with bytes per value.
 const KV_CACHE_DTYPES: &[(&str, u64)] =
     &[("bfloat16", 2), ("float16", 2), ("fp8", 1), ("fp8_e4m3", 1), ("fp8_e5m2", 1), ("fp8_inc", 1)];
 
-/// vLLM's data types whose block layout is unknown here.
+/// Data types of vLLM whose block layout is unknown here.
 const OTHER_DTYPES: &[&str] = &["nvfp4", "int8_per_token_head", "fp8_per_token_head", "int4_per_token_head"];
 
 impl Serving {
-    /// Checks it for a model.
+    /// Checks the settings for a model.
     ///
     /// # Errors
-    /// What is not divisible, in vLLM's words, or is unknown.
+    /// If a size is not divisible, with vLLM's text, or a value is unknown.
     pub(crate) fn check(&self, model: Shape<'_>) -> Result<(), ModelError> {
         let counts = [
             ("tensor_parallel", self.tensor_parallel),
@@ -163,7 +163,7 @@ impl Serving {
         }
     }
 
-    /// Checks the number of GPUs that share the KV of a layer, or of its copies (`ParallelConfig`,
+    /// Checks the number of GPUs that share the KV of a layer or of its replicas (`ParallelConfig`,
     /// `verify_with_parallel_config`).
     fn check_context(&self, model: Shape<'_>) -> Result<(), ModelError> {
         let Self { tensor_parallel: tensor, decode_context_parallel: ranks, prefill_context_parallel: copies, .. } =
@@ -209,8 +209,8 @@ impl Serving {
         Ok(())
     }
 
-    /// The layers of each stage (`get_pp_indices`): the remainder goes to the stages before the
-    /// last.
+    /// The layers of each stage (`get_pp_indices`). The stages before the last one get the remaining
+    /// layers.
     pub(crate) fn stages(&self, layers: usize) -> Vec<Range<usize>> {
         let stages = usize::try_from(self.pipeline_parallel).unwrap_or(1).clamp(1, layers.max(1));
         let (each, rest) = (layers / stages, layers % stages);
@@ -223,7 +223,7 @@ impl Serving {
         sizes.map(range).collect()
     }
 
-    /// Bytes of a number of the KV cache.
+    /// Bytes per value of the KV cache.
     pub(crate) fn kv_bytes(&self, model: Shape<'_>) -> Result<u64, ModelError> {
         let name = self.kv_cache_dtype.as_str();
         if name == "auto" {

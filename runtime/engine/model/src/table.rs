@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-/// The table, as this build knows it.
+/// The text of the table.
 const MODELS: &str = include_str!("../models.toml");
 
 #[derive(Deserialize)]
@@ -13,20 +13,20 @@ struct Table {
     model: Vec<Entry>,
 }
 
-/// A model.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Entry {
     /// Its names, starting with the published one.
     names: Vec<String>,
-    /// Fields of its `config.json` about its shape. A list for layers may be shorter: it is repeated.
+    /// Fields of `config.json` that describe the shape. A list for layers may be shorter than the number of layers; it
+    /// is then repeated.
     config: Map<String, Value>,
 }
 
 static TABLE: LazyLock<Table> =
     LazyLock::new(|| toml::from_str(MODELS).expect("the table is part of this build and checked by a test"));
 
-/// Lists with an item for each layer.
+/// Lists with one item per layer.
 const BY_LAYER: [&str; 4] = ["hybrid_layer_pattern", "indexer_types", "layer_types", "moe_layer_freq"];
 
 /// The published names of all models.
@@ -34,7 +34,7 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     TABLE.model.iter().map(|entry| entry.names[0].as_str())
 }
 
-/// Names that a text may mean: with the publisher or without it.
+/// The names of a model, with and without the publisher.
 fn aliases(entry: &'static Entry) -> impl Iterator<Item = &'static str> {
     entry.names.iter().flat_map(|name| [name.as_str(), without_publisher(name)])
 }
@@ -43,13 +43,13 @@ fn without_publisher(name: &str) -> &str {
     name.rsplit('/').next().unwrap_or_default()
 }
 
-/// The entry of a name, whatever its case. Other publishers have copies under the same name.
+/// The entry with this name, ignoring case. If the publisher is unknown, the name without publisher counts.
 fn entry(name: &str) -> Option<&'static Entry> {
     let of = |name: &str| TABLE.model.iter().find(|entry| aliases(entry).any(|known| known.eq_ignore_ascii_case(name)));
     of(name).or_else(|| of(without_publisher(name)))
 }
 
-/// The model of a name: its name and configuration.
+/// The name and configuration of the model with this name.
 pub(crate) fn find(name: &str) -> Option<(String, Map<String, Value>)> {
     let entry = entry(name)?;
     let mut config = entry.config.clone();
@@ -62,15 +62,15 @@ pub(crate) fn find(name: &str) -> Option<(String, Map<String, Value>)> {
     Some((entry.names[0].clone(), config))
 }
 
-/// All published names of the model with this name; empty if it is not in the table.
+/// All published names of the model with this name. Empty if it is not in the table.
 pub fn names_of(name: &str) -> &'static [String] {
     entry(name).map_or(&[], |entry| &entry.names)
 }
 
-/// Ends of names that state the format of weights.
+/// Name suffixes that state the format of weights.
 const FORMATS: [&str; 8] = ["-awq", "-bf16", "-fp8", "-gptq", "-int4", "-int8", "-mxfp4", "-nvfp4"];
 
-/// A name in lower case without its publisher, and the format at its end.
+/// A name in lower case without its publisher and format, and the format.
 fn stem(name: &str) -> (String, Option<&'static str>) {
     let lower = without_publisher(name).to_lowercase();
     match FORMATS.into_iter().find(|format| lower.ends_with(format)) {
@@ -79,10 +79,10 @@ fn stem(name: &str) -> (String, Option<&'static str>) {
     }
 }
 
-/// The published names nearest to this one: one in its format and one in each other format.
+/// The most similar published names: one in the same format, and one in another format.
 pub(crate) fn nearest_names(name: &str) -> Vec<String> {
     let (asked, format) = stem(name);
-    // A name without its last words is near.
+    // A known name that only has more words at the end is similar.
     let distance = |known: &str| if known.starts_with(&asked) { 1 } else { strsim::damerau_levenshtein(&asked, known) };
     let nearest = |is_like: bool| {
         let names = TABLE.model.iter().flat_map(|entry| &entry.names).filter_map(|name| {
@@ -93,7 +93,7 @@ pub(crate) fn nearest_names(name: &str) -> Vec<String> {
         names.min_by_key(|(distance, _)| *distance)
     };
     let (like, other) = (nearest(true), nearest(false));
-    // A model with another size in another format is not a candidate.
+    // A less similar name in another format is not suggested, since it probably has another size.
     let limit = like.map_or(usize::MAX, |(distance, _)| distance);
     let mut found: Vec<_> = like.into_iter().chain(other.filter(|(distance, _)| *distance <= limit)).collect();
     found.sort_by_key(|(distance, _)| *distance);

@@ -78,7 +78,6 @@ const REFUSED: &[(&str, &str)] = &[
 ];
 
 impl Architecture {
-    /// The architecture of this name.
     pub(crate) fn named(place: &str, name: &str) -> Result<&'static Self, ModelError> {
         if let Some(known) = KNOWN.iter().chain(HEADS).find(|known| known.name == name) {
             return Ok(known);

@@ -1,4 +1,4 @@
-//! Attention with keys and values of heads: all tokens, windows or chunks.
+//! Layers of attention with keys and values per head: full attention, windows or chunks.
 
 use serde_json::Value;
 
@@ -6,7 +6,7 @@ use super::{Attention, Experts, FeedForward, Layer, Mixer, Reach};
 use crate::error::ModelError;
 use crate::fields::Fields;
 
-/// Heads of all layers.
+/// The attention of all layers.
 pub(super) fn attention(fields: Fields<'_>, reach: Reach) -> Result<Attention, ModelError> {
     let heads = fields.required(&["num_attention_heads"])?;
     let head_dim = match fields.count(&["head_dim", "attention_head_dim"])? {
@@ -33,7 +33,6 @@ fn divided(fields: Fields<'_>, name: &str, value: u64, by_name: &str, by: u64) -
     Err(fields.wrong(name, &value.into(), &format!("a multiple of `{by_name}` ({by})")))
 }
 
-/// Feed-forward network of layer `index`.
 pub(super) fn feed_forward(fields: Fields<'_>, index: u64) -> Result<FeedForward, ModelError> {
     let Some(count) = fields.count(&["num_local_experts", "num_experts", "n_routed_experts"])? else {
         return Ok(FeedForward::Dense(fields.required(&["intermediate_size"])?));
@@ -64,7 +63,7 @@ pub(super) fn feed_forward(fields: Fields<'_>, index: u64) -> Result<FeedForward
     }))
 }
 
-/// Every sixth layer of Gemma 3 has full attention, unless the file states another pattern.
+/// In Gemma 3, every sixth layer has full attention, unless the file states another pattern.
 pub(super) fn read_gemma3(fields: Fields<'_>) -> Result<Vec<Layer>, ModelError> {
     let mut layers = read(fields)?;
     if fields.by_layer("layer_types", fields.layer_count()?)?.is_none() {
@@ -78,7 +77,7 @@ pub(super) fn read_gemma3(fields: Fields<'_>) -> Result<Vec<Layer>, ModelError> 
     Ok(layers)
 }
 
-/// Layers of models with one shape of attention, with the windows in `layer_types`.
+/// Layers whose attention has one shape, with the windows in `layer_types`.
 pub(super) fn read(fields: Fields<'_>) -> Result<Vec<Layer>, ModelError> {
     let count = fields.layer_count()?;
     let types = fields.by_layer("layer_types", count)?;
@@ -111,7 +110,7 @@ pub(super) fn unknown_type(fields: Fields<'_>, kind: &str) -> ModelError {
     fields.wrong("layer_types", &kind.into(), "full_attention, sliding_attention or linear_attention")
 }
 
-/// Layers of full attention have separate heads, and a dense network may accompany experts.
+/// In Gemma 4, layers of full attention have separate head counts, and a dense network may accompany experts.
 pub(super) fn read_gemma4(fields: Fields<'_>) -> Result<Vec<Layer>, ModelError> {
     if let Some(shared) = fields.count(&["num_kv_shared_layers"])? {
         return Err(fields.wrong("num_kv_shared_layers", &shared.into(), "0: layers that share KV are not followed"));
@@ -136,7 +135,7 @@ pub(super) fn read_gemma4(fields: Fields<'_>) -> Result<Vec<Layer>, ModelError> 
     Ok(layers)
 }
 
-/// Layers with positions attend to chunks; every fourth has none and attends to everything.
+/// In Llama 4, layers with positions attend to chunks. Every fourth layer has no positions and full attention.
 pub(super) fn read_llama4(fields: Fields<'_>) -> Result<Vec<Layer>, ModelError> {
     let count = fields.layer_count()?;
     let chunk = fields.required(&["attention_chunk_size"])?;
@@ -169,7 +168,7 @@ pub(super) fn read_llama4(fields: Fields<'_>) -> Result<Vec<Layer>, ModelError> 
         .collect()
 }
 
-/// Windows have separate heads, and values have another width than keys.
+/// In MiMo V2, windows have separate head counts, and values have another width than keys.
 pub(super) fn read_mimo_v2(fields: Fields<'_>) -> Result<Vec<Layer>, ModelError> {
     let count = fields.layer_count()?;
     let window = fields.required(&["sliding_window"])?;

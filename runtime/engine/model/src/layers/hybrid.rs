@@ -1,4 +1,4 @@
-//! Layers that keep a state, combined with layers of attention.
+//! Models that combine layers that keep a state with attention layers.
 
 use serde_json::Value;
 
@@ -7,7 +7,7 @@ use super::{Experts, FeedForward, Layer, Mixer, Reach, State};
 use crate::error::ModelError;
 use crate::fields::Fields;
 
-/// Bytes per number of a state: the file's value, else `default`.
+/// Bytes per value of a state: from the file, or else `default`.
 fn state_bytes(fields: Fields<'_>, default: u64) -> Result<u64, ModelError> {
     let names = ["mamba_ssm_cache_dtype", "mamba_ssm_dtype"];
     match fields.text(&names) {
@@ -18,7 +18,7 @@ fn state_bytes(fields: Fields<'_>, default: u64) -> Result<u64, ModelError> {
     }
 }
 
-/// Gated delta rule in most layers, full attention in each fourth.
+/// In Qwen, most layers use the gated delta rule, and every fourth layer has full attention.
 pub(super) fn read_qwen(fields: Fields<'_>) -> Result<Vec<Layer>, ModelError> {
     let count = fields.layer_count()?;
     let types = fields.by_layer("layer_types", count)?;
@@ -46,7 +46,7 @@ pub(super) fn read_qwen(fields: Fields<'_>) -> Result<Vec<Layer>, ModelError> {
         .collect()
 }
 
-/// One part for each layer: Mamba 2, attention, a dense network or experts.
+/// In Nemotron, each layer has one part: Mamba 2, attention, a dense network or experts.
 pub(super) fn read_nemotron(fields: Fields<'_>) -> Result<Vec<Layer>, ModelError> {
     let state = State::Mamba {
         heads: fields.required(&["mamba_num_heads"])?,

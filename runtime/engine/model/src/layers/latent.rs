@@ -24,7 +24,7 @@ pub(super) fn read(fields: Fields<'_>) -> Result<Vec<Layer>, ModelError> {
     };
     (0..count)
         .map(|index| {
-            // A layer may reuse the indexer's choice of an earlier layer.
+            // A layer may reuse the tokens that the indexer of an earlier layer has selected.
             let is_shared = types.is_some_and(|types| types[index as usize] == "shared");
             let indexer = latent.indexer.filter(|_| !is_shared);
             Ok(Layer { mixer: Mixer::Latent(Latent { indexer, ..latent }), feed_forward: feed_forward(fields, index)? })

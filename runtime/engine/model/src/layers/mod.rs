@@ -1,37 +1,37 @@
-//! Layers: the token mixer, the network after it, and their numbers of weights.
+//! Layers: the token mixer and the feed-forward network.
 
 pub(crate) mod architecture;
 mod grouped;
 mod hybrid;
 mod latent;
 
-/// Tokens that an attention layer attends to.
+/// Which tokens an attention layer attends to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reach {
-    /// The whole context.
+    /// All tokens of the context.
     Full,
-    /// The latest ones.
+    /// The latest tokens, up to this number.
     Window(u64),
-    /// The tokens of its chunk.
+    /// The tokens of the current chunk of this length.
     Chunk(u64),
 }
 
-/// Attention with keys and values of heads.
+/// Attention with keys and values per head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attention {
-    /// Query heads.
+    /// Number of query heads.
     pub heads: u64,
-    /// Heads of keys and values.
+    /// Number of key and value heads.
     pub kv_heads: u64,
-    /// Numbers of a head's key.
+    /// Width of a head's keys.
     pub head_dim: u64,
-    /// Numbers of a head's value.
+    /// Width of a head's values.
     pub value_head_dim: u64,
-    /// Tokens that it attends to.
+    /// Which tokens the layer attends to.
     pub reach: Reach,
-    /// Whether a gate as wide as the queries is projected with them.
+    /// Whether a gate as wide as the queries is projected together with them.
     pub has_gate: bool,
-    /// Whether values are projected as keys are.
+    /// Whether the key projection also gives the values.
     pub values_are_keys: bool,
 }
 
@@ -44,48 +44,48 @@ pub struct Latent {
     pub(crate) rope_head_dim: u64,
     pub(crate) nope_head_dim: u64,
     pub(crate) value_head_dim: u64,
-    /// Heads and numbers of the indexer of sparse attention.
+    /// Number of heads and head width of the indexer of sparse attention.
     pub(crate) indexer: Option<(u64, u64)>,
-    /// Whether an indexer, possibly of another layer, selects the tokens.
+    /// Whether an indexer selects the tokens, in this layer or in an earlier one.
     pub(crate) is_sparse: bool,
 }
 
-/// A state for each sequence instead of KV.
+/// A layer that keeps a state per sequence instead of KV.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// Mamba 2.
     Mamba {
         heads: u64,
-        /// Numbers of a head.
+        /// Width of a head.
         head_dim: u64,
-        /// Groups of heads with the same projections of inputs and outputs.
+        /// Number of groups of heads that share input and output projections.
         groups: u64,
-        /// Numbers of a state.
+        /// Size of the state per channel.
         state: u64,
-        /// Tokens of the convolution.
+        /// Number of tokens that the convolution covers.
         kernel: u64,
-        /// Bytes of a number of the state.
+        /// Bytes per value of the state.
         state_bytes: u64,
     },
     /// Gated delta rule.
     Delta {
         key_heads: u64,
         value_heads: u64,
-        /// Numbers of a key.
+        /// Width of a key.
         key_dim: u64,
-        /// Numbers of a value.
+        /// Width of a value.
         value_dim: u64,
-        /// Tokens of the convolution.
+        /// Number of tokens that the convolution covers.
         kernel: u64,
-        /// Bytes of a number of the state.
+        /// Bytes per value of the state.
         state_bytes: u64,
     },
 }
 
-/// Token mixer of a layer: attention, or a state.
+/// Token mixer of a layer: attention or a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mixer {
-    /// Attention with keys and values.
+    /// Attention with keys and values per head.
     Attention(Attention),
     /// Attention with a latent vector.
     Latent(Latent),
@@ -94,37 +94,37 @@ pub enum Mixer {
     None,
 }
 
-/// Experts of a layer.
+/// The experts of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Experts {
-    /// Their number.
+    /// Number of experts.
     pub count: u64,
-    /// Experts of a token.
+    /// Number of experts that each token uses.
     pub per_token: u64,
-    /// Their width.
+    /// Width of each expert.
     pub intermediate_size: u64,
-    /// Width of the expert of all tokens; 0 without one.
+    /// Width of the expert that all tokens use; 0 if there is none.
     pub shared_intermediate_size: u64,
-    /// Width of their inputs, if it differs from the model's.
+    /// Width of the experts' inputs, if it differs from the hidden size.
     pub latent_size: Option<u64>,
-    /// Width of an additional dense part; 0 without one.
+    /// Width of an additional dense network; 0 if there is none.
     pub dense_intermediate_size: u64,
 }
 
 /// Feed-forward part of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FeedForward {
-    /// No network.
+    /// No feed-forward network.
     None,
-    /// One network for all tokens, of this width.
+    /// A network of this width, for all tokens.
     Dense(u64),
     Experts(Experts),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layer {
-    /// Token mixer.
+    /// The token mixer.
     pub mixer: Mixer,
-    /// Feed-forward part.
+    /// The feed-forward network.
     pub feed_forward: FeedForward,
 }

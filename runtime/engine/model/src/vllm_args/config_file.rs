@@ -1,4 +1,4 @@
-//! `--config FILE`: arguments in YAML. Arguments of the command line override them
+//! `--config FILE`: arguments in a YAML file. Arguments on the command line override them
 //! (`FlexibleArgumentParser._pull_args_from_config`).
 
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use crate::vllm_args::table::{self, Takes};
 
 const ARGUMENT: &str = "--config";
 
-/// Inserts the words of the file before the given words, behind the model that they name.
+/// Inserts the words of the file before the given words, but after the model.
 pub(crate) fn insert(
     words: &[String],
     folder: &Path,
@@ -54,7 +54,7 @@ fn read(path: &Path) -> Result<Map<String, Value>, String> {
     yaml_serde::from_str(&text).map_err(|error| format!("expected arguments and their values as YAML: {error}"))
 }
 
-/// An argument of the file, as words.
+/// Appends an argument of the file as words.
 fn push(words: &mut Vec<String>, key: &str, value: &Value) {
     let name = format!("--{key}");
     match value {

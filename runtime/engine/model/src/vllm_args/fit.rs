@@ -1,34 +1,34 @@
-//! Whether a deployment fits in the memory of its GPUs, and how much KV it holds, without running it.
+//! Whether a deployment fits into the memory of its GPUs, and how much KV it holds. Nothing is run.
 
 use crate::error::ModelError;
 use crate::kv::KvPlan;
 use crate::table;
 use crate::vllm_args::VllmArgs;
 
-/// Memory of an engine on each of its GPUs. Numbers of blocks and tokens are of one data-parallel rank.
+/// Memory of an engine on each of its GPUs. Numbers of blocks and tokens are per data-parallel rank.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MemoryFit {
-    /// GPUs of the engine, over all ranks and stages.
+    /// Number of GPUs of the engine, over all ranks and stages.
     pub gpus: u32,
-    /// Memory of a GPU, as its driver reports it.
+    /// Memory of one GPU, as its driver reports it.
     pub gpu_memory_bytes: f64,
-    /// Weights on each GPU of the largest stage.
+    /// Bytes of weights on each GPU of the largest stage.
     pub weight_bytes: f64,
-    /// KV blocks, including the null block.
+    /// Number of KV blocks, including the null block.
     pub num_gpu_blocks: u32,
     /// Tokens of the smallest block.
     pub block_size_tokens: u32,
-    /// Tokens in the blocks if every group keeps every token: blocks / groups * block size.
+    /// Number of tokens in the blocks if every group keeps every token: blocks / groups * block size.
     pub kv_tokens: u64,
-    /// KV of a token of a short sequence on one GPU, over all stages.
+    /// KV bytes per token of a short sequence, summed over the stages.
     pub kv_bytes_per_token: f64,
-    /// Longest sequence.
+    /// Longest sequence in tokens.
     pub max_model_len: u64,
     kv: KvPlan,
 }
 
 impl MemoryFit {
-    /// Sequences of `tokens` tokens that the KV blocks hold at the same time.
+    /// Number of sequences of `tokens` tokens that fit into the KV blocks at the same time.
     #[must_use]
     pub fn sequences_of(&self, tokens: u64) -> u64 {
         let usable = u64::from(self.num_gpu_blocks.saturating_sub(1));
@@ -37,7 +37,7 @@ impl MemoryFit {
 }
 
 impl VllmArgs {
-    /// GPUs of one engine: tensor, pipeline, prefill-context and data parallelism together.
+    /// Number of GPUs of one engine: the product of tensor, pipeline, prefill-context and data parallelism.
     #[must_use]
     pub fn gpus(&self) -> u32 {
         [
@@ -50,11 +50,11 @@ impl VllmArgs {
         .fold(1, u32::saturating_mul)
     }
 
-    /// Memory of the engine, by the model, GPU and settings of its command line.
+    /// Memory of the engine, given the model, GPU and settings of its command line.
     ///
     /// # Errors
     /// If the model is neither a folder with a `config.json` nor in the table of models. If the weights or the KV of
-    /// one sequence do not fit, with the numbers.
+    /// one sequence do not fit; the text has the numbers.
     pub fn fit(&self) -> Result<MemoryFit, ModelError> {
         let Some(served) = &self.served else {
             let name = self.model.clone().unwrap_or_default();
@@ -62,7 +62,7 @@ impl VllmArgs {
             return Err(ModelError::Unknown { name, hints });
         };
         let gpu_memory_bytes = served.gpu.memory_bytes();
-        // Stated blocks or KV memory need the weights to fit, too.
+        // The weights must fit even if the command line states the blocks or the KV memory.
         served.model.memory_left(&served.serving, gpu_memory_bytes, self.gpu_memory_utilization, 0.0)?;
         let num_gpu_blocks = match self.known_blocks()? {
             Some(blocks) => blocks,
@@ -101,7 +101,7 @@ mod tests {
         let one = fit("vllm serve meta-llama/Llama-3.1-8B-Instruct --max-model-len 8192", "h100-sxm").expect("it fits");
         assert_eq!((one.gpus, one.block_size_tokens, one.max_model_len), (1, 16, 8_192));
         assert_eq!(one.kv_bytes_per_token, 131_072.0);
-        // 8.03 billion weights of two bytes, and the rest of 92 % of 79.2 GiB.
+        // 8.03 billion weights of two bytes. The KV gets the rest of 92 % of 79.2 GiB.
         assert!((one.weight_bytes / 16.06e9 - 1.0).abs() < 0.01, "{one:?}");
         let left = 79.2 * f64::from(1 << 30) * 0.92 - one.weight_bytes;
         assert_eq!(u64::from(one.num_gpu_blocks), (left / 131_072.0 / 16.0) as u64);

@@ -1,9 +1,9 @@
 //! A literal command line of `vllm serve`, read as the settings of a simulated engine.
 //!
 //! Owns `arguments.toml`, the table of vLLM's arguments from 0.27 to 0.33; the defaults that vLLM
-//! derives from the GPU and the model; files of `--config`; and the translation of both into
-//! [`EngineConfigInput`]. [`VllmArgs::rows`] shows the effect of each argument. An argument whose
-//! effect on decisions is not simulated is an error.
+//! derives from the GPU and the model; `--config` files; and the translation of arguments and defaults into
+//! [`EngineConfigInput`]. [`VllmArgs::rows`] shows the effect of each argument. An argument that affects decisions in
+//! a way that is not simulated is an error.
 //!
 //! Sources: `vllm/engine/arg_utils.py`, `vllm/config/vllm.py` and
 //! `vllm/utils/argparse_utils.py` of vLLM 0.27 to 0.33.
@@ -27,14 +27,14 @@ use crate::DraftMethod;
 use vcr_core::EngineConfigInput;
 pub use vcr_roofline::gpus::{GPUS, Gpu};
 
-/// The place where the command would run.
+/// Where the command would run.
 #[derive(Clone, Copy, Debug)]
 pub struct Deployment<'a> {
     /// Minor version of vLLM, `0.27` to `0.33`.
     pub minor: &'a str,
-    /// Name of the GPU in [`GPUS`], which decides vLLM's defaults.
+    /// Name of the GPU in [`GPUS`]. vLLM's defaults depend on it.
     pub gpu: &'a str,
-    /// Folder that file names are relative to: the folder of `--config`, or of a model that is a folder.
+    /// Folder to which file names are relative, such as the file of `--config` or a model folder.
     pub folder: &'a Path,
 }
 
@@ -44,21 +44,21 @@ impl Default for Deployment<'_> {
     }
 }
 
-/// The effect of an argument or a default on the simulation.
+/// How an argument or a default affects the simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// It is a setting of the engine, its model or its memory.
     Setting,
-    /// It changes the speed of steps, which the latency model states.
+    /// It changes the speed of steps, which the latency model must account for.
     Speed,
     /// It has no effect.
     Nothing,
-    /// It was not given: vLLM's default.
+    /// It was not given, so vLLM's default applies.
     Default,
 }
 
 impl Effect {
-    /// Its name in tables.
+    /// The name in tables.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -70,65 +70,65 @@ impl Effect {
     }
 }
 
-/// Result of one argument.
+/// What one argument did.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// The argument, as `--max-num-seqs`.
+    /// The argument, such as `--max-num-seqs`.
     pub argument: String,
-    /// Its value as written; for a default, in vLLM's notation.
+    /// The value as written. For a default, the value in vLLM's notation.
     pub value: String,
-    /// Its effect.
+    /// The effect.
     pub effect: Effect,
-    /// The engine's setting, or the reason why it has no effect.
+    /// The resulting setting of the engine, or the reason why there is no effect.
     pub result: String,
 }
 
-/// An engine as a command line of `vllm serve` starts it.
+/// An engine as a `vllm serve` command line starts it.
 #[derive(Clone, Debug)]
 pub struct VllmArgs {
-    /// Settings of the scheduler and the KV cache. `num_gpu_blocks` counts only if
-    /// [`num_gpu_blocks`](Self::num_gpu_blocks) has it; `rules` is the caller's.
+    /// Settings of the scheduler and the KV cache. Use `num_gpu_blocks` only if
+    /// [`num_gpu_blocks`](Self::num_gpu_blocks) is set. The caller sets `rules`.
     pub input: EngineConfigInput,
-    /// KV blocks, if the command line states their number; else they follow from memory.
+    /// Number of KV blocks, if the command line states it. Otherwise it follows from the memory.
     pub num_gpu_blocks: Option<u32>,
-    /// Share of the GPU's memory that the engine may use.
+    /// Fraction of the GPU's memory that the engine may use.
     pub gpu_memory_utilization: f64,
-    /// Memory of each GPU for KV blocks, in bytes, instead of the memory that the weights leave.
+    /// Bytes for KV blocks on each GPU, if the command line states this instead of the fraction.
     pub kv_cache_memory_bytes: Option<u64>,
-    /// The model's name or folder, if one is given.
+    /// The model's name or folder, if given.
     pub model: Option<String>,
-    /// Whether the longest sequence is the longest that fits (`--max-model-len auto`).
+    /// Whether the longest sequence is the longest one that fits (`--max-model-len auto`).
     pub fits_model_len: bool,
-    /// Names under which the server offers it.
+    /// Names under which the server offers the model.
     pub served_model_names: Vec<String>,
-    /// GPUs that share each layer.
+    /// Number of GPUs that share each layer.
     pub tensor_parallel_size: u32,
-    /// Copies of each layer that share the tokens of a prompt.
+    /// Number of replicas of each layer that share the tokens of a prompt.
     pub prefill_context_parallel_size: u32,
-    /// Ranks with separate engines.
+    /// Number of data-parallel ranks.
     pub data_parallel_size: u32,
     /// Whether experts are distributed over all GPUs.
     pub expert_parallel: bool,
-    /// Data type of weights and activations; `auto` follows the checkpoint.
+    /// Data type of weights and activations. `auto` follows the checkpoint.
     pub dtype: String,
-    /// Data type of the KV cache; `auto` follows the model.
+    /// Data type of the KV cache. `auto` follows the model.
     pub kv_cache_dtype: String,
-    /// Quantisation of the weights, if the command line names one.
+    /// Quantisation of the weights, if the command line states one.
     pub quantization: Option<String>,
-    /// Whether layers with windows keep KV as layers of full attention do.
+    /// Whether layers with windows keep all KV, like full attention.
     pub disable_hybrid_kv_cache_manager: bool,
-    /// Memory of the host for KV, if the command line states any; [`input`](Self::input) has its tiers.
+    /// Host memory for KV, if the command line states any. The resulting tiers are in [`input`](Self::input).
     pub(crate) kv_offloading: Option<KvOffloading>,
-    /// Rank of adapters for which the GPUs have room.
+    /// Maximum rank of adapters.
     pub max_lora_rank: u32,
-    /// The model's layers and memory, if it is a folder with a `config.json` or in the table of
-    /// models; [`input`](Self::input) has its lengths and groups.
+    /// The model's layers and memory, if the model is a folder with a `config.json` or in the table of
+    /// models. Its lengths and groups are in [`input`](Self::input).
     pub served: Option<ServedModel>,
-    /// The drafter that it names, if that has layers: vLLM's method, and the model of a head or a draft model.
+    /// The drafter's method, if it has layers, and the model of a head or a draft model.
     pub drafter: Option<(DraftMethod, Option<String>)>,
-    /// Files that were read: their stated names and their paths.
+    /// Files that were read, by their names in the command line and their paths.
     pub files: Vec<(String, PathBuf)>,
-    /// Result of each argument, in their order, and then the defaults.
+    /// What each argument did, in the order of the arguments, followed by the defaults.
     pub rows: Vec<Row>,
 }
 
@@ -143,7 +143,7 @@ impl VllmArgs {
         Self::read_split(words::split(command), deployment)
     }
 
-    /// The same for a command line that a shell has split into words.
+    /// Like [`VllmArgs::read`], for a command line that a shell has split into words.
     pub fn read_words(words: &[String], deployment: Deployment<'_>) -> Result<Self, Vec<ArgumentError>> {
         Self::read_split(Ok(words.to_vec()), deployment)
     }
@@ -188,7 +188,6 @@ fn names() -> String {
     GPUS.iter().map(|gpu| gpu.name).collect::<Vec<_>>().join(", ")
 }
 
-/// Defaults of `vllm serve` for a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BatchDefaults {
     pub(crate) max_num_batched_tokens: u32,
@@ -196,7 +195,7 @@ pub(crate) struct BatchDefaults {
 }
 
 impl BatchDefaults {
-    /// `EngineArgs.get_batch_defaults` for an API server. 0.27 has no tier above the H100's, and from 0.33 on
+    /// vLLM's `EngineArgs.get_batch_defaults` for an API server. 0.27 has no tier above the H100's. From 0.33 on,
     /// a GB10 counts as a small GPU.
     pub(crate) fn of(gpu: Gpu, minor: u8) -> Self {
         let is_small = gpu.name.starts_with("a100") || (gpu.name == "gb10" && minor >= 33);
@@ -209,19 +208,19 @@ impl BatchDefaults {
     }
 }
 
-/// One thing that is wrong.
+/// One problem of a command line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ArgumentError {
     #[error("invalid vLLM version `{found}`: expected one of {expected}")]
     Version {
-        /// The stated value.
+        /// The given value.
         found: String,
         /// All accepted values.
         expected: String,
     },
     #[error("invalid GPU `{found}`: expected one of {expected}")]
     Gpu {
-        /// The stated value.
+        /// The given value.
         found: String,
         /// All accepted values.
         expected: String,
@@ -230,26 +229,26 @@ pub enum ArgumentError {
     Quotes,
     #[error("invalid command `{found}`: expected `vllm serve MODEL ...` or only its arguments")]
     Command {
-        /// Its first word.
+        /// The first word.
         found: String,
     },
     #[error("invalid argument `{found}`: expected one model, here `{model}`, and arguments that begin with `-`")]
     Word {
         /// The word.
         found: String,
-        /// The word that is the model.
+        /// The word that was taken as the model.
         model: String,
     },
     #[error("unknown argument `{found}`{}", .hint.as_ref().map(|name| format!(": did you mean `{name}`?")).unwrap_or_default())]
     Unknown {
-        /// The stated value.
+        /// The given argument.
         found: String,
-        /// The nearest name.
+        /// The most similar name.
         hint: Option<String>,
     },
     #[error("ambiguous argument `{found}`: it may be {names}")]
     Ambiguous {
-        /// The stated value.
+        /// The given argument.
         found: String,
         /// The arguments that begin with it.
         names: String,
@@ -260,7 +259,7 @@ pub enum ArgumentError {
         name: String,
         /// The requested version.
         minor: String,
-        /// The versions that have it, in words.
+        /// The versions that have the argument, in words.
         since: String,
     },
     #[error("invalid `{name}`: expected a value after it")]
@@ -272,7 +271,7 @@ pub enum ArgumentError {
     ValueOfSwitch {
         /// The switch.
         name: String,
-        /// Value of the argument.
+        /// The given value.
         value: String,
     },
     #[error("invalid `{name} {value}`: expected {expected}")]
@@ -280,12 +279,12 @@ pub enum ArgumentError {
         /// The argument.
         name: String,
         value: String,
-        /// Allowed values.
+        /// The allowed values.
         expected: String,
     },
     #[error("invalid `--config {file}`: {reason}")]
     ConfigFile {
-        /// The stated name of the file.
+        /// The name of the file as given.
         file: String,
         /// The problem.
         reason: String,
@@ -294,9 +293,9 @@ pub enum ArgumentError {
     Model(String),
     #[error("`{written}` is not simulated: {reason}")]
     NotSimulated {
-        /// Argument and value.
+        /// The argument and its value.
         written: String,
-        /// The reason and the remedy.
+        /// The reason and what to do about it.
         reason: String,
     },
 }

@@ -1,4 +1,4 @@
-//! The model of a command line: lengths, groups of the KV cache and blocks.
+//! The model of a command line: its lengths, KV-cache groups and blocks.
 
 use std::path::{Path, PathBuf};
 
@@ -10,21 +10,21 @@ use crate::vllm_args::settings::FITS;
 use crate::vllm_args::words::Word;
 use crate::vllm_args::{Effect, Row, VllmArgs};
 
-/// A model, as the command line serves it.
+/// A model in the deployment that the command line describes.
 #[derive(Clone, Debug)]
 pub struct ServedModel {
-    /// Its layers and weights.
+    /// The model's layers and weights.
     pub model: Model,
-    /// Its deployment.
+    /// The deployment.
     pub serving: Serving,
-    /// Its KV cache.
+    /// The model's KV cache.
     pub kv: KvPlan,
     pub(crate) gpu: Gpu,
 }
 
 impl ServedModel {
-    /// KV blocks in the GPU's memory: the stated memory, or the share that weights and other bytes
-    /// leave.
+    /// Number of KV blocks in the GPU's memory. They get the stated KV memory, or what weights and other bytes
+    /// leave of the usable fraction.
     pub fn num_gpu_blocks(
         &self,
         utilization: f64,
@@ -41,8 +41,8 @@ impl ServedModel {
 }
 
 impl VllmArgs {
-    /// KV blocks that the command line states, or that follow from its model and GPU; none if they
-    /// follow from neither.
+    /// Number of KV blocks that the command line states, or that follow from its model and GPU. None if neither is
+    /// known.
     pub fn known_blocks(&self) -> Result<Option<u32>, ModelError> {
         match (self.num_gpu_blocks, &self.served) {
             (None, Some(served)) => {
@@ -53,7 +53,7 @@ impl VllmArgs {
     }
 }
 
-/// The model that the words name, if it is known.
+/// The model that the command line names, if it is known.
 pub(crate) fn find(
     words: &[Word],
     folder: &Path,
@@ -67,7 +67,7 @@ pub(crate) fn find(
     })
 }
 
-/// The model of a folder with a `config.json`, or of a name in the table; None for any other text.
+/// The model of a folder with a `config.json`, or with this name in the table. None for any other text.
 fn read(text: String, folder: &Path, files: &mut Vec<(String, PathBuf)>) -> Result<Option<Model>, ModelError> {
     let path = folder.join(&text);
     if !path.join("config.json").is_file() {
@@ -78,7 +78,7 @@ fn read(text: String, folder: &Path, files: &mut Vec<(String, PathBuf)>) -> Resu
     Ok(found)
 }
 
-/// The model with its drafter, if that is known; otherwise a row reports it.
+/// Adds the drafter to the model, if the drafter is known. Otherwise a row reports it.
 pub(crate) fn with_drafter(
     args: &mut VllmArgs,
     model: Model,
@@ -113,7 +113,7 @@ pub(crate) fn with_drafter(
     }
 }
 
-/// Applies the model's consequences to the engine.
+/// Sets the engine settings that follow from the model.
 pub(crate) fn serve(
     args: &mut VllmArgs,
     model: Model,
@@ -129,7 +129,7 @@ pub(crate) fn serve(
     }
 }
 
-/// The longest sequence of the model that fits into the memory of all stages (`_auto_fit_max_model_len`).
+/// The longest sequence that fits into the memory of all stages (`_auto_fit_max_model_len`).
 fn longest_that_fits(
     args: &VllmArgs,
     model: &Model,

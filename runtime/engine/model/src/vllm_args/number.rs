@@ -32,7 +32,7 @@ pub fn whole(text: &str) -> Result<u64, String> {
     if whole.is_empty() || !are_digits(whole) || !are_digits(decimals) || digits.ends_with('.') {
         return Err(expected());
     }
-    // Further decimals are below one.
+    // Further decimals are less than one.
     let places = 3 * power as usize;
     let kept: String = format!("{decimals:0<places$}").chars().take(places).collect();
     format!("{whole}{kept}").parse().map_err(|_| expected())

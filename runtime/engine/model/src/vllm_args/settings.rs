@@ -1,4 +1,4 @@
-//! Arguments as settings.
+//! Translates arguments into settings.
 
 mod defaults;
 mod offloading;
@@ -20,31 +20,30 @@ use crate::vllm_args::table::Acts;
 use crate::vllm_args::words::{Given, Word};
 use crate::vllm_args::{Effect, Row, VllmArgs};
 
-/// Result of `--max-model-len auto` until the memory is known.
+/// The result text of `--max-model-len auto`, until the memory is known.
 pub(crate) const FITS: &str = "the longest sequence that fits";
 
-/// Settings whose defaults depend on other settings.
+/// Arguments on which the defaults of other settings depend.
 #[derive(Default)]
 pub(super) struct Late {
-    /// Names of the options that are given.
+    /// Names of the given options.
     given: Vec<&'static str>,
     pub(super) has_lora: bool,
     pub(super) is_throughput: bool,
     pub(super) is_pooling: bool,
-    /// Runs of tokens that a rank of decode context parallelism gets, by their arguments.
+    /// Interleave sizes of decode context parallelism, with the argument that states each.
     pub(super) interleave: Vec<(&'static str, u32)>,
     speculation: Speculation,
     states: States,
 }
 
 impl Late {
-    /// Whether an option is given.
     pub(super) fn has(&self, option: &EngineOption) -> bool {
         self.given.contains(&option.name)
     }
 }
 
-/// Applies these arguments to the engine's settings.
+/// Applies arguments to the engine's settings.
 pub(crate) fn apply(
     words: &[Word],
     model: Option<&Model>,
@@ -104,7 +103,7 @@ pub(crate) fn apply(
     late.speculation.apply(&mut args.input, model, minor, errors);
     args.drafter = late.speculation.layers(args.input.drafter);
     if args.data_parallel_size > 1 {
-        // Ranks would have different numbers of drafts: vLLM has the same for all.
+        // Ranks would have different numbers of drafts, but vLLM uses the same number for all ranks.
         args.input.draft_ranges.clear();
     }
     late.states.apply(&mut args, model, minor, errors);
@@ -112,7 +111,7 @@ pub(crate) fn apply(
     defaults::set(args, &late, model, minor, gpu, errors)
 }
 
-/// Checks the number of GPUs that share the sequences of a layer, or of its copies (`ParallelConfig`).
+/// Checks the number of GPUs that share the sequences of a layer or of its replicas (`ParallelConfig`).
 fn check_context(args: &VllmArgs, late: &Late, model: Option<&Model>, errors: &mut Vec<ArgumentError>) {
     let (tensor, copies) = (u64::from(args.tensor_parallel_size), u64::from(args.prefill_context_parallel_size));
     let ranks = u64::from(args.input.decode_context_parallel_size);
@@ -126,7 +125,7 @@ fn check_context(args: &VllmArgs, late: &Late, model: Option<&Model>, errors: &m
         let all = tensor * copies;
         refuse(name, ranks, format!("1, {copies} or {all} with `--prefill-context-parallel-size {copies}`"));
     }
-    // Blocks of a model are as its attention takes them.
+    // With a known model, its attention decides the block size.
     for &(name, run) in late.interleave.iter().filter(|_| ranks > 1 && model.is_none()) {
         let block_size = args.input.block_size;
         if !block_size.is_multiple_of(run) {
@@ -135,7 +134,7 @@ fn check_context(args: &VllmArgs, late: &Late, model: Option<&Model>, errors: &m
     }
 }
 
-/// A value that is the default is simulated; any other is not.
+/// Accepts the default value only, because other values are not simulated.
 fn only_default(word: &Word) -> Result<(), ArgumentError> {
     let is_default = match &word.given {
         Given::Switch(on) => !on,
@@ -160,7 +159,7 @@ struct Settings {
 }
 
 impl Settings {
-    /// Applies an argument and returns its effect.
+    /// Applies an argument. Returns its effect.
     fn set(&mut self, word: &Word, minor: u8) -> Result<String, ArgumentError> {
         let (args, late) = (&mut self.args, &mut self.late);
         let input = &mut args.input;
@@ -306,7 +305,7 @@ fn not_simulated(word: &Word, reason: &str) -> ArgumentError {
     ArgumentError::NotSimulated { written, reason: reason.to_owned() }
 }
 
-/// A number without a suffix: vLLM takes suffixes for few arguments.
+/// A number without suffix. vLLM accepts suffixes for few arguments only.
 pub(super) fn count(word: &Word, min: u32) -> Result<u32, ArgumentError> {
     let number = word.text().parse().ok().filter(|number| *number >= min);
     number.ok_or_else(|| invalid(word, range(min)))
@@ -328,8 +327,8 @@ fn share(word: &Word) -> Result<f64, ArgumentError> {
     share.ok_or_else(|| invalid(word, "a share above 0 and at most 1".to_owned()))
 }
 
-/// The option of an engine that an argument sets, under the same name with one exception; [`Settings::set`]
-/// sets options whose values depend on more.
+/// The engine option that an argument sets. It has the same name, with one exception. [`Settings::set`]
+/// handles options whose values depend on other settings.
 fn option_of(argument: &str) -> Option<&'static EngineOption> {
     let name = argument.trim_start_matches('-').replace('-', "_");
     let name = if name == "long_prefill_token_threshold_adaptive" { option::ADAPTIVE_LONG_PREFILL.name } else { &name };
@@ -337,12 +336,12 @@ fn option_of(argument: &str) -> Option<&'static EngineOption> {
     OPTIONS.iter().find(|option| option.name == name && !by_itself.contains(&name))
 }
 
-/// Sets an option and returns its effect.
+/// Sets an option. Returns its effect.
 fn set_option(input: &mut EngineConfigInput, option: &EngineOption, word: &Word) -> Result<String, ArgumentError> {
-    // Options whose numbers vLLM reads with suffixes.
+    // For these options, vLLM accepts suffixes.
     let readable_options = [&option::MAX_MODEL_LEN, &option::MAX_NUM_BATCHED_TOKENS, &option::MAX_NUM_SCHEDULED_TOKENS];
     let is_readable = readable_options.iter().any(|readable| readable.name == option.name);
-    // Here 0 turns adapters off, in vLLM `--enable-lora` does.
+    // Here 0 turns adapters off. In vLLM, `--enable-lora` turns them on.
     let min = option.min.max(u32::from(option.name == option::MAX_LORAS.name));
     let number = || if is_readable { readable(word, min) } else { count(word, min) };
     let text = word.text();
@@ -379,7 +378,7 @@ mod tests {
     use crate::vllm_args::table::{Acts, TABLE, Takes};
     use crate::vllm_args::{Deployment, Effect, VllmArgs};
 
-    /// Each setting of the table with an accepted value.
+    /// Gives each setting of the table an accepted value.
     #[test]
     fn each_setting_is_applied() {
         for argument in TABLE.iter().filter(|argument| argument.acts == Acts::Setting) {
@@ -405,7 +404,7 @@ mod tests {
         }
     }
 
-    /// Any argument, alone or with any value, is read or refused.
+    /// Any argument, alone or with any value, is accepted or refused.
     #[test]
     fn nothing_makes_it_panic() {
         for argument in TABLE.iter() {

@@ -8,13 +8,13 @@ use crate::vllm_args::ArgumentError;
 use crate::vllm_args::{BatchDefaults, Gpu};
 use crate::vllm_args::{Effect, Row, VllmArgs};
 
-/// vLLM's default share of a GPU's memory.
+/// vLLM's default fraction of a GPU's memory.
 pub(super) const GPU_MEMORY_UTILIZATION: f64 = 0.92;
 
-/// Tokens of a KV block on GPUs.
+/// Tokens per KV block on GPUs.
 pub(super) const BLOCK_SIZE_TOKENS: u32 = 16;
 
-/// Sets the values that depend on other arguments, and defaults for missing ones.
+/// Sets values that depend on other arguments, and the defaults of missing arguments.
 pub(super) fn set(
     mut args: VllmArgs,
     late: &Late,
@@ -40,7 +40,7 @@ pub(super) fn set(
     let default_tokens = || {
         let tokens = batch.max_num_batched_tokens * times;
         let model_len = input.max_model_len.unwrap_or(u32::MAX);
-        // A prompt that is not split must fit into a step.
+        // A prompt that is not split must fit into one step.
         let tokens = if input.enable_chunked_prefill || model_len == u32::MAX { tokens } else { tokens.max(model_len) };
         tokens.min(seqs.saturating_mul(model_len))
     };

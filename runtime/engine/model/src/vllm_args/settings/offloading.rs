@@ -9,15 +9,15 @@ use crate::kv::KvPlan;
 use crate::vllm_args::ArgumentError;
 use crate::vllm_args::words::Word;
 
-/// First release whose offloading connector is known.
+/// First minor release whose offloading connector is simulated.
 const SINCE_MINOR: u8 = 32;
 
-/// The host's memory for KV, before the size of a block is known.
+/// Host memory for KV, before the block size is known.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct KvOffloading {
-    /// Bytes for all GPUs of an engine.
+    /// Bytes for all GPUs of an engine together.
     bytes: u64,
-    /// Argument that states it.
+    /// The argument that states the bytes.
     argument: &'static str,
     eviction_policy: EvictionPolicy,
     store_threshold: u32,
@@ -25,7 +25,7 @@ pub(crate) struct KvOffloading {
 }
 
 impl KvOffloading {
-    /// `--kv-offloading-size`, in GiB.
+    /// Reads `--kv-offloading-size`, in GiB.
     pub(super) fn of_size(word: &Word, minor: u8) -> Result<Self, ArgumentError> {
         let gib: Option<f64> = word.text().parse().ok().filter(|gib: &f64| gib.is_finite() && *gib > 0.0);
         let gib = gib.ok_or_else(|| invalid(word, "a number of GiB above 0".to_owned()))?;
@@ -41,7 +41,7 @@ impl KvOffloading {
         Ok(Self { bytes, argument, eviction_policy, store_threshold, offload_prompt_only })
     }
 
-    /// `kv_connector_extra_config` of the connector.
+    /// Reads `kv_connector_extra_config` of an offloading connector.
     fn of_connector(word: &Word, minor: u8, extra: &Map<String, Value>) -> Result<Self, ArgumentError> {
         let bytes = extra.get("cpu_bytes_to_use").and_then(Value::as_f64).filter(|bytes| *bytes >= 1.0);
         let bytes =
@@ -74,10 +74,10 @@ impl KvOffloading {
         Ok(offloading)
     }
 
-    /// The tiers of an engine whose model has this KV cache, with layers split over `tensor_parallel` GPUs each.
+    /// The tiers of an engine with this KV cache, whose layers are split over `tensor_parallel` GPUs.
     ///
     /// # Errors
-    /// If the model is unknown, or not one block fits.
+    /// If the model is unknown, or not even one block fits.
     pub(in crate::vllm_args) fn tiers(
         &self,
         kv: Option<&KvPlan>,
@@ -105,7 +105,7 @@ impl KvOffloading {
     }
 }
 
-/// The meaning of `--kv-transfer-config`: a link between pools, offloading, or both.
+/// What `--kv-transfer-config` describes: a link between pools, offloading, or both.
 pub(super) fn connectors(word: &Word, minor: u8) -> Result<(String, Option<KvOffloading>), ArgumentError> {
     let map = object(word)?;
     let extra = |map: &Map<String, Value>| match map.get("kv_connector_extra_config") {

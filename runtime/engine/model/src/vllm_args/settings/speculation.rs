@@ -1,4 +1,4 @@
-//! Speculation: the drafter and its number of drafts.
+//! Speculative decoding: the drafter and its number of drafts.
 
 use crate::{DraftMethod, Model};
 use serde_json::{Map, Value};
@@ -8,7 +8,7 @@ use super::object;
 use crate::vllm_args::ArgumentError;
 use crate::vllm_args::words::Word;
 
-/// Keys of `--speculative-config` whose effects are not simulated; they must be off.
+/// Keys of `--speculative-config` that must be off, because their effects are not simulated.
 const MUST_BE_OFF: &[(&str, &str)] = &[
     ("parallel_drafting", "drafts are proposed one after another"),
     ("disable_eagle_block_drop", "the last block of a hit is dropped, or distinguished by the tokens after it"),
@@ -17,32 +17,32 @@ const MUST_BE_OFF: &[(&str, &str)] = &[
     ("max_model_len", "a drafter drafts for sequences of any length"),
 ];
 
-/// The key of drafts by the size of the batch.
+/// The key for drafts by batch size.
 const BY_BATCH: &str = "num_speculative_tokens_per_batch_size";
 
-/// Multi-token-prediction modules of these models, for when the model itself is unknown.
+/// Multi-token-prediction methods with several modules, used if the model itself is unknown.
 const MULTI_MODULE: &[&str] = &["step3p5_mtp", "step5_mtp", "inkling_mtp"];
 
-/// Text of the row of an argument that is about the drafter.
+/// The result text of arguments about the drafter.
 pub(super) const RESULT: &str = "the drafter; set its acceptance with `acceptance_rates`";
 
-/// Speculation settings in the arguments.
+/// Arguments about speculative decoding.
 #[derive(Default)]
 pub(super) struct Speculation {
     pub(super) method: Option<String>,
     pub(super) tokens: Option<u64>,
     pub(super) model: Option<String>,
     disable_lookahead_block_hashes: bool,
-    /// Whether KV is transferred: vLLM's connectors do without hashes of tokens after a block.
+    /// Whether there is a KV connector. vLLM's connectors use block hashes that do not cover later tokens.
     pub(super) has_kv_connector: bool,
-    /// Drafts by the size of the batch, as the object has them.
+    /// Drafts by batch size, as the object states them.
     by_batch: Option<Value>,
-    /// Keys that are not followed, with their reasons.
+    /// Keys that are refused, with the reasons.
     refused: Vec<(&'static str, &'static str)>,
 }
 
 impl Speculation {
-    /// `--speculative-config`: an object, which overrides the separate arguments.
+    /// Reads `--speculative-config`, an object that overrides the separate arguments.
     pub(super) fn read(&mut self, word: &Word) -> Result<(), ArgumentError> {
         let map = object(word)?;
         let text = |key: &str| map.get(key).and_then(Value::as_str).map(str::to_owned);
@@ -57,7 +57,7 @@ impl Speculation {
         Ok(())
     }
 
-    /// The drafter of vLLM's method; none if it is not simulated.
+    /// The drafter for vLLM's method. None if it is not simulated.
     fn drafter(&self, target: Option<&Model>) -> Option<Drafter> {
         let method = self.method.as_deref().or(self.model.as_deref()).unwrap_or("draft_model");
         let model = self.model.as_deref().unwrap_or_default().to_lowercase();
@@ -72,7 +72,7 @@ impl Speculation {
             | "extract_hidden_states"
             | "medusa"
             | "mlp_speculator" => return None,
-            // As vLLM detects it from the drafter's name.
+            // vLLM also detects the method from the drafter's name.
             _ if model.contains("eagle-") || model.contains("eagle3") => Drafter::Eagle,
             _ if model.contains("dflash") || model.contains("dspark") => return None,
             _ if method == "mtp" || method.ends_with("_mtp") => {
@@ -80,7 +80,7 @@ impl Speculation {
                 let modules = said.unwrap_or(if MULTI_MODULE.contains(&method) { u64::MAX } else { 1 });
                 if modules.min(self.tokens.unwrap_or(0)) > 1 { Drafter::MultiModuleMtp } else { Drafter::Mtp }
             }
-            // A method that equals the drafter's name counts as absent.
+            // A method that is the same as the drafter's name counts as absent.
             _ if method == "draft_model" || self.model.as_deref() == Some(method) => Drafter::DraftModel,
             _ => return None,
         })
@@ -102,7 +102,7 @@ impl Speculation {
         }
     }
 
-    /// Sets the drafter and its drafts.
+    /// Sets the drafter and the number of drafts.
     pub(super) fn apply(
         &self,
         input: &mut EngineConfigInput,
