@@ -21,7 +21,7 @@ const SCALED_ALREADY: [&str; 6] = ["su", "longrope", "llama3", "yarn", "deepseek
 /// The properties of a model that determine its weights and its KV.
 #[derive(Clone, Debug)]
 pub struct Model {
-    /// Its name in the table, or its file.
+    /// The name in the table, or the file.
     pub name: String,
     pub architecture: String,
     pub layers: Vec<Layer>,

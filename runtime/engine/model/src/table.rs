@@ -16,7 +16,7 @@ struct Table {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Entry {
-    /// Its names, starting with the published one.
+    /// The model's names, starting with the published one.
     names: Vec<String>,
     /// Fields of `config.json` that describe the shape. A list for layers may be shorter than the number of layers; it
     /// is then repeated.

@@ -5,13 +5,13 @@ use crate::layers::{Attention, Experts, FeedForward, Latent, Layer, Mixer, State
 use crate::quantisation::Formats;
 use crate::serving::Serving;
 
-/// Sizes of the whole model.
+/// Sizes that all layers of a model share.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sizes {
     pub(crate) hidden: u64,
     pub(crate) vocabulary: u64,
     pub(crate) is_tied: bool,
-    /// Matrices of a feed-forward network.
+    /// Number of matrices in a feed-forward network.
     pub(crate) matrices: u64,
 }
 
@@ -22,11 +22,11 @@ impl Sizes {
     }
 }
 
-/// Rows of the vocabulary are a multiple of this.
+/// The number of vocabulary rows is rounded up to a multiple of this.
 const VOCABULARY_MULTIPLE: u64 = 64;
 
-/// Bytes of the matrices of all layers, the embedding and the output head on one GPU of each stage, without
-/// norms and biases.
+/// Bytes of the matrices of all layers, the embedding and the output head on one GPU, by stage. Norms and biases are
+/// not counted.
 pub(crate) fn bytes(sizes: Sizes, layers: &[Layer], formats: Formats, serving: &Serving) -> Vec<f64> {
     let rows = sizes.vocabulary.next_multiple_of(VOCABULARY_MULTIPLE);
     let tensor = serving.tensor_parallel as f64;
@@ -35,7 +35,8 @@ pub(crate) fn bytes(sizes: Sizes, layers: &[Layer], formats: Formats, serving: &
     let stages = serving.stages(layers.len());
     let last = stages.len() - 1;
     let of_stage = |(stage, layers_of): (usize, &std::ops::Range<usize>)| {
-        // The last stage has the output head, which is the embedding itself if they are tied and on one GPU.
+        // The last stage has the output head. If the head is tied to the embedding and on the same GPU, it is the
+        // embedding.
         let tables = match (stage == 0, stage == last) {
             (true, true) => {
                 if sizes.is_tied {
@@ -52,8 +53,9 @@ pub(crate) fn bytes(sizes: Sizes, layers: &[Layer], formats: Formats, serving: &
     stages.iter().enumerate().map(of_stage).collect()
 }
 
-/// Numbers of an adapter of rank 1 on each GPU of each stage: two matrices for each one of attention and of dense
-/// networks, of which the first is whole where vLLM splits the columns. Adapters of other layers are not counted.
+/// Number of values of an adapter of rank 1 on each GPU, by stage. Each matrix of attention and of dense networks has
+/// two adapter matrices, of which the first is not split where vLLM splits the columns. Adapters of other layers are
+/// not counted.
 pub(crate) fn adapter(sizes: Sizes, layers: &[Layer], serving: &Serving) -> Vec<f64> {
     let tensor = serving.tensor_parallel as f64;
     let hidden = sizes.hidden as f64;
@@ -71,36 +73,37 @@ pub(crate) fn adapter(sizes: Sizes, layers: &[Layer], serving: &Serving) -> Vec<
     serving.stages(layers.len()).into_iter().map(|stage| layers[stage].iter().map(of_layer).sum()).collect()
 }
 
-/// Numbers in a row of the matrices for queries, keys and values, and in a column of that for outputs.
+/// Width of queries, keys and values, and of the input of the output projection, on each GPU.
 fn outputs(attention: Attention, tensor: f64) -> [f64; 4] {
     let Attention { heads, kv_heads, head_dim, value_head_dim, has_gate, values_are_keys, .. } = attention;
     let queries = product(heads, head_dim) * if has_gate { 2.0 } else { 1.0 } / tensor;
-    // With more GPUs than key heads, each GPU keeps a whole head.
+    // With more GPUs than key heads, each GPU keeps one whole head.
     let kv_heads = (kv_heads as f64 / tensor).max(1.0);
     let values = if values_are_keys { 0.0 } else { kv_heads * value_head_dim as f64 };
     [queries, kv_heads * head_dim as f64, values, product(heads, value_head_dim) / tensor]
 }
 
-/// Bytes of the matrices of layers on each GPU.
+/// Bytes of the matrices of some layers on each GPU.
 pub(crate) fn of_layers(sizes: Sizes, layers: &[Layer], formats: Formats, serving: &Serving) -> f64 {
     let tensor = serving.tensor_parallel as f64;
     let count = Count { sizes, formats, tensor, expert_ranks: expert_ranks(serving), experts: ExpertsCounted::All };
     layers.iter().map(|layer| count.layer(layer)).sum()
 }
 
-/// Numbers of a table with a row for each token of a vocabulary of this size.
+/// Number of values in an embedding for a vocabulary of `tokens` tokens.
 pub(crate) fn table(tokens: u64, hidden: u64) -> f64 {
     product(tokens.next_multiple_of(VOCABULARY_MULTIPLE), hidden)
 }
 
-/// Weights of a step on one GPU: their number, their bytes, and the number of quantised ones.
+/// Weights that a step reads on one GPU. Each entry has the number of weights, their bytes, and the number of quantised
+/// weights.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StepWeights {
-    /// Matrices of all layers but routed experts.
+    /// Matrices of all layers, without routed experts.
     pub(crate) shared: [f64; 3],
     /// One routed expert of each layer.
     pub(crate) expert: [f64; 3],
-    /// The output head.
+    /// The output head: number and bytes.
     pub(crate) head: [f64; 2],
 }
 
@@ -122,7 +125,7 @@ pub(crate) fn of_step(sizes: Sizes, layers: &[Layer], formats: Formats, serving:
     }
 }
 
-/// GPUs over which the experts of a layer are spread.
+/// Number of GPUs over which the experts of a layer are distributed.
 fn expert_ranks(serving: &Serving) -> f64 {
     let ranks = if serving.expert_parallel { serving.data_parallel * serving.prefill_context_parallel } else { 1 };
     serving.tensor_parallel as f64 * ranks as f64
@@ -132,7 +135,7 @@ fn product(left: u64, right: u64) -> f64 {
     left as f64 * right as f64
 }
 
-/// Routed experts of a layer that count.
+/// Which routed experts of a layer count.
 #[derive(Clone, Copy, Debug)]
 enum ExpertsCounted {
     All,
@@ -172,7 +175,7 @@ impl Count {
         self.sizes.hidden as f64 * outputs(attention, self.tensor).into_iter().sum::<f64>()
     }
 
-    /// Projections to latent vectors are on every GPU.
+    /// Weights of latent attention. Every GPU has the whole projections to latent vectors.
     fn latent(&self, latent: Latent) -> f64 {
         let hidden = self.sizes.hidden as f64;
         let heads = latent.heads as f64 / self.tensor;
@@ -188,7 +191,7 @@ impl Count {
         projected * self.formats.attention.bytes() + self.indexer(latent)
     }
 
-    /// The indexer of sparse attention is on every GPU; its weights of heads are not quantised.
+    /// Weights of the indexer of sparse attention. Every GPU has the whole indexer. Its head weights are not quantised.
     fn indexer(&self, latent: Latent) -> f64 {
         let Some((heads, head_dim)) = latent.indexer else { return 0.0 };
         let queries = latent.query_rank.unwrap_or(self.sizes.hidden);

@@ -10,7 +10,7 @@ use crate::model::Model;
 use crate::serving::serving;
 
 impl Model {
-    /// The model with a drafter: a head of EAGLE or a draft model `own`, or the modules of the model itself.
+    /// Adds a drafter: the EAGLE head or draft model `own`, or the model's own modules.
     pub fn with_drafter(self, method: DraftMethod, own: Option<Self>) -> Result<Self, ModelError> {
         let field = "drafter";
         let layers = match (method, &own) {
@@ -33,13 +33,13 @@ impl Model {
         Ok(Self { draft: Some(Draft { method, layers, own }), ..self })
     }
 
-    /// The drafter as the engine core knows it, for this number of drafts; none without one.
+    /// The drafter's kind in the engine core, for this number of drafts. None without a drafter.
     #[must_use]
     pub fn drafter(&self, drafts: u64) -> Option<Drafter> {
         self.draft.as_ref().map(|draft| draft.shape().kind(drafts))
     }
 
-    /// A layer for each module for multi-token prediction, as its last one with attention to all tokens.
+    /// One layer per multi-token-prediction module. Each is like the model's last layer with full attention.
     fn module_layers(&self) -> Vec<Layer> {
         let modules = self.mtp_modules.unwrap_or(1).min(64) as usize;
         if let Some(layer) = self.window_module() {
@@ -53,7 +53,7 @@ impl Model {
         self.layers.iter().rfind(attends).map(|layer| vec![*layer; modules]).unwrap_or_default()
     }
 
-    /// The layer of a module that has a window, and the network of the model's first layer (`mimo_v2_mtp.py`).
+    /// The layer of a module with a window and the feed-forward network of the model's first layer (`mimo_v2_mtp.py`).
     fn window_module(&self) -> Option<Layer> {
         if !self.architecture.starts_with("MiMoV2") {
             return None;

@@ -1,4 +1,4 @@
-//! The work of an engine's steps that the model determines.
+//! The work of an engine's steps, as far as the model determines it.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::serving::Serving;
 use crate::weights;
 
 impl Model {
-    /// Work of its steps on each GPU.
+    /// The work of steps on each GPU.
     pub fn work(&self, serving: &Serving) -> Result<LayeredSpec, ModelError> {
         let shape = self.shape();
         serving.check(shape)?;
@@ -63,7 +63,7 @@ impl Model {
     }
 }
 
-/// Reach, bytes of a cached token and operations of a query-key pair of one layer.
+/// For one layer: its window or chunk, bytes per cached token, and operations per query-key pair.
 fn of_layer(layer: &Layer, serving: &Serving, kv_bytes: u64) -> Option<(Option<u64>, u64, f64)> {
     let tensor = serving.tensor_parallel;
     match layer.mixer {
@@ -76,7 +76,7 @@ fn of_layer(layer: &Layer, serving: &Serving, kv_bytes: u64) -> Option<(Option<u
             let flops = 2.0 * (attention.heads * width) as f64 / tensor as f64;
             Some((window, spec::token_bytes(attention, tensor, kv_bytes), flops))
         }
-        // Prompts are computed with keys and values of heads; the cache is on every GPU.
+        // Prompts are computed with keys and values per head. Every GPU has the whole latent cache.
         Mixer::Latent(latent) => {
             let width = latent.nope_head_dim + latent.rope_head_dim + latent.value_head_dim;
             let cached = spec::latent_bytes(latent, latent.kv_rank + latent.rope_head_dim, kv_bytes);

@@ -1,14 +1,14 @@
-//! Models with drafters, as vLLM 0.32 itself serves them on an H100: `drafters.jsonl`, written by
-//! `tests/oracle/memory/drafter_memory.py`.
+//! Models with drafters, compared with vLLM 0.32 on an H100. `tests/oracle/memory/drafter_memory.py` wrote
+//! `drafters.jsonl`.
 
 use serde_json::Value;
 use vcr_core::SchedulerRules;
 use vcr_model::{DraftMethod, Model, Serving};
 
-/// Share of a drafter's weights that is not counted: norms, biases, scales of activations.
+/// Fraction of a drafter's weights that is not counted: norms, biases, scales of activations.
 const TOLERANCE: f64 = 0.005;
 
-/// Drafters with unquantised parts that the model's own layers quantise, and their allowed error.
+/// Drafters with unquantised parts that are quantised in the model's own layers, with the allowed error.
 const LOOSE: &[(&str, f64)] = &[("XiaomiMiMo/MiMo-V2-Flash", 0.09)];
 
 fn cases() -> Vec<Value> {
@@ -75,20 +75,20 @@ fn groups_and_blocks_are_those_of_vllm() {
             .map(|group| {
                 let [layers, block_size] = ["layers", "block_size"].map(|key| number(&group[key]));
                 let kind = text(&group["kind"]);
-                // Layers of chunks that keep everything state their chunks anyway.
+                // If layers with chunks keep all KV, the recording states the chunk length anyway.
                 (kind, layers, block_size, group["window"].as_u64().filter(|_| kind != "full_attention"))
             })
             .collect();
         assert_eq!(found, wanted, "{at}");
         assert_eq!(plan.bytes_per_block, number(&case["bytes_per_block"]), "{at}");
-        // The groups in which vLLM marks layers of the drafter; it marks none if there is only one
-        // group.
+        // The groups that vLLM marks as having layers of the drafter. If there is only one group, vLLM marks
+        // none.
         let engine_groups = plan.engine_groups(SchedulerRules::V0_32);
         let wanted = groups.iter().map(|group| group["drafter"] == true);
         if !engine_groups.is_empty() {
             assert!(engine_groups.iter().map(|group| group.has_drafter).eq(wanted), "{at}");
         }
-        // Up to 0.30 vLLM looks for them in DeepSeek V4 alone.
+        // Up to 0.30, vLLM finds the groups of modules only in DeepSeek V4.
         assert!(plan.engine_groups(SchedulerRules::V0_30).iter().all(|group| !group.has_drafter), "{at}");
         assert_eq!(plan.engine_groups(SchedulerRules::V0_31), engine_groups, "{at}");
         for pool in case["pools"].as_array().expect("a list") {
@@ -120,7 +120,7 @@ fn weights_of_drafters_are_those_of_vllm() {
     }
 }
 
-/// A drafter is on the last stage of a pipeline.
+/// In a pipeline, the last stage has the drafter.
 #[test]
 fn stages_with_a_drafter() {
     let case = cases().into_iter().find(|case| case["method"] == "draft_model").expect("there is one");

@@ -1,4 +1,4 @@
-//! Tests of models and command lines, in one binary, because linking each file by itself takes longer.
+//! Tests of models and command lines. They are one binary, because linking one binary per file is slower.
 
 mod drafters;
 mod quantised;

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use vcr_model::{Model, Serving};
 use vcr_roofline::Arithmetic;
 
-/// Format, bits of a weight of a layer, and arithmetic of a checkpoint with this quantisation.
+/// Format, bits per weight of a layer, and arithmetic for a checkpoint with this quantisation.
 fn read(quantisation: &Value) -> Result<(&'static str, f64, Arithmetic), String> {
     let config = json!({"architectures": ["LlamaForCausalLM"], "hidden_size": 4096, "intermediate_size": 14_336,
         "num_attention_heads": 32, "num_key_value_heads": 8, "num_hidden_layers": 32, "vocab_size": 128_256,

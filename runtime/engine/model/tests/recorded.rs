@@ -1,13 +1,13 @@
-//! Every model of the table, as vLLM 0.32 itself serves it on an H100: `recorded.jsonl`, written by
-//! `tests/oracle/memory/model_memory.py` from the published `config.json` of each.
+//! Every model of the table, compared with vLLM 0.32 on an H100. `tests/oracle/memory/model_memory.py` wrote
+//! `recorded.jsonl` from the models' published `config.json`.
 
 use serde_json::Value;
 use vcr_model::{Model, ModelError, Serving};
 
-/// Models whose weights a backend pads (gpt-oss) or quantises layer by layer; how far they may be off.
+/// Models whose weights a backend pads (gpt-oss) or quantises layer by layer, with the allowed error.
 const LOOSE: &[(&str, f64)] = &[("openai/gpt-oss", 0.12)];
 
-/// Share of the weights that is not counted: norms, biases, scales of activations.
+/// Fraction of the weights that is not counted: norms, biases, scales of activations.
 const TOLERANCE: f64 = 0.005;
 
 fn cases() -> Vec<Value> {

@@ -1,4 +1,4 @@
-//! Files and names that cannot be used.
+//! Files and names that are refused.
 
 use serde_json::{Value, json};
 use vcr_model::{Model, Serving};
@@ -15,7 +15,7 @@ fn llama() -> Value {
         "max_position_embeddings": 131_072, "torch_dtype": "bfloat16"})
 }
 
-/// The file with another value of a field, or without it for null.
+/// The file with another value for a field, or without the field if the value is null.
 fn with(field: &str, value: Value) -> Value {
     let mut config = llama();
     let map = config.as_object_mut().expect("an object");
@@ -81,7 +81,7 @@ fn every_sixth_layer_of_gemma_3_looks_at_everything() {
     assert_eq!(groups.iter().map(|(_, layers)| layers).sum::<usize>(), 32);
 }
 
-/// Any value of any field is read or refused.
+/// Any value of any field is accepted or refused.
 #[test]
 fn nothing_makes_it_panic() {
     let values = [

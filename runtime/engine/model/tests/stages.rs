@@ -1,13 +1,13 @@
-//! Models over several stages, and sequences over several GPUs, as vLLM 0.32 itself serves them on H100s:
-//! `stages.jsonl`, written by `tests/oracle/memory/model_memory.py --split`.
+//! Models over several stages, and sequences over several GPUs, compared with vLLM 0.32 on H100s.
+//! `tests/oracle/memory/model_memory.py --split` wrote `stages.jsonl`.
 
 use serde_json::Value;
 use vcr_model::{Model, ModelError, Serving};
 
-/// Models whose weights a backend pads (gpt-oss); how far they may be off.
+/// Models whose weights a backend pads (gpt-oss), with the allowed error.
 const LOOSE: &[(&str, f64)] = &[("openai/gpt-oss", 0.12)];
 
-/// Share of the weights that is not counted: norms, biases, scales of activations.
+/// Fraction of the weights that is not counted: norms, biases, scales of activations.
 const TOLERANCE: f64 = 0.005;
 
 fn cases() -> Vec<Value> {

@@ -1,4 +1,4 @@
-//! Command lines as people write them.
+//! Typical command lines.
 
 use vcr_core::{Drafter, EvictionPolicy, HostRules, MambaCacheMode, Policy};
 use vcr_model::vllm_args::{Deployment, Effect, VllmArgs};
@@ -56,7 +56,7 @@ fn other_forms_of_the_command_are_the_same() {
     }
 }
 
-/// `EngineArgs.get_batch_defaults` of each version.
+/// As in `EngineArgs.get_batch_defaults` of each version.
 #[test]
 fn defaults_are_those_of_version_and_gpu() {
     for (gpu, minor, expected) in [
@@ -71,7 +71,7 @@ fn defaults_are_those_of_version_and_gpu() {
     ] {
         assert_eq!(on(gpu, minor, "m"), expected, "{gpu} {minor}");
     }
-    // `_set_default_max_num_seqs_and_batched_tokens_args`.
+    // As in `_set_default_max_num_seqs_and_batched_tokens_args`.
     let h100 = |command| on("h100-sxm", "0.33", command);
     assert_eq!(h100("m --performance-mode throughput"), (16_384, 2_048));
     assert_eq!(h100("m --performance-mode throughput --max-num-seqs 9"), (16_384, 9));
@@ -96,7 +96,7 @@ fn async_scheduling_is_on_unless_something_excludes_it() {
     assert!(both[0].contains("vLLM does not start"), "{both:?}");
 }
 
-/// Methods, the parts that vLLM takes from a drafter's name, and earlier names of methods.
+/// Methods, methods that vLLM detects from a drafter's name, and former names of methods.
 #[test]
 fn drafters_become_options() {
     let of = |config: &str| {
@@ -179,7 +179,7 @@ fn what_would_change_decisions_is_refused_with_its_reason() {
         let found = errors(&format!("m {arguments}"));
         assert!(found[0].contains(expected), "{arguments}: {found:?}");
     }
-    // Their defaults change nothing.
+    // These arguments have their defaults, so they change nothing.
     let args = read(
         "m -pp 1 --stream-interval 1 --prefill-schedule-interval 1 --no-enable-dbo --scheduler-cls None --ubatch-size 0",
     );
@@ -189,7 +189,7 @@ fn what_would_change_decisions_is_refused_with_its_reason() {
 /// The host has `size / (bytes of a block on all GPUs)` blocks, as in vLLM's `CPUOffloadingSpec`.
 #[test]
 fn offloading_is_read_as_vllm_has_it() {
-    // A token of this model has 128 KiB of KV in all, and a block 16 tokens: 2 MiB.
+    // A token of this model has 128 KiB of KV, so a block of 16 tokens has 2 MiB.
     let model = "meta-llama/Llama-3.1-8B-Instruct --max-model-len 8192";
     let tiers = |arguments: &str| read(&format!("{model} {arguments}")).input.kv_tiers.expect("it offloads");
     let sized = tiers("--kv-offloading-size 10 --kv-offloading-backend native");
@@ -225,7 +225,7 @@ fn offloading_is_read_as_vllm_has_it() {
     assert!(refused[0].to_string().contains("vLLM 0.32 and 0.33"), "{refused:?}");
 }
 
-/// Two places for adapters of rank 16 take 2 x 84 MB, as much as two files of adapters of all layers.
+/// Two slots for adapters of rank 16 take 2 x 84 MB, as much as two files of adapters for all layers.
 #[test]
 fn adapters_take_memory_from_the_kv_cache() {
     let blocks = |arguments: &str| {
@@ -233,7 +233,7 @@ fn adapters_take_memory_from_the_kv_cache() {
         read(&line).fit().expect("it fits").num_gpu_blocks
     };
     let (none, two) = (blocks(""), blocks("--enable-lora --max-loras 2"));
-    // Each layer has 81,920 rows and columns of rank 16, of two bytes; a block of 16 tokens has 2 MiB.
+    // Each layer has 81,920 rows and columns of rank 16 with two bytes per value. A block of 16 tokens has 2 MiB.
     let bytes = 2.0 * 32.0 * 81_920.0 * 16.0 * 2.0;
     assert!((f64::from(none - two) - bytes / f64::from(2 << 20)).abs() <= 1.0, "{none} and {two}");
     let large = blocks("--enable-lora --max-loras 2 --max-lora-rank 64");
@@ -309,7 +309,7 @@ fn stages_and_ranks_are_settings_of_the_engine() {
         let found = errors(&format!("m {arguments}"));
         assert!(found[0].contains(expected), "{arguments}: {found:?}");
     }
-    // The order of tokens within a block of one rank does not matter.
+    // The order of tokens within a block of one rank has no effect.
     assert_eq!(read("m --cp-kv-cache-interleave-size 5").input, read("m").input);
 }
 
@@ -329,11 +329,11 @@ fn drafts_may_depend_on_the_size_of_the_batch() {
         let found = errors(&line(ranges));
         assert!(found[0].contains("--speculative-config.num_speculative_tokens_per_batch_size"), "{ranges}: {found:?}");
     }
-    // Ranks would have different numbers: vLLM has the same for all.
+    // Ranks would have different numbers of drafts, but vLLM uses the same number for all ranks.
     assert!(read(&format!("{} -dp 2", line("[[1, 8, 2]]"))).input.draft_ranges.is_empty());
 }
 
-/// vLLM keeps the states that prefix caching requires, whatever the arguments say; up to 0.31 it can keep all states.
+/// Prefix caching decides which states vLLM keeps, whatever the arguments say. Up to 0.31, it can keep all states.
 #[test]
 fn states_that_are_kept() {
     let at = |minor: &'static str, command: &str| {

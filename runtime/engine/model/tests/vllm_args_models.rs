@@ -1,4 +1,4 @@
-//! Lengths, groups and blocks of models that are known.
+//! Lengths, groups and blocks of known models.
 
 use vcr_model::vllm_args::{Deployment, VllmArgs};
 
@@ -19,7 +19,7 @@ fn a_known_model_gives_lengths_groups_and_blocks() {
     let groups: Vec<String> = args.input.kv_cache_groups.iter().map(ToString::to_string).collect();
     assert_eq!((args.input.max_model_len, args.input.block_size), (Some(131_072), 16));
     assert_eq!(groups, ["sliding_window:128", "full"]);
-    // As vLLM 0.32 counted them.
+    // vLLM 0.32 counted the same number.
     assert_eq!(blocks(&args), Ok(163_840));
     let latent = read("vllm serve deepseek-ai/DeepSeek-V3 -tp 8 --kv-cache-memory-bytes 60G").expect("it is valid");
     assert_eq!((latent.input.block_size, blocks(&latent)), (64, Ok(14_324)));
@@ -37,12 +37,12 @@ fn layers_with_states_are_groups() {
         let groups: Vec<String> = args.input.kv_cache_groups.iter().map(ToString::to_string).collect();
         (args.input.block_size, groups.join(" "), blocks(&args))
     };
-    // As vLLM 0.32 counted them.
+    // vLLM 0.32 counted the same numbers.
     let linear = groups("Qwen/Qwen3.5-27B --kv-cache-memory-bytes 60G");
     assert_eq!((linear.0, &*linear.1, linear.2), (784, "mamba mamba mamba full", Ok(1253)));
     let mamba2 = groups("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16 --no-enable-prefix-caching");
     assert_eq!((mamba2.0, &*mamba2.1), (2096, "mamba:1 mamba:1 mamba:1 mamba:1 full"));
-    // The convolution of each draft needs more of a state.
+    // The convolution of each draft makes the state larger.
     let drafts = "Qwen/Qwen3.5-27B --spec-method ngram --spec-tokens 4";
     assert_eq!(groups(drafts).0, 816);
 }
@@ -104,7 +104,7 @@ fn the_longest_sequence_may_be_the_one_that_fits() {
     for word in ["auto", "-1"] {
         let args = read(&format!("vllm serve Qwen/Qwen3-8B --max-model-len {word} --kv-cache-memory-bytes 1073741824"));
         let args = args.expect("it is valid");
-        // As vLLM 0.32 estimates it.
+        // vLLM 0.32 estimates the same length.
         assert_eq!(args.input.max_model_len, Some(7264));
         let row = args.rows.iter().find(|row| row.argument == "--max-model-len").expect("it has a row");
         assert_eq!(row.result, "max_model_len: 7264, the longest that fits");
@@ -116,7 +116,7 @@ fn the_longest_sequence_may_be_the_one_that_fits() {
     let stated =
         read("vllm serve Qwen/Qwen3-8B --max-model-len auto --num-gpu-blocks-override 65").expect("it is valid");
     assert_eq!(stated.input.max_model_len, Some(64 * 16));
-    // The stages have half of the layers each.
+    // Each of the two stages has half of the layers.
     let split = "vllm serve Qwen/Qwen3-8B --max-model-len auto -pp 2 --kv-cache-memory-bytes 1073741824";
     assert!(read(split).expect("it is valid").input.max_model_len > Some(2 * 7264));
     let none = read("vllm serve Qwen/Qwen3-8B --max-model-len auto --kv-cache-memory-bytes 1").expect_err("no room");

@@ -1,5 +1,5 @@
-//! Command lines read by vLLM 0.32, with the resulting settings: `recorded.jsonl`, by
-//! `tests/oracle/vllm_args.py`.
+//! Command lines read by vLLM 0.32, with the resulting settings. `tests/oracle/vllm_args.py` wrote
+//! `recorded.jsonl`.
 
 use serde_json::{Value, json};
 use vcr_core::Policy;
@@ -7,7 +7,7 @@ use vcr_model::vllm_args::{Deployment, VllmArgs};
 
 const RECORDED: &str = include_str!("vllm_args_recorded.jsonl");
 
-/// The settings under vLLM's names, as the recording has them.
+/// The settings under vLLM's names, as in the recording.
 fn settings(args: &VllmArgs, recorded: &Value) -> Value {
     let input = &args.input;
     let lora = recorded["enable_lora"] == true;
@@ -29,9 +29,9 @@ fn settings(args: &VllmArgs, recorded: &Value) -> Value {
         "data_parallel_size": args.data_parallel_size,
         "enable_expert_parallel": args.expert_parallel,
         "kv_cache_dtype": args.kv_cache_dtype,
-        // vLLM decides about a size that is not stated when it knows the attention backend.
+        // If the block size is not stated, vLLM decides it once the attention backend is known.
         "block_size": if recorded["block_size"].is_null() { Value::Null } else { input.block_size.into() },
-        // Without adapters, the number of their slots has no meaning.
+        // Without adapters, the number of their slots has no effect.
         "max_loras": if lora { json!(input.max_loras) } else { recorded["max_loras"].clone() },
         "enable_lora": if input.max_loras > 0 { json!(true) } else { recorded["enable_lora"].clone() },
         "kv_cache_memory_bytes": args.kv_cache_memory_bytes,

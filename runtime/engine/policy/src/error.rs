@@ -5,12 +5,12 @@ use core::fmt;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidConfig {
     pub(crate) field: &'static str,
-    /// The field, its value and an allowed value.
+    /// Message with the field, its value and the allowed values.
     pub(crate) text: String,
 }
 
 impl InvalidConfig {
-    /// The field that is invalid.
+    /// The invalid field.
     #[must_use]
     pub fn field(&self) -> &'static str {
         self.field
@@ -25,7 +25,7 @@ impl fmt::Display for InvalidConfig {
 
 impl core::error::Error for InvalidConfig {}
 
-/// A cap that leaves something to compute.
+/// Checks that a cap leaves at least one token.
 pub(crate) fn checked_chunk(max_chunk_tokens: Option<u32>) -> Result<Option<u32>, InvalidConfig> {
     match max_chunk_tokens {
         Some(0) => Err(InvalidConfig {

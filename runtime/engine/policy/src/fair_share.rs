@@ -1,4 +1,4 @@
-//! Tokens for tenants in proportion to their weights.
+//! Distributes tokens to tenants in proportion to their weights.
 
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -7,27 +7,28 @@ use alloc::vec::Vec;
 use crate::error::checked_chunk;
 use crate::{Algorithm, Arrival, InvalidConfig, PreferenceSink};
 
-/// Virtual time of a token at weight 1. Fine enough for weights up to
-/// [`WEIGHTS`], coarse enough for a trillion tokens at the least of them.
+/// Virtual time per token at weight 1. It is fine enough for all [`WEIGHTS`], and coarse enough for a trillion
+/// tokens at the smallest weight.
 const VIRTUAL_PER_TOKEN: f64 = 65_536.0;
-/// The least and the greatest weight.
+/// The smallest and the largest weight.
 const WEIGHTS: (f64, f64) = (0.01, 100.0);
-/// Number of a tenant's first waiting requests with separate ranks. Each admission moves all ranks of its
-/// tenant, so each further one would have to be repeated in nearly every call.
+/// Number of waiting requests per tenant that get separate ranks. Each admission changes all ranks of its
+/// tenant, so with more ranks, nearly every call would have to repeat them.
 const WINDOW: usize = 4;
-/// The rank of all other waiting requests, in the order of their arrival.
+/// The rank of all other waiting requests, which are thus in the order of arrival.
 const BEHIND: i64 = i64::MAX;
 
 /// The settings of [`FairShare`].
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(default, deny_unknown_fields))]
 pub struct FairShareConfig {
-    /// Weights by tenant: one of weight 2 gets twice the tokens of one of
-    /// weight 1 while both want more than there is. From 0.01 to 100.
+    /// Weights by tenant, from 0.01 to 100. A tenant of weight 2 gets twice the tokens of a tenant of weight 1, while
+    /// both want more than there is.
     pub weights: BTreeMap<u64, f64>,
-    /// The weight of every other tenant; 1.
+    /// The weight of all other tenants; 1 by default.
     pub default_weight: f64,
-    /// The most tokens of a request in one step, so that long prompts leave room for others; None for no limit.
+    /// Maximum number of tokens of a request in one step, so that long prompts leave room for others. None means no
+    /// limit.
     pub max_chunk_tokens: Option<u32>,
 }
 
@@ -41,7 +42,7 @@ impl FairShareConfig {
     /// Creates the policy of one engine.
     ///
     /// # Errors
-    /// The invalid field, its value and the expected value.
+    /// The invalid field, its value and the allowed values.
     pub fn build(&self) -> Result<FairShare, InvalidConfig> {
         let mut virtual_per_token = BTreeMap::new();
         for (&tenant, &weight) in &self.weights {
@@ -65,7 +66,7 @@ impl FairShareConfig {
     }
 }
 
-/// Virtual time of a token with `weight`, which comes from the field `field`, for one tenant if `tenant` is given.
+/// Virtual time per token for `weight`, which comes from the field `field`, and if given, from the entry of `tenant`.
 fn virtual_of(weight: f64, field: &'static str, tenant: Option<u64>) -> Result<i64, InvalidConfig> {
     let (least, greatest) = WEIGHTS;
     if !(least..=greatest).contains(&weight) {
@@ -89,43 +90,43 @@ enum State {
 #[derive(Clone, Debug)]
 struct Request {
     state: State,
-    /// Index of its tenant.
+    /// Index of the request's tenant.
     tenant: u32,
     arrival_ns: u64,
     sequence: u64,
     prompt_tokens: u32,
-    /// Tokens, prompt and output, that its tenant has paid for or received for free.
+    /// Number of tokens, prompt and output, for which the tenant has been charged or that were free.
     served_tokens: u32,
-    /// Index among the running requests of its tenant.
+    /// Index among the tenant's running requests.
     place: u32,
-    /// Admission rank last returned.
+    /// The admission rank that was last returned.
     admission_rank: Option<i64>,
     gives_way: bool,
     is_capped: bool,
-    /// Whether it is one of its tenant's [`WINDOW`].
+    /// Whether the request is in its tenant's window.
     in_window: bool,
 }
 
 #[derive(Clone, Debug)]
 struct Tenant {
     virtual_per_token: i64,
-    /// Its served tokens in virtual time, including the time that passed while it had no requests.
+    /// Served tokens in virtual time, including the time that passed while the tenant had no requests.
     served: i64,
-    /// Slots in the order of their arrival.
+    /// Slots of the waiting requests, in the order of arrival.
     waiting: BTreeMap<(u64, u64), u32>,
-    /// The first ones of these.
+    /// The first [`WINDOW`] of these slots.
     window: Vec<u32>,
     running: Vec<u32>,
     is_changed: bool,
 }
 
 /// Weighted start-time fair queueing (Goyal, Vin and Cheng, "Start-time fair queueing", 1996) over
-/// tokens: the prompt at admission, then each output token. Cached tokens are free, and
-/// recomputation after a preemption is not charged again.
+/// tokens. A request is charged for its prompt at admission, and then for each output token. Cached tokens are free,
+/// and recomputation after a preemption is not charged again.
 ///
-/// Each tenant has a virtual time, which every token advances by the inverse of its weight. The
+/// Each tenant has a virtual time, which every token advances by the inverse of the tenant's weight. The
 /// tenant that is furthest behind goes first. A tenant that returns after an idle time starts at
-/// the virtual time of the tenants served last, so no tenant saves up (Sheng et al., "Fairness in
+/// the virtual time of the tenants served last, so idle tenants save up nothing (Sheng et al., "Fairness in
 /// serving large language models", 2024, lift counters in the same way). Within a tenant, arrival
 /// order decides. When blocks run out, a request of the tenant furthest ahead is preempted.
 #[derive(Clone, Debug)]
@@ -133,7 +134,7 @@ pub struct FairShare {
     virtual_per_token: BTreeMap<u64, i64>,
     default_virtual_per_token: i64,
     max_chunk_tokens: Option<u32>,
-    /// Indices of tenants by their numbers.
+    /// Indices into `tenants` by tenant number.
     by_number: BTreeMap<u64, u32>,
     tenants: Vec<Tenant>,
     /// Requests by slot.
@@ -141,13 +142,13 @@ pub struct FairShare {
     /// The virtual time of the latest admission.
     now: i64,
     num_arrived: u64,
-    /// The tenant whose requests are preempted first, if that makes a difference.
+    /// The tenant whose requests are preempted first, if there are running requests of several tenants.
     leader: Option<u32>,
     /// Tenants whose ranks may have changed since the last call.
     changed: Vec<u32>,
-    /// Requests that began to wait since then.
+    /// Slots of requests that have begun to wait since the last call.
     unplaced: Vec<u32>,
-    /// Requests that were admitted since then.
+    /// Slots of requests that have been admitted since the last call.
     admitted: Vec<u32>,
 }
 
@@ -184,7 +185,7 @@ impl FairShare {
         self.unplaced.push(slot);
     }
 
-    /// Removes a request from the place where it waits or runs.
+    /// Removes a request from its tenant's waiting or running requests.
     fn leave(&mut self, slot: u32) {
         let request = &mut self.requests[slot as usize];
         let tenant = &mut self.tenants[request.tenant as usize];
@@ -205,7 +206,7 @@ impl FairShare {
         }
     }
 
-    /// Charges a tenant for the tokens of a request up to this number.
+    /// Charges a tenant for a request's tokens, up to `tokens` in total.
     fn serve(&mut self, slot: u32, tokens: u32) {
         let request = &mut self.requests[slot as usize];
         if tokens <= request.served_tokens {
@@ -219,7 +220,7 @@ impl FairShare {
         self.change(index);
     }
 
-    /// Ranks the first waiting requests of a tenant.
+    /// Reports the ranks of a tenant's first waiting requests.
     fn rank(&mut self, index: u32, say: &mut impl PreferenceSink) {
         let Self { tenants, requests, .. } = self;
         let Tenant { virtual_per_token, served, waiting, window, .. } = &mut tenants[index as usize];
@@ -234,7 +235,7 @@ impl FairShare {
             let costs = i64::from(request.prompt_tokens.saturating_sub(request.served_tokens));
             rank = rank.saturating_add(costs.saturating_mul(*virtual_per_token));
         }
-        // Requests pushed out by an earlier one that has returned from running.
+        // These requests were pushed out of the window by an earlier request that was preempted.
         for &slot in &*window {
             let request = &mut requests[slot as usize];
             if !request.in_window {
@@ -245,7 +246,7 @@ impl FairShare {
         window.extend(waiting.values().take(WINDOW));
     }
 
-    /// The tenant furthest ahead, if several have requests that run.
+    /// The tenant furthest ahead, if several tenants have running requests.
     fn furthest_ahead(&self) -> Option<u32> {
         let mut running = (0..).zip(&self.tenants).filter(|(_, tenant)| !tenant.running.is_empty());
         let two = [running.next()?, running.next()?];
@@ -253,7 +254,7 @@ impl FairShare {
         leader.map(|(index, _)| index)
     }
 
-    /// Reports the preemption victims, if they have changed.
+    /// Reports the ranks of preemption victims, if they have changed.
     fn rank_evictions(&mut self, say: &mut impl PreferenceSink) {
         let leader = self.furthest_ahead();
         let former = core::mem::replace(&mut self.leader, leader);

@@ -1,4 +1,4 @@
-//! Events of an engine, as failure injectors see them, and the faults that they answer.
+//! Events of an engine that failure injectors receive, and the faults that they answer with.
 
 use core::fmt;
 
@@ -7,46 +7,46 @@ use core::fmt;
 pub enum FaultEvent<'a> {
     /// A request arrived.
     Arrived {
-        /// Identifies the request from now on: a dense number that is reused after the request has ended.
+        /// Identifies the request from now on. Slots are dense numbers, which are reused after a request has ended.
         slot: u32,
-        /// Its name at the frontend.
+        /// The request's name at the frontend.
         request_id: &'a str,
-        /// Tokens of its prompt.
+        /// Number of prompt tokens.
         prompt_tokens: u32,
-        /// Output tokens it may have.
+        /// Maximum number of output tokens.
         max_tokens: u32,
-        /// Its priority; lower is sooner.
+        /// The priority; lower is served sooner.
         priority: i32,
-        /// Its adapter, if it has one.
+        /// The adapter, if any.
         adapter: Option<u32>,
     },
-    /// Output tokens a request has so far, after a step that gave it some.
+    /// A step has given a request output tokens.
     Emitted {
-        /// The request.
+        /// Slot of the request.
         slot: u32,
-        /// Number of all its output tokens.
+        /// Number of all output tokens so far.
         output_tokens: u32,
     },
-    /// A request has ended, completed or not.
+    /// A request has ended, completely or not.
     Ended {
-        /// The request; its slot is free again.
+        /// Slot of the request. It is free again.
         slot: u32,
     },
-    /// A utility call is about to be answered. At most one in a batch.
+    /// A utility call is about to be answered. There is at most one in a batch.
     Utility {
-        /// Its name.
+        /// Name of the utility method.
         method: &'a str,
     },
 }
 
-/// The events of one call of an injector.
+/// The events for one call of an injector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FaultBatch<'a> {
-    /// The time; never less than in the call before.
+    /// The time. It never decreases from call to call.
     pub now_ns: u64,
-    /// Steps that the engine has finished.
+    /// Number of steps that the engine has finished.
     pub step: u64,
-    /// Events since the last call, oldest first; may be empty.
+    /// Events since the last call, oldest first. May be empty.
     pub events: &'a [FaultEvent<'a>],
 }
 
@@ -55,26 +55,26 @@ pub struct FaultBatch<'a> {
 pub enum FaultAction {
     /// The request ends with an error.
     FailRequest {
-        /// A request that has arrived and not ended.
+        /// Slot of a request that has arrived and not ended.
         slot: u32,
     },
     /// The engine does nothing for this long.
     Stall {
-        /// Its duration, at most [`DURATION_NS_MAX`].
+        /// The duration, at most [`DURATION_NS_MAX`].
         duration_ns: u64,
     },
-    /// The engine crashes; it restarts after this time, if given.
+    /// The engine crashes and, if a time is given, restarts after that time.
     Crash {
-        /// Time until it is back, at most [`DURATION_NS_MAX`].
+        /// Time until the restart, at most [`DURATION_NS_MAX`].
         restart_after_ns: Option<u64>,
     },
-    /// The output message that is sent next is lost.
+    /// The next output message is lost.
     DropMessage,
-    /// The output message that is sent next is sent twice.
+    /// The next output message is sent twice.
     DuplicateMessage,
-    /// The output message that is sent next cannot be read.
+    /// The next output message cannot be read.
     CorruptMessage,
-    /// The output message that is sent next is late.
+    /// The next output message is late.
     DelayMessage {
         /// The delay, at most [`DURATION_NS_MAX`].
         by_ns: u64,
@@ -85,7 +85,7 @@ pub enum FaultAction {
     FailUtility,
 }
 
-/// The action as `wit/` writes it, with its values.
+/// Formats the action and its values as `wit/` does.
 impl fmt::Display for FaultAction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
@@ -103,5 +103,5 @@ impl fmt::Display for FaultAction {
     }
 }
 
-/// The longest duration in an action, in nanoseconds: about 32 years.
+/// The maximum duration in an action, in nanoseconds: about 32 years.
 pub const DURATION_NS_MAX: u64 = 1_000_000_000_000_000_000;

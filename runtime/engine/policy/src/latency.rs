@@ -1,11 +1,11 @@
-//! Shapes of steps, as latency models price them.
+//! Shapes of steps, which latency models price.
 
 use alloc::vec::Vec;
 
-/// The layers of a group, by the KV that they keep of a sequence.
+/// Which KV of a sequence the layers of a group keep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KvGroupKind {
-    /// The whole sequence.
+    /// KV of the whole sequence.
     #[default]
     FullAttention,
     /// The whole sequence, compressed.
@@ -21,7 +21,7 @@ pub enum KvGroupKind {
 }
 
 impl KvGroupKind {
-    /// Its name in `wit/`.
+    /// The name in `wit/`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -35,42 +35,42 @@ impl KvGroupKind {
     }
 }
 
-/// A group of layers whose KV is in the same blocks.
+/// A group of layers that share block tables.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KvGroup {
-    /// The kind of its layers.
+    /// The kind of the group's layers.
     pub kind: KvGroupKind,
-    /// Tokens in a block of the group.
+    /// Tokens per block of the group.
     pub block_size_tokens: u32,
-    /// Tokens of the window, or of a chunk.
+    /// Window size or chunk length in tokens.
     pub window_tokens: Option<u32>,
 }
 
-/// The part of a step that differs between groups. States and cross-attention have 0.
+/// The part of a step's shape that differs between groups. It is 0 for states and for cross attention.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KvGroupShape {
-    /// Query-key pairs of all prefill chunks within the windows or chunks of the group.
+    /// Query-key pairs of all prefill chunks, within the group's windows or chunks.
     pub prefill_attention_pairs: u64,
-    /// Tokens that each decode reads of its context, summed.
+    /// Sum of the context tokens that each decode reads.
     pub decode_context_tokens: u64,
 }
 
-/// The engine whose steps are priced.
+/// Properties of the engine whose steps are priced.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EngineInfo {
-    /// GPUs that share each layer.
+    /// Number of GPUs that share each layer.
     pub tensor_parallel_size: u32,
-    /// Stages that the layers are spread over.
+    /// Number of pipeline stages.
     pub pipeline_parallel_size: u32,
-    /// KV blocks that requests can use in all.
+    /// Total number of KV blocks that requests can use.
     pub kv_total_blocks: u64,
-    /// Tokens in a KV block.
+    /// Tokens per KV block.
     pub block_size_tokens: u64,
-    /// Groups of layers; none if all have full attention.
+    /// Groups of layers. Empty if all layers have full attention.
     pub kv_groups: Vec<KvGroup>,
 }
 
-/// An engine for tries and tests.
+/// An engine for trying out a model, and for tests.
 impl Default for EngineInfo {
     fn default() -> Self {
         Self {
@@ -83,28 +83,28 @@ impl Default for EngineInfo {
     }
 }
 
-/// The part of a step's prefill chunks that computes outputs again, after a
-/// preemption. Dynamo charges nothing for it.
+/// The part of a step's prefill chunks that recomputes outputs after a
+/// preemption. Dynamo charges no time for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecomputeShape {
     /// Output tokens in prefill chunks.
     pub output_tokens: u64,
-    /// Chunks without any prompt token.
+    /// Number of chunks without any prompt token.
     pub promptless_chunks: u64,
-    /// Tokens already computed or cached before each such chunk, summed.
+    /// Sum of the tokens that were computed or cached before each such chunk.
     pub promptless_context_tokens: u64,
-    /// Requests with outputs whose chunk reaches the end of their known tokens because they continue decoding.
+    /// Number of requests with outputs whose chunk reaches the end of their known tokens, so that they decode next.
     pub completions: u64,
-    /// Context length of each such request at the end of its chunk, summed.
+    /// Sum of the context lengths of these requests at the end of their chunks.
     pub completion_context_tokens: u64,
 }
 
 /// The encoder's part of a step: multimodal items computed before the tokens that need them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EncoderShape {
-    /// Items computed.
+    /// Number of items computed.
     pub items: u64,
-    /// Embeddings computed for them, in tokens of a prompt.
+    /// Number of embeddings computed.
     pub embeds: u64,
 }
 
@@ -115,53 +115,53 @@ pub struct EncoderShape {
 /// sequence whose known tokens are all cached except the last.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StepShape {
-    /// Requests with a prefill chunk in this step.
+    /// Number of requests with a prefill chunk in this step.
     pub prefill_requests: u64,
-    /// New tokens over all prefill chunks.
+    /// Number of new tokens in all prefill chunks.
     pub prefill_tokens: u64,
-    /// Tokens already computed or cached before each prefill chunk, summed.
+    /// Sum of the tokens that were computed or cached before each prefill chunk.
     pub prefill_context_tokens: u64,
     /// Query-key pairs of all prefill chunks under causal attention: a chunk of
     /// `n` tokens at depth `c` adds `n * c + n * (n + 1) / 2`.
     pub prefill_attention_pairs: u64,
-    /// Requests whose prefill chunk reaches the end of their known tokens.
+    /// Number of requests whose prefill chunk reaches the end of their known tokens.
     pub prefill_completions: u64,
-    /// Context length of each such request at the end of its chunk, summed.
+    /// Sum of the context lengths of these requests at the end of their chunks.
     pub prefill_completion_context_tokens: u64,
-    /// Requests that decode in this step.
+    /// Number of requests that decode in this step.
     pub decode_requests: u64,
-    /// Tokens over all decodes; more than `decode_requests` with speculation.
+    /// Number of tokens in all decodes. This is more than `decode_requests` with speculative decoding.
     pub decode_tokens: u64,
-    /// Context length of each decode including the tokens of this step, summed.
+    /// Sum of the context lengths of all decodes, including the tokens of this step.
     pub decode_context_tokens: u64,
-    /// Requests that emit at least one output token at the end of this step.
+    /// Number of requests that emit at least one output token at the end of this step.
     pub sampled_requests: u64,
-    /// Distinct KV blocks referenced by at least one request during the step.
+    /// Number of distinct KV blocks that requests reference during the step.
     pub kv_active_blocks: u64,
-    /// KV blocks that requests can use in all (the null block not counted).
+    /// Total number of KV blocks that requests can use, without the null block.
     pub kv_total_blocks: u64,
     /// Tokens per KV block.
     pub block_size_tokens: u64,
-    /// Requests waiting for admission after the step was scheduled.
+    /// Number of requests that wait for admission after the step was scheduled.
     pub waiting_requests: u64,
-    /// Distinct adapters of the requests in the step.
+    /// Number of distinct adapters in the step.
     pub adapter_count: u64,
-    /// Tokens that are computed with an adapter.
+    /// Number of tokens computed with an adapter.
     pub adapter_tokens: u64,
-    /// Outputs among the prefill work.
+    /// The part of the prefill work that recomputes outputs.
     pub recompute: RecomputeShape,
-    /// Multimodal items that the encoder computes.
+    /// The encoder's part of the step.
     pub encoder: EncoderShape,
 }
 
 impl StepShape {
-    /// Requests in the step, prefilling or decoding.
+    /// Number of requests in the step, prefilling or decoding.
     #[must_use]
     pub fn batch_requests(&self) -> u64 {
         self.prefill_requests + self.decode_requests
     }
 
-    /// Tokens that the step computes.
+    /// Number of tokens that the step computes.
     #[must_use]
     pub fn tokens(&self) -> u64 {
         self.prefill_tokens + self.decode_tokens
@@ -186,8 +186,8 @@ impl StepShape {
         others == Self::default()
     }
 
-    /// The step at `index` in a row of decode steps that starts with `self`: the same requests,
-    /// each context one token longer per step, and this number of blocks in use.
+    /// The step at `index` in a row of decode steps that starts with `self`. It has the same requests,
+    /// with contexts that are `index` tokens longer, and uses `kv_active_blocks` blocks.
     #[must_use]
     #[inline]
     pub fn decode_step(&self, index: u64, kv_active_blocks: u64) -> Self {

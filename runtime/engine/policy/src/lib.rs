@@ -1,19 +1,18 @@
-//! Inputs and answers of policies, and the scheduler policies that ship with vcr.
+//! Inputs and outputs of policies, and the scheduling policies that ship with vcr.
 //!
-//! The modules declare the types that the engine core, the host of guests, the guest SDK and the
-//! policies themselves share: shapes of steps ([`latency`]), events of requests and preferences
+//! The modules declare types that the engine core, the guest host, the guest SDK and the
+//! policies share: shapes of steps ([`latency`]), events of requests and preferences
 //! ([`scheduling`]), requests and workers ([`routing`]), pools ([`scaling`]), faults ([`faults`])
 //! and requests for tokens ([`tokens`]).
 //!
-//! The scheduler policies decide the order of admission, the victims of preemption, and the sizes
-//! of chunks:
+//! The scheduling policies decide the admission order, the preemption victims, and the chunk sizes:
 //!
-//! * [`ShortestPromptFirst`]: the request with the fewest prompt tokens first; a waiting request's
-//!   prompt counts as shorter the longer it waits.
+//! * [`ShortestPromptFirst`]: the request with the fewest prompt tokens goes first. The longer a request waits, the
+//!   shorter its prompt counts.
 //! * [`FairShare`]: tenants get tokens in proportion to their weights.
 //!
-//! Each is an [`Algorithm`]: it is notified of the events of one engine's requests and returns
-//! preferences; [`decide`] passes it the events of a step. Decisions are integers, so the engine
+//! Each is an [`Algorithm`]: it receives the events of one engine's requests and returns
+//! preferences. [`decide`] passes it the events of a step. Decisions are integers, so the engine
 //! core and a guest decide identically.
 //!
 //! The crate needs no std, and without features no other crate.
@@ -48,25 +47,25 @@ pub use shortest_prompt::{ShortestPromptFirst, ShortestPromptFirstConfig};
 /// A request that arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
-    /// Index of the request: a dense number that is reused after it has ended.
+    /// Slot of the request. Slots are dense numbers, which are reused after a request has ended.
     pub slot: u32,
-    /// When it arrived, in nanoseconds.
+    /// Arrival time in nanoseconds.
     pub arrival_ns: u64,
-    /// Tokens of its prompt.
+    /// Number of prompt tokens.
     pub prompt_tokens: u32,
-    /// Its tenant; 0 if unknown.
+    /// The tenant; 0 if unknown.
     pub tenant: u64,
 }
 
-/// Receives a policy's preferences; each kind may be given once per slot and call.
+/// Receives a policy's preferences. In a call, each kind may be given once per slot.
 pub trait PreferenceSink {
-    /// Sets a rank of admission. The lowest is admitted first; among equal ranks, the request that arrived first.
+    /// Sets an admission rank. The lowest rank is admitted first; among equal ranks, the request that arrived first.
     fn admission_rank(&mut self, slot: u32, rank: i64);
 
-    /// Sets a rank of preemption. The highest is preempted first; among equal ranks, the request that arrived last.
+    /// Sets an eviction rank. The highest rank is preempted first; among equal ranks, the request that arrived last.
     fn eviction_rank(&mut self, slot: u32, rank: i64);
 
-    /// The most tokens that it computes in a step; at least 1.
+    /// Sets the maximum number of tokens that the request computes in a step, at least 1.
     fn chunk_cap(&mut self, slot: u32, tokens: u32);
 }
 
@@ -75,29 +74,29 @@ pub trait PreferenceSink {
 /// Each call passes the events since the last one, oldest first, then the progress of running
 /// requests, and then calls `decide`.
 pub trait Algorithm {
-    /// Its name, as users write it.
+    /// The name that users write.
     const NAME: &'static str;
 
     /// Records a request that arrived and waits.
     fn arrived(&mut self, request: &Arrival);
 
-    /// It runs; this number of tokens is already cached.
+    /// Records that a waiting request was admitted, with `cached_tokens` cached tokens.
     fn admitted(&mut self, slot: u32, cached_tokens: u32);
 
-    /// It waits again.
+    /// Records that a running request was preempted and waits again.
     fn preempted(&mut self, slot: u32);
 
-    /// The request has ended, with this number of output tokens.
+    /// Records that a request has ended, with `output_tokens` output tokens.
     fn ended(&mut self, slot: u32, output_tokens: u32);
 
-    /// Its output tokens so far.
+    /// Records the number of a request's output tokens so far.
     fn progressed(&mut self, slot: u32, output_tokens: u32);
 
-    /// Passes its new preferences to `say`.
+    /// Passes new preferences to `say`.
     fn decide(&mut self, say: &mut impl PreferenceSink);
 }
 
-/// Has an [`Algorithm`] decide upon the events of a step; appends its preferences.
+/// Lets an [`Algorithm`] decide on the events of a step, and appends its preferences.
 pub fn decide(algorithm: &mut impl Algorithm, batch: &EngineView<'_>, preferences: &mut Vec<Preference>) {
     for event in batch.events {
         match *event {

@@ -1,60 +1,60 @@
-//! Events of requests, as scheduler policies see them, and the preferences that they answer.
+//! Events of requests that scheduling policies receive, and the preferences that they answer with.
 
 use core::fmt;
 
-/// Latency objectives of a request. All are unknown without an SLO and on live targets.
+/// Latency objectives of a request. All are None without an SLO and on live targets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Slo {
-    /// Maximum time from arrival to first token.
+    /// Maximum time from arrival to the first token.
     pub ttft_ns: Option<u64>,
     /// Maximum mean gap between tokens.
     pub tpot_ns: Option<u64>,
-    /// Maximum time from arrival to last token.
+    /// Maximum time from arrival to the last token.
     pub e2e_ns: Option<u64>,
 }
 
-/// An event of a request of an engine. Requests are identified by slot: the index of the engine's request, a
-/// dense number that is reused after the request has ended.
+/// An event of a request in an engine. Requests are identified by slot, a dense number that is reused after the
+/// request has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PolicyEvent {
-    /// It arrived and waits.
+    /// A request arrived and waits.
     Arrived {
-        /// The request.
+        /// Slot of the request.
         slot: u32,
-        /// When it arrived, in nanoseconds.
+        /// Arrival time in nanoseconds.
         arrival_ns: u64,
-        /// Tokens of its prompt.
+        /// Number of prompt tokens.
         prompt_tokens: u32,
-        /// Output tokens it may have.
+        /// Maximum number of output tokens.
         max_tokens: u32,
-        /// Its priority; lower is sooner.
+        /// The priority; lower is served sooner.
         priority: i32,
-        /// Its adapter, if it has one.
+        /// The adapter, if any.
         adapter: Option<u32>,
-        /// Its tenant; 0 if unknown.
+        /// The tenant; 0 if unknown.
         tenant: u64,
-        /// Its latency objectives.
+        /// Latency objectives.
         slo: Slo,
     },
-    /// It was admitted and runs.
+    /// A request was admitted and runs.
     Admitted {
-        /// The request.
+        /// Slot of the request.
         slot: u32,
-        /// Tokens that the prefix cache or a transfer provides.
+        /// Number of tokens that come from the prefix cache or from a transfer.
         cached_tokens: u32,
     },
-    /// It was preempted and waits again; it lost all computed tokens.
+    /// A request was preempted and waits again. All its computed tokens are lost.
     Preempted {
-        /// The request.
+        /// Slot of the request.
         slot: u32,
     },
-    /// It ended, completed or not.
+    /// A request ended, completely or not.
     Ended {
-        /// The request; its slot is free again, or soon will be.
+        /// Slot of the request. It is free again, or soon will be.
         slot: u32,
-        /// Its computed tokens at the end.
+        /// Number of computed tokens at the end.
         computed_tokens: u32,
-        /// Its output tokens.
+        /// Number of output tokens.
         output_tokens: u32,
     },
 }
@@ -62,66 +62,66 @@ pub enum PolicyEvent {
 /// Progress of a running request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// The request.
+    /// Slot of the request.
     pub slot: u32,
-    /// Its computed tokens, including cached tokens and those of steps in flight.
+    /// Number of computed tokens, including cached tokens and tokens of steps in flight.
     pub computed_tokens: u32,
-    /// Its output tokens.
+    /// Number of output tokens.
     pub output_tokens: u32,
 }
 
 /// The input of one call of a policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EngineView<'a> {
-    /// The time; never less than in the call before.
+    /// The time. It never decreases from call to call.
     pub now_ns: u64,
     /// Token budget of the step.
     pub budget_tokens: u32,
     /// Number of further requests that may run.
     pub running_slots: u32,
-    /// KV blocks without references.
+    /// Number of free KV blocks.
     pub free_blocks: u32,
-    /// KV blocks there are for requests.
+    /// Total number of KV blocks that requests can use.
     pub total_blocks: u32,
-    /// Tokens in a KV block.
+    /// Tokens per KV block.
     pub block_size_tokens: u32,
     /// Events since the last call, oldest first.
     pub events: &'a [PolicyEvent],
-    /// The running requests whose computed or output tokens have changed since
-    /// they were last reported, in the order of the running list.
+    /// Running requests whose computed or output tokens have changed since they
+    /// were last reported, in the order of the running list.
     pub progress: &'a [Progress],
 }
 
 /// A policy's preference for one request from now on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Preference {
-    /// Its order of admission. The lowest rank is admitted first, and while that does not fit, no request
-    /// behind it is admitted; among equal ranks, the request that arrived first. 0 until it is set.
+    /// The request's admission rank. The lowest rank is admitted first; among equal ranks, the request that arrived
+    /// first. While a request does not fit, no request after it is admitted. The default is 0.
     AdmissionRank {
-        /// The request.
+        /// Slot of the request.
         slot: u32,
         /// The rank.
         rank: i64,
     },
-    /// Its order of preemption. The highest rank is preempted first; among equal ranks, the request that
-    /// arrived last. 0 until it is set.
+    /// The request's eviction rank. The highest rank is preempted first; among equal ranks, the request that
+    /// arrived last. The default is 0.
     EvictionRank {
-        /// The request.
+        /// Slot of the request.
         slot: u32,
         /// The rank.
         rank: i64,
     },
-    /// The most tokens that it computes in one step.
+    /// The maximum number of tokens that the request computes in one step.
     ChunkCap {
-        /// The request.
+        /// Slot of the request.
         slot: u32,
-        /// At least 1; None for no limit, which is the default.
+        /// At least 1. None means no limit, which is the default.
         tokens: Option<u32>,
     },
 }
 
 impl Preference {
-    /// The request.
+    /// Slot of the request.
     #[must_use]
     pub fn slot(&self) -> u32 {
         match *self {

@@ -1,4 +1,4 @@
-//! The request with the fewest tokens to compute first.
+//! Admits the request with the fewest tokens to compute first.
 
 use alloc::format;
 use alloc::vec::Vec;
@@ -6,9 +6,9 @@ use alloc::vec::Vec;
 use crate::error::checked_chunk;
 use crate::{Algorithm, Arrival, InvalidConfig, PreferenceSink};
 
-/// Ranks are thousandths of tokens, so that slow ageing counts, too.
+/// Ranks are in thousandths of a token, so that slow aging also has an effect.
 const RANKS_PER_TOKEN: u32 = 1_000;
-/// The fastest ageing: a million tokens a second overtakes any prompt at once.
+/// Maximum aging. With a million tokens per second, a request overtakes any prompt at once.
 const MAX_AGING_TOKENS_PER_S: f64 = 1e6;
 const NS_PER_S: u128 = 1_000_000_000;
 
@@ -16,11 +16,11 @@ const NS_PER_S: u128 = 1_000_000_000;
 #[derive(Clone, Debug, Default, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(default, deny_unknown_fields))]
 pub struct ShortestPromptFirstConfig {
-    /// Tokens that a waiting request's prompt counts as shorter after each second. With 0 (the
-    /// default), short prompts always pass a long one.
+    /// By how many tokens per second the prompt of a waiting request counts as shorter. With 0 (the
+    /// default), short prompts always go before a long one.
     pub aging_tokens_per_s: f64,
-    /// The most tokens of a request in one step, so that long prompts leave room for short ones;
-    /// none for no cap.
+    /// Maximum number of tokens of a request in one step, so that long prompts leave room for short ones.
+    /// None means no limit.
     pub max_chunk_tokens: Option<u32>,
 }
 
@@ -28,7 +28,7 @@ impl ShortestPromptFirstConfig {
     /// Creates the policy of one engine.
     ///
     /// # Errors
-    /// The invalid field, its value and the expected value.
+    /// The invalid field, its value and the allowed values.
     pub fn build(&self) -> Result<ShortestPromptFirst, InvalidConfig> {
         let aging = self.aging_tokens_per_s;
         if !(0.0..=MAX_AGING_TOKENS_PER_S).contains(&aging) {
@@ -46,18 +46,18 @@ impl ShortestPromptFirstConfig {
     }
 }
 
-/// Admits the request with the fewest prompt tokens first, and preempts the one with the most.
+/// Admits the request with the fewest prompt tokens first, and preempts the request with the most.
 ///
-/// All requests age at the same rate. So instead of lowering the rank of each one with time, a later arrival
-/// gets a rank that is higher by the aging of all before it: each rank is set once, and the order is the
+/// All requests age at the same rate. So instead of lowering each rank over time, a later arrival gets a
+/// higher rank, by the aging since time 0. Each rank is then set only once, and the order is the
 /// same.
 ///
-/// A preempted request has lost all computed tokens, so it returns to its former place.
+/// A preempted request has lost all its computed tokens, so it returns to its former place.
 #[derive(Clone, Debug)]
 pub struct ShortestPromptFirst {
     aging_ranks_per_s: u64,
     max_chunk_tokens: Option<u32>,
-    /// Slots with their ranks, for requests without a preference yet.
+    /// Slots and ranks of requests whose rank has not been returned yet.
     arrived: Vec<(u32, i64)>,
 }
 
@@ -82,7 +82,7 @@ impl Algorithm for ShortestPromptFirst {
     fn preempted(&mut self, _slot: u32) {}
 
     fn ended(&mut self, slot: u32, _output_tokens: u32) {
-        // Only arrivals of the same call still need a rank; the slot may belong to another one of them by then.
+        // Only arrivals of the same call still need a rank. By then, the slot may belong to another of them.
         self.arrived.retain(|(arrived, _)| *arrived != slot);
     }
 
@@ -112,7 +112,7 @@ mod tests {
         Arrival { slot, arrival_ns: arrival_ms * 1_000_000, prompt_tokens, tenant: 0 }
     }
 
-    /// Slots in the order of their ranks.
+    /// The slots, ordered by rank.
     fn order(mut policy: ShortestPromptFirst, arrivals: &[Arrival]) -> Vec<u32> {
         arrivals.iter().for_each(|arrival| policy.arrived(arrival));
         let mut said = Said::default();
@@ -127,7 +127,7 @@ mod tests {
     fn the_shortest_goes_first_and_age_overtakes() {
         let arrivals = [arrival(0, 0, 1_000), arrival(1, 500, 300), arrival(2, 4_000, 200)];
         assert_eq!(order(policy(0.0), &arrivals), [2, 1, 0]);
-        // After four seconds the first counts 400 tokens less, the second 350.
+        // After four seconds, the first request counts 400 tokens less, and the second one 350.
         assert_eq!(order(policy(100.0), &arrivals), [1, 2, 0]);
         assert_eq!(order(policy(2_000.0), &arrivals), [0, 1, 2]);
     }

@@ -133,12 +133,12 @@ pub struct VllmArgs {
 }
 
 impl VllmArgs {
-    /// Reads a command line such as `vllm serve MODEL --max-num-seqs 512`, with optional variables
-    /// before it and backslashes at line ends, or only arguments.
+    /// Reads a command line such as `vllm serve MODEL --max-num-seqs 512`, or only arguments. There may be variables
+    /// in front and backslashes at line ends.
     ///
     /// # Errors
-    /// All that is wrong with it: unknown arguments with the nearest name, arguments that this version
-    /// does not have, invalid values, and what is not simulated.
+    /// All problems: unknown arguments with the most similar name, arguments that this version
+    /// does not have, invalid values, and arguments that are not simulated.
     pub fn read(command: &str, deployment: Deployment<'_>) -> Result<Self, Vec<ArgumentError>> {
         Self::read_split(words::split(command), deployment)
     }

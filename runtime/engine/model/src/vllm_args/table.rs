@@ -1,14 +1,14 @@
-//! `arguments.toml`: the arguments of all versions, and how each acts.
+//! `arguments.toml`: the arguments of all versions, and the effect of each.
 
 use std::sync::LazyLock;
 
 use serde::Deserialize;
 use vcr_core::VllmMinor;
 
-/// The table, as this build knows it.
+/// The text of the table.
 const ARGUMENTS: &str = include_str!("../../arguments.toml");
 
-/// The number behind `0.` of a version.
+/// The number after `0.` in a version name.
 pub(crate) fn minor(name: &str) -> Option<u8> {
     name.parse().ok().map(VllmMinor::number)
 }
@@ -18,26 +18,26 @@ pub(crate) fn minors() -> String {
     VllmMinor::ALL.map(VllmMinor::name).join(", ")
 }
 
-/// Values that an argument takes.
+/// Which values an argument takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Takes {
     /// No value.
     Nothing,
-    /// No value, and there is also a form with `--no-`.
+    /// No value. The argument also has a form with `--no-`.
     Switch,
-    /// One.
+    /// One value.
     Value,
-    /// One or several.
+    /// One or more values.
     Values,
 }
 
-/// The effect of an argument.
+/// How an argument affects a simulation.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum Acts {
     /// It is a setting of the engine, its model or its memory.
     Setting,
-    /// It changes the speed of steps, which the latency model states.
+    /// It changes the speed of steps, which the latency model must account for.
     Speed,
     /// It has no effect.
     Nothing,
@@ -48,31 +48,31 @@ pub enum Acts {
 /// An argument of `vllm serve`.
 #[derive(Debug)]
 pub struct Argument {
-    /// Its name, with two dashes.
+    /// The name, with two dashes.
     pub name: &'static str,
-    /// Other names, short ones with one dash.
+    /// Other names. Short names have one dash.
     pub aliases: Vec<&'static str>,
     pub takes: Takes,
-    /// Its effect on a simulation.
+    /// The effect on a simulation.
     pub acts: Acts,
-    /// Why it acts so; empty for settings.
+    /// The reason for this effect. Empty for settings.
     pub reason: &'static str,
-    /// Why it has no effect in `vcr serve`, if it has none.
+    /// Why the argument has no effect in `vcr serve`. Empty if it has one.
     pub served: &'static str,
-    /// The simulated value of an argument that is only supported at its default.
+    /// The default, for an argument of which only the default is simulated.
     pub default: Option<&'static str>,
-    /// First and last version that has it.
+    /// The first version that has the argument. `until` is the last one.
     pub(crate) since: u8,
     pub(crate) until: u8,
 }
 
 impl Argument {
-    /// Its name and its aliases.
+    /// The name and its aliases.
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
         std::iter::once(self.name).chain(self.aliases.iter().copied())
     }
 
-    /// The versions that have it, in words.
+    /// The versions that have the argument, in words.
     pub(crate) fn versions(&self) -> String {
         match (self.since > VllmMinor::OLDEST.number(), self.until < VllmMinor::NEWEST.number()) {
             (true, false) => format!("it is there since 0.{}", self.since),
@@ -81,7 +81,7 @@ impl Argument {
         }
     }
 
-    /// An entry of the table.
+    /// Parses an entry of the table.
     fn parse(entry: &'static str, group: &'static Group) -> Option<Self> {
         let (entry, default) = match entry.split_once(" = ") {
             Some((entry, rest)) => (entry, Some(rest)),
@@ -135,20 +135,19 @@ struct Group {
 }
 
 pub(crate) static TABLE: LazyLock<Vec<Argument>> = LazyLock::new(|| {
-    // The texts of entries live as long as the process, like the table.
+    // Arguments refer to the table's text, so the table is never freed.
     let table: &'static Table =
         Box::leak(Box::new(toml::from_str(ARGUMENTS).expect("the table is part of this build and checked by a test")));
     let entries = table.arguments.iter().flat_map(|group| group.names.iter().map(move |entry| (group, entry)));
     entries.map(|(group, entry)| Argument::parse(entry, group).expect("a test reads all entries")).collect()
 });
 
-/// The arguments of a version of vLLM, in the order of the table; empty for an unknown version.
+/// The arguments of a vLLM version, in the order of the table. Empty for an unknown version.
 pub fn arguments(version: &str) -> impl Iterator<Item = &'static Argument> {
     let minor = minor(version);
     TABLE.iter().filter(move |argument| minor.is_some_and(|minor| (argument.since..=argument.until).contains(&minor)))
 }
 
-/// The argument with exactly this name.
 pub(crate) fn find(name: &str) -> Option<&'static Argument> {
     TABLE.iter().find(|argument| argument.names().any(|known| known == name))
 }

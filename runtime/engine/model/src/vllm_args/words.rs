@@ -1,4 +1,4 @@
-//! The words of a command line, as arguments with their values.
+//! Splits a command line into arguments with their values.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,6 @@ use crate::vllm_args::table::{self, Argument, TABLE, Takes};
 /// The commands that start vLLM's API server.
 const COMMANDS: &[&[&str]] = &[&["vllm", "serve"], &["-m", "vllm.entrypoints.openai.api_server"]];
 
-/// Value of an argument.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Given {
     Switch(bool),
@@ -20,7 +19,6 @@ pub(crate) enum Given {
     Values(Vec<String>),
 }
 
-/// An argument of the command line.
 #[derive(Clone, Debug)]
 pub(crate) struct Word {
     pub(crate) argument: &'static Argument,
@@ -38,14 +36,14 @@ impl Word {
     }
 }
 
-/// The words of a command line.
+/// Splits a command line into words.
 pub(crate) fn split(command: &str) -> Result<Vec<String>, ArgumentError> {
     // A backslash at the end of a line continues it.
     let line = command.replace("\\\r\n", " ").replace("\\\n", " ");
     shlex::split(&line).ok_or(ArgumentError::Quotes)
 }
 
-/// The arguments of a command line in order; the model is `--model`. Problems are pushed to
+/// The arguments of a command line, in order. The model becomes `--model`. Problems are added to
 /// `errors`.
 pub(crate) fn read(
     words: Result<Vec<String>, ArgumentError>,
@@ -71,7 +69,7 @@ pub(crate) fn read(
     reader.finish()
 }
 
-/// The words behind the command and the variables in front of it.
+/// The words after the command, without the variables in front of it.
 fn arguments_of(words: &[String]) -> Result<&[String], ArgumentError> {
     for command in COMMANDS {
         let starts = |at: &usize| {
@@ -96,7 +94,7 @@ struct Reader<'a> {
     at: usize,
     minor: u8,
     read: Vec<Word>,
-    /// Values of arguments such as `--speculative-config.method`, by the argument's name.
+    /// Values of arguments such as `--speculative-config.method`, by the name of the argument.
     dotted: Vec<(&'static Argument, Map<String, Value>)>,
     model: Option<String>,
 }
@@ -126,7 +124,7 @@ impl Reader<'_> {
         let (argument, is_on) = match self.find(&name) {
             Ok(found) => found,
             Err(error) => {
-                // Its value is not a separate argument.
+                // The value of an unknown argument must not be read as another argument.
                 let has_value = value.is_none() && self.words.get(self.at).is_some_and(|next| !is_argument(next));
                 self.at += usize::from(has_value);
                 return Err(error);
@@ -167,9 +165,9 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// `-O3`, `-O=3` and `-O 3`.
+    /// Handles `-O3`, `-O=3` and `-O 3`.
     fn optimization(&mut self, level: &str) -> Result<(), ArgumentError> {
-        // `-O.mode 3` is a key of the compilation's configuration.
+        // `-O.mode 3` sets a key of `--compilation-config`.
         let name = if level.starts_with('.') { "--compilation-config" } else { "--optimization-level" };
         let argument = table::find(name).expect("the table has it");
         let level = match level.strip_prefix('.') {
@@ -181,7 +179,8 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// The argument of a name, or of the beginning of one, as argparse finds it; and whether it is on.
+    /// Finds the argument with this name, or with this beginning of a name, as argparse does. Also returns whether a
+    /// switch is on.
     fn find(&self, name: &str) -> Result<(&'static Argument, bool), ArgumentError> {
         let is_off = |argument: &Argument| {
             argument.takes == Takes::Switch
@@ -230,7 +229,7 @@ impl Reader<'_> {
         Ok(values)
     }
 
-    /// `--speculative-config.method ngram` is a key of the argument's JSON.
+    /// Sets a key of an argument's JSON, as `--speculative-config.method ngram` does.
     fn set_dotted(&mut self, argument: &'static Argument, path: &str, value: &str) {
         let value = serde_json::from_str(value).unwrap_or_else(|_| Value::String(value.to_owned()));
         let known = self.dotted.iter().position(|(known, _)| known.name == argument.name);
@@ -261,7 +260,7 @@ impl Reader<'_> {
     }
 }
 
-/// Whether a word begins an argument: numbers below zero do not.
+/// Whether a word begins an argument. Negative numbers do not.
 fn is_argument(word: &str) -> bool {
     word.starts_with('-') && word.len() > 1 && word[1..].parse::<f64>().is_err()
 }

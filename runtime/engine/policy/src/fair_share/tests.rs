@@ -1,6 +1,6 @@
 use super::*;
 
-/// Preferences of a policy so far, by slot; none twice in a call.
+/// The latest preferences of a policy, by slot. Checks that none is given twice in a call.
 #[derive(Debug, Default)]
 pub(crate) struct Said {
     pub(crate) admission: BTreeMap<u32, i64>,
@@ -20,7 +20,7 @@ impl Said {
         policy.decide(self);
     }
 
-    /// The given slots in their order of admission.
+    /// Sorts slots by their order of admission.
     fn order(&self, slots: &[u32]) -> Vec<u32> {
         let mut order: Vec<u32> = slots.to_vec();
         order.sort_by_key(|slot| (self.admission[slot], *slot));
@@ -66,7 +66,7 @@ fn a_tenant_that_comes_passes_the_queue_of_one_that_was_served() {
     arrive(&mut policy, 30, 2, 5_000);
     said.decide(&mut policy);
     assert_eq!(said.order(&[2, 3, 19, 30])[0], 30);
-    // It pays only once for its tokens.
+    // Tokens are charged only once.
     policy.admitted(30, 0);
     arrive(&mut policy, 31, 2, 10);
     said.decide(&mut policy);
@@ -84,7 +84,7 @@ fn nobody_saves_up_while_it_wants_nothing() {
     (200..300).for_each(|slot| arrive(&mut policy, slot, 2, 1_000));
     (300..400).for_each(|slot| arrive(&mut policy, slot, 1, 1_000));
     said.decide(&mut policy);
-    // Tenant 2 goes first, and they alternate from then on.
+    // Tenant 2 goes first, and then both alternate.
     assert_eq!(said.order(&[200, 201, 300, 301]), [200, 201, 300, 301]);
     policy.admitted(200, 0);
     policy.admitted(201, 0);
@@ -92,7 +92,7 @@ fn nobody_saves_up_while_it_wants_nothing() {
     assert_eq!(said.order(&[202, 300])[0], 300);
 }
 
-/// Two tenants that always want more get tokens by their weights.
+/// Two tenants that always want more get tokens in proportion to their weights.
 #[test]
 fn tokens_are_in_proportion_to_weights() {
     let mut policy = policy(&[(7, 3.0)]);
@@ -131,7 +131,7 @@ fn a_request_of_the_tenant_furthest_ahead_gives_way() {
     policy.preempted(2);
     policy.progressed(3, 1_000);
     said.decide(&mut policy);
-    // The waiting one has no preference.
+    // The waiting request has no preference.
     assert_eq!(said.eviction, BTreeMap::from([(0, 0), (1, 0), (2, 1), (3, 1)]));
     policy.admitted(2, 0);
     said.decide(&mut policy);

@@ -5,13 +5,13 @@ use alloc::collections::VecDeque;
 use super::ControllerConfig;
 use crate::target_load::rounded_up;
 
-/// Replicas that may be added in a period whatever their number.
+/// Number of replicas that may always be added in a period.
 const ADDED_REPLICAS: u32 = 4;
-/// The period in which this number, or the same number as there are, may be added.
+/// The period in which [`ADDED_REPLICAS`], or as many replicas as there are, may be added.
 const ADDING_PERIOD_NS: u64 = 15_000_000_000;
 
-/// The recommendation for a metric of pods, all in thousandths; None if it has no samples. `starting` pods
-/// have no sample: they count as idle when scaling up, and as pods at the target when scaling down.
+/// The recommendation for a pod metric, with all values in thousandths. None if there are no samples. The `starting`
+/// pods have no samples: they count as idle when scaling up, and as at the target when scaling down.
 pub(super) fn of_pods(values: &[u64], target: u64, starting: u32, current: u32, tolerance: f64) -> Option<u32> {
     let ready = values.len() as u64;
     let ratio_of = |sum: u64, count: u64| (sum / count) as f64 / target as f64;
@@ -33,17 +33,17 @@ pub(super) fn of_pods(values: &[u64], target: u64, starting: u32, current: u32, 
     Some(if is_near(rebalanced) || turns || contradicts { current } else { replicas })
 }
 
-/// The recommendation for an external metric with a target for each pod.
+/// The recommendation for an external metric with a target per pod.
 pub(super) fn of_total(total: u64, target: u64, current: u32, tolerance: f64) -> Option<u32> {
     let ratio = total as f64 / (target as f64 * f64::from(current));
     Some(if (1.0 - ratio).abs() <= tolerance { current } else { rounded_up(total as f64 / target as f64) })
 }
 
-/// Recommendations and changes of the past.
+/// Past recommendations and changes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Hpa {
     recommended: VecDeque<(u64, u32)>,
-    /// Replicas that were added (positive) or removed at a time.
+    /// Number of replicas added (positive) or removed (negative), by time.
     changes: VecDeque<(u64, i64)>,
 }
 

@@ -1,8 +1,8 @@
 //! The autoscalers of Kubernetes: HPA, KEDA and the Workload Variant Autoscaler (WVA) of llm-d.
 //!
-//! They see engines through Prometheus, as gauges of vLLM that are scraped at an interval. WVA and KEDA both
-//! act through HPA, whose rules are those of `autoscaling/v2`: tolerance, stabilization windows, and the
-//! default limit of 4 replicas or 100 % in 15 s. Quantities have thousandths, as in Kubernetes.
+//! They see engines through Prometheus, as vLLM gauges that are scraped periodically. WVA and KEDA both
+//! act through HPA, with the rules of `autoscaling/v2`: tolerance, stabilization windows, and the
+//! default limit of 4 replicas or 100 % in 15 s. Quantities have a resolution of thousandths, as in Kubernetes.
 
 mod hpa;
 mod wva;
@@ -17,12 +17,12 @@ use hpa::Hpa;
 
 pub use wva::Thresholds;
 
-/// The gauges of an engine at one instant.
+/// The gauges of an engine at one time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct EngineGauges {
     /// Number of the engine in its pool.
     pub engine: u32,
-    /// Whether it takes requests; false while it drains.
+    /// Whether the engine takes requests. False while it drains.
     pub is_ready: bool,
     /// `vllm:num_requests_running`.
     pub running: u64,
@@ -35,18 +35,18 @@ pub struct EngineGauges {
 /// A metric that HPA and KEDA can follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Metric {
-    /// Running requests of engines.
+    /// Running requests in the engines.
     Running,
-    /// Waiting requests of engines.
+    /// Waiting requests in the engines.
     Waiting,
-    /// Share of KV blocks in use of engines.
+    /// Fraction of the engines' KV blocks in use.
     KvUsage,
     /// Requests that wait in front of the pool.
     GatewayQueue,
 }
 
 impl Metric {
-    /// All metrics, by the names of their series.
+    /// All metrics, with the names of their series.
     pub const NAMES: [(&'static str, Self); 4] = [
         ("vllm:num_requests_running", Self::Running),
         ("vllm:num_requests_waiting", Self::Waiting),
@@ -54,7 +54,7 @@ impl Metric {
         ("inference_extension_flow_control_queue_size", Self::GatewayQueue),
     ];
 
-    /// Thousandths of its value of one engine.
+    /// The metric's value for one engine, in thousandths.
     fn of(self, gauges: &EngineGauges) -> u64 {
         match self {
             Self::Running => gauges.running.saturating_mul(1000),
@@ -65,39 +65,39 @@ impl Metric {
     }
 }
 
-/// Thousandths, rounded to the nearest.
+/// Converts to thousandths, rounded to the nearest.
 fn thousandths(value: f64) -> u64 {
     (value * 1000.0 + 0.5) as u64
 }
 
-/// The deciding controller, with its settings.
+/// The controller that decides, with its settings.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Controller {
-    /// HPA with a metric of pods: the mean over engines is kept near the target.
+    /// HPA with a pod metric: keeps the mean over engines near the target.
     Hpa {
         /// The metric.
         metric: Metric,
-        /// Its target for each engine.
+        /// The target per engine.
         target: f64,
     },
-    /// KEDA with one trigger: HPA with the total over engines, and the way from and to no engine.
+    /// KEDA with one trigger. HPA follows the total over engines, and KEDA itself scales from and to zero.
     Keda {
         /// The metric.
         metric: Metric,
-        /// Its threshold for each engine.
+        /// The threshold per engine.
         threshold: f64,
         /// Value above which the trigger is active.
         activation: f64,
-        /// Interval between its queries of the metric while there is no engine.
+        /// Interval between queries of the metric while there are no engines.
         polling_ns: u64,
         /// Time without an active trigger before the last engine is removed.
         cooldown_ns: u64,
     },
-    /// The saturation analyzer of WVA, whose answer is the metric of an HPA.
+    /// WVA's saturation analyzer, whose result is the metric of an HPA.
     Wva {
-        /// Distance of its analyses.
+        /// Interval between analyses.
         analysis_ns: u64,
-        /// Its thresholds.
+        /// The analyzer's thresholds.
         thresholds: Thresholds,
     },
 }
@@ -105,29 +105,29 @@ pub enum Controller {
 /// An autoscaler of Kubernetes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ControllerConfig {
-    /// The deciding controller.
+    /// The controller that decides.
     pub controller: Controller,
     /// HPA's sync period.
     pub sync_ns: u64,
-    /// Distance of Prometheus' scrapes.
+    /// Interval between Prometheus scrapes.
     pub scrape_ns: u64,
-    /// Window over which samples are averaged, or whose maximum WVA takes; 0 for the latest sample.
+    /// Window over which samples are averaged; for WVA, over which the maximum is taken. 0 means the latest sample.
     pub window_ns: u64,
-    /// Deviation from the target below which HPA does nothing.
+    /// Relative deviation from the target below which HPA does nothing.
     pub tolerance: f64,
-    /// HPA's stabilization window when there shall be more engines.
+    /// HPA's stabilization window for scaling up.
     pub up_window_ns: u64,
-    /// The same window for scaling down.
+    /// HPA's stabilization window for scaling down.
     pub down_window_ns: u64,
     /// Maximum number of engines.
     pub max_engines: u32,
 }
 
-/// Periods are multiples of this.
+/// All periods are multiples of this.
 pub const PERIOD_UNIT_NS: u64 = 1_000_000;
 
 impl ControllerConfig {
-    /// Its name, as users write it.
+    /// The name that users write.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self.controller {
@@ -137,7 +137,7 @@ impl ControllerConfig {
         }
     }
 
-    /// Its periods, by the names that users know.
+    /// The periods, with the names that users write.
     fn periods(&self) -> [(&'static str, u64); 4] {
         let own = match self.controller {
             Controller::Hpa { .. } => ("interval", self.sync_ns),
@@ -150,7 +150,7 @@ impl ControllerConfig {
     /// Checks the numbers.
     ///
     /// # Errors
-    /// The name of the invalid number, and what it must be.
+    /// The name of the invalid number, and the allowed values.
     pub fn check(&self) -> Result<(), (&'static str, String)> {
         for (name, period_ns) in self.periods() {
             if period_ns == 0 || !period_ns.is_multiple_of(PERIOD_UNIT_NS) {
@@ -184,7 +184,7 @@ impl ControllerConfig {
         }
     }
 
-    /// Time between two calls of [`KubernetesScaler::desired`]: all its periods are multiples of it.
+    /// Time between two calls of [`KubernetesScaler::desired`]. All periods are multiples of it.
     #[must_use]
     pub fn tick_ns(&self) -> u64 {
         self.periods().into_iter().fold(0, |tick_ns, (_, period_ns)| {
@@ -196,7 +196,7 @@ impl ControllerConfig {
         })
     }
 
-    /// The time after which it sees a change.
+    /// Maximum time until a change affects a decision.
     #[must_use]
     pub fn patience_ns(&self) -> u64 {
         self.periods().into_iter().take(3).map(|(_, period_ns)| period_ns).fold(0, u64::saturating_add)
@@ -208,13 +208,13 @@ impl ControllerConfig {
 pub struct KubernetesScaler {
     config: ControllerConfig,
     hpa: Hpa,
-    /// Ticks so far: a clock that is late does not miss a period.
+    /// Number of ticks so far. It serves as the clock, so that a late call does not miss a period.
     ticks: u64,
     /// Samples of the engines that take requests, by engine.
     series: BTreeMap<u32, VecDeque<(u64, EngineGauges)>>,
-    /// Waiting requests in all engines, to separate them from those in front.
+    /// Number of waiting requests in all engines, to subtract them from the pool's waiting requests.
     waiting_in_engines: u64,
-    /// Samples of the queue in front.
+    /// Samples of the number of requests that wait in front of the pool.
     queue: VecDeque<(u64, u64)>,
     last_active_ns: u64,
     wva_desired: Option<u32>,
@@ -225,7 +225,7 @@ impl KubernetesScaler {
     /// An autoscaler without observations.
     ///
     /// # Errors
-    /// The name of the invalid number, and what it must be.
+    /// The name of the invalid number, and the allowed values.
     pub fn new(config: ControllerConfig) -> Result<Self, String> {
         config.check().map_err(|(name, text)| format!("invalid `{name}`: {text}"))?;
         Ok(Self {
@@ -241,19 +241,19 @@ impl KubernetesScaler {
         })
     }
 
-    /// The value on which the latest decision rests: of HPA the mean over engines, of KEDA the total, of WVA
+    /// The value behind the latest decision: for HPA the mean over engines, for KEDA the total, for WVA
     /// its number of engines.
     #[must_use]
     pub fn signal(&self) -> Option<f64> {
         self.signal
     }
 
-    /// The time, as a whole number of ticks.
+    /// The current time, counted in ticks.
     fn now_ns(&self) -> u64 {
         self.ticks.saturating_mul(self.config.tick_ns())
     }
 
-    /// Begins a [tick](ControllerConfig::tick_ns), and scrapes the engines if that is due.
+    /// Begins a [tick](ControllerConfig::tick_ns), and scrapes the engines if a scrape is due.
     pub fn scrape(&mut self, view: &PoolView, engines: &[EngineGauges]) {
         self.ticks += 1;
         let now_ns = self.now_ns();
@@ -264,14 +264,14 @@ impl KubernetesScaler {
         let in_front = view.waiting_requests.saturating_sub(self.waiting_in_engines);
         let since_ns = now_ns.saturating_sub(self.config.window_ns);
         keep(&mut self.queue, since_ns, (now_ns, in_front.saturating_mul(1000)));
-        // The series of an engine that has gone are stale at once.
+        // The series of an engine that is gone becomes stale at once.
         self.series.retain(|&engine, _| engines.iter().any(|gauges| gauges.engine == engine && gauges.is_ready));
         for gauges in engines.iter().filter(|gauges| gauges.is_ready) {
             keep(self.series.entry(gauges.engine).or_default(), since_ns, (now_ns, *gauges));
         }
     }
 
-    /// Number of engines that are to be up or on their way, after [`Self::scrape`].
+    /// The desired number of running and starting engines. Call it after [`Self::scrape`].
     pub fn desired(&mut self, view: &PoolView) -> u32 {
         let current = view.up_engines + view.starting_engines;
         let now_ns = self.now_ns();
@@ -286,7 +286,7 @@ impl KubernetesScaler {
         {
             return u32::from(self.is_active(now_ns, metric, activation));
         }
-        // HPA does nothing while there is no engine.
+        // HPA does nothing while there are no engines.
         if current == 0 || !now_ns.is_multiple_of(self.config.sync_ns) {
             return current;
         }
@@ -320,7 +320,7 @@ impl KubernetesScaler {
         self.hpa.limited(&self.config, now_ns, current, recommended).max(1)
     }
 
-    /// Whether the trigger is active; notes when it is.
+    /// Whether the trigger is active. Records the time if it is.
     fn is_active(&mut self, now_ns: u64, metric: Metric, activation: f64) -> bool {
         let total = self.total(metric);
         self.signal = Some(total as f64 / 1000.0);
@@ -339,7 +339,7 @@ impl KubernetesScaler {
         })
     }
 
-    /// The sum over engines of their means over the window.
+    /// The sum over engines of each engine's mean over the window.
     fn total(&self, metric: Metric) -> u64 {
         match metric {
             Metric::GatewayQueue => {
@@ -362,7 +362,7 @@ impl KubernetesScaler {
     }
 }
 
-/// Adds a sample and drops those before `since_ns`; at least the new one stays.
+/// Adds a sample and drops samples up to `since_ns`. At least the new sample stays.
 fn keep<T>(samples: &mut VecDeque<(u64, T)>, since_ns: u64, sample: (u64, T)) {
     samples.push_back(sample);
     while samples.len() > 1 && samples.front().is_some_and(|(at_ns, _)| *at_ns <= since_ns) {
@@ -370,7 +370,7 @@ fn keep<T>(samples: &mut VecDeque<(u64, T)>, since_ns: u64, sample: (u64, T)) {
     }
 }
 
-/// The mean, cut off to whole thousandths as HPA does.
+/// The mean, rounded down to whole thousandths as in HPA.
 fn mean(values: &[u64]) -> Option<u64> {
     let sum = values.iter().fold(0, |sum: u64, value| sum.saturating_add(*value));
     sum.checked_div(values.len() as u64)

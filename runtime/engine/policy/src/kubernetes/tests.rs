@@ -22,7 +22,7 @@ fn waiting(engine: u32, waiting: u64) -> EngineGauges {
     EngineGauges { engine, is_ready: true, waiting, ..EngineGauges::default() }
 }
 
-/// The answers at ticks with these engines each, in a pool that follows immediately.
+/// The desired number of engines at each tick, given the engines at each tick.
 fn answers(config: ControllerConfig, ticks: &[Vec<EngineGauges>], starting: u32, in_front: u64) -> Vec<u32> {
     let mut scaler = KubernetesScaler::new(config).expect("it is valid");
     let tick = |(index, engines): (usize, &Vec<EngineGauges>)| {
@@ -57,14 +57,14 @@ fn hpa_keeps_the_mean_at_the_target() {
     assert_eq!(answers(hpa(10.0), &[vec![]], 0, 7), [0], "nothing without engines");
 }
 
-/// Pods without metrics are idle for a scale-up and at the target for a scale-down.
+/// Pods without metrics count as idle when scaling up, and as at the target when scaling down.
 #[test]
 fn hpa_assumes_the_metrics_of_starting_engines() {
-    // Two of 25 and two of 0: 50 / 4 = 12.5, so 5 engines rather than 5 and the 2 that start.
+    // Two of 25 and two of 0: 50 / 4 = 12.5, so 5 engines, not 5 plus the 2 that start.
     assert_eq!(answers(hpa(10.0), &[all(2, 25)], 2, 0), [5]);
-    // Two of 15: 1.5, with two more 0.75: no more, and no fewer either.
+    // Two of 15 alone have a ratio of 1.5, with two idle ones 0.75: neither more nor fewer engines.
     assert_eq!(answers(hpa(10.0), &[all(2, 15)], 2, 0), [4]);
-    // Two of 5 and two of 10: 7.5.
+    // Two of 5 and two of 10: 7.5 on average.
     let quick = ControllerConfig { down_window_ns: 0, ..hpa(10.0) };
     assert_eq!(answers(quick, &[all(2, 5)], 2, 0), [3]);
 }
@@ -73,22 +73,22 @@ fn hpa_assumes_the_metrics_of_starting_engines() {
 fn hpa_adds_at_most_four_or_as_many_again_and_waits_before_it_removes() {
     assert_eq!(answers(hpa(1.0), &[all(1, 100)], 0, 0), [5]);
     assert_eq!(answers(hpa(1.0), &[all(8, 100)], 0, 0), [16]);
-    // 300 s after the last recommendation of four.
+    // Scaling down comes 300 s after the last recommendation of four.
     let mut ticks = vec![all(4, 10); 2];
     ticks.extend(vec![all(4, 2); 21]);
     let answered = answers(hpa(10.0), &ticks, 0, 0);
     assert_eq!((answered[20], answered[21]), (4, 1), "{answered:?}");
-    // And of two recommendations for more, the smaller within a window of 30 s.
+    // For scaling up, the smallest recommendation in a window of 30 s counts.
     let slow = ControllerConfig { up_window_ns: 30 * SECOND, ..hpa(10.0) };
     assert_eq!(answers(slow, &[all(2, 10), all(2, 30), all(2, 20)], 0, 0), [2, 2, 4]);
 }
 
-/// HPA looks every 15 s at metrics that are scraped every 10 s, here averaged over 30 s.
+/// HPA decides every 15 s. The metrics are scraped every 10 s and averaged over 30 s.
 #[test]
 fn samples_are_averaged_over_the_window() {
     let config = ControllerConfig { scrape_ns: 10 * SECOND, window_ns: 30 * SECOND, ..hpa(10.0) };
     assert_eq!(config.tick_ns(), 5 * SECOND);
-    // Scrapes at 10, 20 and 30 s see 0, 30 and 60: 30 on average.
+    // The scrapes at 10, 20 and 30 s see 0, 30 and 60: 30 on average.
     let mut ticks = vec![all(1, 99), all(1, 0), all(1, 99), all(1, 30), all(1, 99), all(1, 60)];
     assert_eq!(answers(config, &ticks, 0, 0), [1, 1, 1, 1, 1, 3]);
     ticks.truncate(3);
@@ -106,10 +106,10 @@ fn keda_shares_the_total_out_and_comes_from_none() {
     };
     let of_engines = config(keda(Metric::Waiting));
     assert_eq!(answers(of_engines, &[vec![waiting(0, 41), waiting(1, 0)]], 0, 0), [5]);
-    // It looks every 30 s while there is no engine.
+    // KEDA looks every 30 s while there are no engines.
     let in_front = config(keda(Metric::GatewayQueue));
     assert_eq!(answers(in_front, &[vec![], vec![], vec![]], 0, 12), [0, 1, 0]);
-    // Active for the last time at 15 s: the last engine goes at 75 s.
+    // The trigger is last active at 15 s, so the last engine is removed at 75 s.
     let ticks: Vec<_> = [1, 0, 0, 0, 0, 0].into_iter().map(|each| all(1, each)).collect();
     assert_eq!(answers(of_engines, &ticks, 0, 0), [1, 1, 1, 1, 0, 0]);
 }
@@ -122,21 +122,21 @@ fn wva_adds_or_removes_one_by_its_spare_capacity() {
         ..config(Controller::Wva { analysis_ns: 15 * SECOND, thresholds: Thresholds::default() })
     };
     let usage = |engine, kv_usage| EngineGauges { engine, is_ready: true, kv_usage, ..EngineGauges::default() };
-    // Spare KV of 0.05 on average: below 0.1.
+    // The mean spare KV is 0.05, which is below 0.1.
     assert_eq!(answers(wva, &[vec![usage(0, 0.75), usage(1, 0.75)]], 0, 0), [3]);
     assert_eq!(answers(wva, &[vec![usage(0, 0.75), usage(1, 0.75)]], 1, 0), [3], "one starts already");
-    // A queue of 3 leaves 2: below 3.
+    // A queue of 3 leaves 2 spare, which is below 3.
     assert_eq!(answers(wva, &[all(2, 3)], 0, 0), [3]);
-    // A saturated engine does not count: the other one has room.
+    // A saturated engine does not count, and the other engine has room.
     assert_eq!(answers(wva, &[vec![usage(0, 0.9), usage(1, 0.3)]], 0, 0), [2]);
-    // Two of 0.3 on one are 0.6: 0.2 to spare. Two of 0.4 are none.
+    // Two engines at 0.3 give one at 0.6, with 0.2 to spare. Two at 0.4 would leave nothing to spare.
     assert_eq!(answers(wva, &[vec![usage(0, 0.3), usage(1, 0.3)]], 0, 0), [1]);
     assert_eq!(answers(wva, &[vec![usage(0, 0.4), usage(1, 0.4)]], 0, 0), [2]);
-    // The peak of a minute counts, or the latest sample.
+    // The peak within a minute counts. With a window of 0, the latest sample counts.
     let ticks = [all(2, 3), all(3, 0)];
     assert_eq!(answers(wva, &ticks, 0, 0), [3, 3]);
     assert_eq!(answers(ControllerConfig { window_ns: 0, ..wva }, &ticks, 0, 0), [3, 2]);
-    // One of twelve more is within HPA's tolerance: 13 / 12 is 1.083.
+    // One engine more than twelve is within HPA's tolerance: 13 / 12 is 1.083.
     assert_eq!(answers(wva, &[all(12, 3)], 0, 0), [12]);
     assert_eq!(answers(wva, &[all(9, 3)], 0, 0), [10]);
 }

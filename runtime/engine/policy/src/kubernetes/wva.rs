@@ -3,13 +3,13 @@
 /// Thresholds of the analyzer, with its defaults.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Thresholds {
-    /// KV usage from which on an engine is saturated.
+    /// KV usage at which an engine counts as saturated.
     pub kv_cache: f64,
-    /// Waiting requests from which on an engine is saturated.
+    /// Number of waiting requests at which an engine counts as saturated.
     pub queue_length: f64,
-    /// Mean distance of engines to `kv_cache` below which there shall be more engines.
+    /// Mean spare KV usage, relative to `kv_cache`, below which an engine is added.
     pub kv_spare: f64,
-    /// Mean distance of engines to `queue_length` below which there shall be more engines.
+    /// Mean spare queue length, relative to `queue_length`, below which an engine is added.
     pub queue_spare: f64,
 }
 
@@ -20,7 +20,7 @@ impl Default for Thresholds {
 }
 
 impl Thresholds {
-    /// The numbers with their names in WVA's configuration, in the manner of scenarios.
+    /// The numbers, with their names in WVA's configuration but in snake case.
     pub(super) fn named(&self) -> [(&'static str, f64); 4] {
         [
             ("kv_cache_threshold", self.kv_cache),
@@ -30,7 +30,7 @@ impl Thresholds {
         ]
     }
 
-    /// The desired number of engines: one more or fewer than now, or the same. `peaks` has the KV usage and
+    /// The desired number of engines: the current number, or one more or fewer. `peaks` has the KV usage and
     /// the waiting requests of each engine that reports metrics.
     pub(super) fn desired(&self, peaks: &[(f64, u64)], current: u32, starting: u32) -> u32 {
         let ready = peaks.len() as u32;
@@ -50,7 +50,7 @@ impl Thresholds {
                 && self.queue_length - queue_load / engines >= self.queue_spare
         };
         if count == 0.0 || !has_spare(count) {
-            // No cascade: engines that start are waited for.
+            // No further engine is added while others still start.
             return if starting > 0 { current } else { ready + 1 };
         }
         let can_spare_one = count >= 2.0 && has_spare(count - 1.0);

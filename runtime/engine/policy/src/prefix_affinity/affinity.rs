@@ -1,7 +1,7 @@
 use crate::prefix_affinity::config::{AffinityConfig, AffinityError};
 use crate::routing::{Choice, RouteRequest, WorkerLoad};
 
-/// Requests that run on an engine or wait for it.
+/// Number of requests that run or wait on an engine.
 fn requests(load: &WorkerLoad) -> u64 {
     u64::from(load.running_requests) + u64::from(load.waiting_requests)
 }
@@ -11,15 +11,15 @@ fn requests(load: &WorkerLoad) -> u64 {
 pub struct PrefixAffinity {
     config: AffinityConfig,
     seed: u64,
-    /// Prompt tokens of `max_queue_ms`.
+    /// `max_queue_ms`, converted to prompt tokens.
     max_queue_tokens: Option<f64>,
 }
 
-/// Numbers of priority beyond which limits neither shrink nor grow.
+/// Priorities beyond this, in either direction, do not change the limits any further.
 const PRIORITIES_MAX: i32 = 64;
 
 impl PrefixAffinity {
-    /// A router; `seed` decides the engine of each prefix.
+    /// A router. `seed` decides which engine each prefix goes to.
     pub fn new(config: AffinityConfig, seed: u64) -> Result<Self, AffinityError> {
         config.check()?;
         let max_queue_tokens = match (config.max_queue_ms, config.prefill_tokens_per_s) {
@@ -29,7 +29,7 @@ impl PrefixAffinity {
         Ok(Self { config, seed, max_queue_tokens })
     }
 
-    /// Chooses among `workers`, which must not be empty and must yield the same values in each
+    /// Chooses one of `workers`, which must not be empty and must yield the same values in each
     /// iteration.
     #[must_use]
     pub fn choose(&self, request: &RouteRequest<'_>, workers: impl Iterator<Item = WorkerLoad> + Clone) -> Choice {
@@ -57,7 +57,7 @@ impl PrefixAffinity {
                 best = Some((load.worker, rank));
             }
         }
-        // The least busy worker is always within the bound, whose factor is at least 1.
+        // The least busy worker is always within the bound, because its factor is at least 1.
         Choice::Worker(best.map_or(first, |(worker, _)| worker))
     }
 
@@ -69,7 +69,7 @@ impl PrefixAffinity {
         self.config.max_waiting.is_some_and(waits) || self.max_queue_tokens.is_some_and(queues)
     }
 
-    /// Factor of limits. A product, because a power would need a mathematics library.
+    /// Factor for the limits at this priority. It is a product, because a power would need a math library.
     fn share(&self, priority: i32) -> f64 {
         let mut share = 1.0;
         for _ in 0..priority.clamp(-PRIORITIES_MAX, PRIORITIES_MAX).unsigned_abs() {
@@ -78,18 +78,18 @@ impl PrefixAffinity {
         if priority < 0 { 1.0 / share } else { share }
     }
 
-    /// Key of a prompt's home; none for a prompt without a full block.
+    /// Hashing key of a prompt's beginning. None for a prompt without a full block.
     fn key(&self, blocks: &[u64]) -> Option<u64> {
         let last = blocks.len().min(self.config.prefix_blocks as usize).checked_sub(1)?;
         Some(mix(self.seed ^ blocks[last]))
     }
 
-    /// The most requests of an engine that may take one more: with it, an engine has at most
-    /// `load_factor` times the mean, rounded up.
+    /// Maximum number of requests on an engine that may take one more. Including the new request, an engine then has at
+    /// most `load_factor` times the mean, rounded up.
     fn most_requests(&self, seen: &Seen) -> u64 {
         let bound = self.config.load_factor * (seen.requests + 1) as f64;
         let is_within = |requests: u64| ((requests.saturating_mul(seen.workers)) as f64) < bound;
-        // The division may round either way.
+        // The division may round up or down.
         let mut most = (bound / seen.workers as f64) as u64;
         while most > 0 && !is_within(most) {
             most -= 1;
@@ -100,7 +100,7 @@ impl PrefixAffinity {
         most
     }
 
-    /// Prompt tokens that the engine would have to compute, and a constant for
+    /// Number of prompt tokens that the engine would have to compute, plus a constant for
     /// each of its requests.
     fn cost(&self, request: &RouteRequest<'_>, load: &WorkerLoad, requests: u64) -> f64 {
         let to_compute = load.outstanding_prefill_tokens + u64::from(request.prompt_tokens);
@@ -140,11 +140,11 @@ impl Seen {
     }
 }
 
-/// Sort key of engines; of equal ones the first wins.
+/// Sort key of engines. Among equal keys, the first engine wins.
 #[derive(Clone, Copy)]
 struct Rank {
     cost: f64,
-    /// Breaks ties of the cost, less is better.
+    /// Breaks ties of the cost; lower is better.
     then: u64,
 }
 
@@ -162,7 +162,7 @@ impl Rank {
     }
 }
 
-/// The finaliser of SplitMix64 (Steele, Lea and Flood, 2014).
+/// The finalizer of SplitMix64 (Steele, Lea and Flood, 2014).
 const fn mix(value: u64) -> u64 {
     let mut z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -5,24 +5,24 @@ use core::fmt;
 #[cfg_attr(feature = "serde", derive(serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
 pub struct AffinityConfig {
-    /// Value of a cached prompt token, in prompt tokens to compute; 0 to 1e6.
+    /// Value of a cached prompt token, in prompt tokens to compute. 0 to 1e6.
     pub overlap_weight: f64,
-    /// Prompt tokens that each request of an engine counts for; 0 to 1e9.
+    /// Prompt tokens that each request on an engine counts as. 0 to 1e9.
     pub request_tokens: f64,
-    /// Maximum requests of an engine, as a multiple of the mean; 1 to 1e6.
+    /// Maximum number of requests on an engine, as a multiple of the mean. 1 to 1e6.
     pub load_factor: f64,
-    /// Number of blocks at the beginning of a prompt that choose its engine if no cache has any of it; at least 1.
+    /// Number of first prompt blocks that choose the engine, if no engine has cached any of them. At least 1.
     pub prefix_blocks: u32,
-    /// A request is refused if every engine has more waiting requests; None for no limit.
+    /// A request is refused if every engine has more waiting requests than this. None means no limit.
     pub max_waiting: Option<u32>,
-    /// A request is refused if every engine has prompt tokens to compute for a longer time, in milliseconds
-    /// at `prefill_tokens_per_s`; None for no limit.
+    /// A request is refused if every engine needs longer than this for its outstanding prompt tokens, in milliseconds
+    /// at `prefill_tokens_per_s`. None means no limit.
     pub max_queue_ms: Option<f64>,
-    /// Prompt tokens that an engine computes in a second; needed with
+    /// Number of prompt tokens that an engine computes per second. Required with
     /// `max_queue_ms`.
     pub prefill_tokens_per_s: Option<f64>,
-    /// Both limits are multiplied by this for each number of priority above 0, and divided for each below;
-    /// above 0 and at most 1.
+    /// Both limits are multiplied by this factor for each step of priority above 0, and divided by it for each step
+    /// below. Above 0 and at most 1.
     pub priority_factor: f64,
 }
 
@@ -41,24 +41,24 @@ impl Default for AffinityConfig {
     }
 }
 
-/// Error of an [`AffinityConfig`].
+/// A problem of an [`AffinityConfig`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum AffinityError {
     /// A number is outside its range.
     OutOfRange {
         /// The config key.
         field: &'static str,
-        /// Its value.
+        /// The value.
         value: f64,
-        /// The range in words.
+        /// The allowed range, in words.
         expected: &'static str,
     },
-    /// A limit in time without the speed that makes tokens of it.
+    /// There is a time limit, but no speed to convert it to tokens.
     NoSpeed,
 }
 
 impl AffinityError {
-    /// The config key that it is about.
+    /// The invalid config key.
     #[must_use]
     pub fn field(&self) -> &'static str {
         match self {
@@ -88,7 +88,7 @@ impl AffinityConfig {
     /// Checks every number.
     ///
     /// # Errors
-    /// The first that is invalid.
+    /// The first invalid number.
     pub fn check(&self) -> Result<(), AffinityError> {
         let in_range = |field, value: f64, holds: bool, expected| {
             if holds { Ok(()) } else { Err(AffinityError::OutOfRange { field, value, expected }) }

@@ -4,26 +4,27 @@ use alloc::vec::Vec;
 
 use super::{Detect, Event, Level, Verdict, noise_floor, ramp};
 
-/// Slopes above this many noise floors count as overload.
+/// A slope above this many noise floors counts as overload.
 const OVERLOAD_SLOPE: f64 = 3.0;
 
-/// The slope of a line through the backlog at the end of each window.
+/// Fits a line through the backlog at the end of each window, and judges its slope.
 pub(super) struct Drift {
     window_ns: u64,
-    /// Change of the backlog with an event.
+    /// How an event changes the backlog.
     change: fn(&Event) -> i64,
     arrivals: u64,
     backlog: i64,
-    /// Number of the window that is being filled, once there is one.
+    /// Number of the current window, once there is one.
     window: Option<u64>,
-    /// Full windows, and sums over them: of the backlogs and of their products with the index.
+    /// Number of complete windows. The sums are over these: of the backlogs, and of the backlogs times the window
+    /// index.
     samples: u64,
     sum: f64,
     weighted_sum: f64,
 }
 
 impl Drift {
-    /// The backlog of requests that have arrived and not ended.
+    /// The backlog is the number of requests that have arrived and not ended.
     pub(super) fn of_requests(window_ns: u64) -> Self {
         Self::new(window_ns, |event| match event {
             Event::Arrival => 1,
@@ -32,7 +33,7 @@ impl Drift {
         })
     }
 
-    /// The backlog of requests that wait for their first step.
+    /// The backlog is the number of requests that wait for their first step.
     pub(super) fn of_queue(window_ns: u64) -> Self {
         Self::new(window_ns, |event| match event {
             Event::Arrival => 1,
@@ -54,7 +55,7 @@ impl Drift {
         self.samples += count as u64;
     }
 
-    /// Least squares over the window index, the window that is being filled included.
+    /// Least-squares slope over the window index, including the current window.
     fn slope(&self) -> f64 {
         if self.window.is_none() || self.samples == 0 {
             return 0.0;
@@ -101,16 +102,16 @@ impl Detect for Drift {
     }
 }
 
-/// Peak of the backlog for each second above which it is no transient.
+/// Peak backlog per second of observation from which the backlog counts as more than a transient.
 const PEAK_RATE: f64 = 0.5;
-/// Events before the first judgement.
+/// Minimum number of events before the first judgement.
 const LEAST_EVENTS: u64 = 20;
-/// Events in a row above the limit that make a judgement.
+/// Number of consecutive events above the limit that lead to a judgement.
 const LEAST_STREAK: u32 = 3;
-/// Peak rates above this many limits count as overload.
+/// A peak rate above this many limits counts as overload.
 const OVERLOAD_RATE: f64 = 3.0;
 
-/// The peak of requests in progress over the time observed: constant under overload, falling otherwise.
+/// Peak number of requests in progress, divided by the time observed. Constant under overload, falling otherwise.
 #[derive(Default)]
 pub(super) struct PeakRate {
     first_ns: Option<u64>,

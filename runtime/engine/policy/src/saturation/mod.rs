@@ -1,9 +1,9 @@
 //! Detectors of saturation: whether requests arrive faster than they are served.
 //!
-//! `composite`, `threshold`, `backlog-drift` and `peak-rate` are those of BLIS, with its names, defaults and
+//! `composite`, `threshold`, `backlog-drift` and `peak-rate` are from BLIS, with its names, defaults and
 //! formulas. The others observe what BLIS' detectors do not: the queue, time to first token, and KV blocks.
-//! Each reads events in order of time, never looks ahead, and keeps no list of events; `composite` and
-//! `ttft-trend` keep one sum for each request.
+//! Each detector reads events in order of time, never looks ahead, and keeps no list of events. `composite` and
+//! `ttft-trend` keep one sum per request.
 
 mod backlog;
 mod trend;
@@ -15,7 +15,7 @@ use alloc::vec::Vec;
 use backlog::{Drift, PeakRate};
 use trend::{Composite, Threshold, TtftTrend};
 
-/// The saturation of a system.
+/// How saturated a system is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     /// Requests are served as fast as they arrive.
@@ -28,7 +28,7 @@ pub enum Level {
 }
 
 impl Level {
-    /// The name, as BLIS writes it.
+    /// BLIS' name of the level.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -38,7 +38,7 @@ impl Level {
         }
     }
 
-    /// The level of a value with a limit for a backlog and one for overload.
+    /// The level of a value, given the limits for a backlog and for overload.
     fn above(value: f64, backlogged: f64, overloaded: f64) -> Self {
         match value {
             _ if value > overloaded => Self::Overloaded,
@@ -48,44 +48,44 @@ impl Level {
     }
 }
 
-/// Something that a detector may watch. Events of one instant are observed in this order.
+/// An event that detectors may watch. Simultaneous events are observed in the order of this list.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Event {
     /// A request arrives.
     Arrival,
-    /// Its first step starts.
+    /// The first step of a request starts.
     Start,
-    /// Its first token is emitted.
+    /// The first token of a request is emitted.
     FirstToken {
-        /// Time since its arrival.
+        /// Time since the request's arrival.
         ttft_ms: f64,
     },
-    /// It ends, or has left the queue without a step.
+    /// A request ends, or leaves the queue without having run.
     End {
-        /// Time since its arrival, if it was completed.
+        /// Time since the request's arrival, if it was completed.
         latency_ms: Option<f64>,
-        /// Whether its first step had started.
+        /// Whether the request's first step had started.
         started: bool,
     },
-    /// The state of the engines.
+    /// The state of the engines was sampled.
     Engines {
-        /// Mean share of KV blocks in use.
+        /// Mean fraction of KV blocks in use.
         kv_usage: f64,
-        /// Mean over engines of the larger of their waiting requests / 5 and their KV usage / 0.8: the
-        /// measure of `utilization-detector` of the Gateway API Inference Extension.
+        /// Mean over engines of the larger of waiting requests / 5 and KV usage / 0.8, as in
+        /// `utilization-detector` of the Gateway API Inference Extension.
         utilization: f64,
     },
 }
 
-/// Waiting requests at which an engine is fully utilized.
+/// Number of waiting requests at which an engine counts as fully utilized.
 const FULL_QUEUE: f64 = 5.0;
-/// KV usage at which an engine is fully utilized.
+/// KV usage at which an engine counts as fully utilized.
 const FULL_KV: f64 = 0.8;
-/// KV usage from which on an engine can hardly admit a request.
+/// KV usage from which an engine can hardly admit a request.
 const KV_EXHAUSTED: f64 = 0.95;
 
 impl Event {
-    /// The state of engines, each with its waiting requests and its share of used KV blocks.
+    /// The event for the state of engines, each given by its waiting requests and its KV usage.
     pub fn engines(states: impl Iterator<Item = (f64, f64)>) -> Self {
         let (mut count, mut kv_sum, mut sum) = (0_u32, 0.0, 0.0);
         for (waiting, kv_usage) in states {
@@ -98,37 +98,36 @@ impl Event {
     }
 }
 
-/// Judgement of a detector.
+/// A detector's judgement.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Verdict {
     /// The level.
     pub level: Level,
     /// The score, from 0 to 1.
     pub score: f64,
-    /// The confidence, from 0 to 1, by the number of observations.
+    /// The confidence, from 0 to 1. It grows with the number of observations.
     pub confidence: f64,
     /// The inputs of the score.
     pub signals: Vec<(&'static str, f64)>,
 }
 
-/// A detector of saturation.
 trait Detect {
-    /// Records an event; returns whether it is relevant here.
+    /// Records an event. Returns whether the event is relevant for this detector.
     fn observe(&mut self, at_ns: u64, event: &Event) -> bool;
-    /// The level by all events so far.
+    /// The level after all events so far.
     fn level(&self) -> Level;
-    /// The judgement by all events so far.
+    /// The judgement after all events so far.
     fn verdict(&self) -> Verdict;
 }
 
-/// Numbers of the detectors.
+/// Settings of the detectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Mean latency from which on `threshold` reports overload.
+    /// Mean latency from which `threshold` reports overload.
     pub threshold_ns: u64,
-    /// Distance of the samples through which `backlog-drift` and `queue-growth` fit a line; above 0.
+    /// Distance of the samples through which `backlog-drift` and `queue-growth` fit a line. Above 0.
     pub window_ns: u64,
-    /// Time before the last event in which the most frequent level is the result.
+    /// Length of the final window. The most frequent level in it is the result.
     pub final_window_ns: u64,
 }
 
@@ -138,7 +137,7 @@ impl Default for Settings {
     }
 }
 
-/// Names of the detectors, with their makers.
+/// Names of the detectors, with the functions that make them.
 type Maker = fn(&Settings) -> Box<dyn Detect + Send>;
 const DETECTORS: &[(&str, Maker)] = &[
     ("composite", |_| Box::<Composite>::default()),
@@ -156,7 +155,7 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     DETECTORS.iter().map(|(name, _)| *name)
 }
 
-/// A detector with its votes of the final window.
+/// A detector and its levels in the final window.
 struct Track {
     name: &'static str,
     detector: Box<dyn Detect + Send>,
@@ -164,7 +163,7 @@ struct Track {
 }
 
 impl Track {
-    /// The most frequent vote; of equally frequent ones the most severe.
+    /// The most frequent level. Among equally frequent levels, the most severe.
     fn result(&self) -> Option<Level> {
         let count = |level| self.votes.iter().filter(|(_, vote)| *vote == level).count();
         let levels = [Level::Stable, Level::Backlogged, Level::Overloaded];
@@ -172,14 +171,14 @@ impl Track {
     }
 }
 
-/// Several detectors of one stream of events.
+/// Several detectors that observe the same events.
 pub struct Detectors {
     final_window_ns: u64,
     tracks: Vec<Track>,
 }
 
 impl Detectors {
-    /// The detectors that `wanted` names.
+    /// The detectors for whose names `wanted` returns true.
     #[must_use]
     pub fn new(settings: &Settings, wanted: impl Fn(&str) -> bool) -> Self {
         let wanted = DETECTORS.iter().filter(|(name, _)| wanted(name));
@@ -201,8 +200,8 @@ impl Detectors {
         }
     }
 
-    /// The judgement of each detector: the level is its most frequent one in the final window, the rest is
-    /// from its last event. None for a detector without any relevant event.
+    /// The judgement of each detector. Its level is the most frequent one in the final window; the rest is
+    /// from the last event. None if no event was relevant for the detector.
     pub fn results(&self) -> impl Iterator<Item = (&'static str, Option<Verdict>)> {
         self.tracks.iter().map(|track| {
             let verdict = track.result().map(|level| Verdict { level, ..track.detector.verdict() });
@@ -249,19 +248,19 @@ impl Detect for Gauge {
     }
 }
 
-/// Number of observations with which a detector is confident.
+/// Number of observations at which a detector is fully confident.
 const CONFIDENT_AT: u64 = 20;
 
 fn ramp(observations: u64) -> f64 {
     observations.min(CONFIDENT_AT) as f64 / CONFIDENT_AT as f64
 }
 
-/// One over the square root of a number of events: a possible amount of noise.
+/// One over the square root of the number of events: how large noise may be.
 fn noise_floor(events: u64) -> f64 {
     1.0 / root(events.max(1) as f64)
 }
 
-/// The square root, which core lacks; by Newton's method.
+/// The square root by Newton's method, because core has none.
 fn root(square: f64) -> f64 {
     if square <= 0.0 {
         return 0.0;

@@ -5,7 +5,7 @@ use super::*;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// The judgements of these events, which need not be in order.
+/// The judgements of these events, which may be in any order.
 fn judged(settings: &Settings, mut events: Vec<(u64, Event)>) -> Vec<(&'static str, Option<Verdict>)> {
     events.sort_by_key(|(at_ns, event)| (*at_ns, matches!(event, Event::End { .. })));
     let mut detectors = Detectors::new(settings, |_| true);
@@ -18,7 +18,7 @@ fn of(results: &[(&str, Option<Verdict>)], name: &str) -> Verdict {
     found.1.clone().expect("it has seen events")
 }
 
-/// A request that starts half-way to its first token, which comes half-way to its end.
+/// A request that starts halfway to its first token. The first token comes halfway to its end.
 fn request(at_ns: u64, e2e_ms: u64) -> Vec<(u64, Event)> {
     let end_ns = e2e_ms * 1_000_000;
     vec![
@@ -29,7 +29,7 @@ fn request(at_ns: u64, e2e_ms: u64) -> Vec<(u64, Event)> {
     ]
 }
 
-/// One request a second for `count` seconds.
+/// One request per second for `count` seconds.
 fn steady(count: u64, e2e_ms: impl Fn(u64) -> u64) -> Vec<(u64, Event)> {
     (0..count).flat_map(|index| request(index * SECOND, e2e_ms(index))).collect()
 }
@@ -44,7 +44,7 @@ fn a_steady_load_is_stable_for_all() {
     }
 }
 
-/// Latencies grow by a second with each request, and requests arrive once a second: the backlog grows without end.
+/// Latencies grow by a second per request, and requests arrive once a second, so the backlog grows without end.
 #[test]
 fn an_overload_is_seen_by_all_that_count_requests() {
     let settings = Settings { window_ns: 10 * SECOND, ..Settings::default() };
@@ -52,7 +52,7 @@ fn an_overload_is_seen_by_all_that_count_requests() {
     for name in ["backlog-drift", "queue-growth"] {
         let verdict = of(&results, name);
         assert_eq!((verdict.level, verdict.score), (Level::Overloaded, 1.0), "{name}");
-        // Ten requests more in each window.
+        // Each window adds ten requests.
         assert!((verdict.signals[1].1 - 10.0).abs() < 1e-9, "{verdict:?}");
     }
     // 100 requests in 99 seconds.
@@ -66,7 +66,7 @@ fn an_overload_is_seen_by_all_that_count_requests() {
 fn growing_latencies_are_a_trend_and_noise_is_none() {
     let growing = judged(&Settings::default(), steady(40, |index| 100 + 10 * index));
     let composite = of(&growing, "composite");
-    // Means of the halves: 195 and 395 ms.
+    // The means of the two halves are 195 and 395 ms.
     assert!((composite.signals[1].1 - 200.0 / 195.0).abs() < 0.03 && composite.level == Level::Overloaded);
     assert_eq!(of(&growing, "ttft-trend").level, Level::Overloaded);
     let noise = judged(&Settings::default(), steady(40, |index| 100 + 100 * (index % 2)));
@@ -97,7 +97,7 @@ fn engines_have_limits() {
     assert!(two.iter().any(|(name, verdict)| *name == "composite" && verdict.is_none()), "it has no requests");
 }
 
-/// The result is the most frequent level of the final window, and the more severe of two.
+/// The result is the most frequent level in the final window; with a tie, the more severe one.
 #[test]
 fn the_final_window_votes() {
     let kv = |at_s: u64, kv_usage: f64| (at_s * SECOND, Event::engines([(0.0, kv_usage)].into_iter()));
@@ -109,7 +109,7 @@ fn the_final_window_votes() {
 
 #[test]
 fn the_slope_is_that_of_all_samples() {
-    // 1, 3, 3, 3 and 2 requests at the ends of five windows: the least-squares slope is 0.2.
+    // At the ends of five windows, there are 1, 3, 3, 3 and 2 requests. The least-squares slope is 0.2.
     let second = |at_s: u64, event| (at_s * SECOND, event);
     let end = Event::End { latency_ms: None, started: true };
     let events = vec![second(0, Event::Arrival), second(1, Event::Arrival), second(1, Event::Arrival), second(4, end)];

@@ -1,15 +1,15 @@
-//! Detectors of latencies: `composite`, `threshold` and `ttft-trend`.
+//! Detectors that observe latencies: `composite`, `threshold` and `ttft-trend`.
 
 use alloc::vec::Vec;
 
 use super::{Detect, Event, Level, Verdict, noise_floor, ramp, root};
 
-/// Latencies with which quarters can be compared.
+/// Minimum number of latencies for comparing quarters.
 const LEAST_LATENCIES: usize = 20;
-/// Trends above this many noise floors count as overload.
+/// A trend above this many noise floors counts as overload.
 const OVERLOAD_TREND: f64 = 3.0;
 
-/// Latencies in order of time, as sums.
+/// Cumulative sums of latencies, in order of time.
 #[derive(Default)]
 struct Latencies {
     sums: Vec<f64>,
@@ -26,7 +26,7 @@ impl Latencies {
         (sum_to(to) - sum_to(from)) / (to - from) as f64
     }
 
-    /// Growth of the mean from the first half to the second, if it grows from quarter to quarter.
+    /// Growth of the mean from the first half to the second half, if it grows in every quarter.
     fn trend(&self) -> f64 {
         let count = self.sums.len();
         if count < LEAST_LATENCIES {
@@ -45,7 +45,7 @@ impl Latencies {
     }
 }
 
-/// The share of requests that have not ended, or the trend of latencies if that is larger.
+/// The fraction of requests that have not ended, or the trend of latencies if that is larger.
 #[derive(Default)]
 pub(super) struct Composite {
     arrivals: u64,
@@ -133,7 +133,7 @@ impl Detect for Threshold {
     }
 }
 
-/// The trend of times to first token.
+/// The trend of time to first token.
 #[derive(Default)]
 pub(super) struct TtftTrend {
     ttfts: Latencies,

@@ -1,31 +1,30 @@
-//! Autoscaling by a single target: an amount of work for each engine.
+//! Autoscaling to a single target: an amount of work per engine.
 //!
-//! Owns the rule of one autoscaler, without its surroundings. It adds engines at once, and removes
-//! engines only if fewer were enough at each of the latest ticks, as Kubernetes' autoscaler does.
+//! Owns the rule of one autoscaler, independent of its environment. It adds engines at once. It removes
+//! engines only if fewer would have been enough at each of the latest ticks, as Kubernetes' autoscaler does.
 //!
-//! The crate has no dependencies, needs no std and uses only integers, one
-//! division of `f64` and comparisons, so a native build and a WebAssembly build
-//! decide the same.
+//! The code needs no std and uses only integers, one `f64` division and comparisons, so a native build and a
+//! WebAssembly build decide the same.
 
 use alloc::collections::VecDeque;
 use alloc::format;
 use alloc::string::String;
 
-/// The most engines that are ever asked for.
+/// Maximum number of engines that is ever requested.
 pub const ENGINES_MAX: u32 = 1_000_000;
 
-/// The most ticks that an autoscaler remembers.
+/// Maximum number of ticks that an autoscaler remembers.
 const MAX_DELAY_TICKS: u32 = 1_000_000;
 
-/// Metric whose value per engine is kept near a target.
+/// The metric whose value per engine is kept near a target.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum TargetMetric {
-    /// Requests in progress: running, or waiting in engines or in front of them.
+    /// Number of requests in progress: running, or waiting in engines or in front of them.
     #[default]
     Requests,
-    /// Prompt tokens still to compute, including those in front of engines.
+    /// Number of prompt tokens to compute, including those in front of engines.
     PrefillTokens,
 }
 
@@ -50,28 +49,28 @@ impl TargetMetric {
     }
 }
 
-/// Load of the engines of a pool.
+/// The load of a pool's engines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolWork {
-    /// Requests that run.
+    /// Number of running requests.
     pub running_requests: u64,
-    /// Requests that wait, in engines or in front of them.
+    /// Number of requests that wait in engines or in front of them.
     pub waiting_requests: u64,
-    /// Prompt tokens still to compute.
+    /// Number of prompt tokens to compute.
     pub outstanding_prefill_tokens: u64,
 }
 
-/// A target of work per engine.
+/// A target for the work per engine.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields))]
 pub struct TargetPolicy {
-    /// The measured load.
+    /// The metric.
     #[cfg_attr(feature = "serde", serde(default))]
     pub metric: TargetMetric,
-    /// Part of it that an engine is to have; above 0.
+    /// The target value of the metric per engine. Above 0.
     pub target: f64,
-    /// Number of previous ticks at which fewer engines must also have been enough before the pool shrinks.
+    /// The pool shrinks only if fewer engines would also have been enough at this many previous ticks.
     #[cfg_attr(feature = "serde", serde(default))]
     pub scale_down_delay_ticks: u32,
 }
@@ -80,7 +79,7 @@ impl TargetPolicy {
     /// Checks the numbers.
     ///
     /// # Errors
-    /// The name of the invalid number, and what it must be.
+    /// The name of the invalid number, and the allowed values.
     pub fn check(&self) -> Result<(), (&'static str, String)> {
         if !(self.target.is_finite() && self.target > 0.0) {
             return Err(("target", format!("expected a finite number above 0, got {}", self.target)));
@@ -97,7 +96,7 @@ impl TargetPolicy {
 #[derive(Clone, Debug)]
 pub struct TargetScaler {
     policy: TargetPolicy,
-    /// Numbers of engines that would have sufficed at the latest ticks, newest last.
+    /// Number of engines that would have been enough at each of the latest ticks, newest last.
     wanted: VecDeque<u32>,
 }
 
@@ -105,13 +104,13 @@ impl TargetScaler {
     /// An autoscaler without observations.
     ///
     /// # Errors
-    /// The invalid number of the policy, and what it must be.
+    /// The invalid number of the policy, and the allowed values.
     pub fn new(policy: TargetPolicy) -> Result<Self, String> {
         policy.check().map_err(|(name, text)| format!("invalid `{name}`: {text}"))?;
         Ok(Self { policy, wanted: VecDeque::new() })
     }
 
-    /// The wanted number of running and starting engines, at most [`ENGINES_MAX`].
+    /// The desired number of running and starting engines, at most [`ENGINES_MAX`].
     pub fn desired(&mut self, work: &PoolWork) -> u32 {
         let share = self.policy.metric.of(work) as f64 / self.policy.target;
         self.wanted.push_back(rounded_up(share).min(ENGINES_MAX));
@@ -122,8 +121,7 @@ impl TargetScaler {
     }
 }
 
-/// The least whole number that is not below a number of at least 0; without std there is no `ceil`. A cast of
-/// a number that is too large gives the largest one.
+/// Rounds a non-negative number up; `ceil` needs std. A number that is too large becomes the largest `u32`.
 pub(crate) fn rounded_up(number: f64) -> u32 {
     let whole = number as u32;
     if f64::from(whole) < number { whole.saturating_add(1) } else { whole }

@@ -8,15 +8,14 @@ use crate::vllm_args::ArgumentError;
 use crate::vllm_args::VllmArgs;
 use crate::vllm_args::words::Word;
 
-/// The first release without states at the ends of all blocks.
+/// The first release that does not keep states at the ends of all blocks.
 const FIRST_WITHOUT_ALL: u8 = 32;
-/// The last release whose models keep these by default if they can.
+/// The last release that keeps these states by default, if the model allows it.
 const LAST_WITH_ALL_BY_DEFAULT: u8 = 27;
 
 const MODE: &str = "--mamba-cache-mode";
 const BLOCK_SIZE: &str = "--mamba-block-size";
 
-/// Arguments about states.
 #[derive(Default)]
 pub(super) struct States {
     mode: Option<MambaCacheMode>,
@@ -41,7 +40,7 @@ impl States {
         Ok("with prefix caching blocks of states are as long as those of attention, whichever is asked for".to_owned())
     }
 
-    /// Sets the engine's mode.
+    /// Sets the engine's cache mode.
     pub(super) fn apply(&self, args: &mut VllmArgs, model: Option<&Model>, minor: u8, errors: &mut Vec<ArgumentError>) {
         let input = &mut args.input;
         let longest = input.max_model_len.map(u64::from).or(model.map(|model| model.max_model_len));
@@ -54,7 +53,7 @@ impl States {
                 expected: "`--enable-prefix-caching` with it: without, a state is one of a whole sequence".to_owned(),
             });
         }
-        // Mamba can keep all states, linear attention cannot; for an unknown model the argument
+        // Mamba layers can keep all states, linear attention cannot. If the model is unknown, the argument
         // decides.
         let keeps_mamba = model.map(Model::has_mamba);
         let is_asked = self.mode == Some(MambaCacheMode::All) && keeps_mamba != Some(false);
