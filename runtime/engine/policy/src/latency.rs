@@ -8,15 +8,15 @@ pub enum KvGroupKind {
     /// KV of the whole sequence.
     #[default]
     FullAttention,
-    /// The whole sequence, compressed.
+    /// KV of the whole sequence, compressed.
     LatentAttention,
-    /// The KV of the latest tokens.
+    /// KV of the latest tokens.
     SlidingWindow,
-    /// The KV of the next token's chunk.
+    /// KV of the chunk that contains the next token.
     ChunkedLocal,
-    /// The KV of the encoder's output.
+    /// KV of the encoder's output.
     CrossAttention,
-    /// A state.
+    /// A state instead of KV.
     Mamba,
 }
 

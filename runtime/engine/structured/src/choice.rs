@@ -12,24 +12,23 @@ use crate::schema::Schemas;
 use crate::structural::Format;
 use crate::values::pattern::Pattern;
 
-/// A request must not block an engine, so its structures are bounded.
+/// Maximum size in bytes of a structured-output request, so that a request cannot block an engine.
 const BYTES_MAX: usize = 1 << 20;
 
-/// Required form of a request's output.
+/// The form that a request's output must have.
 #[derive(Debug)]
 pub(crate) enum OutputForm {
-    /// One of these texts; there is at least one.
+    /// One of these texts. The list is not empty.
     Choice(Vec<String>),
     Json(Schemas),
     Text(Format),
-    /// A text that matches.
+    /// A text that matches the pattern.
     Pattern(Pattern),
-    /// A text of this grammar.
+    /// A text of the grammar.
     Grammar(Grammar),
 }
 
-/// vLLM's `StructuredOutputsParams`. Its flags control the compilation of grammars, which is
-/// irrelevant here.
+/// vLLM's `StructuredOutputsParams`, without the flags that only control the compilation of grammars.
 #[derive(serde::Deserialize)]
 struct Params {
     /// A schema, or the text of one.
@@ -38,7 +37,7 @@ struct Params {
     choice: Option<Vec<String>>,
     regex: Option<String>,
     grammar: Option<String>,
-    /// A structural tag, or the text of one.
+    /// A structural tag, or a string with one.
     structural_tag: Option<Box<RawValue>>,
 }
 
@@ -46,7 +45,7 @@ impl OutputForm {
     /// Reads the frontend's parameters.
     ///
     /// # Errors
-    /// When it cannot be read, or is of a kind that this guest does not know.
+    /// If the parameters cannot be parsed, or are of an unknown kind.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         if text.len() > BYTES_MAX {
             return Err(format!("the structured output has {} bytes, but may have {BYTES_MAX}", text.len()));
@@ -76,7 +75,7 @@ impl OutputForm {
     }
 }
 
-/// The JSON of a value that is JSON, or a text with JSON in it.
+/// The JSON of a value, which is JSON itself or a string with JSON in it.
 fn unquoted(value: &RawValue) -> Cow<'_, str> {
     serde_json::from_str(value.get()).map_or(Cow::Borrowed(value.get()), Cow::<str>::Owned)
 }

@@ -1,5 +1,5 @@
-//! Texts of a grammar in the notation that vLLM sends to its backends: rules of the form `name ::=
-//! expression`. The start rule is `root`.
+//! Generates texts of a grammar in the notation that vLLM sends to its backends: rules `name ::=
+//! expression`, starting from the rule `root`.
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -11,38 +11,36 @@ use vcr_guest_sdk::Rng;
 use crate::values::draw::{below, pick};
 use crate::values::pattern::Pattern;
 
-/// The rule that a text is of.
+/// The start rule.
 const ROOT: &str = "root";
 
 /// Rules nested deeper than this produce their shortest text.
 const GENEROUS_DEPTH: u32 = 10;
 
-/// A request must not use up the fuel of a call, so grammars and their outputs are bounded: bytes
-/// and rules of a grammar, bytes of a text, parts visited for it.
+/// Limits, so that a request cannot use up the fuel of a call: bytes
+/// and rules of a grammar, bytes of a text, and parts visited while generating it.
 const GRAMMAR_BYTES_MAX: usize = 16 << 10;
 const RULES_MAX: usize = 200;
 const TEXT_BYTES_MAX: usize = 8 << 10;
 const STEPS_MAX: u32 = 20_000;
 
-/// Rules that lead deeper than this have no end; it also bounds how deep groups nest.
+/// Rules nested deeper than this count as endless. The limit also applies to nested groups.
 const DEPTH_MAX: u32 = 60;
 
-/// A grammar: literals, sequences, alternatives, groups, repetitions, classes of
-/// characters and rules.
+/// A parsed grammar.
 #[derive(Debug)]
 pub(crate) struct Grammar {
     rules: Vec<(String, Node)>,
-    /// Minimum length of each rule in bytes; none if it never ends.
+    /// Minimum length of each rule's text in bytes. None if the text never ends.
     least: Vec<Option<u64>>,
 }
 
-/// A part of a rule.
 #[derive(Debug)]
 enum Node {
     Text(String),
     Class(Pattern),
     Sequence(Vec<Node>),
-    /// Alternatives, the indices of the alternatives that end, and the shortest of these.
+    /// Alternatives, the indices of those that can end, and the index of the shortest one.
     Alternatives {
         parts: Vec<Node>,
         ending: Vec<usize>,
@@ -53,12 +51,11 @@ enum Node {
         fewest: u32,
         most: u32,
     },
-    /// A rule by its name, and by its index once all are read.
+    /// The name of a rule, and its index once all rules have been parsed.
     Rule(String, usize),
 }
 
 impl Grammar {
-    /// Reads a grammar.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         if text.len() > GRAMMAR_BYTES_MAX {
             return Err(format!("the grammar has {} bytes, but may have {GRAMMAR_BYTES_MAX}", text.len()));
@@ -80,7 +77,7 @@ impl Grammar {
         for (_, node) in &mut self.rules {
             resolve(node, &names)?;
         }
-        // Each round finds the least lengths of rules that need one more rule.
+        // Each round finds the minimum lengths of rules that need one more level of other rules.
         loop {
             let least: Vec<Option<u64>> = self.rules.iter().map(|(_, node)| self.least(node)).collect();
             let is_settled = least.iter().zip(&self.least).all(|(now, before)| now.is_some() == before.is_some());
@@ -103,7 +100,7 @@ impl Grammar {
         self.rules.iter().position(|(known, _)| known == name)
     }
 
-    /// Finds the alternatives of a part that end, and the shortest, once the rules are known.
+    /// Finds which alternatives of a part can end, and the shortest one, once the rules are known.
     fn settle(&self, node: &mut Node) {
         match node {
             Node::Alternatives { parts, ending, least } => {
@@ -118,7 +115,7 @@ impl Grammar {
         }
     }
 
-    /// The fewest bytes of a part, from the rules known so far.
+    /// Minimum length of a part in bytes, as far as the rules are known.
     fn least(&self, node: &Node) -> Option<u64> {
         match node {
             Node::Text(text) => Some(text.len() as u64),
@@ -175,14 +172,14 @@ impl Grammar {
     }
 }
 
-/// A text in progress.
+/// A text that is being generated.
 #[derive(Default)]
 struct Text {
     written: String,
     steps: u32,
 }
 
-/// Finds the rules that a part names.
+/// Sets the indices of the rules that a part names.
 fn resolve(node: &mut Node, names: &[String]) -> Result<(), String> {
     match node {
         Node::Rule(name, index) => {
@@ -198,7 +195,7 @@ fn resolve(node: &mut Node, names: &[String]) -> Result<(), String> {
     }
 }
 
-/// Unread rest of a grammar's text.
+/// The rest of a grammar's text that is still to be parsed.
 struct Reader<'a> {
     rest: &'a str,
     whole: &'a str,
@@ -276,7 +273,7 @@ impl Reader<'_> {
         }
     }
 
-    /// A part with its repetitions.
+    /// Parses the repetition after a part, if any.
     fn repeated(&mut self, part: Node) -> Result<Node, String> {
         let (fewest, most) = match self.rest.chars().next() {
             Some('*') => (0, u32::MAX),
@@ -289,7 +286,7 @@ impl Reader<'_> {
         Ok(Node::Repeat { part: Box::new(part), fewest, most })
     }
 
-    /// `{n}`, `{n,}` or `{n,m}`.
+    /// Parses `{n}`, `{n,}` or `{n,m}`.
     fn counted(&mut self, part: Node) -> Result<Node, String> {
         let wrong = "a repetition is written `{n}`, `{n,}` or `{n,m}`";
         let end = self.rest.find('}').ok_or(wrong)?;
@@ -322,7 +319,7 @@ impl Reader<'_> {
         Err("a literal `\"` has no end".into())
     }
 
-    /// A class of characters, written and read as in regular expressions.
+    /// Parses a class of characters, with the syntax of regular expressions.
     fn class(&mut self) -> Result<Node, String> {
         let mut is_escaped = false;
         let end = self.rest.char_indices().skip(1).find(|(_, char)| {
@@ -343,7 +340,7 @@ impl Reader<'_> {
         (!name.is_empty()).then(|| String::from(name))
     }
 
-    /// Whether a name and `::=` follow, which end the rule before.
+    /// Whether a name and `::=` follow, which end the previous rule.
     fn begins_a_rule(&self) -> bool {
         let mut ahead = Reader { rest: self.rest, whole: self.whole, depth: 0 };
         let _ = ahead.name();
@@ -351,7 +348,6 @@ impl Reader<'_> {
         ahead.rest.starts_with("::=")
     }
 
-    /// Skips white space and comments.
     fn skip(&mut self) {
         loop {
             self.rest = self.rest.trim_start();
@@ -379,7 +375,7 @@ fn is_of_name(char: char) -> bool {
     char.is_ascii_alphanumeric() || char == '_' || char == '-'
 }
 
-/// The character behind a backslash.
+/// The character that an escape sequence stands for.
 fn escaped(chars: &mut impl Iterator<Item = (usize, char)>) -> Result<char, String> {
     match chars.next().map(|(_, char)| char) {
         Some('n') => Ok('\n'),
@@ -394,7 +390,7 @@ fn escaped(chars: &mut impl Iterator<Item = (usize, char)>) -> Result<char, Stri
     }
 }
 
-/// A character by N digits of its number.
+/// The character with the number that the next `digits` hexadecimal digits give.
 fn by_number(chars: &mut impl Iterator<Item = (usize, char)>, digits: usize) -> Result<char, String> {
     let hex: String = chars.take(digits).map(|(_, char)| char).collect();
     let value = u32::from_str_radix(&hex, 16).ok().filter(|_| hex.len() == digits);

@@ -1,9 +1,9 @@
-//! Outputs of a model with structured outputs, natively and as a guest.
+//! Generates structured outputs, natively and as a guest.
 //!
-//! A request with a structured output gets valid JSON of the requested kind (`json_object`, `json`
+//! A request with a structured output gets valid output of the requested kind (`json_object`, `json`
 //! with a `Schema`, `choice`, `regex` with a `Pattern`, `grammar` with a `Grammar`,
-//! `structural_tag` with a `Format`); any other request gets random words. Both end with the
-//! request's end token. The text depends only on the request's seed. The config is a [`Config`],
+//! `structural_tag` with a `Format`). Any other request gets random words. The output ends with the
+//! request's end token and depends only on the request's seed. The configuration is a [`Config`],
 //! for example `{"vocabulary": {"{": 90, "}": 92, "true": 1904, ...}}`.
 
 #![cfg_attr(not(test), no_std)]
@@ -39,24 +39,25 @@ pub use crate::structure::Structure;
 use crate::values::words::Words;
 use crate::vocabulary::Vocabulary;
 
-/// The config of the guest: the meaning of its tokens, and the length of its texts.
+/// The guest's configuration: the meaning of tokens, and the length of texts.
 #[derive(Clone, Debug, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// Tokens of pieces of text. Of several that fit, the longest is taken.
+    /// Tokens for pieces of text. If several pieces fit, the longest is used.
     #[serde(default)]
     vocabulary: Entries<u32>,
-    /// The tokens of the 256 single bytes, for text that the vocabulary lacks.
+    /// Tokens for the 256 single bytes, for text that the vocabulary does not cover.
     #[serde(default)]
     byte_tokens: Option<Vec<u32>>,
-    /// The fewest and the most words of an answer without a structured output.
+    /// Minimum and maximum number of words in an answer without structured output.
     #[serde(default = "usual_words")]
     words: [u32; 2],
-    /// Whether a request with unsupported structured output is refused, instead of answered with words and counted.
+    /// Whether a request with unsupported structured output is refused. Otherwise it is answered with words and
+    /// counted.
     #[serde(default = "is_strict")]
     strict: bool,
-    /// Drafts that are accepted in each step that verifies some; without a number, the engine's acceptance
-    /// rates decide.
+    /// Number of drafts that are accepted in each step that verifies drafts. If not set, the engine's acceptance
+    /// rates apply.
     #[serde(default)]
     accepted_drafts: Option<u32>,
 }
@@ -69,7 +70,7 @@ fn usual_words() -> [u32; 2] {
     [10, 60]
 }
 
-/// The source of one engine.
+/// The token source of one engine.
 pub struct JsonTokens {
     vocabulary: Vocabulary,
     words: [u32; 2],
@@ -115,8 +116,8 @@ impl TokenGuest for JsonTokens {
 }
 
 impl JsonTokens {
-    /// The source of a vocabulary that is given as pieces and their tokens. Of equal
-    /// pieces the first counts.
+    /// Creates the source from pieces of text and their tokens. If two pieces are equal, the first one
+    /// counts.
     pub fn of_pieces(pieces: Vec<(Vec<u8>, u32)>) -> Result<Self, String> {
         let pieces = pieces.into_iter().map(|(piece, token)| (piece.into_boxed_slice(), token)).collect();
         let vocabulary = Vocabulary::of_pieces(pieces)?;
@@ -128,20 +129,20 @@ impl JsonTokens {
         Ok(Output::new(request, space[0]))
     }
 
-    /// Words, whatever was requested.
+    /// Starts an output of words, whatever was requested.
     fn plain_words(&self, request: &TokenRequest<'_>) -> Result<Output, String> {
         Ok(self.output(request)?.with_words(Words::new(Rng::new(request.seed, 0), self.words)))
     }
 
-    /// The next token of an output: number `index` of it.
+    /// The token at `index` of an output.
     pub fn continued(&self, output: &mut Output, index: u32) -> Result<u32, String> {
         output.next_token(index, &self.vocabulary)
     }
 
-    /// The output that a structured-output request asks for.
+    /// Starts the output that a structured-output request asks for.
     ///
     /// # Errors
-    /// When it cannot be read or followed, or nothing fits it.
+    /// If the request cannot be parsed or followed, or no output fits it.
     pub fn follow(&self, request: &TokenRequest<'_>) -> Result<Output, String> {
         let structure = self.structure(request.structured_output)?;
         self.follow_structure(&structure, request, &settings::USUAL)

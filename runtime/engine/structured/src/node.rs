@@ -1,4 +1,4 @@
-//! JSON values whose keys keep their order.
+//! JSON values whose objects keep the order of their keys.
 
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -7,12 +7,11 @@ use core::fmt;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Number, Value};
 
-/// A value of JSON.
 #[derive(Clone, Debug)]
 pub(crate) enum Node {
     Null,
     Bool(bool),
-    /// A number as written.
+    /// A number as it was written.
     Number(String),
     String(String),
     Array(Vec<Node>),
@@ -20,7 +19,7 @@ pub(crate) enum Node {
 }
 
 impl Node {
-    /// The value at a key of an object. Of equal keys the last counts.
+    /// The value of a key in an object. If keys are equal, the last one counts.
     pub(crate) fn get(&self, key: &str) -> Option<&Self> {
         let Self::Object(entries) = self else { return None };
         entries.iter().rev().find(|(own, _)| own == key).map(|(_, value)| value)
@@ -34,7 +33,7 @@ impl Node {
         if let Self::Array(items) = self { Some(items) } else { None }
     }
 
-    /// Bytes of its text, nearly.
+    /// Approximate length of the value's JSON in bytes.
     pub(crate) fn size(&self) -> usize {
         match self {
             Self::Null | Self::Bool(_) => 5,
@@ -45,7 +44,7 @@ impl Node {
         }
     }
 
-    /// A number that is whole and not negative.
+    /// The value as a whole, non-negative number.
     pub(crate) fn as_u32(&self) -> Option<u32> {
         let number = self.as_f64()?;
         let is_count = number >= 0.0 && number <= f64::from(u32::MAX) && f64::from(number as u32) == number;
@@ -57,7 +56,7 @@ impl Node {
     }
 }
 
-/// Numbers are equal by their values, and objects whatever the order of their keys.
+/// Compares numbers by value, and objects regardless of the order of keys.
 impl PartialEq for Node {
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {

@@ -7,22 +7,22 @@ use vcr_guest_sdk::TokenRequest;
 use crate::values::words::Words;
 use crate::vocabulary::Vocabulary;
 
-/// Output of one request.
+/// The output of one request.
 pub struct Output {
-    /// Tokens to be given next.
+    /// The next tokens of the output.
     tokens: VecDeque<u32>,
-    /// Words that follow, if words do.
+    /// Words that follow these tokens, if any.
     words: Option<Words>,
     /// The token that ends the output, if there is one.
     end: Option<u32>,
     min_tokens: u32,
-    /// Fills the remaining tokens after the text.
+    /// Token that fills the output after the text.
     filler: u32,
     has_begun: bool,
 }
 
 impl Output {
-    /// An empty output. JSON may have spaces behind it, so spaces fill tokens if the output may not end.
+    /// An empty output. Spaces may follow JSON, so they fill the output if it may not end yet.
     pub(crate) fn new(request: &TokenRequest<'_>, space: u32) -> Self {
         let end = request.eos_token.or(request.stop_tokens.first().copied());
         let min_tokens = request.min_tokens;
@@ -37,7 +37,7 @@ impl Output {
         Self { tokens: tokens.into(), ..self }
     }
 
-    /// After this text not even a space is allowed, only its end.
+    /// Adds a text after which not even a space is allowed, only the end token.
     pub(crate) fn with_text(self, tokens: Vec<u32>) -> Self {
         Self { tokens: tokens.into(), filler: self.end.unwrap_or(self.filler), ..self }
     }
@@ -54,7 +54,7 @@ impl Output {
                 text += words.next_word();
                 self.has_begun = true;
                 self.tokens.extend(vocabulary.tokens(&text)?);
-                // A word has letters, so it has tokens.
+                // A word has letters, so it has at least one token.
                 Ok(self.tokens.pop_front().unwrap_or(self.filler))
             }
             (None, Some(end)) if may_end => Ok(end),

@@ -1,4 +1,4 @@
-//! Values as Python writes them.
+//! Formats JSON values as Python does.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 use crate::node::Node;
 
-/// A value of JSON as a literal of Python.
+/// A JSON value as a Python literal.
 pub(crate) fn literal(value: &Node) -> String {
     let joined = |items: Vec<String>| items.join(", ");
     match value {
@@ -23,7 +23,7 @@ pub(crate) fn literal(value: &Node) -> String {
     }
 }
 
-/// `repr` of a text.
+/// Python's `repr` of a string.
 #[must_use]
 pub fn quoted(text: &str) -> String {
     let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };

@@ -1,8 +1,7 @@
-//! JSON schemas, read once for all texts made from them.
+//! JSON schemas, parsed once and used for many texts.
 //!
-//! Unknown keywords have no effect, as JSON Schema defines. A schema is read in one of two modes.
-//! In strict mode, a schema that vLLM's backends refuse is an error. In lenient mode, no schema is
-//! an error.
+//! Unknown keywords have no effect, as JSON Schema defines. In strict mode, a schema that vLLM's backends refuse is an
+//! error. In lenient mode, no schema is an error.
 
 pub(crate) mod check;
 mod read;
@@ -16,38 +15,36 @@ use crate::node::Node;
 use crate::values::numbers::Range;
 use crate::values::pattern::Pattern;
 
-/// The place of a schema among all of a document.
+/// Index of a schema among all schemas of a document.
 pub(crate) type Place = u32;
 
-/// The schema that every value fits.
+/// Index of the schema that every value fits.
 pub(crate) const ANY: Place = 0;
 
-/// The schema that no value fits.
+/// Index of the schema that no value fits.
 pub(crate) const NOTHING: Place = 1;
 
-/// The most schemas and patterns of one document. A request must neither use up the fuel of a call nor block
-/// an engine, and patterns take longer to read.
+/// Maximum number of schemas and patterns in a document, so that a request can neither use up the fuel of a call nor
+/// block an engine. Patterns take longer to parse.
 const SCHEMAS_MAX: usize = 20_000;
 const PATTERNS_MAX: usize = 1_000;
 
-/// All schemas of a document.
 #[derive(Debug)]
 pub(crate) struct Schemas {
     all: Vec<Schema>,
     pub(crate) root: Place,
 }
 
-/// The constraints of one schema.
 #[derive(Debug, Default)]
 pub(crate) struct Schema {
-    /// Types in the schema's order; empty if all are allowed.
+    /// Allowed types in the schema's order. Empty if all types are allowed.
     pub(crate) types: Vec<Type>,
     pub(crate) values: Option<Vec<Node>>,
     pub(crate) reference: Option<Place>,
     pub(crate) all_of: Vec<Place>,
     pub(crate) any_of: Vec<Place>,
     pub(crate) one_of: Vec<Place>,
-    /// The shortest schema of `any_of`, and the shortest one of `one_of`.
+    /// The schemas in `any_of` and in `one_of` with the shortest values.
     pub(crate) least: [Option<Place>; 2],
     pub(crate) not: Option<Place>,
     pub(crate) condition: Option<Box<Condition>>,
@@ -57,7 +54,7 @@ pub(crate) struct Schema {
     pub(crate) object: Option<Box<ObjectRule>>,
 }
 
-/// `if`, `then` and `else`.
+/// The keywords `if`, `then` and `else`.
 #[derive(Debug)]
 pub(crate) struct Condition {
     pub(crate) given: Place,
@@ -65,7 +62,6 @@ pub(crate) struct Condition {
     pub(crate) otherwise: Place,
 }
 
-/// Constraints on a string.
 #[derive(Debug, Default)]
 pub(crate) struct StringRule {
     pub(crate) shortest: u32,
@@ -74,10 +70,9 @@ pub(crate) struct StringRule {
     pub(crate) format: Option<Notation>,
 }
 
-/// Constraints on an array.
 #[derive(Debug, Default)]
 pub(crate) struct ArrayRule {
-    /// Schemas of the first items, one by one.
+    /// Schemas of the first items, one each.
     pub(crate) first: Vec<Place>,
     /// Schema of all other items.
     pub(crate) items: Option<Place>,
@@ -87,7 +82,7 @@ pub(crate) struct ArrayRule {
     pub(crate) contains: Option<Contains>,
 }
 
-/// A schema that some items fit.
+/// A schema that a number of items must fit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Contains {
     pub(crate) place: Place,
@@ -95,35 +90,33 @@ pub(crate) struct Contains {
     pub(crate) most: u32,
 }
 
-/// Constraints on an object.
 #[derive(Debug, Default)]
 pub(crate) struct ObjectRule {
-    /// Properties in the order of the output. Keys that only `required` names come last.
+    /// Properties in the order of the output. Keys that only appear in `required` come last.
     pub(crate) properties: Vec<Property>,
-    /// Schema of the values of all other keys.
+    /// Schema for the values of all other keys.
     pub(crate) further: Option<Place>,
-    /// Schema of the values of keys that no other schema of the object describes.
+    /// Schema for the values of keys that no other schema of the object describes.
     pub(crate) unevaluated: Option<Place>,
-    /// Schemas of the values of matching keys.
+    /// Schemas for the values of keys that match a pattern.
     pub(crate) patterns: Vec<(Pattern, Place)>,
-    /// Schema of the keys.
+    /// Schema for the keys.
     pub(crate) names: Option<Place>,
     pub(crate) fewest: u32,
     pub(crate) most: Option<u32>,
-    /// Keys, and the schema of an object that has them.
+    /// Keys, each with a schema that the object must fit if it has the key.
     pub(crate) dependent: Vec<(String, Place)>,
 }
 
-/// A key of an object.
 #[derive(Debug)]
 pub(crate) struct Property {
     pub(crate) name: String,
-    /// None if only `required` names it.
+    /// None if the key only appears in `required`.
     pub(crate) place: Option<Place>,
     pub(crate) is_required: bool,
 }
 
-/// Formats of strings: the JSON schema formats that xgrammar knows, and additions of pydantic and
+/// Formats of strings: those that xgrammar knows, and additions of pydantic and
 /// OpenAPI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Notation {
@@ -169,7 +162,7 @@ impl Notation {
     }
 }
 
-/// Type of a value, in the order of minimum length.
+/// Type of a value, ordered by the minimum length of its JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Type {
     Integer,
@@ -197,7 +190,7 @@ impl Type {
 }
 
 impl Schemas {
-    /// Objects of whatever there is.
+    /// The schema of an arbitrary object.
     pub(crate) fn any_object() -> Self {
         let object = Schema { types: Vec::from([Type::Object]), ..Schema::default() };
         Self { all: Vec::from([Schema::default(), nothing(), object]), root: 2 }
@@ -214,7 +207,7 @@ impl Schemas {
 }
 
 impl Schema {
-    /// Whether every value fits.
+    /// Whether every value fits this schema.
     fn is_any(&self) -> bool {
         let is_free = self.types.is_empty() && self.values.is_none() && self.reference.is_none();
         let has_parts = !self.all_of.is_empty() || !self.alternatives().is_empty();
@@ -223,12 +216,12 @@ impl Schema {
         is_free && !has_parts && !has_tests && !has_rules
     }
 
-    /// The schemas that a value must fit one of; none if it has no choice.
+    /// The schemas of which a value must fit one. Empty if there is no such choice.
     pub(crate) fn alternatives(&self) -> &[Place] {
         if self.any_of.is_empty() { &self.one_of } else { &self.any_of }
     }
 
-    /// Whether a value must be checked, although it was written by the rules.
+    /// Whether a generated value must still be checked against the schema.
     pub(crate) fn has_tests(&self) -> bool {
         let has_hard_parts = self.not.is_some()
             || self.condition.is_some()
@@ -241,7 +234,7 @@ impl Schema {
             })
     }
 
-    /// The type of its shortest value.
+    /// The type of the shortest value.
     fn least_type(&self) -> Type {
         if self.values.is_some() {
             return Type::Null;
@@ -253,8 +246,8 @@ impl Schema {
         self.types.iter().min().copied().unwrap_or(meant)
     }
 
-    /// The type to which its keywords apply. They constrain only values of that type; without a `type` a
-    /// value may have another one, but this one is generated.
+    /// The type to which the schema's keywords apply. Without a `type`, values of other types fit as well, but values
+    /// of this type are generated.
     pub(crate) fn meant_type(&self) -> Option<Type> {
         if self.object.is_some() {
             return Some(Type::Object);
@@ -269,7 +262,6 @@ impl Schema {
     }
 }
 
-/// The schema that no value fits.
 fn nothing() -> Schema {
     Schema { values: Some(Vec::new()), ..Schema::default() }
 }

@@ -15,17 +15,17 @@ use crate::values::pattern::Pattern;
 use crate::values::words::word;
 use crate::writer::document;
 
-/// A request must not block an engine, so formats and their outputs are bounded: bytes of a text,
-/// parts visited for it.
+/// Limits, so that a request cannot block an engine: bytes of a text, and
+/// parts visited while generating it.
 const TEXT_BYTES_MAX: usize = 1 << 16;
 const STEPS_MAX: u32 = 20_000;
 
-/// A text made of fixed and free parts: xgrammar's formats of structural tags, as far as this guest
+/// A text of fixed and free parts: xgrammar's formats of structural tags, as far as this guest
 /// supports them.
 #[derive(Debug)]
 pub(crate) enum Format {
     ConstString(String),
-    /// Every document follows its schema as far as possible, and so do the arguments of a tool.
+    /// JSON that follows a schema as far as possible, such as the arguments of a tool.
     JsonSchema(Schemas, Style),
     AnyText,
     Regex(Pattern),
@@ -33,7 +33,7 @@ pub(crate) enum Format {
     Sequence(Vec<Format>),
     Or(Vec<Format>),
     Tag(Tag),
-    /// One of the tags, or several, with a separator.
+    /// One of the tags, or several with a separator.
     Tags {
         tags: Vec<Tag>,
         separator: String,
@@ -42,7 +42,7 @@ pub(crate) enum Format {
     Repeat {
         content: Box<Format>,
         min: u32,
-        /// Negative: as often as one likes.
+        /// Maximum number of repetitions. Negative means no limit.
         max: i64,
     },
 }
@@ -51,11 +51,11 @@ pub(crate) enum Format {
 pub(crate) struct Tag {
     begin: String,
     content: Box<Format>,
-    /// Texts that end it; any of them does.
+    /// Texts of which any one ends the tag.
     end: Vec<String>,
 }
 
-/// A text in progress.
+/// A text that is being generated.
 #[derive(Default)]
 struct Text {
     written: String,
@@ -63,10 +63,10 @@ struct Text {
 }
 
 impl Format {
-    /// Reads a structural tag: a format, or the tags of the older form.
+    /// Parses a structural tag: a format, or tags in the older form.
     ///
     /// # Errors
-    /// When it cannot be read, or has a part that this guest does not know.
+    /// If the tag cannot be parsed, or a part of it is unknown.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let tag: Node = serde_json::from_str(text).map_err(|error| format!("{error}"))?;
         match (tag.get("format"), tag.get("structures")) {
@@ -125,7 +125,7 @@ impl Format {
         Ok(Self::Tags { tags, separator, may_repeat: is_set("at_least_one") && !is_set("stop_after_first") })
     }
 
-    /// A schema, its text, or `true`. If any value is allowed, it becomes an object, because
+    /// Parses a schema, a string with one, or `true`. If any value is allowed, the value will be an object, because
     /// parsers of tool calls expect one.
     fn schema(node: &Node, style: Style) -> Result<Self, String> {
         let read;
@@ -140,8 +140,8 @@ impl Format {
         Ok(Self::JsonSchema(if schemas.is_any() { Schemas::any_object() } else { schemas }, style))
     }
 
-    /// A random text with this format. If tags are optional, it has exactly one; if there must be some and
-    /// may be several, sometimes two.
+    /// A random text with this format. If tags are optional, it has exactly one. If at least one is required and
+    /// several are allowed, it sometimes has two.
     pub(crate) fn text(&self, rng: &mut Rng, room: Room<'_>) -> Result<String, String> {
         let mut text = Text::default();
         self.write(&mut text, rng, room)?;
@@ -182,17 +182,17 @@ impl Format {
     }
 }
 
-/// Limits on the steps of a schema and of a grammar. A text has room for a few.
+/// Limits on the steps of one schema and of one grammar. A text may contain several of them.
 const SCHEMA_STEPS: u32 = 1_200;
 const GRAMMAR_STEPS: u32 = 2_000;
 
-/// The most optional repetitions of a format.
+/// Maximum number of optional repetitions of a format.
 const REPETITIONS_MAX: u32 = 3;
 
-/// The most calls after the first one.
+/// Maximum number of calls after the first one.
 const FURTHER_CALLS_MAX: u32 = 15;
 
-/// `content` from `min` to `max` times, one text behind the other.
+/// Writes `content` between `min` and `max` times.
 fn times(
     content: &Format,
     (min, max): (u32, i64),
@@ -208,7 +208,7 @@ fn times(
     (0..count).try_for_each(|_| content.write(text, rng, room))
 }
 
-/// One of the tags and, if they may repeat, sometimes more.
+/// Writes one of the tags and, if tags may repeat, sometimes more.
 fn several(
     tags: &[Tag],
     separator: &str,
@@ -219,7 +219,7 @@ fn several(
 ) -> Result<(), String> {
     let one = |text: &mut Text, rng: &mut Rng| pick(tags, rng).ok_or("there are no tags")?.write(text, rng, room);
     one(text, rng)?;
-    // At most one more, unless the settings state the probability of each.
+    // At most one more tag, unless the settings state the probability of each further one.
     let probability = room.settings.further_calls;
     for _ in 0..probability.map_or(1, |_| FURTHER_CALLS_MAX) {
         if !may_repeat || room.generosity < 2 || !happens(probability.unwrap_or(0.25), rng) {

@@ -1,4 +1,4 @@
-//! A structure that outputs must have, which is read once for all requests that ask for it.
+//! A structure that outputs must have. It is parsed once for all requests that ask for it.
 
 use alloc::format;
 use alloc::string::String;
@@ -13,33 +13,32 @@ use crate::values::draw::below;
 use crate::writer::{GENEROSITY_MAX, document};
 use crate::{JsonTokens, Output};
 
-/// Number of choices between two checks whether a caller still waits for them.
+/// Number of choices between two checks whether the caller is still waiting.
 const CHOICES_AT_ONCE: usize = 1_000;
 
-/// An output is not generated again for each request if the shortest one has this many tokens: the
-/// requests of one call would keep an engine busy for seconds.
+/// If the shortest output has this many tokens, no other output is generated for a request. Otherwise the
+/// requests of one call could keep an engine busy for seconds.
 const LONG_TOKENS: usize = 4_096;
 
-/// A structure of outputs.
 #[derive(Debug)]
 pub struct Structure {
     form: OutputForm,
-    /// The shortest output, used if no other one is found.
+    /// Tokens of the shortest output, which is used if no other one is found.
     least: Vec<u32>,
-    /// The number of tokens of each choice, if there are choices.
+    /// Number of tokens of each choice, if there are choices.
     lengths: Vec<u32>,
 }
 
 impl JsonTokens {
-    /// Reads a request's structure and checks that it has an output.
+    /// Parses a request's structure and checks that an output fits it.
     ///
     /// # Errors
-    /// When it cannot be read or followed, or nothing fits it, or that takes too much work.
+    /// If the structure cannot be parsed or followed, no output fits it, or finding one takes too much work.
     pub fn structure(&self, structured_output: &str) -> Result<Structure, String> {
         self.structure_unless(structured_output, &|| false)
     }
 
-    /// As [`structure`](Self::structure), but stops with an error as soon as `is_gone` says that no caller waits.
+    /// Like [`structure`](Self::structure), but fails as soon as `is_gone` returns true because no caller is waiting.
     pub fn structure_unless(&self, structured_output: &str, is_gone: &dyn Fn() -> bool) -> Result<Structure, String> {
         let go_on = || if is_gone() { Err("nobody waits for the structured output".to_string()) } else { Ok(()) };
         let form = OutputForm::parse(structured_output)?;
@@ -62,7 +61,7 @@ impl JsonTokens {
         Ok(Structure { form, least, lengths })
     }
 
-    /// The output of a request that asks for this structure, with arguments of tools chosen by these settings.
+    /// Starts an output with this structure. `settings` apply to the arguments of tools.
     pub fn follow_structure(
         &self,
         structure: &Structure,
@@ -80,7 +79,7 @@ impl JsonTokens {
         }
     }
 
-    /// A text that ends in time: if the first one is too long, shorter ones are tried.
+    /// Tokens of a text that ends in time. If the first text is too long, shorter ones are tried.
     fn fitting(
         &self,
         structure: &Structure,
@@ -92,7 +91,7 @@ impl JsonTokens {
             let text = form.text(Rng::new(request.seed, 0), Room { generosity, settings });
             text.and_then(|text| self.vocabulary.tokens(&text)).ok()
         };
-        // If the shortest output is far too long, all others are too long as well.
+        // If the shortest output is far too long, all other outputs are too long as well.
         let is_hopeless = structure.least.len() / 2 >= request.max_tokens as usize;
         if structure.least.len() >= LONG_TOKENS {
             return structure.least[..structure.least.len().min(request.max_tokens as usize)].to_vec();
@@ -100,7 +99,7 @@ impl JsonTokens {
         for generosity in (1..=if is_hopeless { 0 } else { GENEROSITY_MAX }).rev() {
             match made(generosity) {
                 Some(tokens) if tokens.len() < request.max_tokens as usize => return tokens,
-                // A slightly shorter one would take too much work as well.
+                // A slightly shorter text would take too much work as well.
                 None if matches!(form, OutputForm::Json(_) | OutputForm::Text(_)) => break,
                 _ => {}
             }
@@ -110,7 +109,7 @@ impl JsonTokens {
 }
 
 impl Structure {
-    /// One of the choices, with a suitable length if any has one.
+    /// One of the choices, if possible one with a suitable length.
     fn choose<'a>(&self, choices: &'a [String], request: &TokenRequest<'_>) -> &'a str {
         let fits = |length: u32| length >= request.min_tokens && length < request.max_tokens;
         let count = self.lengths.iter().filter(|length| fits(**length)).count();
@@ -122,7 +121,7 @@ impl Structure {
 }
 
 impl OutputForm {
-    /// A random text. A choice is made elsewhere, by the lengths of all.
+    /// A random text. [`Structure::choose`] handles choices, since it needs their lengths.
     fn text(&self, mut rng: Rng, room: Room<'_>) -> Result<String, String> {
         match self {
             Self::Choice(choices) => Ok(choices.first().cloned().unwrap_or_default()),

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use crate::node::Node;
 use crate::python;
 
-/// The notation of an object's values: xgrammar's styles of JSON schemas, and one of ours. The other styles
+/// How an object's values are written: xgrammar's styles for JSON schemas, and one of our own. Other styles
 /// are an error.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Style {
@@ -17,7 +17,7 @@ pub(crate) enum Style {
     MinimaxXml,
     /// `<arg_key>`, the key, `</arg_key>`, `<arg_value>`, the value, `</arg_value>`.
     GlmXml,
-    /// Keyword arguments of Python, `KEY=VALUE, KEY=VALUE`. xgrammar has no such style.
+    /// Python keyword arguments, `KEY=VALUE, KEY=VALUE`. xgrammar has no such style.
     PythonKeywords,
 }
 
@@ -33,8 +33,8 @@ impl Style {
         })
     }
 
-    /// A document in this style. In XML, strings are written unquoted and everything else as JSON. If the
-    /// style has keys, none are written for a document that is not an object, and keys that the style cannot
+    /// Formats a document in this style. In XML, strings are written unquoted and everything else as JSON. In a style
+    /// with keys, a document that is not an object becomes an empty text, and keys that the style cannot
     /// write are skipped.
     pub(crate) fn styled(self, document: &Node) -> String {
         if self == Self::Json {
@@ -51,7 +51,7 @@ impl Style {
         entries.iter().filter_map(|(key, value)| self.entry(key, value)).collect()
     }
 
-    /// An entry; None if its value would end it.
+    /// Formats an entry. None if the value contains the text that ends an entry.
     fn entry(self, key: &str, value: &Node) -> Option<String> {
         let value = match value {
             Node::String(text) => text.clone(),
@@ -67,7 +67,7 @@ impl Style {
     }
 }
 
-/// Whether a key is a name in Python.
+/// Whether a key is a valid Python name.
 fn is_name(key: &str) -> bool {
     key.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_')
         && key.chars().all(|character| character.is_ascii_alphanumeric() || character == '_')

@@ -7,7 +7,7 @@ mod tags;
 
 const EOS: u32 = 999;
 
-/// Each byte is a token, and some pieces are tokens, too.
+/// A source in which each byte is a token, and some longer pieces are tokens, too.
 fn guest() -> JsonTokens {
     let bytes: Vec<u32> = (0..256).collect();
     let config = json!({ "byte_tokens": bytes, "vocabulary": { "\": ": 300, "true": 301 } });
@@ -18,7 +18,7 @@ fn request(structured_output: &str, seed: u64) -> TokenRequest<'_> {
     TokenRequest { seed, max_tokens: 2_000, eos_token: Some(EOS), structured_output, ..TokenRequest::default() }
 }
 
-/// Output up to the end token, or up to the most tokens.
+/// The output up to the end token, or up to `max_tokens`.
 fn said(request: &TokenRequest<'_>) -> (String, Vec<u32>) {
     let mut guest = guest();
     let mut output = guest.start(request).expect("it starts");
@@ -37,7 +37,7 @@ fn said(request: &TokenRequest<'_>) -> (String, Vec<u32>) {
     (String::from_utf8(text).expect("whole characters"), tokens)
 }
 
-/// Outputs for a schema, as JSON, for many seeds.
+/// JSON outputs for a schema, for many seeds.
 fn documents(schema: &Value) -> Vec<Value> {
     let wanted = json!({ "json": schema, "regex": null, "_backend": "xgrammar" }).to_string();
     (0..100)
@@ -329,7 +329,7 @@ fn many(count: usize) -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// Each input either has an output, generated with limited work, or is refused in words.
+/// Each input either has an output, generated with limited work, or is refused with a message.
 #[test]
 fn a_lot_of_anything_is_made_or_refused() {
     let mut source = guest();
@@ -353,7 +353,7 @@ fn a_lot_of_anything_is_made_or_refused() {
     }
 }
 
-/// Requests with room for a few tokens of a long output share the text they are cut from.
+/// Requests that have room for only a few tokens of a long output share the text that is cut off.
 #[test]
 fn a_long_output_that_is_cut_off_is_made_once() {
     let source = guest();
@@ -368,7 +368,6 @@ fn a_long_output_that_is_cut_off_is_made_once() {
     assert_eq!(said(1)[0], u32::from(b'['));
 }
 
-/// Texts for many seeds, with as much room as there is.
 fn values(schema: &Value) -> Vec<Value> {
     documents(schema)
 }

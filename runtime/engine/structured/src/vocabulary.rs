@@ -3,12 +3,11 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-/// Characters that every vocabulary must have a piece for: the characters of JSON and of our words.
+/// Characters that every vocabulary must cover: the characters of JSON and of our words.
 const NEEDED: &str = "{}[]\",:.- 0123456789abcdefghijklmnopqrstuvwxyz";
 
-/// Pieces of text and their tokens.
 pub(crate) struct Vocabulary {
-    /// Pieces in the order of their bytes, without duplicates.
+    /// Pieces in byte order, without duplicates.
     pieces: Vec<(Box<[u8]>, u32)>,
 }
 
@@ -23,7 +22,7 @@ impl Vocabulary {
             let bytes = (0..=u8::MAX).map(|byte| Box::from([byte]));
             all.extend(bytes.zip(tokens));
         }
-        // Equal pieces stay in order, so the vocabulary's pieces precede the bytes.
+        // Sorting is stable, so of equal pieces the vocabulary's piece comes before the byte's.
         Self::of_pieces(all)
     }
 
@@ -40,7 +39,7 @@ impl Vocabulary {
         Ok(vocabulary)
     }
 
-    /// The tokens of a text, each of the longest piece that fits.
+    /// The tokens of a text. At each position, the longest piece that fits is used.
     pub(crate) fn tokens(&self, text: &str) -> Result<Vec<u32>, String> {
         let mut tokens = Vec::new();
         let mut at = 0;
@@ -48,7 +47,7 @@ impl Vocabulary {
             let (length, token) = self.longest(&text.as_bytes()[at..]).ok_or_else(|| {
                 let rest = text.get(at..).and_then(|rest| rest.chars().next());
                 match rest.unwrap_or(char::REPLACEMENT_CHARACTER) {
-                    // The spelling in the config.
+                    // Written as in the configuration.
                     control if control.is_control() => {
                         format!("the vocabulary has no piece for `{}`", control.escape_default())
                     }
@@ -61,17 +60,17 @@ impl Vocabulary {
         Ok(tokens)
     }
 
-    /// Length and token of the longest piece that `text` begins with.
+    /// Length and token of the longest piece with which `text` begins.
     fn longest(&self, text: &[u8]) -> Option<(usize, u32)> {
         let mut longest = None;
-        // The pieces that begin like the text, byte by byte fewer of them.
+        // The pieces that begin like the text. Each byte narrows them down.
         let mut pieces = &self.pieces[..];
         for (index, byte) in text.iter().enumerate() {
             let from = pieces.partition_point(|(piece, _)| piece.get(index) < Some(byte));
             let to = pieces.partition_point(|(piece, _)| piece.get(index) <= Some(byte));
             pieces = &pieces[from..to];
             match pieces.first() {
-                // The shortest one comes first, so it is the only one that ends here.
+                // The shortest piece comes first, so only this piece can end here.
                 Some((piece, token)) if piece.len() == index + 1 => longest = Some((index + 1, *token)),
                 Some(_) => {}
                 None => break,
@@ -81,8 +80,8 @@ impl Vocabulary {
     }
 }
 
-/// Sorts pieces by their bytes; equal ones stay in order. A vocabulary is large,
-/// so most comparisons are of one number for the first bytes.
+/// Sorts pieces by their bytes, stably. Vocabularies are large, so most comparisons use a single number made of the
+/// first bytes.
 fn sort(pieces: &mut Vec<(Box<[u8]>, u32)>) {
     let mut keyed: Vec<_> = pieces.drain(..).map(|piece| (head(&piece.0), piece)).collect();
     keyed.sort_by(|(one_head, (one, _)), (other_head, (other, _))| {
@@ -91,7 +90,7 @@ fn sort(pieces: &mut Vec<(Box<[u8]>, u32)>) {
     pieces.extend(keyed.into_iter().map(|(_, piece)| piece));
 }
 
-/// The first bytes of a piece as a number of the same order.
+/// The first bytes of a piece, as a number with the same order.
 fn head(piece: &[u8]) -> u64 {
     let mut head = [0; 8];
     let length = piece.len().min(head.len());

@@ -19,32 +19,32 @@ use crate::values::notation::notated;
 use crate::values::numbers::Range;
 use crate::values::words::word;
 
-/// The most optional text.
+/// The maximum amount of optional text.
 pub(crate) const GENEROSITY_MAX: u32 = 3;
 
 /// Values nested deeper than this have no optional text, unless `is_generous` is set.
 const GENEROUS_DEPTH: u32 = 4;
 
-/// Schemas that lead deeper than this have no end.
+/// Schemas nested deeper than this count as endless.
 const DEPTH_MAX: u32 = 40;
 
-/// Longer outputs are not useful.
+/// Maximum length of an output in bytes.
 const BYTES_MAX: usize = 1 << 16;
 
-/// The most schemas, keys and values that are visited for a document, so that no document blocks an engine.
+/// Maximum number of schemas, keys and values visited for a document, so that no document blocks an engine.
 const STEPS_MAX: u32 = 30_000;
 
-/// The most steps of the checks of a document.
+/// Maximum number of steps for checking a document.
 const CHECKS_MAX: u32 = 30_000;
 
-/// Number of tries for a value that does not fit, and the try from which it is as short as possible.
+/// Number of tries until a value fits, and the try from which values are as short as possible.
 const TRIES: u32 = 6;
 const LEAN_TRY: u32 = 3;
 
-/// The most alternatives that are tried if one cannot be followed.
+/// Maximum number of alternatives that are tried.
 const ALTERNATIVES_MAX: usize = 16;
 
-/// A random document of a schema. If no document passes all checks, it fails some.
+/// A random document for a schema. If no document passes all checks, the result fails some of them.
 pub(crate) fn document(schemas: &Schemas, rng: Rng, room: Room<'_>) -> Result<Node, String> {
     let mut writer = Writer {
         schemas,
@@ -66,28 +66,28 @@ struct Writer<'a> {
     room: Room<'a>,
     depth: u32,
     steps: u32,
-    /// Steps that are left for checks; without any, all values are taken as fitting.
+    /// Number of remaining steps for checks. Without any, all values count as fitting.
     checks: u32,
     bytes: usize,
-    /// Whether values are as short as possible.
+    /// Whether values must be as short as possible.
     is_lean: bool,
-    /// Whether values are longer than they must be, so that they differ.
+    /// Whether values are longer than necessary, so that they differ.
     is_generous: bool,
 }
 
-/// The constraints on a value: all schemas that it must fit.
+/// All schemas that a value must fit.
 struct Gathered<'a> {
     parts: Vec<&'a Schema>,
-    /// The most alternatives of one schema.
+    /// Maximum number of alternatives in one of the schemas.
     alternatives: usize,
-    /// Whether a value must be checked, although it was written by the rules.
+    /// Whether a generated value must still be checked.
     has_tests: bool,
-    /// The depth of the deepest of them.
+    /// Depth of the deepest schema.
     depth: u32,
 }
 
 impl<'a> Writer<'a> {
-    /// A value that fits schemas.
+    /// A random value that fits all these schemas.
     fn value(&mut self, places: &[Place]) -> Result<Node, String> {
         if self.depth >= DEPTH_MAX {
             return Err(format!("the schema leads more than {DEPTH_MAX} values deep"));
@@ -99,7 +99,7 @@ impl<'a> Writer<'a> {
         value
     }
 
-    /// Counts a step; an error if there are too many.
+    /// Counts a step. Fails if there are too many.
     fn step(&mut self) -> Result<(), String> {
         self.steps += 1;
         if self.bytes > BYTES_MAX {
@@ -171,7 +171,7 @@ impl<'a> Writer<'a> {
         Ok(value)
     }
 
-    /// One of the values that are listed, if any are.
+    /// A random value from the lists of allowed values, if there are such lists.
     fn listed(&mut self, parts: &[&'a Schema]) -> Result<Option<Node>, String> {
         let mut lists = parts.iter().filter_map(|part| part.values.as_ref());
         let Some(first) = lists.next() else { return Ok(None) };
@@ -196,7 +196,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// The amount of optional text here.
+    /// The amount of optional text at the current depth.
     fn generosity(&self) -> u32 {
         if self.is_generous {
             return self.room.generosity.max(1);
@@ -235,7 +235,7 @@ impl<'a> Writer<'a> {
         Ok(self.words(shortest, longest))
     }
 
-    /// Words of a length, or any number of them.
+    /// Words with a length between the bounds.
     fn words(&mut self, shortest: usize, longest: usize) -> String {
         let mut text = String::new();
         let words = self.generosity() * 2;
@@ -248,13 +248,13 @@ impl<'a> Writer<'a> {
             text += word(&mut self.rng);
             said += 1;
         }
-        // One byte per character. Cut to the wanted length if words were only filler.
+        // One byte per character. If no words were wanted, they only fill the required length.
         text.truncate(if wanted == 0 { shortest } else { longest });
         text
     }
 }
 
-/// The types that a value of all schemas may have.
+/// The types that a value of all these schemas may have.
 fn types(parts: &[&Schema]) -> Result<Vec<Type>, String> {
     let mut stated = parts.iter().map(|part| &part.types).filter(|types| !types.is_empty());
     let Some(first) = stated.next() else {
@@ -280,8 +280,8 @@ fn range(parts: &[&Schema]) -> Range {
 }
 
 impl<'a> Writer<'a> {
-    /// Collects all schemas that a value of these schemas must fit: the schemas that they refer to, and one
-    /// of their alternatives. Each try takes another alternative.
+    /// Collects all schemas that a value of `places` must fit, including the schemas that they refer to and one
+    /// of their alternatives. Each value of `tried` chooses another alternative.
     fn gather(&mut self, places: &[Place], tried: u32) -> Result<Gathered<'a>, String> {
         let depth = self.depth;
         let gathered = self.gather_from(places, tried);
@@ -295,7 +295,7 @@ impl<'a> Writer<'a> {
         let mut seen = BTreeSet::new();
         let mut open: Vec<(Place, u32)> = places.iter().rev().map(|place| (*place, depth)).collect();
         while let Some((place, depth)) = open.pop() {
-            // A referenced schema counts as deeper.
+            // A referenced schema counts as one level deeper.
             self.depth = depth;
             gathered.depth = gathered.depth.max(depth);
             if place == NOTHING {
@@ -343,14 +343,14 @@ impl<'a> Writer<'a> {
 }
 
 impl Schema {
-    /// Whether it binds by its parts alone.
+    /// Whether the schema only combines other schemas.
     fn is_only_parts(&self) -> bool {
         let has_rules = self.number.is_some() || self.string.is_some() || self.array.is_some() || self.object.is_some();
         self.types.is_empty() && self.values.is_none() && !has_rules
     }
 }
 
-/// The schemas that depend on required keys.
+/// The schemas that apply because a required key is present.
 fn dependent(schema: &Schema) -> impl Iterator<Item = Place> {
     let rule = schema.object.as_deref().filter(|rule| !rule.dependent.is_empty());
     rule.into_iter().flat_map(|rule| {

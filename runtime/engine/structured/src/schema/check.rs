@@ -1,4 +1,4 @@
-//! Whether values fit schemas.
+//! Checks whether values fit schemas.
 
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -7,13 +7,13 @@ use super::{ANY, ArrayRule, NOTHING, ObjectRule, Place, Schema, Schemas, Type};
 use crate::node::Node;
 use crate::values::pattern::Pattern;
 
-/// Schemas that lead deeper than this are taken as fitting.
+/// Schemas nested deeper than this count as fitting.
 const DEPTH_MAX: u32 = 100;
 
-/// A check of values, which takes steps.
+/// A check of values, with a limited number of steps.
 pub(crate) struct Check<'a> {
     schemas: &'a Schemas,
-    /// Steps that are left. Without any, all fits.
+    /// Number of remaining steps. Without any, all values count as fitting.
     pub(crate) steps: u32,
     depth: u32,
 }
@@ -23,7 +23,7 @@ impl<'a> Check<'a> {
         Self { schemas, steps, depth: 0 }
     }
 
-    /// Whether a value fits; unknown formats count as fitting.
+    /// Whether a value fits a schema. Unknown formats count as fitting.
     pub(crate) fn fits(&mut self, place: Place, value: &Node) -> bool {
         match place {
             ANY => return true,
@@ -68,7 +68,7 @@ impl<'a> Check<'a> {
 
     fn num_fitting(&mut self, places: &[Place], value: &Node) -> usize {
         let count = places.iter().filter(|place| self.fits(**place, value)).count();
-        // Without remaining steps, all seem to fit.
+        // Without remaining steps, all schemas seem to fit.
         if self.steps == 0 { 1 } else { count }
     }
 
@@ -151,7 +151,6 @@ impl<'a> Check<'a> {
     }
 }
 
-/// Whether a value is of a type.
 pub(crate) fn has_type(one: Type, value: &Node) -> bool {
     match (one, value) {
         (Type::Null, Node::Null)

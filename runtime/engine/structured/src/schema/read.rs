@@ -1,4 +1,4 @@
-//! Reads schemas.
+//! Parses schemas.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -16,12 +16,12 @@ use crate::values::numbers::Range;
 use crate::values::pattern::Pattern;
 
 impl Schemas {
-    /// Reads a schema that must be one by the rules of vLLM's backends.
+    /// Parses a schema in strict mode: it must be one that vLLM's backends accept.
     pub(crate) fn strict(document: &Node) -> Result<Self, String> {
         Reader::new(document, true).schemas()
     }
 
-    /// Reads the understood parts of a schema; wrong parts have no effect.
+    /// Parses a schema in lenient mode: parts that are wrong or unknown have no effect.
     pub(crate) fn lenient(document: &Node) -> Self {
         Reader::new(document, false).schemas().unwrap_or_else(|_| Self::any_object())
     }
@@ -32,13 +32,13 @@ struct Reader<'a> {
     is_strict: bool,
     all: Vec<Schema>,
     patterns: usize,
-    /// Schemas that references lead to.
+    /// Parsed targets of references.
     referred: BTreeMap<&'a str, Place>,
-    /// Schemas that must still be read.
+    /// Schemas that are still to be parsed.
     open: Vec<(&'a Node, Place)>,
-    /// Schemas by the names that they give themselves; none until one is looked for.
+    /// Schemas by their own names. None until a reference needs them.
     named: Option<BTreeMap<String, &'a Node>>,
-    /// Entries of the objects that references lead through, by the address of the object.
+    /// Entries of objects on the paths of references, by the address of the object.
     entries: BTreeMap<usize, BTreeMap<&'a str, &'a Node>>,
 }
 
@@ -64,12 +64,12 @@ impl<'a> Reader<'a> {
         Ok(Schemas { all: self.all, root })
     }
 
-    /// Records a problem in strict mode, and returns `otherwise`.
+    /// Returns an error in strict mode, and otherwise `otherwise`.
     fn problem<T>(&self, otherwise: T, problem: impl FnOnce() -> String) -> Result<T, String> {
         if self.is_strict { Err(problem()) } else { Ok(otherwise) }
     }
 
-    /// The place of a schema that is read later, so that nothing is too deep.
+    /// Reserves the index of a schema that is parsed later, which avoids deep recursion.
     fn place(&mut self, node: &'a Node) -> Result<Place, String> {
         match node {
             Node::Bool(true) => Ok(ANY),
@@ -133,7 +133,7 @@ impl<'a> Reader<'a> {
         Ok(types)
     }
 
-    /// The values of `const` or `enum` that are of an allowed type.
+    /// The values of `const` or `enum` that have an allowed type.
     fn values(&self, node: &Node, types: &[Type]) -> Result<Option<Vec<Node>>, String> {
         let values = match (node.get("const"), node.get("enum").map(Node::as_array)) {
             (Some(constant), _) => core::slice::from_ref(constant),
@@ -146,7 +146,7 @@ impl<'a> Reader<'a> {
         if values.is_empty() {
             return self.problem(None, || "it has an empty `enum`".into());
         }
-        // OpenAPI's `nullable` may accompany a type other than null, and vLLM follows the values.
+        // With OpenAPI's `nullable`, the type may exclude null. vLLM then follows the values.
         Ok(Some(if fitting.is_empty() { values.to_vec() } else { fitting }))
     }
 
@@ -161,7 +161,7 @@ impl<'a> Reader<'a> {
         match node.get(keyword) {
             None => Ok(None),
             Some(given) => match given.as_u32() {
-                // No value is so large.
+                // No value is that large.
                 None if given.as_f64().is_some_and(|count| count > 0.0) => Ok(Some(u32::MAX)),
                 None => self.problem(None, || format!("`{keyword}` is `{}`, not a count", shortened(given))),
                 count => Ok(count),
@@ -169,7 +169,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The fewest and the most of something.
+    /// Parses a minimum and a maximum.
     fn counts(&self, node: &Node, keywords: [&str; 2]) -> Result<(u32, Option<u32>), String> {
         let fewest = self.count(node, keywords[0])?.unwrap_or(0);
         let most = self.count(node, keywords[1])?;
@@ -216,7 +216,7 @@ impl<'a> Reader<'a> {
         let (fewest, most) = self.counts(node, ["minItems", "maxItems"])?;
         let mut rule = ArrayRule { fewest, most, ..ArrayRule::default() };
         rule.is_unique = matches!(node.get("uniqueItems"), Some(Node::Bool(true)));
-        // The form of older drafts: a list of items, and `additionalItems` behind them.
+        // Older drafts have a list in `items`, and `additionalItems` for the rest.
         let (first, rest) = match node.get("items") {
             Some(list @ Node::Array(_)) => (Some(list), "additionalItems"),
             _ => (node.get("prefixItems"), "items"),
@@ -279,7 +279,7 @@ impl<'a> Reader<'a> {
         }
         let required = match node.get("required") {
             Some(Node::Array(names)) => names,
-            // In the oldest drafts, the form is at the property.
+            // In the oldest drafts, `required` is part of the property.
             _ => &Vec::new(),
         };
         for name in required.iter().filter_map(Node::as_str) {
@@ -294,7 +294,7 @@ impl<'a> Reader<'a> {
         Ok(properties)
     }
 
-    /// `dependentRequired`, `dependentSchemas`, and `dependencies`, which was both.
+    /// Parses `dependentRequired`, `dependentSchemas`, and the older `dependencies`, which combines both.
     fn dependencies(&mut self, node: &'a Node, rule: &mut ObjectRule) -> Result<(), String> {
         for keyword in ["dependentRequired", "dependentSchemas", "dependencies"] {
             let Some(Node::Object(entries)) = node.get(keyword) else { continue };
@@ -309,7 +309,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// The schema of an object that has these keys.
+    /// Adds a schema for objects that have these keys.
     fn requiring<'b>(&mut self, names: impl Iterator<Item = &'b str>) -> Result<Place, String> {
         if self.all.len() >= SCHEMAS_MAX {
             return Err(too_many());
@@ -334,7 +334,7 @@ impl<'a> Reader<'a> {
         Ok(Some(place))
     }
 
-    /// The target of a reference: a path from the root, or a schema's own name.
+    /// The target of a reference, which is a path from the root or a schema's own name.
     fn find(&mut self, reference: &str) -> Option<&'a Node> {
         let (document, fragment) = reference.split_once('#').unwrap_or((reference, ""));
         let base = match document {
@@ -389,7 +389,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// A step of a path before it was escaped for a reference.
+/// Removes the escapes from a step of a reference's path.
 fn unescaped(step: &str) -> String {
     let mut bytes = Vec::new();
     let mut rest = step.as_bytes();
@@ -402,7 +402,7 @@ fn unescaped(step: &str) -> String {
     String::from_utf8_lossy(&bytes).replace("~1", "/").replace("~0", "~")
 }
 
-/// The begin of a value, for a message.
+/// The beginning of a value, for a message.
 fn shortened(node: &Node) -> String {
     format!("{node}").chars().take(60).collect()
 }

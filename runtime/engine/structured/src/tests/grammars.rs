@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Texts for many seeds, each terminated by the end token.
+/// Texts for many seeds. Checks that each ends with the end token.
 fn texts(wanted: &Value) -> Vec<String> {
     let wanted = wanted.to_string();
     (0..60)
@@ -14,7 +14,7 @@ fn texts(wanted: &Value) -> Vec<String> {
         .collect()
 }
 
-/// As a Python frontend of vLLM requests a choice.
+/// The form in which vLLM's Python frontend requests a choice.
 #[test]
 fn a_choice_as_a_grammar_is_one_of_them() {
     let said = texts(&json!({ "grammar": r#"root ::= "yes" | "no" | "say \"no\" \\ more""# }));

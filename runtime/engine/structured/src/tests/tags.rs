@@ -1,6 +1,5 @@
 use super::*;
 
-/// Outputs for a structural tag, for many seeds.
 fn texts(tag: &Value) -> Vec<String> {
     let wanted = json!({ "structural_tag": tag }).to_string();
     (0..50)
@@ -16,13 +15,13 @@ fn texts_of_format(format: &Value) -> Vec<String> {
     texts(&json!({ "type": "structural_tag", "format": format }))
 }
 
-/// The JSON between a text's required beginning and end.
+/// The JSON between the required beginning and end of a text.
 fn content(text: &str, begin: &str, end: &str) -> Option<Value> {
     let content = text.strip_prefix(begin)?.strip_suffix(end)?;
     Some(serde_json::from_str(content).unwrap_or_else(|error| panic!("{error}: {text}")))
 }
 
-/// A forced tool call as vLLM's frontends ask for it.
+/// A forced tool call, as vLLM's frontends request it.
 #[test]
 fn a_tool_is_called() {
     let go = "<tool_call>\n{\"name\": \"go\", \"arguments\": ";
@@ -97,7 +96,7 @@ fn parts_are_left_out_and_repeated_within_their_bounds() {
     assert_eq!(lengths(json!({ "type": "repeat", "content": part, "min": 2, "max": 3 })), [2, 3].into());
 }
 
-/// `parallel_tool_calls` of vLLM's requests arrives as `stop_after_first`.
+/// `parallel_tool_calls` of a vLLM request arrives as `stop_after_first`.
 #[test]
 fn tags_repeat_where_they_may() {
     let tag = json!({ "begin": "<f>", "content": { "type": "json_schema", "json_schema": true }, "end": "</f>" });

@@ -1,4 +1,4 @@
-//! Random values of a kind: words, numbers, dates, texts that match a pattern.
+//! Random values: words, numbers, dates, texts that match a pattern.
 
 pub(crate) mod draw;
 pub(crate) mod notation;

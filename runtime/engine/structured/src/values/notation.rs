@@ -1,4 +1,4 @@
-//! Strings of a format: dates, addresses and the like.
+//! Random strings of a format, such as dates and addresses.
 
 use alloc::format;
 use alloc::string::String;
@@ -9,7 +9,6 @@ use crate::schema::Notation;
 use crate::values::draw::below;
 use crate::values::words::word;
 
-/// A random string of this format.
 pub(crate) fn notated(notation: Notation, rng: &mut Rng) -> String {
     match notation {
         Notation::Date => date(rng),
@@ -18,7 +17,7 @@ pub(crate) fn notated(notation: Notation, rng: &mut Rng) -> String {
         Notation::Duration => format!("PT{}M", 1 + below(rng, 59)),
         Notation::Email => format!("{}@example.com", word(rng)),
         Notation::Hostname => format!("{}.example.com", word(rng)),
-        // Addresses that are kept free for documentation.
+        // Addresses that are reserved for documentation.
         Notation::Ipv4 => format!("192.0.2.{}", 1 + below(rng, 254)),
         Notation::Ipv4Network => "192.0.2.0/24".into(),
         Notation::Ipv6 => format!("2001:db8::{:x}", 1 + below(rng, 0xfffe)),
@@ -33,7 +32,7 @@ pub(crate) fn notated(notation: Notation, rng: &mut Rng) -> String {
 }
 
 fn date(rng: &mut Rng) -> String {
-    // Every month has these days.
+    // Every month has at least 28 days.
     format!("20{:02}-{:02}-{:02}", 20 + below(rng, 10), 1 + below(rng, 12), 1 + below(rng, 28))
 }
 
@@ -41,7 +40,7 @@ fn time(rng: &mut Rng) -> String {
     format!("{:02}:{:02}:{:02}Z", below(rng, 24), below(rng, 60), below(rng, 60))
 }
 
-/// One of version 4.
+/// A random UUID of version 4.
 fn uuid(rng: &mut Rng) -> String {
     let [high, low] = [rng.next_u64(), rng.next_u64()];
     let variant = 0x8000 | (low >> 48 & 0x3fff);
@@ -54,7 +53,6 @@ fn uuid(rng: &mut Rng) -> String {
     )
 }
 
-/// Base64 of a text.
 fn base64(text: &str) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut written = String::new();

@@ -1,4 +1,4 @@
-//! Numbers within the bounds of schemas.
+//! Random numbers within the bounds of schemas.
 
 use alloc::format;
 use alloc::string::String;
@@ -8,28 +8,27 @@ use vcr_guest_sdk::Rng;
 
 use crate::node::Node;
 
-/// Default distance of the bounds of a number if one or both are missing.
+/// Default width of the range of a number if one or both bounds are missing.
 const USUAL_RANGE: i128 = 1_000;
 
-/// Bounds beyond this are the limits of a type of numbers, such as 64-bit integers.
+/// Bounds beyond this are taken as the limits of a type, such as 64-bit integers.
 const FAR: f64 = 1e13;
 
 /// Whole numbers beyond this are not distinguished.
 const WHOLE_MAX: i128 = 1 << 100;
 
-/// Default bounds.
+/// Default minimum and maximum.
 type Usual = Option<(f64, f64)>;
 
-/// Constraints on a number.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Range {
     low: Option<Bound>,
     high: Option<Bound>,
-    /// Each number is a multiple of this one.
+    /// The number must be a multiple of this.
     step: Option<Decimal>,
 }
 
-/// The least or the greatest number.
+/// A minimum or a maximum.
 #[derive(Clone, Copy, Debug)]
 struct Bound {
     value: f64,
@@ -38,7 +37,7 @@ struct Bound {
     is_excluded: bool,
 }
 
-/// A positive number, `digits` by ten to the power of `places`.
+/// A positive number: `digits` divided by ten to the power of `places`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Decimal {
     digits: i128,
@@ -61,7 +60,7 @@ impl Bound {
         Some(Self { value, whole, is_excluded })
     }
 
-    /// The tighter of two bounds: the greater one if `is_greater`, else the lesser one.
+    /// The tighter of two bounds: the larger one if `is_greater`, otherwise the smaller one.
     fn tighter(self, other: Self, is_greater: bool) -> Self {
         let is_tighter = if is_greater { other.value > self.value } else { other.value < self.value };
         let is_same = other.whole == self.whole && other.value == self.value;
@@ -94,7 +93,7 @@ impl Decimal {
         (digits > 0 && digits < 1 << 62 && places <= 18).then_some(Self { digits, places })
     }
 
-    /// The least whole number that is a multiple.
+    /// The smallest whole number that is a multiple of this number.
     fn whole(self) -> i128 {
         let (mut one, mut other) = (self.digits, 10_i128.pow(self.places));
         while other != 0 {
@@ -107,7 +106,7 @@ impl Decimal {
         self.digits as f64 / ten_to(self.places)
     }
 
-    /// `count` times this number.
+    /// `count` times this number, as text.
     fn times(self, count: i128) -> String {
         let product = self.digits.saturating_mul(count);
         let scale = 10_u128.pow(self.places);
@@ -124,7 +123,7 @@ fn ten_to(power: u32) -> f64 {
 }
 
 impl Range {
-    /// A schema's constraints on numbers.
+    /// Parses a schema's constraints on numbers.
     pub(crate) fn read(node: &Node) -> Self {
         let bounds = |keywords, is_greater| {
             let (bound, other) = Bound::read(node, keywords)?;
@@ -137,18 +136,18 @@ impl Range {
         }
     }
 
-    /// Whether it binds anything.
+    /// Whether there is any constraint.
     pub(crate) fn binds(&self) -> bool {
         self.low.is_some() || self.high.is_some() || self.step.is_some()
     }
 
-    /// Whether its bounds leave no number.
+    /// Whether the bounds exclude every number.
     pub(crate) fn is_empty(&self) -> bool {
         let (Some(low), Some(high)) = (self.low, self.high) else { return false };
         low.value > high.value || low.value == high.value && (low.is_excluded || high.is_excluded)
     }
 
-    /// The numbers that both ranges have.
+    /// The intersection of two ranges.
     pub(crate) fn and(self, other: &Self) -> Self {
         let step = match (self.step, other.step) {
             (Some(one), Some(other)) => Some(if other.value() > one.value() { other } else { one }),
@@ -157,7 +156,7 @@ impl Range {
         Self { low: tightest(self.low, other.low, true), high: tightest(self.high, other.high, false), step }
     }
 
-    /// Whether a number, as written, fits.
+    /// Whether a number, given as text, fits.
     pub(crate) fn has(&self, text: &str) -> bool {
         let Ok(value) = text.parse::<f64>() else { return false };
         let whole: Option<i128> = text.parse().ok();
@@ -180,7 +179,7 @@ impl Range {
         !is_low && !is_high && self.step.is_none_or(is_multiple)
     }
 
-    /// A whole number.
+    /// A random whole number.
     pub(crate) fn integer(&self, usual: Usual, rng: &mut Rng) -> Result<String, String> {
         let step = self.step.map_or(1, Decimal::whole);
         let count = self.count(usual, rng, |value| value / step as f64, |whole| Some((whole, step)));
@@ -188,7 +187,7 @@ impl Range {
         Ok(format!("{}", count.saturating_mul(step)))
     }
 
-    /// A number with two decimals, or with the decimals of its step. If the bounds are too close for that, it
+    /// A random number with two decimals, or with the decimals of the step. If the bounds are too close for that, it
     /// is one of the bounds or the middle.
     pub(crate) fn number(&self, usual: Usual, rng: &mut Rng) -> Result<String, String> {
         let step = self.step.unwrap_or(Decimal { digits: 1, places: 2 });
@@ -205,7 +204,7 @@ impl Range {
         value.map(|value| format!("{value}")).ok_or_else(|| format!("there is no number {self}"))
     }
 
-    /// The distance of a random number from zero, in steps. If the bounds are far away, it is near zero.
+    /// A random number of steps from zero. If the bounds are far away, it is near zero.
     fn count(
         &self,
         usual: Usual,
@@ -252,12 +251,12 @@ impl Range {
             return None;
         }
         let count = u64::try_from(last.checked_sub(first)?).ok()?.checked_add(1)?;
-        // Far below 2^64, so that the remainder favours no number noticeably.
+        // Far below 2^64, so the remainder is nearly uniform.
         first.checked_add(i128::from(rng.next_u64() % count))
     }
 }
 
-/// The part of a range that is next to zero.
+/// The part of a range that is closest to zero.
 fn near(first: i128, last: i128, range: i128) -> (i128, i128) {
     if last < 0 {
         return (first.max(last.saturating_sub(range)), last);
@@ -266,13 +265,13 @@ fn near(first: i128, last: i128, range: i128) -> (i128, i128) {
     (first, last.min(first.saturating_add(range)))
 }
 
-/// The least whole number that is not below `value`. `f64::ceil` is not available without std.
+/// Rounds up to a whole number. `f64::ceil` needs std.
 fn ceil(value: f64) -> i128 {
     let whole = (value as i128).clamp(-WHOLE_MAX, WHOLE_MAX);
     if (whole as f64) < value && whole < WHOLE_MAX { whole + 1 } else { whole }
 }
 
-/// The bounds, for a message.
+/// Formats the bounds, for a message.
 impl fmt::Display for Range {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut words =

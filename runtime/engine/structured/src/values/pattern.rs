@@ -1,4 +1,4 @@
-//! Texts that match a regular expression.
+//! Random texts that match a regular expression.
 
 mod matching;
 
@@ -13,38 +13,38 @@ use vcr_guest_sdk::Rng;
 
 use crate::values::draw::{below, pick};
 
-/// Preferred characters, if a class contains any of them, in order: those that people expect to read.
+/// Preferred characters of a class, in the order of preference: the readable ones.
 const PREFERRED: [&[RangeInclusive<char>]; 2] = [&['a'..='z', 'A'..='Z', '0'..='9'], &[' '..='~']];
 
-/// Number of tries for each amount, if a text's length does not fit.
+/// Number of tries per amount of optional text, if the length of a text does not fit.
 const TRIES: u32 = 2;
 
-/// A request must not use up the fuel of a call, so patterns and their outputs are bounded: bytes
-/// of a pattern, bytes of a text, parts visited for it.
+/// Limits, so that a request cannot use up the fuel of a call: bytes
+/// of a pattern, bytes of a text, and parts visited while generating it.
 const PATTERN_BYTES_MAX: usize = 4 << 10;
 const TEXT_BYTES_MAX: usize = 2 << 10;
 const STEPS_MAX: u32 = 20_000;
 
-/// The deepest nesting of groups that is read.
+/// Maximum nesting of groups.
 const NESTING_MAX: u32 = 60;
 
-/// Steps of writing or matching that are a piece of work.
+/// Number of writing or matching steps that count as one unit of work.
 const STEPS_OF_WORK: u32 = 16;
 
 /// Number of texts that are tried to satisfy a pattern's lookarounds.
 const LOOKING_TRIES: u32 = 24;
 
-/// A regular expression. A text of it matches as a whole.
+/// A regular expression, which texts must match as a whole.
 #[derive(Clone, Debug)]
 pub(crate) struct Pattern {
     hir: Hir,
     /// Lookaheads at the start of a text, positive or negative.
     looks: Vec<Looked>,
-    /// Whether a part of the pattern is unknown here, so that a text may not match although it seems to.
+    /// Whether a part of the pattern is not supported, so that a generated text may not match.
     is_partial: bool,
 }
 
-/// A look-ahead at the start of a pattern.
+/// A lookahead at the start of a pattern.
 #[derive(Clone, Debug)]
 struct Looked {
     hir: Hir,
@@ -52,7 +52,7 @@ struct Looked {
 }
 
 impl Pattern {
-    /// Reads the pattern of a schema, which may have lookarounds; None if it is unsupported here but valid elsewhere.
+    /// Parses the pattern of a schema, which may have lookarounds. None if the pattern is valid but not supported.
     pub(crate) fn of_schema(pattern: &str) -> Result<Option<Self>, String> {
         let split = split(pattern);
         let plain = match Self::parse(&split.rest) {
@@ -73,24 +73,23 @@ impl Pattern {
         Ok(Some(Self { looks, is_partial, ..plain }))
     }
 
-    /// Whether a text has a match, if that can be determined, and the work of doing so.
+    /// Whether the pattern matches somewhere in a text. Adds the work to `work`.
     pub(crate) fn is_match(&self, text: &str, work: &mut u32) -> bool {
         matching::is_found(&self.hir, text, work) && self.looks.iter().all(|look| look.fits(text, work))
     }
 
-    /// Whether all parts of the pattern are known here.
+    /// Whether all parts of the pattern are supported.
     pub(crate) fn is_exact(&self) -> bool {
         !self.is_partial
     }
 
-    /// Reads a pattern.
     pub(crate) fn parse(pattern: &str) -> Result<Self, String> {
         if pattern.len() > PATTERN_BYTES_MAX {
             return Err(format!("a regular expression has {} bytes, but may have {PATTERN_BYTES_MAX}", pattern.len()));
         }
         let parsed = ParserBuilder::new().nest_limit(NESTING_MAX).build().parse(pattern);
         let hir = parsed.map_err(|error| {
-            // The whole message draws the pattern over several lines.
+            // The full error message draws the pattern over several lines.
             let kind = match &error {
                 regex_syntax::Error::Parse(error) => error.kind().to_string(),
                 regex_syntax::Error::Translate(error) => error.kind().to_string(),
@@ -110,11 +109,11 @@ impl Pattern {
         self.looked(rng, generosity, work)
     }
 
-    /// A text that satisfies the lookarounds.
+    /// A random text that satisfies the lookarounds.
     fn looked(&self, rng: &mut Rng, generosity: u32, work: &mut u32) -> Result<String, String> {
         for tried in 0..LOOKING_TRIES {
             let text = written(&self.hir, rng, generosity + tried / 4, work)?;
-            // The text wanted by lookarounds, before and after it.
+            // Texts that the lookarounds want, to be put before or after the text.
             let mut wanted = String::new();
             for look in self.looks.iter().filter(|look| !look.is_negative) {
                 if !look.fits(&text, work) {
@@ -127,11 +126,11 @@ impl Pattern {
                 }
             }
         }
-        // The rest of the pattern is followed if the whole pattern cannot be.
+        // If the lookarounds cannot be satisfied, the text follows the rest of the pattern.
         written(&self.hir, rng, generosity, work)
     }
 
-    /// The same with a number of characters within bounds.
+    /// A random text that matches and has a number of characters within bounds.
     pub(crate) fn text_of_length(
         &self,
         rng: &mut Rng,
@@ -145,7 +144,8 @@ impl Pattern {
         {
             return Err(format!("no text of {fewest} to {most} characters matches the `pattern`"));
         }
-        // First with the wanted amount, then with at least the required one, then as short as possible.
+        // First with the wanted amount of optional text, then with at least the required amount, then as short as
+        // possible.
         let enough = u32::try_from(fewest).unwrap_or(u32::MAX);
         for tried in [generosity, enough.saturating_add(generosity), enough, 0] {
             for _ in 0..TRIES {
@@ -173,10 +173,10 @@ fn written(hir: &Hir, rng: &mut Rng, generosity: u32, work: &mut u32) -> Result<
     result.map(|()| text.written)
 }
 
-/// A text in progress.
+/// A text that is being generated.
 struct Text {
     written: String,
-    /// The pattern ends here.
+    /// Whether the pattern has ended.
     has_ended: bool,
     generosity: u32,
     steps: u32,
@@ -222,7 +222,7 @@ impl Text {
         let more = below(rng, self.generosity.saturating_mul(2).saturating_add(1)).min(most - fewest);
         for _ in 0..fewest.saturating_add(more) {
             self.write(&repetition.sub, rng)?;
-            // An empty text remains empty in any number of repetitions.
+            // Repetitions of an empty text stay empty.
             if repetition.sub.properties().maximum_len() == Some(0) {
                 break;
             }
@@ -245,7 +245,7 @@ impl Text {
     }
 }
 
-/// A character of a class, a readable one if it has any.
+/// A character of a class, if possible a readable one.
 fn character(class: &Class, rng: &mut Rng) -> Result<char, String> {
     let nothing = || String::from("a pattern has a class of no characters");
     let Class::Unicode(class) = class else {
@@ -253,7 +253,7 @@ fn character(class: &Class, rng: &mut Rng) -> Result<char, String> {
     };
     let ranges = || class.ranges().iter().map(|range| range.start()..=range.end());
     for preferred in PREFERRED {
-        // Ranges ascend; ASCII is preferred.
+        // Ranges ascend, so the ASCII ranges come first.
         let low = || ranges().take_while(|range| range.start().is_ascii());
         let shared = || low().flat_map(|range| preferred.iter().filter_map(move |good| overlap(&range, good)));
         let count: u32 = shared().map(|range| size(&range)).sum();
@@ -277,7 +277,7 @@ fn size(range: &RangeInclusive<char>) -> u32 {
     range.clone().count() as u32
 }
 
-/// Character `index` of all ranges, one after another.
+/// The character at `index` in all ranges, one after another.
 fn nth(ranges: impl Iterator<Item = RangeInclusive<char>>, mut index: u32) -> Option<char> {
     for mut range in ranges {
         let size = size(&range);
@@ -289,14 +289,14 @@ fn nth(ranges: impl Iterator<Item = RangeInclusive<char>>, mut index: u32) -> Op
     None
 }
 
-/// A pattern without look-around.
+/// A pattern split into lookarounds and the rest.
 struct Split {
     rest: String,
-    /// The lookarounds at the start, and whether they are negative.
+    /// The lookarounds at the start, and whether each is negative.
     at_start: Vec<(String, bool)>,
-    /// Whether there is more look-around.
+    /// Whether there are other lookarounds.
     is_partial: bool,
-    /// Whether it has parts that only other programs know.
+    /// Whether there are parts that only other regex engines support.
     is_foreign: bool,
 }
 
@@ -322,7 +322,7 @@ fn split(pattern: &str) -> Split {
             ']' => false,
             _ => is_in_class,
         };
-        // An escape stays with its character.
+        // A backslash stays with the next character.
         let length = match first {
             '\\' => 1 + rest[1..].chars().next().map_or(0, char::len_utf8),
             first => first.len_utf8(),
@@ -333,7 +333,7 @@ fn split(pattern: &str) -> Split {
     split
 }
 
-/// The end of the group with which a text begins: behind its `)`.
+/// Length of the group with which a text begins, including its `)`.
 fn group_end(text: &str) -> Option<usize> {
     let (mut depth, mut is_in_class, mut is_escaped) = (0, false, false);
     for (at, char) in text.char_indices() {
@@ -358,7 +358,7 @@ fn group_end(text: &str) -> Option<usize> {
     None
 }
 
-/// Whether a pattern has back-references or classes of Unicode, which are not known here.
+/// Whether a pattern has back-references or Unicode classes, which are not supported.
 fn is_foreign(pattern: &str) -> bool {
     let mut chars = pattern.chars();
     while let Some(char) = chars.next() {

@@ -2,7 +2,7 @@ use vcr_guest_sdk::Rng;
 
 use crate::values::draw::below;
 
-/// Words of texts: lower-case letters only, so that JSON needs no escapes.
+/// Words with lower-case letters only, so that JSON needs no escapes.
 pub(crate) const WORDS: &[&str] = &[
     "amber", "anchor", "apple", "arrow", "basin", "beacon", "birch", "bridge", "candle", "canyon", "cedar", "circle",
     "cloud", "copper", "coral", "cotton", "delta", "desert", "drift", "ember", "fable", "falcon", "fern", "field",
@@ -12,26 +12,24 @@ pub(crate) const WORDS: &[&str] = &[
     "saddle", "silver", "stone", "summer", "timber",
 ];
 
-/// A random one of them.
 pub(crate) fn word(rng: &mut Rng) -> &'static str {
     WORDS[below(rng, WORDS.len() as u32) as usize]
 }
 
-/// Random words, one after another.
 pub(crate) struct Words {
     rng: Rng,
-    /// Number of words still required; more may follow.
+    /// Number of words that are still required. More may follow.
     left: u32,
 }
 
 impl Words {
-    /// From `fewest` to `most` words.
+    /// Words for a text of `fewest` to `most` words.
     pub(crate) fn new(mut rng: Rng, [fewest, most]: [u32; 2]) -> Self {
         let left = fewest + below(&mut rng, (most - fewest).saturating_add(1));
         Self { rng, left }
     }
 
-    /// Whether the text is long enough.
+    /// Whether all required words have been taken.
     pub(crate) fn are_over(&self) -> bool {
         self.left == 0
     }

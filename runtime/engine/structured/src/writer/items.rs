@@ -1,4 +1,4 @@
-//! Arrays.
+//! Random arrays.
 
 use alloc::format;
 use alloc::string::String;
@@ -9,7 +9,7 @@ use crate::node::Node;
 use crate::schema::{ANY, ArrayRule, NOTHING, Place, Schema};
 use crate::values::draw::below;
 
-/// Number of tries for an item that equals another one, if items must differ.
+/// Number of tries to replace a duplicate item, if items must be unique.
 const TRIES: u32 = 24;
 
 impl<'a> Writer<'a> {
@@ -23,7 +23,7 @@ impl<'a> Writer<'a> {
         for index in 0..count {
             let places = item_places(&rules, index, count);
             let item = match self.value(&places) {
-                // An item beyond the fewest can be left out.
+                // An item beyond the required number can be left out.
                 Err(_) if items.len() >= fewest && rules.iter().all(|rule| rule.contains.is_none()) => break,
                 item => item?,
             };
@@ -47,7 +47,7 @@ impl<'a> Writer<'a> {
             return Err(format!("there is no array of {fewest} to {most} items"));
         }
         let fewest = fewest.max(rules.iter().filter_map(contained).max().unwrap_or(0)).min(most);
-        // A tuple is complete, and has no further items unless there is a schema for them.
+        // A tuple is written completely, and has more items only if there is a schema for them.
         let tuple = rules.iter().map(|rule| rule.first.len() as u32).max().filter(|length| *length > 0);
         let is_open = rules.iter().any(|rule| rule.items.is_some());
         let (fewest, most) = match tuple {
@@ -70,7 +70,7 @@ impl<'a> Writer<'a> {
         Ok(fewest + more)
     }
 
-    /// The item, or another one if it is already among the items.
+    /// Returns the item, or a replacement if it is already among the items.
     fn another(&mut self, mut item: Node, items: &[Node], places: &[Place]) -> Result<Option<Node>, String> {
         let was_generous = self.is_generous;
         for _ in 0..TRIES {
@@ -88,7 +88,7 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// The schemas that the item at `index` of `count` must fit.
+/// The schemas that item `index` of `count` items must fit.
 fn item_places(rules: &[&ArrayRule], index: u32, count: u32) -> Vec<Place> {
     let mut places = Vec::new();
     for rule in rules {

@@ -1,4 +1,4 @@
-//! Objects.
+//! Random objects.
 
 use alloc::borrow::Cow;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -12,10 +12,10 @@ use crate::settings::happens;
 use crate::values::draw::{below, pick};
 use crate::values::words::WORDS;
 
-/// How many additional keys are tried, since some may be equal.
+/// Number of tries for an additional key, since keys may repeat.
 const TRIES: usize = 8;
 
-/// A key that the schemas of an object name.
+/// A key that an object's schemas name.
 struct Named<'a> {
     name: &'a str,
     places: Vec<Place>,
@@ -56,7 +56,7 @@ impl<'a> Writer<'a> {
         Ok(Node::Object(entries))
     }
 
-    /// Writes an entry. One that cannot be written is left out, if it may be.
+    /// Writes an entry. If that fails and the entry is optional, it is left out.
     fn entry(
         &mut self,
         key: &Named<'a>,
@@ -91,7 +91,7 @@ impl<'a> Writer<'a> {
         let mut known: BTreeMap<&str, usize> = BTreeMap::new();
         let generosity = self.generosity();
         for rule in rules {
-            // No other key is written then.
+            // No optional key is written in this case.
             let needs_required_only = generosity == 0 && rules.len() == 1 && rule.fewest == 0;
             for property in &rule.properties {
                 if needs_required_only && !property.is_required {
@@ -118,7 +118,7 @@ impl<'a> Writer<'a> {
         Ok(named)
     }
 
-    /// Writes keys that no schema names: as many as there must be, and some more where the schemas name none.
+    /// Writes keys that no schema names: the required number, and some more if the schemas name no keys.
     fn free_entries(
         &mut self,
         rules: &[&'a ObjectRule],
@@ -179,7 +179,7 @@ impl<'a> Writer<'a> {
         }
         match pattern {
             Some(pattern) => Ok(pattern.text(&mut self.rng, 1, &mut self.steps).ok().map(Cow::Owned)),
-            // Neighbours, so that no key comes twice.
+            // Successive words, so that no key repeats.
             None => Ok(Some(match (WORDS[index % WORDS.len()], index / WORDS.len()) {
                 (word, 0 | 1) if index < 2 * WORDS.len() => Cow::Borrowed(word),
                 (word, round) => Cow::Owned(alloc::format!("{word}_{round}")),
@@ -187,7 +187,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// A string that fits schemas which may not state its type.
+    /// A string that fits these schemas, even if they do not state a type.
     fn name(&mut self, places: &[Place]) -> Result<String, String> {
         let gathered = self.gather(places, 0)?;
         if let Some(Node::String(name)) = self.listed(&gathered.parts)? {
@@ -196,7 +196,7 @@ impl<'a> Writer<'a> {
         self.string(&gathered.parts)
     }
 
-    /// Probability of a key that is not required. The arguments of a tool are the keys of the outermost
+    /// Probability of an optional key. The arguments of a tool are the keys of the outermost
     /// object.
     fn optional_probability(&self) -> f64 {
         let settings = self.room.settings;
@@ -204,12 +204,12 @@ impl<'a> Writer<'a> {
         set.unwrap_or(0.5)
     }
 
-    /// An object of random keys and values.
+    /// Random keys and values for an object without constraints.
     fn any_object(&mut self) -> Result<Vec<(String, Node)>, String> {
         self.step()?;
         let generosity = self.generosity();
         let count = below(&mut self.rng, 2 * generosity + 1);
-        // Neighbours, so that no key comes twice.
+        // Successive words, so that no key repeats.
         let first = below(&mut self.rng, WORDS.len() as u32) as usize;
         self.bytes += 2;
         let mut entries = Vec::new();
@@ -232,7 +232,7 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// Whether a rule has no constraint on keys, or allows all of them.
+/// Whether a rule puts no constraint on keys.
 fn leaves_all_open(rule: &ObjectRule) -> bool {
     let is_open = |place: Option<Place>| place.is_none_or(|place| place == ANY);
     let names_none = rule.properties.is_empty() && rule.patterns.is_empty() && rule.names.is_none();

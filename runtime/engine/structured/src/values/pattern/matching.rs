@@ -6,12 +6,12 @@ use regex_syntax::hir::{Class, Hir, HirKind, Look};
 
 use super::STEPS_OF_WORK;
 
-/// Longer texts are not checked, and count as matching.
+/// Longer texts are not checked and count as matching.
 const CHARS_MAX: usize = 500;
-/// The most steps for a text. A text that needs more counts as matching.
+/// Maximum number of steps for a text. A text that needs more counts as matching.
 const STEPS_MAX: u32 = 20_000;
 
-/// Whether an expression matches somewhere in a text.
+/// Whether an expression matches anywhere in a text.
 pub(super) fn is_found(hir: &Hir, text: &str, work: &mut u32) -> bool {
     let mut matching = Matching::new(text);
     let is_found = (0..=matching.text.len()).any(|at| matching.matches(hir, at, &mut |_, _| true));
@@ -32,7 +32,7 @@ struct Matching {
     steps: u32,
 }
 
-/// The continuation after a match that ends at a place.
+/// Called with the end of a match. Returns whether the rest matches.
 type Then<'a> = &'a mut dyn FnMut(&mut Matching, usize) -> bool;
 
 impl Matching {
@@ -64,7 +64,7 @@ impl Matching {
             HirKind::Repetition(repetition) => {
                 let (fewest, most) = (repetition.min, repetition.max.unwrap_or(u32::MAX));
                 match repetition.sub.kind() {
-                    // Most repetitions have one character, which needs no depth.
+                    // Most repetitions are of single characters, which need no recursion.
                     HirKind::Class(class) => {
                         let end = (at..self.text.len()).take(most as usize).find(|at| !self.has(class, *at));
                         let end = end.unwrap_or_else(|| self.text.len().min(at.saturating_add(most as usize)));
