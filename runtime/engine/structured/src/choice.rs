@@ -31,7 +31,7 @@ pub(crate) enum OutputForm {
 /// vLLM's `StructuredOutputsParams`, without the flags that only control the compilation of grammars.
 #[derive(serde::Deserialize)]
 struct Params {
-    /// A schema, or the text of one.
+    /// A schema, or a string with one.
     json: Option<Box<RawValue>>,
     json_object: Option<bool>,
     choice: Option<Vec<String>>,
@@ -42,7 +42,7 @@ struct Params {
 }
 
 impl OutputForm {
-    /// Reads the frontend's parameters.
+    /// Parses the frontend's parameters.
     ///
     /// # Errors
     /// If the parameters cannot be parsed, or are of an unknown kind.

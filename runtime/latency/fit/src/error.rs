@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use vcr_trace::import::ImportError;
 
-/// Why there is no fit, or no prediction.
+/// Why a fit or a prediction failed.
 #[derive(Debug, thiserror::Error)]
 pub enum FitError {
     /// A file cannot be read.
@@ -13,10 +13,10 @@ pub enum FitError {
     Read {
         /// The file.
         path: PathBuf,
-        /// The system's error.
+        /// The operating system's error.
         source: io::Error,
     },
-    /// A file's content cannot be read.
+    /// The content of a file cannot be parsed.
     #[error(transparent)]
     Import(#[from] ImportError),
     /// The measurements are impossible or too few.
@@ -24,7 +24,7 @@ pub enum FitError {
     Data {
         /// The file.
         name: String,
-        /// The problem, the number of requests, and the next step.
+        /// The problem, the number of requests, and what to do next.
         what: String,
     },
     /// The engine's settings cannot have produced the measurements.
@@ -33,7 +33,7 @@ pub enum FitError {
     /// The simulation failed.
     #[error("the simulation failed: {0}")]
     Simulation(String),
-    /// The latency model to be corrected cannot price steps.
+    /// The latency model to correct cannot price steps.
     #[error("invalid base `{model}`: {what}")]
     Base {
         /// The model, as given.

@@ -1,9 +1,9 @@
-//! Step prices fitted to measurements, and predictions judged by them.
+//! Fits step prices to measurements, and compares predictions with measurements.
 //!
 //! The scheduler is exact, so queueing, batching, chunking and preemption need no fit. The fit finds the
 //! price of a step and the time outside of steps. It simulates the measured requests with their recorded
-//! arrivals, which gives the contents of each step. The measured times are then sums of coefficients, which a
-//! least-squares fit finds. Both are repeated until neither changes. See [`fit`] and [`calibrate`].
+//! arrivals, which gives the contents of each step. The measured times are then linear in the coefficients, which a
+//! least-squares fit finds. Both parts are repeated until neither changes. See [`fit`] and [`calibrate`].
 
 mod error;
 mod judge;

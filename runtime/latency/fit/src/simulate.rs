@@ -1,5 +1,5 @@
 //! Simulates measured requests: the same arrivals, lengths and content on an engine with the exact scheduler,
-//! priced by trial coefficients.
+//! priced with trial coefficients.
 
 use std::sync::Arc;
 
@@ -47,30 +47,30 @@ impl Candidate {
     }
 }
 
-/// Simulated times of one request, in nanoseconds since its arrival at the client.
+/// Simulated times of one request in nanoseconds, counted from its arrival at the client.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Simulated {
     /// Virtual time of its arrival at the client.
     pub arrival_ns: u64,
-    /// Time to its admission; None if it was never admitted.
+    /// Time until admission. None if the request was never admitted.
     pub scheduled_ns: Option<u64>,
-    /// Time from the engine's queue to its admission.
+    /// Time from the engine's queue to admission.
     pub queue_ns: Option<u64>,
-    /// Time to its first token.
+    /// Time until the first token.
     pub ttft_ns: Option<u64>,
-    /// Time to its last token.
+    /// Time until the last token.
     pub e2e_ns: Option<u64>,
-    /// Tokens found in the cache.
+    /// Number of prompt tokens found in the cache.
     pub cached_tokens: u32,
-    /// Prompt tokens.
+    /// Number of prompt tokens.
     pub prompt_tokens: u32,
-    /// Output tokens.
+    /// Number of output tokens.
     pub output_tokens: u32,
-    /// The engine that served it.
+    /// Index of the engine that served the request.
     pub worker: u32,
 }
 
-/// One engine step.
+/// One step of an engine.
 #[derive(Clone, Copy, Debug)]
 pub struct SimulatedStep {
     /// Virtual time of its start.
@@ -79,7 +79,7 @@ pub struct SimulatedStep {
     pub end_ns: u64,
     /// Work of the step.
     pub work: StepWork,
-    /// The step that was already decided at its start.
+    /// Work of the next step, if it was already decided when this one started.
     pub next: Option<StepWork>,
 }
 
@@ -94,7 +94,7 @@ pub struct Simulation {
     pub report: Report,
 }
 
-/// Simulates `measurements` on `pool`, whose latency model the candidate replaces.
+/// Simulates `measurements` on `pool`, with the candidate as its latency model.
 ///
 /// # Errors
 /// If the pool cannot run.
@@ -109,7 +109,7 @@ pub fn run(
     paced(measurements, pool, candidate, seed, with_steps, pacing)
 }
 
-/// The same with all requests at once.
+/// Like [`run`], with all requests arriving at once.
 pub(crate) fn run_at_once(
     measurements: &Measurements,
     pool: &PoolConfig,
@@ -119,10 +119,10 @@ pub(crate) fn run_at_once(
     paced(measurements, pool, candidate, seed, false, Pacing { speedup: AT_ONCE, most_at_once: None })
 }
 
-/// A speed at which a year takes a millisecond.
+/// A speedup with which a year passes within a millisecond.
 const AT_ONCE: f64 = 1e12;
 
-/// The arrivals of a simulation.
+/// How arrivals are paced.
 #[derive(Clone, Copy)]
 struct Pacing {
     speedup: f64,
@@ -168,8 +168,8 @@ fn paced(
     Ok(Simulation { requests, steps: steps.0, report })
 }
 
-/// Shortens the wait by the rest of the step in progress, because the engine looks for new requests between
-/// two steps and counts their wait from then on.
+/// Shortens the wait by the rest of the step in progress. The engine looks for new requests between
+/// two steps, and counts their wait from then on.
 fn take_up(request: &mut Simulated, steps: &[Vec<SimulatedStep>]) {
     let (Some(steps), Some(queue_ns), Some(scheduled_ns)) =
         (steps.get(request.worker as usize), request.queue_ns, request.scheduled_ns)
@@ -253,7 +253,7 @@ impl Observer for Steps {
 mod tests {
     use super::*;
 
-    /// A request that waits from 40 ns after the client sent it until a step at 200 ns.
+    /// A request that reaches the queue 40 ns after the client sent it, and waits until a step at 200 ns.
     fn waited() -> Simulated {
         Simulated { arrival_ns: 10, queue_ns: Some(150), scheduled_ns: Some(190), ..Simulated::default() }
     }

@@ -1,7 +1,7 @@
-//! Predictions judged by measurements.
+//! Compares predictions with measurements.
 //!
-//! A model predicts measured requests: from their arrivals, lengths and content, without their times. Both
-//! sides are compared as percentiles, request by request and as distributions, and checked against gates.
+//! A model predicts measured requests from their arrivals, lengths and content, without their times. Both
+//! sides are compared by percentiles, request by request and as distributions, and checked against gates.
 
 use serde::Serialize;
 use vcr_compare::{Comparison, Gate, Metric, NEAR_ZERO_MS, Pairs, Statistic, Subject, ks, wasserstein};
@@ -19,22 +19,22 @@ use crate::source::Source;
 /// One prediction and its comparison with measurements.
 #[derive(Debug, Serialize)]
 pub struct Judged {
-    /// The measurements.
+    /// Name of the measurements.
     pub name: String,
-    /// Whether the model was fitted on some of the measurements. The digest of the file and the fitted and
-    /// judged parts of it decide.
+    /// Whether the model was fitted on some of the measurements, according to the digest of the file and the parts of
+    /// it that were fitted and judged.
     pub in_sample: bool,
-    /// Requests compared.
+    /// Number of requests compared.
     pub requests: u64,
     /// Percentiles of both sides.
     pub comparisons: Vec<Comparison>,
-    /// The intervals of the compared statistics; empty without draws.
+    /// Intervals of the compared statistics. Empty without draws.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub intervals: Vec<Bounds>,
     /// The load and the capacity of the engine, if the load is long enough for a comparison.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub capacity: Option<Capacity>,
-    /// Request by request.
+    /// Errors request by request.
     pub per_request: Vec<PerRequest>,
     /// Output tokens per second of both sides.
     pub throughput: Throughput,
@@ -44,10 +44,10 @@ pub struct Judged {
     /// The steps of both sides, if they were recorded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub steps: Option<StepComparison>,
-    /// Share of the prompt tokens found in the cache, unless both sides found none.
+    /// Fraction of the prompt tokens found in the cache, unless both sides found none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prefix_hits: Option<PrefixHits>,
-    /// Share of the simulated step time outside the range that the model was fitted on.
+    /// Fraction of the simulated step time outside the range that the model was fitted on.
     pub outside_fitted_range: f64,
     /// The data of both sides, for figures.
     #[serde(skip)]
@@ -61,18 +61,18 @@ pub struct Sides {
     pub measurements: Measurements,
     /// The predicted side.
     pub simulation: Simulation,
-    /// The times of each request.
+    /// The measured and predicted times of each request, by metric.
     pub pairs: Vec<Pairs>,
 }
 
-/// The closeness of a metric, request by request.
+/// How close a metric is, request by request.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PerRequest {
     /// The metric's name.
     pub metric: &'static str,
-    /// Mean absolute error, relative.
+    /// Mean absolute percentage error, as a fraction.
     pub mape: f64,
-    /// Pearson's correlation.
+    /// Pearson's correlation coefficient.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pearson: Option<f64>,
 }
@@ -86,7 +86,7 @@ pub struct Throughput {
     pub simulated_tokens_per_s: f64,
 }
 
-/// Shares of the prompt tokens found in the cache, from 0 to 1.
+/// Fractions of the prompt tokens found in the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct PrefixHits {
     /// The measured share.
@@ -95,23 +95,23 @@ pub struct PrefixHits {
     pub simulated: f64,
 }
 
-/// Gaps longer than one and a half times the median: mostly steps with prefills.
+/// Gaps longer than one and a half times the median. They mostly come from steps with prefills.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Interference {
-    /// Their measured share of all gaps.
+    /// Measured fraction of such gaps among all gaps.
     pub measured_share: f64,
-    /// Their predicted share of all gaps.
+    /// Predicted fraction of such gaps among all gaps.
     pub simulated_share: f64,
-    /// The measured mean of these gaps, relative to the median.
+    /// Measured mean of such gaps, relative to the median of all gaps.
     pub measured_factor: f64,
-    /// The predicted mean of these gaps, relative to the median.
+    /// Predicted mean of such gaps, relative to the median of all gaps.
     pub simulated_factor: f64,
 }
 
 /// Predicts the measurements of a source and judges the prediction.
 ///
 /// # Errors
-/// If the engine cannot serve them.
+/// If the engine cannot serve the measured requests.
 pub fn judge(model: &ModelFile, source: &Source, seed: u64, again: Again) -> Result<Judged, FitError> {
     let candidate = Candidate { step: model.step, overheads: fitted::overheads(model) };
     let simulation = run(&source.measurements, &source.pool, &candidate, seed, true)?;
@@ -146,7 +146,7 @@ impl Judged {
         self.sides.pairs.iter().find(|pairs| pairs.metric == metric)
     }
 
-    /// The value that a gate limits; None if the metric was not measured.
+    /// The value that a gate limits. None if the metric was not measured.
     #[must_use]
     pub fn value(&self, gate: &Gate) -> Option<f64> {
         let per_request = |metric: Metric| self.per_request.iter().find(|each| each.metric == metric.name());
@@ -178,19 +178,19 @@ impl Judged {
     }
 }
 
-/// A gate of one prediction.
+/// The result of a gate for one prediction.
 #[derive(Clone, Debug)]
 pub struct Verdict {
-    /// The measurements.
+    /// Name of the measurements.
     pub input: String,
-    /// The limit.
+    /// The gate.
     pub gate: Gate,
-    /// The limited value; None if it was not measured.
+    /// The value that the gate limits. None if it was not measured.
     pub value: Option<f64>,
 }
 
 impl Verdict {
-    /// The gates of each prediction.
+    /// The results of all gates for all predictions.
     #[must_use]
     pub fn all(all: &[Judged], gates: &[Gate]) -> Vec<Self> {
         let of =
@@ -198,13 +198,13 @@ impl Verdict {
         all.iter().flat_map(|judged| gates.iter().map(move |gate| of(judged, gate))).collect()
     }
 
-    /// Whether the limit is kept. A metric that was not measured keeps no limit.
+    /// Whether the gate holds. It does not if the metric was not measured.
     #[must_use]
     pub fn holds(&self) -> bool {
         self.value.is_some_and(|value| self.gate.holds(value))
     }
 
-    /// The value for people.
+    /// The value as text.
     #[must_use]
     pub fn value_text(&self) -> String {
         self.value.map_or_else(|| "not measured".to_owned(), |value| self.gate.value_text(value))
@@ -254,7 +254,7 @@ fn interference(measurements: &Measurements, simulation: &Simulation) -> Option<
     Some(Interference { measured_share, simulated_share, measured_factor, simulated_factor })
 }
 
-/// All gaps, and the gaps well above the median.
+/// Sums over all gaps, and over the gaps well above the median.
 struct Band {
     median_ns: f64,
     count: f64,
@@ -280,7 +280,7 @@ impl Band {
     }
 }
 
-/// The share of the step time that is extrapolated.
+/// The fraction of the step time that is extrapolated.
 fn outside(model: &ModelFile, simulation: &Simulation) -> f64 {
     let (mut all_ns, mut outside_ns) = (0.0, 0.0);
     for step in simulation.steps.iter().flatten() {

@@ -11,10 +11,10 @@ pub struct Effect {
     /// The metric; None for output tokens per second.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metric: Option<Metric>,
-    /// Its statistic.
+    /// The statistic of the metric.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub statistic: Option<Statistic>,
-    /// The measured effect: 0.5 is an increase by half.
+    /// The measured effect. 0.5 means an increase by half.
     pub measured: f64,
     /// The simulated effect.
     pub simulated: f64,
@@ -45,7 +45,7 @@ impl Effect {
         effects
     }
 
-    /// Its name, such as `ttft p50`.
+    /// The name, such as `ttft p50`.
     #[must_use]
     pub fn name(&self) -> String {
         match self.metric.zip(self.statistic) {

@@ -1,4 +1,4 @@
-//! Figures of a prediction: captured against predicted, as SVG.
+//! Figures of a prediction as SVG: measured against predicted values.
 
 use plotters::coord::Shift;
 use plotters::prelude::*;
@@ -11,18 +11,18 @@ use vcr_compare::{Metric, Pairs, Statistic};
 /// A figure.
 #[derive(Clone, Debug)]
 pub struct Figure {
-    /// Its name as a file, without an extension.
+    /// The file name without an extension.
     pub name: String,
-    /// Its title.
+    /// The title.
     pub title: String,
-    /// The figure.
+    /// The figure as SVG.
     pub svg: String,
 }
 
 const SIZE: (u32, u32) = (560, 360);
 const MEASURED: RGBColor = RGBColor(31, 119, 180);
 const SIMULATED: RGBColor = RGBColor(214, 96, 39);
-/// Points of a curve.
+/// Number of points of a curve.
 const POINTS: usize = 200;
 
 /// A curve with its name.
@@ -58,7 +58,7 @@ pub fn all(judged: &Judged) -> Vec<Figure> {
     figures
 }
 
-/// Draws a figure; empty if it has no data.
+/// Draws a figure. The SVG is empty if there is no data.
 fn figure(name: &str, title: &str, plot: Plot<'_>) -> Figure {
     let mut svg = String::new();
     let drawn = plot.draw(&SVGBackend::with_string(&mut svg, SIZE).into_drawing_area(), title);
@@ -68,13 +68,12 @@ fn figure(name: &str, title: &str, plot: Plot<'_>) -> Figure {
     Figure { name: name.to_owned(), title: title.to_owned(), svg }
 }
 
-/// Contents of a figure.
 pub(super) struct Plot<'a> {
     x_label: &'a str,
     y_label: &'a str,
     pub(super) curves: Vec<Curve<'a>>,
     pub(super) points: Vec<(f64, f64)>,
-    /// Whether it has a line on which both axes are equal.
+    /// Whether there is a line on which x equals y.
     has_diagonal: bool,
 }
 
@@ -127,7 +126,7 @@ impl Plot<'_> {
     }
 }
 
-/// Both sides of a metric in milliseconds, ascending.
+/// The measured and the simulated values of a metric in milliseconds, ascending.
 fn sorted(pairs: &Pairs) -> [Vec<f64>; 2] {
     let side = |of: fn(&(f64, f64)) -> f64| {
         let mut side: Vec<f64> = pairs.pairs.iter().map(|pair| of(pair) / 1e6).collect();
@@ -137,7 +136,7 @@ fn sorted(pairs: &Pairs) -> [Vec<f64>; 2] {
     [side(|pair| pair.0), side(|pair| pair.1)]
 }
 
-/// The value at a share of ascending samples.
+/// The value at a quantile of ascending samples.
 fn at(samples: &[f64], share: f64) -> f64 {
     at_share(samples, share).expect("there are samples")
 }
@@ -181,7 +180,7 @@ pub(super) fn qq(pairs: &Pairs) -> Plot<'static> {
     Plot { x_label: "measured ms", y_label: "predicted ms", curves: Vec::new(), points, has_diagonal: true }
 }
 
-/// Changes of the number of requests in progress, as (second, number).
+/// The number of requests in progress after each change, as (second, number).
 fn flights(spans_ns: impl Iterator<Item = (u64, u64)>) -> Vec<(f64, f64)> {
     let mut changes: Vec<(u64, i32)> = spans_ns.flat_map(|(from, to)| [(from, 1), (to, -1)]).collect();
     changes.sort_unstable();
@@ -212,7 +211,7 @@ pub(super) fn in_flight(judged: &Judged) -> Plot<'static> {
     }
 }
 
-/// Requests in progress at the arrival of this one.
+/// Number of requests in progress when request `index` arrives.
 pub(super) fn concurrency(judged: &Judged, index: usize) -> f64 {
     let requests = judged.sides.measurements.requests();
     let at_ns = requests[index].arrival_ns;
@@ -221,7 +220,7 @@ pub(super) fn concurrency(judged: &Judged, index: usize) -> f64 {
     requests[..index].iter().rev().take(4096).filter(is_there).count() as f64
 }
 
-/// Median errors of TTFT for tenths of the requests, which are sorted by `of`.
+/// Median TTFT errors for tenths of the requests, sorted by `of`.
 pub(super) fn by_requests(judged: &Judged, of: impl Fn(&Judged, usize) -> f64) -> Plot<'static> {
     let sides = &judged.sides;
     let both = sides.measurements.requests().iter().zip(&sides.simulation.requests).enumerate();

@@ -1,4 +1,4 @@
-//! Limits on errors, read from a file.
+//! Gates: limits on errors, read from a file.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -7,7 +7,7 @@ use vcr_compare::Gate;
 
 use crate::error::FitError;
 
-/// Reads the table `[gates]` of a TOML file: `"ttft p50" = "< 10%"`.
+/// Reads the table `[gates]` of a TOML file, with entries such as `"ttft p50" = "< 10%"`.
 ///
 /// # Errors
 /// If the file cannot be read, or an entry is not a gate.

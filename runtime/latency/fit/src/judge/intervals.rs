@@ -1,4 +1,4 @@
-//! The uncertainty of a prediction: measurements are simulated several times, with prices drawn from the
+//! The uncertainty of a prediction. Measurements are simulated several times, with prices drawn from the
 //! covariance of the fit.
 
 use std::num::NonZeroUsize;
@@ -17,30 +17,30 @@ use crate::simulate::{Candidate, run, run_at_once};
 use crate::solve::parallel;
 use crate::source::Source;
 
-/// The number of repeated simulations, and their threads.
+/// How often simulations are repeated, and on how many threads.
 #[derive(Clone, Copy, Debug)]
 pub struct Again {
-    /// Draws; 0 for no intervals.
+    /// Number of draws; 0 for no intervals.
     pub draws: usize,
-    /// Threads; None for all cores. The number does not affect the results.
+    /// Number of threads. None means all cores. It does not affect the results.
     pub threads: Option<NonZeroUsize>,
 }
 
-/// A load with fewer requests than this many times the largest batch does not fill the engine for long enough.
+/// A load with fewer requests than this many full batches does not fill the engine for long enough.
 const FULL_BATCHES: usize = 4;
 
-/// A statistic, and the interval that contains nine of ten draws.
+/// A statistic, and an interval that contains nine of ten draws.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Bounds {
     /// The metric.
     pub metric: Metric,
-    /// Its statistic.
+    /// The statistic.
     pub statistic: Statistic,
     /// The 5th percentile of the draws.
     pub low_ms: f64,
     /// The 95th percentile.
     pub high_ms: f64,
-    /// Whether the measured value is between both; values below [`NEAR_ZERO_MS`] may be outside by that much.
+    /// Whether the measured value is in the interval, which is wider by [`NEAR_ZERO_MS`] for values near zero.
     pub is_inside: bool,
 }
 
@@ -56,14 +56,14 @@ pub struct Capacity {
 }
 
 impl Capacity {
-    /// Whether the load exceeds the capacity in some draws but not in all. The queue then grows only in some of them.
+    /// Whether the load exceeds the capacity in some draws but not in all. The queue then grows in some draws only.
     #[must_use]
     pub fn is_crossed(&self) -> bool {
         (self.low_per_s..=self.high_per_s).contains(&self.load_per_s)
     }
 }
 
-/// Intervals of all `compared` statistics, and the capacity if the load is long enough to determine it. Empty
+/// Intervals of all `compared` statistics, and the capacity if the load is long enough to determine it. Both are empty
 /// for a model without a covariance.
 pub(crate) fn of(
     model: &ModelFile,
@@ -88,13 +88,13 @@ pub(crate) fn of(
     let drawn = parallel::map(threads, &numbers, simulate).into_iter().collect::<Result<Vec<_>, _>>()?;
     let bounds = compared.iter().enumerate().filter_map(|(index, each)| {
         let Interval { low, high } = Interval::of(drawn.iter().map(|(_, values)| values[index]).collect())?;
-        // If both sides are near zero, there is no error, however narrow the interval is.
+        // If both sides are near zero, the difference is not an error, however narrow the interval is.
         let margin_ms = if each.is_near_zero() { NEAR_ZERO_MS } else { 0.0 };
         let is_inside = (low - margin_ms..=high + margin_ms).contains(&each.measured_ms);
         Some(Bounds { metric: each.metric, statistic: each.statistic, low_ms: low, high_ms: high, is_inside })
     });
     let bounds = bounds.collect();
-    // The draws with the shortest and the longest answers have the highest and the lowest capacity.
+    // The draw with the shortest answers has the highest capacity, and the draw with the longest has the lowest.
     let slowness = compared.iter().position(|each| each.metric == Metric::E2e && each.statistic == Statistic::Mean);
     let Some((slowness, load_per_s)) = slowness.zip(load_per_s(source)) else { return Ok((bounds, None)) };
     let mut by_speed: Vec<&(Candidate, Vec<f64>)> = drawn.iter().collect();
@@ -111,7 +111,7 @@ pub(crate) fn of(
     Ok((bounds, capacity))
 }
 
-/// Arrivals per second; None if unknown, or if there are too few to fill the engine.
+/// Arrivals per second. None if unknown, or if there are too few requests to fill the engine.
 fn load_per_s(source: &Source) -> Option<f64> {
     let requests = source.measurements.requests();
     let seqs = source.pool.engine.as_vllm()?.max_num_seqs() as usize * source.pool.engines as usize;
@@ -120,8 +120,8 @@ fn load_per_s(source: &Source) -> Option<f64> {
     is_open.then(|| (requests.len() - 1) as f64 / (span_ns as f64 / 1e9))
 }
 
-/// The requests that a full engine completes in a second. All of them arrive at once; the first and the last
-/// tenth, in which the engine is not full, are ignored.
+/// Requests that a full engine completes per second. All requests arrive at once. The first and the last
+/// tenth are ignored, because the engine is not full during them.
 fn capacity_per_s(source: &Source, candidate: &Candidate, seed: u64) -> Option<f64> {
     let simulation = run_at_once(&source.measurements, &source.pool, candidate, seed).ok()?;
     let mut ends_ns: Vec<u64> =

@@ -1,4 +1,4 @@
-//! Metrics of the same requests, measured and simulated.
+//! Metrics of requests, measured and simulated.
 
 use vcr_compare::{Comparison, Metric, Pairs, Statistic};
 
@@ -6,7 +6,7 @@ use crate::measurements::data::Measurements;
 use crate::measurements::measured::Measured;
 use crate::simulate::{Simulated, Simulation};
 
-/// The measured value, in nanoseconds.
+/// The measured value in nanoseconds.
 pub(crate) fn measured_ns(metric: Metric, request: &Measured) -> Option<f64> {
     match metric {
         Metric::Ttft => request.ttft_ns.map(|ns| ns as f64),
@@ -16,7 +16,7 @@ pub(crate) fn measured_ns(metric: Metric, request: &Measured) -> Option<f64> {
     }
 }
 
-/// The simulated value, in nanoseconds.
+/// The simulated value in nanoseconds.
 pub(crate) fn simulated_ns(metric: Metric, request: &Simulated) -> Option<f64> {
     match metric {
         Metric::Ttft => request.ttft_ns.map(|ns| ns as f64),
@@ -29,7 +29,7 @@ pub(crate) fn simulated_ns(metric: Metric, request: &Simulated) -> Option<f64> {
     }
 }
 
-/// All comparisons of measurements with their simulation.
+/// All comparisons of measurements with a simulation.
 pub(crate) fn comparisons(measurements: &Measurements, simulation: &Simulation) -> Vec<Comparison> {
     if let Some(point) = measurements.point() {
         let of = |(metric, statistic, measured_ms): &(Metric, Statistic, f64)| {
@@ -43,7 +43,7 @@ pub(crate) fn comparisons(measurements: &Measurements, simulation: &Simulation) 
     pairs.iter().flat_map(|pairs| Statistic::ALL.map(|statistic| pairs.compare(statistic))).collect()
 }
 
-/// Both sides of every metric that was measured.
+/// The measured and simulated values of every metric that was measured.
 pub(crate) fn pairs(measurements: &Measurements, simulation: &Simulation) -> Vec<Pairs> {
     let both = || measurements.requests().iter().zip(&simulation.requests).filter(|(measured, _)| measured.is_whole);
     let of = |metric: Metric| Pairs {

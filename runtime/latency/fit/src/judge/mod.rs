@@ -1,4 +1,4 @@
-//! Predictions judged by measurements: errors, limits on them, figures.
+//! Compares predictions with measurements: errors, limits on errors, figures.
 
 pub mod calibrate;
 pub(crate) mod effect;

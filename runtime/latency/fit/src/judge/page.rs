@@ -1,4 +1,4 @@
-//! The page of a calibration: the verdict, a table of errors, and measured against predicted.
+//! The page of a calibration: the verdict, a table of errors, and charts of measured against predicted values.
 
 use std::io::{self, Write};
 use std::path::{Component, Path, PathBuf};
@@ -10,7 +10,7 @@ use vcr_report::{Axis, Chart, Escaped, Line, Tile, Tone, write_banner, write_pag
 use crate::judge::calibrate::{Judged, Verdict};
 use crate::judge::figures::{Plot, by_requests, concurrency, in_flight, qq};
 
-/// A larger share of extrapolated time is shown as a warning.
+/// If a larger fraction of the time is extrapolated, the page shows a warning.
 const MUCH_OUTSIDE: f64 = 0.05;
 /// The relative error at which a cell has its full colour.
 const FULL_COLOUR: f64 = 0.5;
@@ -50,7 +50,7 @@ fn counted(predictions: usize) -> String {
     format!("{predictions} prediction{}", if predictions == 1 { "" } else { "s" })
 }
 
-/// Paths without the folders that all of them share.
+/// Removes the folders that all paths share.
 fn relative(paths: &[&str]) -> Vec<String> {
     let folder = |path: &&str| Path::new(path).parent().map(Path::to_owned).unwrap_or_default();
     let common = |one: PathBuf, other: PathBuf| -> PathBuf {
@@ -65,7 +65,7 @@ fn relative(paths: &[&str]) -> Vec<String> {
     paths.iter().map(strip).collect()
 }
 
-/// Tiles for the extrapolated share and the largest errors.
+/// Tiles for the extrapolated fraction and the largest errors.
 fn tiles(all: &[Judged]) -> Vec<Tile> {
     let outside = all.iter().map(|judged| judged.outside_fitted_range).fold(0.0, f64::max);
     let mut tiles = vec![Tile {
@@ -123,7 +123,7 @@ fn write_gates(out: &mut dyn Write, gates: &[Verdict], inputs: &[&str], names: &
     writeln!(out, "</tbody></table></div></section>")
 }
 
-/// A row for each prediction, a column for each statistic, coloured by the size of the error.
+/// Writes a table with a row per prediction and a column per statistic. Cells are coloured by the size of the error.
 fn write_errors(out: &mut dyn Write, all: &[Judged], names: &[String]) -> io::Result<()> {
     let mut columns: Vec<String> = Vec::new();
     for comparison in all.iter().flat_map(|judged| &judged.comparisons) {
@@ -149,7 +149,7 @@ fn write_errors(out: &mut dyn Write, all: &[Judged], names: &[String]) -> io::Re
             match judged.comparisons.iter().find(|one| one.name() == *column) {
                 Some(one) => {
                     let size = if one.is_near_zero() { 0.0 } else { one.error().abs() / FULL_COLOUR };
-                    // Text remains readable on the full colour.
+                    // Text stays readable on the full colour.
                     let heat = size.min(1.0) * 40.0;
                     let title = format!("{:.2} ms measured, {:.2} ms predicted", one.measured_ms, one.simulated_ms);
                     write!(

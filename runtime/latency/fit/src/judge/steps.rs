@@ -1,4 +1,4 @@
-//! Recorded and simulated steps: their number, duration and content.
+//! Compares recorded and simulated steps: their number, duration and content.
 
 use serde::Serialize;
 use vcr_compare::{Statistic, pearson};
@@ -14,7 +14,7 @@ pub struct StepComparison {
     pub measured: StepSummary,
     /// The simulated steps.
     pub simulated: StepSummary,
-    /// Pearson's correlation of the batch sizes of both sides over time, in requests; None if a side does not vary.
+    /// Correlation of both sides' batch sizes over time, in requests. None if the batch size of a side does not vary.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub batch_pearson: Option<f64>,
 }
@@ -34,17 +34,17 @@ pub struct StepSummary {
     pub decode_tokens: f64,
     /// Mean number of prefill tokens in a step.
     pub prefill_tokens: f64,
-    /// Share of the steps with prefill tokens, from 0 to 1.
+    /// Fraction of the steps that have prefill tokens.
     pub prefill_share: f64,
 }
 
-/// Number of equal parts, from the first to the last step, in which batch sizes are compared.
+/// Number of equal periods, from the first to the last step, by which batch sizes are compared.
 const PARTS: usize = 100;
 
-/// A step: start, end, work.
+/// Start, end and work of a step.
 type Step = (u64, u64, StepWork);
 
-/// Compares the recorded steps with the simulated ones; None if no steps were recorded.
+/// Compares the recorded steps with the simulated ones. None if no steps were recorded.
 pub(super) fn compare(measurements: &Measurements, simulation: &Simulation) -> Option<StepComparison> {
     let measured: Vec<Step> =
         measurements.steps().iter().flatten().map(|step| (step.start_ns, step.end_ns, step.work)).collect();
@@ -62,7 +62,7 @@ pub(super) fn compare(measurements: &Measurements, simulation: &Simulation) -> O
     })
 }
 
-/// The start of the first step, and the time from then to the end of the last step.
+/// The start of the first step, and the time from it to the end of the last step.
 fn span(steps: &[Step]) -> Option<(u64, u64)> {
     let first_ns = steps.iter().map(|(start_ns, ..)| *start_ns).min()?;
     let last_ns = steps.iter().map(|(_, end_ns, _)| *end_ns).max()?;
@@ -86,7 +86,7 @@ fn summary(steps: &[Step]) -> StepSummary {
     }
 }
 
-/// The mean number of requests in a step, in equal parts of the time; idle time counts as 0.
+/// The mean number of requests per step, for equal periods. Idle time counts as 0.
 fn batch_over_time(steps: &[Step], first_ns: u64, lasts_ns: u64) -> Vec<f64> {
     let part_ns = lasts_ns as f64 / PARTS as f64;
     let mut batches = vec![0.0; PARTS];

@@ -2,8 +2,8 @@
 //! guidellm and inference-perf.
 //!
 //! Such a report has the number and lengths of the requests, their concurrency or rate, and means and
-//! percentiles of their times. A similar load is generated and simulated; its statistics are compared with
-//! the report.
+//! percentiles of their times. A load with these properties is generated and simulated, and its statistics are
+//! compared with the report.
 
 use std::path::Path;
 
@@ -13,18 +13,18 @@ use vcr_compare::{Metric, Statistic};
 
 use crate::error::FitError;
 
-/// One load and its report.
+/// One load, as reported.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Point {
-    /// Its name within the file, such as `concurrency 8`.
+    /// Name of the load within the file, such as `concurrency 8`.
     pub(crate) name: String,
-    /// The arrivals of its requests.
+    /// How requests arrive.
     pub(crate) arrivals: Arrivals,
     /// Number of requests.
     pub(crate) requests: u32,
-    /// Mean and standard deviation of the prompts.
+    /// Mean and standard deviation of the prompt lengths.
     pub(crate) prompt_tokens: (f64, f64),
-    /// Mean and standard deviation of the answers.
+    /// Mean and standard deviation of the output lengths.
     pub(crate) output_tokens: (f64, f64),
     /// Reported statistics, in milliseconds.
     pub(crate) reported: Vec<(Metric, Statistic, f64)>,
@@ -32,10 +32,10 @@ pub(crate) struct Point {
     pub(crate) output_tokens_per_s: Option<f64>,
 }
 
-/// The arrivals of a load's requests.
+/// How the requests of a load arrive.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Arrivals {
-    /// A closed loop with this many requests: the end of each starts the next one.
+    /// A closed loop with this many requests in progress: when one ends, the next starts.
     Closed(u32),
     /// An open loop.
     Open(Rate),
@@ -44,12 +44,12 @@ pub(crate) enum Arrivals {
 /// Arrivals that do not depend on the ends of other requests.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Rate {
-    /// Mean rate per second.
+    /// Mean number of requests per second.
     pub(crate) per_s: f64,
     /// Shape of the gamma distribution of the times between them: 1 at random (Poisson), less in bursts, more
     /// for more even times; infinite for equal times.
     pub(crate) burstiness: f64,
-    /// The most requests at once. Further requests wait at the load generator, which does not count this time.
+    /// Maximum number of requests in progress. Others wait at the load generator, which does not count this time.
     pub(crate) most: Option<u32>,
 }
 
@@ -59,7 +59,7 @@ impl Rate {
         Self { per_s, burstiness: 1.0, most: None }
     }
 
-    /// Draws the time from one request to the next, in seconds.
+    /// Draws the time until the next request, in seconds.
     fn gap_s(self, stream: &mut Stream) -> f64 {
         let gap = match self.burstiness {
             1.0 => stream.exponential(),
@@ -76,11 +76,11 @@ pub(crate) struct MadeUp {
     pub(crate) arrival_ns: u64,
     pub(crate) prompt_tokens: u32,
     pub(crate) output_tokens: u32,
-    /// In a closed loop, the sender. It sends the request after its previous answer.
+    /// In a closed loop: the sender of the request, which sends it after its previous answer.
     pub(crate) sender: Option<u32>,
 }
 
-/// More requests of a load do not change its statistics.
+/// More requests would not change the statistics of a load.
 const MAX_REQUESTS: u32 = 2_000;
 /// Larger files are not reports of a few loads.
 const MAX_BYTES: u64 = 256 << 20;
@@ -92,7 +92,7 @@ impl Point {
         of(Statistic::Mean).or_else(|| of(Statistic::P50)).map(|(.., ms)| ms * 1e6)
     }
 
-    /// The most requests at once of an open loop, if it has a limit.
+    /// The limit on requests in progress of an open loop, if there is one.
     pub(crate) fn most_at_once(&self) -> Option<u32> {
         match self.arrivals {
             Arrivals::Open(rate) => rate.most,
@@ -100,7 +100,7 @@ impl Point {
         }
     }
 
-    /// Requests with the load's distribution, in order of arrival; always the same ones.
+    /// Requests with the load's distribution, in order of arrival. They are always the same.
     pub(crate) fn requests(&self) -> Vec<MadeUp> {
         let mut lengths = Stream::new(1, "aggregate.lengths");
         let mut gaps = Stream::new(1, "aggregate.arrivals");
@@ -112,7 +112,7 @@ impl Point {
         let mut at_ns = 0.0;
         let made = |index: u32| {
             let (arrival_ns, sender) = match self.arrivals {
-                // The requests of the first round arrive together.
+                // In a closed loop, the requests of the first round arrive together.
                 Arrivals::Closed(senders) => (u64::from(index / senders), Some(index % senders)),
                 Arrivals::Open(rate) => {
                     at_ns += rate.gap_s(&mut gaps) * 1e9;
@@ -126,10 +126,10 @@ impl Point {
     }
 }
 
-/// Reads the loads of a report; None if the file is not a report.
+/// Reads the loads of a report. None if the file is not a report.
 ///
 /// # Errors
-/// If the report lacks data that a simulation needs.
+/// If the report lacks values that a simulation needs.
 pub(crate) fn read(path: &Path) -> Result<Option<Vec<Point>>, FitError> {
     if path.is_dir() || !vcr_base::input::is_regular(path) {
         return Ok(None);
@@ -142,7 +142,7 @@ pub(crate) fn read(path: &Path) -> Result<Option<Vec<Point>>, FitError> {
     if bytes.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'{') {
         return Ok(None);
     }
-    // Some tools write a line for each load, and numbers that JSON does not have.
+    // Some tools write one line per load, or numbers that JSON does not allow.
     let bytes = vcr_trace::import::without_nan(bytes);
     let reports = serde_json::Deserializer::from_slice(&bytes).into_iter::<Value>();
     let Ok(reports) = reports.collect::<Result<Vec<Value>, _>>() else { return Ok(None) };
@@ -155,7 +155,7 @@ pub(crate) fn read(path: &Path) -> Result<Option<Vec<Point>>, FitError> {
     points.into_iter().enumerate().map(checked).collect::<Result<_, _>>().map(Some)
 }
 
-/// The loads of reports; None if one of them is not a report, or lists its requests with their arrivals.
+/// The loads of reports. None if one of them is not a report, or lists its requests with their arrivals.
 fn loads(reports: &[Value]) -> Option<Vec<Result<Point, String>>> {
     if let [report] = reports {
         return match () {
@@ -206,7 +206,7 @@ fn count(number: Option<f64>) -> u32 {
     number.filter(|number| (0.0..4e9).contains(number)).map_or(0, |number| number.round() as u32)
 }
 
-/// An open loop if there is a rate, with the concurrency as its limit; otherwise a closed loop.
+/// An open loop if there is a rate, limited by the concurrency. Otherwise a closed loop.
 fn arrivals(concurrency: Option<f64>, rate: Option<f64>, burstiness: f64) -> Arrivals {
     let most = concurrency.filter(|concurrency| concurrency.is_finite()).map(|number| count(Some(number)));
     match (most, rate.filter(|rate| rate.is_finite() && *rate > 0.0)) {
@@ -216,7 +216,7 @@ fn arrivals(concurrency: Option<f64>, rate: Option<f64>, burstiness: f64) -> Arr
     }
 }
 
-/// Burstiness of evenly spaced requests.
+/// The burstiness of evenly spaced requests.
 const EVEN: f64 = f64::INFINITY;
 
 fn named(arrivals: Arrivals) -> String {
@@ -234,7 +234,7 @@ fn named(arrivals: Arrivals) -> String {
     }
 }
 
-/// Whether a report is the result of a benchmark of vLLM or SGLang that does not list its requests
+/// Whether this is a benchmark result of vLLM or SGLang that does not list its requests
 /// with their arrivals.
 fn is_bench(report: &Value) -> bool {
     let lists = |key: &str| report.get(key).and_then(Value::as_array).is_some_and(|list| !list.is_empty());
@@ -247,7 +247,7 @@ fn bench(report: &Value) -> Result<Point, String> {
     let completed = count(number(report, &["completed"]));
     let rate = number(report, &["request_rate"]);
     let limit = number(report, &["max_concurrency"]);
-    // Without rate and limit, all requests are sent at once.
+    // Without a rate and a limit, all requests are sent at once.
     let all_at_once = rate.is_none_or(f64::is_infinite).then_some(f64::from(completed));
     let burstiness = number(report, &["burstiness"]).unwrap_or(1.0);
     let arrivals = arrivals(limit.or(all_at_once), rate, burstiness);
@@ -273,7 +273,7 @@ fn bench(report: &Value) -> Result<Point, String> {
     })
 }
 
-/// aiperf's metrics: at the top level, or under `records`.
+/// aiperf's metrics, either at the top level or under `records`.
 fn aiperf_metrics(report: &Value) -> Option<&Value> {
     [Some(report), report.get("records")]
         .into_iter()
@@ -328,12 +328,12 @@ fn aiperf(report: &Value) -> Result<Point, String> {
     })
 }
 
-/// Whether it is a report of inference-perf about a stage or a whole run.
+/// Whether this is a report of inference-perf about a stage or a whole run.
 fn is_inference_perf(report: &Value) -> bool {
     report.get("load_summary").is_some() && number(report, &["successes", "count"]).is_some()
 }
 
-/// Reads `stage_N_lifecycle_metrics.json` of inference-perf, whose times are seconds.
+/// Reads `stage_N_lifecycle_metrics.json` of inference-perf, whose times are in seconds.
 fn inference_perf(report: &Value) -> Result<Point, String> {
     let of = |keys: &[&str]| number(report, &[&["successes"], keys].concat());
     let mut reported = Vec::new();
@@ -357,7 +357,7 @@ fn inference_perf(report: &Value) -> Result<Point, String> {
     };
     let arrivals = match load("concurrency") {
         Some(concurrency) => arrivals(Some(concurrency), None, 1.0),
-        // The report does not state how its client spaces requests.
+        // The report does not state how the client spaces requests.
         None => arrivals(None, rate, 1.0),
     };
     let tokens = |names: [&str; 2]| {
@@ -379,7 +379,7 @@ fn inference_perf(report: &Value) -> Result<Point, String> {
     })
 }
 
-/// Reads a report of guidellm without single requests; None if it is not a report, or has them.
+/// Reads a report of guidellm without single requests. None if it is not such a report.
 fn guidellm(report: &Value) -> Option<Vec<Result<Point, String>>> {
     let benchmarks = report.get("benchmarks")?.as_array().filter(|benchmarks| !benchmarks.is_empty())?;
     let is_listed = |benchmark: &Value| {
@@ -486,7 +486,7 @@ mod tests {
         let mut report = bench();
         (report["ttfts"], report["start_times"]) = (json!([0.1]), json!([5.0]));
         assert_eq!(points(&report), Ok(None));
-        // Without arrivals, the load is generated.
+        // If arrivals are missing, the load is generated.
         report["start_times"] = json!([]);
         assert_eq!(one(&report).requests, 200);
     }
@@ -591,7 +591,7 @@ mod tests {
         assert!((mean - 1000.0).abs() < 25.0, "{mean}");
         let seconds = requests[199].arrival_ns as f64 / 1e9;
         assert!((14.0..27.0).contains(&seconds), "{seconds}");
-        // Times between requests have the variance of a gamma distribution: 1 / burstiness.
+        // The times between requests have the variance of a gamma distribution, 1 / burstiness.
         let variance = |burstiness: f64| {
             let requests = Point { arrivals: open(burstiness), requests: 2_000, ..point.clone() }.requests();
             let gaps: Vec<f64> =

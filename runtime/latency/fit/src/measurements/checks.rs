@@ -3,16 +3,16 @@
 use crate::error::FitError;
 use crate::measurements::measured::Measured;
 
-/// Fewer complete requests determine no coefficient.
+/// With fewer complete requests, no coefficient can be determined.
 const MIN_REQUESTS: usize = 20;
 
-/// More requests are refused: they cost memory and time without more information.
+/// More requests are refused, since they cost memory and time and give no more information.
 pub(crate) const MAX_REQUESTS: usize = 1_000_000;
 
-/// Checks the requests of a file, in order of arrival; `unused` are columns without a known name. Returns warnings.
+/// Checks the requests of a file, in order of arrival. `unused` lists columns with unknown names. Returns warnings.
 ///
 /// # Errors
-/// If there are too few, or their times contradict each other.
+/// If there are too few requests, or their times contradict each other.
 pub(crate) fn rows(name: &str, rows: &[&Measured], unused: &[&str]) -> Result<Vec<String>, FitError> {
     if rows.len() > MAX_REQUESTS {
         let what = format!("it has more than {MAX_REQUESTS} requests: fit a part of them");
@@ -86,7 +86,7 @@ pub(crate) fn rows(name: &str, rows: &[&Measured], unused: &[&str]) -> Result<Ve
 mod tests {
     use super::*;
 
-    /// Warnings about forty different requests after a change.
+    /// The warnings about forty different requests after `change`.
     fn warnings(change: impl Fn(usize, &mut Measured)) -> Vec<String> {
         let mut measured: Vec<Measured> = (0..40)
             .map(|index| Measured {

@@ -1,7 +1,7 @@
-//! Measured requests: read, checked, and as a workload.
+//! Measured requests: reading them, checking them, and turning them into a workload.
 //!
-//! A fit accepts everything that `vcr-trace` reads: captures, tables with a row for each request, reports of
-//! load generators. The simulation needs a request's arrival, lengths and content; its times are compared
+//! A fit accepts everything that `vcr-trace` reads: captures, tables with a row per request, and reports of
+//! load generators. The simulation uses a request's arrival, lengths and content. The request's times are compared
 //! with the simulation.
 
 use std::num::NonZeroU32;
@@ -25,7 +25,7 @@ use crate::measurements::row::{Row, emitter};
 use crate::measurements::steplog::{self, KvCache};
 use crate::measurements::workload::{share_cached, workload};
 
-/// The source in captures of `vcr record`.
+/// The source name in captures of `vcr record`.
 const RECORDER: &str = "record";
 /// Fewer steps contain less information than the times of requests.
 const MIN_EMITTED_STEPS: usize = 200;
@@ -33,17 +33,17 @@ const MIN_EMITTED_STEPS: usize = 200;
 /// Options for reading measurements.
 #[derive(Clone, Debug, Default)]
 pub struct ReadOptions {
-    /// The format; None detects it.
+    /// The file format. None means that it is detected.
     pub format: Option<Format>,
-    /// Names of columns: (standard name, name in the table), such as `ttft_ms` and `first_token`.
+    /// Pairs of a standard column name and its name in the table, such as `ttft_ms` and `first_token`.
     pub columns: Vec<(String, String)>,
-    /// Tokens of a prompt block with one id or hash.
+    /// Number of prompt tokens per block id or hash.
     pub block_size_tokens: Option<NonZeroU32>,
-    /// Keep think times between the turns of a session, instead of recorded arrivals.
+    /// Whether think times between the turns of a session are kept, instead of recorded arrivals.
     pub sessions: bool,
 }
 
-/// The requests of one or several files that one engine served, in order of arrival, with their content as a
+/// Requests from one or several files that one engine served, in order of arrival. Their content is kept as a
 /// workload.
 #[derive(Clone, Debug)]
 pub struct Measurements {
@@ -54,11 +54,11 @@ pub struct Measurements {
     warnings: Vec<String>,
     vllm_version: Option<String>,
     gpu: Option<String>,
-    /// The requests of a capture whose tokens were in messages of the engine.
+    /// The requests of a capture that has the times of engine messages.
     emitters: Arc<Vec<Emitter>>,
-    /// The recorded steps; empty if there are none.
+    /// The recorded steps. Empty if there are none.
     steps: Arc<RecordedSteps>,
-    /// The most requests that the load generator had in progress.
+    /// Maximum number of requests that the load generator had in progress.
     most_at_once: Option<u32>,
     /// The report of the whole load, if single requests are unknown.
     point: Option<Arc<Point>>,
@@ -68,7 +68,7 @@ impl Measurements {
     /// Reads a file: one load, or all loads of a load generator's report.
     ///
     /// # Errors
-    /// If it cannot be read or its contents are impossible: see [`FitError`].
+    /// If the file cannot be read or its contents are impossible; see [`FitError`].
     pub fn read_all(path: &Path, options: &ReadOptions) -> Result<Vec<Self>, FitError> {
         const WITH_TOTALS: [Format; 5] =
             [Format::Guidellm, Format::VllmBench, Format::SglangBench, Format::Aiperf, Format::InferencePerf];
@@ -126,12 +126,12 @@ impl Measurements {
         self.point.as_deref()
     }
 
-    /// The most requests that the load generator had in progress; others waited for the end of one.
+    /// Maximum number of requests that the load generator had in progress. Others waited for one to end.
     pub(crate) fn most_at_once(&self) -> Option<u32> {
         self.most_at_once
     }
 
-    /// Whether any of its times are compared with a simulation.
+    /// Whether any of its times can be compared with a simulation.
     pub(crate) fn is_compared(&self) -> bool {
         self.point.is_some() || self.requests.iter().any(|request| request.is_whole && request.ttft_ns.is_some())
     }
@@ -144,10 +144,10 @@ impl Measurements {
     /// Reads a file with requests.
     ///
     /// # Errors
-    /// If it cannot be read, or has impossible values: see [`FitError`].
+    /// If the file cannot be read or has impossible values; see [`FitError`].
     pub fn read(path: &Path, options: &ReadOptions) -> Result<Self, FitError> {
         let name = path.display().to_string();
-        // If columns are named, the file is a table, even if its own columns do not show it.
+        // If columns are named, the file is a table, even if its header does not show this.
         let is_table = !options.columns.is_empty();
         let import = ImportOptions {
             format: options.format.or(is_table.then_some(Format::Requests)),
@@ -176,7 +176,7 @@ impl Measurements {
                     engine_ns: step.engine_ns.unwrap_or(step.at_ns),
                 }),
                 CaptureLine::Request(record) if rows.len() <= checks::MAX_REQUESTS => {
-                    // Steps are only known if all their requests are.
+                    // Steps are only known if all requests of the steps are.
                     emitters = emitters.take().and_then(|mut emitters| {
                         emitters.push(emitter(&record)?);
                         Some(emitters)
@@ -223,10 +223,10 @@ impl Measurements {
         })
     }
 
-    /// The same measurements with the steps of the engine's log, and with the engine's KV cache if known.
+    /// Adds the steps of the engine's log, and with `cache` the use of the engine's KV cache.
     ///
     /// # Errors
-    /// If the log cannot be read, or lacks the durations of steps.
+    /// If the log cannot be read or has no step durations.
     pub(crate) fn with_steps(mut self, path: &Path, cache: Option<KvCache>) -> Result<Self, FitError> {
         self.steps = Arc::new(steplog::read(path, cache)?);
         let sha256 = digest(path).map_err(|source| FitError::Read { path: path.to_owned(), source })?;
@@ -235,7 +235,7 @@ impl Measurements {
         Ok(self)
     }
 
-    /// The same measurements with the steps that follow from the times of single tokens, if these are known
+    /// Adds the steps that follow from the times of single tokens, if these times are known
     /// and no log was given.
     pub(crate) fn with_emitted_steps(mut self, max_num_batched_tokens: u32, is_async: bool) -> Self {
         if self.steps.is_empty() && !self.emitters.is_empty() {
@@ -247,7 +247,7 @@ impl Measurements {
         self
     }
 
-    /// The recorded steps, by engine; empty if there are none.
+    /// The recorded steps, by engine. Empty if there are none.
     pub(crate) fn steps(&self) -> &RecordedSteps {
         &self.steps
     }
@@ -264,13 +264,13 @@ impl Measurements {
         &self.requests
     }
 
-    /// The same requests as a workload, in the same order.
+    /// The requests as a workload, in the same order.
     #[must_use]
     pub fn trace(&self) -> &Arc<Trace> {
         &self.trace
     }
 
-    /// The file, for provenance.
+    /// The files, for provenance.
     #[must_use]
     pub fn inputs(&self) -> &[ProvenanceInput] {
         &self.inputs
@@ -294,8 +294,8 @@ impl Measurements {
         self.gpu.as_deref()
     }
 
-    /// The same data, in which only the requests for which `is_compared` holds are compared. It takes their
-    /// index among the compared requests and the number of these; the same for recorded steps. The other
+    /// The same data, of which only the requests for which `is_compared` holds are compared. Its arguments are the
+    /// index among the compared requests and their number. The same applies to recorded steps. The other
     /// requests only load the engine.
     #[must_use]
     pub fn compared(&self, is_compared: impl Fn(usize, usize) -> bool) -> Self {
@@ -307,8 +307,8 @@ impl Measurements {
         part
     }
 
-    /// The same data, in which only the requests that arrived more than `lasts_ns` after the first one are
-    /// compared, and the steps that began more than that after the first one.
+    /// The same data, of which only the requests are compared that arrived more than `lasts_ns` after the first
+    /// request, and only the steps that began more than `lasts_ns` after the first step.
     #[must_use]
     pub(crate) fn after(&self, lasts_ns: u64) -> Self {
         let mut rest = self.clone();
@@ -325,7 +325,7 @@ impl Measurements {
         rest
     }
 
-    /// The same data, in which only the requests between two shares of all requests, in order of arrival, are
+    /// The same data, of which only the requests between two fractions of all requests, in order of arrival, are
     /// compared. The provenance states this part.
     #[must_use]
     pub fn part(&self, from: f64, to: f64) -> Self {
@@ -337,8 +337,8 @@ impl Measurements {
     }
 }
 
-/// Clears the flags for which `is_kept` does not hold. It takes their index among the set flags, and the
-/// number of these.
+/// Clears the flags for which `is_kept` does not hold. Its arguments are the index among the flags that are set, and
+/// their number.
 fn keep<'f>(flags: impl Iterator<Item = &'f mut bool>, is_kept: impl Fn(usize, usize) -> bool) {
     let set: Vec<&mut bool> = flags.filter(|flag| **flag).collect();
     let count = set.len();
@@ -347,7 +347,7 @@ fn keep<'f>(flags: impl Iterator<Item = &'f mut bool>, is_kept: impl Fn(usize, u
     }
 }
 
-/// The most requests in progress at once. A request that ends when another begins does not overlap it.
+/// Maximum number of requests in progress at once. A request that ends when another begins does not overlap it.
 fn most_in_flight(requests: &[&Measured]) -> u32 {
     let spans = requests.iter().filter_map(|request| Some((request.arrival_ns, request.e2e_ns?)));
     let mut changes: Vec<(u64, i32)> =
@@ -361,7 +361,7 @@ fn most_in_flight(requests: &[&Measured]) -> u32 {
     most.unsigned_abs()
 }
 
-/// The error of a table with unknown columns, with the next step.
+/// The error for a table with unknown columns, with a hint what to do.
 fn unknown_columns(name: &str, error: ImportError) -> FitError {
     match error {
         ImportError::Format(FormatError::UnknownColumns { columns, .. }) => FitError::data(

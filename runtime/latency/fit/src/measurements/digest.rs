@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
-/// SHA-256 of a file, or of the files of a folder by name, in hexadecimal.
+/// SHA-256 of a file, or of the files of a folder in the order of their names, in hexadecimal.
 ///
 /// # Errors
 /// If a file cannot be read.

@@ -1,8 +1,8 @@
-//! Steps of a capture of `vcr record`: tokens of one message belong to one step.
+//! Steps derived from a capture of `vcr record`: the tokens of one engine message belong to one step.
 //!
-//! The engine sends the message at the end of the step. If an answer got a token in two consecutive messages,
+//! The engine sends a message at the end of each step. If an answer got a token in two consecutive messages,
 //! the engine did not pause, so the time between the messages is the duration of a step. The answers that got
-//! tokens, and their prompts, determine the contents of the step. Steps with parts of a prompt, and steps
+//! tokens, and their prompts, determine the contents of the step. Steps that compute only part of a prompt, and steps
 //! around a preemption, are left out, because no answer got a token for that work.
 
 use std::collections::BTreeMap;
@@ -12,16 +12,16 @@ use vcr_fitted::{StepWork, UNKNOWN_TOKENS};
 use crate::measurements::recorded::{RecordedStep, RecordedSteps};
 use crate::measurements::steplog::pairs;
 
-/// A request's outputs with one token each.
+/// A request whose outputs have one token each.
 #[derive(Clone, Debug)]
 pub(crate) struct Emitter {
-    /// The engine.
+    /// Rank of the engine.
     pub(crate) rank: u32,
     pub(crate) prompt_tokens: u32,
     pub(crate) cached_tokens: u32,
-    /// Time of its admission by the engine.
+    /// Time at which the engine admitted the request.
     pub(crate) admitted_ns: Option<u64>,
-    /// Times of its tokens.
+    /// Times of the request's tokens.
     pub(crate) token_ns: Vec<u64>,
     pub(crate) was_preempted: bool,
 }
@@ -36,13 +36,13 @@ pub(crate) struct MessageTime {
     pub(crate) engine_ns: u64,
 }
 
-/// A message's tokens.
+/// The tokens of an engine message.
 #[derive(Default)]
 struct Message {
     work: StepWork,
-    /// Whether an answer has tokens in both the previous message and this one.
+    /// Whether some answer has tokens in both the previous message and this one.
     follows: bool,
-    /// Whether work is unknown, or does not belong to this step.
+    /// Whether part of the work is unknown, or does not belong to this step.
     is_partial: bool,
 }
 
@@ -111,8 +111,8 @@ fn emit(emitter: &Emitter, times: &[u64], messages: &mut BTreeMap<u64, Message>,
     };
     let Some(&first_ns) = emitter.token_ns.first() else { return };
     let first = place(first_ns);
-    // If the request was admitted before the last two steps, parts of the prompt were computed earlier. Under
-    // async scheduling, a step is decided while the previous one computes.
+    // If the request was admitted more than a step before its first token, parts of the prompt were computed earlier.
+    // Under async scheduling, a step is decided while the previous one computes.
     let admitted = emitter.admitted_ns.map_or(first, |ns| times.partition_point(|time_ns| *time_ns <= ns));
     if admitted + usize::from(is_async) < first {
         mark(admitted, first + 1);
@@ -125,7 +125,7 @@ fn emit(emitter: &Emitter, times: &[u64], messages: &mut BTreeMap<u64, Message>,
     let mut before: Option<usize> = None;
     for (index, token_ns) in emitter.token_ns.iter().enumerate() {
         let at = place(*token_ns);
-        // A token was missed, so the steps between are unknown.
+        // A token is missing, so the steps in between are unknown.
         let is_missed = before.is_some_and(|before| at > before + 1);
         let message = messages.entry(*token_ns).or_default();
         message.work.sampled_requests += 1;
@@ -149,8 +149,8 @@ fn emit(emitter: &Emitter, times: &[u64], messages: &mut BTreeMap<u64, Message>,
     }
 }
 
-/// A message with more tokens than a step can have stands for several steps, and perhaps so does the message
-/// before it.
+/// Marks messages that have more tokens than a step can have. Such a message stands for several steps, and so may the
+/// message before it.
 fn mark_full(times: &[u64], messages: &mut BTreeMap<u64, Message>, max_num_batched_tokens: u64) {
     for (index, ns) in times.iter().enumerate() {
         let work = &messages[ns].work;

@@ -1,8 +1,8 @@
-//! Steps with recorded content and duration: observations that need no simulation.
+//! Steps with recorded content and duration. These observations need no simulation.
 //!
-//! A step that only reads and computes takes the sum of its terms. If the host's launch takes longer, the
-//! step takes the launch time instead: from its own start, or under async scheduling from the start of the
-//! previous step, during which it was launched.
+//! Usually, a step takes the sum of its terms. If the host's launch takes longer, the step takes the launch time
+//! instead, counted from the step's own start. Under async scheduling, the launch counts from the start of the
+//! previous step, during which it happens.
 
 use vcr_base::percentile::at_share;
 use vcr_cluster::GRAPH_TOKENS_MAX;
@@ -19,26 +19,26 @@ pub(crate) struct RecordedStep {
     pub(crate) end_ns: u64,
     /// Work of the step.
     pub(crate) work: StepWork,
-    /// Whether it followed the previous step immediately.
+    /// Whether the step followed the previous one immediately.
     pub(crate) follows: bool,
-    /// Whether content and duration are known and must be compared.
+    /// Whether content and duration are known and are to be compared.
     pub(crate) is_compared: bool,
 }
 
-/// Steps of engines, each in order of time.
+/// The steps of each engine, in order of time.
 pub(crate) type RecordedSteps = Vec<Vec<RecordedStep>>;
 
-/// A pause up to this share of the median step belongs to the following step: it is the host's work between
-/// two steps.
+/// A pause up to this fraction of the median step counts as part of the following step, since it is the host's work
+/// between two steps.
 const MAX_GAP: f64 = 0.25;
 /// A step that exceeds its price by this factor may have waited for its launch.
 const LAUNCHED_FROM: f64 = 1.05;
-/// In steps with prefills, errors count as outliers from this multiple of the errors of decode steps.
+/// In steps with prefills, an error counts as an outlier only if it is this many times larger than in decode steps.
 const PREFILL_DOUBT: f64 = 6.0;
 /// Fewer steps contain too little information about rare stalls.
 const MIN_STEPS: usize = 500;
 
-/// Steps without overlaps in order of their ends, from `(start, end, work)`.
+/// Sorts steps by their ends and removes overlaps. The input is `(start, end, work)`.
 pub(crate) fn in_order(mut steps: Vec<(u64, u64, StepWork)>) -> Vec<RecordedStep> {
     steps.sort_by_key(|(start_ns, end_ns, _)| (*end_ns, *start_ns));
     let mut durations: Vec<u64> = steps.iter().map(|(start_ns, end_ns, _)| end_ns.saturating_sub(*start_ns)).collect();
@@ -55,7 +55,7 @@ pub(crate) fn in_order(mut steps: Vec<(u64, u64, StepWork)>) -> Vec<RecordedStep
     ordered
 }
 
-/// The parameter of a step's launch, if launches take time.
+/// Index of the launch parameter that applies to a step, if launches take time.
 fn launch(work: &StepWork) -> Option<usize> {
     if work.prefill_tokens.saturating_add(work.decode_tokens) > GRAPH_TOKENS_MAX {
         Some(LARGE_LAUNCH)
@@ -64,11 +64,11 @@ fn launch(work: &StepWork) -> Option<usize> {
     }
 }
 
-/// Observations from steps. `values` has the parameters of their launches.
+/// Observations from steps. `values` has the launch parameters.
 pub(crate) fn observe(engines: &RecordedSteps, values: &Row, is_async: bool) -> Vec<Observation> {
     let mut observations = Vec::new();
     for steps in engines {
-        // The earliest start of the next launch.
+        // The earliest time at which the next launch can begin.
         let mut launches_from_ns = 0;
         for step in steps {
             let mut row = [0.0; PARAMETERS];
@@ -80,8 +80,8 @@ pub(crate) fn observe(engines: &RecordedSteps, values: &Row, is_async: bool) -> 
             let requests = (step.work.prefill_requests + step.work.decode_tokens) as f64;
             let bound = launch(&step.work).filter(|launch| {
                 let launch_ns = values[*launch] + values[LAUNCH_REQUEST] * requests - begun_ns;
-                // A step that took longer than its price counts as waiting for its launch, if the launch time
-                // is closer.
+                // A step that took longer than its price counts as waiting for its launch if the launch time explains
+                // the duration better.
                 let is_closer = (measured_ns - launch_ns).abs() < (measured_ns - price_ns).abs();
                 launch_ns > price_ns || (measured_ns > price_ns * LAUNCHED_FROM && is_closer)
             });
@@ -104,7 +104,7 @@ pub(crate) fn observe(engines: &RecordedSteps, values: &Row, is_async: bool) -> 
 }
 
 /// The spread of recorded steps around their prices, separately for steps with and without prefill. Steps
-/// that wait for a launch are left out. None if too few steps are known.
+/// that wait for a launch are left out. None if there are too few steps.
 pub(crate) fn noise<'s>(sources: impl Iterator<Item = (&'s RecordedSteps, bool)>, values: &Row) -> Option<Noise> {
     let mut ratios = [Vec::new(), Vec::new()];
     for (steps, is_async) in sources {
@@ -123,8 +123,8 @@ pub(crate) fn noise<'s>(sources: impl Iterator<Item = (&'s RecordedSteps, bool)>
     Some(Noise { decode, prefill: quantiles(prefill).unwrap_or(decode) })
 }
 
-/// Quantiles around a mean of 1. The ends are not the extremes, because one outlier would then become a
-/// frequent case. With these ends, steps below the second and above the last but one quantile keep their
+/// Quantiles, scaled to a mean of 1. The first and the last are not the extremes, since an outlier would then become
+/// a frequent case. They are chosen so that steps below the second and above the second to last quantile keep their
 /// measured mean.
 pub(crate) fn quantiles(mut ratios: Vec<f64>) -> Option<[f64; QUANTILES.len()]> {
     if ratios.len() < MIN_STEPS {
@@ -138,7 +138,7 @@ pub(crate) fn quantiles(mut ratios: Vec<f64>) -> Option<[f64; QUANTILES.len()]> 
     let (low, high) = (tail(QUANTILES[1]), ratios.len() - tail(1.0 - QUANTILES[last - 1]));
     factors[0] = (2.0 * mean(&ratios[..low]) - factors[1]).clamp(ratios[0], factors[1]);
     factors[last] = (2.0 * mean(&ratios[high..]) - factors[last - 1]).max(factors[last - 1]);
-    // The price must be the mean of the piecewise linear distribution from which factors are drawn.
+    // The mean of the piecewise linear distribution, from which factors are drawn, must be 1.
     let pieces = QUANTILES.windows(2).zip(factors.windows(2));
     let mean: f64 = pieces.map(|(share, factor)| (share[1] - share[0]) * (factor[0] + factor[1]) / 2.0).sum();
     for factor in &mut factors {
@@ -148,7 +148,7 @@ pub(crate) fn quantiles(mut ratios: Vec<f64>) -> Option<[f64; QUANTILES.len()]> 
     is_valid.then_some(factors)
 }
 
-/// Steps that are compared.
+/// All steps that are compared.
 pub(crate) fn compared(engines: &RecordedSteps) -> impl Iterator<Item = &RecordedStep> {
     engines.iter().flatten().filter(|step| step.is_compared)
 }

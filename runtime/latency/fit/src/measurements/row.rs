@@ -1,4 +1,4 @@
-//! Recorded requests, before they are split into measurements and a workload.
+//! Recorded requests, before they are split into measurements and workload.
 
 use vcr_trace::MediaItem;
 use vcr_trace::capture::{FinishReason, RequestRecord};
@@ -6,7 +6,7 @@ use vcr_trace::capture::{FinishReason, RequestRecord};
 use crate::measurements::emitted::Emitter;
 use crate::measurements::measured::Measured;
 
-/// A request with the data that only the workload needs.
+/// A request, including the data that only the workload needs.
 pub(crate) struct Row {
     pub(crate) measured: Measured,
     pub(crate) blocks: Vec<u64>,
@@ -24,11 +24,11 @@ impl Row {
             return Err(format!("the arrival{which} is missing: expected a column such as `arrival_ms`"));
         };
         let times = record.output_times();
-        // If only the first of several tokens is known, the last one is unknown.
+        // If only the time of the first token is known, the time of the last one is unknown.
         let is_last = |times: &[(u64, u32)]| times.len() > 1 || times[0].1 >= record.output_tokens;
         let times = times.filter(|times| !times.is_empty() && is_last(times));
         let last_ns = times.as_ref().and_then(|times| times.last()).map(|(after_ns, _)| *after_ns);
-        // The end may come after the last token; gaps only cover tokens.
+        // The end may come after the last token. Gaps only cover tokens.
         let e2e_ns = if record.gap_ns.is_empty() { record.end_ns.or(last_ns) } else { last_ns };
         let ended_badly = matches!(
             record.finish_reason.as_deref().and_then(FinishReason::parse),
@@ -58,7 +58,7 @@ impl Row {
     }
 }
 
-/// The times of a request's tokens; None unless each token came separately.
+/// The times of a request's tokens. None unless each token came separately.
 pub(crate) fn emitter(record: &RequestRecord) -> Option<Emitter> {
     let arrival_ns = record.arrival_ns?;
     let times = if record.output_tokens == 0 { Vec::new() } else { record.output_times()? };

@@ -1,4 +1,4 @@
-//! Steps of a log as observations: logs of vcr and of `live_log.py`, and tables of steps.
+//! Reads steps from logs of vcr and of `live_log.py`, and from tables of steps.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::BufRead;
@@ -12,10 +12,10 @@ use vcr_steplog::{Id, StepLog, Steps};
 use crate::error::FitError;
 use crate::measurements::recorded::{RecordedSteps, in_order};
 
-/// Fewer steps are not the log of a load.
+/// With fewer steps, a file is not the log of a load.
 const MIN_STEPS: usize = 20;
 
-/// A row of a table of steps.
+/// One row of a table of steps.
 #[derive(Deserialize)]
 struct TableRow {
     start_ms: f64,
@@ -26,16 +26,16 @@ struct TableRow {
     prefill_context_tokens: u64,
     decode_requests: u64,
     decode_context_tokens: u64,
-    /// KV blocks that no request refers to.
+    /// Number of free KV blocks.
     free_blocks: Option<u64>,
-    /// Single prefills: tokens, and tokens computed before.
+    /// For each prefill chunk: its tokens, and the tokens computed before it.
     chunks: Option<Vec<(u64, u64)>>,
 }
 
 /// The KV cache of the engine that wrote a log.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KvCache {
-    /// Blocks that requests can use.
+    /// Number of blocks that requests can use.
     pub(crate) usable_blocks: u64,
     pub(crate) block_size_tokens: u64,
 }
@@ -44,16 +44,16 @@ impl KvCache {
     /// See [`StepWork::kv_distinct_tokens`].
     fn distinct_tokens(cache: Option<Self>, free_blocks: Option<u64>) -> u64 {
         let Some((cache, free_blocks)) = cache.zip(free_blocks) else { return UNKNOWN_TOKENS };
-        // If there are more free blocks than blocks, the log is from another engine than stated.
+        // If more blocks are free than exist, the log is from another engine than stated.
         let active_blocks = cache.usable_blocks.checked_sub(free_blocks);
         active_blocks.map_or(UNKNOWN_TOKENS, |blocks| distinct_tokens(blocks, cache.block_size_tokens))
     }
 }
 
-/// Reads the steps of a log, engine by engine; `cache` determines how many of its blocks were in use.
+/// Reads the steps of a log, by engine. `cache` determines how many KV blocks were in use.
 ///
 /// # Errors
-/// If it cannot be read, has no durations, or too few steps.
+/// If the log cannot be read, has no durations, or has too few steps.
 pub(crate) fn read(path: &Path, cache: Option<KvCache>) -> Result<RecordedSteps, FitError> {
     let name = path.display().to_string();
     let engines = if is_table(path)? { vec![table(path, &name, cache)?] } else { log(path, &name, cache)? };
@@ -197,7 +197,7 @@ mod tests {
             let row = match step {
                 0 => "[7, 100, 0, \"n\", []]".to_owned(),
                 1 => "[7, 28, 100, \"r\", []]".to_owned(),
-                // Preempted, and computed again with the output up to then.
+                // The request was preempted and is recomputed with its output so far.
                 20 => "[7, 146, 0, \"p\", []]".to_owned(),
                 step => format!("[7, 1, {}, \"r\", []]", 126 + step),
             };

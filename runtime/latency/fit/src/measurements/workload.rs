@@ -31,7 +31,7 @@ pub(crate) fn workload(rows: &[Row], block_size_tokens: u32, with_sessions: bool
         next_id += 1;
         next_id - 1
     };
-    // The last request of each session so far.
+    // Index of the last request of each session so far.
     let mut open: HashMap<&str, usize> = HashMap::new();
     for (index, row) in rows.iter().enumerate() {
         let Measured { arrival_ns, prompt_tokens, output_tokens, .. } = row.measured;
@@ -97,7 +97,7 @@ mod tests {
         };
         let trace = workload(&[with(&[70, 80]), with(&[70, 90])], 16, false);
         assert_eq!((trace.sessions, trace.block_size_tokens), (2, 16));
-        // Two full blocks of 16 in 40 tokens, and a different rest.
+        // Two full blocks of 16 tokens within 40 tokens are shared. The rest differs.
         let [one, other] = [0, 1].map(|index| trace.hash_ids(&trace.requests[index]).to_vec());
         assert_eq!((one.len(), other.len()), (3, 3));
         assert_eq!([0, 1, 2].map(|block| one[block] == other[block]), [true, false, false]);

@@ -1,4 +1,4 @@
-//! Another latency model as the base of a fit: the costs of its steps are the prior, in place of physical
+//! Another latency model as the base of a fit. Its step costs are the prior, instead of physical
 //! ratios. With few measurements, the fit is the base with corrections.
 
 use vcr_compare::Statistic;
@@ -13,15 +13,15 @@ use crate::solve::prior::prior;
 use crate::solve::regress::{Prior, solve};
 use crate::source::Source;
 
-/// Uncertainty of a coefficient of the base: a relative standard deviation. Tables of operators differ from
-/// whole servers by 10 % in the median, and by 30 % in one case of ten.
+/// Relative standard deviation of the base's coefficients. Tables of operators differ from
+/// whole servers by 10 % in the median, and by 30 % in one of ten cases.
 const BASE_ERROR: f64 = 0.2;
-/// Share of its physical cost that a term may have if the base lacks the term.
+/// Fraction of its physical cost that a term may have if the base lacks the term.
 const MISSING_TERM: f64 = 0.1;
-/// Factor by which the physical prior is widened while the base is read.
+/// Factor by which the physical prior is widened while the base is fitted.
 const WEAK: f64 = 10.0;
 
-/// The prices of a latency model as coefficients of a fit.
+/// The prices of a latency model, as coefficients of a fit.
 #[derive(Clone, Debug)]
 pub struct Base {
     model: String,
@@ -31,11 +31,11 @@ pub struct Base {
 }
 
 impl Base {
-    /// Reads prices of a latency model for steps of the sizes that the engines of `sources` schedule. The
-    /// user calls the model `model`.
+    /// Determines the coefficients from the model's prices for steps of the sizes that the engines of `sources`
+    /// schedule. `model` is the user's name of the model.
     ///
     /// # Errors
-    /// If the model cannot price them.
+    /// If the model cannot price these steps.
     pub fn new(model: &str, factory: &LatencyFactory, sources: &[Source]) -> Result<Self, FitError> {
         let failed = |what: String| FitError::Base { model: model.to_owned(), what };
         let mut latency = factory(&PluginContext::of_seed(1)).map_err(|error| failed(error.to_string()))?;
@@ -72,13 +72,13 @@ impl Base {
         &self.model
     }
 
-    /// How closely the terms of a fit reproduce its prices: a statistic of relative deviations.
+    /// A statistic of the relative deviations between the base's prices and their reproduction by the terms of a fit.
     #[must_use]
     pub fn deviation(&self, statistic: Statistic) -> f64 {
         statistic.of(self.deviations.clone())
     }
 
-    /// The prior that replaces `physical`.
+    /// The prior with the base's coefficients, in place of `physical`.
     pub(crate) fn prior(&self, physical: &Prior) -> Prior {
         let mut prior = *physical;
         for index in 0..TERM_COUNT {
@@ -95,12 +95,12 @@ fn observation(shape: &StepShape, measured_ns: f64) -> Observation {
     Observation { row, measured_ns, scale_ns: measured_ns, weight: 1.0 }
 }
 
-/// The powers of two from `least` to below `most`, and `most`.
+/// The powers of two times `least` that are below `most`, followed by `most`.
 fn powers(least: u64, most: u64) -> impl Iterator<Item = u64> {
     std::iter::successors(Some(least), |count| Some(count * 2)).take_while(move |count| *count < most).chain([most])
 }
 
-/// Steps of all sizes that an engine schedules for the measured lengths: decodes, prompts, and both.
+/// Steps of all sizes that an engine schedules for the measured lengths: decodes, prompts, and both together.
 fn steps(source: &Source) -> Vec<StepShape> {
     let (budget_tokens, seqs, block_size_tokens) = match source.pool.engine.as_vllm() {
         Some(vllm) => {

@@ -28,20 +28,20 @@ use crate::source::Source;
 /// Options of a fit.
 #[derive(Clone, Debug)]
 pub struct FitOptions {
-    /// The shape of the model, and the user's name of it.
+    /// The model's shape, and the user's name of it.
     pub shape: Option<(Shape, String)>,
-    /// The latency model to be corrected; None for the physical prior alone.
+    /// The latency model to correct. None for the physical prior alone.
     pub base: Option<Base>,
-    /// The prediction for which the fit is made: the fit suggests loads that would make it more certain.
+    /// The prediction for which the fit is made. The fit suggests loads that would make it more certain.
     pub prediction: Option<Load>,
     /// Seed of all random draws.
     pub seed: u64,
-    /// The part at the beginning of each load that is left out.
+    /// Which beginning of each load is left out.
     pub warm_up: WarmUp,
-    /// Number of parts of the measurements for cross-validation: each is left out in turn and predicted by
-    /// the others; 0 for none.
+    /// Number of parts for cross-validation. Each part of the measurements is left out in turn and predicted from
+    /// the others. 0 means no cross-validation.
     pub folds: u32,
-    /// Threads for simulations; None for all cores. The number does not affect the results.
+    /// Number of threads for simulations. None means all cores. It does not affect the results.
     pub threads: Option<NonZeroUsize>,
 }
 
@@ -57,50 +57,50 @@ impl Default for FitOptions {
     }
 }
 
-/// A fit.
+/// The result of a fit.
 #[derive(Clone, Debug)]
 pub struct Fit {
     /// The model.
     pub model: ModelFile,
-    /// Its error on each source that it was fitted on, by name.
+    /// The error on each source that the model was fitted on, with the source's name.
     pub in_sample: Vec<(String, Vec<Comparison>)>,
     /// Warnings about the fit.
     pub warnings: Vec<String>,
-    /// Loads to measure next, for a stated prediction.
+    /// Loads to measure next, if a prediction was stated.
     pub suggestion: Option<Suggestion>,
     /// Number of simulations.
     pub simulations: u32,
 }
 
-/// The most alternations between simulation and regression.
+/// Maximum number of rounds of simulation and regression.
 const MAX_ROUNDS: u32 = 10;
-/// The same limit if many engines are tried.
+/// Maximum number of rounds if many engines are tried.
 const EXPLAINING_ROUNDS: u32 = 5;
-/// Rounds before estimates are averaged.
+/// Estimates are averaged after this round.
 const AVERAGED_FROM: u32 = 3;
-/// Smaller changes of all observed times count as converged.
+/// A smaller relative change of all observed times counts as converged.
 const CONVERGED: f64 = 2e-3;
-/// Above this mean relative error of percentiles, the assumed prices of prompts are doubted.
+/// If the mean relative error of percentiles is above this, other prices of prompts are tried as well.
 const POOR_LOSS: f64 = 0.1;
-/// Doubted prices of prompts are tried in these steps, downwards from those that the shortest waits suggest.
+/// Other prices of prompts are tried in these steps, downwards from the price that the shortest waits suggest.
 const PROMPT_SCALE_STEP: f64 = 2.0;
-/// Prices of prompts up to this multiple of the assumed ones are within the assumption.
+/// Prices of prompts up to this multiple of the assumed prices agree with the assumption.
 const LEAST_PROMPT_SCALE: f64 = 1.5;
 /// A base is left out if it increases the mean relative error in sample by more than this. The base of
 /// another deployment increases the error by a hundredth or more, and the error of predictions by several.
 const WORSE_BY: f64 = 0.005;
-/// The most prices that are tried.
+/// Maximum number of prompt prices that are tried.
 const MAX_PROMPT_SCALES: usize = 8;
 
 impl Fit {
-    /// Mean of the relative errors in sample, over all statistics.
+    /// Mean of the in-sample relative errors over all statistics.
     fn error(&self) -> f64 {
         let quality = &self.model.quality;
         quality.iter().map(|each| each.in_sample).sum::<f64>() / quality.len().max(1) as f64
     }
 }
 
-/// Fits a model to all sources at once. A base that explains them worse than the physical prior is left out,
+/// Fits a model to all sources at once. If a base explains them worse than the physical prior does, it is left out,
 /// with a warning. Calls `progress` at each stage.
 ///
 /// # Errors
@@ -160,14 +160,14 @@ fn fit_once(sources: &[Source], options: &FitOptions, progress: &mut dyn FnMut(&
     fitter.complete(best, warnings, progress)
 }
 
-/// The error of a source with its engine and the best prices: see [`polish::loss`].
+/// The error of a source with its engine and the best prices; see [`polish::loss`].
 pub(crate) fn explained(source: &Source, options: &FitOptions) -> Result<f64, FitError> {
     source.check_concurrency()?;
     let mut fitter = Fitter::new(std::slice::from_ref(source), options)?;
     Ok(fitter.explain(EXPLAINING_ROUNDS, &mut |_| {})?.loss)
 }
 
-/// Parameters and their predictions.
+/// Parameters with the simulations that they lead to.
 struct Trial {
     values: Row,
     simulations: Vec<Simulation>,
@@ -180,7 +180,7 @@ struct Fitter<'s> {
     options: &'s FitOptions,
     prior: Prior,
     start: Row,
-    /// Time of the prompts with the shortest waits, as a multiple of their assumed price.
+    /// Measured time of the prompts with the shortest waits, as a multiple of their assumed price.
     prompt_scale: f64,
     simulations: u32,
 }
@@ -201,7 +201,7 @@ impl<'s> Fitter<'s> {
         let is_async = sources.iter().all(Source::is_async);
         let physical = prior(step_ns, options.shape.as_ref().map(|(shape, _)| shape), is_async);
         let prior = options.base.as_ref().map_or(physical, |base| base.prior(&physical));
-        // Short waits show the price of a prompt token.
+        // Requests with short waits show the price of a prompt token.
         let mut token_ns: Vec<f64> = whole()
             .filter(|request| request.prompt_tokens >= 64)
             .filter_map(|request| Some((request.ttft_ns? as f64 - step_ns) / f64::from(request.prompt_tokens)))
@@ -212,7 +212,7 @@ impl<'s> Fitter<'s> {
         }));
         token_ns.sort_by(f64::total_cmp);
         let mut start = prior.mean;
-        // Launches start from a high value: a launch that no step waits for is invisible.
+        // Launches start from a high value, since a launch that no step waits for is invisible.
         start[PREFILL_LAUNCH] = 1.5 * step_ns;
         start[LARGE_LAUNCH] = 3.0 * step_ns;
         if options.base.is_none() {
@@ -226,10 +226,10 @@ impl<'s> Fitter<'s> {
         Ok(Self { sources, options, prior, start, prompt_scale, simulations: 0 })
     }
 
-    /// Alternates from the assumed prices. If these explain little and prompts took longer than they predict,
-    /// it also starts from prices that make prompts as long as measured. From a start that is far too fast,
-    /// every measured first-token time looks like a wait in a queue or like an outlier, and none moves the
-    /// prices.
+    /// Alternates between simulation and regression, starting from the assumed prices. If these explain little and
+    /// prompts took longer than they predict, it also starts from prices that make prompts as long as measured. From a
+    /// start that is far too fast, every measured TTFT looks like a wait in the queue or like an outlier, and none
+    /// changes the prices.
     fn explain(&mut self, rounds: u32, progress: &mut dyn FnMut(&str)) -> Result<Trial, FitError> {
         let start = self.start;
         let assumed = self.alternate(start, rounds, progress)?;
@@ -237,7 +237,7 @@ impl<'s> Fitter<'s> {
             return Ok(assumed);
         }
         progress("trying other prices of prompts");
-        // The shortest waits of a busy engine include queueing, so lower prices are tried as well.
+        // In a busy engine, even the shortest waits include queueing, so lower prices are tried as well.
         let scales = std::iter::successors(Some(self.prompt_scale), |scale| Some(scale / PROMPT_SCALE_STEP));
         let mut nearest: Option<(f64, Trial)> = None;
         for scale in scales.take_while(|scale| *scale > LEAST_PROMPT_SCALE).take(MAX_PROMPT_SCALES) {
@@ -259,7 +259,7 @@ impl<'s> Fitter<'s> {
         Ok(assumed)
     }
 
-    /// Refines, judges and returns the model that explains the sources.
+    /// Refines and judges the best trial, and returns its model.
     fn complete(mut self, best: Trial, warnings: Vec<String>, progress: &mut dyn FnMut(&str)) -> Result<Fit, FitError> {
         progress("refining");
         let best = self.polish(best)?;
@@ -293,7 +293,7 @@ impl<'s> Fitter<'s> {
         Ok(Trial { values, simulations, loss })
     }
 
-    /// Observations by source.
+    /// The observations of each source.
     fn observations(&self, trial: &Trial) -> Vec<Vec<Observation>> {
         let of = |(source, simulation): (&Source, &Simulation)| {
             let mut all = observe(&source.measurements, simulation, &trial.values, source.is_async());
@@ -314,7 +314,7 @@ impl<'s> Fitter<'s> {
             let mut next = solve(&observations, &self.prior, &trial.values).ok_or_else(no_solution)?;
             let change = largest_change(&observations, &trial.values, &next);
             // The first rounds find the region. After that, estimates are averaged, because they scatter with
-            // the steps of their simulation.
+            // the simulated steps.
             if round > AVERAGED_FROM {
                 let share = 1.0 / f64::from(round - AVERAGED_FROM + 1);
                 for (next, at) in next.iter_mut().zip(&trial.values) {
@@ -336,7 +336,7 @@ impl<'s> Fitter<'s> {
         })
     }
 
-    /// Scales groups of coefficients until percentiles agree best.
+    /// Scales groups of coefficients so that percentiles agree best.
     fn polish(&mut self, best: Trial) -> Result<Trial, FitError> {
         let values = best.values;
         // Times outside of recorded steps must not change the prices of these steps.
@@ -376,7 +376,7 @@ impl<'s> Fitter<'s> {
         Ok(errors.into_iter().map(|(name, errors)| (name, errors.iter().sum::<f64>() / errors.len() as f64)).collect())
     }
 
-    /// Leaves out one part, and compares it with the prediction of the rest. Also returns the number of simulations.
+    /// Leaves out one part and predicts it from the rest. Also returns the number of simulations.
     fn fold(&self, best: &Trial, fold: u32, folds: u32) -> Result<(Vec<Comparison>, u32), FitError> {
         // If only the report of a load is known, the whole load is left out.
         let is_left_out = |index: usize| index * folds as usize / self.sources.len() == fold as usize;
@@ -504,13 +504,13 @@ fn no_solution() -> FitError {
     FitError::NoFit("the measured times give no finite solution".to_owned())
 }
 
-/// The index of a term among the parameters.
+/// Index of a term among the parameters.
 fn term(name: &str) -> usize {
     TERMS.iter().position(|term| term.name == name).expect("a term of that name")
 }
 
-/// The largest relative change of the observed times between two sets of parameters, without the tenth of
-/// them that changes most.
+/// The largest relative change of the observed times between two sets of parameters, ignoring the tenth of
+/// the times that change most.
 fn largest_change(observations: &[Observation], before: &Row, after: &Row) -> f64 {
     let time = |row: &Row, values: &Row| row.iter().zip(values).map(|(amount, value)| amount * value).sum::<f64>();
     let change = |each: &Observation| {

@@ -1,6 +1,6 @@
-//! Engine settings that explain the measurements best.
+//! Estimates the engine settings that explain the measurements best.
 //!
-//! If a full cache or a full batch limits the engine, its size affects queueing. Each value is tried with
+//! If a full cache or a full batch limits the engine, its size affects queueing. Each value of a setting is tried with
 //! newly fitted prices, on a grid that becomes finer around the best value.
 
 use std::fmt;
@@ -16,26 +16,26 @@ use crate::source::Source;
 /// A setting that can be estimated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Setting {
-    /// KV blocks.
+    /// Number of KV blocks.
     NumGpuBlocks,
-    /// Requests in a step.
+    /// Maximum number of requests in a step.
     MaxNumSeqs,
 }
 
-/// Inferred settings.
+/// An inferred setting.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Inferred {
     /// The setting.
     pub setting: Setting,
-    /// The value in `--engine`.
+    /// The value given in `--engine`.
     pub given: u32,
-    /// The value in `--engine` if it explains the measurements, else the value that explains them best.
+    /// The given value if it explains the measurements, otherwise the value that explains them best.
     pub found: u32,
-    /// Mean error of percentiles with the value in `--engine`.
+    /// Mean error of percentiles with the given value.
     pub given_error: f64,
-    /// Mean error of percentiles with the value found.
+    /// Mean error of percentiles with `found`.
     pub found_error: f64,
-    /// The lowest and highest values that explain them about as well.
+    /// The lowest and the highest value that explain the measurements about equally well.
     pub range: (u32, u32),
 }
 
@@ -74,17 +74,17 @@ impl FromStr for Setting {
     }
 }
 
-/// Factors of the grids, coarse to fine.
+/// Factors of the grids, from coarse to fine.
 const GRIDS: [f64; 3] = [1.3, 1.1, 1.03];
-/// Number of values on each side of the best one.
+/// Number of grid values on each side of the best value.
 const GRID_STEPS: i32 = 5;
-/// Errors that differ by less than this from the lowest count as equal.
+/// Errors that exceed the lowest one by less than this count as equal.
 const TOLERANCE: f64 = 0.005;
 
-/// Estimates one setting of a source, and returns the source with it.
+/// Estimates one setting of a source. Returns the source with that setting.
 ///
 /// # Errors
-/// If the engine is not vLLM's, or it cannot serve the measurements with any value.
+/// If the engine is not vLLM's, or if it cannot serve the measurements with any value.
 pub fn infer(
     source: &Source,
     setting: Setting,
@@ -124,7 +124,7 @@ pub fn infer(
         let errors = parallel::map(options.threads(), &grid, |value| {
             match with(*value).map(|source| explained(&source, options)) {
                 Some(Ok(error)) => error,
-                // With this value, the engine does not start, or cannot serve the measurements.
+                // With this value, the engine does not start or cannot serve the measurements.
                 Some(Err(_)) | None => f64::INFINITY,
             }
         });
@@ -147,13 +147,13 @@ pub fn infer(
     Ok((changed, Inferred { setting, given, found, given_error: of(given), found_error, range }))
 }
 
-/// The given value, unless the measurements contradict it: then the best one.
+/// The given value, or the best one if the measurements contradict the given value.
 fn chosen(given: u32, given_error: f64, (best, best_error): (u32, f64)) -> u32 {
     if given_error <= best_error + TOLERANCE { given } else { best }
 }
 
-/// An engine's settings, in any form of `--engine`, with another value of the setting `name`. None if they
-/// are a pool that does not state the setting.
+/// Replaces the value of the setting `name` in an engine description, in any form of `--engine`. None for
+/// a pool that does not state the setting.
 fn set(engine: &str, name: &str, value: u32) -> Option<String> {
     let flag = format!("--{}", name.replace('_', "-"));
     let engine = engine.trim();
@@ -178,7 +178,7 @@ fn set(engine: &str, name: &str, value: u32) -> Option<String> {
     if engine.starts_with("pool(") {
         return None;
     }
-    // The end of the last option, within the braces if there are any.
+    // The end of the last option, inside the braces if there are any.
     let end =
         if engine.starts_with(['{', '#']) || engine.starts_with("engine(") { engine.rfind('}')? } else { engine.len() };
     let (options, braces) = engine.split_at(end);

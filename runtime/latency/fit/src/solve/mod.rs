@@ -1,4 +1,4 @@
-//! Coefficients: measured times as sums of them, their least squares, refinements, and the uncertainty of the result.
+//! Coefficients: measured times as sums of them, least squares, refinements, and the uncertainty of the result.
 
 pub(crate) mod base;
 pub(crate) mod fit;
@@ -23,23 +23,23 @@ use vcr_fitted::{Quality, TERMS, Uncertainty};
 use parameters::{PARAMETERS, Row};
 use regress::Prior;
 
-/// Above this median error in sample, the model does not explain the data.
+/// If the median error in sample is above this, the model does not explain the data.
 const MAX_MEDIAN_ERROR: f64 = 0.3;
 /// Relative standard deviation of an error that all prices of a fit share, which is invisible in the scatter
 /// of requests within a load. Other loads of the H100 recordings differ by 4 to 8 % where the scatter alone
 /// suggests 2 to 3 %.
 const MODEL_ERROR: f64 = 0.05;
-/// The data does not identify a parameter if its standard deviation is still at least this share of the prior's.
+/// A parameter counts as not identified if its standard deviation is still at least this fraction of the prior's.
 const NOT_IDENTIFIED: f64 = 0.7;
 
-/// Judges a fit on its own data.
+/// Checks a fit against its own data.
 fn check(name: &str, comparisons: &[Comparison], warnings: &mut Vec<String>, failed: &mut Vec<String>) {
     let of = |name: &str| comparisons.iter().find(|each| each.name() == name);
     for metric in ["ttft p50", "itl p50", "e2e p50"] {
         let Some(comparison) = of(metric).filter(|each| each.error().abs() > MAX_MEDIAN_ERROR) else { continue };
         failed.push(format!("{name}: {metric} is {:+.0} % off in sample", comparison.error() * 100.0));
     }
-    // Queues that are far too long or too short are caused by the capacity, not by prices.
+    // If queues are far too long or too short, the capacity is wrong, not the prices.
     let is_right = |name, most: f64| of(name).is_some_and(|each| each.error().abs() < most);
     let medians_are_right = is_right("itl p50", 0.1) && is_right("ttft p50", MAX_MEDIAN_ERROR);
     if let Some(tail) = of("ttft p99").filter(|_| medians_are_right) {
