@@ -89,9 +89,9 @@ pub struct Throughput {
 /// Fractions of the prompt tokens found in the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct PrefixHits {
-    /// The measured share.
+    /// The measured fraction.
     pub measured: f64,
-    /// The predicted share.
+    /// The predicted fraction.
     pub simulated: f64,
 }
 

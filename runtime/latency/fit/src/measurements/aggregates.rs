@@ -37,7 +37,7 @@ pub(crate) struct Point {
 pub(crate) enum Arrivals {
     /// A closed loop with this many requests in progress: when one ends, the next starts.
     Closed(u32),
-    /// An open loop.
+    /// An open loop: requests arrive at a rate.
     Open(Rate),
 }
 
@@ -46,15 +46,14 @@ pub(crate) enum Arrivals {
 pub(crate) struct Rate {
     /// Mean number of requests per second.
     pub(crate) per_s: f64,
-    /// Shape of the gamma distribution of the times between them: 1 at random (Poisson), less in bursts, more
-    /// for more even times; infinite for equal times.
+    /// Shape of the gamma distribution of the time between requests. 1 means random arrivals (Poisson), less means
+    /// bursts, more means more even times, and infinity means equal times.
     pub(crate) burstiness: f64,
     /// Maximum number of requests in progress. Others wait at the load generator, which does not count this time.
     pub(crate) most: Option<u32>,
 }
 
 impl Rate {
-    /// Poisson arrivals.
     pub(crate) fn at_random(per_s: f64) -> Self {
         Self { per_s, burstiness: 1.0, most: None }
     }

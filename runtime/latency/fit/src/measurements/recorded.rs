@@ -13,9 +13,9 @@ use crate::solve::parameters::{LARGE_LAUNCH, LAUNCH_REQUEST, Observation, PARAME
 /// One recorded step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct RecordedStep {
-    /// Its start, or the end of the previous step if it follows that immediately.
+    /// Start of the step. If the step follows the previous one immediately, the end of that step.
     pub(crate) start_ns: u64,
-    /// Time of its result.
+    /// Time at which the result was available.
     pub(crate) end_ns: u64,
     /// Work of the step.
     pub(crate) work: StepWork,

@@ -7,7 +7,7 @@ use vcr_trace::{ItemRange, Trace, TraceRequest};
 use crate::measurements::measured::Measured;
 use crate::measurements::row::Row;
 
-/// If only the number of cached tokens is known, gives prompts a common beginning of that length.
+/// Gives prompts a common beginning of the length of their cached tokens, if only that number is known.
 pub(crate) fn share_cached(rows: &mut [Row], block_size_tokens: u32, name: &str, warnings: &mut Vec<String>) {
     let cached = rows.iter().filter(|row| row.measured.cached_tokens > 0).count();
     if cached == 0 {

@@ -87,7 +87,7 @@ const PROMPT_SCALE_STEP: f64 = 2.0;
 /// Prices of prompts up to this multiple of the assumed prices agree with the assumption.
 const LEAST_PROMPT_SCALE: f64 = 1.5;
 /// A base is left out if it increases the mean relative error in sample by more than this. The base of
-/// another deployment increases the error by a hundredth or more, and the error of predictions by several.
+/// another deployment increases this error by 0.01 or more, and the error of predictions by several hundredths.
 const WORSE_BY: f64 = 0.005;
 /// Maximum number of prompt prices that are tried.
 const MAX_PROMPT_SCALES: usize = 8;

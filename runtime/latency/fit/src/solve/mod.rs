@@ -25,8 +25,8 @@ use regress::Prior;
 
 /// If the median error in sample is above this, the model does not explain the data.
 const MAX_MEDIAN_ERROR: f64 = 0.3;
-/// Relative standard deviation of an error that all prices of a fit share, which is invisible in the scatter
-/// of requests within a load. Other loads of the H100 recordings differ by 4 to 8 % where the scatter alone
+/// Relative standard deviation of an error that all prices of a fit share. The scatter of requests within a load does
+/// not show this error. In the H100 recordings, other loads differ by 4 to 8 %, while the scatter alone
 /// suggests 2 to 3 %.
 const MODEL_ERROR: f64 = 0.05;
 /// A parameter counts as not identified if its standard deviation is still at least this fraction of the prior's.
