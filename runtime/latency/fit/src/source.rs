@@ -1,4 +1,3 @@
-//! Inputs of a fit: measurements, and the engine that served them.
 
 use std::path::Path;
 
@@ -13,15 +12,14 @@ use crate::measurements::steplog::KvCache;
 pub struct Source {
     /// The measurements.
     pub measurements: Measurements,
-    /// The engine; the fit determines its latency model and overheads.
+    /// The engine. The fit determines its latency model and overheads.
     pub pool: PoolConfig,
-    /// Its settings as the user stated them.
+    /// The engine's settings, as the user stated them.
     pub engine: String,
 }
 
 impl Source {
-    /// Measurements, and the engine that served them. If a capture has the times of single tokens, the steps
-    /// that follow from them are added.
+    /// Creates a source. If a capture has the times of single tokens, the steps that follow from them are added.
     #[must_use]
     pub fn new(measurements: Measurements, pool: PoolConfig, engine: String) -> Self {
         let measurements = match pool.engine.as_vllm() {
@@ -31,7 +29,7 @@ impl Source {
         Self { measurements, pool, engine }
     }
 
-    /// The same source with the steps of the engine's log.
+    /// Adds the steps of the engine's log.
     ///
     /// # Errors
     /// If the log cannot be read, or lacks the durations of steps.
@@ -48,13 +46,12 @@ impl Source {
         self.pool.engine.as_vllm().is_some_and(|engine| engine.async_scheduling())
     }
 
-    /// The same source, in which requests and steps that began within `lasts_ns` of the first request only
-    /// load the engine.
+    /// Requests and steps that began within `lasts_ns` of the first request only load the engine; they are not fitted.
     pub(crate) fn after(&self, lasts_ns: u64) -> Self {
         Self { measurements: self.measurements.after(lasts_ns), ..self.clone() }
     }
 
-    /// The same source, in which one of several parts of the requests only loads the engine.
+    /// Requests in part `fold` of `folds` only load the engine; they are not fitted.
     pub(crate) fn without(&self, fold: u32, folds: u32) -> Self {
         let measurements = self.measurements.compared(|index, count| index * folds as usize / count != fold as usize);
         Self { measurements, ..self.clone() }
@@ -83,7 +80,7 @@ impl Source {
             most = most.max(running);
         }
         let most = u64::try_from(most).unwrap_or(0);
-        // Clients see ends a little later than engines.
+        // Clients see a request's end a little later than the engine does.
         if most > limit + limit / 20 + 2 {
             return Err(FitError::Engine(format!(
                 "{}: {most} requests were decoded at once, the engine takes {limit}; correct `max_num_seqs`, or the number \

@@ -3,12 +3,12 @@
 use alloc::string::String;
 use core::fmt;
 
-/// A model that cannot price steps.
+/// The model file has a value that cannot price steps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidModel {
-    /// The key in the file.
+    /// Key of the value in the file.
     pub key: String,
-    /// The problem of its value.
+    /// Why the value is invalid.
     pub reason: String,
 }
 

@@ -6,11 +6,11 @@
 //! `max(0, tokens - knot)`, which makes it convex in the length of prefills, as for memory-bound and
 //! compute-bound kernels.
 //!
-//! The host's time to launch a step, which may be longer than the GPU's, is not part of the price: see [`Overheads`].
+//! The host's time to launch a step is not part of the price and may exceed the GPU's: see [`Overheads`].
 //!
-//! [`StepPrice`] also has the range of the steps that it was fitted on, and the spread of the measured steps
-//! around their prices ([`Noise`]). `runtime/latency/fit` finds the coefficients; a native model and a guest
-//! use them with equal results to the bit: only `+ - * /` and comparisons on `f64` are used.
+//! [`StepPrice`] also has the range of the steps that it was fitted on, and the spread of the measured steps around
+//! their prices ([`Noise`]). `runtime/latency/fit` finds the coefficients. A native model and a WebAssembly guest
+//! compute bit-identical prices, because the code uses only `+ - * /` and comparisons on `f64`.
 
 #![no_std]
 

@@ -20,7 +20,7 @@ pub struct ModelFile {
     pub format: String,
     /// Prices of steps.
     pub step: StepPrice,
-    /// Time outside of steps.
+    /// Time outside the steps.
     #[serde(default)]
     pub overheads: Overheads,
     /// How well the data determines the coefficients.
@@ -67,13 +67,13 @@ pub struct Overheads {
     pub first_token_ns: u64,
     /// Time from the end of a step to the client: detokenizer, API server, network.
     pub output_ns: u64,
-    /// Host time to launch a step with prefill chunks, of up to 512 tokens.
+    /// Host time to launch a step with prefill chunks and at most 512 tokens.
     pub prefill_launch_ns: u64,
     /// Host time to launch a larger step.
     pub large_launch_ns: u64,
-    /// Additional time for each request of such steps.
+    /// Additional host time for each request of such steps.
     pub launch_per_request_ns: u64,
-    /// Maximum deviation of launches from their mean, in thousandths of the mean.
+    /// Maximum deviation of a launch time from its mean, in thousandths of the mean.
     pub launch_spread_permille: u32,
 }
 
@@ -81,9 +81,9 @@ pub struct Overheads {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Uncertainty {
-    /// Names of terms, and of overheads with the prefix `overheads.`.
+    /// Names of terms, and names of overheads with the prefix `overheads.`.
     pub parameters: Vec<String>,
-    /// Their covariance, in squared nanoseconds.
+    /// Covariance of the parameters, in squared nanoseconds.
     pub covariance: Vec<Vec<f64>>,
     /// Parameters that the data does not identify: their values are assumptions.
     pub not_identified: Vec<String>,
@@ -108,14 +108,14 @@ pub struct Quality {
 pub struct Provenance {
     /// Version of vcr.
     pub vcr_version: String,
-    /// The files.
+    /// Files that the fit read.
     pub inputs: Vec<ProvenanceInput>,
     /// The engine's settings, as stated by the user.
     pub engine: String,
     /// The model's shape, as stated by the user.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shape: Option<String>,
-    /// The corrected latency model, as stated by the user.
+    /// The latency model that this one corrects, as stated by the user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base: Option<String>,
     /// The GPU, if it is known.
@@ -126,27 +126,27 @@ pub struct Provenance {
     pub vllm_version: Option<String>,
     /// Seed of all random draws.
     pub seed: u64,
-    /// Observations by kind.
+    /// Number of observations by kind.
     pub observations: BTreeMap<String, u64>,
 }
 
-/// One file.
+/// An input file of the fit.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProvenanceInput {
-    /// Its path, as stated by the user.
+    /// Path of the file, as stated by the user.
     pub path: String,
-    /// SHA-256 of its content, as hex.
+    /// SHA-256 of the file, as hex.
     pub sha256: String,
-    /// Requests read from it.
+    /// Number of requests read from the file.
     pub requests: u64,
-    /// The fitted part of its requests in order of arrival, as two shares; None for all.
+    /// The fitted part of the requests in order of arrival, as start and end fractions. None means all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub part: Option<[f64; 2]>,
 }
 
 impl ProvenanceInput {
-    /// Whether both contain some of the same requests: overlapping parts of one file.
+    /// Whether both inputs contain some of the same requests, because they are overlapping parts of one file.
     #[must_use]
     pub fn overlaps(&self, other: &Self) -> bool {
         let whole = [0.0, 1.0];

@@ -7,17 +7,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::InvalidModel;
 
-/// The shares of steps for which [`Noise`] has factors. Rare stalls are above the last but one.
+/// Fractions of the steps for which [`Noise`] has factors. Rare stalls lie above the last but one.
 pub const QUANTILES: [f64; 13] = [0.0, 0.01, 0.05, 0.1, 0.25, 0.4, 0.5, 0.6, 0.75, 0.9, 0.95, 0.99, 1.0];
 
-/// Quantiles of `measured / price`, separately for steps with and without prefill. Their means are 1, because
-/// the price is the mean.
+/// Quantiles of `measured / price`, separately for steps with and without prefill. Their mean is 1, because the price
+/// is the mean.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Noise {
-    /// Steps that only decode.
+    /// Quantiles of steps that only decode.
     pub decode: [f64; QUANTILES.len()],
-    /// Steps with prefill chunks.
+    /// Quantiles of steps with prefill chunks.
     pub prefill: [f64; QUANTILES.len()],
 }
 
@@ -38,7 +38,7 @@ impl Noise {
         Ok(())
     }
 
-    /// The factor at a share of the steps, from 0 to 1.
+    /// The factor at a fraction `share` of the steps, from 0 to 1.
     #[must_use]
     pub fn factor(&self, has_prefill: bool, share: f64) -> f64 {
         let factors = if has_prefill { &self.prefill } else { &self.decode };
@@ -49,19 +49,19 @@ impl Noise {
     }
 }
 
-/// Seeded draws of shares: one for each step, in order.
+/// A seeded stream of random fractions. Each step draws one.
 #[derive(Clone, Debug)]
 pub struct NoiseStream(Pcg64Mcg);
 
 impl NoiseStream {
-    /// The stream of one engine.
+    /// Creates the stream of one engine.
     #[must_use]
     pub fn new(seed: u64) -> Self {
-        // The generator needs an odd state; the constant is the golden ratio's fraction.
+        // The generator needs an odd state. The constant is the fraction of the golden ratio.
         Self(Pcg64Mcg::new(u128::from(seed) << 64 | 0x9E37_79B9_7F4A_7C15))
     }
 
-    /// Uniform in [0, 1), on a grid of 2^-53.
+    /// A fraction, uniform in [0, 1) on a grid of 2^-53.
     pub fn share(&mut self) -> f64 {
         const STEP: f64 = 1.0 / (1u64 << 53) as f64;
         (self.0.next_u64() >> 11) as f64 * STEP

@@ -20,11 +20,11 @@ pub struct StepPrice {
     noise: Option<Noise>,
 }
 
-/// The price in its file form.
+/// A price as a file stores it.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Raw {
-    /// Nanoseconds by the name of a term; an absent term costs nothing.
+    /// Nanoseconds by the name of a term. An absent term costs nothing.
     coefficients: BTreeMap<String, f64>,
     range: FittedRange,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -58,7 +58,7 @@ impl StepPrice {
         &self.coefficients
     }
 
-    /// The steps that it was fitted on.
+    /// The range of steps that the price was fitted on.
     #[must_use]
     pub fn range(&self) -> &FittedRange {
         &self.range
@@ -70,13 +70,13 @@ impl StepPrice {
         self.noise.as_ref()
     }
 
-    /// The same price without noise.
+    /// Removes the noise.
     #[must_use]
     pub fn without_noise(self) -> Self {
         Self { noise: None, ..self }
     }
 
-    /// The same range and noise with other coefficients.
+    /// Replaces the coefficients and keeps range and noise.
     ///
     /// # Errors
     /// As [`StepPrice::new`].
@@ -84,7 +84,7 @@ impl StepPrice {
         Self::new(coefficients, self.range, self.noise)
     }
 
-    /// Nanoseconds of a step; summed in the order of [`TERMS`], so that a native model and a guest give the
+    /// Nanoseconds of a step. Sums in the order of [`TERMS`], so that a native model and a WebAssembly guest give the
     /// same bits.
     #[must_use]
     #[inline]

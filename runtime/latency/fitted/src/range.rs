@@ -1,29 +1,29 @@
-//! The steps that a model was fitted on.
+//! The range of steps that a model was fitted on.
 
 use serde::{Deserialize, Serialize};
 
 use crate::terms::StepWork;
 
-/// The largest steps among the observations, for each quantity, and the smallest batch of decodes. A step
-/// that exceeds any of them by more than a tenth is extrapolated.
+/// The largest steps among the observations, for each quantity, and the smallest batch of decodes. A step that exceeds
+/// a maximum by more than a tenth is extrapolated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FittedRange {
     /// Smallest number of decode tokens in a step without prefill.
     pub min_decode_tokens: u64,
-    /// Decode tokens.
+    /// Maximum decode tokens.
     pub max_decode_tokens: u64,
-    /// Summed context of decodes.
+    /// Maximum summed context of decodes.
     pub max_decode_context_tokens: u64,
-    /// New tokens of prefill chunks.
+    /// Maximum new tokens of prefill chunks.
     pub max_prefill_tokens: u64,
-    /// Requests with a prefill chunk.
+    /// Maximum requests with a prefill chunk.
     pub max_prefill_requests: u64,
-    /// Summed context before prefill chunks.
+    /// Maximum summed context before prefill chunks.
     pub max_prefill_context_tokens: u64,
 }
 
-/// Whether `value` is at most a tenth above `max`; small counts may differ by one.
+/// Whether `value` is at most a tenth above `max`. Small counts may differ by one.
 fn within(value: u64, max: u64) -> bool {
     value <= max.saturating_add((max / 10).max(1))
 }

@@ -2,8 +2,7 @@
 
 use vcr_policy::latency::StepShape;
 
-/// Inputs of the terms, summed over the requests of a step. [`StepShape`] documents the fields of
-/// the same names.
+/// Inputs of the terms, summed over the requests of a step. [`StepShape`] documents the fields of the same names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StepWork {
     /// Requests with a prefill chunk.
@@ -18,8 +17,8 @@ pub struct StepWork {
     pub decode_tokens: u64,
     /// Context length of each decode, summed.
     pub decode_context_tokens: u64,
-    /// Capacity of the KV blocks that requests refer to, in tokens: shared blocks count once.
-    /// [`UNKNOWN_TOKENS`] if unknown.
+    /// Capacity of the KV blocks that requests refer to, in tokens. Shared blocks count once. [`UNKNOWN_TOKENS`] if
+    /// unknown.
     pub kv_distinct_tokens: u64,
     /// Requests that emit a token at the end of the step.
     pub sampled_requests: u64,
@@ -40,14 +39,14 @@ impl From<&StepShape> for StepWork {
     }
 }
 
-/// The value of [`StepWork::kv_distinct_tokens`] if the KV blocks are unknown: no context then counts as shared.
+/// [`StepWork::kv_distinct_tokens`] if the KV blocks are unknown. No context then counts as shared.
 pub const UNKNOWN_TOKENS: u64 = u64::MAX;
 
 /// [`StepWork::kv_distinct_tokens`] of an engine in which requests refer to `active_blocks` KV blocks.
 #[must_use]
 pub fn distinct_tokens(active_blocks: u64, block_size_tokens: u64) -> u64 {
     match active_blocks.saturating_mul(block_size_tokens) {
-        // Every decode has a block.
+        // Every decode has a block, so 0 means that the blocks are unknown.
         0 => UNKNOWN_TOKENS,
         tokens => tokens,
     }
@@ -56,11 +55,11 @@ pub fn distinct_tokens(active_blocks: u64, block_size_tokens: u64) -> u64 {
 /// One term of a step's price.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Term {
-    /// Its key in a model file; the coefficient is in nanoseconds for each `unit`.
+    /// Name of the term in a model file. The coefficient is in nanoseconds for each `unit`.
     pub name: &'static str,
-    /// Unit of its amount.
+    /// Unit of the amount.
     pub unit: &'static str,
-    /// Its meaning.
+    /// Meaning of the term.
     pub meaning: &'static str,
 }
 
@@ -74,7 +73,7 @@ pub const TERM_COUNT: usize = 15;
 /// Batch sizes up to which a decode contributes to the terms `decode_up_to_*`.
 pub const DECODE_KNOTS: [u64; 3] = [8, 32, 128];
 
-/// Tokens of a step from which the terms `token_above_*` grow.
+/// The terms `token_above_*` grow from these numbers of tokens in a step.
 pub const TOKEN_KNOTS: [u64; 2] = [128, 512];
 
 /// The terms, in the order of [`amounts`].
@@ -96,7 +95,7 @@ pub const TERMS: [Term; TERM_COUNT] = [
     term("mixed_decode", "decode in a step with prefill", "interaction of decodes with prefill chunks"),
 ];
 
-/// Amount of each of the [`TERMS`] in a step.
+/// The amount of each of the [`TERMS`] in a step.
 pub type Amounts = [f64; TERM_COUNT];
 
 /// The largest step, in tokens, that vLLM captures as a CUDA graph by default.
@@ -114,7 +113,7 @@ fn padded(tokens: u64) -> u64 {
     }
 }
 
-/// Amount of each of the [`TERMS`] in `work`.
+/// The amount of each of the [`TERMS`] in `work`.
 #[must_use]
 #[inline]
 pub fn amounts(work: &StepWork) -> Amounts {
@@ -177,7 +176,7 @@ mod tests {
             let of = |name: &str| amounts[TERMS.iter().position(|term| term.name == name).expect("a term")];
             (of("decode_context_token"), of("decode_distinct_token"))
         };
-        // 7 blocks for each: first no block is shared, then all requests share 6.
+        // Each request has 7 blocks. In the first case no block is shared; in the second, all requests share 6.
         assert_eq!([of(28), of(10), of(0)], [(400.0, 400.0), (400.0, 160.0), (400.0, 400.0)]);
     }
 

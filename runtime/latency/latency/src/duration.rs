@@ -1,12 +1,12 @@
-//! Converts milliseconds of formulas to whole nanoseconds of a step.
+//! Converts the milliseconds of formulas to the whole nanoseconds of a step.
 
 use std::ops::Range;
 use std::time::Duration;
 
 use vcr_core::latency::LatencyError;
 
-/// The longest step of any model: a day. A longer step comes from a formula outside its range or a wrong
-/// unit, and the simulation would seem to hang.
+/// The longest step of any model: a day. A longer step means a formula outside its range or a wrong unit, and the
+/// simulation would seem to hang.
 pub const STEP_NS_MAX: u64 = 24 * 3600 * 1_000_000_000;
 
 /// Rounds a price to the nearest nanosecond.
@@ -17,12 +17,9 @@ pub(crate) fn whole_ns(model: &str, part: &str, ms: f64) -> Result<u64, LatencyE
     divided_ns(model, part, ms, 1.0)
 }
 
-/// Rounds a price to the nearest nanosecond, divides it by a speed and rounds again, each time through
-/// seconds in a double.
-///
-/// This is how std's `Duration` and Dynamo compute it. Dynamo's published runs at double speed differ in the
-/// last digit with any other method (rounding once, or breaking ties outside the double). IEEE 754 defines
-/// every part of it.
+/// Rounds a price to the nearest nanosecond, divides it by a speed and rounds again, each time through seconds in a
+/// double, as std's `Duration` and Dynamo do. Dynamo's published runs at double speed differ in the last digit with
+/// any other method. IEEE 754 defines every part of it.
 ///
 /// # Errors
 /// As [`whole_ns`].
@@ -35,7 +32,7 @@ pub(crate) fn divided_ns(model: &str, part: &str, ms: f64, ratio: f64) -> Result
     }
 }
 
-/// Range of [`plainly_rounded`]: up to half an hour.
+/// The range in which [`plainly_rounded`] works: up to half an hour.
 const PLAIN_MS: Range<f64> = 0.0..1.8e6;
 
 #[cold]
@@ -48,17 +45,17 @@ fn through_durations(model: &str, part: &str, ms: f64, ratio: f64) -> Result<u64
     }
 }
 
-/// Result of the conversion through `Duration` at speed 1 for [`PLAIN_MS`], if it is certain: it is not if a
-/// time is about halfway between two nanoseconds.
+/// The result of the conversion through `Duration` at speed 1 for [`PLAIN_MS`]. None if the result is uncertain,
+/// because the time is about halfway between two nanoseconds.
 ///
-/// A whole number of nanoseconds survives the conversion to seconds and back, so only the first rounding
-/// matters. The product below and the seconds it stands for are each wrong by at most 2^-12 ns.
+/// A whole number of nanoseconds survives the conversion to seconds and back, so only the first rounding matters. The
+/// product below and the seconds that it stands for are each wrong by at most 2^-12 ns.
 #[inline]
 pub(crate) fn plainly_rounded(ms: f64) -> Option<u64> {
     const WHOLE: f64 = (1u64 << 52) as f64;
     let ns = ms * 1e6;
     debug_assert!(PLAIN_MS.contains(&ms), "{ms} ms");
-    // Doubles from 2^52 on are whole numbers, so a sum beyond it is rounded, and its lowest bits are the number.
+    // Doubles from 2^52 on are whole numbers. A sum beyond it is rounded, and its lowest bits are the result.
     let rounded = ns + WHOLE;
     let rest = ns - (rounded - WHOLE);
     (rest.abs() < 0.499).then(|| rounded.to_bits() - WHOLE.to_bits())

@@ -1,7 +1,6 @@
 //! Fitted step prices, as a native model.
 //!
-//! The formula is that of the guest with the same name. Both round a step's price to whole nanoseconds in the
-//! same way, so a run has the same bytes with either.
+//! Formula and rounding are those of the WebAssembly guest with the same name, so a run has the same bytes with either.
 
 mod draw;
 
@@ -20,7 +19,7 @@ pub struct Fitted {
 }
 
 impl Fitted {
-    /// A model with the prices of `price`, and its noise, if it has any, seeded with `seed`.
+    /// Creates a model with the prices of `price`. If it has noise, `seed` seeds the noise.
     #[must_use]
     pub fn new(price: StepPrice, seed: u64) -> Self {
         Self { price, noise: NoiseStream::new(seed), range_use: RangeUse::default() }

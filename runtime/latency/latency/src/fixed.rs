@@ -1,4 +1,4 @@
-//! The constant model.
+//! The latency model with constant times.
 
 use crate::duration::STEP_NS_MAX;
 use crate::pass::{PassRules, PassSemantics, WorkerPhases};
@@ -8,19 +8,19 @@ use vcr_core::latency::{LatencyError, LatencyModel, StepBatch, price_until_horiz
 /// The constants of a [`Fixed`] model, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FixedInput {
-    /// Every step costs the same.
+    /// Every step takes the same time.
     Step {
         /// Duration of a step.
         step_ns: u64,
     },
-    /// A step costs one constant if it prefills, another if it decodes, and the sum of both if it does both.
+    /// A step takes one time if it prefills, another if it decodes, and the sum of both if it does both.
     Phases {
         /// Duration of the prefill part.
         prefill_ns: u64,
         /// Duration of the decode part.
         decode_ns: u64,
     },
-    /// The same for passes as Dynamo counts them: recomputed outputs cost nothing, and the version decides
+    /// Like `Phases`, for passes as Dynamo counts them: recomputed outputs cost nothing, and the Dynamo version decides
     /// which requests decode.
     Passes {
         /// Duration of the prefill part.
@@ -29,19 +29,19 @@ pub enum FixedInput {
         decode_ns: u64,
         /// Dynamo version whose rules decide the decode part of a pass.
         semantics: PassSemantics,
-        /// The phases that are charged, for an engine of a disaggregated cluster.
+        /// Phases that an engine of a disaggregated cluster is charged for.
         phases: WorkerPhases,
-        /// Whether the engine drafts tokens; see
-        /// [`PolynomialInput::speculative`](crate::PolynomialInput::speculative).
+        /// Whether the engine drafts tokens (see
+        /// [`PolynomialInput::speculative`](crate::PolynomialInput::speculative)).
         speculative: bool,
-        /// Whether the engine is SGLang's; see
-        /// [`PolynomialInput::sums_contexts`](crate::PolynomialInput::sums_contexts).
+        /// Whether the engine is SGLang's (see
+        /// [`PolynomialInput::sums_contexts`](crate::PolynomialInput::sums_contexts)).
         sums_contexts: bool,
     },
 }
 
-/// A model of constants: the simplest model whose results can be checked by hand. Constants of 0 are allowed;
-/// virtual time then stands still while tokens are generated.
+/// A latency model of constants, whose results can be checked by hand. Constants of 0 are allowed: virtual time then
+/// stands still while tokens are generated.
 #[derive(Clone, Copy, Debug)]
 pub struct Fixed {
     input: FixedInput,
@@ -132,7 +132,7 @@ mod tests {
         };
         let prompt = StepShape { prefill_requests: 1, prefill_tokens: 8, ..StepShape::default() };
         let decode = StepShape { decode_requests: 2, decode_tokens: 2, sampled_requests: 2, ..StepShape::default() };
-        // The end of a recomputed output.
+        // The step that ends the recomputation of an output.
         let again = StepShape {
             recompute: RecomputeShape { output_tokens: 8, promptless_chunks: 1, completions: 1, ..Default::default() },
             sampled_requests: 1,

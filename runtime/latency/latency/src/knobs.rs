@@ -1,33 +1,30 @@
-//! First-token and inter-token times given directly.
+//! Prices steps from first-token and inter-token times that the user states.
 //!
-//! # From knobs of a request to the price of a step
+//! # From the times of a request to the price of a step
 //!
-//! A user knows times of *requests*: the time to the first token of a lone
-//! request (TTFT), and the gap between its later tokens (ITL). An engine is
-//! priced by *step*. The mapping, and why:
+//! A user knows times of *requests*: the time to the first token of a lone request (TTFT) and the gap between its later
+//! tokens (ITL). An engine is priced by *step*:
 //!
-//! * A step in which at least one prefill completes costs **one** TTFT draw. A
-//!   lone prompt that fits one step then has exactly the given TTFT. If several
-//!   prompts complete together, they share the draw: a step ends for all at
-//!   once, and each still sees the given distribution, which the longest of
-//!   several draws would not keep. Requests that decode in such a step wait for
-//!   it, as they do in a real engine.
-//! * Otherwise a step that decodes costs one ITL draw.
-//! * A step of prefill chunks that complete nothing costs no draw, or a prompt
-//!   cut into chunks would be charged its TTFT once per chunk.
-//! * Every step adds `prefill_ms_per_token` for each new prefill token in it,
-//!   so that longer or less cached prompts take longer, however they are
-//!   chunked. With 0, chunks that complete nothing are free.
-//! * Every step adds `encoder_ms_per_token` for each embedding of an image or other item that the
-//!   encoder computes in it, before the tokens of the prompt.
-//! * The sum is multiplied by the load
-//!   `1 + (full_load_factor - 1) * (running - 1) / (max_num_seqs - 1)`, where
-//!   `running` is the number of requests in the step (vllm-vcr's formula, but
-//!   products are not rounded to whole milliseconds, and draws are not clamped
-//!   to 0.3 to 1.7 of the mean).
+//! * A step in which at least one prefill completes costs **one** draw of the TTFT. A lone prompt that fits one step
+//! then
+//! has exactly the given TTFT. If several prompts complete together, they share the draw, so each still sees the given
+//! 
+//!   distribution; the maximum of several draws would not keep it. Decodes in such a step wait for it, as in a real
+//!   engine.
+//! * Any other step with decodes costs one draw of the ITL.
+//! * A step of prefill chunks that complete nothing costs no draw. Otherwise a prompt cut into chunks would be charged
+//! its
+//!   TTFT once per chunk.
+//! * Every step adds `prefill_ms_per_token` for each new prefill token in it, so that longer or less cached prompts
+//! take
+//!   longer, however they are chunked. With 0, chunks that complete nothing are free.
+//! * Every step adds `encoder_ms_per_token` for each embedding of an image or other item that the encoder computes in
+//! it. * The sum is multiplied by the load `1 + (full_load_factor - 1) * (running - 1) / (max_num_seqs - 1)`, where
+//! `running`
+//!   is the number of requests in the step. This is vllm-vcr's formula, except that products are not rounded to whole
+//!   milliseconds and draws are not clamped to 0.3 to 1.7 of the mean.
 //!
-//! TTFT and ITL are drawn from streams of their own, so that more prompts do not
-//! shift the inter-token times.
+//! TTFT and ITL have separate random streams, so that more prompts do not shift the inter-token times.
 
 use crate::duration::whole_ns;
 use crate::problem::{InvalidConfig, Problems};
@@ -43,11 +40,11 @@ pub struct KnobsInput {
     pub ttft: Distribution,
     /// Milliseconds of a step that only decodes.
     pub itl: Distribution,
-    /// Additional milliseconds per new prefill token; 0 for none.
+    /// Additional milliseconds per new prefill token.
     pub prefill_ms_per_token: f64,
-    /// Additional milliseconds per embedding that the encoder computes; 0 for none.
+    /// Additional milliseconds per embedding that the encoder computes.
     pub encoder_ms_per_token: f64,
-    /// The slowdown of a full engine, relative to one with a single request; at least 1, which is no slowdown.
+    /// The slowdown of a full engine relative to one with a single request. 1 means no slowdown.
     pub full_load_factor: f64,
     /// The number of requests at which the engine is full; at least 1.
     pub max_num_seqs: u64,
@@ -56,7 +53,7 @@ pub struct KnobsInput {
 }
 
 impl KnobsInput {
-    /// All values that are out of range.
+    /// Lists all values that are out of range.
     pub(crate) fn problems(&self) -> Problems {
         let mut problems = Problems::default();
         problems.distribution_ms("ttft", &self.ttft);
@@ -69,7 +66,7 @@ impl KnobsInput {
     }
 }
 
-/// A model with given first-token and inter-token times: see [`KnobsInput`].
+/// A model with given first-token and inter-token times (see [`KnobsInput`]).
 #[derive(Clone, Debug)]
 pub struct Knobs {
     input: KnobsInput,
@@ -109,7 +106,7 @@ impl Knobs {
 
 /// The slowdown of an engine with this number of requests, relative to one request.
 pub(crate) fn load(input: &KnobsInput, requests: u64) -> f64 {
-    // A lone request is the reference; a capacity of one has no load range.
+    // A lone request is the reference. With a capacity of one, there is no load above it.
     let others = requests.saturating_sub(1) as f64;
     let room = (input.max_num_seqs - 1) as f64;
     if room == 0.0 {

@@ -1,24 +1,23 @@
-//! Native latency models: what a step costs, without a guest.
+//! Native latency models: they price steps without a WebAssembly guest.
 //!
 //! | model | price of a step |
 //! |---|---|
 //! | [`Fitted`] | a sum of terms with coefficients that `vcr fit` found |
 //! | [`Fixed`] | every step, or every prefill and decode part, costs the same |
 //! | [`Knobs`] | first-token and inter-token times drawn from distributions |
-//! | [`PerRequest`] | the same times per request, independent of other requests |
+//! | [`PerRequest`] | drawn first-token and inter-token times for each request, independent of other requests |
 //! | [`Polynomial`] | Dynamo's default formula of new tokens and KV occupancy |
 //! | [`Profile`] | interpolation between measured points of a planner profile |
 //! | [`Physics`] | the limits of a roofline, weighted by fitted coefficients |
 //! | [`Roofline`], [`LayeredRoofline`] | compute and memory limits of a transformer on a GPU |
 //! | [`Sampled`] | recorded times of similar steps in a capture |
 //!
-//! Each has a raw input with public fields and a checked model that cannot be
-//! wrong; checking reports every problem at once and repairs none.
+//! Each model has a raw input with public fields and a checked model. Checking reports every problem at once and
+//! repairs none.
 //!
-//! Everything here is deterministic: doubles are only added, multiplied,
-//! divided and rounded, which IEEE 754 fixes to the bit, and the few
-//! transcendental functions come from the `libm` crate, never from the
-//! platform. Nothing here reads a clock or draws from a global source; only
+//! All results are deterministic. Doubles are only added, multiplied, divided and rounded, which IEEE 754 fixes to the
+//! bit, and the few transcendental functions come from the `libm` crate, never from the platform. Nothing here reads a
+//! clock or draws from a global random source. Only [`profile::read`] reads files.
 //! [`profile::read`] touches files.
 
 mod duration;

@@ -1,38 +1,34 @@
-//! Parts of a Dynamo pass that are charged as prefill and as decode.
+//! Computes the parts of a Dynamo pass that are charged as prefill and as decode.
 //!
-//! Dynamo executes a pass as a prefill followed by a decode, not as one fused batch. The versions
-//! (`dynamo-mocker` 1.4 and `aisimulate-core` of 1.6) differ in the requests that the decode part covers, and
-//! in how it measures occupancy.
+//! Dynamo executes a pass as a prefill followed by a decode, not as one fused batch. The versions (`dynamo-mocker` 1.4
+//! and `aisimulate-core` of 1.6) differ in the requests that the decode part covers, and in how they count occupancy.
 
 use vcr_core::latency::StepShape;
 
-/// The version whose rules define the decode part of a pass.
+/// The Dynamo version whose rules define the decode part of a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum PassSemantics {
-    /// Every request that emits a token takes part in the decode, including one whose prompt just finished,
-    /// so a first token costs a prefill and a decode. Occupancy counts distinct resident blocks, each in
-    /// full, unless the engine is SGLang's.
+    /// Every request that emits a token takes part in the decode, even if its prompt just finished, so a first token
+    /// costs a prefill and a decode. Occupancy counts distinct resident blocks, each as full, unless the engine is
+    /// SGLang's.
     Dynamo1_4,
-    /// Only requests past their prompt take part in the decode, including preempted ones; a first token comes
-    /// from the prefill itself. Occupancy is the sum of the context lengths of the decodes.
+    /// Only requests past their prompt take part in the decode, including preempted ones. A first token comes from the
+    /// prefill itself. Occupancy is the sum of the context lengths of the decodes.
     #[default]
     Dynamo1_6,
 }
 
-/// The prefill part of a pass: prompts only. In Dynamo, recomputing outputs after a preemption only costs the
-/// decode of the request.
+/// The prefill part of a pass: prompts only. In Dynamo, recomputing outputs after a preemption only costs the request's
+/// decode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(crate) struct PrefillLoad {
-    /// Requests with prompt tokens to compute.
     pub(crate) requests: u64,
-    /// Prompt tokens to compute.
     pub(crate) tokens: u64,
-    /// Sum of the tokens before them.
+    /// Tokens before the prompt tokens to compute, summed over the requests.
     pub(crate) context_tokens: u64,
 }
 
 impl PrefillLoad {
-    /// The prefill part of the pass.
     pub(crate) fn of(shape: &StepShape) -> PrefillLoad {
         let recompute = &shape.recompute;
         PrefillLoad {
@@ -43,66 +39,62 @@ impl PrefillLoad {
     }
 }
 
-/// The decode part of a pass.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct DecodeLoad {
-    /// Occupied KV tokens, as the version counts them.
+    /// Occupied KV tokens, as the Dynamo version counts them.
     pub(crate) active_kv_tokens: u64,
-    /// Mean context length of the requests that take part.
+    /// Mean context length of the requests in the decode.
     pub(crate) mean_context_tokens: f64,
 }
 
-/// The phases for which an engine is charged.
+/// The phases that an engine is charged for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum WorkerPhases {
-    /// All phases.
+    /// Prefill and decode.
     #[default]
     Both,
-    /// Only prompts, as for Dynamo's prefill workers: their one token comes with the prompt.
+    /// Only prompts, as for Dynamo's prefill workers, whose single token comes with the prompt.
     Prefill,
-    /// Only decodes, as for Dynamo's decode workers: recomputing a preempted request costs only the decode at
-    /// its end.
+    /// Only decodes, as for Dynamo's decode workers. Recomputing a preempted request costs only its final decode.
     Decode,
 }
 
-/// The rules for the requests that take part in the decode of a pass, and for their KV.
+/// Rules that decide which requests take part in the decode of a pass, and how their KV is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(crate) struct PassRules {
     pub(crate) semantics: PassSemantics,
     pub(crate) phases: WorkerPhases,
-    /// With speculation, 1.6 verifies drafts right after the prompt, so that a request that finishes its
-    /// prompt takes part in the decode as in 1.4.
+    /// With speculation, 1.6 verifies drafts right after the prompt, so a request that finishes its prompt takes part
+    /// in the decode, as in 1.4.
     pub(crate) speculative: bool,
-    /// Whether occupancy is the sum of the contexts in any version.
+    /// Whether occupancy is the sum of the contexts, whatever the version.
     pub(crate) sums_contexts: bool,
 }
 
 impl PassRules {
-    /// Whether a shared prefix counts once for each request, so that the total may exceed the cache.
+    /// Whether a shared prefix counts once for each request. The total may then exceed the cache.
     pub(crate) fn counts_shared_prefixes(&self) -> bool {
         self.sums_contexts || self.semantics == PassSemantics::Dynamo1_6
     }
 
-    /// The prefill part of the pass.
     #[inline]
     pub(crate) fn prefill_load(&self, shape: &StepShape) -> PrefillLoad {
         if self.phases == WorkerPhases::Decode { PrefillLoad::default() } else { PrefillLoad::of(shape) }
     }
 
-    /// Whether, under 1.6, the first token of a prompt comes from a decode in the same pass. It does in
-    /// decode workers, except for SGLang's, whose passes prefill or decode.
+    /// Whether, under 1.6, the first token of a prompt comes from a decode in the same pass. This is so in decode
+    /// workers, except for SGLang's, because an SGLang pass has either prefills or decodes.
     fn prompts_end_in_decodes(&self) -> bool {
         self.phases == WorkerPhases::Decode && !self.sums_contexts
     }
 
-    /// The decode part of the pass, or `None` if it is not charged.
+    /// The decode part of the pass. None if it is not charged.
     #[inline]
     pub(crate) fn decode_load(&self, shape: &StepShape) -> Option<DecodeLoad> {
         if self.phases == WorkerPhases::Prefill {
             return None;
         }
-        // Dynamo counts the tokens of a sequence at the start of the pass, while the shape also counts the
-        // drafts computed in it.
+        // Dynamo counts a sequence's tokens at the start of the pass. The shape also counts the drafts computed in it.
         let draft_tokens = shape.decode_tokens.saturating_sub(shape.decode_requests);
         let decode_context_tokens = shape.decode_context_tokens.saturating_sub(draft_tokens);
         let emitting_requests = shape.decode_requests + shape.prefill_completions;

@@ -1,17 +1,15 @@
-//! First-token and inter-token times of each request, independent of other requests.
+//! Draws first-token and inter-token times for each request, independent of other requests.
 //!
-//! [`Knobs`](crate::Knobs) prices the steps that requests share. This model instead states when
-//! each request has its next token; a request alone has the same times in both. The engine's
-//! queues and blocks remain: a request that waits for a running slot, or for KV blocks, has its
-//! first token `ttft` after its admission.
+//! [`Knobs`](crate::Knobs) prices the steps that requests share. This model instead states when each request has its
+//! next token. A request alone has the same times in both. The engine's queues and blocks still apply: a request that
+//! waits for a running slot or for KV blocks has its first token one TTFT draw after its admission.
 //!
-//! * A token that ends a prefill (of a prompt, or after a preemption) comes one TTFT draw after
-//!   the admission, plus `prefill_ms_per_token` for each computed token. Any other token comes
-//!   one ITL draw after the previous one.
+//! * A token that ends a prefill (of a prompt, or after a preemption) comes one TTFT draw after the admission, plus
+//!   `prefill_ms_per_token` for each computed token. Any other token comes one ITL draw after the previous one.
 //! * Both are multiplied by the load, as in [`Knobs`](crate::Knobs).
 //!
-//! Each draw has its own stream, named by the request's number and the token's place, so that
-//! requests do not shift each other's times.
+//! Each draw has its own stream, keyed by request number and token position, so that requests do not shift each other's
+//! times.
 
 use vcr_base::random::{Distribution, Stream};
 use vcr_core::latency::{LatencyError, LatencyModel, StepBatch};
@@ -24,7 +22,7 @@ use crate::problem::InvalidConfig;
 
 const MODEL: &str = "per_request";
 
-/// A model of the times of single requests, with the input of [`Knobs`](crate::Knobs).
+/// A model of the times of single requests. Its input is that of [`Knobs`](crate::Knobs).
 #[derive(Clone, Copy, Debug)]
 pub struct PerRequest {
     input: KnobsInput,

@@ -1,7 +1,7 @@
 //! The trained physics of a transformer, as a native model.
 //!
-//! The formulas are those of the guest with the same name. Both round a step's price to whole nanoseconds in
-//! the same way, so a run has the same bytes with either.
+//! Formulas and rounding are those of the WebAssembly guest with the same name, so a run has the same bytes with
+//! either.
 
 use vcr_core::latency::{LatencyError, LatencyModel, StepBatch, price_until_horizon};
 
@@ -14,7 +14,7 @@ pub struct Physics {
 }
 
 impl Physics {
-    /// A model with checked `formulas`.
+    /// Creates a model with checked `formulas`.
     #[must_use]
     pub fn new(formulas: vcr_roofline::Physics) -> Self {
         Self { formulas }

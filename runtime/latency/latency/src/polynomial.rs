@@ -13,30 +13,26 @@ const MODEL: &str = "polynomial";
 pub struct PolynomialInput {
     /// Dynamo version whose rules define the decode part of a step.
     pub semantics: PassSemantics,
-    /// The phases that are charged, for an engine of a disaggregated cluster.
+    /// Phases that an engine of a disaggregated cluster is charged for.
     pub phases: WorkerPhases,
-    /// Whether the engine drafts tokens. In 1.6, the decode part then also covers requests that finish their
-    /// prompts, as it always does in 1.4.
+    /// Whether the engine drafts tokens. Under 1.6, the decode part then also covers requests that finish their
+    /// prompts, as it always does under 1.4.
     pub speculative: bool,
-    /// Whether occupancy is the sum of the contexts under 1.4 as well, as for Dynamo's SGLang engines.
+    /// Whether occupancy is the sum of the contexts under 1.4 too, as for Dynamo's SGLang engines.
     pub sums_contexts: bool,
     /// Divisors of the times.
     pub speed: SpeedInput,
 }
 
-/// Dynamo's polynomial: prefill by new tokens, decode by KV occupancy, and the
-/// step is the sum of the two.
+/// Dynamo's polynomial. The step is the sum of a prefill part by new tokens and a decode part by KV occupancy.
 ///
-/// With `n` new prefill tokens, counted through integer means as Dynamo does,
-/// prefill takes `4.209989e-07 n^2 + 1.518344e-02 n + 16.50142` ms, and exactly
-/// 0 if `n` is 0. With the share `u` of the KV cache that is occupied, decode
-/// takes `max(1, -25.74 u^2 + 54.01 u + 5.74)` ms. Each is rounded to
-/// whole nanoseconds, divided by its speed and rounded again before they are
-/// added. The constants are
-/// the same in `dynamo-mocker` 1.4 and 1.6; [`PassSemantics`] is what changed.
+/// With `n` new prefill tokens, counted through integer means as Dynamo does, prefill takes
+/// `4.209989e-07 n^2 + 1.518344e-02 n + 16.50142` ms, and exactly 0 if `n` is 0. With the occupied fraction `u` of the
+/// KV cache, decode takes `max(1, -25.74 u^2 + 54.01 u + 5.74)` ms. Each part is rounded to whole nanoseconds, divided
+/// by its speed and rounded again before they are added. The constants are the same in `dynamo-mocker` 1.4 and 1.6;
+/// only [`PassSemantics`] changed.
 ///
-/// The decode time does not depend on the batch size; use a measured
-/// [`Profile`](crate::Profile) where that matters.
+/// The decode time does not depend on the batch size. Use a measured [`Profile`](crate::Profile) where that matters.
 #[derive(Clone, Copy, Debug)]
 pub struct Polynomial {
     rules: PassRules,
@@ -124,13 +120,13 @@ fn plain_decode_kv_tokens(shape: &StepShape) -> Option<u64> {
     (shape.prefill_requests == 0 && decodes && total_kv_tokens > 0).then_some(total_kv_tokens)
 }
 
-/// The time of such a step under 1.6's rules at speed 1, if the fast computation applies.
+/// The time of a plain decode step under 1.6's rules at speed 1. None if the fast computation does not apply.
 #[inline]
 fn plain_decode_ns(context_tokens: u64, total_kv_tokens: u64) -> Option<u64> {
     if context_tokens > total_kv_tokens {
         return None;
     }
-    // Signed numbers become doubles in one instruction. For a share, the polynomial is above 5 and below 35.
+    // Signed numbers become doubles in one instruction. Occupancy is at most 1, so the polynomial is between 5 and 35.
     let occupancy = context_tokens as i64 as f64 / total_kv_tokens as i64 as f64;
     plainly_rounded(decode_polynomial(occupancy))
 }
@@ -143,8 +139,8 @@ fn no_cache() -> LatencyError {
     }
 }
 
-/// New prompt tokens as Dynamo counts them: requests times the difference between the integer means of the
-/// ends and the starts of their chunks.
+/// New prompt tokens as Dynamo counts them: the number of requests times the difference between the integer means of
+/// their chunks' ends and starts.
 fn new_tokens(load: PrefillLoad) -> u64 {
     let PrefillLoad { requests, tokens, context_tokens: begin_tokens } = load;
     if requests == 0 {

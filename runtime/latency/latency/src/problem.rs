@@ -1,57 +1,57 @@
-//! Errors in the input of a model.
+//! Problems in the input of a model.
 
 use std::fmt;
 
 use vcr_base::random::{Distribution, DistributionProblem};
 
-/// One problem of one field.
+/// A problem of one field.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ConfigProblem {
-    /// Not a number, or infinite.
+    /// The value is not a number, or infinite.
     #[error("invalid `{field}`: expected a finite number, got {value}")]
     NotFinite {
         /// The field.
         field: String,
-        /// Its value.
+        /// The value.
         value: f64,
     },
-    /// Below zero.
+    /// The value is below 0.
     #[error("invalid `{field}`: expected at least 0, got {value}")]
     Negative {
         /// The field.
         field: String,
-        /// Its value.
+        /// The value.
         value: f64,
     },
-    /// Zero or below.
+    /// The value is 0 or less.
     #[error("invalid `{field}`: expected above 0, got {value}")]
     NotPositive {
         /// The field.
         field: String,
-        /// Its value.
+        /// The value.
         value: f64,
     },
-    /// Below the least meaningful value.
+    /// The value is below the smallest meaningful one.
     #[error("invalid `{field}`: expected at least {min}, got {value}")]
     TooSmall {
         /// The field.
         field: String,
-        /// Its value.
+        /// The value.
         value: f64,
-        /// The least allowed value.
+        /// Minimum.
         min: f64,
     },
-    /// Longer than the longest step.
+    /// The time is longer than the longest step.
     #[error("`{field}` is {value_ms} ms, more than the {limit_ms} ms a step may last; is it in the right unit?")]
     TooLong {
         /// The field.
         field: String,
-        /// Its value in milliseconds.
+        /// The value in milliseconds.
         value_ms: f64,
         /// The limit in milliseconds.
         limit_ms: f64,
     },
-    /// A distribution that cannot be drawn from.
+    /// The distribution cannot be drawn from.
     #[error("`{field}`: {problem}")]
     Distribution {
         /// The field.
@@ -61,12 +61,12 @@ pub enum ConfigProblem {
     },
 }
 
-/// Every problem of a model's input.
+/// All problems of a model's input.
 #[derive(Clone, Debug, PartialEq)]
 pub struct InvalidConfig {
     /// The model's name.
     pub model: &'static str,
-    /// All problems, in the order of the fields; never empty.
+    /// All problems, in the order of the fields. Never empty.
     pub problems: Vec<ConfigProblem>,
 }
 
@@ -83,12 +83,11 @@ impl fmt::Display for InvalidConfig {
 
 impl std::error::Error for InvalidConfig {}
 
-/// Collects the problems of one model's input.
 #[derive(Default)]
 pub(crate) struct Problems(pub(crate) Vec<ConfigProblem>);
 
 impl Problems {
-    /// Checks that a number is finite; returns whether it is.
+    /// Checks that a number is finite, and returns whether it is.
     pub(crate) fn finite(&mut self, field: &str, value: f64) -> bool {
         if !value.is_finite() {
             let field = field.to_owned();
@@ -137,7 +136,7 @@ impl Problems {
         self.0.extend(problems.map(|problem| ConfigProblem::Distribution { field: field.to_owned(), problem }));
     }
 
-    /// The value, if there were no problems.
+    /// Returns `value` if there were no problems.
     pub(crate) fn none_or<T>(self, model: &'static str, value: T) -> Result<T, InvalidConfig> {
         if self.0.is_empty() {
             Ok(value)

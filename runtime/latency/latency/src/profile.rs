@@ -1,4 +1,4 @@
-//! Measured profiles, interpolated.
+//! Interpolates measured profiles.
 
 mod error;
 #[cfg(feature = "profiles")]
@@ -20,16 +20,16 @@ const MODEL: &str = "profile";
 /// Checked measurements of one deployment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProfileTables {
-    /// Prefill time over new tokens.
+    /// Prefill time as a function of new tokens.
     pub prefill: PrefillCurve,
-    /// Decode time over occupied KV tokens and mean context.
+    /// Decode time as a function of occupied KV tokens and mean context.
     pub decode: DecodeSurface,
 }
 
-/// The choice among the deployments of a file.
+/// Which of the deployments in a file to read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Deployment {
-    /// The only deployment; an error if there are several.
+    /// The only deployment. An error if there are several.
     #[default]
     Only,
     /// The deployment in this row, from 0.
@@ -54,23 +54,22 @@ pub struct ProfileInput {
     pub tables: ProfileTables,
     /// Dynamo version whose rules define the decode part of a step.
     pub semantics: PassSemantics,
-    /// The phases that are charged; see [`PolynomialInput::phases`](crate::PolynomialInput::phases).
+    /// Phases that the engine is charged for (see [`PolynomialInput::phases`](crate::PolynomialInput::phases)).
     pub phases: WorkerPhases,
-    /// Whether the engine drafts tokens; see
-    /// [`PolynomialInput::speculative`](crate::PolynomialInput::speculative).
+    /// Whether the engine drafts tokens (see [`PolynomialInput::speculative`](crate::PolynomialInput::speculative)).
     pub speculative: bool,
-    /// Whether occupancy is the sum of the contexts under 1.4 as well, as for Dynamo's SGLang engines.
+    /// Whether occupancy is the sum of the contexts under 1.4 too, as for Dynamo's SGLang engines.
     pub sums_contexts: bool,
     /// Divisors of the times.
     pub speed: SpeedInput,
 }
 
-/// A model that interpolates a planner profile: prefill by the new tokens of the step, decode by occupied KV
-/// tokens and mean context length. The step is the sum of both.
+/// A model that interpolates a planner profile: prefill by new tokens, decode by occupied KV tokens and mean context
+/// length. The step is the sum of both.
 ///
-/// Beyond the measured range, times are extrapolated linearly (see [`PrefillCurve`] and [`DecodeSurface`]);
-/// negative results become zero. Each part is rounded to whole nanoseconds, divided by its speed and rounded
-/// again before they are added. A step without new prefill tokens has no prefill part.
+/// Times beyond the measured range are extrapolated linearly (see [`PrefillCurve`] and [`DecodeSurface`]); negative
+/// results become 0. Each part is rounded to whole nanoseconds, divided by its speed and rounded again before they are
+/// added. A step without new prefill tokens has no prefill part.
 #[derive(Clone, Debug)]
 pub struct Profile {
     tables: ProfileTables,
@@ -79,7 +78,7 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// Checks the input, whose tables are already checked.
+    /// Checks the input. Its tables are already checked.
     ///
     /// # Errors
     /// Every speed that is not above 0.

@@ -1,7 +1,7 @@
 //! The roofline of a transformer, as a native model.
 //!
-//! The formulas are those of the guest with the same name. Both round a step's price to whole nanoseconds in
-//! the same way, so a run has the same bytes with either.
+//! Formulas and rounding are those of the WebAssembly guest with the same name, so a run has the same bytes with
+//! either.
 
 use vcr_core::latency::{LatencyError, LatencyModel, StepBatch, price_until_horizon};
 
@@ -14,7 +14,7 @@ pub struct Roofline {
 }
 
 impl Roofline {
-    /// A model with checked `formulas`.
+    /// Creates a model with checked `formulas`.
     #[must_use]
     pub fn new(formulas: vcr_roofline::Roofline) -> Self {
         Self { formulas }
@@ -27,14 +27,14 @@ impl LatencyModel for Roofline {
     }
 }
 
-/// A latency model with the roofline of a model with any layers.
+/// A latency model with the roofline of a transformer whose layers may differ.
 #[derive(Clone, Debug)]
 pub struct LayeredRoofline {
     formulas: vcr_roofline::LayeredRoofline,
 }
 
 impl LayeredRoofline {
-    /// A model with checked `formulas`.
+    /// Creates a model with checked `formulas`.
     #[must_use]
     pub fn new(formulas: vcr_roofline::LayeredRoofline) -> Self {
         Self { formulas }

@@ -1,9 +1,8 @@
-//! Steps drawn from recorded times, as in vllm-vcr's sampled model.
+//! Draws the times of steps from recorded times, as vllm-vcr's sampled model does.
 //!
-//! There is no formula. A step of decodes takes a recorded gap between two tokens at a similar concurrency
-//! and prompt length. A prefill adds the recorded time to the first token at the lowest concurrency, minus a
-//! gap. The model reproduces the scatter of a recording, which no regression does, but a step unlike all
-//! recorded ones takes the times of the nearest one.
+//! A step of decodes takes a recorded gap between two tokens at a similar concurrency and prompt length. A prefill adds
+//! the recorded time to the first token at the lowest concurrency, minus a gap. The model reproduces the scatter of a
+//! recording, which no regression does. A step unlike all recorded steps takes the times of the nearest one.
 
 use vcr_base::random::Stream;
 use vcr_core::latency::{LatencyError, LatencyModel, RangeUse, StepBatch, StepShape, price_until_horizon};
@@ -13,13 +12,13 @@ use crate::problem::{InvalidConfig, Problems};
 
 const MODEL: &str = "sampled";
 
-/// The first prompt length of each bucket except the first.
+/// Shortest prompt of each bucket, except for the first bucket.
 const PROMPT_EDGES: [u64; 10] = [65, 129, 257, 513, 1025, 2049, 4097, 8193, 16_385, 32_769];
-/// The first concurrency of each bucket except the first.
+/// Lowest concurrency of each bucket, except for the first bucket.
 const CONCURRENCY_EDGES: [u64; 7] = [2, 5, 7, 9, 17, 33, 65];
 const PROMPTS: usize = PROMPT_EDGES.len() + 1;
 const CONCURRENCIES: usize = CONCURRENCY_EDGES.len() + 1;
-/// The largest factor by which first-token times of other prompt lengths are scaled.
+/// First-token times of other prompt lengths are scaled by at most this factor.
 const MAX_SCALE: f64 = 8.0;
 
 /// One recorded answer.
@@ -29,20 +28,20 @@ pub struct SampledAnswer {
     pub prompt_tokens: u64,
     /// Prompt tokens that were not in the cache.
     pub uncached_tokens: u64,
-    /// Requests in progress at its arrival, itself included.
+    /// Requests in progress when this request arrived, itself included.
     pub concurrency: u64,
-    /// Time to its first token.
+    /// Time to the first token.
     pub ttft_ns: Option<u64>,
-    /// Gaps between its tokens.
+    /// Gaps between the tokens.
     pub gaps_ns: Vec<u64>,
 }
 
 /// Recorded answers, ready to draw from.
 #[derive(Clone, Debug)]
 pub struct SampledGrid {
-    /// Gaps by prompt and concurrency, each in ascending order.
+    /// Gaps by bucket of prompt length and of concurrency, each in ascending order.
     gaps: Vec<Vec<u64>>,
-    /// Times to the first token at the lowest concurrency, by bucket: uncached tokens and time.
+    /// For each bucket of prompt lengths: uncached tokens and time to the first token, at the lowest concurrency.
     firsts: Vec<Vec<(u64, u64)>>,
 }
 
@@ -61,7 +60,7 @@ impl SampledGrid {
     /// If there are no gaps or no first tokens.
     pub fn new(answers: &[SampledAnswer]) -> Result<Self, InvalidConfig> {
         let mut gaps = vec![Vec::new(); PROMPTS * CONCURRENCIES];
-        // For each bucket, the lowest class of concurrency and its recorded times.
+        // For each bucket of prompt lengths, the lowest bucket of concurrency and its recorded times.
         let mut firsts: Vec<(usize, Vec<(u64, u64)>)> = vec![(usize::MAX, Vec::new()); PROMPTS];
         for answer in answers {
             let concurrency = bucket(&CONCURRENCY_EDGES, answer.concurrency.max(1));
@@ -85,7 +84,7 @@ impl SampledGrid {
         problems.none_or(MODEL, Self { gaps, firsts })
     }
 
-    /// The gaps of the nearest cell that has any; cells of the same prompt length come first, then lower ones.
+    /// The gaps of the nearest cell that has any. Cells of the same prompt length come first, then shorter prompts.
     fn gaps(&self, prompt: usize, concurrency: usize) -> &[u64] {
         let distance = |at: usize| {
             let (prompts, concurrencies) = (at / CONCURRENCIES, at % CONCURRENCIES);
@@ -95,21 +94,21 @@ impl SampledGrid {
         filled.min_by_key(|at| distance(*at)).map_or(&[], |at| &self.gaps[at])
     }
 
-    /// The time to a first token after this many computed tokens.
+    /// The time to a first token after `tokens` computed tokens.
     fn first_ns(&self, tokens: u64, share: f64) -> f64 {
         let own = bucket(&PROMPT_EDGES, tokens);
         let filled = (0..PROMPTS).filter(|at| !self.firsts[*at].is_empty());
         let Some(at) = filled.min_by_key(|at| (at.abs_diff(own), *at)) else { return 0.0 };
         let times = &self.firsts[at];
         let ns = inverse(times.len(), share, |index| times[index].1 as f64);
-        // A substitute of another length is scaled by the ratio of the lengths.
+        // Times of another prompt length are scaled by the ratio of the lengths.
         let mean = times.iter().map(|(tokens, _)| *tokens as f64).sum::<f64>() / times.len() as f64;
         let scale = if at == own { 1.0 } else { (tokens as f64 / mean).clamp(0.25, MAX_SCALE) };
         ns * scale
     }
 }
 
-/// The value at a share of ascending values, interpolated between two of them.
+/// The value at a fraction `share` of ascending values, interpolated between two of them.
 fn inverse(count: usize, share: f64, at: impl Fn(usize) -> f64) -> f64 {
     let place = share * (count - 1) as f64;
     let (below, part) = (place as usize, place - place.floor());
@@ -117,7 +116,7 @@ fn inverse(count: usize, share: f64, at: impl Fn(usize) -> f64) -> f64 {
     at(below) + (at(above) - at(below)) * part
 }
 
-/// Draws steps from a grid.
+/// A latency model that draws steps from a grid.
 #[derive(Clone, Debug)]
 pub struct Sampled {
     grid: std::sync::Arc<SampledGrid>,
@@ -126,7 +125,7 @@ pub struct Sampled {
 }
 
 impl Sampled {
-    /// A model that draws from `grid` with the seed `seed`.
+    /// Creates a model that draws from `grid`.
     #[must_use]
     pub fn new(grid: std::sync::Arc<SampledGrid>, seed: u64) -> Self {
         Self { grid, stream: Stream::new(seed, "timing.sampled"), range_use: RangeUse::default() }
@@ -149,7 +148,7 @@ impl Sampled {
         if shape.prefill_tokens > 0 {
             let share = self.stream.unit();
             let first_ns = self.grid.first_ns(shape.prefill_tokens, share);
-            // In a step that decodes anyway, the prompt only adds its time beyond a gap.
+            // If the step has decodes, the prompt only adds its time beyond a gap.
             let gap_ns = if shape.decode_requests > 0 { self.gap_ns(0, 0, 0.5) } else { 0.0 };
             ns += (first_ns - gap_ns).max(0.0);
             is_known &= !self.grid.firsts[bucket(&PROMPT_EDGES, shape.prefill_tokens)].is_empty();

@@ -4,9 +4,7 @@ use crate::duration::divided_ns;
 use crate::problem::Problems;
 use vcr_core::latency::LatencyError;
 
-/// Divisors of modelled times, as in Dynamo.
-///
-/// Dynamo treats a ratio of 0 or less as 1; here it is refused.
+/// Divisors of modelled times, as in Dynamo. Dynamo treats a ratio of 0 or less as 1; here it is an error.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SpeedInput {
     /// Divides all times; above 0.
@@ -27,13 +25,11 @@ impl SpeedInput {
         problems.positive("decode_speedup_ratio", self.decode_speedup_ratio);
     }
 
-    /// The duration of a prefill that takes `ms` at speed 1.
     #[inline]
     pub(crate) fn prefill_ns(&self, model: &str, ms: f64) -> Result<u64, LatencyError> {
         divided_ns(model, "prefill", ms, self.speedup_ratio)
     }
 
-    /// The duration of a decode that takes `ms` at speed 1.
     #[inline]
     pub(crate) fn decode_ns(&self, model: &str, ms: f64) -> Result<u64, LatencyError> {
         let ratio = self.speedup_ratio * self.decode_speedup_ratio;

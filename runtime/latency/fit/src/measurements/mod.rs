@@ -1,5 +1,4 @@
-//! Measurements: requests and steps of captures, tables, logs and load generators, read
-//! and checked.
+//! Reads and checks measurements: requests and steps from captures, tables, logs and load generators.
 
 pub(crate) mod aggregates;
 mod checks;

@@ -10,9 +10,8 @@ use crate::simulate::Simulation;
 /// Fewer steps contain too little information about rare stalls.
 const MIN_STEPS: usize = 2_000;
 
-/// Compares the gaps between tokens with the simulated steps that end them. Only steps without prefill,
-/// between steps without prefill, are used, and only gaps in which no other request got its first token. None
-/// if too few gaps are known.
+/// Compares the measured gaps between tokens with the simulated steps that end them. Uses only gaps of decodes: neither
+/// the step nor its neighbour has prefill, and no other request got its first token. None if there are too few gaps.
 pub(crate) fn measure<'a>(sides: impl Iterator<Item = (&'a Measurements, &'a Simulation)>) -> Option<Noise> {
     let mut ratios = Vec::new();
     for (measurements, simulation) in sides {
@@ -46,7 +45,7 @@ pub(crate) fn measure<'a>(sides: impl Iterator<Item = (&'a Measurements, &'a Sim
     Some(Noise { decode: quantiles(ratios)?, prefill: [1.0; QUANTILES.len()] })
 }
 
-/// Times of the requests' first tokens, ascending: a prompt was computed just before each.
+/// Times of the requests' first tokens, ascending. A prompt was computed just before each.
 struct FirstTokens(Vec<u64>);
 
 impl FirstTokens {
@@ -58,7 +57,7 @@ impl FirstTokens {
         Self(at_ns)
     }
 
-    /// For each gap of a request, whether another request got its first token within it or within a neighbouring gap.
+    /// For each gap of a request: whether another request got its first token in this gap or in a neighbouring one.
     fn beside_gaps(&self, request: &Measured) -> Vec<bool> {
         let Some(ttft_ns) = request.ttft_ns else { return Vec::new() };
         let own_ns = request.arrival_ns.saturating_add(ttft_ns);
@@ -81,7 +80,6 @@ impl FirstTokens {
 mod tests {
     use super::*;
 
-    /// Half a second of another request's prefill is not noise of a 10 ms decode.
     #[test]
     fn gaps_beside_prefills_of_others_are_found() {
         let first_tokens = FirstTokens(vec![100, 141]);
@@ -89,8 +87,8 @@ mod tests {
             let request = Measured { arrival_ns, ttft_ns: Some(50), gaps_ns: gaps_ns.into(), ..Measured::default() };
             first_tokens.beside_gaps(&request)
         };
-        // The first token comes at the end of the fourth gap, which is the start of the fifth: three gaps
-        // contain it or are next to it, and the sixth is next to its start.
+        // The first token comes where the fourth gap ends and the fifth starts. Three gaps contain it or are next to
+        // it. The sixth gap is next to its start.
         assert_eq!(of(50, &[10, 10, 10, 11, 10, 10, 10]), [false, false, true, true, true, true, false]);
         assert_eq!(of(91, &[10, 10]), [false, false], "its own prefill was before");
         assert_eq!(FirstTokens(vec![100]).beside_gaps(&Measured::default()), Vec::<bool>::new());

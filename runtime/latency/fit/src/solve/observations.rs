@@ -1,11 +1,9 @@
-//! Observations of the coefficients from a simulation: once the steps of a request are known, each of its
-//! measured times is a sum of amounts times coefficients.
+//! Derives observations of the coefficients from a simulation.
 //!
-//! The time between the first and the last token of a request is the time of the steps between them. The time
-//! to its first token is the rest of the step in progress at its arrival, the steps in which it waited, and
-//! the steps with its prompt. Amounts of a step in progress count by its remaining part. For given steps, the
-//! times are linear in the coefficients. The simulation determines the steps, so a fit alternates between
-//! both.
+//! For given steps, each measured time is a sum of amounts times coefficients. The time from the first to the last
+//! token is the time of the steps between them. The time to the first token is the rest of the step in progress at the
+//! arrival, plus the steps in which the request waited, plus the steps with its prompt. The simulation determines the
+//! steps, so a fit alternates between simulating and solving.
 
 use vcr_cluster::{GRAPH_TOKENS_MAX, PERMILLE};
 use vcr_compare::Metric;
@@ -19,15 +17,14 @@ use crate::solve::parameters::{
     PREFILL_LAUNCH, Row,
 };
 
-/// Number of gaps in an answer at which chance causes as much error as everything else.
+/// With this many gaps in an answer, chance causes as much error as everything else.
 const CHANCE_GAPS: f64 = 30.0;
 
-/// Amounts of an engine's steps, summed up over time.
+/// Sums of the amounts of an engine's steps over time.
 struct Timeline<'s> {
     steps: &'s [SimulatedStep],
-    /// Amounts of each step.
     amounts: Vec<Row>,
-    /// Sums of the amounts of all steps before each.
+    /// For each step, the sum of the amounts of all earlier steps.
     before: Vec<Row>,
 }
 
@@ -44,7 +41,7 @@ impl<'s> Timeline<'s> {
         Self { steps, amounts, before }
     }
 
-    /// Sums of the amounts of all steps until an instant; a step in progress counts in part.
+    /// Sum of the amounts of all steps until `at_ns`. A step in progress counts in part.
     fn until(&self, at_ns: u64) -> Row {
         let index = self.steps.partition_point(|step| step.end_ns <= at_ns);
         let mut sum = self.before[index];
@@ -67,8 +64,8 @@ fn add(sum: &mut Row, row: &Row, times: f64) {
     }
 }
 
-/// Terms of each step's duration, or the terms of the host's launch if that takes longer. The rules are the
-/// same as in the simulation's host (`cluster/src/fleet/worker/launch.rs`), for sums instead of times.
+/// The terms of each step's duration, or of the host's launch if that takes longer. The rules are those of the
+/// simulated host, but apply to sums instead of times.
 fn paced(steps: &[SimulatedStep], values: &Row, is_async: bool) -> Vec<Row> {
     let time = |row: &Row| row.iter().zip(values).map(|(amount, value)| amount * value).sum::<f64>();
     let launch = |row: &mut Row, work: &StepWork| {
@@ -82,7 +79,7 @@ fn paced(steps: &[SimulatedStep], values: &Row, is_async: bool) -> Vec<Row> {
         row[LAUNCH_REQUEST] += (work.prefill_requests + work.decode_tokens) as f64;
     };
     let mut rows = Vec::with_capacity(steps.len());
-    // How far the next step has computed when the end of this one is seen; None if it has not been launched by then.
+    // How much of the next step is done when the end of this step is seen. None if it was not launched by then.
     let mut ahead: Option<Row> = None;
     let mut last_end_ns = 0;
     for step in steps {
@@ -117,8 +114,8 @@ fn paced(steps: &[SimulatedStep], values: &Row, is_async: bool) -> Vec<Row> {
     rows
 }
 
-/// Shares of the GPU's time and of the launches in the mean of the longer of both, as in the simulation's
-/// `Overheads::longer_ns`.
+/// The expected value of the longer of the GPU's time and the launch is a weighted sum of both. Returns the weights,
+/// as the simulation's `Overheads::longer_ns` does.
 fn longer(rest: f64, launches: f64) -> (f64, f64) {
     let spread = f64::from(LAUNCH_SPREAD_PERMILLE) / f64::from(PERMILLE);
     let (half, apart) = (spread * launches, rest - launches);
@@ -129,7 +126,6 @@ fn longer(rest: f64, launches: f64) -> (f64, f64) {
     (1.0 - longer_launches / 2.0, longer_launches / 2.0 * (1.0 + spread))
 }
 
-/// The observations from a simulation with steps.
 pub(crate) fn observe(
     measurements: &Measurements,
     simulation: &Simulation,
@@ -153,11 +149,11 @@ pub(crate) fn observe(
             row[ARRIVAL] = 1.0;
             row[ARRIVAL_TOKEN] = f64::from(measured.prompt_tokens);
             let simulated_ns = ttft_ns as f64;
-            // A long wait in the queue shows the load rather than a price.
+            // A long wait in the queue depends on the load more than on a price.
             let served_ns = simulated_ns - scheduled_ns.unwrap_or(ttft_ns) as f64;
             let share = (served_ns / simulated_ns).min(served_ns / measured_ttft_ns).clamp(0.01, 1.0);
-            // The scale is between both times: relative to the measured time alone, a time that is short by
-            // chance would count more than a long one; relative to the simulated one, less.
+            // The scale is the geometric mean of both times. With the measured time alone, a time that is short by
+            // chance would count too much; with the simulated time alone, too little.
             let scale_ns = (measured_ttft_ns * simulated_ns).sqrt();
             observations.push(Observation { row, measured_ns: measured_ttft_ns, scale_ns, weight: share * share });
         }
@@ -177,23 +173,21 @@ pub(crate) fn observe(
     observations
 }
 
-/// The mean time of a load's requests as a sum.
+/// The mean time of a load's requests, as a sum.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MeanRow {
-    /// Amount of each parameter.
     pub(crate) row: Row,
-    /// Share of the time in which requests were not waiting for admission.
+    /// Fraction of the time in which requests were not waiting for admission.
     pub(crate) served: f64,
 }
 
 impl MeanRow {
-    /// The time with these prices, in nanoseconds.
     pub(crate) fn time_ns(&self, values: &Row) -> f64 {
         self.row.iter().zip(values).map(|(amount, value)| amount * value).sum::<f64>().max(1.0)
     }
 }
 
-/// Mean times to the first token and between tokens of a simulation; None if no request has any.
+/// Mean times to the first token and between tokens. None if no request has such a time.
 pub(crate) fn mean_rows(simulation: &Simulation, values: &Row, is_async: bool) -> [Option<MeanRow>; 2] {
     let timelines: Vec<Timeline<'_>> =
         simulation.steps.iter().map(|steps| Timeline::new(steps, values, is_async)).collect();
@@ -225,11 +219,11 @@ pub(crate) fn mean_rows(simulation: &Simulation, values: &Row, is_async: bool) -
     [mean(0), mean(1)]
 }
 
-/// The observations from a load whose means only are known: the mean of all its requests.
+/// The observations from a load of which only the means are known.
 fn observe_point(point: &Point, [ttft, itl]: [Option<MeanRow>; 2]) -> Vec<Observation> {
     let observation = |(metric, mean): (Metric, Option<MeanRow>)| {
         let (measured_ns, MeanRow { row, .. }) = point.mean_ns(metric).zip(mean)?;
-        // The mean of many requests is more certain than the mean of few.
+        // The mean of many requests is more certain than that of few.
         Some(Observation { row, measured_ns, scale_ns: measured_ns, weight: f64::from(point.requests).sqrt() })
     };
     [(Metric::Ttft, ttft), (Metric::Itl, itl)].into_iter().filter_map(observation).collect()
@@ -270,7 +264,7 @@ mod tests {
         assert_eq!(rows[1][LARGE_LAUNCH], -1.0);
         assert!((time(&rows[2]) - 8.056).abs() < 1e-9);
         let rows = paced(&steps, &values, false);
-        // Most launches of 19.5 to 40.5 are longer than 22.1.
+        // Most launches take between 19.5 and 40.5, longer than 22.1.
         assert!((time(&rows[1]) - 30.16).abs() < 0.01, "the step takes as long as its own launch: {}", time(&rows[1]));
     }
 }

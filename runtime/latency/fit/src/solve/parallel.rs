@@ -1,17 +1,14 @@
-//! Work on several threads with the results in the order of the items, so that the number of threads does not
-//! affect them.
+//! Runs work on several threads. Results are in the order of the items, so the number of threads does not affect them.
 
 use std::num::NonZeroUsize;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-/// Default number of threads of a fit.
 pub(crate) fn available() -> NonZeroUsize {
     thread::available_parallelism().unwrap_or(NonZeroUsize::MIN)
 }
 
-/// Applies `each` to all items on up to `threads` threads.
 pub(crate) fn map<T: Sync, R: Send>(threads: NonZeroUsize, items: &[T], each: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let threads = threads.get().min(items.len());
     if threads < 2 {

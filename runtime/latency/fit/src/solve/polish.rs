@@ -1,7 +1,7 @@
-//! The last refinement: groups of coefficients are scaled until percentiles agree best.
+//! The last refinement of a fit: scales groups of coefficients until the simulated percentiles agree best.
 //!
-//! Least squares over single requests favour frequent cases, but users look at percentiles, also of queues.
-//! With only four scales, percentiles cannot be improved by wrong physics.
+//! Least squares over single requests favour frequent cases, but users look at percentiles, also of queues. Four
+//! scales are too few to improve percentiles by wrong physics.
 
 use std::cell::RefCell;
 
@@ -16,17 +16,17 @@ use crate::measurements::data::Measurements;
 use crate::simulate::Simulation;
 use crate::solve::parameters::{ARRIVAL, PARAMETERS, Row};
 
-/// Logarithms of the scales of groups. For the constant overhead, which may be 0, it is a change in units of
+/// Logarithms of the groups' scales. The constant overhead may be 0, so its entry is an offset in units of
 /// [`ARRIVAL_UNIT_NS`].
 pub(crate) type Scales = [f64; 4];
 
 /// Iterations of the search, with one or two simulations each.
 const MAX_ITERATIONS: u64 = 40;
-/// Scales of the first simplex.
+/// Size of the first simplex along each scale.
 const FIRST_STEPS: Scales = [0.04, 0.15, 0.1, 0.15];
 /// Weight of the squared logarithm of a scale, relative to a mean error.
 const STIFFNESS: f64 = 0.3;
-/// A change of the constant overhead that costs as much as a scale of 2.7.
+/// A change of the constant overhead by this much costs as much as scaling a group by 2.7.
 const ARRIVAL_UNIT_NS: f64 = 20e6;
 
 /// Index of a parameter's scale.
@@ -43,7 +43,6 @@ fn group(index: usize) -> usize {
     }
 }
 
-/// Parameters times the scales of their groups.
 pub(crate) fn scaled(values: &Row, scales: &Scales) -> Row {
     let mut scaled = [0.0; PARAMETERS];
     for (index, value) in values.iter().enumerate() {
@@ -55,14 +54,14 @@ pub(crate) fn scaled(values: &Row, scales: &Scales) -> Row {
     scaled
 }
 
-/// The error of percentiles: the mean of the logarithms of their ratios.
+/// The error of the percentiles: the mean of the absolute logarithms of their ratios.
 pub(crate) fn loss(measurements: &Measurements, simulation: &Simulation) -> f64 {
     let (mut sum, mut weights) = (0.0, 0.0);
     for comparison in comparisons(measurements, simulation).iter().filter(|each| each.metric != Metric::Queue) {
         let weight = match comparison.statistic {
             Statistic::Mean | Statistic::P50 => 1.0,
             Statistic::P90 => 0.7,
-            // Only a few odd requests determine this percentile, and they would move the prices of all others.
+            // A few odd requests determine this percentile. They would move the prices of all others.
             _ => 0.1,
         };
         let ratio = (comparison.simulated_ms.max(1e-6) / comparison.measured_ms.max(1e-6)).ln().abs();
@@ -72,10 +71,9 @@ pub(crate) fn loss(measurements: &Measurements, simulation: &Simulation) -> f64 
     if weights > 0.0 { sum / weights } else { f64::MAX }
 }
 
-/// Objective of the search.
 struct Problem<'f, F> {
     loss: RefCell<F>,
-    /// The first error. The solver accepts none in its first simplex.
+    /// The first error of the loss function. The solver accepts no error in its first simplex.
     failure: &'f RefCell<Option<FitError>>,
 }
 
@@ -100,7 +98,7 @@ impl<F: FnMut(&Scales) -> Result<f64, FitError>> CostFunction for Problem<'_, F>
     }
 }
 
-/// Finds the scales with the least `loss`, by the method of Nelder and Mead ("A simplex method for function
+/// Finds the scales with the least `loss` by the method of Nelder and Mead ("A simplex method for function
 /// minimization", 1965).
 ///
 /// # Errors

@@ -1,9 +1,9 @@
 //! Prior knowledge of the prices.
 //!
-//! One load cannot separate a batch from its context, or the price of a token from the time outside of the
-//! engine. Physics provides ratios: the cost of reading a token's KV relative to reading the weights is the
-//! ratio of their bytes, and the cost of computing a token follows from its operations. All values are in
-//! units of the shortest measured time between tokens, which is about the time of reading the weights.
+//! One load cannot separate the effect of the batch from that of its context, or the price of a token from the time
+//! outside the engine. Physics provides ratios: reading a token's KV costs as much, relative to reading the weights, as
+//! the ratio of their bytes; the cost of computing a token follows from its operations. All values are in units of the
+//! shortest measured time between tokens, which is about the time of reading the weights.
 
 use vcr_fitted::{TERM_COUNT, TERMS};
 use vcr_roofline::Arithmetic;
@@ -12,25 +12,25 @@ use crate::solve::parameters::{ARRIVAL, ARRIVAL_TOKEN, LARGE_LAUNCH, LAUNCH_REQU
 use crate::solve::regress::Prior;
 use crate::solve::shape::Shape;
 
-/// Operations of a GPU in the time in which it reads a byte, for weights of two bytes: 989 TFLOP/s over 3.35
-/// TB/s on an H100. In practice, kernels reach about three quarters of both.
+/// Operations that a GPU computes in the time in which it reads a byte, for weights of two bytes: 989 TFLOP/s over
+/// 3.35 TB/s on an H100. In practice, kernels reach about three quarters of both rates.
 const OPERATIONS_PER_BYTE: f64 = 290.0;
 
-/// Price of context that another request of the step also reads, relative to other context in a decode: it
-/// comes from the GPU's cache. 0.36 to 0.48 in the H100 recordings of three models.
+/// In a decode, context that another request of the step also reads comes from the GPU's cache. This is its price
+/// relative to other context: 0.36 to 0.48 in the H100 recordings of three models.
 const SHARED_CONTEXT: f64 = 0.42;
 
 /// Index of the term of sampled requests.
 const SAMPLE: usize = 6;
 
-/// Mean and standard deviation of a term's coefficient, in units of a step.
+/// A term and the mean and standard deviation of its coefficient, in units of a step.
 struct Assumed(&'static str, f64, f64);
 
-/// Ratios of a model with a known shape, or typical ones.
+/// Cost ratios of a model with a known shape, or typical ratios.
 struct Ratios {
     /// Cost of reading a token's KV relative to reading the weights.
     kv_token: f64,
-    /// Uncertainty of that cost.
+    /// Uncertainty of `kv_token`.
     kv_spread: f64,
     /// Cost of computing a token relative to reading the weights.
     token: f64,
@@ -40,13 +40,13 @@ struct Ratios {
 
 impl Ratios {
     fn of(shape: Option<&Shape>) -> Self {
-        // A value between a dense model with 8 billion weights (8e-6) and one with 70 (2e-6).
+        // A value between a dense model with 8 billion weights (8e-6) and one with 70 billion (2e-6).
         let usual = Self { kv_token: 5e-6, kv_spread: 1.0, token: 3.5e-3, pair: 1e-7 };
         let Some(shape) = shape else { return usual };
         let operations_per_byte = OPERATIONS_PER_BYTE * speed(shape.arithmetic);
         Self {
             kv_token: shape.kv_bytes_per_token / shape.weight_bytes,
-            // Recorded deployments had twice and half this value.
+            // Recorded deployments had between half and twice this value.
             kv_spread: 0.8,
             token: 2.0 * shape.weights_per_token / operations_per_byte / shape.weight_bytes,
             pair: shape.flops_per_pair / OPERATIONS_PER_BYTE / shape.weight_bytes,
@@ -54,8 +54,7 @@ impl Ratios {
     }
 }
 
-/// The speed of this arithmetic relative to numbers of 16 bits. The GPU is unknown; it is assumed to support
-/// the arithmetic.
+/// The speed of this arithmetic relative to 16-bit numbers. Assumes that the GPU supports it.
 fn speed(arithmetic: Arithmetic) -> f64 {
     match arithmetic {
         Arithmetic::Bfloat16 => 1.0,
@@ -67,7 +66,7 @@ fn speed(arithmetic: Arithmetic) -> f64 {
 /// The prior of a deployment whose steps take about `step_ns`. With `is_async`, the host works during steps.
 pub(crate) fn prior(step_ns: f64, shape: Option<&Shape>, is_async: bool) -> Prior {
     let Ratios { kv_token, kv_spread, token, pair } = Ratios::of(shape);
-    // The uncertainty of both together is `kv_spread`; without sharing, their ratio is fixed.
+    // The uncertainty of both prices together is `kv_spread`. Without sharing, their ratio is fixed.
     let whole_spread = kv_spread / SHARED_CONTEXT.hypot(1.0 - SHARED_CONTEXT);
     let context = |name, part: f64| Assumed(name, part * kv_token, whole_spread * part * kv_token);
     let assumed = [
@@ -100,15 +99,15 @@ pub(crate) fn prior(step_ns: f64, shape: Option<&Shape>, is_async: bool) -> Prio
         prior.mean[SAMPLE] += 25e3;
         prior.spread[SAMPLE] += 20e3;
     }
-    // On an H100, 13 and 30 ms for a dense model with steps of 7 ms, and 16 and 86 ms for a model with
-    // experts with steps of 30 ms; nothing if a faster host or executor hides it.
+    // On an H100: 13 and 30 ms for a dense model with steps of 7 ms; 16 and 86 ms for a model with experts and steps
+    // of 30 ms; nothing if a faster host or executor hides the launch.
     (prior.mean[PREFILL_LAUNCH], prior.spread[PREFILL_LAUNCH]) = (0.5 * step_ns, step_ns);
     (prior.mean[LARGE_LAUNCH], prior.spread[LARGE_LAUNCH]) = (step_ns, 2.0 * step_ns);
-    // vLLM schedules a request and processes its token in Python, while no launch is in progress: 12 to 15 us
-    // on a fast host, 30 to 40 us on a slow one, from 8 decodes to 500.
+    // vLLM schedules a request and processes its token in Python, while no launch is in progress. This takes 12 to
+    // 15 us on a fast host and 30 to 40 us on a slow one, from 8 decodes to 500.
     (prior.mean[LAUNCH_REQUEST], prior.spread[LAUNCH_REQUEST]) = (22e3, 10e3);
-    // Measured servers: 2 to 70 ms. A tokenizer takes 1 to 4 us per token. If the engine's queue is measured,
-    // too, no more than that was observed.
+    // Measured servers took 2 to 70 ms. A tokenizer takes 1 to 4 us per token. Loads with a measured engine queue
+    // showed no more than that.
     (prior.mean[ARRIVAL], prior.spread[ARRIVAL]) = (8e6, 30e6);
     (prior.mean[ARRIVAL_TOKEN], prior.spread[ARRIVAL_TOKEN]) = (2e3, 2e3);
     prior

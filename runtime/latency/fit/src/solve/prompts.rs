@@ -1,4 +1,4 @@
-//! Prices of prompts, from the prompts with the shortest waits.
+//! Fits prices of prompts to the prompts with the shortest waits.
 
 use vcr_compare::Metric;
 use vcr_fitted::{StepWork, TERMS, amounts};
@@ -7,7 +7,7 @@ use crate::solve::parameters::Row;
 use crate::solve::regress::Prior;
 use crate::source::Source;
 
-/// The time of the prompts with the shortest waits as a multiple of their price by `prior`; a tenth of the
+/// The measured time of the prompts with the shortest waits, as a multiple of the price from `prior`. A tenth of the
 /// prompts were faster.
 pub(crate) fn prompt_scale(sources: &[Source], prior: &Prior, step_ns: f64) -> f64 {
     let assumed_ns = |prompt_tokens: f64| {
@@ -32,13 +32,13 @@ pub(crate) fn prompt_scale(sources: &[Source], prior: &Prior, step_ns: f64) -> f
     scales.get(scales.len() / 10).copied().unwrap_or(1.0)
 }
 
-/// Whether a parameter is the price of work that only steps with prompts have.
+/// Whether only steps with prompts have the work of this parameter.
 fn is_of_prompts(index: usize) -> bool {
     let names = ["prefill_step", "prefill_chunk", "token_above_128", "token_above_512", "prefill_context_token"];
     TERMS.get(index).is_some_and(|term| names.contains(&term.name) || term.name == "attention_pair")
 }
 
-/// `others`, with the prices of prompts replaced by a multiple of the prices in `prices`.
+/// `others` with the prices of prompts replaced: each is `scale` times its value in `prices`.
 pub(crate) fn with_prompts(prices: &Row, others: &Row, scale: f64) -> Row {
     let mut values = *others;
     for (index, value) in values.iter_mut().enumerate().filter(|(index, _)| is_of_prompts(*index)) {

@@ -13,20 +13,19 @@ use crate::solve::parameters::{Observation, PARAMETERS, Row};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Prior {
     pub(crate) mean: Row,
-    /// Standard deviations.
     pub(crate) spread: Row,
 }
 
 const MAX_EFFECTIVE_OBSERVATIONS: f64 = 1000.0;
-/// The same limit for the uncertainty of the parameters: effects that the model leaves out cause the same
-/// error in all requests of a load. Estimated from loads that were left out of fits
+/// Limit of [`MAX_EFFECTIVE_OBSERVATIONS`] for the uncertainty of the parameters: effects that the model leaves out
+/// cause the same error in all requests of a load. Estimated from loads left out of fits
 /// (docs/appendix/fitted-models.md).
 pub(crate) const MAX_KNOWN_OBSERVATIONS: f64 = 40.0;
-/// The same limit for the relative error of a time.
+/// Limit of the relative error of a time, for the same reason.
 const KNOWN_ERROR: f64 = 0.05;
 /// Errors beyond this many standard deviations count linearly.
 const HUBER: f64 = 1.5;
-/// The relative error that every measurement has at least.
+/// Every measurement has at least this relative error.
 const MIN_ERROR: f64 = 0.01;
 const ROUNDS: usize = 12;
 
@@ -49,9 +48,8 @@ pub(crate) fn solve(observations: &[Observation], prior: &Prior, values: &Row) -
     values.iter().all(|value| value.is_finite()).then_some(values)
 }
 
-/// The information about parameters near `values` from observations of several loads and from the prior: the
-/// inverse of the parameters' covariance, in units of the prior's spread. Each load counts as at most
-/// [`MAX_KNOWN_OBSERVATIONS`].
+/// The information about the parameters near `values`, from the observations of several loads and the prior: the
+/// inverse covariance, in units of the prior's spread. Each load counts as at most [`MAX_KNOWN_OBSERVATIONS`].
 pub(crate) fn knowledge(loads: &[Vec<Observation>], prior: &Prior, values: &Row) -> DMatrix<f64> {
     let identity = DMatrix::<f64>::identity(PARAMETERS, PARAMETERS);
     let mut precision = identity.clone();
@@ -64,20 +62,18 @@ pub(crate) fn knowledge(loads: &[Vec<Observation>], prior: &Prior, values: &Row)
     precision
 }
 
-/// The covariance of parameters from the information about them.
 pub(crate) fn covariance(knowledge: &DMatrix<f64>, prior: &Prior) -> Option<DMatrix<f64>> {
     let scale = DMatrix::from_diagonal(&DVector::from_row_slice(&prior.spread));
     Some(&scale * knowledge.clone().cholesky()?.inverse() * &scale)
 }
 
-/// The relative error of an observation.
 fn residual(observation: &Observation, values: &Row) -> f64 {
     let predicted: f64 = observation.row.iter().zip(values).map(|(amount, value)| amount * value).sum();
     (observation.measured_ns - predicted) / observation.scale_ns
 }
 
-/// A robust standard deviation of the relative errors: the median of their absolute values, divided by the
-/// same median of a normal distribution.
+/// A robust standard deviation of the relative errors: their median absolute value, divided by that of a normal
+/// distribution.
 fn spread(observations: &[Observation], values: &Row) -> f64 {
     let mut sizes: Vec<f64> =
         observations.iter().map(|each| residual(each, values).abs() * each.weight.sqrt()).collect();
@@ -125,7 +121,7 @@ fn normal_equations(
     (hessian, gradient)
 }
 
-/// Cyclic coordinate descent with a bound at 0, in units of the prior's spread.
+/// Cyclic coordinate descent, bounded at 0, in units of the prior's spread.
 fn descend(hessian: &DMatrix<f64>, gradient: &DVector<f64>, prior: &Prior, start: &Row) -> Row {
     let mut at: Vec<f64> = start.iter().zip(&prior.spread).map(|(value, spread)| value / spread).collect();
     for _ in 0..20_000 {

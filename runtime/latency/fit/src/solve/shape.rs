@@ -12,13 +12,13 @@ pub struct Shape {
     pub weight_bytes: f64,
     /// Number of weights that are multiplied for one token.
     pub weights_per_token: f64,
-    /// Bytes of KV cache of one token.
+    /// KV cache bytes of one token.
     pub kv_bytes_per_token: f64,
     /// Floating-point operations of one query-key pair.
     pub flops_per_pair: f64,
     /// Bytes of one weight.
     pub bytes_per_weight: f64,
-    /// The arithmetic of weights, on a GPU that supports it.
+    /// Arithmetic of the weights on a GPU that supports it.
     pub arithmetic: Arithmetic,
 }
 
@@ -37,7 +37,7 @@ impl Shape {
         Ok(Self::of(&work))
     }
 
-    /// Layers with windows do not contribute to the price of context, because their own context does not grow.
+    /// Layers with windows add nothing to the price of context, because their own context does not grow.
     fn of(work: &LayeredSpec) -> Self {
         let whole = work.attention.iter().filter(|part| part.window_tokens.is_none());
         let sum = |value: fn(&AttentionSpec) -> f64| whole.clone().map(value).sum();

@@ -1,8 +1,7 @@
-//! Loads whose measurement would make a stated prediction most certain.
+//! Suggests loads whose measurement would make a stated prediction most certain.
 //!
-//! For given steps, mean times are sums of parameters. The fit's information about the parameters determines
-//! how certain such a sum is. The steps of another load determine how much information that load would add,
-//! before it is measured.
+//! For given steps, mean times are sums of parameters, so the fit's information about the parameters gives the
+//! certainty of a mean time. Simulating another load shows how much information its measurement would add.
 
 use std::str::FromStr;
 
@@ -19,7 +18,7 @@ use crate::solve::observations::{MeanRow, mean_rows};
 use crate::solve::parameters::{Observation, PARAMETERS, Row};
 use crate::solve::regress::{MAX_KNOWN_OBSERVATIONS, Prior, knowledge};
 
-/// The arrivals of a load.
+/// How the requests of a load arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Pace {
@@ -36,13 +35,13 @@ pub struct Load {
     pub prompt_tokens: u32,
     /// Tokens of each answer.
     pub output_tokens: u32,
-    /// The arrivals.
+    /// How the requests arrive.
     pub pace: Pace,
     /// Number of requests.
     pub requests: u32,
 }
 
-/// Half the width of the 90 % intervals of mean times, relative to them.
+/// Half the width of the 90 % interval of each mean time, relative to the mean.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Certainty {
     /// For the time to the first token.
@@ -56,9 +55,9 @@ pub struct Certainty {
 pub struct Suggested {
     /// The load.
     pub load: Load,
-    /// Its duration by the prices of the fit, in seconds.
+    /// Its duration in seconds, according to the fit.
     pub lasts_s: f64,
-    /// The certainty of the prediction with this load and the loads before it in the fit.
+    /// The certainty of the prediction once this load and the loads before it in the list are in the fit.
     pub then: Certainty,
 }
 
@@ -73,15 +72,14 @@ pub struct Suggestion {
     pub loads: Vec<Suggested>,
 }
 
-/// Standard deviations from the mean within which nine of ten values are.
+/// Nine of ten values lie within this many standard deviations of the mean.
 const NINE_OF_TEN: f64 = 1.645;
-/// Lengths of prompts and answers, and concurrencies, of the loads that are tried.
+/// Prompt lengths, answer lengths and concurrencies of the loads that are tried.
 const PROMPTS: [u32; 6] = [32, 128, 512, 2_048, 8_192, 32_768];
 const OUTPUTS: [u32; 3] = [16, 128, 512];
 const AT_ONCE: [u32; 5] = [1, 8, 32, 128, 256];
-/// Duration of the longest suggested load, in seconds.
 const LONGEST_S: f64 = 300.0;
-/// A further load must shrink the intervals to this share.
+/// A further load must shrink the intervals at least to this fraction.
 const WORTH: f64 = 0.9;
 
 impl FromStr for Load {
@@ -123,14 +121,13 @@ fn requests(pace: Pace) -> u32 {
     }
 }
 
-/// Mean times of a load by the prices of the fit.
 struct Predicted {
     ttft: MeanRow,
     itl: MeanRow,
     lasts_s: f64,
 }
 
-/// Finds loads to measure for `prediction`, in addition to the `observations` of a fit with `values`.
+/// Finds loads to measure for `prediction`, in addition to the `observations` of a fit with the parameters `values`.
 ///
 /// # Errors
 /// If the engine cannot serve the prediction.
@@ -207,7 +204,7 @@ pub(crate) fn suggest(
     Ok(Suggestion { prediction, now, loads })
 }
 
-/// The loads that are tried: with lengths and concurrencies around those of the prediction, and far from them.
+/// The loads that are tried: lengths and concurrencies close to the prediction's, and far from them.
 fn loads(prediction: &Load, pool: &PoolConfig) -> Vec<Load> {
     let most = pool.engine.as_vllm().map_or(256, |engine| engine.max_num_seqs());
     let with = |usual: &[u32], own: u32| {
@@ -233,7 +230,7 @@ fn loads(prediction: &Load, pool: &PoolConfig) -> Vec<Load> {
 }
 
 impl MeanRow {
-    /// The information of its measurement: half of a whole load's.
+    /// The information from measuring this mean: half of a whole load's.
     fn observation(&self, values: &Row) -> Observation {
         let measured_ns = self.time_ns(values);
         let weight = self.served * self.served * MAX_KNOWN_OBSERVATIONS / 2.0;

@@ -1,5 +1,5 @@
-//! The beginning of a load, in which the engine was slower, because it compiled graphs and kernels at first
-//! use and the host's caches were cold. Prices are fitted to the rest.
+//! Finds the beginning of a load in which the engine was slower, because it compiled graphs and kernels at first use
+//! and the host's caches were cold. Prices are fitted to the rest.
 
 use std::str::FromStr;
 
@@ -11,12 +11,12 @@ use crate::simulate::Simulation;
 /// The part at the beginning of each load that a fit leaves out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WarmUp {
-    /// The requests that took clearly longer than the rest.
+    /// Leaves out the first requests if they took clearly longer than the rest.
     #[default]
     Auto,
-    /// Nothing.
+    /// Leaves out nothing.
     None,
-    /// The requests that arrived within these nanoseconds.
+    /// Leaves out the requests that arrived within this many nanoseconds.
     Until(u64),
 }
 
@@ -34,19 +34,16 @@ impl FromStr for WarmUp {
     }
 }
 
-/// The first requests of a load.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Beginning {
-    /// Number of requests.
     pub(crate) requests: usize,
-    /// Time until the arrival of the last one.
+    /// Time until the arrival of the last of these requests.
     pub(crate) lasts_ns: u64,
-    /// Their duration as a multiple of the one that the prices of the rest predict.
+    /// Measured duration of these requests, as a multiple of the duration predicted from the prices of the rest.
     pub(crate) slower: f64,
 }
 
 impl Beginning {
-    /// A description for the load `name`.
     pub(crate) fn text(&self, name: &str) -> String {
         format!(
             "{name}: the first {} requests ({:.1} s) are a warm-up and were not fitted: they took {:.1} times as long \
@@ -58,19 +55,18 @@ impl Beginning {
     }
 }
 
-/// The largest share of the requests that a warm-up can have, because the rest must be typical.
+/// A warm-up can have at most this fraction of the requests, because the rest must be typical.
 const MOST: f64 = 0.2;
-/// The warm-up ends with a request whose time exceeds the typical one by this many deviations,
+/// The warm-up ends with a request whose time exceeds the typical time by this many deviations.
 const DEVIATIONS: f64 = 3.0;
-/// and by at least this much, as a logarithm.
+/// The logarithm of that request's time must also exceed the typical one by at least this much.
 const LEAST: f64 = 0.1;
-/// Share of slow requests in a warm-up.
+/// Minimum fraction of slow requests in a warm-up.
 const SLOW_SHARE: f64 = 0.8;
 /// Fewer requests at the beginning may be slow by chance.
 const MIN_REQUESTS: usize = 3;
 
-/// The warm-up of a load, found by comparing measured times with the prices fitted to all requests; None if
-/// there is no warm-up.
+/// Finds the warm-up of a load by comparing measured times with prices fitted to all requests.
 pub(crate) fn find(measurements: &Measurements, simulation: &Simulation) -> Option<Beginning> {
     let ratio =
         |measured: Option<f64>, simulated: Option<f64>| Some((measured? / simulated.filter(|ns| *ns > 0.0)?).ln());
@@ -87,7 +83,7 @@ pub(crate) fn find(measurements: &Measurements, simulation: &Simulation) -> Opti
     beginning(&rows)
 }
 
-/// The same for arrivals, in order, with the logarithms of measured over simulated times.
+/// Finds the warm-up from the arrivals, in order, each with the logarithm of measured over simulated time.
 fn beginning(rows: &[(u64, Option<f64>)]) -> Option<Beginning> {
     let first_ns = rows.first()?.0;
     let mut usual: Vec<f64> = rows[rows.len() / 2..].iter().filter_map(|(_, ratio)| *ratio).collect();

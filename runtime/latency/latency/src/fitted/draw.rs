@@ -1,29 +1,28 @@
-//! Coefficients drawn from the uncertainty of a fit.
+//! Draws coefficients according to the uncertainty of a fit.
 //!
-//! A draw is the result that the fit would have if chance had shifted its measurements according to its
-//! covariance: a normal vector around the estimate, projected onto the non-negative coefficients, in the
-//! metric of the precision. Setting negative coefficients to 0 one by one would make every step too long if
-//! several coefficients stand for the same time.
+//! A draw is the result that the fit would have if chance had shifted its measurements according to the covariance: a
+//! normal vector around the estimate, projected onto the non-negative coefficients in the metric of the precision.
+//! Simply setting negative coefficients to 0 would make every step too long if several coefficients stand for the same
+//! time.
 
 use vcr_base::random::Stream;
 use vcr_fitted::{ModelFile, TERMS};
 
-/// The most rounds of coordinate descent; a few hundred suffice for coefficients that the data hardly separates.
+/// Maximum rounds of coordinate descent. A few hundred suffice even for coefficients that the data hardly separates.
 const MAX_SWEEPS: usize = 2_000;
-/// The descent stops at changes below this, in standard deviations.
+/// The descent stops when changes are below this, in standard deviations.
 const PRECISION: f64 = 1e-9;
 /// Added to the diagonal if rounding has made a covariance indefinite.
 const JITTER: f64 = 1e-9;
 
-/// Prefix of the names of overheads among the parameters.
 const OVERHEADS: &str = "overheads.";
 const PS_PER_NS: f64 = 1e3;
 
-/// Draws coefficients of a fitted model by its covariance.
+/// Draws coefficients of a fitted model according to its covariance.
 #[derive(Clone, Debug)]
 pub struct FittedDraws {
     model: ModelFile,
-    /// The parameters that vary.
+    /// Parameters whose values vary between draws.
     parameters: Vec<Parameter>,
     /// The Cholesky factor of the correlations, and its inverse, by rows.
     factor: Vec<Vec<f64>>,
@@ -37,7 +36,6 @@ struct Parameter {
     deviation: f64,
 }
 
-/// The part of the model to which a parameter belongs.
 #[derive(Clone, Copy, Debug)]
 enum Target {
     Term(usize),
@@ -65,7 +63,6 @@ impl Target {
         }
     }
 
-    /// The value of the parameter, in nanoseconds.
     fn of(self, model: &ModelFile) -> f64 {
         match self {
             Self::Term(index) => model.step.coefficients()[index],
@@ -81,7 +78,7 @@ impl Target {
 }
 
 impl FittedDraws {
-    /// None for a model without a valid covariance.
+    /// Creates the draws. None for a model without a valid covariance.
     #[must_use]
     pub fn new(model: ModelFile) -> Option<Self> {
         let uncertainty = &model.uncertainty;
@@ -114,7 +111,7 @@ impl FittedDraws {
         Some(Self { model, parameters, factor, precision })
     }
 
-    /// The model with the coefficients of a seed.
+    /// The model with the coefficients that `seed` draws.
     #[must_use]
     pub fn draw(&self, seed: u64) -> ModelFile {
         let mut stream = Stream::new(seed, "coefficients");
@@ -138,13 +135,12 @@ impl FittedDraws {
                 Target::LaunchPerRequest => model.overheads.launch_per_request_ns = value.round() as u64,
             }
         }
-        // If a draw makes all coefficients 0, the estimate remains.
+        // If a draw makes all coefficients 0, the estimate stays.
         model.step = model.step.with_coefficients(coefficients).unwrap_or(model.step);
         model
     }
 
-    /// The point without negative parameters that is closest to `free` in the metric of the precision, in
-    /// deviations from the mean.
+    /// The non-negative point closest to `free` in the metric of the precision, in deviations from the mean.
     fn project(&self, free: &[f64]) -> Vec<f64> {
         let least: Vec<f64> = self.parameters.iter().map(|each| -each.mean / each.deviation).collect();
         let mut at: Vec<f64> = free.iter().zip(&least).map(|(free, least)| free.max(*least)).collect();
@@ -173,8 +169,8 @@ fn dot(left: &[f64], right: &[f64]) -> f64 {
     left.iter().zip(right).map(|(left, right)| left * right).sum()
 }
 
-/// The lower triangle whose product with its transpose is `matrix`, with `jitter` on the diagonal; None if
-/// that is not positive definite.
+/// The lower triangle whose product with its transpose is `matrix`, with `jitter` on the diagonal. None if that sum is
+/// not positive definite.
 fn cholesky(matrix: &[Vec<f64>], jitter: f64) -> Option<Vec<Vec<f64>>> {
     let size = matrix.len();
     let mut factor = vec![vec![0.0; size]; size];
@@ -195,7 +191,6 @@ fn cholesky(matrix: &[Vec<f64>], jitter: f64) -> Option<Vec<Vec<f64>>> {
     Some(factor)
 }
 
-/// The inverse of the matrix with this Cholesky factor.
 fn inverse(factor: &[Vec<f64>]) -> Vec<Vec<f64>> {
     let size = factor.len();
     let mut rows = Vec::with_capacity(size);
@@ -264,7 +259,7 @@ mod tests {
         let [mean, deviation, _] = moments(&draws, |drawn| coefficient(drawn, "step"));
         close(mean, 1000.0, 1.0);
         close(deviation, 10.0, 0.5);
-        // Var(step + 9 token) = 100 - 162 + 81: they stand for the same time.
+        // Var(step + 9 token) = 100 - 162 + 81: both stand for the same time.
         let [mean, deviation, _] =
             moments(&draws, |drawn| coefficient(drawn, "step") + 9.0 * coefficient(drawn, "token"));
         close(mean, 1450.0, 0.5);

@@ -1,8 +1,7 @@
-//! The published engine's own numbers, to their last printed digit.
+//! Compares prices with the published engine's numbers, to their last printed digit.
 //!
-//! Each case prices the steps of the engine by hand: one worker, blocks of 64 tokens, a pool of 16384 blocks.
-//! Row R is a prompt of 1000 tokens with 4 output tokens. Times are in ms; the measured values come from
-//! running `ai-dynamo` 1.4.2 and 1.6.1.
+//! Each case prices the steps of one worker by hand, with blocks of 64 tokens and a pool of 16384 blocks. Row R is a
+//! prompt of 1000 tokens with 4 output tokens. Measured values, in ms, come from `ai-dynamo` 1.4.2 and 1.6.1.
 
 use super::*;
 use PassSemantics::{Dynamo1_4, Dynamo1_6};
@@ -31,7 +30,7 @@ fn assert_ms(actual: f64, published: &str) {
     assert_eq!(format!("{actual:.6}"), published);
 }
 
-/// One prefill chunk. It completes the prompt if `completes`, and a token follows if `emits`.
+/// One prefill chunk. It completes the prompt if `completes`, and emits a token if `emits`.
 fn chunk(depth: u64, tokens: u64, completes: bool, emits: bool) -> StepShape {
     let end = depth + tokens;
     StepShape {
@@ -48,7 +47,6 @@ fn chunk(depth: u64, tokens: u64, completes: bool, emits: bool) -> StepShape {
     }
 }
 
-/// One lone decode.
 fn decode(context: u64) -> StepShape {
     StepShape {
         decode_requests: 1,
@@ -62,7 +60,7 @@ fn decode(context: u64) -> StepShape {
     }
 }
 
-/// Row R from its prefill to its last token.
+/// The steps of row R, from its prefill to its last token.
 fn row_r() -> [StepShape; 4] {
     [chunk(0, 1000, true, true), decode(1001), decode(1002), decode(1003)]
 }
@@ -80,7 +78,7 @@ fn a_lone_request() {
         assert_ms(ms(&model, &row_r()[..1]), ttft);
         assert_ms(ms(&model, &row_r()[1..]) / 3.0, itl);
         assert_ms(ms(&model, &row_r()), duration);
-        // With no output token nothing is emitted, so 1.4 charges no decode.
+        // Without an output token nothing is emitted, so 1.4 charges no decode.
         assert_ms(ms(&model, &[chunk(0, 1000, true, false)]), "32.105859");
     }
 }
@@ -97,7 +95,7 @@ fn a_repeated_request_hits_the_cache() {
 
 #[test]
 fn two_equal_requests_in_one_step() {
-    // The second prompt hits 15 blocks of the first; only its last block is its own.
+    // The second prompt hits 15 blocks of the first. Only its last block is its own.
     let both = StepShape {
         prefill_requests: 2,
         prefill_tokens: 1040,
@@ -160,7 +158,7 @@ fn a_nearly_full_pool() {
 
 #[test]
 fn a_disaggregated_pair() {
-    // The decode worker starts from the 1000 tokens that were sent over.
+    // The decode worker starts from the 1000 tokens that the prefill worker sent.
     let first = decode(1000);
     for (semantics, ttft, duration) in [(Dynamo1_4, "37.898579", "55.276739"), (Dynamo1_6, "37.897344", "55.272106")] {
         let prefill_worker =
@@ -187,7 +185,7 @@ fn a_decode_worker_is_charged_nothing_for_what_it_computes_again() {
 
 #[test]
 fn drafts_of_two_that_are_always_accepted() {
-    // 16 tokens in 6 passes, three at a time and one at the end. A pass starts with `known` tokens and
+    // 16 tokens in 6 passes: three tokens in each pass and one in the last. A pass starts with `known` tokens and
     // computes the last of them and two drafts.
     let verify = |known: u64| StepShape {
         decode_tokens: 3,
@@ -278,7 +276,7 @@ proptest! {
             let (all_ms, decode_ms) = decodes(semantics, whole, tokens + outputs);
             let prompt_ms = ms(&model(Dynamo1_6), &[chunk(0, tokens, true, true)]);
             prop_assert!((all_ms - decode_ms - prompt_ms).abs() < 1e-9);
-            // The rest of its outputs, complete or not.
+            // The rest of the outputs, complete or not.
             let depth = tokens + cached_outputs;
             let mut rest = chunk(depth, outputs, false, false);
             rest.recompute.output_tokens = outputs;

@@ -1,29 +1,29 @@
-//! Errors of profiles. Each names the file and the array.
+//! Errors of profiles. Each error names the file and the array.
 
 use std::io;
 
-/// Error of one array of measured points.
+/// What is wrong with an array of measured points.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum PointsFault {
-    /// Too few values for a line.
+    /// There are too few values for a line.
     #[error("has {count} value(s), but interpolation needs at least {min}")]
     TooFew {
-        /// Their number.
+        /// Number of values.
         count: usize,
-        /// The required number.
+        /// Minimum number of values.
         min: usize,
     },
-    /// A length that differs from that of related arrays.
+    /// The length differs from that of related arrays.
     #[error("has {count} values where {expected} are expected ({why})")]
     WrongLength {
-        /// Their number.
+        /// Number of values.
         count: usize,
-        /// The expected number.
+        /// Expected number of values.
         expected: usize,
         /// Name of the array with the expected length.
         why: String,
     },
-    /// A value that is not a finite number of at least 0.
+    /// A value is not a finite number of at least 0.
     #[error("has the value {value} at index {index}, but needs finite numbers of at least 0")]
     BadValue {
         /// Index of the value.
@@ -31,22 +31,22 @@ pub enum PointsFault {
         /// The value.
         value: f64,
     },
-    /// An axis that does not increase strictly.
+    /// An axis does not increase strictly.
     #[error("must grow strictly, but {value} at index {index} follows {before}")]
     NotIncreasing {
         /// Index of the value.
         index: usize,
         /// The value.
         value: f64,
-        /// The value before it.
+        /// The previous value.
         before: f64,
     },
-    /// The same point twice.
+    /// The same point occurs twice.
     #[error("measures context length {context_tokens} at {active_kv_tokens} KV tokens twice")]
     DuplicatePoint {
-        /// Its context length.
+        /// Context length of the point.
         context_tokens: f64,
-        /// Its KV tokens.
+        /// KV tokens of the point.
         active_kv_tokens: f64,
     },
     /// No context length has two points.
@@ -54,13 +54,13 @@ pub enum PointsFault {
     NoSeries,
 }
 
-/// An array and its problem.
+/// An array and what is wrong with it.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("array `{array}` {fault}")]
 pub struct PointsProblem {
-    /// The array's name in the file.
+    /// Name of the array in the file.
     pub array: String,
-    /// The error.
+    /// What is wrong with the array.
     pub fault: PointsFault,
 }
 
@@ -104,11 +104,10 @@ pub enum ProfileError {
     /// The file has none of the accepted arrays.
     #[error("profile `{path}` has no array {wanted}; it has {present}")]
     MissingArray {
-        /// The file.
         path: String,
         /// The accepted names.
         wanted: String,
-        /// The names it has.
+        /// The names that the file has.
         present: String,
     },
     /// An array cannot be read as numbers.
@@ -128,7 +127,7 @@ pub enum ProfileError {
         path: String,
         /// The array.
         array: String,
-        /// Its shape.
+        /// The array's shape.
         shape: Vec<usize>,
         /// The expected shape.
         expected: &'static str,
@@ -138,11 +137,11 @@ pub enum ProfileError {
     ChooseDeployment {
         /// The file.
         path: String,
-        /// Their number.
+        /// Number of deployments.
         rows: usize,
-        /// Their distinguishing names.
+        /// Names that distinguish the deployments.
         names: String,
-        /// The next step.
+        /// What the user can do.
         advice: String,
     },
     /// The points cannot be interpolated.
@@ -150,7 +149,7 @@ pub enum ProfileError {
     Points {
         /// The file.
         path: String,
-        /// Every problem; never empty.
+        /// All problems. Never empty.
         problems: Vec<PointsProblem>,
     },
 }

@@ -1,20 +1,16 @@
-//! Reading planner profiles from `.npz` files.
+//! Reads planner profiles from `.npz` files.
 //!
-//! Three layouts hold the same thing: one file with everything; a folder with
-//! `prefill.npz` and `decode.npz`; and a profiler's folder, whose
-//! `selected_prefill_interpolation` and `selected_decode_interpolation` each
-//! hold a `raw_data.npz`. In each, the arrays are taken by name:
+//! There are three layouts: one file with everything; a folder with `prefill.npz` and `decode.npz`; and a profiler's
+//! folder, whose `selected_prefill_interpolation` and `selected_decode_interpolation` each hold a `raw_data.npz`. The
+//! arrays are found by name:
 //!
 //! * prefill: `prefill_isl` (tokens) and `prefill_ttft_ms` or `prefill_ttft` (ms);
-//! * decode as a grid: `decode_active_kv_tokens`, `decode_context_length` and
-//!   `decode_itl` (ms, one row per KV value);
-//! * or decode as a profiler's sweep: `x_kv_usage` (share of `max_kv_tokens`),
-//!   `y_context_length` and `z_itl` (ms).
+//! * decode as a grid: `decode_active_kv_tokens`, `decode_context_length` and `decode_itl` (ms, one row per KV value);
+//! * or decode as a profiler's sweep: `x_kv_usage` (fraction of `max_kv_tokens`), `y_context_length` and `z_itl` (ms).
 //!
-//! Prefill and sweep arrays may have a leading dimension, one row per
-//! deployment that was profiled; [`Deployment`] says which one is meant. Sweeps
-//! are interpolated as they were measured (see [`DecodeSurface`]), where Dynamo
-//! resamples a regression through them.
+//! Prefill and sweep arrays may have a leading dimension with one row per profiled deployment; [`Deployment`] selects
+//! one. Sweeps are interpolated as measured (see [`DecodeSurface`]), whereas Dynamo resamples a regression through
+//! them.
 
 use super::error::{PointsProblem, ProfileError};
 use super::table::{Column, DecodeSurface, PrefillCurve};
@@ -25,7 +21,7 @@ use std::fs::File;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
-/// Reads a profile in any of the known layouts (see the functions of this module for the array names).
+/// Reads a profile in any of the known layouts. The module lists the names of the arrays.
 ///
 /// # Errors
 /// A [`ProfileError`] that names the file, and the array if it has one.
@@ -40,7 +36,6 @@ pub fn read(path: &Path, deployment: Deployment) -> Result<ProfileTables, Profil
     Ok(ProfileTables { prefill, decode })
 }
 
-/// Finds the prefill and the decode file.
 fn layout(path: &Path) -> Result<(PathBuf, PathBuf), ProfileError> {
     if path.is_file() {
         return Ok((path.to_owned(), path.to_owned()));
@@ -50,7 +45,7 @@ fn layout(path: &Path) -> Result<(PathBuf, PathBuf), ProfileError> {
         ("selected_prefill_interpolation/raw_data.npz", "selected_decode_interpolation/raw_data.npz"),
     ] {
         let files = (path.join(prefill), path.join(decode));
-        // One of the two is enough to recognise the layout; the other one is reported when it is opened.
+        // One of the two files is enough to recognise the layout. A missing one is reported when it is opened.
         if files.0.is_file() || files.1.is_file() {
             return Ok(files);
         }
@@ -59,7 +54,6 @@ fn layout(path: &Path) -> Result<(PathBuf, PathBuf), ProfileError> {
     Err(ProfileError::NoLayout { path })
 }
 
-/// One open `.npz` file.
 struct Archive {
     path: String,
     names: Vec<String>,
@@ -139,7 +133,7 @@ impl Archive {
         })
     }
 
-    /// The row of the wanted deployment; 0 if the arrays have no rows.
+    /// The row of the wanted deployment. 0 if the arrays have no rows.
     fn deployment_row(&mut self, array: &str, deployment: Deployment) -> Result<usize, ProfileError> {
         let values = self.array(array)?;
         let rows = if values.ndim() == 2 { values.shape()[0] } else { 1 };
@@ -152,7 +146,7 @@ impl Archive {
             Deployment::Row(row) => (row < rows).then_some(row),
             Deployment::TensorParallel(size) => {
                 let mut rows = (0..rows).filter(|row| sizes.get(*row) == Some(&(size as f64)));
-                // Two deployments of one size would be ambiguous.
+                // Two deployments of the same size would be ambiguous.
                 rows.next().filter(|_| rows.next().is_none())
             }
         };
@@ -170,7 +164,7 @@ impl Archive {
         })
     }
 
-    /// One row of an array, or all of an array without rows.
+    /// One row of an array, or the whole array if it has no rows.
     fn column(&mut self, name: &str, row: usize) -> Result<Column, ProfileError> {
         let array = self.array(name)?;
         let values: Vec<f64> = match *array.shape() {
@@ -185,7 +179,7 @@ impl Archive {
         Ok(Column { name, values })
     }
 
-    /// An array of any numeric type, as doubles.
+    /// Reads an array of any numeric type as doubles.
     fn array(&mut self, name: &str) -> Result<ArrayD<f64>, ProfileError> {
         let as_f64 = self.typed::<f64>(name);
         let array = match as_f64 {
@@ -194,7 +188,7 @@ impl Archive {
                     Err(error) if is_other_type(&error) => self.typed::<i32>(name).map(|a| a.mapv(f64::from)),
                     other => other.map(|a| a.mapv(f64::from)),
                 },
-                // Token counts are far below 2^53.
+                // Token counts are far below 2^53, so doubles hold them exactly.
                 other => other.map(|a| a.mapv(|value| value as f64)),
             },
             other => other,

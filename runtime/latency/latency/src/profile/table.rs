@@ -1,11 +1,11 @@
-//! Measured points, checked, and their interpolation.
+//! Checks measured points and interpolates them.
 
 use super::error::{PointsFault, PointsProblem};
 
 /// A named list of numbers that is not checked yet.
 #[derive(Clone, Debug)]
 pub struct Column {
-    /// Its name in errors.
+    /// Name of the column in errors.
     pub name: String,
     /// The numbers.
     pub values: Vec<f64>,
@@ -53,14 +53,14 @@ impl Column {
     }
 }
 
-/// Prefill time over new tokens: straight lines between measured points. The first and the last line continue
-/// beyond them, but never below zero.
+/// Prefill time as a function of new tokens: straight lines between measured points. The first and the last line
+/// continue beyond the points, but never below 0.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PrefillCurve(Series);
 
 impl PrefillCurve {
-    /// Checks the points: at least two, strictly increasing token counts, and all values finite and at least
-    /// 0. Times are in milliseconds.
+    /// Checks the points: at least two, strictly increasing token counts, all values finite and at least 0. Times are
+    /// in milliseconds.
     ///
     /// # Errors
     /// Every problem, with the names of the columns.
@@ -83,27 +83,26 @@ impl PrefillCurve {
     }
 }
 
-/// Decode time over occupied KV tokens and mean context length.
+/// Decode time as a function of occupied KV tokens and mean context length.
 ///
-/// Points form one series per measured context length. A lookup interpolates linearly over KV
-/// tokens in the two series around the wanted context length, and then linearly between the two
-/// results (beyond the measured contexts: by the line of the two nearest). On a full grid this
-/// is the usual bilinear interpolation. Never below zero.
+/// The points form one series for each measured context length. A lookup interpolates linearly over KV tokens in the
+/// two series around the wanted context length, and then linearly between the two results. Beyond the measured
+/// contexts, the line through the two nearest results continues. On a full grid this is the usual bilinear
+/// interpolation. Results are never below 0.
 ///
-/// Beyond the measured KV tokens, a grid continues its first and last line, as Dynamo does. A
-/// profiler's sweep covers other loads at every context length, so the ends matter more and
-/// single points are noisy. A series therefore continues with its mean slope, from first to
-/// last point. A context length measured only once uses the mean slope of the nearest context
-/// length with two points.
+/// Beyond the measured KV tokens, a grid continues its first and last line, as Dynamo does. A profiler's sweep covers
+/// other loads at every context length, so the ends matter more and single points are noisy. Its series continue with
+/// their mean slope from the first to the last point. A context length measured only once uses the mean slope of the
+/// nearest context length with two points.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DecodeSurface {
-    /// The series by increasing context length; never empty.
+    /// One series for each context length, in increasing order. Never empty.
     rows: Vec<(f64, Series)>,
 }
 
 impl DecodeSurface {
-    /// A full grid: for each of `active_kv_tokens` (at least two), `itl_ms` holds the times at every one of
-    /// `context_tokens` (at least one). Both axes must increase strictly; times are in milliseconds.
+    /// Checks a full grid. For each of `active_kv_tokens` (at least two), `itl_ms` holds the times at every one of
+    /// `context_tokens` (at least one). Both axes must increase strictly. Times are in milliseconds.
     ///
     /// # Errors
     /// Every problem, with the names of the columns.
@@ -131,8 +130,8 @@ impl DecodeSurface {
         Ok(DecodeSurface { rows: contexts.map(|(index, context)| (context, row(index))).collect() })
     }
 
-    /// A profiler's sweep: three columns of equal length, one point each, in any order; at least one context
-    /// length with two points. Times are in milliseconds.
+    /// Checks a profiler's sweep: three columns of equal length, one point per row, in any order. At least one context
+    /// length needs two points. Times are in milliseconds.
     ///
     /// # Errors
     /// Every problem, with the names of the columns.
@@ -157,7 +156,7 @@ impl DecodeSurface {
                 (context_tokens.values[i], point)
             })
             .collect();
-        // The sort is stable, and a total order of the finite values that remain.
+        // The sort is stable. The remaining values are finite and have a total order.
         points.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.0.total_cmp(&b.1.0)));
         for pair in points.windows(2) {
             let [(context_tokens, (kv, _)), next] = [pair[0], pair[1]];
@@ -201,8 +200,8 @@ impl DecodeSurface {
     }
 }
 
-/// The mean slope of each row. A row of one point takes the slope of the nearest row with several points, the
-/// shorter context first if two are equally near.
+/// The mean slope of each row. A row with one point takes the slope of the nearest row with several points, or of the
+/// shorter context if two rows are equally near.
 fn mean_slopes(rows: &[(f64, Vec<(f64, f64)>)]) -> Vec<f64> {
     let own: Vec<(f64, f64)> = rows
         .iter()
@@ -223,21 +222,21 @@ fn mean_slopes(rows: &[(f64, Vec<(f64, f64)>)]) -> Vec<f64> {
 /// Points joined by straight lines, with a slope beyond each end.
 #[derive(Clone, Debug, PartialEq)]
 struct Series {
-    /// Strictly increasing in the first number; never empty.
+    /// Strictly increasing in the first number. Never empty.
     points: Vec<(f64, f64)>,
     slope_before: f64,
     slope_after: f64,
 }
 
 impl Series {
-    /// Continues the first and the last segment; two points are required.
+    /// Continues the first and the last segment beyond the points. Needs two points.
     fn with_end_segments(points: Vec<(f64, f64)>) -> Series {
         let slope = |a: (f64, f64), b: (f64, f64)| (b.1 - a.1) / (b.0 - a.0);
         let last = points.len() - 1;
         Series { slope_before: slope(points[0], points[1]), slope_after: slope(points[last - 1], points[last]), points }
     }
 
-    /// Continues both ends with one slope.
+    /// Continues both ends with the same slope.
     fn with_slope(points: Vec<(f64, f64)>, slope: f64) -> Series {
         Series { points, slope_before: slope, slope_after: slope }
     }
@@ -255,7 +254,7 @@ impl Series {
     }
 }
 
-/// The straight line through `a` and `b`, at `x`.
+/// The value at `x` of the straight line through `a` and `b`.
 fn line(a: (f64, f64), b: (f64, f64), x: f64) -> f64 {
     a.1 + (b.1 - a.1) * ((x - a.0) / (b.0 - a.0))
 }

@@ -1,33 +1,33 @@
-//! Why tables cannot be used.
+//! Errors of operator tables.
 
 use std::path::{Path, PathBuf};
 
 /// The command that installs the package.
 pub const INSTALL: &str = "pip install aiconfigurator-core==0.12.0";
 
-/// The environment variable that names the installed package.
+/// The environment variable with the folder of the installed package.
 pub const DATA_VARIABLE: &str = "VCR_TABLES";
 
 /// Why tables cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TablesError {
-    /// The build has no Parquet reader.
+    /// This build has no Parquet reader.
     #[error("this build of vcr lacks the feature `tables`, which operator tables need")]
     NotBuilt,
     /// No folder was given.
     #[error("missing `data`: expected the folder of the package aiconfigurator-core")]
     NoData,
-    /// The given folder is not the package.
+    /// The given folder does not contain the package.
     #[error(
         "invalid `data` `{}`: expected the package aiconfigurator-core, a virtual environment or site-packages with \
          it, or its folder `systems`",
         .0.display()
     )]
     NotThePackage(PathBuf),
-    /// The package lacks something.
+    /// The package does not have the named item.
     #[error("invalid {what} `{name}`: expected {}", expected(known))]
     Unknown {
-        /// Kind of the name: a system, a backend, ...
+        /// Kind of the item: a system, a backend, ...
         what: &'static str,
         /// The name that was given.
         name: String,
@@ -39,7 +39,7 @@ pub enum TablesError {
     File {
         /// The file.
         path: PathBuf,
-        /// The problem.
+        /// What is wrong with the file.
         reason: String,
     },
     /// A setting does not fit the model or the system.
@@ -47,10 +47,10 @@ pub enum TablesError {
     Setting {
         /// The setting.
         field: &'static str,
-        /// The problem, and the allowed values.
+        /// What is wrong, and the allowed values.
         reason: String,
     },
-    /// Necessary operators of the model have no tables at all.
+    /// Operators that the model needs have no tables at all.
     #[error("no tables for {model} on {system} with {backend} {version}: missing {}", .operators.join(", "))]
     NoOperators {
         /// The model.
@@ -59,7 +59,7 @@ pub enum TablesError {
         system: String,
         /// The backend.
         backend: String,
-        /// Its version.
+        /// The backend's version.
         version: String,
         /// Operators without a table.
         operators: Vec<String>,
@@ -75,7 +75,7 @@ impl TablesError {
         Self::Setting { field, reason: reason.into() }
     }
 
-    /// The next step, if there is one.
+    /// What the user can do, if there is anything.
     #[must_use]
     pub fn hint(&self) -> Option<String> {
         match self {

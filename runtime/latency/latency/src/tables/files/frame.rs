@@ -8,18 +8,18 @@ use crate::tables::error::TablesError;
 #[cfg_attr(not(feature = "parquet"), expect(dead_code, reason = "only the reader makes them"))]
 #[derive(Clone, Debug)]
 pub(crate) enum Values {
-    /// Numbers; whole ones are exact up to 2^53.
+    /// Numbers. Whole numbers are exact up to 2^53.
     Numbers(Vec<f64>),
-    /// Texts, each as an index into the distinct texts.
+    /// Texts. Each is stored as an index into the distinct texts.
     Texts {
-        /// The index for each row.
+        /// For each row, the index of its text.
         codes: Vec<u32>,
         /// Distinct texts in order of appearance.
         names: Vec<String>,
     },
 }
 
-/// A file's rows, by column.
+/// The rows of a file, by column.
 #[derive(Clone, Debug)]
 pub(crate) struct Frame {
     pub(crate) path: PathBuf,
@@ -35,12 +35,11 @@ pub(crate) struct Texts<'a> {
 }
 
 impl<'a> Texts<'a> {
-    /// The text of a row.
     pub(crate) fn at(&self, row: usize) -> &'a str {
         &self.names[self.codes[row] as usize]
     }
 
-    /// A test whether a row has the text `wanted`.
+    /// Returns a test whether a row has the text `wanted`.
     pub(crate) fn is(&self, wanted: &str) -> impl Fn(usize) -> bool + use<'a> {
         let code = self.names.iter().position(|name| name == wanted).map(|code| code as u32);
         let codes = self.codes;
@@ -69,7 +68,7 @@ impl Frame {
         }
     }
 
-    /// A column of whole numbers; zeros if it is absent.
+    /// A column of whole numbers. Zeros if the column is absent.
     ///
     /// # Errors
     /// If a value is not a whole number of 32 bits.
@@ -103,7 +102,7 @@ impl Frame {
         self.texts_if_any(name).ok_or_else(|| self.missing(name, "texts"))
     }
 
-    /// A column of texts that may be absent.
+    /// A column of texts. None if the column is absent.
     pub(crate) fn texts_if_any(&self, name: &str) -> Option<Texts<'_>> {
         match self.column(name) {
             Some(Values::Texts { codes, names }) => Some(Texts { codes, names }),

@@ -1,11 +1,11 @@
-//! The contents of a table's file, for people.
+//! Summarizes the contents of a table's file for people.
 
 use crate::tables::error::TablesError;
 use crate::tables::files::frame::Values;
 use crate::tables::files::package::TableFile;
 use crate::tables::files::parquet;
 
-/// Columns with the same value in every row, or with the origin of the row.
+/// Columns that describe the measurement: they have the same value in every row, or say where the row comes from.
 const ABOUT: &[&str] = &["framework", "version", "device", "op_name", "beam_width"];
 
 /// A column's values.
@@ -21,7 +21,7 @@ pub enum ColumnRange {
 #[derive(Clone, Debug, PartialEq)]
 pub struct TableSummary {
     pub rows: usize,
-    /// Columns in the file's order, without the columns about the measurement.
+    /// Columns in the file's order, without the columns that describe the measurement.
     pub columns: Vec<(String, ColumnRange)>,
 }
 

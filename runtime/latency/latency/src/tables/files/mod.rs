@@ -1,4 +1,4 @@
-//! The files of the package: locations and contents.
+//! Finds and reads the files of the package.
 
 pub(crate) mod frame;
 pub(crate) mod listing;

@@ -1,4 +1,4 @@
-//! The installed package: its folders and their files.
+//! Finds the folders and files of the installed package.
 
 use std::cell::RefCell;
 use std::cmp::Ordering;
@@ -19,7 +19,7 @@ pub struct Package {
 }
 
 impl Package {
-    /// Finds the package in a folder, or in the folder that the environment names.
+    /// Finds the package in `data`, or in the folder that the environment variable names.
     ///
     /// # Errors
     /// If no folder is named, or the package is not there.
@@ -43,7 +43,7 @@ impl Package {
         Ok(Self { systems: root.join("systems"), models: root.join("model_configs") })
     }
 
-    /// The folder with systems and models.
+    /// The package's folder with systems and models.
     pub(crate) fn root(&self) -> &Path {
         self.systems.parent().unwrap_or(&self.systems)
     }
@@ -54,7 +54,7 @@ impl Package {
         &self.systems
     }
 
-    /// Systems with tables.
+    /// Names of the systems that have tables.
     #[must_use]
     pub fn systems(&self) -> Vec<String> {
         let names = entries(&self.systems).into_iter().filter_map(|name| name.strip_suffix(".yaml").map(str::to_owned));
@@ -68,7 +68,7 @@ impl Package {
         names.filter_map(|name| name.strip_suffix("_config.json").map(|name| name.replace("--", "/"))).collect()
     }
 
-    /// The configuration of a model: a file or folder with that name, or a configuration of the package.
+    /// The configuration of a model: from a file or folder with the name `model`, or from the package.
     ///
     /// # Errors
     /// If there is neither.
@@ -131,10 +131,9 @@ impl Package {
     }
 }
 
-/// The files of a model.
 pub(crate) struct ModelFiles {
     pub(crate) config: PathBuf,
-    /// The file may not exist.
+    /// The quantisation file. It may not exist.
     pub(crate) quantisation: PathBuf,
 }
 
@@ -146,7 +145,7 @@ pub struct Stack {
     version: String,
     pub(crate) system: System,
     data: PathBuf,
-    /// The file of the system, and the files of the requested tables.
+    /// Files used so far: the file of the system and the files of the requested tables.
     used: RefCell<BTreeSet<PathBuf>>,
 }
 
@@ -157,7 +156,7 @@ pub struct TableFile {
     pub operator: String,
     /// The version that the file belongs to.
     pub version: String,
-    /// Its path.
+    /// Path of the file.
     pub path: PathBuf,
 }
 
@@ -208,7 +207,7 @@ impl Stack {
         versions
     }
 
-    /// The file of a table, from the newest version that is not newer than the stack's.
+    /// The newest file of a table among the versions up to the stack's.
     #[must_use]
     pub fn table(&self, operator: &str, file: &str) -> Option<TableFile> {
         let versions = self.versions_of(operator).into_iter().rev();
@@ -225,8 +224,8 @@ impl Stack {
         self.used.borrow_mut().insert(file.to_owned());
     }
 
-    /// The files that were used, and, if none of them has the chosen version, one more file that has it: a
-    /// folder with only these files leads to the same choice of versions.
+    /// The files that were used. If none has the chosen version, one more file that has it is added, so that a folder
+    /// with only these files leads to the same choice of versions.
     pub(crate) fn files_used(&self) -> Vec<PathBuf> {
         let used = self.used.borrow();
         let is_used = |folder: &Path| used.iter().any(|file| file.parent() == Some(folder));
@@ -246,13 +245,12 @@ impl Stack {
         used.iter().cloned().chain(missing).collect()
     }
 
-    /// The file of NCCL's collectives.
     pub(crate) fn nccl(&self) -> Option<PathBuf> {
         let path = self.data.join("comm/nccl").join(self.system.nccl_version()?).join("nccl_perf.parquet");
         path.is_file().then_some(path).inspect(|path| self.uses(path))
     }
 
-    /// All files of the tables; files of older versions only if there is no newer file.
+    /// All files of the tables. Files of older versions are left out if there is a newer file.
     #[must_use]
     pub fn tables(&self) -> Vec<TableFile> {
         let mut tables = Vec::new();
@@ -271,7 +269,7 @@ impl Stack {
     }
 }
 
-/// Names in a folder, sorted; empty if it cannot be read.
+/// Names in a folder, sorted. Empty if the folder cannot be read.
 fn entries(folder: &Path) -> Vec<String> {
     let read = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut names: Vec<String> = read.filter_map(|entry| entry.file_name().into_string().ok()).collect();
@@ -279,7 +277,7 @@ fn entries(folder: &Path) -> Vec<String> {
     names
 }
 
-/// Orders versions by their numbers: `0.9` before `0.10`, `1.3.0rc1` before `1.3.0`.
+/// Orders versions by number: `0.9` before `0.10`, `1.3.0rc1` before `1.3.0`.
 fn by_version(one: &str, other: &str) -> Ordering {
     let parts = |version: &str| {
         let mut parts: Vec<(i8, u64)> = Vec::new();

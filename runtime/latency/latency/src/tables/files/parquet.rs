@@ -12,7 +12,7 @@ use parquet::file::reader::{FileReader, SerializedFileReader};
 use crate::tables::error::TablesError;
 use crate::tables::files::frame::{Frame, Values};
 
-/// The most rows of a file: a hundred times those of the largest known one.
+/// Maximum number of rows of a file: a hundred times those of the largest known file.
 const ROWS_MAX: usize = 10_000_000;
 
 /// Reads a file.
@@ -26,7 +26,7 @@ pub(crate) fn read(path: &Path) -> Result<Frame, TablesError> {
     Ok(Frame { path: path.to_owned(), rows, columns })
 }
 
-/// Rows and columns of the file, without nested and binary columns.
+/// Reads the number of rows and the columns, without nested and binary columns.
 fn columns(file: File) -> Result<(usize, Vec<(String, Values)>), ParquetError> {
     let reader = SerializedFileReader::new(file)?;
     let schema = reader.metadata().file_metadata().schema_descr_ptr();
@@ -73,7 +73,7 @@ fn columns(file: File) -> Result<(usize, Vec<(String, Values)>), ParquetError> {
     Ok((rows, columns))
 }
 
-/// All values of a column of a row group; null values are the default of the type.
+/// All values of one column in a row group. Null values become the type's default.
 fn all<T: DataType>(
     mut reader: ColumnReaderImpl<T>,
     count: usize,
@@ -97,7 +97,7 @@ fn all<T: DataType>(
         .map(move |level| if level == 0 { T::T::default() } else { values.next().unwrap_or_default() }))
 }
 
-/// Texts as indices of the distinct texts, of which there are few among many rows.
+/// Stores texts as indices, because there are few distinct texts among many rows.
 #[derive(Default)]
 struct Interner {
     codes: Vec<u32>,
