@@ -20,6 +20,7 @@ const CHOICES_AT_ONCE: usize = 1_000;
 /// requests of one call could keep an engine busy for seconds.
 const LONG_TOKENS: usize = 4_096;
 
+/// A structure of outputs.
 #[derive(Debug)]
 pub struct Structure {
     form: OutputForm,

@@ -6,8 +6,8 @@
 //! tokens (ITL). An engine is priced by *step*:
 //!
 //! * A step in which at least one prefill completes costs **one** draw of the TTFT. A lone prompt that fits one step
-//! then
-//! has exactly the given TTFT. If several prompts complete together, they share the draw, so each still sees the given
+//! then has exactly the given TTFT. If several prompts complete together, they share the draw, so each still sees the
+//! given
 //! 
 //!   distribution; the maximum of several draws would not keep it. Decodes in such a step wait for it, as in a real
 //!   engine.

@@ -1,4 +1,4 @@
-//! Profiles: the three layouts, interpolation, and errors.
+//! Tests profiles: the three layouts, interpolation, and errors.
 
 use ndarray::{Array1, Array2, array};
 use ndarray_npy::NpzWriter;
@@ -10,7 +10,6 @@ use vcr_core::latency::{LatencyModel, StepBatch, StepShape};
 use vcr_latency::profile::{Column, DecodeSurface, Deployment, ProfileInput, ProfileTables, read};
 use vcr_latency::{PassSemantics, Profile, SpeedInput, WorkerPhases};
 
-/// A folder of the sample profiles.
 fn sample(relative: &str) -> Option<PathBuf> {
     vcr_skips::sample(&format!("profiles/{relative}"))
 }
@@ -148,9 +147,9 @@ fn the_profiler_folder_is_the_same_profile_as_its_export() {
     let raw = read(&raw, Deployment::Only).unwrap();
     assert_eq!(read(&export, Deployment::TensorParallel(1)).unwrap(), raw);
     assert!((raw.prefill.ttft_ms(1117.0) - 38.494131).abs() < 1e-9);
-    // A measured point: share 3.70359005e-04 of 945029 tokens at context 350.
+    // A measured point: fraction 3.70359005e-04 of 945029 tokens at context 350.
     assert!((raw.decode.itl_ms(350.0, 350.0) - 4.379871).abs() < 1e-6);
-    // The sweep ends there at 0.58 of the cache, on a falling segment; a fuller cache must still not be faster.
+    // The sweep ends at 0.58 of the cache, on a falling segment. A fuller cache must still not be faster.
     let end = raw.decode.itl_ms(550_000.0, 350.0);
     assert!(raw.decode.itl_ms(900_000.0, 350.0) > end);
 }
@@ -195,10 +194,10 @@ fn a_context_measured_once_borrows_a_slope() {
 }
 
 proptest! {
-    // There is no library root beside which failing cases could be kept.
+    // There is no library root beside which failing cases could be stored.
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// No query may give a negative or undefined time, at any distance.
+    /// No query may give a negative or undefined time, at any distance from the points.
     #[test]
     fn times_are_never_negative(
         points in proptest::collection::vec((0.0f64..1e6, 0u8..4, 0.0f64..100.0), 2..30),

@@ -1,11 +1,11 @@
-//! Data types of weights, and the peak of a GPU for their multiplication.
+//! Data types of weights, and the GPU's peak for multiplying them.
 
 use alloc::string::String;
 
 use crate::presets::joined;
 use crate::{GpuSpec, RooflineError};
 
-/// The numbers that a matrix multiplication is computed with.
+/// The number format in which a matrix multiplication is computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Arithmetic {
     /// Numbers of 16 bits: bfloat16 or float16.
@@ -20,7 +20,7 @@ pub enum Arithmetic {
 }
 
 impl Arithmetic {
-    /// Its name.
+    /// Name of the format.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -35,9 +35,9 @@ impl Arithmetic {
 /// A data type of weights in an engine.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WeightDtype {
-    /// Bytes of a weight, with its part of the scales.
+    /// Bytes of a weight, including its part of the scales.
     pub bytes: f64,
-    /// The arithmetic of weights and activations, on a GPU that supports it.
+    /// The arithmetic of weights and activations on a GPU that supports it.
     pub arithmetic: Arithmetic,
 }
 
@@ -45,9 +45,8 @@ const fn dtype(bytes: f64, arithmetic: Arithmetic) -> WeightDtype {
     WeightDtype { bytes, arithmetic }
 }
 
-/// Data types of weights by name. Activations have the type of the weights, except for `int4`, `int8_wo` and
-/// `mxfp4` (weight-only): activations then have 16 bits, and weights are converted before they are
-/// multiplied.
+/// Data types of weights by name. Activations have the same type, except for the weight-only types `int4`, `int8_wo`
+/// and `mxfp4`: there, activations have 16 bits, and weights are converted before they are multiplied.
 pub const WEIGHT_DTYPES: &[(&str, WeightDtype)] = &[
     ("bfloat16", dtype(2.0, Arithmetic::Bfloat16)),
     ("fp8", dtype(1.0, Arithmetic::Fp8)),
@@ -58,7 +57,7 @@ pub const WEIGHT_DTYPES: &[(&str, WeightDtype)] = &[
     ("nvfp4", dtype(0.5625, Arithmetic::Fp4)),
 ];
 
-/// The data type with this name. If only a number of bytes is given, one byte is fp8.
+/// The data type with this name. If only a number of bytes is given, one byte means fp8.
 pub(crate) fn weight_dtype(name: Option<&str>, bytes: Option<f64>) -> Result<Option<WeightDtype>, RooflineError> {
     let of_bytes = |bytes: f64| {
         let arithmetic = if bytes == 1.0 { Arithmetic::Fp8 } else { Arithmetic::Bfloat16 };
@@ -74,7 +73,7 @@ pub(crate) fn weight_dtype(name: Option<&str>, bytes: Option<f64>) -> Result<Opt
     Ok(Some(WeightDtype { bytes: bytes.unwrap_or(found.bytes), ..*found }))
 }
 
-/// Dense peaks of a GPU's tensor cores with quantised numbers, in FLOP/s; None for types that it does not support.
+/// Dense peaks of a GPU's tensor cores with quantised numbers, in FLOP/s. None for unsupported types.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct QuantisedPeaks {
     pub fp8_flops: Option<f64>,
@@ -83,13 +82,12 @@ pub struct QuantisedPeaks {
 }
 
 impl QuantisedPeaks {
-    /// The same peak for all types.
     pub(crate) fn all(flops: f64) -> Self {
         Self { fp8_flops: Some(flops), int8_flops: Some(flops), fp4_flops: Some(flops) }
     }
 }
 
-/// The peak of a GPU for a matrix multiplication.
+/// A GPU's peak for a matrix multiplication.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Peak {
     /// The arithmetic of the multiplication.
@@ -98,8 +96,8 @@ pub struct Peak {
 }
 
 impl GpuSpec {
-    /// The peak for matrices with this arithmetic. A GPU that lacks it converts weights to numbers of 16 bits
-    /// before they are multiplied.
+    /// The peak for matrices with this arithmetic. A GPU that lacks it converts weights to 16-bit numbers before it
+    /// multiplies them.
     #[must_use]
     pub fn peak(&self, wanted: Arithmetic) -> Peak {
         let own = match wanted {
@@ -114,7 +112,7 @@ impl GpuSpec {
         }
     }
 
-    /// The time of an operation with this arithmetic, relative to one with numbers of 16 bits.
+    /// The time of an operation with this arithmetic, relative to one with 16-bit numbers.
     pub(crate) fn relative_time(&self, wanted: Arithmetic) -> f64 {
         self.peak_flops / self.peak(wanted).flops
     }

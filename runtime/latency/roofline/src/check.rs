@@ -24,7 +24,6 @@ pub(crate) fn check_hardware(gpu: &GpuSpec, deployment: &Deployment) -> Result<(
     Ok(())
 }
 
-/// Checks every number of a roofline.
 pub(crate) fn check(model: &TransformerSpec, gpu: &GpuSpec, deployment: &Deployment) -> Result<(), RooflineError> {
     for (field, value) in [
         ("layers", model.layers),
@@ -54,7 +53,7 @@ pub(crate) fn check(model: &TransformerSpec, gpu: &GpuSpec, deployment: &Deploym
 }
 
 fn count(field: &'static str, value: u64) -> Result<(), RooflineError> {
-    // The upper limit keeps every product of them finite.
+    // The upper limit keeps all products of these numbers finite.
     in_range(field, value as f64, (1.0..=1e9).contains(&(value as f64)), "1 to 1e9")
 }
 

@@ -4,8 +4,8 @@ use crate::arithmetic::{Peak, QuantisedPeaks, WEIGHT_DTYPES, WeightDtype, weight
 use crate::gpus::{GPUS, Gpu};
 use crate::{Arithmetic, Deployment, GpuSpec, Roofline, RooflineError, TransformerSpec, presets};
 
-/// A roofline in the user's form: preset names, and numbers that override the presets. Every field may be
-/// absent if a preset or a default gives it a value.
+/// A roofline as the user states it: preset names, and numbers that override the presets. A field may be absent if a
+/// preset or a default gives it a value.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
@@ -32,9 +32,9 @@ pub struct RooflineConfig {
     /// Name of a data type in [`WEIGHT_DTYPES`](crate::WEIGHT_DTYPES), which determines the bytes of a weight
     /// and the peak of the GPU.
     pub weight_dtype: Option<String>,
-    /// See [`TransformerSpec::weight_bytes`]; 2 if neither given nor in the preset. Without `weight_dtype`, 1 is fp8.
+    /// See [`TransformerSpec::weight_bytes`]. By default the preset's, or else 2. Without `weight_dtype`, 1 means fp8.
     pub weight_bytes: Option<f64>,
-    /// See [`TransformerSpec::kv_bytes`]; 2 if neither given nor in the preset.
+    /// See [`TransformerSpec::kv_bytes`]. By default the preset's, or else 2.
     pub kv_bytes: Option<f64>,
 
     /// The peak of all arithmetic, for any data type of the weights.
@@ -57,7 +57,7 @@ pub struct RooflineConfig {
 }
 
 impl RooflineConfig {
-    /// A config with two presets and no changes.
+    /// Creates a config with two presets and no overrides.
     #[must_use]
     pub fn of_presets(model: &str, gpu: &str) -> Self {
         Self { model: Some(model.into()), gpu: Some(gpu.into()), ..Self::default() }
@@ -101,7 +101,7 @@ impl RooflineConfig {
         })
     }
 
-    /// The peak for the matrices of layers, if `wanted` is the arithmetic on a GPU that supports it.
+    /// The peak for the matrices of the layers, if a GPU that supports `wanted` uses it.
     ///
     /// # Errors
     /// If the GPU's preset does not exist, or a quantity is missing.
@@ -140,7 +140,7 @@ impl RooflineConfig {
         let pick = |value: Option<f64>, field, get: fn(&GpuSpec) -> f64| {
             value.or(preset.as_ref().map(get)).ok_or(RooflineError::Missing { field, preset: "gpu" })
         };
-        // One GPU never uses its interconnect, so its bandwidth may be unknown.
+        // A single GPU does not use its interconnect, so the bandwidth may be unknown.
         let unused = (self.tensor_parallel.unwrap_or(1) <= 1).then_some(1.0);
         // A stated peak applies to all arithmetic.
         let quantised = match self.peak_flops {

@@ -19,7 +19,7 @@ pub struct StepCost {
 }
 
 impl StepCost {
-    /// The time of the step. The order of the sum is part of the result's bits.
+    /// The time of the step. The order of the additions affects the result's bits.
     #[must_use]
     #[inline]
     pub fn total_ns(&self) -> f64 {
@@ -43,18 +43,18 @@ pub struct Roofline {
 
 pub(crate) const NS_PER_S: f64 = 1e9;
 
-/// Bytes of one activation element on the wire between GPUs: bf16, also with quantised weights.
+/// Bytes of an activation sent between GPUs: bf16, also with quantised weights.
 pub(crate) const ACTIVATION_BYTES: f64 = 2.0;
 
-/// All-reduces of one layer: after attention and after the MLP.
+/// One all-reduce after attention and one after the MLP.
 pub(crate) const ALL_REDUCES_PER_LAYER: f64 = 2.0;
 
 impl Roofline {
     /// Checks the numbers and derives the coefficients.
     ///
     /// # Errors
-    /// If a quantity is out of range or the heads cannot be split evenly over the GPUs. Key-value heads may
-    /// also be repeated, as in vLLM: `tensor_parallel` may be a multiple of `kv_heads`.
+    /// If a quantity is out of range or the heads cannot be split evenly over the GPUs. As in vLLM, `tensor_parallel`
+    /// may also be a multiple of `kv_heads`: KV heads are then repeated.
     pub fn new(model: &TransformerSpec, gpu: &GpuSpec, deployment: &Deployment) -> Result<Self, RooflineError> {
         check(model, gpu, deployment)?;
 
@@ -121,8 +121,8 @@ impl Roofline {
     }
 }
 
-/// Query-key pairs of the decodes. With speculation, each of a request's tokens attends to (nearly) the whole
-/// context; the sums only give the mean number of tokens.
+/// Query-key pairs of the decodes. With speculation, each of a request's tokens attends to (nearly) the whole context.
+/// The sums only give the mean number of tokens.
 #[inline]
 pub(crate) fn decode_pairs(work: &StepShape) -> f64 {
     let pairs_of_one_each = count(work.decode_context_tokens);
@@ -132,21 +132,19 @@ pub(crate) fn decode_pairs(work: &StepShape) -> f64 {
     pairs_of_one_each * (count(work.decode_tokens) / count(work.decode_requests))
 }
 
-/// A count as a number. Processors convert signed integers in one instruction and unsigned ones in many, and
-/// every step executes this function. Counts from 2^63 on, which no step has, become 2^63. The check is on
-/// the number, because a compiler that sees a check of the integer's sign turns the conversion back into an
-/// unsigned one.
+/// Converts a count to a double. Processors convert signed integers in one instruction and unsigned integers in many,
+/// and every step executes this function. Counts from 2^63 on, which no step has, become 2^63. The check is on the
+/// double, because a compiler turns a check of the integer's sign back into an unsigned conversion.
 #[inline]
 pub(crate) fn count(value: u64) -> f64 {
     let number = value.cast_signed() as f64;
     if number < 0.0 { COUNT_MAX } else { number }
 }
 
-/// 2^63.
 const COUNT_MAX: f64 = 9_223_372_036_854_775_808.0;
 
-/// The larger of two numbers that are not NaN. `f64::max` handles NaN, for which WebAssembly has no
-/// instruction, and becomes a function call there.
+/// The larger of two numbers that are not NaN. `f64::max` handles NaN, for which WebAssembly has no instruction, so it
+/// becomes a function call there.
 pub(crate) fn larger(a: f64, b: f64) -> f64 {
     if a > b { a } else { b }
 }
@@ -184,7 +182,7 @@ mod tests {
             step_overhead_ns: 7.0,
             all_reduce_latency_ns: 5.0,
         };
-        // So one FLOP takes 1 ns and one byte takes 1 ns.
+        // One FLOP takes 1 ns, and one byte takes 1 ns.
         (model, gpu, deployment)
     }
 

@@ -31,26 +31,26 @@ pub enum RooflineError {
     OutOfRange {
         /// The config key of the quantity.
         field: &'static str,
-        /// The value given.
+        /// The given value.
         value: f64,
         /// The range in words.
         expected: &'static str,
     },
-    /// The heads cannot be split over the GPUs.
+    /// The heads cannot be split evenly over the GPUs.
     UnevenSplit {
         /// The config key of the head count.
         field: &'static str,
-        /// Heads to split.
+        /// Number of heads.
         heads: u64,
-        /// GPUs to split them over.
+        /// Number of GPUs.
         tensor_parallel: u64,
     },
-    /// A quantity of experts is missing.
+    /// A quantity that describes the experts is missing.
     MissingOfExperts {
         /// The config key of the quantity.
         field: &'static str,
     },
-    /// A quantity of experts is given, but the model has no experts.
+    /// A quantity that describes experts is given, but the model has no experts.
     NoMoeLayers {
         /// The config key of the quantity.
         field: &'static str,

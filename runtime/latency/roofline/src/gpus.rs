@@ -1,8 +1,8 @@
 //! GPUs: names, arithmetic, memory, links and list prices, each declared once.
 //!
-//! Peaks, bandwidths and links are from the vendors' datasheets, which [`Gpu::source`] names: dense tensor
-//! throughput, peak memory bandwidth, and NVLink, Infinity Fabric or PCIe bandwidth in one direction. Kernels
-//! reach less: without a fit, recorded servers were 7 to 33 % slower than formulas with these numbers.
+//! Peaks, bandwidths and links are from the vendors' datasheets, which [`Gpu::source`] names: dense tensor throughput,
+//! peak memory bandwidth, and the bandwidth of NVLink, Infinity Fabric or PCIe in one direction. Kernels reach less:
+//! recorded servers were 7 to 33 % slower than formulas with these numbers and no fit.
 
 use crate::{GpuSpec, QuantisedPeaks};
 
@@ -11,26 +11,25 @@ const GIB: f64 = 1_073_741_824.0;
 /// A GPU.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Gpu {
-    /// Its name.
+    /// Name of the GPU.
     pub name: &'static str,
-    /// Its other names, in any case, with `-`, `_` or blanks, with or without the vendor.
+    /// Other names, in any case, with `-`, `_` or blanks, with or without the vendor.
     pub other_names: &'static [&'static str],
     /// Peaks and bandwidths.
     pub spec: GpuSpec,
-    /// Memory as PyTorch reports it, in GiB, within a percent. It is a little less than the datasheet states.
+    /// Memory in GiB as PyTorch reports it, within a percent. The datasheet states a little more.
     pub memory_gib: f64,
-    /// GPUs of a node with one fast interconnect.
+    /// Number of GPUs in a node with one fast interconnect.
     pub gpus_per_node: u32,
     /// The datasheet with peaks and bandwidths.
     pub source: &'static str,
-    /// Its price; None if no list price is known.
+    /// Price of a GPU-hour. None if no list price is known.
     pub price: Option<ListPrice>,
 }
 
-/// The price of a GPU-hour on the list of a cloud: US dollars, on demand in the United States, without
-/// commitments, taxes, storage or traffic. A node's price is divided by its GPUs, so it includes their share
-/// of its processors and memory. Clouds change their prices and grant discounts: state your own price if it
-/// matters.
+/// The list price of a GPU-hour in a cloud: US dollars, on demand in the United States, without commitments, taxes,
+/// storage or traffic. It is the node's price divided by the number of GPUs, so it includes processors and memory.
+/// Clouds change their prices and grant discounts: state your own price if it matters.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ListPrice {
     /// US dollars.
@@ -42,7 +41,7 @@ pub struct ListPrice {
 }
 
 impl Gpu {
-    /// The GPU with this name or other name.
+    /// Finds the GPU by its name or another name.
     #[must_use]
     pub fn named(text: &str) -> Option<Self> {
         let text = text.trim().to_ascii_lowercase().replace(['_', ' '], "-");
@@ -56,7 +55,7 @@ impl Gpu {
         self.memory_gib * GIB
     }
 
-    /// Sets quantised peaks in TFLOP/s, for fp8, int8 and fp4; 0 for types that the GPU does not support.
+    /// Sets the quantised peaks in TFLOP/s for fp8, int8 and fp4. 0 means that the GPU does not support the type.
     const fn quantised(mut self, [fp8, int8, fp4]: [f64; 3]) -> Self {
         self.spec.quantised = QuantisedPeaks { fp8_flops: flops(fp8), int8_flops: flops(int8), fp4_flops: flops(fp4) };
         self
@@ -67,7 +66,6 @@ impl Gpu {
         self
     }
 
-    /// Sets the price of a node with this many GPUs.
     const fn priced(mut self, usd_per_hour: f64, gpus: f64, provider: &'static str, date: &'static str) -> Self {
         self.price = Some(ListPrice { usd_per_hour: usd_per_hour / gpus, provider, date });
         self
@@ -78,7 +76,7 @@ const fn flops(tflops: f64) -> Option<f64> {
     if tflops > 0.0 { Some(tflops * 1e12) } else { None }
 }
 
-/// A GPU with TFLOP/s for numbers of 16 bits, GB/s of its memory, and GB/s of its link in one direction.
+/// A GPU with its 16-bit TFLOP/s, memory bandwidth in GB/s, and link bandwidth in GB/s in one direction.
 const fn gpu(
     name: &'static str,
     other_names: &'static [&'static str],
@@ -135,7 +133,7 @@ pub const GPUS: &[Gpu] = &[
         .priced(68.80, 8.0, "CoreWeave", "2026-02"),
     gpu("b300", &["b300-sxm"], [2_250.0, 8_000.0, NVLINK_5], 267.7, "NVIDIA HGX B300 datasheet")
         .quantised([4_500.0, 150.0, 13_500.0]),
-    // LPDDR5X, ConnectX-7 of 200 Gb/s. Only the peak of sparse fp4 is published.
+    // LPDDR5X, ConnectX-7 of 200 Gb/s. Only the sparse fp4 peak is published.
     gpu("gb10", &["dgx-spark"], [125.0, 273.0, 25.0], 119.7, "NVIDIA DGX Spark datasheet")
         .quantised([250.0, 250.0, 500.0])
         .node_of(1),
@@ -152,7 +150,7 @@ pub const GPUS: &[Gpu] = &[
         .node_of(1),
     gpu("h100-nvl", &["h100-nvl-94gb"], [835.5, 3_900.0, NVLINK_3], 93.1, "NVIDIA H100 datasheet")
         .quantised([1_670.5, 1_670.5, 0.0])
-        // A bridge connects two.
+        // A bridge connects two GPUs.
         .node_of(2),
     gpu(
         "h100-pcie",
@@ -175,7 +173,7 @@ pub const GPUS: &[Gpu] = &[
         .quantised([296.0, 296.0, 0.0]),
     gpu("h200-nvl", &[], [835.5, 4_800.0, NVLINK_4], 139.8, "NVIDIA H200 datasheet")
         .quantised([1_670.5, 1_670.5, 0.0])
-        // A bridge connects four.
+        // A bridge connects four GPUs.
         .node_of(4),
     gpu("h200-sxm", &["h200", "h200-141gb"], [989.4, 4_800.0, NVLINK_4], 139.8, "NVIDIA H200 datasheet")
         .quantised([1_978.9, 1_978.9, 0.0])
@@ -201,7 +199,7 @@ pub const GPUS: &[Gpu] = &[
         .quantised([4_613.7, 4_613.7, 9_227.5]),
     gpu("mi355x", &["instinct-mi355x"], [2_516.6, 8_000.0, 537.6], 288.0, "AMD Instinct MI355X datasheet")
         .quantised([5_033.2, 5_033.2, 10_066.3]),
-    // On GeForce, floats are summed in 32 bits.
+    // On GeForce, floats are accumulated in 32 bits.
     gpu(
         "rtx-3090",
         &["3090", "rtx3090", "geforce-rtx-3090"],
@@ -246,7 +244,7 @@ pub const GPUS: &[Gpu] = &[
         "NVIDIA RTX Blackwell PRO whitepaper",
     )
     .quantised([1_007.6, 1_007.6, 2_015.2]),
-    // It multiplies half-precision numbers, but no bfloat16.
+    // The T4 multiplies half-precision numbers, but no bfloat16.
     gpu("t4", &["tesla-t4"], [65.0, 320.0, PCIE_3], 14.6, "NVIDIA T4 datasheet").quantised([0.0, 130.0, 0.0]),
 ];
 
@@ -272,7 +270,7 @@ mod tests {
     #[test]
     fn numbers_are_plausible() {
         for Gpu { name, spec, memory_gib, gpus_per_node, price, source, .. } in GPUS {
-            // A wrong unit, or a sparse peak, would be outside this range.
+            // A wrong unit or a sparse peak would be outside this range.
             let bytes_of_a_flop = spec.memory_bytes_per_s / spec.peak_flops;
             assert!((1.5e-3..0.03).contains(&bytes_of_a_flop), "{name}: {bytes_of_a_flop}");
             for (faster, least, most) in [(spec.quantised.fp8_flops, 1.9, 2.1), (spec.quantised.fp4_flops, 3.9, 8.1)] {

@@ -1,4 +1,4 @@
-//! The roofline of a model with any layers: routed experts, latent attention, windows, states.
+//! The roofline of a model whose layers may differ: routed experts, latent attention, windows, states.
 
 use alloc::vec::Vec;
 
@@ -18,9 +18,9 @@ pub struct LayeredSpec {
     pub shared_weights: f64,
     /// Bytes of the shared weights.
     pub shared_bytes: f64,
-    /// The shared weights that are quantised and multiplied in `arithmetic`; the others have 16 bits.
+    /// Number of shared weights that are quantised and multiplied in `arithmetic`. The others have 16 bits.
     pub quantised_shared_weights: f64,
-    /// The arithmetic of quantised weights, on a GPU that supports it.
+    /// The arithmetic of quantised weights on a GPU that supports it.
     pub arithmetic: Arithmetic,
     /// Routed experts, if any.
     pub experts: Option<ExpertsSpec>,
@@ -30,31 +30,31 @@ pub struct LayeredSpec {
     pub head_bytes: f64,
     /// Attention, with one part for each window size.
     pub attention: Vec<AttentionSpec>,
-    /// Bytes of a request's states, which each of its steps reads and writes.
+    /// Bytes of a request's states. Each of its steps reads and writes them.
     pub state_bytes: f64,
 }
 
 /// Routed experts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ExpertsSpec {
-    /// Experts of a layer.
+    /// Number of experts in a layer.
     pub count: u64,
-    /// Experts of a token.
+    /// Number of experts that a token uses.
     pub per_token: u64,
-    /// Weights of one expert in all layers: this GPU's share.
+    /// Number of weights of one expert in all layers, as far as they are on this GPU.
     pub weights: f64,
-    /// Bytes of these weights.
+    /// Bytes of `weights`.
     pub bytes: f64,
-    /// The weights of an expert that are multiplied in the model's `arithmetic`.
+    /// Number of an expert's weights that are multiplied in the model's `arithmetic`.
     pub quantised_weights: f64,
-    /// Ranks with steps of the same size whose tokens use these experts.
+    /// Number of ranks whose tokens use these experts. All have steps of the same size.
     pub ranks: u64,
 }
 
 /// Attention of the layers with one window size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionSpec {
-    /// The most tokens that a query attends to; None for the whole context.
+    /// Maximum number of tokens that a query attends to. None means the whole context.
     pub window_tokens: Option<u64>,
     /// Bytes of KV cache of one token.
     pub kv_bytes_per_token: f64,
@@ -63,7 +63,7 @@ pub struct AttentionSpec {
 }
 
 impl LayeredSpec {
-    /// Weights of all matrices, experts and output head included.
+    /// Number of weights in all matrices, including experts and output head.
     #[must_use]
     pub fn weights(&self) -> f64 {
         let experts = self.experts.map_or(0.0, |experts| experts.count as f64 * experts.weights);
@@ -77,7 +77,7 @@ impl LayeredSpec {
         self.shared_bytes + experts + self.head_bytes
     }
 
-    /// Weights of the layers that one token is multiplied with.
+    /// Number of weights in the layers that one token is multiplied with.
     #[must_use]
     pub fn weights_per_token(&self) -> f64 {
         let experts = self.experts.map_or(0.0, |experts| experts.per_token as f64 * experts.weights);
@@ -85,18 +85,17 @@ impl LayeredSpec {
     }
 }
 
-/// A model with any layers on its GPUs, as a price of steps.
+/// Prices the steps of a model whose layers may differ.
 ///
-/// Uses the formulas of [`Roofline`](crate::Roofline). A step reads the routed experts that at least one of
-/// its tokens uses. If each token uses `k` of `n` at random, the mean is `n (1 - (1 - k / n)^tokens)`. A
-/// window limits context and pairs by the averages of the step's requests, because only the sums of a step
-/// are known.
+/// Uses the formulas of [`Roofline`](crate::Roofline). A step reads the routed experts that at least one of its tokens
+/// uses. If each token uses `k` of `n` experts at random, their mean number is `n (1 - (1 - k / n)^tokens)`. A window
+/// limits the average context and pairs of the step's requests, because only the sums of a step are known.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayeredRoofline {
     spec: LayeredSpec,
     ns_per_flop: f64,
     ns_per_byte: f64,
-    /// Weights that a token is multiplied with, scaled by their time relative to 16-bit weights.
+    /// Number of weights that a token is multiplied with, each scaled by its time relative to a 16-bit weight.
     weights_per_token: f64,
     all_reduce_ns_per_token: f64,
     all_reduce_fixed_ns: f64,
@@ -114,7 +113,7 @@ impl LayeredRoofline {
         let layers = spec.layers as f64;
         let all_reduces = if deployment.tensor_parallel > 1 { ALL_REDUCES_PER_LAYER * layers } else { 0.0 };
         let ring_bytes_per_token = 2.0 * (gpus - 1.0) / gpus * spec.hidden_size as f64 * ACTIVATION_BYTES;
-        // Weights scaled by their time relative to 16-bit weights.
+        // Each weight is scaled by its time relative to a 16-bit weight.
         let saved = 1.0 - gpu.relative_time(spec.arithmetic);
         let in_time = |weights: f64, quantised: f64| weights - quantised * saved;
         let shared = in_time(spec.shared_weights, spec.quantised_shared_weights);
@@ -132,8 +131,8 @@ impl LayeredRoofline {
         })
     }
 
-    /// The time of one step in nanoseconds, finite and not negative. `prefill_requests` is the number of
-    /// prefill chunks.
+    /// The time of one step in nanoseconds, finite and not negative. `prefill_requests` is the number of prefill
+    /// chunks.
     #[must_use]
     pub fn step_ns(&self, work: &StepShape, prefill_requests: u64) -> f64 {
         self.step_cost(work, prefill_requests).total_ns()
@@ -186,7 +185,7 @@ fn reached(work: &StepShape, prefill_requests: u64, window: Option<u64>) -> (f64
     (prefilled + decoded, contexts + new + read)
 }
 
-/// The mean number of experts that at least one of `tokens` uses.
+/// The mean number of experts that at least one of `tokens` tokens uses.
 fn used_experts(experts: &ExpertsSpec, tokens: u64) -> f64 {
     let all = experts.count as f64;
     if experts.per_token >= experts.count {
@@ -195,7 +194,7 @@ fn used_experts(experts: &ExpertsSpec, tokens: u64) -> f64 {
     all * (1.0 - power(1.0 - experts.per_token as f64 / all, tokens))
 }
 
-/// Computed by squaring: the same bits on every machine, without a mathematics library.
+/// Computes a power by squaring, which gives the same bits on every machine without a mathematics library.
 fn power(base: f64, mut exponent: u64) -> f64 {
     let (mut result, mut square) = (1.0, base);
     while exponent > 0 {
@@ -219,7 +218,7 @@ mod tests {
     use super::*;
     use crate::QuantisedPeaks;
 
-    /// One FLOP takes 1 ns, and so does one byte.
+    /// One FLOP takes 1 ns, and one byte takes 1 ns.
     fn layered(spec: LayeredSpec) -> LayeredRoofline {
         let quantised = QuantisedPeaks { fp8_flops: Some(4e9), ..QuantisedPeaks::default() };
         let gpu = GpuSpec { peak_flops: 2e9, quantised, memory_bytes_per_s: 4e9, interconnect_bytes_per_s: 1e9 };
@@ -297,7 +296,7 @@ mod tests {
         };
         let work = StepShape { sampled_requests: 1, ..decodes(1, 7) };
         let cost = |spec: &LayeredSpec| layered(spec.clone()).step_cost(&work, 0);
-        // Two FLOPs for each of 2 plain weights, and for each of 14 at twice the peak.
+        // Two FLOPs for each of 2 plain weights, and for each of 14 weights at twice the peak.
         assert_eq!(cost(&spec).gemm_ns, 2.0 * (2.0 + 14.0 / 2.0));
         let plain = LayeredSpec { arithmetic: Arithmetic::Bfloat16, ..spec.clone() };
         assert_eq!(cost(&plain).gemm_ns, 2.0 * 16.0);

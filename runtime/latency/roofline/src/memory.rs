@@ -9,8 +9,8 @@ const TIED_EMBEDDINGS: [&str; 3] = ["llama-3.2-1b", "llama-3.2-3b", "qwen3-0.6b"
 /// Memory of each of a model's GPUs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MemoryNeed {
-    /// Bytes of the weights on each GPU: all layers, the embedding and the output head (if the vocabulary is
-    /// known), without norms and biases.
+    /// Bytes of the weights on each GPU: all layers, the embedding and the output head (if the vocabulary is known),
+    /// without norms and biases.
     pub weight_bytes: f64,
     /// Bytes of one cached token on each GPU, over all layers.
     pub kv_bytes_per_token: f64,
@@ -19,14 +19,14 @@ pub struct MemoryNeed {
 }
 
 impl MemoryNeed {
-    /// `weights` covers all layers.
+    /// `weights` is the number of weights in all layers.
     fn new(model: &TransformerSpec, weights: f64, model_name: Option<&str>, gpu: Option<&str>, gpus: u64) -> Self {
         let is_tied = model_name.is_some_and(|name| {
             let spec = presets::model(name);
             spec.is_some() && TIED_EMBEDDINGS.iter().any(|tied| presets::model(tied) == spec)
         });
         let embeddings = if is_tied { 1.0 } else { 2.0 } * model.hidden_size as f64 * model.vocab_size as f64;
-        // The building of the model checks that it is not 0.
+        // Building the model checks that this is not 0.
         let gpus = gpus.max(1) as f64;
         // With more GPUs than key-value heads, each GPU keeps one whole head.
         let kv_heads = (model.kv_heads as f64 / gpus).max(1.0);
@@ -52,7 +52,7 @@ impl RooflineConfig {
 }
 
 impl PhysicsConfig {
-    /// Memory of each of the model's GPUs. Embedding and output head are only counted if the model is a preset.
+    /// Memory of each of the model's GPUs. Counts the embedding and the output head only if the model is a preset.
     ///
     /// # Errors
     /// If a preset does not exist or a quantity is missing.
@@ -104,7 +104,7 @@ mod tests {
         let (one, sixteen) = (need("llama-3.1-8b", 1), need("llama-3.1-8b", 16));
         assert_eq!(one.weight_bytes, 16.0 * sixteen.weight_bytes);
         assert_eq!(one.kv_bytes_per_token, 131_072.0);
-        // Eight heads on sixteen GPUs: each keeps one.
+        // Eight heads on sixteen GPUs: each GPU keeps one head.
         assert_eq!(sixteen.kv_bytes_per_token, 131_072.0 / 8.0);
     }
 }

@@ -1,5 +1,4 @@
-//! A latency model that is trained: physical terms, each with a coefficient that
-//! was fitted to measurements.
+//! A trained latency model: physical terms with coefficients that were fitted to measurements.
 //!
 //! The terms, and the units of the coefficients, are from the model "trained-physics" of BLIS
 //! (github.com/inference-sim/inference-sim), in its form with prefill and decode split into arithmetic and
@@ -12,14 +11,12 @@
 //!      + layer_us * layers + request_us * requests + step_us + moe_layer_us * moe_layers
 //! ```
 //!
-//! Each `T` is a number of FLOPs or bytes over the peak of the GPU's datasheet: the
-//! efficiencies that a roofline assumes are in the coefficients here. `T_tp` is the
-//! bytes of the all-reduces over the *memory* bandwidth, so that its coefficient
-//! absorbs how the interconnect compares to it. Query-key pairs are counted
-//! exactly, where BLIS takes a chunk's whole prompt for its context.
+//! Each `T` is a number of FLOPs or bytes divided by the peak in the GPU's datasheet. The efficiencies that a roofline
+//! assumes are in the coefficients here. `T_tp` is the bytes of the all-reduces divided by the *memory* bandwidth, so
+//! its coefficient also covers the ratio between interconnect and memory bandwidth. Query-key pairs are counted
+//! exactly, whereas BLIS uses the whole prompt as the context of each chunk.
 //!
-//! Not here: data and expert parallelism, shared experts, and what BLIS adds to a
-//! request outside of its steps.
+//! Not modelled: data and expert parallelism, shared experts, and what BLIS adds to a request outside its steps.
 
 use alloc::string::String;
 
@@ -32,40 +29,40 @@ use crate::spec::{GpuSpec, TransformerSpec};
 
 const NS_PER_US: f64 = 1e3;
 
-/// The largest absolute value of a coefficient. Fitted ones are about 1, or some thousand microseconds.
+/// The largest absolute value of a coefficient. Fitted values are about 1, or some thousand microseconds.
 const COEFFICIENT_MAX: f64 = 1e9;
 
-/// Coefficients of a fit, read from its file or given directly. All are required, except `moe_layer_us` of a
-/// dense model.
+/// Coefficients of a fit, read from its file or given directly. All are required, except that a dense model needs no
+/// `moe_layer_us`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields))]
 pub struct Coefficients {
-    /// For the arithmetic of prefill chunks; BLIS: beta 1a.
+    /// Factor on the arithmetic of prefill chunks (BLIS: beta 1a).
     pub prefill_compute: f64,
-    /// For the KV that prefill chunks write; beta 1b.
+    /// Factor on the KV that prefill chunks write (beta 1b).
     pub prefill_kv: f64,
-    /// For the arithmetic of decodes; beta 2a.
+    /// Factor on the arithmetic of decodes (beta 2a).
     pub decode_compute: f64,
-    /// For the KV that decodes read and write; beta 2b.
+    /// Factor on the KV that decodes read and write (beta 2b).
     pub decode_kv: f64,
-    /// For reading the weights, once per step; beta 3.
+    /// Factor on reading the weights, once per step (beta 3).
     pub weights: f64,
-    /// For the all-reduces of tensor parallelism; beta 4.
+    /// Factor on the all-reduces of tensor parallelism (beta 4).
     pub all_reduce: f64,
-    /// Microseconds for each layer; beta 5.
+    /// Microseconds for each layer (beta 5).
     pub layer_us: f64,
-    /// Microseconds for each request in the step; beta 6.
+    /// Microseconds for each request in the step (beta 6).
     pub request_us: f64,
-    /// Microseconds for each step; beta 7.
+    /// Microseconds for each step (beta 7).
     pub step_us: f64,
-    /// Microseconds for each layer of experts; beta 8.
+    /// Microseconds for each layer of experts (beta 8).
     #[cfg_attr(feature = "serde", serde(default))]
     pub moe_layer_us: f64,
 }
 
-/// A trained model in the user's form: the coefficients, and the model and GPU, by preset or by numbers as in
-/// a [`RooflineConfig`].
+/// A trained model as the user states it: the coefficients, and the model and GPU by preset or by numbers, as in a
+/// [`RooflineConfig`].
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields))]
@@ -80,7 +77,7 @@ pub struct PhysicsConfig {
     pub layers: Option<u64>,
     /// See [`TransformerSpec::hidden_size`].
     pub hidden_size: Option<u64>,
-    /// See [`TransformerSpec::intermediate_size`]; for the dense layers.
+    /// See [`TransformerSpec::intermediate_size`]. Applies to the dense layers.
     pub intermediate_size: Option<u64>,
     /// See [`TransformerSpec::attention_heads`].
     pub attention_heads: Option<u64>,
@@ -90,27 +87,26 @@ pub struct PhysicsConfig {
     pub head_dim: Option<u64>,
     /// See [`RooflineConfig::weight_dtype`].
     pub weight_dtype: Option<String>,
-    /// See [`TransformerSpec::weight_bytes`]; 2 if neither given nor in the preset.
+    /// See [`TransformerSpec::weight_bytes`]. By default the preset's, or else 2.
     pub weight_bytes: Option<f64>,
-    /// See [`TransformerSpec::kv_bytes`]; 2 if neither given nor in the preset.
+    /// See [`TransformerSpec::kv_bytes`]. By default the preset's, or else 2.
     pub kv_bytes: Option<f64>,
     /// See [`GpuSpec::peak_flops`].
     pub peak_flops: Option<f64>,
     /// See [`GpuSpec::memory_bytes_per_s`].
     pub memory_bytes_per_s: Option<f64>,
-    /// GPUs that share every layer; by default 1.
+    /// Number of GPUs that share every layer. By default 1.
     pub tensor_parallel: Option<u64>,
-    /// Layers with experts in place of one MLP; by default 0.
+    /// Number of layers with experts instead of one MLP. By default 0.
     pub moe_layers: Option<u64>,
-    /// Experts of such a layer.
+    /// Number of experts in such a layer.
     pub experts: Option<u64>,
-    /// Experts that each token uses.
+    /// Number of experts that each token uses.
     pub experts_per_token: Option<u64>,
     /// Width of an expert's MLP.
     pub expert_intermediate_size: Option<u64>,
 }
 
-/// The experts of a model.
 #[derive(Clone, Copy, Debug, Default)]
 struct Experts {
     layers: u64,
@@ -148,8 +144,8 @@ impl PhysicsConfig {
         Ok(Physics::new(&self.coefficients, &model, &gpu, deployment.tensor_parallel as f64, &experts))
     }
 
-    /// The same model as a roofline. The other inputs of a roofline are unused here: the output head, the
-    /// interconnect, efficiencies.
+    /// The same model as a roofline. The other inputs of a roofline (output head, interconnect, efficiencies) are
+    /// unused.
     #[must_use]
     pub fn roofline(&self) -> RooflineConfig {
         RooflineConfig {
@@ -220,7 +216,7 @@ impl Coefficients {
             ("step_us", self.step_us),
             ("moe_layer_us", self.moe_layer_us),
         ];
-        // A fit may make a coefficient negative; its effect on a step is checked when the step is priced.
+        // A fit may make a coefficient negative. Its effect is checked when a step is priced.
         let wrong = all.into_iter().find(|(_, value)| !(-COEFFICIENT_MAX..=COEFFICIENT_MAX).contains(value));
         wrong.map_or(Ok(()), |(field, value)| {
             Err(RooflineError::OutOfRange { field, value, expected: "a number from -1e9 to 1e9" })
@@ -229,7 +225,7 @@ impl Coefficients {
 }
 
 impl Physics {
-    /// The order of every sum is part of the result's bits.
+    /// The order of every sum affects the result's bits.
     fn new(coefficients: &Coefficients, model: &TransformerSpec, gpu: &GpuSpec, gpus: f64, experts: &Experts) -> Self {
         let ns_per_flop = NS_PER_S / gpu.peak_flops;
         let ns_per_byte = NS_PER_S / gpu.memory_bytes_per_s;
@@ -268,8 +264,8 @@ impl Physics {
         }
     }
 
-    /// The time of one step in nanoseconds: finite, but possibly negative because of negative coefficients.
-    /// The caller must reject negative times.
+    /// The time of one step in nanoseconds. Finite, but negative coefficients may make it negative: the caller must
+    /// reject such times.
     #[must_use]
     #[inline]
     pub fn step_ns(&self, work: &StepShape, requests: u64) -> f64 {
@@ -310,8 +306,8 @@ mod tests {
         coefficients
     }
 
-    /// 2 layers of 8 * 8 + 2 * 8 * 4 + 8 * 8 + 3 * 8 * 16 = 576 weights, on a GPU on
-    /// which a FLOP takes 1 ns and a byte 1 ns.
+    /// 2 layers of 8 * 8 + 2 * 8 * 4 + 8 * 8 + 3 * 8 * 16 = 576 weights, on a GPU where a FLOP takes 1 ns and a byte 1
+    /// ns.
     fn tiny() -> PhysicsConfig {
         PhysicsConfig {
             coefficients: only(|_| ()),

@@ -1,7 +1,5 @@
-//! Models by name.
-//!
-//! Their numbers come from the `config.json` published with each model. Only llama-3.1-8b is tested against
-//! published sizes; check a preset before relying on its absolute times.
+//! Models by name. Their numbers come from the `config.json` published with each model. Only llama-3.1-8b is tested
+//! against published sizes: check a preset before relying on its absolute times.
 
 use alloc::string::String;
 
@@ -45,7 +43,7 @@ pub const MODELS: &[(&str, TransformerSpec)] = &[
     ("qwen3-32b", transformer(64, 5_120, 25_600, 64, 8, 128, 151_936)),
 ];
 
-/// The model preset with this name: its own or a published one such as `meta-llama/Llama-3.1-8B-Instruct`.
+/// Finds a model preset by its name or by a published name such as `meta-llama/Llama-3.1-8B-Instruct`.
 #[must_use]
 pub fn model(name: &str) -> Option<TransformerSpec> {
     find(name).or_else(|| {
@@ -60,7 +58,6 @@ fn find(name: &str) -> Option<TransformerSpec> {
     MODELS.iter().find(|(known, _)| *known == name).map(|(_, spec)| *spec)
 }
 
-/// Names, joined by commas.
 pub(crate) fn joined<'a>(names: impl Iterator<Item = &'a str>) -> String {
     let mut joined = String::new();
     for name in names {

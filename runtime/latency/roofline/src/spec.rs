@@ -1,35 +1,34 @@
 use crate::arithmetic::{Arithmetic, QuantisedPeaks};
 
-/// Bytes of a weight that is not quantised.
 const UNQUANTISED_BYTES: f64 = 2.0;
 
 /// The numbers of a dense decoder-only transformer that determine its cost.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TransformerSpec {
-    /// Decoder layers.
+    /// Number of decoder layers.
     pub layers: u64,
     /// Width of the residual stream.
     pub hidden_size: u64,
     /// Width of the gated MLP.
     pub intermediate_size: u64,
-    /// Query heads.
+    /// Number of query heads.
     pub attention_heads: u64,
-    /// Key and value heads; fewer than `attention_heads` with grouped queries.
+    /// Number of key and value heads. Fewer than `attention_heads` with grouped queries.
     pub kv_heads: u64,
-    /// Channels of one head.
+    /// Number of channels of one head.
     pub head_dim: u64,
-    /// Rows of the output head.
+    /// Number of rows of the output head.
     pub vocab_size: u64,
     /// Bytes of one weight of a layer: 2 for bf16, 1 for fp8, 0.5 for int4.
     pub weight_bytes: f64,
-    /// The arithmetic of the weights of layers, on a GPU that supports it.
+    /// The arithmetic of the layers' weights on a GPU that supports it.
     pub arithmetic: Arithmetic,
     /// Bytes of one cached key or value element: 2 for bf16, 1 for fp8.
     pub kv_bytes: f64,
 }
 
 impl TransformerSpec {
-    /// Weights of the matrices of one layer (norms and biases not counted).
+    /// Number of weights in the matrices of one layer, without norms and biases.
     #[must_use]
     pub fn layer_weights(&self) -> f64 {
         let hidden = self.hidden_size as f64;
@@ -40,40 +39,40 @@ impl TransformerSpec {
         attention + mlp
     }
 
-    /// Bytes of a weight of the embedding and the output head, which engines do not quantise.
+    /// Bytes of a weight of the embedding and the output head. Engines do not quantise these weights.
     #[must_use]
     pub fn head_weight_bytes(&self) -> f64 {
         if self.weight_bytes < UNQUANTISED_BYTES { UNQUANTISED_BYTES } else { self.weight_bytes }
     }
 
-    /// Bytes of one cached token over all layers and heads.
+    /// KV cache bytes of one token over all layers and heads.
     #[must_use]
     pub fn kv_bytes_per_token(&self) -> f64 {
         2.0 * self.layers as f64 * self.kv_heads as f64 * self.head_dim as f64 * self.kv_bytes
     }
 }
 
-/// The numbers of one GPU from its datasheet.
+/// A GPU's numbers from its datasheet.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GpuSpec {
-    /// Dense peak of the tensor cores with numbers of 16 bits, FLOP/s.
+    /// Dense peak of the tensor cores with 16-bit numbers, in FLOP/s.
     pub peak_flops: f64,
     /// Dense peaks with quantised numbers.
     pub quantised: QuantisedPeaks,
-    /// Peak memory bandwidth, bytes/s.
+    /// Peak memory bandwidth in bytes/s.
     pub memory_bytes_per_s: f64,
-    /// Bandwidth to the other GPUs in one direction, bytes/s.
+    /// Bandwidth to the other GPUs in one direction, in bytes/s.
     pub interconnect_bytes_per_s: f64,
 }
 
-/// The deployment of a model: numbers that belong neither to the model nor to the GPU.
+/// Numbers of a deployment that belong neither to the model nor to the GPU.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Deployment {
-    /// GPUs that share every layer.
+    /// Number of GPUs that share every layer.
     pub tensor_parallel: u64,
-    /// Share of `peak_flops` that kernels reach, in (0, 1].
+    /// Fraction of `peak_flops` that kernels reach, in (0, 1].
     pub compute_efficiency: f64,
-    /// Share of `memory_bytes_per_s` that kernels reach, in (0, 1].
+    /// Fraction of `memory_bytes_per_s` that kernels reach, in (0, 1].
     pub bandwidth_efficiency: f64,
     /// Constant time of a step: launches, sampling, scheduling.
     pub step_overhead_ns: f64,
@@ -82,8 +81,8 @@ pub struct Deployment {
 }
 
 impl Default for Deployment {
-    /// One GPU at efficiencies that are commonly reported for large GEMMs and
-    /// long reads. They are a starting point for a fit, not a measurement.
+    /// One GPU with the efficiencies that are commonly reported for large GEMMs and long reads: a starting point for a
+    /// fit, not a measurement.
     fn default() -> Self {
         Self {
             tensor_parallel: 1,

@@ -33,10 +33,12 @@ pub trait NamedValue: Copy + PartialEq + 'static {
     /// All accepted names with their values. If a value has several names, the first one is used in output.
     const NAMES: &'static [(&'static str, Self)];
 
+    /// The first name of this value.
     fn name(self) -> &'static str {
         Self::NAMES.iter().find(|(_, value)| *value == self).map_or("", |(name, _)| name)
     }
 
+    /// The value with this name.
     fn of_name(name: &str) -> Option<Self> {
         Self::NAMES.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
     }
@@ -83,6 +85,7 @@ impl NamedValue for Reservations {
 /// The drivers that support an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Drivers {
+    /// All drivers.
     All,
     /// Only engines in virtual time: the option is not vLLM's.
     Simulated,

@@ -18,6 +18,7 @@ struct Batch {
     is_timed: bool,
 }
 
+/// A pipeline-parallel engine's batches and stages.
 #[derive(Clone, Debug)]
 pub struct Pipeline {
     queue: VecDeque<Batch>,

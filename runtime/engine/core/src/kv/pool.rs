@@ -20,6 +20,7 @@ use crate::kv::hash::BlockHash;
 /// Index of a KV block; block 0 is the null block and is never handed out.
 pub type BlockId = u32;
 
+/// The KV blocks of one engine.
 #[derive(Debug)]
 pub struct KvPool {
     blocks: AnyBlocks,

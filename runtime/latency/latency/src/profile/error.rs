@@ -104,6 +104,7 @@ pub enum ProfileError {
     /// The file has none of the accepted arrays.
     #[error("profile `{path}` has no array {wanted}; it has {present}")]
     MissingArray {
+        /// The file.
         path: String,
         /// The accepted names.
         wanted: String,

@@ -1,4 +1,4 @@
-//! The latency model.
+//! The latency model with operator tables.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -22,23 +22,23 @@ const STEP_NS_MAX: f64 = 24.0 * 3600.0 * 1e9;
 /// The engine to price, and the tables to use.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TablesInput {
-    /// The package's folder; by default the folder in the environment variable.
+    /// The package's folder. By default, the folder in the environment variable.
     pub data: Option<PathBuf>,
     /// The GPU, such as `h100_sxm`.
     pub system: String,
     /// The backend whose kernels were measured.
     pub backend: String,
-    /// The backend's version; by default the latest version with tables.
+    /// The backend's version. By default, the latest version with tables.
     pub version: Option<String>,
     /// The name of one of the package's models, or the path of a `config.json`.
     pub model: String,
-    /// GPUs that share the attention of a rank.
+    /// Number of GPUs that share the attention of a rank.
     pub tensor_parallel: u32,
-    /// GPUs over which experts are distributed.
+    /// Number of GPUs over which experts are distributed.
     pub expert_parallel: u32,
-    /// Ranks with attention of their own and shared experts.
+    /// Number of ranks with separate attention and shared experts.
     pub attention_dp: u32,
-    /// Data type of matrix multiplications. Like the following, it is the model's by default.
+    /// Data type of matrix multiplications. By default, this and the next three types are the model's.
     pub gemm_dtype: Option<String>,
     /// Data type of experts.
     pub moe_dtype: Option<String>,
@@ -49,7 +49,7 @@ pub struct TablesInput {
 }
 
 impl TablesInput {
-    /// A model on one GPU of a system, with vLLM.
+    /// Creates the input for a model on one GPU of a system, with vLLM.
     #[must_use]
     pub fn new(system: &str, model: &str) -> Self {
         Self {
@@ -69,26 +69,26 @@ impl TablesInput {
     }
 }
 
-/// Resolved versions and data types.
+/// Versions and data types after defaults are applied.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Resolved {
     /// The version whose tables take precedence.
     pub version: String,
     /// Data type of matrix multiplications.
     pub gemm_dtype: &'static str,
-    /// Data type of experts; None in models without experts.
+    /// Data type of experts. None in models without experts.
     pub moe_dtype: Option<&'static str>,
     /// Data type of the KV cache.
     pub kv_cache_dtype: &'static str,
     /// Data type in which prefills compute attention.
     pub attention_dtype: &'static str,
-    /// The arithmetic of matrix multiplications without a table.
+    /// The arithmetic of matrix multiplications that have no table.
     pub computed_as: &'static str,
-    /// The GPU's peak with it, in operations per second.
+    /// The GPU's peak with the arithmetic `computed_as`, in operations per second.
     pub peak_flops: f64,
 }
 
-/// A latency model with operator tables: the plain sum over the operators of a step.
+/// A latency model with operator tables: the sum over the operators of a step.
 #[derive(Clone)]
 pub struct Tables {
     prices: Arc<Prices>,
@@ -97,13 +97,13 @@ pub struct Tables {
     scale: Scale,
 }
 
-/// The time of a step relative to the sum of its operators.
+/// Factors on the sum of a step's operators, which give the step's time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scale {
-    /// For steps that only decode; above 0.
+    /// Factor for steps that only decode; above 0.
     pub decodes: f64,
-    /// For steps with prompts: they run at the power limit of the GPU, which single kernels do not reach
-    /// during their measurement, and outside of CUDA graphs.
+    /// Factor for steps with prompts; above 0. Such steps run outside CUDA graphs and at the GPU's power limit, which
+    /// single kernels do not reach during their measurement.
     pub prompts: f64,
 }
 
@@ -113,20 +113,19 @@ impl Default for Scale {
     }
 }
 
-/// The files of the package from which a model was read.
+/// The files of the package that a model was read from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceFiles {
     /// The folder with the package's systems and models.
     pub folder: PathBuf,
-    /// Their paths in that folder.
+    /// Paths of the files, relative to `folder`.
     pub files: Vec<PathBuf>,
 }
 
-/// Times of a model, prepared for lookups.
 struct Prices {
     resolved: Resolved,
     memory: Option<MemoryNeed>,
-    /// All operators on tokens, in steps with prompts and in steps without.
+    /// All operators on tokens, for steps with prompts.
     with_prompts: Curve,
     decodes_only: Curve,
     logits: Curve,
@@ -134,8 +133,8 @@ struct Prices {
     tokens: Vec<TokenOperator>,
 }
 
-/// Prompts of equal lengths with the same number of tokens and query-key pairs as the prompts of a step, and,
-/// if those are equal, the same context.
+/// A batch of prompts of equal length that stands for the prompts of a step. It has the same number of tokens and
+/// query-key pairs and, if all prompts of the step have the same context, that context.
 struct Prompts {
     batch: f64,
     before: f64,
@@ -147,15 +146,15 @@ impl Prompts {
         let (requests, tokens) = (shape.prefill_requests.max(1) as f64, shape.prefill_tokens as f64);
         let before = shape.prefill_context_tokens as f64 / requests;
         let pairs = (shape.prefill_attention_pairs as f64 / tokens).max(0.0);
-        // A chunk of n tokens behind c others has c + (n + 1) / 2 pairs for each of its tokens, so different
-        // chunks become fewer and longer ones.
+        // A chunk of n tokens after c others has c + (n + 1) / 2 pairs per token, so chunks of different lengths become
+        // fewer and longer ones.
         let length = (2.0 * (pairs - before) - 1.0).max(tokens / requests).max(1.0);
         let before = (pairs - (length + 1.0) / 2.0).max(0.0);
         Self { batch: tokens / length, before, sequence: before + length }
     }
 }
 
-/// A model outside the package is not one of its files.
+/// Leaves out a model that is not in the package.
 fn source_files(package: &Package, model: &ModelFiles, tables: Vec<PathBuf>) -> SourceFiles {
     let folder = package.root();
     let of_model = [&model.config, &model.quantisation].into_iter().filter(|file| file.is_file()).cloned();
@@ -221,13 +220,13 @@ impl Tables {
         Ok(Self { prices: Arc::new(prices), covered: Priced::default(), source, scale: Scale::default() })
     }
 
-    /// The files of the package from which it was read. A folder with only these files gives the same times.
+    /// The files of the package that the model was read from. A folder with only these files gives the same times.
     #[must_use]
     pub fn source(&self) -> &SourceFiles {
         &self.source
     }
 
-    /// Scales the times of steps relative to the sums of their operators.
+    /// Multiplies the time of every step by the factors of `scale`.
     #[must_use]
     pub fn with_scale(self, scale: Scale) -> Self {
         Self { scale, ..self }
@@ -239,13 +238,13 @@ impl Tables {
         &self.prices.resolved
     }
 
-    /// Memory of each of the model's GPUs; None if unknown.
+    /// Memory of each of the model's GPUs. None if unknown.
     #[must_use]
     pub fn memory(&self) -> Option<MemoryNeed> {
         self.prices.memory
     }
 
-    /// The time of the steps priced so far, by source.
+    /// The total time of the steps priced so far, by source.
     #[must_use]
     pub fn coverage(&self) -> Priced {
         self.covered
@@ -275,8 +274,8 @@ impl Tables {
         total
     }
 
-    /// The time of each operator of a step. In steps without prompts, routed and shared experts run at the
-    /// same time, so the sum may be more than the step.
+    /// The time of each operator of a step. In steps without prompts, routed and shared experts run at the same time,
+    /// so the sum may exceed the time of the step.
     #[must_use]
     pub fn operators(&self, shape: &StepShape) -> Vec<(String, Priced)> {
         let prices = &*self.prices;
@@ -315,7 +314,7 @@ impl Tables {
 
 impl AttentionOperator {
     fn prefill(&self, prompts: &Prompts) -> Priced {
-        // Chunks of different lengths may result in less than one request; times then shrink with the batch.
+        // Chunks of different lengths may result in less than one request. Times then shrink with the batch.
         let share = prompts.batch.min(1.0);
         let whole = self.prefill.price(prompts.batch.max(1.0), prompts.sequence) * share;
         let done = prompts.before / prompts.sequence;

@@ -1,21 +1,21 @@
-//! The least times of operators on a system, in nanoseconds, from the peaks of the hardware. They determine
-//! how times grow beyond the rows of a table.
+//! The minimum times of operators on a system, in nanoseconds, from the peaks of the hardware. They determine how times
+//! grow beyond the rows of a table.
 
 use crate::tables::Dtype;
 use crate::tables::system::System;
 
-/// The limit for a matrix multiplication: `m` rows by `n` columns over `k`.
+/// Minimum time of multiplying an `m` x `k` matrix by a `k` x `n` matrix.
 pub(crate) fn gemm(system: &System, dtype: Dtype, m: f64, n: f64, k: f64) -> f64 {
     system.limit_ns(2.0 * m * n * k, dtype, dtype.bytes * (m * n + m * k + n * k))
 }
 
-/// The heads of a grouped attention on one GPU.
+/// The heads of grouped attention on one GPU.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Heads {
-    /// Heads with their own keys and values; None if all heads have them.
+    /// Number of heads with their own keys and values. None if all heads have them.
     pub(crate) kv_heads: Option<u32>,
     pub(crate) head_dim: u32,
-    /// Tokens that a head attends to; None for all.
+    /// Number of tokens that a head attends to. None means all tokens.
     pub(crate) window: Option<u32>,
     pub(crate) kv_cache: Dtype,
 }
@@ -25,7 +25,7 @@ impl Heads {
         self.kv_heads.map_or(heads, f64::from)
     }
 
-    /// The limit for the attention of a batch of prompts without a prefix.
+    /// Minimum time of the attention of a batch of prompts without a prefix.
     pub(crate) fn prefill(&self, system: &System, compute: Dtype, heads: f64, batch: f64, sequence: f64) -> f64 {
         let dim = f64::from(self.head_dim);
         let pairs = match self.window.map(f64::from) {
@@ -36,7 +36,7 @@ impl Heads {
         system.limit_ns(4.0 * batch * pairs * heads * dim, compute, batch * rows)
     }
 
-    /// The limit for the attention of a batch of decodes, each over one sequence.
+    /// Minimum time of the attention of a batch of decodes, each over one sequence.
     pub(crate) fn decode(&self, system: &System, heads: f64, batch: f64, sequence: f64) -> f64 {
         let dim = f64::from(self.head_dim);
         let before = sequence - 1.0;
@@ -46,17 +46,17 @@ impl Heads {
     }
 }
 
-/// Data type with which decodes compute: FP8 if the cache has it and the GPU supports it.
+/// Data type in which decodes compute: FP8 if the cache has it and the GPU supports it.
 fn decode_compute(system: &System, kv_cache: Dtype) -> Dtype {
     if kv_cache == Dtype::FP8 && system.has_fp8() { Dtype::FP8 } else { Dtype::BFLOAT16 }
 }
 
-/// Sizes of latent attention in DeepSeek V3, for which the tables were measured.
+/// Sizes of the latent attention of DeepSeek V3, for which the tables were measured.
 const LATENT_PAIR: f64 = 192.0 + 128.0;
 const LATENT_DECODE_PAIR: f64 = 1088.0;
 const LATENT_ROW: f64 = 576.0;
 
-/// The limit for the latent attention of a batch of prompts.
+/// Minimum time of the latent attention of a batch of prompts.
 pub(crate) fn latent_prefill(
     system: &System,
     compute: Dtype,
@@ -70,8 +70,8 @@ pub(crate) fn latent_prefill(
     system.limit_ns(operations, compute, bytes)
 }
 
-/// The limit for the latent attention of a batch of decodes, with the two multiplications into and out of the
-/// latent space.
+/// Minimum time of the latent attention of a batch of decodes, with the multiplications into and out of the latent
+/// space.
 pub(crate) fn latent_decode(
     system: &System,
     gemm: Dtype,
@@ -89,7 +89,6 @@ pub(crate) fn latent_decode(
     compute.max(system.limit_ns(0.0, gemm, rows + weights))
 }
 
-/// The experts of a GPU.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct ExpertShape {
     pub(crate) hidden_size: u32,
@@ -101,8 +100,8 @@ pub(crate) struct ExpertShape {
 }
 
 impl ExpertShape {
-    /// The limit for gate, up and down projections of tokens. Fractions of tokens and experts are cut off, as
-    /// in the tables' own estimates.
+    /// Minimum time of the gate, up and down projections of tokens. Fractions of tokens and experts are cut off, as in
+    /// the tables' own estimates.
     pub(crate) fn limit(&self, system: &System, dtype: Dtype, tokens: f64) -> f64 {
         const MATRICES: f64 = 3.0;
         let parts = f64::from(self.expert_parallel);

@@ -4,7 +4,7 @@ use crate::tables::Dtype;
 use crate::tables::model::{Attention, Experts, LatentSizes, Model};
 use crate::tables::plan::Parallel;
 
-/// Memory of each of a rank's GPUs.
+/// Memory of each GPU of a rank.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MemoryNeed {
     /// Bytes of the weights: all layers, the embedding and the output head, without norms and biases.
@@ -16,8 +16,8 @@ pub struct MemoryNeed {
 }
 
 impl MemoryNeed {
-    /// None if some layer of the model does not cache every token, or if the file lacks the sizes of the
-    /// model's latent attention.
+    /// Computes the memory need. None if some layer does not cache every token, or if the file lacks the sizes of the
+    /// latent attention.
     pub(crate) fn of(model: &Model, parallel: Parallel, gpu_memory_bytes: Option<f64>) -> Option<Self> {
         let layers = f64::from(model.layers);
         let tensor = f64::from(parallel.tensor);
@@ -49,8 +49,8 @@ fn product(left: u32, right: u32) -> f64 {
     f64::from(left) * f64::from(right)
 }
 
-/// Bytes of a layer's projections on each GPU, and its values of one cached token. With more GPUs than
-/// key-value heads, each GPU keeps one whole head.
+/// Bytes of a layer's projections on each GPU, and number of values that one cached token has in a layer. With more
+/// GPUs than key-value heads, each GPU keeps one whole head.
 fn grouped(model: &Model, tensor: f64) -> (f64, f64) {
     let hidden = f64::from(model.hidden_size);
     let kv_values = (f64::from(model.kv_heads) / tensor).max(1.0) * f64::from(model.head_dim);
@@ -58,8 +58,8 @@ fn grouped(model: &Model, tensor: f64) -> (f64, f64) {
     (2.0 * hidden * (projected + kv_values) * model.dtypes.gemm.bytes, 2.0 * kv_values)
 }
 
-/// The same for latent attention: every GPU has the projections to and from the latent vectors, the
-/// projections of heads are split, and every GPU caches the whole latent vector.
+/// Like `grouped`, for latent attention: the projections of heads are split, but every GPU has the projections to and
+/// from the latent vectors and caches the whole latent vector.
 fn latent(model: &Model, sizes: LatentSizes, tensor: f64) -> (f64, f64) {
     let hidden = f64::from(model.hidden_size);
     let heads = f64::from(model.heads) / tensor;

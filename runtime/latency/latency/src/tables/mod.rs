@@ -1,12 +1,12 @@
-//! The price of a step from operator times that were measured on GPUs.
+//! Prices a step from operator times that were measured on GPUs.
 //!
-//! NVIDIA's package `aiconfigurator-core` contains them as Parquet tables, with a YAML file for each GPU and
-//! the configurations of many models. [`Package`] finds it, [`Tables`] is the latency model: the plain sum
-//! over the operators of a step and the layers of a model. vcr contains no part of the package.
+//! NVIDIA's package `aiconfigurator-core` contains the times as Parquet tables, with a YAML file for each GPU and the
+//! configurations of many models. [`Package`] finds the package. [`Tables`] is the latency model: the sum over the
+//! operators of a step and the layers of a model. vcr contains no part of the package.
 //!
-//! All rows that a model needs are converted to curves and grids before the first step, so that a step only
-//! interpolates. Addition, multiplication, division, rounding and square roots of doubles are defined to the
-//! bit by IEEE 754; logarithms come from `libm`.
+//! All rows that a model needs become curves and grids before the first step, so that a step only interpolates. IEEE
+//! 754 defines addition, multiplication, division, rounding and square roots of doubles to the bit; logarithms come
+//! from `libm`.
 
 mod error;
 mod files;
@@ -28,7 +28,7 @@ pub use latency_model::{Resolved, Scale, SourceFiles, Tables, TablesInput};
 pub use memory::MemoryNeed;
 pub use model::KvShape;
 
-/// The peak of a GPU at which a data type computes.
+/// Which peak of a GPU applies to a data type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pipe {
     Bfloat16,
@@ -41,7 +41,7 @@ pub(crate) enum Pipe {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Dtype {
     pub(crate) name: &'static str,
-    /// Bytes of an element, its scales included.
+    /// Bytes of an element, including its scales.
     pub(crate) bytes: f64,
     pub(crate) pipe: Pipe,
 }
@@ -57,7 +57,6 @@ impl Dtype {
     pub(crate) const INT8: Self = Self { name: "sq", bytes: 1.0, pipe: Pipe::Int8 };
     pub(crate) const MXFP4: Self = Self { name: "w4a16_mxfp4", bytes: 0.5, pipe: Pipe::Bfloat16 };
 
-    /// Data types of matrix multiplications.
     pub(crate) const GEMM: &'static [Self] = &[
         Self::BFLOAT16,
         Self::FP8,
@@ -68,7 +67,6 @@ impl Dtype {
         Self::INT8_WEIGHTS,
         Self::INT8,
     ];
-    /// Data types of experts.
     pub(crate) const MOE: &'static [Self] = &[
         Self::BFLOAT16,
         Self::FP8,
@@ -79,12 +77,10 @@ impl Dtype {
         Self { name: "w4a8_mxfp4_mxfp8", bytes: 0.5, pipe: Pipe::Fp8 },
         Self { name: "w4afp8", bytes: 0.5, pipe: Pipe::Fp8 },
     ];
-    /// Data types of KV caches.
     pub(crate) const KV_CACHE: &'static [Self] = &[Self::BFLOAT16, Self::FP8];
-    /// Data types of the attention of prefills.
     pub(crate) const ATTENTION: &'static [Self] = &[Self::BFLOAT16, Self::FP8];
 
-    /// The type with this name among `known`.
+    /// Finds the type with this name among `known`.
     ///
     /// # Errors
     /// If there is none.
@@ -96,23 +92,23 @@ impl Dtype {
         })
     }
 
-    /// The name of its rows in the tables of matrix multiplications.
+    /// Name of this type's rows in the tables of matrix multiplications.
     pub(crate) fn rows(self) -> &'static str {
         if self == Self::FP8_STATIC { Self::FP8.name } else { self.name }
     }
 }
 
-/// The source of a time, from best to worst.
+/// Where a time comes from, best source first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Source {
     /// A row of a table.
     Measured,
     /// Interpolation between rows.
     Interpolated,
-    /// Extrapolation beyond the rows, or from rows of another shape: a measured utilisation of the hardware,
+    /// Extrapolation beyond the rows, or from rows of another shape: the measured utilisation of the hardware is
     /// applied to this size.
     Extrapolated,
-    /// No table: bytes and operations against the system's peaks.
+    /// No table: computed from bytes and operations with the system's peaks.
     Formula,
 }
 
@@ -120,7 +116,7 @@ impl Source {
     /// All sources, from best to worst.
     pub const ALL: [Self; 4] = [Self::Measured, Self::Interpolated, Self::Extrapolated, Self::Formula];
 
-    /// Its name in reports.
+    /// Name of the source in reports.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -139,7 +135,7 @@ pub struct Priced {
 }
 
 impl Priced {
-    /// A time from one source.
+    /// Creates a time that comes from one source.
     #[must_use]
     pub fn new(ns: f64, source: Source) -> Self {
         let mut by_source = [0.0; 4];
@@ -147,7 +143,7 @@ impl Priced {
         Self { by_source }
     }
 
-    /// The whole time in nanoseconds.
+    /// The total in nanoseconds.
     #[must_use]
     #[inline]
     pub fn ns(&self) -> f64 {
@@ -160,14 +156,14 @@ impl Priced {
         self.by_source[source as usize]
     }
 
-    /// The share of each source, in the order of [`Source::ALL`]; zeros if there is no time.
+    /// The fraction from each source, in the order of [`Source::ALL`]. Zeros if the total is 0.
     #[must_use]
     pub fn shares(&self) -> [f64; 4] {
         let ns = self.ns();
         if ns > 0.0 { self.by_source.map(|part| part / ns) } else { [0.0; 4] }
     }
 
-    /// A point between two times: the first at `weight` 0, the second at 1.
+    /// Interpolates: `self` at `weight` 0, `other` at 1.
     #[inline]
     pub(crate) fn lerp(&self, other: &Self, weight: f64) -> Self {
         let mut by_source = self.by_source;

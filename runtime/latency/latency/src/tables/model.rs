@@ -1,4 +1,4 @@
-//! The shape of a model, from its `config.json`.
+//! Reads the shape of a model from its `config.json`.
 
 mod kv_shape;
 mod quantisation;
@@ -13,7 +13,7 @@ use crate::tables::Dtype;
 use crate::tables::error::TablesError;
 use crate::tables::files::package::ModelFiles;
 
-/// Architectures that can be priced: transformers with equal layers, except for attention in windows.
+/// Architectures that can be priced: transformers whose layers are equal, except for attention windows.
 const DENSE: &[&str] =
     &["LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "MiMoForCausalLM", "Qwen3VLForConditionalGeneration"];
 const EXPERTS: &[&str] = &[
@@ -25,25 +25,21 @@ const EXPERTS: &[&str] = &[
     "Qwen3VLMoeForConditionalGeneration",
 ];
 const LATENT: &[&str] = &["DeepSeekForCausalLM", "DeepseekV3ForCausalLM", "KimiK25ForConditionalGeneration"];
-/// Architectures that normalise queries and keys, each head by itself.
+/// Architectures that normalise queries and keys, each head separately.
 const NORMALISED: &[&str] = &["Qwen3ForCausalLM", "Qwen3MoeForCausalLM"];
-/// Architectures that normalise all heads of queries, and of keys, as one vector.
+/// Architectures that normalise all heads of the queries as one vector, and all heads of the keys as another.
 const NORMALISED_AS_ONE: &[&str] = &["MiniMaxM2ForCausalLM"];
 
-/// Data types of a model's parts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Dtypes {
     pub(crate) gemm: Dtype,
     pub(crate) moe: Dtype,
     pub(crate) kv_cache: Dtype,
     pub(crate) attention: Dtype,
-    /// The type of the projections of latent attention.
     pub(crate) latent: Dtype,
-    /// The type of shared experts.
     pub(crate) shared: Dtype,
 }
 
-/// The experts of every layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Experts {
     pub(crate) count: u32,
@@ -51,19 +47,17 @@ pub(crate) struct Experts {
     pub(crate) intermediate_size: u32,
 }
 
-/// Norms of queries and keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Norms {
-    /// For each head.
+    /// Each head separately.
     OfEach,
-    /// For all heads as one vector, which tensor parallelism divides.
+    /// All heads as one vector, which tensor parallelism divides.
     OfAll,
 }
 
-/// The kind of attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Attention {
-    /// Separate keys and values, shared by groups of heads.
+    /// Separate keys and values. Groups of heads share them.
     Grouped {
         /// Number of layers with a window, and tokens of the window.
         windowed: Option<(u32, u32)>,
@@ -76,7 +70,7 @@ pub(crate) enum Attention {
 /// Sizes of the vectors of latent attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LatentSizes {
-    /// Size of compressed queries, if queries are compressed.
+    /// Size of compressed queries. None if queries are not compressed.
     pub(crate) query_rank: Option<u32>,
     pub(crate) kv_rank: u32,
     pub(crate) rope_head_dim: u32,
@@ -85,7 +79,7 @@ pub(crate) struct LatentSizes {
 }
 
 impl LatentSizes {
-    /// None if the file lacks a size. Prices do not need them.
+    /// None if the file lacks a size. Prices do not need the sizes.
     fn read(fields: Fields<'_>) -> Result<Option<Self>, TablesError> {
         let [kv_rank, rope, nope, value] =
             [["kv_lora_rank"], ["qk_rope_head_dim"], ["qk_nope_head_dim"], ["v_head_dim"]]
@@ -114,17 +108,16 @@ pub(crate) struct Model {
     /// Whether the output head and the embedding share weights.
     pub(crate) is_tied: bool,
     pub(crate) experts: Option<Experts>,
-    /// Experts of each layer that process every token.
+    /// Number of experts in each layer that process every token.
     pub(crate) shared_experts: u32,
     /// Number of first layers without experts. They are priced like the others.
     pub(crate) dense_layers: u32,
     pub(crate) attention: Attention,
-    /// Sizes of latent attention, if the file states them.
     pub(crate) latent_sizes: Option<LatentSizes>,
     pub(crate) dtypes: Dtypes,
 }
 
-/// A JSON object of a file. Errors name file and field.
+/// A JSON object in a file. Errors name the file and the field.
 #[derive(Clone, Copy)]
 struct Fields<'a> {
     path: &'a Path,
@@ -132,7 +125,7 @@ struct Fields<'a> {
 }
 
 impl Fields<'_> {
-    /// The first of these fields that is neither absent nor null.
+    /// The first of the named fields that is neither absent nor null.
     fn find(&self, names: &[&str]) -> Option<(String, &Value)> {
         let value = |name: &&str| Some(((*name).to_owned(), self.map.get(*name).filter(|value| !value.is_null())?));
         names.iter().find_map(value)
@@ -143,7 +136,7 @@ impl Fields<'_> {
         TablesError::file(self.path, reason)
     }
 
-    /// A number above 0, under the first of these names.
+    /// A number above 0, from the first of the named fields that exists.
     fn count(&self, names: &[&str]) -> Result<Option<u32>, TablesError> {
         let Some((name, value)) = self.find(names) else { return Ok(None) };
         match value.as_u64().map(u32::try_from) {
@@ -158,7 +151,7 @@ impl Fields<'_> {
             .ok_or_else(|| TablesError::file(self.path, format!("expected a field `{}` above 0", names[0])))
     }
 
-    /// KV heads of a model with this many heads.
+    /// Number of KV heads of a model with `heads` heads.
     fn kv_heads(&self, heads: u32) -> Result<u32, TablesError> {
         let is_shared = |name| self.map.get(name).and_then(Value::as_bool) == Some(true);
         let alone = is_shared("multi_query") && !is_shared("new_decoder_architecture");
@@ -166,7 +159,7 @@ impl Fields<'_> {
         Ok(stated.unwrap_or(if alone { 1 } else { heads }))
     }
 
-    /// Size of a head, in a model with this many heads.
+    /// Size of a head of a model with `heads` heads.
     fn head_dim(&self, heads: u32) -> Result<u32, TablesError> {
         match self.count(&["head_dim"])? {
             Some(head_dim) => Ok(head_dim),

@@ -17,68 +17,62 @@ use crate::tables::operators::experts::ExpertTable;
 use crate::tables::operators::gemm::{Gemm, Gemms};
 use crate::tables::system::System;
 
-/// The distribution of a model over GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Parallel {
-    /// GPUs that share the attention of a rank.
+    /// Number of GPUs that share the attention of a rank.
     pub(crate) tensor: u32,
-    /// GPUs over which experts are distributed.
+    /// Number of GPUs over which experts are distributed.
     pub(crate) expert: u32,
-    /// Ranks with attention of their own and shared experts.
+    /// Number of ranks with separate attention and shared experts.
     pub(crate) attention_ranks: u32,
 }
 
 impl Parallel {
-    /// Number of GPUs.
     pub(crate) fn gpus(self) -> u32 {
         self.tensor * self.attention_ranks
     }
 }
 
-/// The operators at the same time as an operator.
+/// Which operators run at the same time as an operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Group {
-    /// No other operator.
+    /// None.
     Serial,
-    /// Experts to which tokens are routed: in decodes at the same time as the shared ones.
+    /// Experts that tokens are routed to. In decodes, they run at the same time as the shared experts.
     Routed,
     /// Experts that process every token.
     Shared,
 }
 
-/// An operator whose time depends only on the tokens of a step.
 pub(crate) struct TokenOperator {
     pub(crate) name: &'static str,
-    /// Number of times that it runs in a step.
+    /// Number of executions in a step.
     pub(crate) count: f64,
     pub(crate) curve: Curve,
     pub(crate) group: Group,
 }
 
-/// Attention, of prompts and of decodes.
 pub(crate) struct AttentionOperator {
     pub(crate) name: &'static str,
-    /// Number of times that it runs in a step.
+    /// Number of executions in a step.
     pub(crate) count: f64,
     pub(crate) prefill: Grid,
     pub(crate) decode: Grid,
-    /// Time of the operators fused with the attention of prompts, in nanoseconds.
+    /// Time of the operators that are fused with the attention of prompts.
     pub(crate) prefill_extra_ns: f64,
-    /// Whether the times of decodes of different lengths are averaged.
+    /// Whether times are averaged over decodes of different lengths.
     pub(crate) averages_decodes: bool,
 }
 
-/// All operators of a step.
 pub(crate) struct Plan {
     pub(crate) tokens: Vec<TokenOperator>,
     pub(crate) attention: Vec<AttentionOperator>,
-    /// The output head, over the requests that emit a token.
+    /// The output head, as a function of the requests that emit a token.
     pub(crate) logits: Curve,
-    /// The files from which it was read.
+    /// The files that the plan was read from.
     pub(crate) files: Vec<PathBuf>,
 }
 
-/// Inputs of a plan.
 struct Maker<'a> {
     system: Arc<System>,
     model: &'a Model,
@@ -145,7 +139,6 @@ impl Plan {
     }
 }
 
-/// Checks that a model can be distributed in this way.
 fn check(model: &Model, parallel: Parallel) -> Result<(), TablesError> {
     let tensor = parallel.tensor;
     if tensor == 0 || !model.heads.is_multiple_of(tensor) {
@@ -177,12 +170,11 @@ impl Maker<'_> {
         self.operators.push(TokenOperator { name, count, curve, group });
     }
 
-    /// The count of an operator that runs once in every layer.
+    /// How often an operator runs in a step if it runs once in every layer.
     fn layers(&self) -> f64 {
         f64::from(self.model.layers)
     }
 
-    /// An operator that moves this number of bytes for each token.
     fn traffic(&self, bytes: f64) -> Curve {
         Curve::new(&[], |tokens| (self.system.traffic_ns(bytes * tokens), Source::Formula))
     }
@@ -205,7 +197,7 @@ impl Maker<'_> {
         let hidden = f64::from(self.model.hidden_size);
         let (embedding, norm) = (self.traffic(2.0 * hidden), self.traffic(8.0 * hidden));
         self.add("embedding", 1.0, Group::Serial, embedding);
-        // Reading and writing of two sums and norms of the hidden values.
+        // Reads and writes two sums and norms of the hidden values.
         self.add("norms", 2.0 * self.layers(), Group::Serial, norm);
         if self.model.attention != Attention::Latent {
             self.all_reduce("embedding all-reduce", 1.0, self.parallel.tensor);
@@ -253,9 +245,9 @@ impl Maker<'_> {
         Ok(operators)
     }
 
-    /// Time of the operators fused with the attention of prompts: rotary embeddings, writes to the KV cache
-    /// and, in models that have them, norms of queries and keys. The package charges the traffic of one token
-    /// for it, which is nearly the constant of the kernels.
+    /// Time of the operators that are fused with the attention of prompts: rotary embeddings, writes to the KV cache
+    /// and, in models that have them, norms of queries and keys. The package charges the traffic of one token for it,
+    /// which is nearly the constant time of a kernel.
     fn fused_ns(&self, queries: f64, keys: f64, normalised: Option<Norms>) -> f64 {
         const MARGIN: f64 = 1.1;
         let traffic = |bytes: f64| self.system.traffic_ns(bytes);
@@ -266,8 +258,8 @@ impl Maker<'_> {
         MARGIN * (rotary + writes + norms)
     }
 
-    /// Norms of queries and keys over all heads: the sums of squares, which the GPUs add in an all-reduce of
-    /// two 32-bit numbers per token, then the norms themselves.
+    /// Adds norms of queries and keys over all heads: an all-reduce of the sums of squares (two 32-bit numbers per
+    /// token), then the norms themselves.
     fn norms_of_all(&mut self, queries: f64, keys: f64) {
         let values = queries + keys;
         let squares = self.traffic(2.0 * values);

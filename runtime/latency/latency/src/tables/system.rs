@@ -1,4 +1,4 @@
-//! Description of a GPU and its node: `systems/<name>.yaml`.
+//! Describes a GPU and its node: `systems/<name>.yaml`.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use serde::Deserialize;
 use crate::tables::error::TablesError;
 use crate::tables::{Dtype, Pipe};
 
-/// The parts of the file that are used. Bandwidths are in bytes per second, times in seconds.
+/// The fields of the file that are used. Bandwidths are in bytes per second, times in seconds.
 #[derive(Debug, Deserialize)]
 struct File {
     data_dir: String,
@@ -50,7 +50,6 @@ fn default_scaling() -> f64 {
     0.8
 }
 
-/// A system, checked.
 #[derive(Debug)]
 pub(crate) struct System {
     file: File,
@@ -91,37 +90,35 @@ impl System {
         Ok(Self { file })
     }
 
-    /// The folder of its tables, relative to the folder of its file.
+    /// The folder of the system's tables, relative to the folder of its file.
     pub(crate) fn data_folder(&self) -> PathBuf {
         PathBuf::from(&self.file.data_dir)
     }
 
-    /// The version of NCCL with which its collectives were measured.
+    /// The version of NCCL that ran in the measurements of collectives.
     pub(crate) fn nccl_version(&self) -> Option<&str> {
         self.file.misc.nccl_version.as_deref()
     }
 
-    /// Whether it supports FP8: from SM 8.9 on.
+    /// Whether the GPU supports FP8, which it does from SM 8.9 on.
     pub(crate) fn has_fp8(&self) -> bool {
         self.file.gpu.sm_version.is_some_and(|version| version >= 89)
     }
 
-    /// Memory of a GPU, in bytes.
     pub(crate) fn memory_bytes(&self) -> Option<f64> {
         self.file.gpu.mem_capacity
     }
 
-    /// GPUs of a node.
     pub(crate) fn gpus_per_node(&self) -> u32 {
         self.file.node.num_gpus_per_node
     }
 
-    /// Operations per second with a data type; with bfloat16 if the file lacks the type.
+    /// Operations per second with a data type. If the file lacks the type, that of bfloat16.
     pub(crate) fn flops(&self, dtype: Dtype) -> f64 {
         self.peak(dtype).1
     }
 
-    /// The arithmetic of a data type, and operations per second with it.
+    /// The arithmetic that a data type is computed in, and its operations per second.
     pub(crate) fn peak(&self, dtype: Dtype) -> (&'static str, f64) {
         let gpu = &self.file.gpu;
         let (name, of_pipe) = match dtype.pipe {
@@ -133,35 +130,34 @@ impl System {
         of_pipe.map_or(("bfloat16", gpu.bfloat16_tc_flops), |flops| (name, flops))
     }
 
-    /// The least time for an amount of operations and of memory traffic, in nanoseconds.
+    /// The minimum time for these operations and this memory traffic, in nanoseconds.
     pub(crate) fn limit_ns(&self, operations: f64, dtype: Dtype, bytes: f64) -> f64 {
         (operations / self.flops(dtype)).max(bytes / self.file.gpu.mem_bw) * 1e9
     }
 
-    /// The practical time of memory traffic, in nanoseconds.
+    /// The time of memory traffic in practice, in nanoseconds.
     pub(crate) fn traffic_ns(&self, bytes: f64) -> f64 {
         let gpu = &self.file.gpu;
         let bandwidth = gpu.mem_bw * gpu.mem_bw_empirical_scaling_factor;
         (bytes / bandwidth + gpu.mem_empirical_constant_latency) * 1e9
     }
 
-    /// The time of a kernel without a table, in nanoseconds: its least time at the share of the peaks that
-    /// memory traffic reaches, and a kernel's constant.
+    /// The time of a kernel without a table, in nanoseconds: its minimum time at the efficiency of memory traffic, plus
+    /// the constant time of a kernel.
     pub(crate) fn formula_ns(&self, limit_ns: f64) -> f64 {
         limit_ns / self.efficiency() + self.constant_ns()
     }
 
-    /// The share of the peaks that kernels reach in practice.
+    /// The fraction of the peaks that kernels reach in practice.
     pub(crate) fn efficiency(&self) -> f64 {
         self.file.gpu.mem_bw_empirical_scaling_factor
     }
 
-    /// The constant time of a kernel, in nanoseconds.
     pub(crate) fn constant_ns(&self) -> f64 {
         self.file.gpu.mem_empirical_constant_latency * 1e9
     }
 
-    /// Bytes per second between two of N GPUs.
+    /// Bandwidth between two of `gpus` GPUs, in bytes per second.
     pub(crate) fn link_bytes_per_s(&self, gpus: u32) -> f64 {
         let node = &self.file.node;
         if gpus <= node.num_gpus_per_node {

@@ -1,4 +1,4 @@
-//! A package of our own, in the layout of the real one.
+//! Writes a package for tests, in the layout of the real one.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -10,7 +10,6 @@ use parquet::schema::parser::parse_message_type;
 use vcr_core::latency::StepShape;
 use vcr_latency::tables::{Priced, Tables, TablesError, TablesInput};
 
-/// A column of a table.
 pub(crate) enum Column {
     Texts(Vec<String>),
     Counts(Vec<i64>),
@@ -23,7 +22,6 @@ impl Column {
     }
 }
 
-/// Writes a table.
 pub(crate) fn write(path: &Path, columns: &[(&str, Column)]) {
     fs::create_dir_all(path.parent().expect("it lies in a folder")).expect("the table can be written");
     let fields = columns.iter().map(|(name, column)| match column {
@@ -61,8 +59,7 @@ pub(crate) fn write(path: &Path, columns: &[(&str, Column)]) {
     writer.close().expect("the table can be written");
 }
 
-/// A GPU with round numbers: a terabyte and 100 teraflops per second (200 in FP8), and a microsecond for
-/// every kernel that moves memory.
+/// A GPU with round numbers: 1 TB/s, 100 TFLOP/s (200 in FP8), and a microsecond for every kernel that moves memory.
 const SYSTEM: &str = "\
 data_dir: data/gpu
 gpu:
@@ -80,32 +77,29 @@ misc:
   nccl_version: '2.0'
 ";
 
-/// Two layers, and four heads of 16 with two pairs of keys and values.
+/// Two layers; four heads of size 16, which share two pairs of keys and values.
 pub(crate) const DENSE: &str = r#"{"architectures": ["LlamaForCausalLM"], "num_hidden_layers": 2, "hidden_size": 64,
     "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 128, "vocab_size": 1000}"#;
 
-/// The same model with 8 experts, two of them for each token.
+/// `DENSE` with 8 experts. Each token uses two of them.
 pub(crate) const EXPERTS: &str = r#"{"architectures": ["MixtralForCausalLM"], "num_hidden_layers": 2, "hidden_size": 64,
     "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 128, "vocab_size": 1000,
     "num_local_experts": 8, "num_experts_per_tok": 2}"#;
 
-/// The same model with a latent cache and a shared expert.
+/// `DENSE` with a latent cache and a shared expert.
 pub(crate) const LATENT: &str = r#"{"architectures": ["DeepseekV3ForCausalLM"], "num_hidden_layers": 2, "hidden_size": 64,
     "num_attention_heads": 4, "num_key_value_heads": 4, "intermediate_size": 128, "moe_intermediate_size": 128,
     "vocab_size": 1000, "n_routed_experts": 8, "num_experts_per_tok": 2}"#;
 
-/// A row of the tables of attention: heads, pairs of keys and values, batch, length, window,
-/// milliseconds.
+/// A row of the tables of attention: heads, pairs of keys and values, batch, length, window, milliseconds.
 pub(crate) type AttentionRow = (i64, i64, i64, i64, i64, f64);
 
 /// A row of the tables of latent attention: heads, batch, length, milliseconds.
 pub(crate) type LatentRow = (i64, i64, i64, f64);
 
-/// A row of the table of experts: intermediate size, tensor and expert parallel sizes,
-/// tokens, milliseconds.
+/// A row of the table of experts: intermediate size, tensor and expert parallel sizes, tokens, milliseconds.
 pub(crate) type ExpertRow = (i64, i64, i64, i64, f64);
 
-/// A folder with a package.
 pub(crate) struct Fake {
     folder: tempfile::TempDir,
 }
@@ -122,8 +116,8 @@ impl Fake {
         fake
     }
 
-    /// The same package with tables in which every shape of the dense model takes as long as it has columns,
-    /// and a millisecond for each row; attention takes a tenth of its batch.
+    /// A package with tables. Every shape of the dense model takes a millisecond for each column and each row;
+    /// attention takes a tenth of its batch.
     pub(crate) fn with_tables() -> Self {
         let fake = Self::new();
         let rows = [1, 8, 64].into_iter().flat_map(|m| {
@@ -156,7 +150,7 @@ impl Fake {
         self.path(&format!("systems/data/gpu/{operator}/vllm/{version}/{file}.parquet"))
     }
 
-    /// Multiplications of bfloat16: rows, columns, inner size, milliseconds.
+    /// Multiplications in bfloat16: rows, columns, inner size, milliseconds.
     pub(crate) fn gemm(&self, version: &str, rows: &[(i64, i64, i64, f64)]) {
         self.gemm_of("bfloat16", version, rows);
     }
@@ -172,7 +166,7 @@ impl Fake {
         write(&self.table("gemm", version, "gemm_perf"), &columns);
     }
 
-    /// Rows of attention; for decodes the length is the length of the sequence.
+    /// Rows of attention. For decodes, the length is that of the sequence.
     pub(crate) fn attention(&self, name: &str, rows: &[AttentionRow]) {
         let is_decode = name.starts_with("generation");
         let count = |value: &dyn Fn(&AttentionRow) -> i64| Column::Counts(rows.iter().map(value).collect());
@@ -192,7 +186,6 @@ impl Fake {
         write(&self.table("attention", "1.0", &format!("{name}_perf")), &columns);
     }
 
-    /// Latent attention.
     pub(crate) fn latent(&self, name: &str, rows: &[LatentRow]) {
         let is_decode = name.contains("generation");
         let count = |value: &dyn Fn(&LatentRow) -> i64| Column::Counts(rows.iter().map(value).collect());
@@ -209,7 +202,6 @@ impl Fake {
         write(&self.table("mla", "1.0", &format!("{name}_perf")), &columns);
     }
 
-    /// Experts of the models above.
     pub(crate) fn experts(&self, spread: &str, rows: &[ExpertRow]) {
         let count = |value: &dyn Fn(&ExpertRow) -> i64| Column::Counts(rows.iter().map(value).collect());
         let columns = [
@@ -248,14 +240,13 @@ impl Fake {
         Tables::new(&self.input(name)).expect("the tables can be read")
     }
 
-    /// The error of a model whose tables cannot be read.
+    /// The error from reading a model whose tables cannot be read.
     #[track_caller]
     pub(crate) fn refusal(&self, input: &TablesInput) -> TablesError {
         Tables::new(input).err().expect("it is refused")
     }
 }
 
-/// A step of decodes with one context each.
 pub(crate) fn decodes(requests: u64, context: u64) -> StepShape {
     StepShape {
         decode_requests: requests,
@@ -278,7 +269,6 @@ pub(crate) fn prompts(prompts: &[(u64, u64)]) -> StepShape {
     }
 }
 
-/// The time of an operator of a step.
 #[track_caller]
 pub(crate) fn operator(tables: &Tables, shape: &StepShape, name: &str) -> Priced {
     let operators = tables.operators(shape);
@@ -286,7 +276,6 @@ pub(crate) fn operator(tables: &Tables, shape: &StepShape, name: &str) -> Priced
     found.unwrap_or_else(|| panic!("no `{name}` in {operators:?}")).1
 }
 
-/// The milliseconds of an operator of a step.
 #[track_caller]
 pub(crate) fn ms(tables: &Tables, shape: &StepShape, name: &str) -> f64 {
     operator(tables, shape, name).ns() / 1e6

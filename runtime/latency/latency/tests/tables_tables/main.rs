@@ -1,4 +1,4 @@
-//! Tables of our own in the package's layout: how they are read, and what happens if tables are missing or invalid.
+//! Tests tables in the package's layout: reading, and missing or invalid tables.
 
 mod common;
 mod operators;
@@ -32,7 +32,7 @@ fn steps_are_priced_in_whole_nanoseconds_and_counted_by_source() {
     assert_close(covered.ns(), shapes.iter().map(|shape| tables.price_step(shape).ns()).sum());
     assert!(Source::ALL.iter().all(|&source| covered.of(source) > 0.0), "{covered:?}");
     assert_close(covered.shares().iter().sum(), 1.0);
-    // Another engine without state gives the same results.
+    // A second engine without state gives the same results.
     let mut other = fake.tables("dense");
     assert_eq!(other.coverage().ns(), 0.0);
     let mut again = Vec::new();
@@ -84,7 +84,7 @@ fn the_latest_version_is_taken_and_older_tables_fill_in() {
     let tables = fake.tables("dense");
     assert_eq!(tables.resolved().version, "1.10");
     assert_close(ms(&tables, &shape, "qkv projection"), 18.0);
-    // Attention was only measured with 1.0.
+    // Attention was only measured with version 1.0.
     assert!(operator(&tables, &shape, "attention of decodes").of(Source::Formula) == 0.0);
     let version = |version: &str| TablesInput { version: Some(version.to_owned()), ..fake.input("dense") };
     assert_close(ms(&Tables::new(&version("1.2")).unwrap(), &shape, "qkv projection"), 14.0);
@@ -137,8 +137,8 @@ fn a_model_may_be_a_file_of_ones_own() {
     assert_eq!(tables.price_step(&shape), fake.tables("dense").price_step(&shape));
 }
 
-/// The real package, if it is installed: `VCR_TABLES` names it. Times of the package's own estimator, version
-/// 0.12.0, on an H100 with vLLM 0.24.0.
+/// Uses the real package, if `VCR_TABLES` names it. The expected times are those of the package's own estimator,
+/// version 0.12.0, on an H100 with vLLM 0.24.0.
 #[test]
 fn the_real_tables_give_what_their_own_estimator_does() {
     if std::env::var_os(vcr_latency::tables::DATA_VARIABLE).is_none() {
@@ -163,8 +163,8 @@ fn the_real_tables_give_what_their_own_estimator_does() {
 #[test]
 fn memory_is_that_of_the_config_and_the_system() {
     let need = Fake::with_tables().tables("dense").memory().expect("its layers are alike");
-    // Two layers with 96 columns of attention, twice, and 128 of a feed-forward part,
-    // three times; embedding and head; two bytes each.
+    // Two layers, each with two matrices of 96 columns in attention and three of 128 in the feed-forward part; an
+    // embedding and an output head; two bytes per weight.
     assert_eq!(need.weight_bytes, 2.0 * 64.0 * (2.0 * (2.0 * 96.0 + 3.0 * 128.0) + 2.0 * 1000.0));
     assert_eq!(need.kv_bytes_per_token, 2.0 * 2.0 * 32.0 * 2.0);
     assert_eq!(need.gpu_memory_bytes, None, "the file of the system does not say it");
@@ -174,7 +174,7 @@ fn memory_is_that_of_the_config_and_the_system() {
 #[test]
 fn a_folder_with_the_files_that_were_read_alone_has_the_same_times() {
     let fake = Fake::with_tables();
-    // A newer version, chosen by its name, without a table of the model; and one with a table that is not needed.
+    // A newer version, chosen by name, without a table of the model; and one with a table that is not needed.
     fake.text("systems/data/gpu/gemm/vllm/2.0/other_perf.parquet", "not read");
     fake.text("systems/data/gpu/mla/vllm/2.0/unread_perf.parquet", "not read");
     let tables = fake.tables("dense");

@@ -1,4 +1,4 @@
-//! Price of each operator, within its rows and beyond them.
+//! Tests the price of each operator, within its rows and beyond them.
 
 use vcr_core::latency::StepShape;
 use vcr_latency::tables::{Priced, Source, Tables, TablesInput};
@@ -14,13 +14,13 @@ fn assert_is(priced: Priced, source: Source, ms: f64) {
 #[test]
 fn multiplications_are_lines_between_rows_and_keep_their_utilisation_beyond() {
     let tables = Fake::with_tables().tables("dense");
-    // Two layers; a shape takes as many milliseconds as it has columns and rows.
+    // Two layers. A shape takes as many milliseconds as it has columns and rows.
     assert_is(operator(&tables, &decodes(8, 64), "qkv projection"), Source::Measured, 2.0 * 136.0);
     assert_is(operator(&tables, &decodes(8, 64), "down projection"), Source::Measured, 2.0 * 72.0);
     assert_is(operator(&tables, &decodes(8, 64), "logits"), Source::Measured, 1008.0);
     assert_is(operator(&tables, &decodes(22, 64), "qkv projection"), Source::Interpolated, 2.0 * 150.0);
-    // The limit of memory, in numbers: m n + m k + n k. The median utilisation of the
-    // three rows is the last row's.
+    // The memory limit, as a count of values: m n + m k + n k. The median utilisation of the three rows is that of
+    // the last row.
     let limit = |m: f64| m * 128.0 + m * 64.0 + 128.0 * 64.0;
     let utilisations = [1.0, 8.0, 64.0].map(|m| limit(m) / (128.0 + m));
     let median = {
@@ -39,23 +39,23 @@ fn multiplications_are_lines_between_rows_and_keep_their_utilisation_beyond() {
 fn rows_that_are_faster_than_the_hardware_are_not_believed() {
     let fake = Fake::with_tables();
     fake.gemm("1.1", &[(8, 128, 64, 1e-9)]);
-    // 2 bytes for each of 8 x 128 + 8 x 64 + 128 x 64 numbers at a terabyte a second.
+    // 2 bytes for each of 8 x 128 + 8 x 64 + 128 x 64 values, at 1 TB/s.
     assert_close(operator(&fake.tables("dense"), &decodes(8, 64), "qkv projection").ns(), 2.0 * 2.0 * 9728.0 / 1e3);
 }
 
 #[test]
 fn shapes_without_rows_take_the_utilisation_of_their_neighbours() {
     let fake = Fake::with_tables();
-    // The utilisation is half of the hardware's limit everywhere, and so is any mean of it.
+    // The time is twice the hardware's limit everywhere, so any mean of the utilisation is a half.
     let half = |m: i64, n: i64, k: i64| (m, n, k, 2.0 * 2.0 * (m * n + m * k + n * k) as f64 / 1e9);
     fake.gemm("1.1", &[half(8, 64, 64), half(8, 512, 64), half(8, 64, 256), half(8, 512, 256)]);
     let tables = fake.tables("dense");
     let expected = 2.0 * half(8, 128, 64).3;
     assert_is(operator(&tables, &decodes(8, 64), "qkv projection"), Source::Interpolated, expected);
-    // Beyond all rows by its columns alone.
+    // Its columns alone are beyond all rows.
     let logits = operator(&tables, &decodes(8, 64), "logits");
     assert_is(logits, Source::Extrapolated, half(8, 1000, 64).3);
-    // There is no similar shape: the limit, and a kernel's microsecond.
+    // There is no similar shape: the limit, plus a kernel's microsecond.
     fake.gemm("1.2", &[half(8, 65536, 65536)]);
     let expected = 2.0 * (half(8, 128, 64).3 / 2.0 + 1e-3);
     assert_is(operator(&fake.tables("dense"), &decodes(8, 64), "qkv projection"), Source::Formula, expected);
@@ -72,12 +72,12 @@ fn tensor_parallelism_divides_shapes_and_adds_all_reduces() {
     // Two heads, and a pair of keys and values: 2 x 16 + 2 x 16 columns.
     assert_is(operator(&two, &shape, "qkv projection"), Source::Measured, 2.0 * 72.0);
     assert_is(operator(&two, &shape, "gate and up projection"), Source::Measured, 2.0 * 136.0);
-    // A message of 64 values for each token, by the kernels of CUDA graphs; two a layer.
+    // A message of 64 values for each token, with the kernels of CUDA graphs, twice per layer.
     assert_is(operator(&two, &decodes(1, 64), "all-reduces"), Source::Measured, 4.0);
     assert_is(operator(&two, &decodes(5, 64), "all-reduces"), Source::Interpolated, 4.0 * 5.0);
     assert_is(operator(&two, &decodes(20, 64), "all-reduces"), Source::Extrapolated, 4.0 * 20.0);
     assert!(!one.operators(&shape).iter().any(|(name, _)| name.contains("reduce")));
-    // Four GPUs have no rows: the rows of two are scaled by the bytes that a ring sends.
+    // Four GPUs have no rows. The rows of two GPUs are scaled by the bytes that a ring sends.
     fake.text(
         "model_configs/us--dense_config.json",
         &crate::common::DENSE.replace("\"num_attention_heads\": 4", "\"num_attention_heads\": 8"),
@@ -91,7 +91,7 @@ fn all_reduces_that_take_longer_than_larger_ones_are_left_out() {
     let fake = Fake::with_tables();
     fake.all_reduce(&[("graph", 2, 64, 1.0), ("graph", 2, 128, 8.0), ("graph", 2, 256, 4.0)]);
     let two = Tables::new(&TablesInput { tensor_parallel: 2, ..fake.input("dense") }).unwrap();
-    // Between the rows of 64 and 256 values; four in two layers.
+    // Between the rows of 64 and 256 values. Four all-reduces in two layers.
     assert_is(operator(&two, &decodes(2, 64), "all-reduces"), Source::Interpolated, 4.0 * 2.0);
 }
 
@@ -108,9 +108,9 @@ fn attention_of_prompts_grows_with_the_square_between_rows() {
     close(attention(prompts(&[(16, 0)])), 1.0);
     close(attention(prompts(&[(16, 0); 4])), 4.0);
     close(attention(prompts(&[(16, 0); 2])), 2.0);
-    // Halfway along the sequence, roots are halfway: from 1 to 3.
+    // Halfway along the sequence, the square root is halfway from 1 to 3.
     close(attention(prompts(&[(40, 0)])), 4.0);
-    // Behind a prefix: the whole sequence, minus the square of the prefix.
+    // After a prefix: the time of the whole sequence, minus the prefix's part, which grows with the square.
     close(attention(prompts(&[(32, 32)])), 9.0 * 0.75);
     let measured = operator(&tables, &prompts(&[(16, 0)]), "attention of prompts");
     assert!(measured.of(Source::Measured) > 0.0 && measured.of(Source::Interpolated) == 0.0);
@@ -146,7 +146,7 @@ fn attention_of_decodes_is_a_mean_around_their_context() {
     let tables = fake.tables("dense");
     assert_is(operator(&tables, &decodes(4, 150), "attention of decodes"), Source::Interpolated, 2.0 * 4.0 * 150.0);
     assert_is(operator(&tables, &decodes(2, 150), "attention of decodes"), Source::Interpolated, 2.0 * 2.0 * 150.0);
-    // Far beyond, keys and values grow with batch and context, and so does the time.
+    // Far beyond the rows, keys and values grow with batch and context, and so does the time.
     let near = ms(&tables, &decodes(64, 4096), "attention of decodes");
     let far = ms(&tables, &decodes(128, 8192), "attention of decodes");
     assert!((far / near / 4.0 - 1.0).abs() < 0.1, "{near} and {far} ms");
@@ -188,7 +188,7 @@ fn windows_have_tables_of_their_own() {
     let rows = |window, ms| [(4, 2, 1, 16, window, ms), (4, 2, 1, 1024, window, ms)];
     fake.attention("generation_attention", &[rows(0, 5.0), rows(32, 2.0)].concat());
     let tables = fake.tables("windowed");
-    // A layer of each kind.
+    // One layer of each kind.
     assert_close(ms(&tables, &decodes(1, 512), "attention of decodes"), 5.0);
     assert_close(ms(&tables, &decodes(1, 512), "windowed attention of decodes"), 2.0);
 }
@@ -202,7 +202,7 @@ fn norms_over_all_heads_are_added_up_between_gpus() {
     fake.all_reduce(&[("own_graph", 2, 4, 1.0), ("own_graph", 2, 40, 10.0)]);
     let one = fake.tables("whole");
     let two = Tables::new(&TablesInput { tensor_parallel: 2, ..fake.input("whole") }).unwrap();
-    // Two numbers of 32 bits for each token, in each of two layers.
+    // Two 32-bit numbers for each token, in each of two layers.
     assert_is(operator(&two, &decodes(1, 64), "all-reduces of norms"), Source::Measured, 2.0);
     assert_is(operator(&two, &decodes(5, 64), "all-reduces of norms"), Source::Interpolated, 2.0 * 5.0);
     let names =
@@ -212,7 +212,7 @@ fn norms_over_all_heads_are_added_up_between_gpus() {
         let ns = operator(&one, &decodes(1, 64), name).ns();
         assert!(ns > 0.0 && ns >= operator(&two, &decodes(1, 64), name).ns(), "{name}");
     }
-    // Norms of single heads need neither.
+    // Norms of single heads need no all-reduce.
     assert!(!names(&fake.tables("experts")).iter().any(|name| name.contains("queries and keys")));
 }
 
@@ -242,15 +242,15 @@ fn experts_are_looked_up_by_their_whole_shape() {
     assert_is(experts(&with(1, 1, 1), 5), Source::Interpolated, 10.0);
     assert_is(experts(&with(2, 1, 1), 5), Source::Interpolated, 6.0);
     assert_is(experts(&with(2, 2, 1), 5), Source::Interpolated, 5.0);
-    // The tokens of both ranks meet at the experts, and are sent there and back.
+    // The tokens of both ranks are sent to the experts and back.
     let ranks = with(1, 2, 2);
     assert_is(experts(&ranks, 3), Source::Interpolated, 2.0 * 6.0 * 0.5);
     for name in ["all-gather", "reduce-scatter"] {
-        // There is no table of NCCL: half of 2 bytes x 64 values x 2 ranks x 4 tokens.
+        // There is no NCCL table: half of 2 bytes x 64 values x 2 ranks x 4 tokens.
         let expected = 2.0 * (1e-3 + 0.5 * 2.0 * 64.0 * 2.0 * 4.0 / 100e9 * 1e3);
         assert_is(operator(&ranks, &decodes(4, 64), name), Source::Formula, expected);
     }
-    // Another shape, half as wide: the same utilisation.
+    // Another shape, half as wide, has the same utilisation.
     let config = crate::common::EXPERTS.replace("\"intermediate_size\": 128", "\"intermediate_size\": 64");
     fake.text("model_configs/us--narrow_config.json", &config);
     let narrow = operator(&fake.tables("narrow"), &decodes(9, 64), "experts");
@@ -282,11 +282,11 @@ fn latent_attention_is_one_block_and_shared_experts_run_beside_the_others() {
         .filter(|(name, _)| name.starts_with("shared"))
         .map(|(_, priced)| priced.ns())
         .sum();
-    // The routed ones take longer, so the shared ones take none of the step's time.
+    // The routed experts take longer, so the shared experts add nothing to the step's time.
     let step = tables.price_step(&decodes(8, 64)).ns();
     assert!(shared > 0.0);
     assert_close(step, total(&decodes(8, 64)) - shared);
-    // With prompts, they run one after the other.
+    // With prompts, shared and routed experts run one after the other.
     assert_close(tables.price_step(&prompts(&[(16, 0)])).ns(), total(&prompts(&[(16, 0)])));
 }
 

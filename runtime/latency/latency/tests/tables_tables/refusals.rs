@@ -1,4 +1,4 @@
-//! Packages, models and files that cannot be used: the problem and its place.
+//! Tests packages, models and files that cannot be used: the error names the problem and its place.
 
 use std::fs;
 
@@ -103,7 +103,7 @@ fn broken_files_are_named_with_what_is_wrong() {
         fs::write(&path, bytes).unwrap();
         assert_refused(&fake, &fake.input("dense"), &[&name, "expected a Parquet file", install]);
     }
-    // A damaged byte: the file is refused, or the number is checked like any other.
+    // With a damaged byte, the file is refused or the number is checked like any other.
     for at in (4..whole.len()).step_by(7) {
         let mut damaged = whole.clone();
         damaged[at] ^= 0x5a;
@@ -176,7 +176,6 @@ fn a_system_is_checked_by_field() {
     }
 }
 
-/// A system of the package by any name of its GPU.
 #[test]
 fn systems_have_the_names_of_gpus() {
     let fake = Fake::with_tables();
@@ -184,7 +183,7 @@ fn systems_have_the_names_of_gpus() {
     fs::create_dir_all(fake.path("systems/data/h100_sxm/gemm")).expect("it is writable");
     let system = |name: &str| TablesInput { system: name.to_owned(), ..fake.input("dense") };
     for name in ["h100_sxm", "h100-sxm", "h100", "H100"] {
-        // That GPU shares the tables of the other one.
+        // That GPU shares the tables of another one.
         assert!(Tables::new(&system(name)).is_ok(), "{name}");
     }
     assert_refused(&fake, &system("h200"), &["h200", "h100_sxm"]);

@@ -1,24 +1,23 @@
-//! A time over one axis: the tokens of a step.
+//! A time as a function of the tokens of a step.
 
 use crate::tables::{Priced, Source};
 
-/// Every curve has a knot at each doubling, so that growth beyond a table's rows is followed up to two
-/// million tokens.
+/// Every curve has a knot at each doubling, so that it follows the growth beyond a table's rows up to two million
+/// tokens.
 const DOUBLINGS: u32 = 22;
 
-/// A time over the tokens of a step: exact at its knots, linear between them.
+/// A time as a function of the tokens of a step: exact at its knots, linear between them.
 #[derive(Clone, Debug)]
 pub(crate) struct Curve {
     knots: Vec<f64>,
-    /// The time at each knot.
     at: Vec<Priced>,
-    /// The times at the start and at the end of each piece between two knots. The sums are taken from the
-    /// knots; the sources are taken from the points between them.
+    /// The times at the start and the end of each piece between two knots. The sums come from the knots; the sources
+    /// come from points between them.
     between: Vec<(Priced, Priced)>,
 }
 
 impl Curve {
-    /// A curve with the times of `price` at `knots` and beyond them.
+    /// Creates a curve with the times of `price` at `knots` and beyond them.
     pub(crate) fn new(knots: &[f64], price: impl Fn(f64) -> (f64, Source)) -> Self {
         let doublings = (0..DOUBLINGS).map(|power| f64::from(1u32 << power));
         let mut knots: Vec<f64> = knots.iter().copied().filter(|&knot| knot >= 1.0).chain(doublings).collect();
@@ -32,7 +31,7 @@ impl Curve {
         Self { at: priced.iter().map(|&(ns, source)| Priced::new(ns, source)).collect(), knots, between }
     }
 
-    /// The time at `tokens`; beyond the last knot, the last line continues.
+    /// The time at `tokens`. Beyond the last knot, the last line continues.
     #[inline]
     pub(crate) fn price(&self, tokens: f64) -> Priced {
         let after = self.knots.partition_point(|&knot| knot <= tokens);
@@ -46,7 +45,6 @@ impl Curve {
         start.lerp(end, weight)
     }
 
-    /// The weighted sum of curves.
     pub(crate) fn sum<'a>(curves: impl IntoIterator<Item = (&'a Self, f64)>) -> Self {
         let curves: Vec<(&Self, f64)> = curves.into_iter().collect();
         let knots = union(curves.iter().map(|(curve, _)| *curve));
@@ -86,7 +84,7 @@ impl Curve {
         Self { between: between.collect(), at, knots }
     }
 
-    /// The time at an end of a piece without knots of this curve, by the sources of the piece.
+    /// The time at one end of a piece. This curve has no knots inside the piece, which determines the sources.
     fn limit(&self, piece: &[f64], end: f64) -> Priced {
         let middle = (piece[0] + piece[1]) / 2.0;
         let before = self.knots.partition_point(|&knot| knot <= middle).saturating_sub(1).min(self.between.len() - 1);

@@ -1,26 +1,26 @@
-//! A time over batch and sequence: attention, for the heads of one GPU.
+//! The attention time of one GPU's heads, as a function of batch and sequence length.
 
 use crate::tables::interpolation::nested::{Node, Rules};
 use crate::tables::{Priced, Source};
 
-/// The largest sequence and batch to which tables are continued before the first step: a million tokens, four
-/// thousand requests.
+/// Before the first step, tables are continued up to this sequence length and batch: a million tokens, four thousand
+/// requests.
 const SEQUENCE_MAX: u32 = 1 << 20;
 const BATCH_MAX: u32 = 1 << 12;
 
-/// The order of a table's axes after the heads.
+/// The order of the axes in a table, after the axis of heads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
-    /// Sequence, then batch: prefills. Times grow with the square of the sequence.
+    /// Sequence, then batch: for prefills. Times grow with the square of the sequence.
     SequenceBatch,
-    /// Batch, then sequence: decodes.
+    /// Batch, then sequence: for decodes.
     BatchSequence,
 }
 
-/// The least time for a batch and a sequence, in nanoseconds.
+/// The minimum time for a batch and a sequence length, in nanoseconds.
 pub(crate) type Limit = Box<dyn Fn(f64, f64) -> f64 + Send + Sync>;
 
-/// A full rectangle of times, linear between them.
+/// A full rectangle of times, interpolated linearly.
 pub(crate) struct Grid {
     batches: Vec<f64>,
     sequences: Vec<f64>,
@@ -30,7 +30,7 @@ pub(crate) struct Grid {
     limit: Limit,
 }
 
-/// Position of a value among keys: the index of the key before it, and the part of the way to the next.
+/// Position of a value among keys: the index of the key before it, and the fraction of the way to the next key.
 #[derive(Clone, Copy)]
 struct Place {
     below: usize,
@@ -38,8 +38,8 @@ struct Place {
 }
 
 impl Grid {
-    /// Fills a rectangle from a ragged table of heads, and two other axes in `order`; `table_limit` takes
-    /// heads, batch and sequence. Where the table has no data, the time is `formula` of the limit.
+    /// Fills a rectangle from a ragged table over heads and two other axes in `order`. `table_limit` takes heads, batch
+    /// and sequence. Where the table has no data, the time is `formula` of the limit.
     pub(crate) fn new(
         table: &Node,
         heads: u32,
@@ -69,15 +69,15 @@ impl Grid {
         Self { batches, sequences, cells, order, limit }
     }
 
-    /// The time for a batch of requests of one sequence length.
+    /// The time for a batch of requests with the same sequence length.
     pub(crate) fn price(&self, batch: f64, sequence: f64) -> Priced {
         let place = place(&self.batches, batch);
         let (ns, source) = self.at(place, batch, sequence);
         Priced::new(ns, source)
     }
 
-    /// The mean over five sequence lengths from nine to eleven tenths of `sequence`: the cost of a batch of
-    /// decodes of different lengths.
+    /// The mean over five sequence lengths from 0.9 to 1.1 times `sequence`: the cost of a batch of decodes with
+    /// different lengths.
     pub(crate) fn price_around(&self, batch: f64, sequence: f64) -> Priced {
         const FACTORS: [f64; 5] = [0.9, 0.95, 1.0, 1.05, 1.1];
         let place = place(&self.batches, batch);
@@ -124,7 +124,7 @@ fn clamped(keys: &[f64], value: f64) -> f64 {
     value.clamp(keys[0], keys[keys.len() - 1])
 }
 
-/// The keys, with 1 before them and doublings up to `max` after them.
+/// The keys, preceded by 1 and followed by doublings up to `max`.
 fn continued(keys: &[u32], max: u32) -> Vec<f64> {
     let last = keys.last().copied().unwrap_or(1);
     let beyond = std::iter::successors(last.checked_mul(2), |key| key.checked_mul(2)).take_while(|&key| key <= max);

@@ -1,4 +1,4 @@
-//! Times between measured points, and beyond them.
+//! Computes times between measured points, and beyond them.
 
 pub(crate) mod curve;
 pub(crate) mod grid;

@@ -1,30 +1,29 @@
-//! Tables of several axes as measured: ragged, with holes at large sizes.
+//! Tables with several axes as measured: ragged, with holes at large sizes.
 
 use std::collections::BTreeMap;
 
 use crate::tables::Source;
 
-/// Number of rows from which a point beyond the table takes its utilisation.
+/// A point beyond the table takes the utilisation of this many nearest rows.
 const NEIGHBOURS: usize = 4;
 
-/// A table over axes, outermost first. Times are in nanoseconds.
+/// A table over several axes, outermost first. Times are in nanoseconds.
 #[derive(Clone, Debug)]
 pub(crate) enum Node {
-    /// The keys of an axis.
+    /// The keys of one axis, each with the rest of the table.
     Branch(BTreeMap<u32, Node>),
-    /// A time.
     Leaf(f64),
 }
 
 /// Rules for points between and beyond rows.
 pub(crate) struct Rules<'a> {
-    /// The least time that the hardware allows, by the table's axes.
+    /// The minimum time that the hardware allows at a point of the table.
     pub(crate) limit: &'a dyn Fn(&[f64]) -> f64,
-    /// The axis along which times grow with the square: square roots are interpolated.
+    /// The axis along which times grow with the square. Along it, square roots are interpolated.
     pub(crate) square_axis: Option<usize>,
 }
 
-/// The reason that a point is not between rows.
+/// The point is not between rows.
 struct Outside;
 
 impl Default for Node {
@@ -34,7 +33,7 @@ impl Default for Node {
 }
 
 impl Node {
-    /// Inserts a row, unless it already exists: the first row of a file applies.
+    /// Inserts a row. If the row exists already, the earlier one stays.
     pub(crate) fn insert(&mut self, path: &[u32], ns: f64) {
         let Self::Branch(children) = self else { return };
         match path {
@@ -46,7 +45,6 @@ impl Node {
         }
     }
 
-    /// Keys and branches of the outermost axis.
     pub(crate) fn children(&self) -> Option<&BTreeMap<u32, Self>> {
         match self {
             Self::Branch(children) => Some(children),
@@ -54,7 +52,7 @@ impl Node {
         }
     }
 
-    /// All rows: their positions and times.
+    /// Position and time of each row.
     pub(crate) fn leaves(&self) -> Vec<(Vec<f64>, f64)> {
         let mut leaves = Vec::new();
         self.collect(&mut Vec::new(), &mut leaves);
@@ -74,7 +72,7 @@ impl Node {
         }
     }
 
-    /// The keys of an axis in any branch.
+    /// The keys of one axis, from all branches.
     pub(crate) fn keys(&self, axis: usize) -> Vec<u32> {
         let mut keys = Vec::new();
         self.collect_keys(axis, &mut keys);
@@ -94,7 +92,7 @@ impl Node {
         }
     }
 
-    /// The time at a point; None for a table without rows.
+    /// The time at a point. None for a table without rows.
     pub(crate) fn price(&self, rules: &Rules<'_>, leaves: &[(Vec<f64>, f64)], point: &[f64]) -> Option<(f64, Source)> {
         match self.inside(rules, point, 0) {
             Ok(priced) => Some(priced),
@@ -128,7 +126,7 @@ impl Node {
                 };
                 Ok((ns, below.1.max(above.1).max(Source::Interpolated)))
             }
-            // One of the two has no rows there: its time follows from the other one, by the growth of the limit.
+            // Only one of the two keys has rows there. The other key's time follows by the growth of the limit.
             [(key, Some((ns, _))), (_, None)] | [(_, None), (key, Some((ns, _)))] => {
                 let mut there = point.to_vec();
                 there[axis] = key;
@@ -141,9 +139,9 @@ impl Node {
     }
 }
 
-/// The time at a point beyond the rows: the hardware's limit, scaled by the utilisation of the nearest rows,
-/// whose distance is measured in doublings along all axes. Their weights fall to zero at the distance of the
-/// next row, so that no row enters or leaves with a jump.
+/// The time at a point beyond the rows: the hardware's limit, scaled by the utilisation of the nearest rows. Distances
+/// are in doublings along all axes. A row's weight falls to 0 at the distance of the next row, so that no row enters or
+/// leaves with a jump.
 fn beyond(rules: &Rules<'_>, leaves: &[(Vec<f64>, f64)], point: &[f64]) -> Option<f64> {
     let log = |value: f64| libm::log2(value.max(1e-12));
     let here: Vec<f64> = point.iter().map(|&value| log(value)).collect();

@@ -1,4 +1,4 @@
-//! KV of a token, from the model's `config.json`.
+//! Reads the KV size of a token from the model's `config.json`.
 
 use std::path::Path;
 
@@ -11,9 +11,9 @@ use crate::tables::error::TablesError;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KvShape {
     pub layers: u32,
-    /// KV heads of each layer.
+    /// Number of KV heads of each layer.
     pub heads: u32,
-    /// Numbers in a head's K, or V, of one token.
+    /// Number of values in the K (or V) vector of one head for one token.
     pub head_size: u32,
     /// Whether each layer has one vector for K and V (MLA) instead of two.
     pub is_latent: bool,
@@ -24,7 +24,7 @@ pub struct KvShape {
 }
 
 impl KvShape {
-    /// Reads a model's `config.json`, of any architecture, and `hf_quant_config.json` beside it.
+    /// Reads a model's `config.json`, of any architecture, and the `hf_quant_config.json` beside it.
     ///
     /// # Errors
     /// If they cannot be read, or a field is missing or invalid. The error names it.

@@ -1,4 +1,4 @@
-//! Data types from the quantisation that a checkpoint states.
+//! Finds the data types from the quantisation that a checkpoint states.
 
 use std::path::Path;
 
@@ -8,7 +8,6 @@ use crate::tables::Dtype;
 use crate::tables::error::TablesError;
 use crate::tables::model::Dtypes;
 
-/// Parts that a checkpoint leaves unquantised.
 #[derive(Default)]
 struct Excluded {
     attention: bool,
@@ -30,7 +29,7 @@ impl Excluded {
     }
 }
 
-/// The data types of a checkpoint. A KV cache has bfloat16 unless the checkpoint states another type, as in vLLM.
+/// The data types of a checkpoint. As in vLLM, the KV cache has bfloat16 unless the checkpoint states another type.
 ///
 /// # Errors
 /// If the quantisation is unknown.
@@ -85,7 +84,7 @@ pub(super) fn dtypes(
     })
 }
 
-/// Quantisation sections in the files of a checkpoint: the model's, and a separate file.
+/// The quantisation sections of a checkpoint: in the model's file, and in a separate file.
 pub(super) fn sections<'a>(
     config: &'a Map<String, Value>,
     text: &'a Map<String, Value>,
@@ -95,20 +94,18 @@ pub(super) fn sections<'a>(
     (own, quantised.and_then(|file| file.get("quantization")))
 }
 
-/// The first of these texts, in lower case.
+/// The first of the named texts, in lower case.
 fn find(section: Option<&Value>, names: &[&str]) -> Option<String> {
     let found = names.iter().find_map(|name| section?.get(name)?.as_str());
     found.map(str::to_lowercase)
 }
 
-/// Whether the checkpoint requests FP8 for its KV cache.
 pub(super) fn has_fp8_kv_cache(own: Option<&Value>, separate: Option<&Value>) -> bool {
     find(separate, &["kv_cache_quant_algo"])
         .or_else(|| find(own, &["kv_cache_quant_algo", "kv_cache_dtype"]))
         .map_or_else(|| has_fp8_scheme(own), |name| name.contains("fp8") || name.contains("e4m3"))
 }
 
-/// Whether activations are scaled dynamically.
 fn is_dynamic(own: Option<&Value>) -> bool {
     let Some(own) = own else { return false };
     if let Some(scheme) = own.get("activation_scheme").and_then(Value::as_str) {
@@ -124,7 +121,7 @@ fn groups(own: &Value) -> impl Iterator<Item = &Value> {
     own.get("config_groups").and_then(Value::as_object).into_iter().flat_map(Map::values)
 }
 
-/// The type of the weights in the first group that states one.
+/// The weight type of the first group that states one.
 fn grouped(own: Option<&Value>) -> Option<Dtype> {
     groups(own?).find_map(|group| {
         let weights = group.get("weights")?;
@@ -146,7 +143,7 @@ fn grouped(own: Option<&Value>) -> Option<Dtype> {
     })
 }
 
-/// Whether the KV cache has a scheme with eight-bit floats.
+/// Whether the scheme of the KV cache uses eight-bit floats.
 fn has_fp8_scheme(own: Option<&Value>) -> bool {
     let Some(scheme) = own.and_then(|own| own.get("kv_cache_scheme")).and_then(Value::as_object) else { return false };
     let bits = scheme.get("num_bits").and_then(Value::as_u64);

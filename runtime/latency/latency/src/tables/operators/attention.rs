@@ -15,14 +15,12 @@ use crate::tables::system::System;
 /// Key of a row in a table of grouped attention.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Grouped {
-    /// Number of heads on one GPU.
     pub(crate) heads: u32,
     pub(crate) shape: Heads,
-    /// Data type with which prefills compute.
+    /// Data type in which prefills compute.
     pub(crate) compute: Dtype,
 }
 
-/// The tables of grouped attention.
 pub(crate) struct AttentionTables {
     prefill: Frame,
     decode: Frame,
@@ -68,8 +66,8 @@ impl AttentionTables {
     }
 }
 
-/// The rows of a kind of heads, from the kernel with the most rows. Times are at least `least`, a function of
-/// heads, batch and sequence.
+/// The rows for one kind of heads, from the kernel with the most rows. Times are at least `least`, a function of heads,
+/// batch and sequence.
 fn rows(
     frame: &Frame,
     grouped: &Grouped,
@@ -118,7 +116,6 @@ fn rows(
     Ok(table)
 }
 
-/// A table as a grid.
 fn grid(
     system: &System,
     table: &Node,
@@ -130,7 +127,7 @@ fn grid(
     Grid::new(table, heads, order, table_limit, limit, |limit_ns| system.formula_ns(limit_ns))
 }
 
-/// The tables of latent attention, in which projections, attention and output are one operator.
+/// The tables of latent attention. Each row has projections, attention and output as one operator.
 pub(crate) struct LatentTables {
     prefill: Frame,
     decode: Frame,

@@ -14,18 +14,16 @@ use crate::tables::system::System;
 /// Bytes of each sent value.
 const BYTES: f64 = 2.0;
 
-/// A collective operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Collective {
-    /// vLLM's own all-reduce.
     AllReduce,
-    /// Every rank's part is sent to all ranks.
+    /// Sends every rank's part to all ranks.
     AllGather,
-    /// Every rank gets a part of the sum over all ranks.
+    /// Gives every rank a part of the sum over all ranks.
     ReduceScatter,
 }
 
-/// Measured collectives: times over values, by number of GPUs.
+/// Measured collectives: time as a function of the number of values, for each number of GPUs.
 #[derive(Default)]
 pub(crate) struct Collectives {
     all_reduce: BTreeMap<u32, Rows>,
@@ -58,7 +56,7 @@ impl Collectives {
         Ok(collectives)
     }
 
-    /// The time of a collective between `gpus` GPUs, with `values` for each token.
+    /// The time of a collective between `gpus` GPUs, with `values` values for each token.
     pub(crate) fn curve(&self, system: &System, collective: Collective, gpus: u32, values: f64) -> Curve {
         let tables = match collective {
             Collective::AllReduce => &self.all_reduce,
@@ -82,7 +80,7 @@ impl Collectives {
     }
 }
 
-/// The share of the values that each of N GPUs sends.
+/// The fraction of the values that each of `gpus` GPUs sends.
 fn share(gpus: u32) -> f64 {
     f64::from(gpus - 1) / f64::from(gpus)
 }

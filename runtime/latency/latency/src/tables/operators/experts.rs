@@ -10,13 +10,12 @@ use crate::tables::limits::ExpertShape;
 use crate::tables::operators::Rows;
 use crate::tables::system::System;
 
-/// Measured experts of one data type.
 pub(crate) struct ExpertTable {
-    /// Shapes and distributions of tokens over experts, with times over tokens.
+    /// Shape, distribution of tokens over experts, and times as a function of tokens.
     shapes: Vec<(ExpertShape, String, Rows)>,
 }
 
-/// Times in nanoseconds by tokens, in the order of a file.
+/// Tokens and time in nanoseconds, in the order of a file.
 type Times = Vec<(f64, f64)>;
 
 impl ExpertTable {
@@ -45,7 +44,7 @@ impl ExpertTable {
                 expert_parallel: expert[row].max(1),
             };
             let spread = spreads.at(row);
-            // Rows of one shape are mostly adjacent.
+            // Rows of the same shape are mostly adjacent.
             let known = by_shape.iter().rposition(|(known, name, _)| *known == shape && name == spread);
             let at = known.unwrap_or_else(|| {
                 by_shape.push((shape, spread.to_owned(), Vec::new()));
@@ -59,7 +58,7 @@ impl ExpertTable {
         Ok(Some(Self { shapes: shapes.collect() }))
     }
 
-    /// The time of a GPU's experts over the tokens of one of `ranks` ranks. Shapes without rows take the
+    /// The time of a GPU's experts as a function of the tokens of one of `ranks` ranks. Shapes without rows take the
     /// utilisation of the most similar shape.
     pub(crate) fn curve(&self, system: &System, dtype: Dtype, shape: ExpertShape, spread: &str, ranks: f64) -> Curve {
         let limit = |tokens: f64| shape.limit(system, dtype, tokens);

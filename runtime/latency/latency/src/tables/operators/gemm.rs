@@ -1,4 +1,4 @@
-//! Matrix multiplications: `gemm_perf.parquet`, and the tables of FP8's scales.
+//! Matrix multiplications: `gemm_perf.parquet`, and the tables of FP8 scales.
 
 use std::collections::BTreeMap;
 
@@ -13,19 +13,17 @@ use crate::tables::limits;
 use crate::tables::operators::Rows;
 use crate::tables::system::System;
 
-/// The largest distance in doublings, over both sizes of a matrix, at which the rows of one shape can replace
-/// those of another.
+/// The rows of one shape can replace those of another up to this distance, in doublings over both sizes of the matrix.
 const REACH: f64 = 2.0;
-/// Number of shapes that together replace one without rows.
+/// Number of shapes that together replace a shape without rows.
 const NEIGHBOURS: usize = 4;
-/// Number of last rows whose utilisation applies beyond them.
+/// The utilisation of this many last rows applies beyond them.
 const TAIL: usize = 3;
 
-/// Measured matrix multiplications, by data type and shape.
 #[derive(Default)]
 pub(crate) struct Gemms {
     by_dtype: Vec<(&'static str, Shapes)>,
-    /// FP8's dynamic scales, and the casts of its inputs, by rows and inner size.
+    /// Times of computing FP8's dynamic scales and of casting inputs, by rows and inner size.
     scales: Option<Node>,
     casts: Option<Node>,
 }
@@ -33,13 +31,13 @@ pub(crate) struct Gemms {
 /// Rows by columns and inner size.
 type Shapes = BTreeMap<(u32, u32), Rows>;
 
-/// A multiplication of a model: `n` columns over `k`.
+/// A matrix multiplication of a model, with `n` columns and inner size `k`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Gemm {
     pub(crate) n: u32,
     pub(crate) k: u32,
     pub(crate) dtype: Dtype,
-    /// Whether its input already has FP8, for multiplications in FP8 with static scales.
+    /// For multiplications in FP8 with static scales: whether the input already has FP8.
     pub(crate) is_input_cast: bool,
 }
 
@@ -76,7 +74,7 @@ impl Gemms {
         Ok(Some(gemms))
     }
 
-    /// The time of a multiplication over its rows.
+    /// The time of a multiplication as a function of its rows.
     pub(crate) fn curve(&self, system: &System, gemm: Gemm) -> Curve {
         let limit = |m: f64| limits::gemm(system, gemm.dtype, m, f64::from(gemm.n), f64::from(gemm.k));
         let formula = |m: f64| (system.formula_ns(limit(m)), Source::Formula);
@@ -114,8 +112,8 @@ impl Gemms {
         self.with_static_scales(system, gemm, &sizes, borrowed)
     }
 
-    /// The curve of `price`. With static scales, the cost of dynamic ones is subtracted, down to the
-    /// hardware's limit.
+    /// The curve of `price`. With static scales, the cost of dynamic scales is subtracted, down to the hardware's
+    /// limit.
     fn with_static_scales(
         &self,
         system: &System,
@@ -127,7 +125,7 @@ impl Gemms {
             return Curve::new(sizes, price);
         }
         let least = |m: f64| limits::gemm(system, gemm.dtype, m, f64::from(gemm.n), f64::from(gemm.k));
-        // A difference of two measurements is not a measurement.
+        // A difference between two measurements is not a measurement.
         let price = |m: f64| {
             let (ns, source) = price(m);
             let scales = self.scales.as_ref().map_or(0.0, |table| scale_ns(system, table, 2.0, false, m, gemm.k));
@@ -152,7 +150,7 @@ struct Near<'a> {
     rows: &'a Rows,
 }
 
-/// The nearest shapes, nearest first, within reach. If one size is beyond all rows, only the other one counts.
+/// The shapes within reach, nearest first. If one size is beyond all rows, only the other size counts.
 fn neighbours(shapes: &Shapes, gemm: Gemm) -> Vec<Near<'_>> {
     let log = |size: u32| libm::log2(f64::from(size.max(1)));
     let along = |n: u32, k: u32| (log(n) - log(gemm.n), log(k) - log(gemm.k));
@@ -178,7 +176,7 @@ fn neighbours(shapes: &Shapes, gemm: Gemm) -> Vec<Near<'_>> {
     all
 }
 
-/// A table of FP8 over rows and inner size.
+/// Reads a table of FP8 scales over rows and inner size.
 fn scales(stack: &Stack, file: &str) -> Result<Option<Node>, TablesError> {
     let Some(table) = stack.table("quantize", file) else { return Ok(None) };
     let frame = parquet::read(&table.path)?;
@@ -191,8 +189,8 @@ fn scales(stack: &Stack, file: &str) -> Result<Option<Node>, TablesError> {
     Ok(node.children().is_some_and(|rows| !rows.is_empty()).then_some(node))
 }
 
-/// A time from such a table; `passes` is how often its kernel reads or writes the matrix. Beyond the rows, it
-/// is constant or grows with the matrix.
+/// A time from a table of FP8 scales. `passes` says how often its kernel reads or writes the matrix. Beyond the rows,
+/// the time is constant or grows with the matrix.
 fn scale_ns(system: &System, table: &Node, passes: f64, grows: bool, m: f64, k: u32) -> f64 {
     let clamp = |value: f64, keys: Vec<u32>| {
         let ends = (keys.first().copied().unwrap_or(1), keys.last().copied().unwrap_or(1));

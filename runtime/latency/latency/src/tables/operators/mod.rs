@@ -1,4 +1,4 @@
-//! Operators: the rows of one table each, converted to times for the shapes of a model.
+//! Operators: each converts the rows of its table to times for the shapes of a model.
 
 pub(crate) mod attention;
 pub(crate) mod collective;
@@ -7,11 +7,11 @@ pub(crate) mod gemm;
 
 use crate::tables::Source;
 
-/// The largest ratio of a row's time to that of a larger size. Nearly all rows are within a quarter; some
-/// take two to eighteen times as long, which is an error of measurement: work on fewer rows can be padded.
+/// A row is an outlier if its time exceeds that of a larger size by more than this ratio. Nearly all rows are within a
+/// quarter. Some take 2 to 18 times as long, which is an error of measurement: work on fewer rows can be padded.
 const OUTLIER: f64 = 1.5;
 
-/// Times in nanoseconds at sizes, in order of the sizes; never empty.
+/// Sizes and times in nanoseconds, in order of the sizes. Never empty.
 #[derive(Clone, Debug)]
 pub(crate) struct Rows {
     sizes: Vec<f64>,
@@ -19,7 +19,7 @@ pub(crate) struct Rows {
 }
 
 impl Rows {
-    /// Rows in any order; for equal sizes the first applies. None if there are no rows.
+    /// Takes rows in any order. For equal sizes, the first row applies. None if there are no rows.
     pub(crate) fn new(rows: impl IntoIterator<Item = (f64, f64)>) -> Option<Self> {
         let mut rows: Vec<(f64, f64)> = rows.into_iter().collect();
         rows.sort_by(|one, other| one.0.total_cmp(&other.0));
@@ -29,8 +29,7 @@ impl Rows {
         (!rows.sizes.is_empty()).then_some(rows)
     }
 
-    /// The rows without outliers, which take much longer than a larger row. Interpolation between the other
-    /// rows replaces them.
+    /// Removes rows that take much longer than a larger row. Interpolation between the other rows replaces them.
     pub(crate) fn without_outliers(self) -> Self {
         let mut least = f64::INFINITY;
         let mut kept: Vec<(f64, f64)> = Vec::with_capacity(self.sizes.len());
@@ -44,7 +43,6 @@ impl Rows {
         Self { sizes, times_ns }
     }
 
-    /// The sizes.
     pub(crate) fn sizes(&self) -> &[f64] {
         &self.sizes
     }
@@ -54,8 +52,8 @@ impl Rows {
         self.sizes[0] <= size && size <= self.sizes[self.sizes.len() - 1]
     }
 
-    /// The time at a size. Beyond the rows, it follows from the limit and the median utilisation of the
-    /// `tail` rows at that end.
+    /// The time at a size. Beyond the rows, the time is the limit divided by the median utilisation of the `tail` rows
+    /// at that end.
     pub(crate) fn price(&self, size: f64, tail: usize, limit: impl Fn(f64) -> f64) -> (f64, Source) {
         let (count, after) = (self.sizes.len(), self.sizes.partition_point(|&row| row <= size));
         if after > 0 && self.sizes[after - 1] == size {
@@ -93,7 +91,7 @@ mod tests {
         let limit = |size: f64| 5.0 * size;
         assert_eq!(rows.price(4.0, 1, limit), (40.0, Source::Measured));
         assert_eq!(rows.price(6.0, 1, limit), (70.0, Source::Interpolated));
-        // At 8, the hardware needs 40 of 100 ns, so at 16 it takes 80 / 0.4.
+        // At size 8, the hardware needs 40 of 100 ns, so at size 16 the time is 80 / 0.4.
         assert_eq!(rows.price(16.0, 1, limit), (200.0, Source::Extrapolated));
         // The median utilisation of the last three rows is 0.5.
         assert_eq!(rows.price(16.0, 3, limit), (160.0, Source::Extrapolated));
