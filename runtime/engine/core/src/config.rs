@@ -487,7 +487,6 @@ impl EngineConfig {
         self.input.mamba_cache_mode.with_prefix_caching(self.input.enable_prefix_caching)
     }
 
-    /// The maximum number of tokens in all steps in flight together.
     pub(crate) fn max_in_flight_tokens(&self) -> u32 {
         self.input.max_num_batched_tokens.saturating_mul(self.max_steps_in_flight() as u32)
     }

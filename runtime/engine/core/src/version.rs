@@ -3,7 +3,6 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// Calls a macro with all versions.
 macro_rules! versions {
     ($declare:ident) => {
         $declare! {

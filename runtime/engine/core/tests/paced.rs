@@ -71,7 +71,6 @@ impl Driver {
         panic!("time stands still at {}", self.now_ns);
     }
 
-    /// Runs until just before `until_ns`.
     fn run_to(&mut self, until_ns: u64) {
         self.settle();
         while let Some(due_ns) = self.engine.next_token_ns()

@@ -131,7 +131,6 @@ fn a_chunk_cap_holds_for_waiting_and_running_requests() {
     assert_eq!(step(&mut engine, &mut policy), [(0, 50), (2, 10)]);
 }
 
-/// Each case is an invalid answer.
 #[test]
 fn an_invalid_answer_is_named_and_has_no_effect() {
     let cases = [

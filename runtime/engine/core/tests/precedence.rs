@@ -17,7 +17,6 @@ fn engine(usable_blocks: u32) -> Engine {
     Engine::new(EngineConfig::new(input).expect("valid"))
 }
 
-/// A request with a unique prompt for each tag.
 fn request(tag: u64, prompt_tokens: u32, max_tokens: u32) -> RequestSpec {
     crate::plain::request(tag, tag, prompt_tokens, max_tokens)
 }

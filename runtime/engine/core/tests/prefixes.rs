@@ -34,7 +34,6 @@ fn cached_tokens(max_extra_tokens_per_step: u32, prompt_tokens: u32) -> u32 {
     cached
 }
 
-/// The last token is always computed, and with it its block.
 #[test]
 fn one_token_at_least_is_computed() {
     let cached = [1, 16, 17, 64, 65, 160].map(|prompt_tokens| cached_tokens(0, prompt_tokens));

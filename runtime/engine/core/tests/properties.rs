@@ -13,7 +13,6 @@ use vcr_core::{
     RequestSpec, Reservations, StopRules,
 };
 
-/// Stop rules, each of which ends some requests.
 fn stop_rules() -> StopRules {
     let repetition = Repetition { max_pattern_tokens: 40, min_pattern_tokens: 2, min_count: 2 };
     StopRules { tokens: vec![36, 5], min_tokens: 3, repetition: Some(repetition) }
@@ -449,7 +448,6 @@ impl Driver {
     }
 }
 
-/// No request is lost, no request ends twice, and every block is freed.
 #[test]
 fn every_request_ends_once_and_every_block_comes_back() {
     let config = ProptestConfig { cases: 1_000, failure_persistence: None, ..ProptestConfig::default() };

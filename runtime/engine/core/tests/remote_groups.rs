@@ -93,7 +93,6 @@ fn failed_and_aborted_transfers_leave_nothing() {
     engine.pool().assert_consistent();
 }
 
-/// A transfer gets its blocks in all groups at once, or waits.
 #[test]
 fn a_transfer_waits_for_the_blocks_of_all_groups() {
     let mut engine = engine(32);

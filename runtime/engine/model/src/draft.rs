@@ -10,12 +10,10 @@ use crate::quantisation::Formats;
 use crate::serving::Serving;
 use crate::weights::{self, Sizes};
 
-/// Sizes that only EAGLE heads have.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct HeadSizes {
     /// Number of tokens that the head can propose.
     vocabulary: Option<u64>,
-    /// Hidden size of the target model.
     target_hidden: Option<u64>,
     /// Number of target layers that the head reads.
     aux_states: Option<u64>,

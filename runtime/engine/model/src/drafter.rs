@@ -43,7 +43,6 @@ pub(crate) struct DraftShape<'a> {
 }
 
 impl DraftShape<'_> {
-    /// The drafter's kind in the engine core.
     pub(crate) fn kind(&self, drafts: u64) -> Drafter {
         match self.method {
             DraftMethod::Mtp if (self.layers.len() as u64).min(drafts) > 1 => Drafter::MultiModuleMtp,

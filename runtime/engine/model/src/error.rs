@@ -45,7 +45,6 @@ fn did_you_mean(hints: &[String]) -> String {
     if names.is_empty() { String::new() } else { format!("; did you mean {}?", names.join(" or ")) }
 }
 
-/// Formats a number of bytes in GiB.
 pub(crate) fn gib(bytes: f64) -> String {
     format!("{:.2} GiB", bytes / 1_073_741_824.0)
 }

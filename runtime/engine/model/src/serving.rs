@@ -22,7 +22,6 @@ pub(crate) struct Shape<'a> {
 }
 
 impl Shape<'_> {
-    /// The layers of the model, followed by the layers of its drafter.
     pub(crate) fn all_layers(&self) -> impl Iterator<Item = &Layer> {
         self.layers.iter().chain(self.draft.into_iter().flat_map(|draft| draft.layers))
     }

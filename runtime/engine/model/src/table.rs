@@ -49,7 +49,6 @@ fn entry(name: &str) -> Option<&'static Entry> {
     of(name).or_else(|| of(without_publisher(name)))
 }
 
-/// The name and configuration of the model with this name.
 pub(crate) fn find(name: &str) -> Option<(String, Map<String, Value>)> {
     let entry = entry(name)?;
     let mut config = entry.config.clone();

@@ -22,7 +22,6 @@ impl Sizes {
     }
 }
 
-/// The number of vocabulary rows is rounded up to a multiple of this.
 const VOCABULARY_MULTIPLE: u64 = 64;
 
 /// Bytes of the matrices of all layers, the embedding and the output head on one GPU, by stage. Norms and biases are

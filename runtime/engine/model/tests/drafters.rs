@@ -120,7 +120,6 @@ fn weights_of_drafters_are_those_of_vllm() {
     }
 }
 
-/// In a pipeline, the last stage has the drafter.
 #[test]
 fn stages_with_a_drafter() {
     let case = cases().into_iter().find(|case| case["method"] == "draft_model").expect("there is one");

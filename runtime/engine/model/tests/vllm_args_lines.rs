@@ -56,7 +56,6 @@ fn other_forms_of_the_command_are_the_same() {
     }
 }
 
-/// As in `EngineArgs.get_batch_defaults` of each version.
 #[test]
 fn defaults_are_those_of_version_and_gpu() {
     for (gpu, minor, expected) in [

@@ -25,7 +25,6 @@ impl fmt::Display for InvalidConfig {
 
 impl core::error::Error for InvalidConfig {}
 
-/// Checks that a cap leaves at least one token.
 pub(crate) fn checked_chunk(max_chunk_tokens: Option<u32>) -> Result<Option<u32>, InvalidConfig> {
     match max_chunk_tokens {
         Some(0) => Err(InvalidConfig {

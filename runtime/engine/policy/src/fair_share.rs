@@ -137,7 +137,6 @@ pub struct FairShare {
     /// Indices into `tenants` by tenant number.
     by_number: BTreeMap<u64, u32>,
     tenants: Vec<Tenant>,
-    /// Requests by slot.
     requests: Vec<Request>,
     /// The virtual time of the latest admission.
     now: i64,

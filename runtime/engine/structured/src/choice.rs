@@ -15,7 +15,6 @@ use crate::values::pattern::Pattern;
 /// Maximum size in bytes of a structured-output request, so that a request cannot block an engine.
 const BYTES_MAX: usize = 1 << 20;
 
-/// The form that a request's output must have.
 #[derive(Debug)]
 pub(crate) enum OutputForm {
     /// One of these texts. The list is not empty.
@@ -24,7 +23,6 @@ pub(crate) enum OutputForm {
     Text(Format),
     /// A text that matches the pattern.
     Pattern(Pattern),
-    /// A text of the grammar.
     Grammar(Grammar),
 }
 
@@ -37,7 +35,6 @@ struct Params {
     choice: Option<Vec<String>>,
     regex: Option<String>,
     grammar: Option<String>,
-    /// A structural tag, or a string with one.
     structural_tag: Option<Box<RawValue>>,
 }
 

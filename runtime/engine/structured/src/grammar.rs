@@ -27,7 +27,6 @@ const STEPS_MAX: u32 = 20_000;
 /// Rules nested deeper than this count as endless. The limit also applies to nested groups.
 const DEPTH_MAX: u32 = 60;
 
-/// A parsed grammar.
 #[derive(Debug)]
 pub(crate) struct Grammar {
     rules: Vec<(String, Node)>,

@@ -6,7 +6,6 @@ use alloc::vec::Vec;
 
 use crate::node::Node;
 
-/// A JSON value as a Python literal.
 pub(crate) fn literal(value: &Node) -> String {
     let joined = |items: Vec<String>| items.join(", ");
     match value {

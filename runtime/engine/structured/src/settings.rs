@@ -37,7 +37,6 @@ pub(crate) static USUAL: ArgumentSettings = ArgumentSettings {
     further_calls: None,
 };
 
-/// Draws whether an event with this probability happens.
 pub(crate) fn happens(probability: f64, rng: &mut Rng) -> bool {
     f64::from(rng.next_u32()) < probability * 4_294_967_296.0
 }

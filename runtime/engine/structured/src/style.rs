@@ -67,7 +67,6 @@ impl Style {
     }
 }
 
-/// Whether a key is a valid Python name.
 fn is_name(key: &str) -> bool {
     key.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_')
         && key.chars().all(|character| character.is_ascii_alphanumeric() || character == '_')

@@ -353,7 +353,6 @@ fn a_lot_of_anything_is_made_or_refused() {
     }
 }
 
-/// Requests that have room for only a few tokens of a long output share the text that is cut off.
 #[test]
 fn a_long_output_that_is_cut_off_is_made_once() {
     let source = guest();

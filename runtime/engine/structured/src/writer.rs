@@ -254,7 +254,6 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// The types that a value of all these schemas may have.
 fn types(parts: &[&Schema]) -> Result<Vec<Type>, String> {
     let mut stated = parts.iter().map(|part| &part.types).filter(|types| !types.is_empty());
     let Some(first) = stated.next() else {

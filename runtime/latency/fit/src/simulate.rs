@@ -109,7 +109,6 @@ pub fn run(
     paced(measurements, pool, candidate, seed, with_steps, pacing)
 }
 
-/// Like [`run`], with all requests arriving at once.
 pub(crate) fn run_at_once(
     measurements: &Measurements,
     pool: &PoolConfig,

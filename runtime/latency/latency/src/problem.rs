@@ -112,7 +112,6 @@ impl Problems {
         }
     }
 
-    /// Checks that a number is finite and at least `min`.
     pub(crate) fn at_least(&mut self, field: &str, value: f64, min: f64) {
         if self.finite(field, value) && value < min {
             let field = field.to_owned();

@@ -7,7 +7,6 @@ use crate::version::{VllmMinor, versions};
 /// The scheduler rules of a minor release of vLLM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SchedulerRules {
-    /// The minor version, as in 0.`minor`.
     minor: u8,
     /// Number of the rule to invert; no rule is inverted if the number is out of range.
     #[cfg(feature = "mutated-rules")]

@@ -45,7 +45,6 @@ impl EncoderCache {
         }
     }
 
-    /// Raises the capacity to at least `num_slots`.
     pub(crate) fn grow_to(&mut self, num_slots: u32) {
         let more = num_slots.saturating_sub(self.num_slots);
         self.num_slots += more;

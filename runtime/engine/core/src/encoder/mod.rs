@@ -32,7 +32,6 @@ pub(crate) struct Encoder {
     is_chunking_off: bool,
     /// Number of tokens after a chunk that a drafter also reads.
     lookahead_tokens: u32,
-    /// Items by request slot.
     requests: Vec<Option<Box<RequestItems>>>,
     decision: Decision,
     /// Scratch buffer.
@@ -305,7 +304,6 @@ impl Encoder {
         true
     }
 
-    /// Adds the items evicted since the previous step to the plan.
     pub(crate) fn list_evicted(&mut self, plan: &mut StepPlan) {
         if let Some(outputs) = &mut self.unshared {
             outputs.take_passed(&mut plan.freed_encoder_items);
@@ -371,7 +369,6 @@ impl UnsharedOutputs {
         Self { num_slots, num_free: num_slots.into(), computed: Vec::new(), passed: Vec::new() }
     }
 
-    /// Raises the capacity to at least `num_slots`.
     fn grow_to(&mut self, num_slots: u32) {
         let more = num_slots.saturating_sub(self.num_slots);
         self.num_slots += more;

@@ -164,7 +164,6 @@ impl Engine {
         }
     }
 
-    /// Tries to admit a request that has just been taken from its queue.
     fn admit(&mut self, id: RequestId, kind: QueueKind, plan: &mut StepPlan, scan: &mut Scan) -> Admission {
         let request = &self.requests[id];
         if request.status == RequestStatus::WaitingForInput {

@@ -13,7 +13,6 @@ pub(super) struct EncoderInputs {
 }
 
 impl EncoderInputs {
-    /// Registers the items of a new request.
     pub(super) fn enter(&mut self, id: RequestId, items: Vec<PromptItem>, config: &EngineConfig) {
         self.encoder.get_or_insert_with(|| Box::new(Encoder::new(config))).enter(id, items);
     }
@@ -29,7 +28,6 @@ impl EncoderInputs {
         self.encoder.as_ref().map_or(0, |encoder| encoder.budget_embeds())
     }
 
-    /// Adds the items evicted since the previous step to the plan.
     #[inline]
     pub(super) fn list_evicted(&mut self, plan: &mut StepPlan) {
         if let Some(encoder) = &mut self.encoder {

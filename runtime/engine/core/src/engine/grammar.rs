@@ -55,13 +55,11 @@ impl Engine {
         self.grammars.as_ref().is_some_and(|grammars| !grammars.failed.is_empty())
     }
 
-    /// Checks that a request with structured outputs can be simulated.
     pub(super) fn check_structured(&self, spec: &RequestSpec) -> Result<(), RejectReason> {
         let is_simulated = self.config.simulates_structured_outputs() && !spec.resumable && !self.turns.are_paced();
         if is_simulated { Ok(()) } else { Err(RejectReason::StructuredNotSimulated) }
     }
 
-    /// Lets a new request wait for its grammar.
     pub(super) fn await_grammar(&mut self, id: RequestId) {
         let request = &mut self.requests[id];
         request.has_grammar = true;
@@ -100,7 +98,6 @@ impl Engine {
         }
     }
 
-    /// Appends the requests that end because their grammar failed.
     pub(super) fn list_failed_grammars(&self, into: &mut Vec<RequestId>) {
         if let Some(grammars) = &self.grammars {
             into.extend_from_slice(&grammars.failed);

@@ -32,7 +32,6 @@ impl Default for Standing {
 pub(super) struct PolicyBook {
     /// Standings by request slot.
     standings: Vec<Standing>,
-    /// Events that the policy has not received yet.
     events: Vec<PolicyEvent>,
     check: PreferenceCheck,
     /// Scratch buffer of a call.
@@ -41,7 +40,6 @@ pub(super) struct PolicyBook {
 }
 
 impl PolicyBook {
-    /// The state for `policy`, if that policy needs one.
     pub(super) fn of(policy: Policy) -> Option<Box<Self>> {
         (policy == Policy::Ranked).then(Box::default)
     }

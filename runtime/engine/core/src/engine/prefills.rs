@@ -95,7 +95,6 @@ impl Engine {
         self.prefills.throttle.is_on = is_on;
     }
 
-    /// Whether the current step defers prefills.
     pub(super) fn defers_prefills(&self) -> bool {
         let PrefillThrottle { is_on, is_capacity_bound, .. } = self.prefills.throttle;
         let decodes = |id: &RequestId| !self.requests[*id].flags.has(Flags::PREFILL_CHUNK);

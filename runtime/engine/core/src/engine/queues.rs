@@ -316,7 +316,6 @@ impl WaitingQueues {
         }
     }
 
-    /// The queue that a request waits in, if any.
     fn queue_of(&mut self, id: RequestId, requests: &RequestTable) -> Option<&mut WaitingQueue> {
         match requests[id].status {
             RequestStatus::Waiting if self.is_destination(id, requests) => Some(&mut self.destinations),
@@ -338,7 +337,6 @@ impl WaitingQueues {
         self.reserves_between_steps && requests[id].kv_role == KvRole::Destination
     }
 
-    /// Whether a request is in the queue of skipped requests.
     fn is_skipped(&self, id: RequestId, requests: &RequestTable) -> bool {
         requests[id].deferred && self.queues_skipped_apart()
     }

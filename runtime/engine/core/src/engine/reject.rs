@@ -67,7 +67,6 @@ pub enum RejectReason {
 }
 
 impl Engine {
-    /// Checks that all multimodal items of a prompt can be computed.
     pub(super) fn check_items(&self, prompt: &Prompt) -> Result<(), RejectReason> {
         let config = &self.config;
         if config.is_encoder_decoder() {

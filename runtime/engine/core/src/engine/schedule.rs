@@ -31,7 +31,6 @@ pub(super) struct Scan {
     pub(super) prefill_running: bool,
     /// Number of requests preempted by this step.
     pub(super) num_preempted: usize,
-    /// Whether this step defers prefills.
     pub(super) defers_prefills: bool,
     /// Whether a request was admitted with more than one token to compute.
     pub(super) prefill_admitted: bool,
@@ -126,7 +125,6 @@ impl Engine {
         self.plan()
     }
 
-    /// Limits the drafts of a plan's requests to the number for the batch size.
     #[cold]
     fn limit_drafts(&mut self, plan: &mut StepPlan) {
         plan.most_drafts = self.config.drafts_of_batch(plan.scheduled.len());
@@ -183,7 +181,6 @@ impl Engine {
         threshold
     }
 
-    /// Schedules the running requests from index `first` on.
     fn schedule_running(&mut self, first: usize, plan: &mut StepPlan, scan: &mut Scan) {
         let max_model_len = self.config.max_model_len();
         let Drafting { lookahead_tokens, prefill_lookahead_tokens, .. } = self.config.drafting();

@@ -70,7 +70,6 @@ impl Engine {
         Ok(())
     }
 
-    /// Checks that a resumable request can be simulated.
     pub(super) fn check_session(&self, spec: &RequestSpec) -> Result<(), RejectReason> {
         let config = &self.config;
         let is_simulated = config.rules().has_sessions()
@@ -191,7 +190,6 @@ impl Engine {
         }
     }
 
-    /// Forgets the session of a request that has ended or was aborted.
     pub(super) fn close_session(&mut self, id: RequestId) {
         if self.requests[id].flags.has(Flags::RESUMABLE)
             && let Some(sessions) = &mut self.sessions

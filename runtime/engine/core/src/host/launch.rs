@@ -13,7 +13,6 @@ use crate::latency::StepShape;
 pub struct Launches {
     overheads: Overheads,
     is_async: bool,
-    /// When the last priced step ends.
     last_end_ns: u64,
     /// Whether the next step was launched during the last priced step.
     is_launched: bool,

@@ -133,7 +133,6 @@ impl Pipeline {
     }
 }
 
-/// `count` of `parts` equal parts of a time.
 fn part(ns: u64, count: u64, parts: u64) -> u64 {
     (u128::from(ns) * u128::from(count) / u128::from(parts)) as u64
 }

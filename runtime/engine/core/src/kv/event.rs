@@ -80,7 +80,6 @@ struct PlaceLog {
     unseen: Vec<u32>,
 }
 
-/// Blocks of one sequence that were stored.
 pub(crate) struct StoredBlocks<'a, B: Iterator<Item = (BlockHash, u32)>> {
     pub(crate) group: usize,
     pub(crate) tag: u64,

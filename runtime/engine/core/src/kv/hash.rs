@@ -149,7 +149,6 @@ pub(crate) fn mark(state: u64, content: u64) -> u64 {
     fold(state, content)
 }
 
-/// The state after a block becomes full.
 #[inline]
 pub(crate) fn end_block(state: u64) -> u64 {
     mix(state)

@@ -258,7 +258,6 @@ impl KvPool {
         each!(mut self, own => own.insert(blocks, keys));
     }
 
-    /// The key of a cached block that a request references.
     pub(crate) fn key_of(&self, id: BlockId) -> Option<BlockHash> {
         each!(self, blocks => blocks.hash_of(id))
     }

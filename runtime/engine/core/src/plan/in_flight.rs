@@ -62,7 +62,6 @@ impl StepsInFlight {
         if self.count > 0 { self.plan_at(self.oldest) } else { self.newest() }
     }
 
-    /// Like [`Self::oldest`], mutable.
     pub(crate) fn oldest_mut(&mut self) -> &mut StepPlan {
         let place = if self.count > 0 { self.oldest } else { self.newest };
         self.plans[place].as_deref_mut().expect("a plan is in its place")
@@ -122,7 +121,6 @@ impl StepsInFlight {
         self.applied += 1;
     }
 
-    /// Counts `steps` steps as scheduled and applied.
     pub(crate) fn skip(&mut self, steps: u32) {
         self.applied += u64::from(steps);
     }

@@ -36,7 +36,6 @@ pub(crate) struct BlockChange {
 pub struct DecodeSteps {
     /// The step before the first of these steps, except that its number of waiting requests is the steps' own.
     before: StepShape,
-    /// [`StepShape::kv_active_blocks`] of each step.
     kv_active_blocks: Vec<u64>,
 }
 

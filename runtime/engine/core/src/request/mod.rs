@@ -94,7 +94,6 @@ pub(crate) struct Request {
     pub(crate) num_stale_tokens: u32,
     /// Number of output tokens that the steps in flight bring if every draft is accepted.
     pub(crate) num_output_placeholders: u16,
-    /// Number of draft tokens to verify in the next step.
     pub(crate) num_draft_tokens: u16,
     pub(crate) status: RequestStatus,
     pub(crate) flags: Flags,
@@ -322,7 +321,6 @@ impl Request {
         self.ensure_hashed(block_size_tokens);
     }
 
-    /// Appends an output token.
     #[inline]
     pub(crate) fn push_output(&mut self, token: u32, caching: bool, block_size_tokens: u32) {
         self.num_tokens += 1;
@@ -371,7 +369,6 @@ impl Request {
         repeats.then_some(FinishReason::Repetition)
     }
 
-    /// The outputs so far. Empty if outputs are not kept.
     fn kept_outputs(&self) -> &[u32] {
         if self.flags.has(Flags::KEEPS_TOKENS) { &self.tokens[self.prompt_tokens as usize..] } else { &self.tokens }
     }

@@ -155,7 +155,6 @@ mod tests {
     use super::*;
     use crate::request::{Prompt, RequestSpec};
 
-    /// Queues requests with the given priorities in this order.
     fn queued(policy: Policy, priorities: &[i32]) -> (WaitingQueue, RequestTable) {
         let (mut queue, mut requests) = (WaitingQueue::new(policy), RequestTable::default());
         for (tag, &priority) in priorities.iter().enumerate() {

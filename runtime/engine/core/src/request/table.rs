@@ -18,12 +18,10 @@ pub(crate) struct RequestTable {
     by_tag: HashTable<u32>,
     /// Slots of ended requests, with the number of the last step that may refer to them.
     retired: VecDeque<(u64, u32)>,
-    /// Number of requests that have arrived.
     num_arrived: u64,
 }
 
 impl RequestTable {
-    /// The next sequence number in the order of submission.
     pub(crate) fn next_sequence(&mut self) -> u64 {
         let sequence = self.num_arrived;
         self.num_arrived += 1;

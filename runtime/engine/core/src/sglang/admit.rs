@@ -15,9 +15,7 @@ const BEGINNING_TOKENS: u32 = 32;
 const MAX_SPARE_PAGES: u32 = 4_096;
 
 struct Budget {
-    /// Remaining tokens of `max_prefill_tokens`.
     input_tokens: u32,
-    /// Remaining tokens of `chunked_prefill_size`.
     chunk_tokens: u32,
     /// Available pages in tokens, less the reserved share of the running requests' outputs. Requests admitted
     /// in this pass are charged with their whole output.
@@ -338,7 +336,6 @@ impl SglangEngine {
         self.config.schedule_policy() == SchedulePolicy::Lpm && self.config.enable_prefix_caching()
     }
 
-    /// Orders the waiting requests by the policy.
     fn order_waiting(&mut self) {
         let ordered = 2..=SchedulePolicy::MAX_ORDERED_REQUESTS;
         if !self.reorders() || !ordered.contains(&self.queues.num_waiting()) {

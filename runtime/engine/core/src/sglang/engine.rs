@@ -34,7 +34,6 @@ pub struct SglangEngine {
     pub(super) prefills: Vec<ScheduledRequest>,
     /// Scratch buffer: requests whose prompts a pass completes.
     pub(super) joining: Vec<RequestId>,
-    /// Scratch buffer: requests that a pass retracts.
     pub(super) retracted: Vec<RequestId>,
     /// Scratch buffer: requests that a pass ends, and how many of their tokens may be
     /// reused.
@@ -99,7 +98,6 @@ impl SglangEngine {
         self.interval.end_passes(passes, any_prefills);
     }
 
-    /// Skips all decode passes that are due.
     pub(super) fn skip_decodes_due(&mut self) {
         if self.interval.skip() {
             self.reserve.restart();

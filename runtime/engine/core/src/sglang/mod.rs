@@ -65,7 +65,6 @@ impl PrefillInterval {
         self.counts_together = true;
     }
 
-    /// Ends passes. `any_prefills` is true if a prompt was started or continued in the first of them.
     fn end_passes(&mut self, passes: u32, any_prefills: bool) {
         self.decodes_due = if any_prefills { self.length } else { self.decodes_due.saturating_sub(passes) };
     }

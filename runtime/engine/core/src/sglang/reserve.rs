@@ -6,7 +6,6 @@ use crate::sglang::config::SglangConfig;
 /// Number of passes in which the share falls from its first value to its minimum.
 const DECAY_PASSES: u32 = 600;
 
-/// The reserve for the outputs of running requests.
 #[derive(Debug)]
 pub(super) struct OutputReserve {
     /// Remaining output tokens of all running requests, each clipped to `clip_tokens`.

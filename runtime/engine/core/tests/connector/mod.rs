@@ -139,7 +139,6 @@ fn invalid_blocks_are_computed_here() {
     assert_eq!(step(&mut engine), [(0, ScheduledKind::New, 32, 38)], "the third of its blocks is missing");
 }
 
-/// With `kv_load_failure_policy` `fail`, the request ends, and its blocks are freed after the load.
 #[test]
 fn requests_whose_load_fails_end() {
     let connector = KvConnector { load_failures: LoadFailures::Fail, ..recomputing() };
@@ -155,7 +154,6 @@ fn requests_whose_load_fails_end() {
     assert_eq!((engine.num_requests(), engine.pool().num_active()), (0, 0));
 }
 
-/// Blocks that a step in flight may write are not freed immediately if the engine receives KV.
 #[test]
 fn blocks_in_flight_are_freed_when_the_step_is_over() {
     for (is_consumer, left) in [(true, 3), (false, 0)] {

@@ -52,7 +52,6 @@ fn cross_attention_takes_the_blocks_of_an_item_with_the_first_chunk_and_no_more(
     assert_eq!((engine.num_requests(), engine.pool().num_active()), (0, 0));
 }
 
-/// If the encoder has no room for a second item, the item waits. Requests without items need no encoder.
 #[test]
 fn an_item_waits_for_room() {
     let running = |rules: SchedulerRules| -> Vec<usize> {

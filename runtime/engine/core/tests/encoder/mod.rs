@@ -83,7 +83,6 @@ fn a_chunk_ends_before_an_item_for_which_there_is_no_room() {
     assert_eq!((plan.shape.encoder.items, plan.shape.encoder.embeds), (1, 20));
 }
 
-/// In 0.32, no later request is admitted; in 0.33, the request is skipped.
 #[test]
 fn a_request_that_begins_with_an_item_beyond_the_budget_waits() {
     for (rules, expected, stop) in [

@@ -183,7 +183,6 @@ proptest! {
         prop_assert_eq!(predicted.len(), 0, "steps were predicted that did not come");
     }
 
-    /// A fast-forward has the same result as its single steps.
     #[test]
     fn a_fast_forward_is_its_steps(
         config in arb_config(),

@@ -164,7 +164,6 @@ fn what_is_not_simulated_is_refused() {
 }
 
 proptest! {
-    /// In any order of events, no request is lost, and each ends as its grammar requires.
     #[test]
     fn each_request_ends_as_its_grammar_says(
         requests in proptest::collection::vec((1..60u32, 1..12u32, 0..20usize, any::<bool>(), 0..4i32), 1..30),

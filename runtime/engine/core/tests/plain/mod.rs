@@ -22,7 +22,6 @@ pub(crate) fn step(engine: &mut Engine) -> Vec<(u64, ScheduledKind, u32, u32)> {
     rows
 }
 
-/// A request with a prompt of `prompt_tokens` tokens that depends only on `content`.
 pub(crate) fn request(tag: u64, content: u64, prompt_tokens: u32, max_tokens: u32) -> RequestSpec {
     let mut prompt = Prompt::new(16, 0);
     prompt.push_run(content, 0, prompt_tokens);

@@ -340,7 +340,6 @@ proptest! {
         driver.finish();
     }
 
-    /// A fast-forward leaves the same state as its passes.
     #[test]
     fn a_fast_forward_is_its_passes(
         input in arb_config(),

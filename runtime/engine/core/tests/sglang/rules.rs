@@ -182,7 +182,6 @@ fn a_retraction_tells_what_those_that_stay_need() {
     }
 }
 
-/// Runs passes until one retracts requests. Returns the retracted requests.
 fn until_retracted(engine: &mut SglangEngine) -> Vec<u64> {
     loop {
         let retracted = engine.schedule().preempted.clone();

@@ -168,7 +168,6 @@ fn arb_drafter() -> impl Strategy<Value = (Drafter, bool)> {
     (prop_oneof![Just(Drafter::Ngram), proptest::sample::select(with_kv)], any::<bool>())
 }
 
-/// A group whose blocks are `scale` times as large as the engine's.
 fn group(kind: KvCacheKind, scale: u32, block_size: u32) -> KvCacheGroup {
     KvCacheGroup { kind, block_size: Some(scale * block_size), has_drafter: false }
 }

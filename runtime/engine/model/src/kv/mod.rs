@@ -108,7 +108,6 @@ pub struct KvPlan {
     /// Longest sequence in tokens.
     pub max_model_len: u64,
     in_flight_tokens: u64,
-    /// The drafting method, if there is a drafter with layers.
     method: Option<DraftMethod>,
     /// Additional tokens that windows keep because the drafter recomputes their KV (`extra_retained_tokens`).
     unsettled_tokens: u64,

@@ -23,7 +23,6 @@ const INDEX_SCALE: (u64, u64) = (128, 4);
 pub(super) struct Spec {
     pub(super) kind: KvKind,
     pub(super) block_size: u64,
-    /// Bytes per block.
     pub(super) page_bytes: u64,
     /// Number of heads, key width and value width. They distinguish caches of equal size.
     pub(super) shape: (u64, u64, u64),

@@ -59,7 +59,6 @@ const KNOWN: &[Architecture] = &[
     of("Qwen3_5MoeForConditionalGeneration", hybrid::read_qwen),
 ];
 
-/// Architectures of EAGLE heads.
 const HEADS: &[Architecture] = &[
     of("EagleLlamaForCausalLM", grouped::read),
     of("LlamaForCausalLMEagle", grouped::read),
@@ -95,7 +94,6 @@ impl Architecture {
         Err(ModelError::Architecture { place: place.to_owned(), found: name.to_owned(), reason })
     }
 
-    /// The layers of a model of this architecture.
     pub(crate) fn layers(&self, fields: Fields<'_>) -> Result<Vec<Layer>, ModelError> {
         let layers = (self.read)(fields)?;
         if layers.is_empty() { Err(fields.missing("num_hidden_layers")) } else { Ok(layers) }

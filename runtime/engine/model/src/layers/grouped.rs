@@ -6,7 +6,6 @@ use super::{Attention, Experts, FeedForward, Layer, Mixer, Reach};
 use crate::error::ModelError;
 use crate::fields::Fields;
 
-/// The attention of all layers.
 pub(super) fn attention(fields: Fields<'_>, reach: Reach) -> Result<Attention, ModelError> {
     let heads = fields.required(&["num_attention_heads"])?;
     let head_dim = match fields.count(&["head_dim", "attention_head_dim"])? {

@@ -336,7 +336,6 @@ fn option_of(argument: &str) -> Option<&'static EngineOption> {
     OPTIONS.iter().find(|option| option.name == name && !by_itself.contains(&name))
 }
 
-/// Sets an option. Returns its effect.
 fn set_option(input: &mut EngineConfigInput, option: &EngineOption, word: &Word) -> Result<String, ArgumentError> {
     // For these options, vLLM accepts suffixes.
     let readable_options = [&option::MAX_MODEL_LEN, &option::MAX_NUM_BATCHED_TOKENS, &option::MAX_NUM_SCHEDULED_TOKENS];

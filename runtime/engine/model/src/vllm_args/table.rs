@@ -81,7 +81,6 @@ impl Argument {
         }
     }
 
-    /// Parses an entry of the table.
     fn parse(entry: &'static str, group: &'static Group) -> Option<Self> {
         let (entry, default) = match entry.split_once(" = ") {
             Some((entry, rest)) => (entry, Some(rest)),

@@ -9,7 +9,6 @@ use crate::vllm_args::ArgumentError;
 use crate::vllm_args::config_file;
 use crate::vllm_args::table::{self, Argument, TABLE, Takes};
 
-/// The commands that start vLLM's API server.
 const COMMANDS: &[&[&str]] = &[&["vllm", "serve"], &["-m", "vllm.entrypoints.openai.api_server"]];
 
 #[derive(Clone, Debug, PartialEq)]
@@ -26,7 +25,6 @@ pub(crate) struct Word {
 }
 
 impl Word {
-    /// The value as text.
     pub(crate) fn text(&self) -> String {
         match &self.given {
             Given::Switch(on) => on.to_string(),
@@ -36,7 +34,6 @@ impl Word {
     }
 }
 
-/// Splits a command line into words.
 pub(crate) fn split(command: &str) -> Result<Vec<String>, ArgumentError> {
     // A backslash at the end of a line continues it.
     let line = command.replace("\\\r\n", " ").replace("\\\n", " ");

@@ -20,7 +20,6 @@ impl Said {
         policy.decide(self);
     }
 
-    /// Sorts slots by their order of admission.
     fn order(&self, slots: &[u32]) -> Vec<u32> {
         let mut order: Vec<u32> = slots.to_vec();
         order.sort_by_key(|slot| (self.admission[slot], *slot));
@@ -92,7 +91,6 @@ fn nobody_saves_up_while_it_wants_nothing() {
     assert_eq!(said.order(&[202, 300])[0], 300);
 }
 
-/// Two tenants that always want more get tokens in proportion to their weights.
 #[test]
 fn tokens_are_in_proportion_to_weights() {
     let mut policy = policy(&[(7, 3.0)]);

@@ -11,7 +11,6 @@ fn requests(load: &WorkerLoad) -> u64 {
 pub struct PrefixAffinity {
     config: AffinityConfig,
     seed: u64,
-    /// `max_queue_ms`, converted to prompt tokens.
     max_queue_tokens: Option<f64>,
 }
 

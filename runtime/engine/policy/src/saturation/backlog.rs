@@ -10,7 +10,6 @@ const OVERLOAD_SLOPE: f64 = 3.0;
 /// Fits a line through the backlog at the end of each window, and judges its slope.
 pub(super) struct Drift {
     window_ns: u64,
-    /// How an event changes the backlog.
     change: fn(&Event) -> i64,
     arrivals: u64,
     backlog: i64,

@@ -2,7 +2,6 @@
 
 use vcr_guest_sdk::Rng;
 
-/// A random number from 0 to `end - 1`. `end` must not be 0.
 pub(crate) fn below(rng: &mut Rng, end: u32) -> u32 {
     ((u64::from(rng.next_u32()) * u64::from(end)) >> 32) as u32
 }

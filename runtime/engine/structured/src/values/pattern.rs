@@ -176,7 +176,6 @@ fn written(hir: &Hir, rng: &mut Rng, generosity: u32, work: &mut u32) -> Result<
 /// A text that is being generated.
 struct Text {
     written: String,
-    /// Whether the pattern has ended.
     has_ended: bool,
     generosity: u32,
     steps: u32,
@@ -333,7 +332,6 @@ fn split(pattern: &str) -> Split {
     split
 }
 
-/// Length of the group with which a text begins, including its `)`.
 fn group_end(text: &str) -> Option<usize> {
     let (mut depth, mut is_in_class, mut is_escaped) = (0, false, false);
     for (at, char) in text.char_indices() {

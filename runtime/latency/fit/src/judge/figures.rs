@@ -22,10 +22,8 @@ pub struct Figure {
 const SIZE: (u32, u32) = (560, 360);
 const MEASURED: RGBColor = RGBColor(31, 119, 180);
 const SIMULATED: RGBColor = RGBColor(214, 96, 39);
-/// Number of points of a curve.
 const POINTS: usize = 200;
 
-/// A curve with its name.
 pub(super) type Curve<'a> = (&'a str, RGBColor, Vec<(f64, f64)>);
 
 /// All figures of a prediction.

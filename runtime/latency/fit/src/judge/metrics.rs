@@ -29,7 +29,6 @@ pub(crate) fn simulated_ns(metric: Metric, request: &Simulated) -> Option<f64> {
     }
 }
 
-/// All comparisons of measurements with a simulation.
 pub(crate) fn comparisons(measurements: &Measurements, simulation: &Simulation) -> Vec<Comparison> {
     if let Some(point) = measurements.point() {
         let of = |(metric, statistic, measured_ms): &(Metric, Statistic, f64)| {

@@ -12,7 +12,6 @@ use crate::judge::figures::{Plot, by_requests, concurrency, in_flight, qq};
 
 /// If a larger fraction of the time is extrapolated, the page shows a warning.
 const MUCH_OUTSIDE: f64 = 0.05;
-/// The relative error at which a cell has its full colour.
 const FULL_COLOUR: f64 = 0.5;
 
 #[derive(Serialize)]

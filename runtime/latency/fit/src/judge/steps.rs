@@ -41,7 +41,6 @@ pub struct StepSummary {
 /// Number of equal periods, from the first to the last step, by which batch sizes are compared.
 const PARTS: usize = 100;
 
-/// Start, end and work of a step.
 type Step = (u64, u64, StepWork);
 
 /// Compares the recorded steps with the simulated ones. None if no steps were recorded.

@@ -20,7 +20,6 @@ pub(crate) struct Point {
     pub(crate) name: String,
     /// How requests arrive.
     pub(crate) arrivals: Arrivals,
-    /// Number of requests.
     pub(crate) requests: u32,
     /// Mean and standard deviation of the prompt lengths.
     pub(crate) prompt_tokens: (f64, f64),
@@ -28,7 +27,6 @@ pub(crate) struct Point {
     pub(crate) output_tokens: (f64, f64),
     /// Reported statistics, in milliseconds.
     pub(crate) reported: Vec<(Metric, Statistic, f64)>,
-    /// Output tokens per second.
     pub(crate) output_tokens_per_s: Option<f64>,
 }
 
@@ -241,7 +239,6 @@ fn is_bench(report: &Value) -> bool {
     report.get("mean_ttft_ms").is_some() && report.get("completed").is_some() && !is_detailed
 }
 
-/// Reads a result of `vllm bench serve` or `sglang.bench_serving`.
 fn bench(report: &Value) -> Result<Point, String> {
     let completed = count(number(report, &["completed"]));
     let rate = number(report, &["request_rate"]);
@@ -327,7 +324,6 @@ fn aiperf(report: &Value) -> Result<Point, String> {
     })
 }
 
-/// Whether this is a report of inference-perf about a stage or a whole run.
 fn is_inference_perf(report: &Value) -> bool {
     report.get("load_summary").is_some() && number(report, &["successes", "count"]).is_some()
 }

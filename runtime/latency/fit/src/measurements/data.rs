@@ -56,7 +56,6 @@ pub struct Measurements {
     gpu: Option<String>,
     /// The requests of a capture that has the times of engine messages.
     emitters: Arc<Vec<Emitter>>,
-    /// The recorded steps. Empty if there are none.
     steps: Arc<RecordedSteps>,
     /// Maximum number of requests that the load generator had in progress.
     most_at_once: Option<u32>,
@@ -383,7 +382,6 @@ fn unknown_columns(name: &str, error: ImportError) -> FitError {
     }
 }
 
-/// The column in a note of an import.
 fn column_of(note: &str) -> Option<&str> {
     note.strip_prefix("values of the column `")?.strip_suffix('`')
 }

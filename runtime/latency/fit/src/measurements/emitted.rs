@@ -15,7 +15,6 @@ use crate::measurements::steplog::pairs;
 /// A request whose outputs have one token each.
 #[derive(Clone, Debug)]
 pub(crate) struct Emitter {
-    /// Rank of the engine.
     pub(crate) rank: u32,
     pub(crate) prompt_tokens: u32,
     pub(crate) cached_tokens: u32,

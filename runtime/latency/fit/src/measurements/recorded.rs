@@ -10,14 +10,12 @@ use vcr_fitted::{Noise, QUANTILES, StepWork, TERM_COUNT, amounts};
 
 use crate::solve::parameters::{LARGE_LAUNCH, LAUNCH_REQUEST, Observation, PARAMETERS, PREFILL_LAUNCH, Row};
 
-/// One recorded step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct RecordedStep {
     /// Start of the step. If the step follows the previous one immediately, the end of that step.
     pub(crate) start_ns: u64,
     /// Time at which the result was available.
     pub(crate) end_ns: u64,
-    /// Work of the step.
     pub(crate) work: StepWork,
     /// Whether the step followed the previous one immediately.
     pub(crate) follows: bool,
@@ -64,7 +62,6 @@ fn launch(work: &StepWork) -> Option<usize> {
     }
 }
 
-/// Observations from steps. `values` has the launch parameters.
 pub(crate) fn observe(engines: &RecordedSteps, values: &Row, is_async: bool) -> Vec<Observation> {
     let mut observations = Vec::new();
     for steps in engines {
@@ -148,7 +145,6 @@ pub(crate) fn quantiles(mut ratios: Vec<f64>) -> Option<[f64; QUANTILES.len()]> 
     is_valid.then_some(factors)
 }
 
-/// All steps that are compared.
 pub(crate) fn compared(engines: &RecordedSteps) -> impl Iterator<Item = &RecordedStep> {
     engines.iter().flatten().filter(|step| step.is_compared)
 }

@@ -15,7 +15,6 @@ use crate::measurements::recorded::{RecordedSteps, in_order};
 /// With fewer steps, a file is not the log of a load.
 const MIN_STEPS: usize = 20;
 
-/// One row of a table of steps.
 #[derive(Deserialize)]
 struct TableRow {
     start_ms: f64,
@@ -26,13 +25,11 @@ struct TableRow {
     prefill_context_tokens: u64,
     decode_requests: u64,
     decode_context_tokens: u64,
-    /// Number of free KV blocks.
     free_blocks: Option<u64>,
     /// For each prefill chunk: its tokens, and the tokens computed before it.
     chunks: Option<Vec<(u64, u64)>>,
 }
 
-/// The KV cache of the engine that wrote a log.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KvCache {
     /// Number of blocks that requests can use.
@@ -41,7 +38,6 @@ pub(crate) struct KvCache {
 }
 
 impl KvCache {
-    /// See [`StepWork::kv_distinct_tokens`].
     fn distinct_tokens(cache: Option<Self>, free_blocks: Option<u64>) -> u64 {
         let Some((cache, free_blocks)) = cache.zip(free_blocks) else { return UNKNOWN_TOKENS };
         // If more blocks are free than exist, the log is from another engine than stated.

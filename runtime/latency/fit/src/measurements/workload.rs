@@ -22,7 +22,6 @@ pub(crate) fn share_cached(rows: &mut [Row], block_size_tokens: u32, name: &str,
     }
 }
 
-/// Requests as a trace.
 pub(crate) fn workload(rows: &[Row], block_size_tokens: u32, with_sessions: bool) -> Trace {
     let mut trace = Trace { block_size_tokens, ..Trace::default() };
     let mut dense: HashMap<u64, u32> = HashMap::new();

@@ -78,7 +78,6 @@ impl Base {
         statistic.of(self.deviations.clone())
     }
 
-    /// The prior with the base's coefficients, in place of `physical`.
     pub(crate) fn prior(&self, physical: &Prior) -> Prior {
         let mut prior = *physical;
         for index in 0..TERM_COUNT {

@@ -259,7 +259,6 @@ impl<'s> Fitter<'s> {
         Ok(assumed)
     }
 
-    /// Refines and judges the best trial, and returns its model.
     fn complete(mut self, best: Trial, warnings: Vec<String>, progress: &mut dyn FnMut(&str)) -> Result<Fit, FitError> {
         progress("refining");
         let best = self.polish(best)?;
@@ -277,7 +276,6 @@ impl<'s> Fitter<'s> {
         self.sources.iter().zip(&best.simulations).enumerate().filter_map(of).collect()
     }
 
-    /// Simulates all sources.
     fn simulate(&mut self, values: &Row, with_steps: bool) -> Result<Vec<Simulation>, FitError> {
         self.simulations += self.sources.len() as u32;
         let candidate = Candidate::of(values)?;
@@ -293,7 +291,6 @@ impl<'s> Fitter<'s> {
         Ok(Trial { values, simulations, loss })
     }
 
-    /// The observations of each source.
     fn observations(&self, trial: &Trial) -> Vec<Vec<Observation>> {
         let of = |(source, simulation): (&Source, &Simulation)| {
             let mut all = observe(&source.measurements, simulation, &trial.values, source.is_async());
@@ -406,7 +403,6 @@ impl<'s> Fitter<'s> {
         Ok((comparisons, fitter.simulations))
     }
 
-    /// The model of a trial.
     fn finish(self, best: Trial, folds: &BTreeMap<String, f64>) -> Result<Fit, FitError> {
         let observations = self.observations(&best);
         let suggestion = match self.options.prediction {

@@ -219,7 +219,6 @@ pub(crate) fn mean_rows(simulation: &Simulation, values: &Row, is_async: bool) -
     [mean(0), mean(1)]
 }
 
-/// The observations from a load of which only the means are known.
 fn observe_point(point: &Point, [ttft, itl]: [Option<MeanRow>; 2]) -> Vec<Observation> {
     let observation = |(metric, mean): (Metric, Option<MeanRow>)| {
         let (measured_ns, MeanRow { row, .. }) = point.mean_ns(metric).zip(mean)?;

@@ -6,7 +6,6 @@ use vcr_fitted::TERM_COUNT;
 pub(crate) const PARAMETERS: usize = TERM_COUNT + 5;
 /// Assumed spread of launch times, because means do not show it. The H100 recordings have a standard deviation of 20 %.
 pub(crate) const LAUNCH_SPREAD_PERMILLE: u32 = 350;
-/// Index of the launch of a step with prefill chunks.
 pub(crate) const PREFILL_LAUNCH: usize = TERM_COUNT;
 /// Index of the launch of a step without a CUDA graph.
 pub(crate) const LARGE_LAUNCH: usize = TERM_COUNT + 1;

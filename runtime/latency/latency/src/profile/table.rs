@@ -229,7 +229,6 @@ struct Series {
 }
 
 impl Series {
-    /// Continues the first and the last segment beyond the points. Needs two points.
     fn with_end_segments(points: Vec<(f64, f64)>) -> Series {
         let slope = |a: (f64, f64), b: (f64, f64)| (b.1 - a.1) / (b.0 - a.0);
         let last = points.len() - 1;

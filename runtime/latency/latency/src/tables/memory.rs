@@ -152,7 +152,6 @@ mod tests {
         MemoryNeed::of(model, parallel, None).expect("all of it is known")
     }
 
-    /// The sizes of the checkpoints: 8.03 and 671.0 billion weights.
     #[test]
     fn weights_are_those_of_the_checkpoints() {
         for (model, billions) in [(llama_8b(), 8.03), (deepseek_v3(), 671.0)] {

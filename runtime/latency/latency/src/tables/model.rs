@@ -67,7 +67,6 @@ pub(crate) enum Attention {
     Latent,
 }
 
-/// Sizes of the vectors of latent attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LatentSizes {
     /// Size of compressed queries. None if queries are not compressed.
@@ -151,7 +150,6 @@ impl Fields<'_> {
             .ok_or_else(|| TablesError::file(self.path, format!("expected a field `{}` above 0", names[0])))
     }
 
-    /// Number of KV heads of a model with `heads` heads.
     fn kv_heads(&self, heads: u32) -> Result<u32, TablesError> {
         let is_shared = |name| self.map.get(name).and_then(Value::as_bool) == Some(true);
         let alone = is_shared("multi_query") && !is_shared("new_decoder_architecture");
@@ -159,7 +157,6 @@ impl Fields<'_> {
         Ok(stated.unwrap_or(if alone { 1 } else { heads }))
     }
 
-    /// Size of a head of a model with `heads` heads.
     fn head_dim(&self, heads: u32) -> Result<u32, TablesError> {
         match self.count(&["head_dim"])? {
             Some(head_dim) => Ok(head_dim),

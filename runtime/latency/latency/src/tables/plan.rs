@@ -184,7 +184,6 @@ impl Maker<'_> {
         self.add(name, self.layers(), group, curve);
     }
 
-    /// Adds the all-reduce of the hidden values of `gpus` GPUs.
     fn all_reduce(&mut self, name: &'static str, count: f64, gpus: u32) {
         if gpus > 1 {
             let values = f64::from(self.model.hidden_size);

@@ -84,7 +84,6 @@ impl Engine {
         &self.fast_forward
     }
 
-    /// Skips `steps` steps of a steady decode.
     fn skip_steady_decode_steps(&mut self, steps: u32, stop: AdmissionStop) {
         let mut plan = self.steps.take_newest();
         let mut fast_forward = std::mem::take(&mut self.fast_forward);
@@ -302,7 +301,6 @@ impl Engine {
         }
     }
 
-    /// Schedules the next token of a request that decodes.
     fn decode_again(&mut self, id: RequestId, plan: &mut StepPlan) {
         let request = &self.requests[id];
         let end = request.num_computed_tokens + 1;

@@ -58,7 +58,6 @@ struct MemberAdapters {
     distinct: Vec<u32>,
     /// Whether requests may have left since the list was made.
     outdated: bool,
-    /// Number of members with an adapter.
     members: u32,
 }
 
@@ -205,7 +204,6 @@ fn steps_until_growth(request: &Request) -> u32 {
     request.capacity_tokens.saturating_sub(request.num_computed_tokens).saturating_add(1)
 }
 
-/// Number of steps until a member has filled a block.
 fn steps_until_store(request: &Request) -> u32 {
     // With groups of layers, any step may have blocks to offer to the cache.
     request.next_store_tokens.saturating_sub(request.num_tokens) + 1
@@ -624,7 +622,6 @@ fn decode_of_member(request: &Request, id: RequestId, computed: u32) -> Schedule
     }
 }
 
-/// Adds decodes of one token each. `context_tokens` is the total length of their contexts after the step.
 fn add_decodes(shape: &mut StepShape, requests: u64, context_tokens: u64) {
     shape.sampled_requests += requests;
     shape.decode_requests += requests;

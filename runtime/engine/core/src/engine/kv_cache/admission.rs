@@ -14,7 +14,6 @@ const MAX_SPARE_TABLE_BLOCKS: u32 = 256;
 pub(in crate::engine) struct Claim {
     /// Tokens before the chunk. Those beyond the latest prefix hit are loaded from elsewhere.
     pub(in crate::engine) computed_tokens: u32,
-    /// Number of tokens that need a slot now.
     pub(in crate::engine) slots_tokens: u32,
     /// The part of `slots_tokens` for the drafter.
     pub(in crate::engine) lookahead_tokens: u32,

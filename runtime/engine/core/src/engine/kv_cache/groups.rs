@@ -106,7 +106,6 @@ impl KvCacheManager {
         true
     }
 
-    /// Adds all blocks of a request to the plan.
     pub(in crate::engine) fn list_group_blocks(&self, id: RequestId, plan: &mut StepPlan) {
         let Some(groups) = &self.groups else { return };
         for (group, blocks) in groups.blocks_of(id).enumerate() {

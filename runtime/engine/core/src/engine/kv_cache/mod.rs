@@ -76,7 +76,6 @@ impl KvCacheManager {
         self.groups.is_some()
     }
 
-    /// Whether prefix caching is on.
     #[inline]
     pub(super) fn caching(&self) -> bool {
         self.pool.caching()
@@ -223,7 +222,6 @@ impl KvCacheManager {
         }
     }
 
-    /// Evicts blocks from the cache, in the order of their ids.
     pub(super) fn evict(&mut self, mut blocks: Vec<BlockId>) {
         blocks.sort_unstable();
         blocks.dedup();

@@ -50,7 +50,6 @@ pub(in crate::engine) struct External {
     pub(in crate::engine) is_async: bool,
 }
 
-/// State of an engine with a connector.
 #[derive(Debug, Default)]
 pub(super) struct ConnectorState {
     answers: BTreeMap<u64, ExternalHit>,
@@ -246,7 +245,6 @@ impl Engine {
         request.status = if was_preempted { RequestStatus::Preempted } else { RequestStatus::Waiting };
     }
 
-    /// Whether a waiting request holds blocks with loaded KV.
     pub(in crate::engine) fn holds_loaded_kv(&self, id: RequestId) -> bool {
         let request = &self.requests[id];
         request.status == RequestStatus::RemoteKvReady && !request.flags.has(Flags::LOST_LOAD)
@@ -355,7 +353,6 @@ impl Engine {
         }
     }
 
-    /// The requests that load KV, in the order of the queues.
     fn loading_in_order(&self) -> Vec<RequestId> {
         let mut loading: Vec<RequestId> = self.requests.live_ids().filter(|&id| self.is_loading(id)).collect();
         loading.sort_by_key(|&id| {

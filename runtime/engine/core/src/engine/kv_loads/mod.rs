@@ -18,7 +18,6 @@ use crate::request::RequestId;
 pub(super) struct KvLoads {
     /// KV tiers below the device, if any.
     tiers: Option<Box<KvTiers>>,
-    /// State for a KV connector, if any.
     connector: Option<Box<ConnectorState>>,
     /// Whether vLLM's offloading connector answers lookups, whether of the tiers or of a driver.
     offloads: bool,
@@ -44,7 +43,6 @@ impl KvLoads {
         self.tiers.is_some()
     }
 
-    /// Whether the driver has a connector.
     #[inline]
     pub(super) fn has_connector(&self) -> bool {
         self.connector.is_some()
@@ -68,7 +66,6 @@ impl KvLoads {
         self.latest_order
     }
 
-    /// Handles the abort of a request that waits for a load.
     pub(super) fn forget_load(&mut self, id: RequestId) {
         if let Some(tiers) = self.tiers.as_mut().filter(|_| !self.offloads) {
             tiers.forget_load(id);

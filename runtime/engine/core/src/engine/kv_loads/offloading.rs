@@ -103,7 +103,6 @@ impl KvLoads {
         self.offloads && self.tiers.as_ref().is_some_and(|tiers| tiers.has_pending_stores())
     }
 
-    /// Whether a decoding request may store blocks in its next step.
     pub(in crate::engine) fn may_store(&self, request: &Request) -> bool {
         self.offloads && self.offloading().is_some_and(|offloading| offloading.may_store(request.sequence))
     }

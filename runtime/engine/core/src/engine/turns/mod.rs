@@ -103,7 +103,6 @@ impl Engine {
         }
     }
 
-    /// Ends a schedule, which resulted in `plan`.
     #[cold]
     pub(in crate::engine) fn end_turn(&mut self, plan: &StepPlan) {
         let Some(stagger) = &mut self.turns.stagger else { return };

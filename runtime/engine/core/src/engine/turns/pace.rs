@@ -19,7 +19,6 @@ use crate::request::{Flags, RequestId, RequestStatus};
 struct Place {
     /// The due time of the request's next token.
     due_ns: u64,
-    /// Order of admission.
     order: u64,
 }
 
@@ -175,7 +174,6 @@ impl Engine {
         Some(pace.now_ns.saturating_add(pace.until_next_ns(&token)))
     }
 
-    /// Whether a token due at `due_ns` must wait.
     pub(in crate::engine) fn is_later(&self, due_ns: u64) -> bool {
         self.turns.pace.as_ref().is_some_and(|pace| due_ns > pace.now_ns)
     }

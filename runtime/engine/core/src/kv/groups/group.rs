@@ -37,7 +37,6 @@ impl Group {
         Self { draft_blocks, states, ..Self::with_blocks(group.kind, block_size, config) }
     }
 
-    /// A group with this block size and defaults for the rest.
     fn with_blocks(kind: KvCacheKind, block_size: u32, config: &EngineConfig) -> Self {
         let held = config.drafting().held_kind(kind);
         let admission_cap = held.admission_cap(block_size, config.max_in_flight_tokens(), config.max_model_len());

@@ -104,7 +104,6 @@ impl KvCacheKind {
         }
     }
 
-    /// Number of query-key pairs for the first `tokens` tokens of a sequence.
     pub(crate) fn attention_pairs(self, tokens: u32) -> u64 {
         let triangle = |tokens: u64| tokens * (tokens + 1) / 2;
         let tokens = u64::from(tokens);

@@ -78,7 +78,6 @@ fn held(blocks: &[BlockId]) -> impl Iterator<Item = &BlockId> {
 #[derive(Clone, Debug, Default)]
 struct Tables {
     by_group: Vec<Table>,
-    /// See [`GroupHit::shared_prefix_tokens`].
     shared_prefix_tokens: u32,
 }
 
@@ -101,13 +100,11 @@ pub(crate) struct KvGroups {
     chunk_group: Option<Group>,
     /// Keys of states that were offered in this step. They cannot be read before the next step.
     stored_in_step: BTreeSet<BlockHash>,
-    /// Tables by request slot.
     requests: Vec<Tables>,
     /// The group that holds each block, and additional keys of blocks.
     owned: OwnedBlocks,
     /// Scratch buffer of lookups: blocks by group.
     hits: Vec<Vec<BlockId>>,
-    /// Scratch buffer: freed blocks.
     freed: Vec<BlockId>,
     /// Scratch buffer of stores: blocks and their keys.
     stored: (Vec<BlockId>, Vec<BlockHash>),
@@ -320,7 +317,6 @@ impl KvGroups {
         self.groups.iter().enumerate().map(of_group).sum()
     }
 
-    /// Number of new blocks for `tokens` tokens in all groups. Groups with states already have draft blocks.
     pub(crate) fn new_blocks(&self, tokens: u32) -> u32 {
         let with_tokens = self.groups.iter().filter(|group| !group.kind.is_mamba());
         with_tokens.map(|group| group.blocks_for(tokens)).sum()

@@ -27,13 +27,10 @@ pub(crate) struct Chunk {
 /// What limits the end of a chunk, in addition to the tokens that it may have.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ChunkLimits {
-    /// All known tokens of the request.
     pub(crate) known_tokens: u32,
-    /// See [`Chunk::prefill_end`].
     pub(crate) prefill_end: u32,
     /// Maximum number of tokens that any step lets a request compute.
     pub(crate) most_tokens: u32,
-    /// See [`GroupHit::shared_prefix_tokens`](super::GroupHit).
     pub(crate) shared_prefix_tokens: u32,
 }
 

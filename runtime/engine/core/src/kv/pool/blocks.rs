@@ -255,7 +255,6 @@ impl<L: Link> Blocks<L> {
         unhashed.chain(self.blocks.len() as BlockId..self.num_blocks).chain(self.queue.iter().map(|(_, id)| id))
     }
 
-    /// The blocks of a bucket, most recently cached first.
     #[inline]
     fn in_bucket(&self, bucket: usize) -> impl Iterator<Item = BlockId> + '_ {
         let block_at = |link: usize| Some(self.links[link]).filter(|&link| link != L::NULL).map(L::number);

@@ -4,7 +4,6 @@ use super::BlockId;
 
 /// The stored form of a block id.
 pub(super) trait Link: Copy + Eq + std::fmt::Debug {
-    /// The null block.
     const NULL: Self;
     fn of(number: u32) -> Self;
     fn number(self) -> u32;
@@ -50,7 +49,6 @@ pub(super) struct FreeQueue<L> {
 }
 
 impl<L: Link> FreeQueue<L> {
-    /// A queue with room for `num_blocks` blocks and some holes.
     pub(super) fn new(num_blocks: u32) -> Self {
         // Closing the holes costs time proportional to the number of blocks. This number of holes needs little memory
         // and makes that cost rare.
@@ -58,7 +56,6 @@ impl<L: Link> FreeQueue<L> {
         Self { ring: vec![L::NULL; (num_blocks + holes) as usize], first: 0, len: 0 }
     }
 
-    /// Removes the block at index `place`.
     #[inline]
     pub(super) fn remove(&mut self, place: u32) {
         self.ring[place as usize] = L::NULL;

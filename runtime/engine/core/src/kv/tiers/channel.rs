@@ -7,7 +7,6 @@ use super::transfer_queue::TransferQueue;
 /// The transfers of one direction.
 #[derive(Debug)]
 pub(super) enum Channel {
-    /// One queue per engine.
     Own(Vec<TransferQueue>),
     /// One queue shared by all engines.
     Shared(SharedTransferQueue),

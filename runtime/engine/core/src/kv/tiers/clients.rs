@@ -128,12 +128,10 @@ impl KvTiers {
         if self.config.shared_disk.is_some() { 0 } else { client as usize }
     }
 
-    /// The host tier of the current engine.
     pub(super) fn host(&self) -> &TierBlocks {
         &self.hosts[self.host_of(self.at)]
     }
 
-    /// The disk tier of the current engine.
     pub(super) fn disk(&self) -> &TierBlocks {
         &self.disks[self.disk_of(self.at)]
     }

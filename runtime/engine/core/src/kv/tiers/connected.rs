@@ -115,7 +115,6 @@ impl KvTiers {
         }
     }
 
-    /// Sends the stores of all steps up to `step`, which has ended.
     pub(crate) fn send_stores(&mut self, step: u64) {
         while let Some(store) = self.client_mut().unsent.pop_front_if(|store| store.step <= step) {
             self.send_store(&store);

@@ -79,7 +79,6 @@ pub struct KvTiers {
     /// Host tiers by client, or one for all clients.
     hosts: Vec<TierBlocks>,
     disks: Vec<TierBlocks>,
-    /// Channels by [`TransferDirection`].
     channels: [Channel; TRANSFER_DIRECTIONS.len()],
     loads: Vec<Load>,
     vacant_loads: Vec<u32>,

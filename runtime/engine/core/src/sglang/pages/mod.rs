@@ -13,7 +13,6 @@ use crate::sglang::config::SglangConfig;
 struct Hold {
     /// The last node of the request's path in the tree. The request locks this path.
     node: NodeId,
-    /// Number of pages on that path.
     tree_pages: u32,
     /// Number of pages after the path, which belong to the request alone.
     own_pages: u32,
@@ -60,7 +59,6 @@ impl KvPages {
         self.holds.resize(self.holds.len().max(id.index() + 1), Hold::NONE);
     }
 
-    /// Number of pages for `tokens` tokens.
     #[inline]
     pub(super) fn for_tokens(&self, tokens: u32) -> u32 {
         tokens.div_ceil(self.page_size_tokens)
@@ -72,13 +70,11 @@ impl KvPages {
         self.num_free + self.radix.num_evictable_pages()
     }
 
-    /// Number of pages of a request.
     #[inline]
     pub(super) fn held(&self, id: RequestId) -> u32 {
         self.holds[id.index()].pages()
     }
 
-    /// Number of pages of a request that are in the tree.
     pub(super) fn held_in_tree(&self, id: RequestId) -> u32 {
         self.holds[id.index()].tree_pages
     }
@@ -232,12 +228,10 @@ impl KvPages {
         self.num_free += hold.own_pages;
     }
 
-    /// Number of pages in the longest cached prefix of a sequence.
     pub(super) fn cached_prefix(&self, hashes: &[BlockHash]) -> u32 {
         self.radix.find(ROOT, hashes).pages
     }
 
-    /// Starts or stops recording events of the tree.
     pub(super) fn record_events(&mut self, on: bool) {
         self.radix.events = on.then(KvEventLog::default);
     }

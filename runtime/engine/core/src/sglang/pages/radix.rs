@@ -15,7 +15,6 @@ use crate::kv::event::KvEventLog;
 use crate::kv::hash::BlockHash;
 use crate::seed::mix;
 
-/// Index of a node.
 pub(crate) type NodeId = u32;
 
 /// The node above all prefixes. It holds no pages and is never evicted.
@@ -87,7 +86,6 @@ impl RadixCache {
         self.num_evictable_pages
     }
 
-    /// Finds the cached pages below `node`.
     pub(crate) fn find(&self, node: NodeId, hashes: &[BlockHash]) -> Hit {
         let found = self.descend(node, hashes);
         let partial = found.partial.map_or(0, |(_, pages)| pages);
@@ -190,7 +188,6 @@ impl RadixCache {
         }
     }
 
-    /// Follows `hashes` down from `node`.
     fn descend(&self, node: NodeId, hashes: &[BlockHash]) -> Descent {
         let mut found = Descent { node, pages: 0, partial: None, evictable_pages: 0 };
         while let Some(&first) = hashes.get(found.pages as usize) {

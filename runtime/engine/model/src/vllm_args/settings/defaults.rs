@@ -8,10 +8,8 @@ use crate::vllm_args::ArgumentError;
 use crate::vllm_args::{BatchDefaults, Gpu};
 use crate::vllm_args::{Effect, Row, VllmArgs};
 
-/// vLLM's default fraction of a GPU's memory.
 pub(super) const GPU_MEMORY_UTILIZATION: f64 = 0.92;
 
-/// Tokens per KV block on GPUs.
 pub(super) const BLOCK_SIZE_TOKENS: u32 = 16;
 
 /// Sets values that depend on other arguments, and the defaults of missing arguments.

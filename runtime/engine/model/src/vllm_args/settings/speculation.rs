@@ -23,7 +23,6 @@ const BY_BATCH: &str = "num_speculative_tokens_per_batch_size";
 /// Multi-token-prediction methods with several modules, used if the model itself is unknown.
 const MULTI_MODULE: &[&str] = &["step3p5_mtp", "step5_mtp", "inkling_mtp"];
 
-/// The result text of arguments about the drafter.
 pub(super) const RESULT: &str = "the drafter; set its acceptance with `acceptance_rates`";
 
 /// Arguments about speculative decoding.
@@ -86,7 +85,6 @@ impl Speculation {
         })
     }
 
-    /// The drafter's method and model, if it has layers.
     pub(super) fn layers(&self, drafter: Drafter) -> Option<(DraftMethod, Option<String>)> {
         let model = self.model.clone();
         match drafter {

@@ -4,7 +4,6 @@ use std::path::PathBuf;
 
 use crate::tables::error::TablesError;
 
-/// The values of a column.
 #[cfg_attr(not(feature = "parquet"), expect(dead_code, reason = "only the reader makes them"))]
 #[derive(Clone, Debug)]
 pub(crate) enum Values {
@@ -27,7 +26,6 @@ pub(crate) struct Frame {
     pub(crate) columns: Vec<(String, Values)>,
 }
 
-/// A column of texts.
 #[derive(Clone, Copy)]
 pub(crate) struct Texts<'a> {
     codes: &'a [u32],

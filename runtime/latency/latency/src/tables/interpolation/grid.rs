@@ -13,7 +13,6 @@ const BATCH_MAX: u32 = 1 << 12;
 pub(crate) enum Order {
     /// Sequence, then batch: for prefills. Times grow with the square of the sequence.
     SequenceBatch,
-    /// Batch, then sequence: for decodes.
     BatchSequence,
 }
 

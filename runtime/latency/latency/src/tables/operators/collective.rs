@@ -80,7 +80,6 @@ impl Collectives {
     }
 }
 
-/// The fraction of the values that each of `gpus` GPUs sends.
 fn share(gpus: u32) -> f64 {
     f64::from(gpus - 1) / f64::from(gpus)
 }

@@ -2,7 +2,6 @@
 
 use crate::request::RequestId;
 
-/// Number of steps per word of bits.
 pub(super) const STEPS_PER_WORD: usize = u64::BITS as usize;
 
 /// A ring of future steps, indexed by the clock of the steady decode. Its length is a power of two and at least two
@@ -44,7 +43,6 @@ impl Calendar {
         &self.steps[self.slot(clock)]
     }
 
-    /// Moves the requests of the step at `clock` to the end of `due`.
     pub(super) fn take_due(&mut self, clock: u64, due: &mut Vec<RequestId>) {
         let slot = self.slot(clock);
         due.append(&mut self.steps[slot]);

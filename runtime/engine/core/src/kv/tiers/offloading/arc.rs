@@ -12,7 +12,6 @@ pub(super) struct AdaptiveOrder {
     often: Recency,
     gone_once: Recency,
     gone_often: Recency,
-    /// Target number of chunks used once.
     target_once: f64,
 }
 

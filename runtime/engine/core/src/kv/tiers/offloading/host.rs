@@ -24,7 +24,6 @@ enum EvictionOrder {
 /// LRU in which all uses by one request share one number until it ends.
 #[derive(Debug, Default)]
 struct Ranks {
-    /// Ranks by slot.
     ranks: Vec<Rank>,
     /// Chunks that no transfer reads or writes.
     idle: BTreeMap<Rank, Slot>,

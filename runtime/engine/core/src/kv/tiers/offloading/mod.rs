@@ -62,7 +62,6 @@ struct RequestState {
     uses: Uses,
     /// The request's blocks on the device, as given by the steps since its latest lookup.
     blocks: Vec<BlockId>,
-    /// Index of the next chunk to offer.
     next_chunk: u32,
     jobs: Vec<u64>,
     latest_store: Option<u64>,
@@ -75,7 +74,6 @@ struct RequestState {
 struct Job {
     sequence: u64,
     keys: Vec<BlockHash>,
-    /// For a load: its result.
     load: Option<EndedLoad>,
     /// For a load: the chunks that were not in the host.
     below: Vec<BlockHash>,
@@ -394,7 +392,6 @@ impl Offloading {
         }
     }
 
-    /// Copies for ended requests that read these blocks.
     pub(crate) fn copies_of(&self, blocks: &[BlockId]) -> impl Iterator<Item = u64> {
         blocks.iter().filter_map(|block| self.fences.get(block)).flatten().copied()
     }

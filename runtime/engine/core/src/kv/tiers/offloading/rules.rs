@@ -54,7 +54,6 @@ impl ConnectorRules {
         self.vllm().is_none_or(SchedulerRules::waits_for_loads_of_others)
     }
 
-    /// Whether the request waits for copies of its own blocks that are in progress, too.
     pub(super) fn waits_for_own_copies(self) -> bool {
         self.vllm().is_none_or(SchedulerRules::waits_for_own_copies)
     }

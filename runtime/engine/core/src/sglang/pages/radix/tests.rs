@@ -8,7 +8,6 @@ use super::*;
 use crate::kv::event::KvEvent;
 use crate::kv::hash::ChainHasher;
 
-/// Page hashes of a sequence with one token per page.
 fn hashes(tokens: &[u32]) -> Vec<BlockHash> {
     let mut hasher = ChainHasher::new(1, 0);
     tokens.iter().filter_map(|&token| hasher.push_token(token)).collect()
