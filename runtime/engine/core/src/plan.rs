@@ -170,7 +170,7 @@ pub struct StepPlan {
     pub(crate) with_checked_drafts: Vec<RequestId>,
     /// Number of running requests in the steady decode, with one token each.
     pub steady_decode_requests: u32,
-    /// The number of these requests by [`crate::DrawnOutputs::group`].
+    /// Number of requests in the steady decode, by [`crate::DrawnOutputs::group`].
     pub(crate) steady_decode_groups: Vec<u32>,
     /// Block ids that `scheduled` refers to.
     pub block_ids: Vec<BlockId>,
@@ -383,7 +383,6 @@ pub(crate) trait CountRequests {
     /// after the first `prompt_tokens` are output.
     fn add(&mut self, entry: &ScheduledRequest, emits: bool, prompt_tokens: u32);
 
-    /// Undoes [`Self::add`].
     fn remove(&mut self, entry: &ScheduledRequest, emits: bool, prompt_tokens: u32);
 }
 

@@ -5,7 +5,7 @@
 pub struct PrefixCacheStats {
     /// Number of requests looked up.
     pub requests: u64,
-    /// Number of tokens of these requests.
+    /// Number of tokens of the requests looked up.
     pub queried_tokens: u64,
     /// Number of tokens found in the cache.
     pub hit_tokens: u64,
@@ -27,7 +27,7 @@ pub struct SpecDecodeStats {
 pub struct EncoderCacheStats {
     /// Number of items that requests looked up for the first time.
     pub queries: u64,
-    /// Number of these lookups that found the item in the cache, or earlier in the same step of the same request.
+    /// Number of first lookups that found the item in the cache, or earlier in the same step of the same request.
     pub hits: u64,
     /// Number of items computed.
     pub computed_items: u64,

@@ -25,7 +25,6 @@ fn request(tag: u64, prompt_tokens: u32, max_tokens: u32) -> RequestSpec {
     RequestSpec::new(tag, Prompt::of_tokens((0..prompt_tokens).collect(), 16, 0), max_tokens)
 }
 
-/// The text of the only error.
 fn refusal(input: EngineConfigInput) -> String {
     let errors = match EngineConfig::new(input) {
         Ok(config) => config.check_start_up().expect_err("it is to be refused"),
@@ -209,7 +208,6 @@ fn names_that_mean_nothing_abort_nothing() {
     assert_eq!(engine.find(8), None);
     engine.abort(id);
     assert_eq!(engine.find(7), None);
-    // A second abort of the same request does nothing.
     engine.abort(id);
     assert_eq!((engine.num_waiting(), engine.num_requests()), (0, 0));
 }

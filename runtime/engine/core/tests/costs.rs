@@ -65,7 +65,7 @@ fn prompt(tag: u64) -> Prompt {
     Prompt::of_tokens((0..512).map(|index| tag as u32 * 4096 + index).collect(), 16, 0)
 }
 
-/// The same prompt with three images of 64 placeholders each. Requests share some images.
+/// Like `prompt`, with three images of 64 placeholders each. Requests share some images.
 fn prompt_with_images(tag: u64) -> Prompt {
     let items = (0..3).map(|place| PromptItem::new(tag % 50 * 3 + place, place as u32 * 100 + 20, 64)).collect();
     let tokens = (0..512).map(|index| tag as u32 * 4096 + index).collect();
@@ -105,7 +105,6 @@ fn decoding_engine(input: EngineConfigInput, stops: Option<&StopRules>) -> Engin
     engine
 }
 
-/// One iteration of the engine's loop.
 fn turn(engine: &mut Engine) {
     if engine.may_schedule() {
         engine.schedule();

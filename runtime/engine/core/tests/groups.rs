@@ -255,7 +255,6 @@ impl Driver {
     }
 }
 
-/// No request is lost, every block is freed, and groups share no blocks.
 #[test]
 fn groups_keep_their_blocks_apart_and_give_all_back() {
     let config = ProptestConfig { cases: 120, failure_persistence: None, ..ProptestConfig::default() };

@@ -81,7 +81,6 @@ struct Driver {
     counts: Counts,
 }
 
-/// How often each situation occurred in a run's cases.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
     accepted: u32,
@@ -430,7 +429,6 @@ impl Driver {
         }
     }
 
-    /// Runs until no request is left.
     fn drain(&mut self) {
         self.engine.set_pause_state(PauseState::Unpaused);
         for _ in 0..20_000 {

@@ -80,7 +80,6 @@ fn priority_comes_first_then_arrival_then_submission() {
     assert_eq!(order, [1, 2, 3, 0]);
 }
 
-/// One request lacks pages, and the next one budget. A smaller request after them is admitted.
 #[test]
 fn what_does_not_fit_is_stepped_over() {
     let mut engine = engine(TickConfigInput { total_kv_pages: 8, ..SMALL });
@@ -148,7 +147,6 @@ fn a_request_aborted_in_flight_has_no_output() {
     assert_eq!(tick(&mut engine).1, [2, 1], "the turn goes on");
 }
 
-/// A request of the simple scheduler.
 #[derive(Clone, Debug)]
 struct Naive {
     tag: u64,

@@ -38,7 +38,6 @@ impl HeadSizes {
 pub(crate) struct Draft {
     pub(crate) method: DraftMethod,
     pub(crate) layers: Vec<Layer>,
-    /// Sizes of a head or a draft model. None for modules of the model itself.
     pub(crate) own: Option<OwnSizes>,
 }
 
@@ -50,7 +49,6 @@ pub(crate) struct OwnSizes {
     pub(crate) head: HeadSizes,
 }
 
-/// Properties of the target model.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Target {
     pub(crate) sizes: Sizes,

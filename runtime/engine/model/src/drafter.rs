@@ -34,7 +34,6 @@ impl DraftMethod {
     }
 }
 
-/// The properties of a drafter that determine its KV cache.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DraftShape<'a> {
     pub(crate) method: DraftMethod,

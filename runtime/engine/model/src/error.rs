@@ -39,7 +39,6 @@ pub enum ModelError {
     Memory(String),
 }
 
-/// A hint with similar model names.
 fn did_you_mean(hints: &[String]) -> String {
     let names: Vec<String> = hints.iter().map(|name| format!("`{name}`")).collect();
     if names.is_empty() { String::new() } else { format!("; did you mean {}?", names.join(" or ")) }

@@ -58,13 +58,10 @@ impl WeightFormat {
     }
 }
 
-/// Weight formats of a model's parts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Formats {
-    /// Format of parts that are never quantised: embedding, output head, routers.
     pub(crate) plain: WeightFormat,
     pub(crate) attention: WeightFormat,
-    /// Format of layers that keep a state.
     pub(crate) state: WeightFormat,
     pub(crate) dense: WeightFormat,
     pub(crate) experts: WeightFormat,
@@ -258,7 +255,6 @@ fn arithmetic_of(format: WeightFormat, activations: Option<&Value>) -> Arithmeti
     }
 }
 
-/// Parts that a checkpoint leaves unquantised.
 #[derive(Default)]
 struct Excluded {
     attention: bool,
@@ -293,7 +289,6 @@ fn part(pattern: &str) -> String {
     behind.trim_start_matches(|letter: char| letter.is_ascii_digit() || letter == '.').trim_end_matches('.').to_owned()
 }
 
-/// Whether the checkpoint asks for 8-bit KV.
 fn has_fp8_kv_cache(section: &Map<String, Value>) -> bool {
     let stated = section.get("kv_cache_quant_algo").or_else(|| section.get("kv_cache_scheme"));
     match stated {

@@ -88,7 +88,6 @@ impl Default for Serving {
     }
 }
 
-/// Maximum number of drafts per step.
 const MAX_DRAFTS: u64 = 1000;
 
 /// Supported data types of KV caches, with bytes per value.
@@ -222,7 +221,6 @@ impl Serving {
         sizes.map(range).collect()
     }
 
-    /// Bytes per value of the KV cache.
     pub(crate) fn kv_bytes(&self, model: Shape<'_>) -> Result<u64, ModelError> {
         let name = self.kv_cache_dtype.as_str();
         if name == "auto" {

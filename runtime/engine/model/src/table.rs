@@ -5,7 +5,6 @@ use std::sync::LazyLock;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-/// The text of the table.
 const MODELS: &str = include_str!("../models.toml");
 
 #[derive(Deserialize)]
@@ -43,7 +42,6 @@ fn without_publisher(name: &str) -> &str {
     name.rsplit('/').next().unwrap_or_default()
 }
 
-/// The entry with this name, ignoring case. If the publisher is unknown, the name without publisher counts.
 fn entry(name: &str) -> Option<&'static Entry> {
     let of = |name: &str| TABLE.model.iter().find(|entry| aliases(entry).any(|known| known.eq_ignore_ascii_case(name)));
     of(name).or_else(|| of(without_publisher(name)))

@@ -11,7 +11,6 @@ pub(crate) struct Sizes {
     pub(crate) hidden: u64,
     pub(crate) vocabulary: u64,
     pub(crate) is_tied: bool,
-    /// Number of matrices in a feed-forward network.
     pub(crate) matrices: u64,
 }
 
@@ -134,7 +133,6 @@ fn product(left: u64, right: u64) -> f64 {
     left as f64 * right as f64
 }
 
-/// Which routed experts of a layer count.
 #[derive(Clone, Copy, Debug)]
 enum ExpertsCounted {
     All,

@@ -5,7 +5,6 @@ use core::fmt;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidConfig {
     pub(crate) field: &'static str,
-    /// Message with the field, its value and the allowed values.
     pub(crate) text: String,
 }
 

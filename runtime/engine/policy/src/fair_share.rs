@@ -10,7 +10,6 @@ use crate::{Algorithm, Arrival, InvalidConfig, PreferenceSink};
 /// Virtual time per token at weight 1. It is fine enough for all [`WEIGHTS`], and coarse enough for a trillion
 /// tokens at the smallest weight.
 const VIRTUAL_PER_TOKEN: f64 = 65_536.0;
-/// The smallest and the largest weight.
 const WEIGHTS: (f64, f64) = (0.01, 100.0);
 /// Number of waiting requests per tenant that get separate ranks. Each admission changes all ranks of its
 /// tenant, so with more ranks, nearly every call would have to repeat them.
@@ -97,13 +96,11 @@ struct Request {
     prompt_tokens: u32,
     /// Number of tokens, prompt and output, for which the tenant has been charged or that were free.
     served_tokens: u32,
-    /// Index among the tenant's running requests.
     place: u32,
     /// The admission rank that was last returned.
     admission_rank: Option<i64>,
     gives_way: bool,
     is_capped: bool,
-    /// Whether the request is in its tenant's window.
     in_window: bool,
 }
 
@@ -114,7 +111,7 @@ struct Tenant {
     served: i64,
     /// Slots of the waiting requests, in the order of arrival.
     waiting: BTreeMap<(u64, u64), u32>,
-    /// The first [`WINDOW`] of these slots.
+    /// The first [`WINDOW`] slots of `waiting`.
     window: Vec<u32>,
     running: Vec<u32>,
     is_changed: bool,
@@ -134,7 +131,6 @@ pub struct FairShare {
     virtual_per_token: BTreeMap<u64, i64>,
     default_virtual_per_token: i64,
     max_chunk_tokens: Option<u32>,
-    /// Indices into `tenants` by tenant number.
     by_number: BTreeMap<u64, u32>,
     tenants: Vec<Tenant>,
     requests: Vec<Request>,

@@ -85,7 +85,6 @@ pub enum FaultAction {
     FailUtility,
 }
 
-/// Formats the action and its values as `wit/` does.
 impl fmt::Display for FaultAction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {

@@ -83,8 +83,7 @@ impl Default for EngineInfo {
     }
 }
 
-/// The part of a step's prefill chunks that recomputes outputs after a
-/// preemption. Dynamo charges no time for it.
+/// The part of a step's prefill chunks that recomputes outputs after a preemption. Dynamo does not charge for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecomputeShape {
     /// Output tokens in prefill chunks.
@@ -95,7 +94,7 @@ pub struct RecomputeShape {
     pub promptless_context_tokens: u64,
     /// Number of requests with outputs whose chunk reaches the end of their known tokens, so that they decode next.
     pub completions: u64,
-    /// Sum of the context lengths of these requests at the end of their chunks.
+    /// Sum of the context lengths of the requests in `completions`, at the end of their chunks.
     pub completion_context_tokens: u64,
 }
 
@@ -126,7 +125,7 @@ pub struct StepShape {
     pub prefill_attention_pairs: u64,
     /// Number of requests whose prefill chunk reaches the end of their known tokens.
     pub prefill_completions: u64,
-    /// Sum of the context lengths of these requests at the end of their chunks.
+    /// Sum of the context lengths of the requests in `prefill_completions`, at the end of their chunks.
     pub prefill_completion_context_tokens: u64,
     /// Number of requests that decode in this step.
     pub decode_requests: u64,

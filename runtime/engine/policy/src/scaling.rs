@@ -19,42 +19,41 @@ pub struct PoolView {
     pub starting_engines: u32,
     /// Number of engines that finish their requests and accept no more.
     pub draining_engines: u32,
-    /// Number of requests that arrived since the last tick. They count at arrival, not
-    /// at their end, so load that piles up is visible.
+    /// Number of requests that arrived since the last tick, so that load that piles up is visible.
     pub arrived_requests: u64,
-    /// Number of prompt tokens of these requests.
+    /// Number of prompt tokens of the arrived requests.
     pub arrived_prompt_tokens: u64,
-    /// Number of requested output tokens of these requests.
+    /// Number of requested output tokens of the arrived requests.
     pub arrived_output_tokens: u64,
     /// Number of requests that completed since the last tick.
     pub completed_requests: u64,
     /// Number of requests that got their first token since the last tick.
     pub ttft_count: u64,
-    /// Sum of the TTFT of these requests in nanoseconds.
+    /// Sum of the TTFT of the requests in `ttft_count`, in nanoseconds.
     pub ttft_sum_ns: u128,
     /// Number of requests completed since the last tick whose time in the queue is known.
     pub queue_count: u64,
-    /// Sum of the times of these requests from the queue to their first step, in nanoseconds.
+    /// Sum of the queue times of the requests in `queue_count`, in nanoseconds.
     pub queue_sum_ns: u128,
     /// Number of requests with an SLO that ended since the last tick, completely or not.
     pub slo_requests: u64,
-    /// Number of these requests that met their SLO.
+    /// How many of the requests in `slo_requests` met their SLO.
     pub slo_met_requests: u64,
     /// Number of gaps between consecutive output tokens that ended since the last tick.
     pub token_gap_count: u64,
-    /// Sum of these gaps in nanoseconds.
+    /// Sum of the gaps in `token_gap_count`, in nanoseconds.
     pub token_gap_sum_ns: u128,
     /// Number of requests that run in the pool's engines, including draining ones.
     pub running_requests: u64,
-    /// Number of requests that wait in these engines or in front of them.
+    /// Number of requests that wait in the pool's engines or in front of them.
     pub waiting_requests: u64,
-    /// Number of KV blocks in use in these engines.
+    /// Number of KV blocks in use in the pool's engines.
     pub active_blocks: u64,
-    /// Total number of KV blocks of these engines.
+    /// Total number of KV blocks of the pool's engines.
     pub total_blocks: u64,
-    /// Number of prompt tokens to compute, in these engines and in front of them.
+    /// Number of prompt tokens to compute, in the pool's engines and in front of them.
     pub outstanding_prefill_tokens: u64,
-    /// Number of preemptions in these engines since their processes started.
+    /// Number of preemptions in the pool's engines since their processes started.
     pub preemption_count: u64,
     /// Price of one engine in US dollars per hour, if known.
     pub engine_usd_per_hour: Option<f64>,

@@ -29,7 +29,6 @@ pub(crate) enum OutputForm {
 /// vLLM's `StructuredOutputsParams`, without the flags that only control the compilation of grammars.
 #[derive(serde::Deserialize)]
 struct Params {
-    /// A schema, or a string with one.
     json: Option<Box<RawValue>>,
     json_object: Option<bool>,
     choice: Option<Vec<String>>,

@@ -5,7 +5,6 @@ use core::marker::PhantomData;
 
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 
-/// A JSON object that keeps the order of its keys.
 #[derive(Clone, Debug)]
 pub(crate) struct Entries<T>(pub(crate) Vec<(String, T)>);
 

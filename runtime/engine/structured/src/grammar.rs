@@ -11,7 +11,6 @@ use vcr_guest_sdk::Rng;
 use crate::values::draw::{below, pick};
 use crate::values::pattern::Pattern;
 
-/// The start rule.
 const ROOT: &str = "root";
 
 /// Rules nested deeper than this produce their shortest text.
@@ -130,7 +129,6 @@ impl Grammar {
         }
     }
 
-    /// A random text of the grammar.
     pub(crate) fn text(&self, rng: &mut Rng, generosity: u32) -> Result<String, String> {
         let mut text = Text::default();
         let root = self.index(ROOT).map(|index| &self.rules[index].1);
@@ -171,7 +169,6 @@ impl Grammar {
     }
 }
 
-/// A text that is being generated.
 #[derive(Default)]
 struct Text {
     written: String,
@@ -285,7 +282,6 @@ impl Reader<'_> {
         Ok(Node::Repeat { part: Box::new(part), fewest, most })
     }
 
-    /// Parses `{n}`, `{n,}` or `{n,m}`.
     fn counted(&mut self, part: Node) -> Result<Node, String> {
         let wrong = "a repetition is written `{n}`, `{n,}` or `{n,m}`";
         let end = self.rest.find('}').ok_or(wrong)?;
@@ -374,7 +370,6 @@ fn is_of_name(char: char) -> bool {
     char.is_ascii_alphanumeric() || char == '_' || char == '-'
 }
 
-/// The character that an escape sequence stands for.
 fn escaped(chars: &mut impl Iterator<Item = (usize, char)>) -> Result<char, String> {
     match chars.next().map(|(_, char)| char) {
         Some('n') => Ok('\n'),

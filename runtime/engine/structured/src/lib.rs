@@ -129,7 +129,6 @@ impl JsonTokens {
         Ok(Output::new(request, space[0]))
     }
 
-    /// Starts an output of words, whatever was requested.
     fn plain_words(&self, request: &TokenRequest<'_>) -> Result<Output, String> {
         Ok(self.output(request)?.with_words(Words::new(Rng::new(request.seed, 0), self.words)))
     }

@@ -44,7 +44,6 @@ impl Node {
         }
     }
 
-    /// The value as a whole, non-negative number.
     pub(crate) fn as_u32(&self) -> Option<u32> {
         let number = self.as_f64()?;
         let is_count = number >= 0.0 && number <= f64::from(u32::MAX) && f64::from(number as u32) == number;

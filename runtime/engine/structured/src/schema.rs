@@ -54,7 +54,6 @@ pub(crate) struct Schema {
     pub(crate) object: Option<Box<ObjectRule>>,
 }
 
-/// The keywords `if`, `then` and `else`.
 #[derive(Debug)]
 pub(crate) struct Condition {
     pub(crate) given: Place,
@@ -100,7 +99,6 @@ pub(crate) struct ObjectRule {
     pub(crate) unevaluated: Option<Place>,
     /// Schemas for the values of keys that match a pattern.
     pub(crate) patterns: Vec<(Pattern, Place)>,
-    /// Schema for the keys.
     pub(crate) names: Option<Place>,
     pub(crate) fewest: u32,
     pub(crate) most: Option<u32>,
@@ -190,7 +188,6 @@ impl Type {
 }
 
 impl Schemas {
-    /// The schema of an arbitrary object.
     pub(crate) fn any_object() -> Self {
         let object = Schema { types: Vec::from([Type::Object]), ..Schema::default() };
         Self { all: Vec::from([Schema::default(), nothing(), object]), root: 2 }

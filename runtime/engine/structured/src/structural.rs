@@ -51,11 +51,9 @@ pub(crate) enum Format {
 pub(crate) struct Tag {
     begin: String,
     content: Box<Format>,
-    /// Texts of which any one ends the tag.
     end: Vec<String>,
 }
 
-/// A text that is being generated.
 #[derive(Default)]
 struct Text {
     written: String,

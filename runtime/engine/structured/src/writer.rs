@@ -25,10 +25,8 @@ pub(crate) const GENEROSITY_MAX: u32 = 3;
 /// Values nested deeper than this have no optional text, unless `is_generous` is set.
 const GENEROUS_DEPTH: u32 = 4;
 
-/// Schemas nested deeper than this count as endless.
 const DEPTH_MAX: u32 = 40;
 
-/// Maximum length of an output in bytes.
 const BYTES_MAX: usize = 1 << 16;
 
 /// Maximum number of schemas, keys and values visited for a document, so that no document blocks an engine.
@@ -41,7 +39,6 @@ const CHECKS_MAX: u32 = 30_000;
 const TRIES: u32 = 6;
 const LEAN_TRY: u32 = 3;
 
-/// Maximum number of alternatives that are tried.
 const ALTERNATIVES_MAX: usize = 16;
 
 /// A random document for a schema. If no document passes all checks, the result fails some of them.
@@ -87,7 +84,6 @@ struct Gathered<'a> {
 }
 
 impl<'a> Writer<'a> {
-    /// A random value that fits all these schemas.
     fn value(&mut self, places: &[Place]) -> Result<Node, String> {
         if self.depth >= DEPTH_MAX {
             return Err(format!("the schema leads more than {DEPTH_MAX} values deep"));
@@ -342,7 +338,6 @@ impl<'a> Writer<'a> {
 }
 
 impl Schema {
-    /// Whether the schema only combines other schemas.
     fn is_only_parts(&self) -> bool {
         let has_rules = self.number.is_some() || self.string.is_some() || self.array.is_some() || self.object.is_some();
         self.types.is_empty() && self.values.is_none() && !has_rules

@@ -6,23 +6,17 @@
 //! tokens (ITL). An engine is priced by *step*:
 //!
 //! * A step in which at least one prefill completes costs **one** draw of the TTFT. A lone prompt that fits one step
-//! then has exactly the given TTFT. If several prompts complete together, they share the draw, so each still sees the
-//! given
-//! 
-//!   distribution; the maximum of several draws would not keep it. Decodes in such a step wait for it, as in a real
-//!   engine.
+//!   then has exactly the given TTFT. If several prompts complete together, they share the draw, so each still sees
+//!   the given distribution; the maximum of several draws would not keep it. Decodes in such a step wait for it.
 //! * Any other step with decodes costs one draw of the ITL.
 //! * A step of prefill chunks that complete nothing costs no draw. Otherwise a prompt cut into chunks would be charged
-//! its
-//!   TTFT once per chunk.
+//!   its TTFT once per chunk.
 //! * Every step adds `prefill_ms_per_token` for each new prefill token in it, so that longer or less cached prompts
-//! take
-//!   longer, however they are chunked. With 0, chunks that complete nothing are free.
-//! * Every step adds `encoder_ms_per_token` for each embedding of an image or other item that the encoder computes in
-//! it. * The sum is multiplied by the load `1 + (full_load_factor - 1) * (running - 1) / (max_num_seqs - 1)`, where
-//! `running`
-//!   is the number of requests in the step. This is vllm-vcr's formula, except that products are not rounded to whole
-//!   milliseconds and draws are not clamped to 0.3 to 1.7 of the mean.
+//!   take longer, however they are chunked. With 0, chunks that complete nothing are free.
+//! * Every step adds `encoder_ms_per_token` for each embedding of an item that the encoder computes in it.
+//! * The sum is multiplied by the load `1 + (full_load_factor - 1) * (running - 1) / (max_num_seqs - 1)`, where
+//!   `running` is the number of requests in the step. This is vllm-vcr's formula, except that products are not rounded
+//!   to whole milliseconds and draws are not clamped to 0.3 to 1.7 of the mean.
 //!
 //! TTFT and ITL have separate random streams, so that more prompts do not shift the inter-token times.
 

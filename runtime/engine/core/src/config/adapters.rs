@@ -17,7 +17,6 @@ pub struct AdapterCosts {
     pub token_ns: u64,
 }
 
-/// Checks the costs together with the other settings.
 pub(super) fn check(input: &EngineConfigInput, errors: &mut Vec<ConfigError>) {
     if input.adapter_costs.is_some() && input.max_loras == 0 {
         let reason = "without it no request has an adapter";

@@ -243,7 +243,7 @@ impl GroupsOption {
 }
 
 impl RatesOption {
-    /// The error for these values, if one is out of range.
+    /// The error for `rates`, if one of them is out of range.
     #[must_use]
     pub fn problem(&self, rates: &[f64]) -> Option<String> {
         let wrong = rates.iter().find(|rate| !(0.0..=1.0).contains(*rate))?;

@@ -29,7 +29,7 @@ pub(super) fn unshare_blocks(input: &mut EngineConfigInput, ranks: u32) {
     input.decode_context_parallel_size = ranks;
 }
 
-/// Checks for settings that vLLM refuses with these, or that are undefined with them here.
+/// Checks for settings that vLLM refuses with context parallelism, or that are undefined with it here.
 pub(super) fn check(input: &EngineConfigInput, context_ranks: u32, errors: &mut Vec<ConfigError>) {
     if context_ranks > 1 && !input.kv_cache_groups.iter().all(|group| group.kind.is_full()) {
         let reason = "with `decode_context_parallel_size` only full attention: vLLM shares no windows among ranks, and \

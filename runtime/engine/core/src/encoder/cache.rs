@@ -12,7 +12,6 @@ type Key = (u64, u32);
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    /// Number of requests that refer to the entry.
     references: u32,
     /// The sequence number at which the last reference was dropped.
     idle_since: Option<u64>,

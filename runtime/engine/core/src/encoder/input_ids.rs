@@ -10,7 +10,6 @@
 pub(crate) struct InputIds {
     /// The number of slots is a power of two, or zero before the first insertion.
     slots: Vec<Slot>,
-    /// Slots that are not empty.
     filled: usize,
     len: usize,
 }
@@ -32,7 +31,6 @@ impl InputIds {
         self.len == 0
     }
 
-    /// Adds an id. Returns false if it was already present.
     pub(crate) fn insert(&mut self, id: u32) -> bool {
         if self.slots.is_empty() {
             self.slots = vec![Slot::Empty; LEAST_SLOTS];

@@ -34,7 +34,6 @@ pub(crate) struct Encoder {
     lookahead_tokens: u32,
     requests: Vec<Option<Box<RequestItems>>>,
     decision: Decision,
-    /// Scratch buffer.
     passed: Vec<u32>,
 }
 
@@ -58,7 +57,6 @@ struct RequestItems {
 struct Held {
     /// Indices of the items.
     places: InputIds,
-    /// Cache entries of the items.
     entries: Vec<(u64, u32)>,
 }
 
@@ -79,7 +77,6 @@ fn key_of(item: &PromptItem) -> (u64, u32) {
     (item.identity(), item.num_embeds())
 }
 
-/// Total embeddings of a request's items.
 fn embeds_of(items: &[PromptItem]) -> u32 {
     items.iter().map(PromptItem::num_embeds).fold(0, u32::saturating_add)
 }
@@ -126,7 +123,6 @@ impl Encoder {
         }
     }
 
-    /// Embeddings that a step may compute.
     pub(crate) fn budget_embeds(&self) -> u32 {
         self.budget_embeds
     }

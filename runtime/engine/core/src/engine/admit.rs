@@ -14,9 +14,7 @@ use crate::kv::groups::KvGroups;
 use crate::plan::{AdmissionStop, ScheduledKind, StepPlan};
 use crate::request::{Flags, KvRole, RequestId, RequestStatus};
 
-/// Result of an attempt to admit one waiting request.
 enum Admission {
-    /// The request runs.
     Admitted { scheduled_tokens: u32 },
     /// The request's transfer or load starts. It waits without a running slot.
     Loading,
@@ -45,7 +43,6 @@ impl Engine {
         stop
     }
 
-    /// Whether the step includes all running requests.
     fn schedules_all(&self, plan: &StepPlan) -> bool {
         plan.scheduled.len() + plan.steady_decode_requests as usize == self.running.len()
     }

@@ -47,7 +47,6 @@ impl EncoderInputs {
         }
     }
 
-    /// Drops the references and items of a request that has ended.
     pub(super) fn forget(&mut self, id: RequestId) {
         if let Some(encoder) = &mut self.encoder {
             encoder.forget(id);

@@ -113,7 +113,7 @@ impl Engine {
     /// Number of steps after the one in flight that still include all of its requests.
     pub(super) fn steps_until_first_end(&self, most: usize) -> usize {
         let left = self.plan().scheduled.iter().map(|entry| self.requests[entry.request].certain_tokens());
-        // The step in flight emits one of these tokens.
+        // The step in flight emits one of the remaining tokens.
         left.fold(most, |steps, left| steps.min((left as usize).saturating_sub(1)))
     }
 }

@@ -254,7 +254,7 @@ impl Engine {
         let drafts = if self.config.max_model_len() == u32::MAX { drafts } else { 0 };
         let beyond = self.config.quirks().burst_tokens().max(drafts);
         let longest = (computed + u64::from(beyond)).min(u64::from(model_len));
-        // After a preemption, all these tokens are recomputed; without chunking, in one step.
+        // After a preemption, the request's tokens are recomputed; without chunking, in one step.
         if !self.config.enable_chunked_prefill() && longest > u64::from(self.config.longest_chunk()) {
             return Err(RejectReason::ExceedsTokenBudget);
         }
@@ -404,7 +404,6 @@ impl RunningRequests {
         self.ids.push(id);
     }
 
-    /// Removes and returns the newest running request.
     fn pop(&mut self) -> Option<RequestId> {
         self.ids.pop()
     }
@@ -424,7 +423,6 @@ impl RunningRequests {
         self.ids.retain(is_kept);
     }
 
-    /// Records that the next plan must list a request as preempted.
     fn note_preempted(&mut self, tag: u64) {
         self.preempted.push(tag);
     }

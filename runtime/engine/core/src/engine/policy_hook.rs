@@ -30,11 +30,9 @@ impl Default for Standing {
 /// State that an engine keeps for its policy.
 #[derive(Debug, Default)]
 pub(super) struct PolicyBook {
-    /// Standings by request slot.
     standings: Vec<Standing>,
     events: Vec<PolicyEvent>,
     check: PreferenceCheck,
-    /// Scratch buffer of a call.
     progress: Vec<Progress>,
     preferences: Vec<Preference>,
 }
@@ -100,12 +98,10 @@ impl Engine {
         book.standings[id.index()].chunk_cap
     }
 
-    /// The rank of a request among preemption victims, if a policy ranks them.
     pub(super) fn eviction_rank(&self, id: RequestId) -> i64 {
         self.policy_book.as_ref().map_or(0, |book| book.standings[id.index()].eviction_rank)
     }
 
-    /// Whether the policy must be called before the next step.
     pub(super) fn has_policy_events(&self) -> bool {
         self.policy_book.as_ref().is_some_and(|book| book.has_news())
     }

@@ -109,7 +109,6 @@ impl Engine {
         interval > 1 && self.prefills.throttle.latest_prefill.is_some_and(|latest| step - latest < interval)
     }
 
-    /// Updates the state after a step has been decided.
     pub(super) fn note_prefills(&mut self, scan: &Scan) {
         if !scan.defers_prefills && scan.num_preempted == 0 && self.pause_state != PauseState::PausedAll {
             self.note_waiting_prefills();

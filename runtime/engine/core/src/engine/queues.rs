@@ -34,7 +34,6 @@ pub(super) struct WaitingQueues {
     reserves_between_steps: bool,
     is_fcfs: bool,
     rules: SchedulerRules,
-    /// Number of requests with a load in progress.
     num_loading: usize,
     /// Number of requests that are [`Request::deferred`](crate::request::Request::deferred).
     num_deferred: usize,
@@ -67,7 +66,6 @@ impl WaitingQueues {
         }
     }
 
-    /// Number of requests in all queues.
     #[inline]
     pub(super) fn len(&self) -> usize {
         self.num_queued() + self.destinations.len() + self.num_loading + self.asleep.len()
@@ -125,7 +123,7 @@ impl WaitingQueues {
             requests > 0 && requests == waiting && self.kv_ready.len() + self.destinations.len() == 0;
     }
 
-    /// Forgets this once a running request has ended, because its adapter slot may be free.
+    /// Clears `all_wait_for_adapters` when a running request has ended, because its adapter slot may be free.
     pub(super) fn forget_adapter_waits(&mut self) {
         self.all_wait_for_adapters = false;
     }
@@ -198,7 +196,6 @@ impl WaitingQueues {
         self.queue_mut(kind).push_front(id, requests);
     }
 
-    /// Queues a new request.
     pub(super) fn enter(&mut self, id: RequestId, requests: &mut RequestTable) {
         self.forget_adapter_waits();
         let queue = if self.is_destination(id, requests) {
@@ -225,7 +222,6 @@ impl WaitingQueues {
         queue.push_front(id, requests);
     }
 
-    /// Removes a request from the queue that it waits in.
     pub(super) fn leave(&mut self, id: RequestId, requests: &mut RequestTable) {
         self.forget_adapter_waits();
         if let Some(place) = self.asleep.iter().position(|&other| other == id) {
@@ -266,12 +262,10 @@ impl WaitingQueues {
         self.num_deferred += usize::from(deferred);
     }
 
-    /// Counts a request whose load has begun.
     pub(super) fn begin_load(&mut self) {
         self.num_loading += 1;
     }
 
-    /// Counts a request whose load has ended.
     pub(super) fn end_load(&mut self) {
         self.num_loading -= 1;
     }
@@ -298,7 +292,6 @@ impl WaitingQueues {
         self.is_destination_blocked = is_blocked;
     }
 
-    /// Removes and returns the oldest request that waits for blocks.
     pub(super) fn pop_destination(&mut self, requests: &mut RequestTable) -> Option<RequestId> {
         self.destinations.pop(requests)
     }

@@ -29,7 +29,6 @@ pub(super) struct Scan {
     pub(super) num_without_adapter: usize,
     /// Whether a running request continues its prompt in this step.
     pub(super) prefill_running: bool,
-    /// Number of requests preempted by this step.
     pub(super) num_preempted: usize,
     pub(super) defers_prefills: bool,
     /// Whether a request was admitted with more than one token to compute.
@@ -135,7 +134,6 @@ impl Engine {
         }
     }
 
-    /// Records the engine's occupancy in a plan that is otherwise complete.
     pub(super) fn note_occupancy(&self, plan: &mut StepPlan) {
         plan.shape.kv_active_blocks = u64::from(self.pool().num_active());
         plan.shape.kv_total_blocks = u64::from(self.pool().num_usable());
@@ -159,7 +157,6 @@ impl Engine {
         }
     }
 
-    /// Maximum number of tokens that a step may compute.
     pub(super) fn step_budget(&self) -> u32 {
         match self.pause_state {
             PauseState::PausedAll => 0,

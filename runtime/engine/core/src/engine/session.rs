@@ -97,12 +97,10 @@ impl Engine {
         self.sessions.get_or_insert_with(Box::default).open.insert(id, session);
     }
 
-    /// Number of resumable requests that wait for their next part.
     pub(super) fn num_waiting_sessions(&self) -> usize {
         self.sessions.as_ref().map_or(0, |sessions| sessions.num_waiting)
     }
 
-    /// Whether a request was preempted before the latest part of its prompt arrived.
     pub(super) fn was_session_preempted(&self, id: RequestId) -> bool {
         let session = self.sessions.as_ref().and_then(|sessions| sessions.open.get(&id));
         session.is_some_and(|session| session.was_preempted)
@@ -182,7 +180,6 @@ impl Engine {
         request.status = if holds_kv { RequestStatus::RemoteKvReady } else { RequestStatus::Waiting };
     }
 
-    /// Moves out the tags of sessions that continue after the outputs of the step that is being applied.
     #[inline]
     pub(super) fn take_continuing_sessions(&mut self, into: &mut Vec<u64>) {
         if let Some(sessions) = &mut self.sessions {

@@ -5,7 +5,6 @@ use crate::latency::StepShape;
 /// The largest launch spread, in thousandths: launches vary from 0 to twice their mean.
 pub const PERMILLE: u32 = 1000;
 
-/// Picoseconds in a nanosecond.
 const PS_PER_NS: u128 = 1000;
 
 /// Times outside of engine steps. Before a request reaches a queue and after the step of a token, they delay

@@ -74,7 +74,6 @@ struct PlaceLog {
     lookahead_tokens: u32,
     /// For each request, the number of tokens shown in events.
     seen: BTreeMap<u64, u32>,
-    /// One entry for each stored event.
     places: Vec<Places>,
     ends: Vec<u32>,
     unseen: Vec<u32>,
@@ -133,7 +132,6 @@ impl KvEventLog {
         self.places = Some(Box::new(PlaceLog { lookahead_tokens, ..PlaceLog::default() }));
     }
 
-    /// Whether positions of blocks are recorded.
     pub(crate) fn has_places(&self) -> bool {
         self.places.is_some()
     }

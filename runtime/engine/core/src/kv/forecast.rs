@@ -12,7 +12,6 @@ use std::sync::Arc;
 
 use crate::kv::hash::BlockHash;
 
-/// Number of a block in its pool.
 type BlockId = u32;
 
 /// Marks a block that no later request uses.
@@ -113,7 +112,6 @@ impl Outlook {
         self.change(hash, |candidate| candidate.is_copied = is_copied);
     }
 
-    /// Changes the candidates with the content `hash`.
     fn change(&mut self, hash: BlockHash, change: impl Fn(&mut Candidate)) {
         let ids: Vec<BlockId> = self.by_hash.range((hash, 0)..=(hash, BlockId::MAX)).map(|&(_, id)| id).collect();
         for id in ids {

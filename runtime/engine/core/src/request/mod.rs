@@ -36,7 +36,7 @@ pub enum RequestStatus {
     WaitingForGrammar,
     /// Holds blocks that a KV transfer is filling.
     WaitingForRemoteKv,
-    /// Its KV has arrived. It holds blocks and waits for admission.
+    /// Holds blocks with the arrived KV and waits for admission.
     RemoteKvReady,
     /// Holds its running slot and its blocks, and waits for the next part of its prompt.
     WaitingForInput,
@@ -61,7 +61,7 @@ pub enum FinishReason {
     Repetition,
     /// Aborted by the client.
     Abort,
-    /// Its KV did not arrive ([`crate::LoadFailures::Fail`]), or its grammar could not be compiled.
+    /// The KV did not arrive ([`crate::LoadFailures::Fail`]), or the grammar could not be compiled.
     Error,
 }
 
@@ -81,7 +81,6 @@ pub(crate) struct Request {
     pub(crate) prefill_target_tokens: u32,
     /// Number of known tokens at which the request ends by length.
     pub(crate) end_tokens: u32,
-    /// Number of token slots in the block table.
     pub(crate) capacity_tokens: u32,
     /// Number of known tokens at which the next block hash is complete.
     pub(crate) next_hash_tokens: u32,
@@ -89,7 +88,7 @@ pub(crate) struct Request {
     pub(crate) next_store_tokens: u32,
     /// Number of tokens scheduled in steps that have not been applied.
     pub(crate) num_in_flight_tokens: u32,
-    /// How many of these tokens were scheduled before a preemption. Their output is delivered, but they
+    /// Number of tokens in flight that were scheduled before a preemption. Their output is delivered, but they
     /// do not count as computed any more.
     pub(crate) num_stale_tokens: u32,
     /// Number of output tokens that the steps in flight bring if every draft is accepted.
@@ -113,9 +112,8 @@ pub(crate) struct Request {
     pub(crate) deferred: bool,
     /// Whether the request is refused when it would be admitted.
     pub(crate) is_refused: bool,
-    /// Whether the outputs follow a grammar.
     pub(crate) has_grammar: bool,
-    /// Sequence number of the start of its latest load.
+    /// Sequence number of the request's latest load.
     pub(crate) load_order: u32,
     pub(crate) block_table: Vec<BlockId>,
     pub(crate) block_hashes: Vec<BlockHash>,
@@ -165,7 +163,6 @@ impl Flags {
     pub(crate) const LOST_LOAD: Self = Self(1 << 14);
     /// The prompt arrives in parts.
     pub(crate) const RESUMABLE: Self = Self(1 << 15);
-    /// Flags that prevent the fast path for applying steps.
     pub(crate) const IS_NOT_PLAIN: Self = Self(Self::HAS_STOPS.0 | Self::NEEDS_ENCODER.0);
     pub(crate) const KEEPS_ANY: Self = Self(Self::KEEPS_TOKENS.0 | Self::KEEPS_OUTPUTS.0);
 
@@ -356,7 +353,6 @@ impl Request {
         self.num_tokens = end;
     }
 
-    /// Returns the reason if the request ends with its latest output, `token`.
     pub(crate) fn finish_after(&self, token: u32) -> Option<FinishReason> {
         let stops = self.stops.as_deref();
         if stops.is_some_and(|stops| stops.end_at_token(token)) {
@@ -432,7 +428,7 @@ impl StopRules {
         self.tokens.binary_search(&token).is_ok()
     }
 
-    /// Whether these outputs end with too many repetitions.
+    /// Whether `outputs` end with too many repetitions.
     pub(crate) fn end_by_repetition(&self, outputs: &[u32]) -> bool {
         outputs.len() >= self.min_tokens as usize
             && self.repetition.is_some_and(|repetition| repetition.is_at_end_of(outputs))

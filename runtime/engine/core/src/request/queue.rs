@@ -13,7 +13,6 @@ use crate::request::{Request, RequestId};
 /// Maximum number of stale entries that are kept in any case.
 const MAX_LEFT_PLACES: usize = 64;
 
-/// Entry of a request. It is stale if the request's epoch has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Entry {
     id: RequestId,
@@ -187,7 +186,6 @@ mod tests {
     }
 
     proptest! {
-        /// Requests that leave early do not change the order of the others.
         #[test]
         fn order_survives_departures(
             priority_policy in any::<bool>(),

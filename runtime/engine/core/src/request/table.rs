@@ -14,7 +14,6 @@ use crate::seed::mix;
 pub(crate) struct RequestTable {
     slots: Vec<Request>,
     vacant: Vec<u32>,
-    /// Slots of live requests by tag.
     by_tag: HashTable<u32>,
     /// Slots of ended requests, with the number of the last step that may refer to them.
     retired: VecDeque<(u64, u32)>,

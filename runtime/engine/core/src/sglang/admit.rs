@@ -34,20 +34,17 @@ struct Cut {
     charged_tokens: u32,
 }
 
-/// Result of an attempt to admit one request.
 enum Admission {
     /// The whole rest of the prompt is computed in this pass.
     Whole,
     /// A part of the prompt is computed in this pass.
     Chunk,
-    /// The transfer of its KV starts.
     Loading,
     /// No later request may be admitted in this pass.
     Blocked(AdmissionStop),
 }
 
 impl SglangEngine {
-    /// Admits requests. Returns the reason why admission stopped.
     pub(super) fn admit(&mut self, plan: &mut StepPlan) -> AdmissionStop {
         self.order_waiting();
         if let Some(stop) = self.precedence_stop() {
@@ -137,7 +134,6 @@ impl SglangEngine {
         }
     }
 
-    /// Computes more of a prompt that has been started.
     fn continue_prefill(&mut self, id: RequestId, budget: &mut Budget) -> Admission {
         let from = self.requests[id].num_computed_tokens;
         let cut = match self.cut(id, from, budget) {

@@ -104,7 +104,6 @@ impl SglangEngine {
         }
     }
 
-    /// Sets the number of computed tokens of a request, including the pass in flight.
     pub(super) fn set_computed(&mut self, id: RequestId, computed: u32) {
         let request = &mut self.requests[id];
         let before = request.outstanding_prefill_tokens();
@@ -179,7 +178,6 @@ impl SglangEngine {
         Ok(())
     }
 
-    /// The plan entry for a chunk of a prompt.
     pub(super) fn chunk(&self, id: RequestId, kind: ScheduledKind, from: u32, tokens: u32) -> ScheduledRequest {
         let request = &self.requests[id];
         ScheduledRequest {

@@ -40,9 +40,7 @@ use crate::request::{RequestId, RequestStatus};
 
 #[derive(Clone, Copy, Debug)]
 struct PrefillInterval {
-    /// Number of decode passes between two passes that prefill.
     length: u32,
-    /// Number of decode passes until the next pass that may prefill.
     decodes_due: u32,
     /// Whether the driver counts passes, for several ranks.
     counts_together: bool,

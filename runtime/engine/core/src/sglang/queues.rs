@@ -14,9 +14,7 @@ use crate::sglang::config::SglangConfig;
 struct Candidate {
     /// Whether the request is moved behind all others, because another request with the same prefix goes first.
     is_deferred: bool,
-    /// Number of cached pages.
     longest_first: std::cmp::Reverse<u32>,
-    /// Index in the previous order.
     place: u32,
     id: RequestId,
 }
@@ -31,12 +29,9 @@ pub(super) struct WaitingQueues {
     destinations: WaitingQueue,
     /// Whether the latest attempt to allocate pages for the first of `destinations` failed.
     is_destination_blocked: bool,
-    /// Requests whose KV has arrived.
     kv_ready: WaitingQueue,
-    /// Number of requests with a load in progress.
     num_loading: usize,
     reservations: Reservations,
-    /// Scratch buffer for ordering the waiting requests.
     candidates: Vec<Candidate>,
     /// Scratch buffer for ordering: hashes of the beginnings of prompts.
     beginnings: Vec<BlockHash>,
@@ -64,7 +59,6 @@ impl WaitingQueues {
         self.waiting.len()
     }
 
-    /// Number of all waiting requests, without partly computed prompts.
     pub(super) fn num_not_begun(&self) -> usize {
         let num_queued = self.waiting.len() - self.begun.len();
         num_queued + self.kv_ready.len() + self.destinations.len() + self.num_loading
@@ -80,7 +74,6 @@ impl WaitingQueues {
         self.num_loading
     }
 
-    /// Partly computed prompts, in the order in which they were started.
     #[inline]
     pub(super) fn begun(&self) -> &[RequestId] {
         &self.begun
@@ -134,7 +127,6 @@ impl WaitingQueues {
         self.begun.push(id);
     }
 
-    /// Records that a request's prompt is complete or no longer computed.
     pub(super) fn end_begun(&mut self, id: RequestId) {
         self.begun.retain(|&other| other != id);
     }

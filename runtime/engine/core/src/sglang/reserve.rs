@@ -1,4 +1,4 @@
-//! The share of the running requests' future outputs that is reserved.
+//! Reserves a fraction of the running requests' future outputs.
 
 use crate::request::{Flags, Request};
 use crate::sglang::config::SglangConfig;
@@ -10,7 +10,7 @@ const DECAY_PASSES: u32 = 600;
 pub(super) struct OutputReserve {
     /// Remaining output tokens of all running requests, each clipped to `clip_tokens`.
     tokens: u64,
-    /// The reserved share of these tokens.
+    /// The fraction of `tokens` that is reserved.
     ratio: NewTokenRatio,
     /// Maximum number of tokens that count for one request.
     clip_tokens: u32,
@@ -38,7 +38,6 @@ impl OutputReserve {
         self.tokens += u64::from(self.of(request));
     }
 
-    /// Stops counting a request.
     pub(super) fn end(&mut self, request: &mut Request) {
         if request.flags.has(Flags::RESERVES) {
             request.flags.set(Flags::RESERVES, false);
@@ -58,7 +57,6 @@ impl OutputReserve {
         self.tokens -= u64::from(left_tokens <= self.clip_tokens);
     }
 
-    /// Lets the share fall for `passes` passes.
     pub(super) fn fall(&mut self, passes: u32) {
         self.ratio.fall(passes);
     }
@@ -72,12 +70,11 @@ impl OutputReserve {
     }
 }
 
-/// The reserved share: SGLang's `new_token_ratio`.
 #[derive(Clone, Copy, Debug)]
 struct NewTokenRatio {
     first: f64,
     least: f64,
-    /// The value from which it falls, and the passes since.
+    /// Value at the start of the decline. `passes` counts the passes since then.
     from: f64,
     passes: u32,
 }

@@ -106,7 +106,6 @@ impl TickEngine {
         Place { rank: request.rank, arrival_ns: request.arrival_ns, sequence: request.sequence, id }
     }
 
-    /// Ends a request early. Does nothing if it has ended.
     pub(super) fn abort_request(&mut self, id: RequestId) {
         match self.requests[id].status {
             RequestStatus::Waiting => {

@@ -111,7 +111,6 @@ impl TickEngine {
         }
     }
 
-    /// Schedules a request's last known token, whose logits give the next token.
     fn token(&self, id: RequestId) -> ScheduledRequest {
         let request = &self.requests[id];
         ScheduledRequest {

@@ -105,7 +105,6 @@ fn settings_that_vllm_turns_off_are_refused() {
     assert_eq!(problems(with_eagle), ["drafter"]);
 }
 
-/// The pool must hold the encoder's outputs and a whole sequence.
 #[test]
 fn a_pool_without_room_for_the_encoder_is_refused() {
     let start = |num_gpu_blocks| {
@@ -118,7 +117,6 @@ fn a_pool_without_room_for_the_encoder_is_refused() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// No request is lost and every block is freed, also after preemptions and aborts.
     #[test]
     fn all_blocks_come_back(
         num_gpu_blocks in 26..60u32,

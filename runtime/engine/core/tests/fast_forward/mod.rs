@@ -84,7 +84,6 @@ fn history(config: EngineConfig, requests: &Requests, most: Option<usize>, pause
     history
 }
 
-/// Applies the oldest step, after the tiers have stored its KV.
 fn update(engine: &mut Engine) {
     engine.offload_prompts(0);
     engine.update(&mut Tokens);
@@ -123,7 +122,6 @@ fn given(engine: &Engine, history: &mut Vec<Happened>) {
     history.push(Happened::Given(given.collect()));
 }
 
-/// Applies a fast-forward and reports its events step by step.
 fn skip(engine: &mut Engine, steps: u32, history: &mut Vec<Happened>) {
     let before: Vec<(u64, u32)> =
         engine.plan().scheduled.iter().map(|entry| (entry.tag, entry.num_computed_tokens)).collect();

@@ -151,7 +151,6 @@ fn an_ended_request_asks_for_a_schedule_where_requests_take_turns() {
 }
 
 proptest! {
-    /// Ranks that share blocks behave like an engine with longer blocks.
     #[test]
     fn shared_blocks_are_longer_blocks(config in arb_config(), ranks in 1..5u32, prompts in proptest::collection::vec((1..150u32, any::<bool>(), 1..20u32), 1..12)) {
         prop_assume!(config.kv_tiers().is_none() && config.block_size().is_multiple_of(ranks));

@@ -204,7 +204,6 @@ impl Driver {
         }
     }
 
-    /// Runs all requests to the end and checks that nothing is left.
     fn finish(&mut self) {
         let (mut idle, mut fruitless) = (0, 0);
         let tokens = |driver: &Self| driver.emitted.values().sum::<u32>() as usize;
@@ -229,7 +228,6 @@ impl Driver {
     }
 }
 
-/// Applies all actions, and then runs the remaining requests to the end.
 fn run(input: SglangConfigInput, actions: &[Action]) {
     let mut driver = Driver::new(input, false);
     for action in actions {

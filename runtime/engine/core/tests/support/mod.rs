@@ -43,7 +43,6 @@ pub(crate) fn situation(engine: &Engine) -> String {
     )
 }
 
-/// Random settings that pass all checks.
 pub(crate) fn arb_config() -> impl Strategy<Value = EngineConfig> {
     let sizes = (1..20u32, 4..80u32, 1..12u32, 12..300u32);
     let policy = prop_oneof![Just(Policy::Fcfs), Just(Policy::Priority), Just(Policy::Ranked)];

@@ -313,7 +313,6 @@ fn group(specs: &[Spec], members: &[usize], parts: &Parts) -> KvGroup {
     KvGroup { kind, layers: members.len(), block_size, page_bytes, stage_page_bytes, has_drafter }
 }
 
-/// Whether layers of these kinds always need the same blocks.
 fn is_one_type(kind: KvKind, other: KvKind) -> bool {
     let is_full = |kind| matches!(kind, KvKind::Full | KvKind::Latent);
     kind == other || is_full(kind) && is_full(other)

@@ -13,7 +13,6 @@ pub(crate) const PLAIN: u64 = 2;
 pub(crate) struct Architecture {
     name: &'static str,
     read: fn(Fields<'_>) -> Result<Vec<Layer>, ModelError>,
-    /// Number of matrices in a feed-forward network.
     pub(crate) matrices: u64,
     /// Whether the output head uses the embedding's weights by default.
     pub(crate) is_tied: bool,

@@ -54,7 +54,6 @@ fn read(path: &Path) -> Result<Map<String, Value>, String> {
     yaml_serde::from_str(&text).map_err(|error| format!("expected arguments and their values as YAML: {error}"))
 }
 
-/// Appends an argument of the file as words.
 fn push(words: &mut Vec<String>, key: &str, value: &Value) {
     let name = format!("--{key}");
     match value {

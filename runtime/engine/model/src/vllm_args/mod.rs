@@ -183,7 +183,6 @@ impl VllmArgs {
     }
 }
 
-/// Names of all GPUs, for messages.
 fn names() -> String {
     GPUS.iter().map(|gpu| gpu.name).collect::<Vec<_>>().join(", ")
 }

@@ -113,7 +113,6 @@ pub(crate) fn with_drafter(
     }
 }
 
-/// Sets the engine settings that follow from the model.
 pub(crate) fn serve(
     args: &mut VllmArgs,
     model: Model,

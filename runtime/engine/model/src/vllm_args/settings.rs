@@ -26,7 +26,6 @@ pub(crate) const FITS: &str = "the longest sequence that fits";
 /// Arguments on which the defaults of other settings depend.
 #[derive(Default)]
 pub(super) struct Late {
-    /// Names of the given options.
     given: Vec<&'static str>,
     pub(super) has_lora: bool,
     pub(super) is_throughput: bool,
@@ -159,7 +158,6 @@ struct Settings {
 }
 
 impl Settings {
-    /// Applies an argument. Returns its effect.
     fn set(&mut self, word: &Word, minor: u8) -> Result<String, ArgumentError> {
         let (args, late) = (&mut self.args, &mut self.late);
         let input = &mut args.input;
@@ -377,7 +375,6 @@ mod tests {
     use crate::vllm_args::table::{Acts, TABLE, Takes};
     use crate::vllm_args::{Deployment, Effect, VllmArgs};
 
-    /// Gives each setting of the table an accepted value.
     #[test]
     fn each_setting_is_applied() {
         for argument in TABLE.iter().filter(|argument| argument.acts == Acts::Setting) {
@@ -403,7 +400,6 @@ mod tests {
         }
     }
 
-    /// Any argument, alone or with any value, is accepted or refused.
     #[test]
     fn nothing_makes_it_panic() {
         for argument in TABLE.iter() {

@@ -5,7 +5,6 @@ use std::sync::LazyLock;
 use serde::Deserialize;
 use vcr_core::VllmMinor;
 
-/// The text of the table.
 const ARGUMENTS: &str = include_str!("../../arguments.toml");
 
 /// The number after `0.` in a version name.
@@ -13,7 +12,6 @@ pub(crate) fn minor(name: &str) -> Option<u8> {
     name.parse().ok().map(VllmMinor::number)
 }
 
-/// All versions, for messages.
 pub(crate) fn minors() -> String {
     VllmMinor::ALL.map(VllmMinor::name).join(", ")
 }
@@ -72,7 +70,6 @@ impl Argument {
         std::iter::once(self.name).chain(self.aliases.iter().copied())
     }
 
-    /// The versions that have the argument, in words.
     pub(crate) fn versions(&self) -> String {
         match (self.since > VllmMinor::OLDEST.number(), self.until < VllmMinor::NEWEST.number()) {
             (true, false) => format!("it is there since 0.{}", self.since),

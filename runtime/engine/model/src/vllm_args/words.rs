@@ -257,7 +257,6 @@ impl Reader<'_> {
     }
 }
 
-/// Whether a word begins an argument. Negative numbers do not.
 fn is_argument(word: &str) -> bool {
     word.starts_with('-') && word.len() > 1 && word[1..].parse::<f64>().is_err()
 }

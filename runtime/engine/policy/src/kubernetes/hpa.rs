@@ -39,7 +39,6 @@ pub(super) fn of_total(total: u64, target: u64, current: u32, tolerance: f64) ->
     Some(if (1.0 - ratio).abs() <= tolerance { current } else { rounded_up(total as f64 / target as f64) })
 }
 
-/// Past recommendations and changes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Hpa {
     recommended: VecDeque<(u64, u32)>,

@@ -65,7 +65,6 @@ impl Metric {
     }
 }
 
-/// Converts to thousandths, rounded to the nearest.
 fn thousandths(value: f64) -> u64 {
     (value * 1000.0 + 0.5) as u64
 }
@@ -248,7 +247,6 @@ impl KubernetesScaler {
         self.signal
     }
 
-    /// The current time, counted in ticks.
     fn now_ns(&self) -> u64 {
         self.ticks.saturating_mul(self.config.tick_ns())
     }

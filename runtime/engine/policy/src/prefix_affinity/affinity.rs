@@ -1,7 +1,6 @@
 use crate::prefix_affinity::config::{AffinityConfig, AffinityError};
 use crate::routing::{Choice, RouteRequest, WorkerLoad};
 
-/// Number of requests that run or wait on an engine.
 fn requests(load: &WorkerLoad) -> u64 {
     u64::from(load.running_requests) + u64::from(load.waiting_requests)
 }
@@ -108,7 +107,6 @@ impl PrefixAffinity {
     }
 }
 
-/// Summary of all engines.
 struct Seen {
     workers: u64,
     requests: u64,

@@ -15,8 +15,7 @@ pub(super) struct Drift {
     backlog: i64,
     /// Number of the current window, once there is one.
     window: Option<u64>,
-    /// Number of complete windows. The sums are over these: of the backlogs, and of the backlogs times the window
-    /// index.
+    /// Number of complete windows. The sums cover their backlogs, and their backlogs times the window index.
     samples: u64,
     sum: f64,
     weighted_sum: f64,
@@ -103,7 +102,6 @@ impl Detect for Drift {
 
 /// Peak backlog per second of observation from which the backlog counts as more than a transient.
 const PEAK_RATE: f64 = 0.5;
-/// Minimum number of events before the first judgement.
 const LEAST_EVENTS: u64 = 20;
 /// Number of consecutive events above the limit that lead to a judgement.
 const LEAST_STREAK: u32 = 3;

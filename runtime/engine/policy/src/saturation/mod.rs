@@ -116,7 +116,6 @@ trait Detect {
     fn observe(&mut self, at_ns: u64, event: &Event) -> bool;
     /// The level after all events so far.
     fn level(&self) -> Level;
-    /// The judgement after all events so far.
     fn verdict(&self) -> Verdict;
 }
 

@@ -4,7 +4,6 @@ use alloc::vec::Vec;
 
 use super::{Detect, Event, Level, Verdict, noise_floor, ramp, root};
 
-/// Minimum number of latencies for comparing quarters.
 const LEAST_LATENCIES: usize = 20;
 /// A trend above this many noise floors counts as overload.
 const OVERLOAD_TREND: f64 = 3.0;

@@ -32,7 +32,6 @@ struct Reader<'a> {
     is_strict: bool,
     all: Vec<Schema>,
     patterns: usize,
-    /// Parsed targets of references.
     referred: BTreeMap<&'a str, Place>,
     /// Schemas that are still to be parsed.
     open: Vec<(&'a Node, Place)>,
@@ -169,7 +168,6 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Parses a minimum and a maximum.
     fn counts(&self, node: &Node, keywords: [&str; 2]) -> Result<(u32, Option<u32>), String> {
         let fewest = self.count(node, keywords[0])?.unwrap_or(0);
         let most = self.count(node, keywords[1])?;
@@ -309,7 +307,6 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Adds a schema for objects that have these keys.
     fn requiring<'b>(&mut self, names: impl Iterator<Item = &'b str>) -> Result<Place, String> {
         if self.all.len() >= SCHEMAS_MAX {
             return Err(too_many());

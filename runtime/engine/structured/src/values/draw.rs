@@ -6,7 +6,6 @@ pub(crate) fn below(rng: &mut Rng, end: u32) -> u32 {
     ((u64::from(rng.next_u32()) * u64::from(end)) >> 32) as u32
 }
 
-/// A random element of `items`. None if there are none.
 pub(crate) fn pick<'a, T>(items: &'a [T], rng: &mut Rng) -> Option<&'a T> {
     if items.is_empty() { None } else { items.get(below(rng, items.len() as u32) as usize) }
 }

@@ -17,7 +17,6 @@ const FAR: f64 = 1e13;
 /// Whole numbers beyond this are not distinguished.
 const WHOLE_MAX: i128 = 1 << 100;
 
-/// Default minimum and maximum.
 type Usual = Option<(f64, f64)>;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -28,7 +27,6 @@ pub(crate) struct Range {
     step: Option<Decimal>,
 }
 
-/// A minimum or a maximum.
 #[derive(Clone, Copy, Debug)]
 struct Bound {
     value: f64,
@@ -123,7 +121,6 @@ fn ten_to(power: u32) -> f64 {
 }
 
 impl Range {
-    /// Parses a schema's constraints on numbers.
     pub(crate) fn read(node: &Node) -> Self {
         let bounds = |keywords, is_greater| {
             let (bound, other) = Bound::read(node, keywords)?;
@@ -147,7 +144,6 @@ impl Range {
         low.value > high.value || low.value == high.value && (low.is_excluded || high.is_excluded)
     }
 
-    /// The intersection of two ranges.
     pub(crate) fn and(self, other: &Self) -> Self {
         let step = match (self.step, other.step) {
             (Some(one), Some(other)) => Some(if other.value() > one.value() { other } else { one }),
@@ -179,7 +175,6 @@ impl Range {
         !is_low && !is_high && self.step.is_none_or(is_multiple)
     }
 
-    /// A random whole number.
     pub(crate) fn integer(&self, usual: Usual, rng: &mut Rng) -> Result<String, String> {
         let step = self.step.map_or(1, Decimal::whole);
         let count = self.count(usual, rng, |value| value / step as f64, |whole| Some((whole, step)));
@@ -271,7 +266,6 @@ fn ceil(value: f64) -> i128 {
     if (whole as f64) < value && whole < WHOLE_MAX { whole + 1 } else { whole }
 }
 
-/// Formats the bounds, for a message.
 impl fmt::Display for Range {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut words =

@@ -25,7 +25,6 @@ const PATTERN_BYTES_MAX: usize = 4 << 10;
 const TEXT_BYTES_MAX: usize = 2 << 10;
 const STEPS_MAX: u32 = 20_000;
 
-/// Maximum nesting of groups.
 const NESTING_MAX: u32 = 60;
 
 /// Number of writing or matching steps that count as one unit of work.
@@ -44,7 +43,6 @@ pub(crate) struct Pattern {
     is_partial: bool,
 }
 
-/// A lookahead at the start of a pattern.
 #[derive(Clone, Debug)]
 struct Looked {
     hir: Hir,
@@ -78,7 +76,6 @@ impl Pattern {
         matching::is_found(&self.hir, text, work) && self.looks.iter().all(|look| look.fits(text, work))
     }
 
-    /// Whether all parts of the pattern are supported.
     pub(crate) fn is_exact(&self) -> bool {
         !self.is_partial
     }
@@ -100,7 +97,6 @@ impl Pattern {
         Ok(Self { hir, looks: Vec::new(), is_partial: false })
     }
 
-    /// A random text that matches.
     pub(crate) fn text(&self, rng: &mut Rng, generosity: u32, work: &mut u32) -> Result<String, String> {
         let text = written(&self.hir, rng, generosity, work)?;
         if self.looks.iter().all(|look| look.fits(&text, work)) {
@@ -109,7 +105,6 @@ impl Pattern {
         self.looked(rng, generosity, work)
     }
 
-    /// A random text that satisfies the lookarounds.
     fn looked(&self, rng: &mut Rng, generosity: u32, work: &mut u32) -> Result<String, String> {
         for tried in 0..LOOKING_TRIES {
             let text = written(&self.hir, rng, generosity + tried / 4, work)?;
@@ -165,7 +160,6 @@ impl Looked {
     }
 }
 
-/// A random text of an expression.
 fn written(hir: &Hir, rng: &mut Rng, generosity: u32, work: &mut u32) -> Result<String, String> {
     let mut text = Text { written: String::new(), has_ended: false, generosity, steps: 0 };
     let result = text.write(hir, rng);
@@ -173,7 +167,6 @@ fn written(hir: &Hir, rng: &mut Rng, generosity: u32, work: &mut u32) -> Result<
     result.map(|()| text.written)
 }
 
-/// A text that is being generated.
 struct Text {
     written: String,
     has_ended: bool,
@@ -356,7 +349,6 @@ fn group_end(text: &str) -> Option<usize> {
     None
 }
 
-/// Whether a pattern has back-references or Unicode classes, which are not supported.
 fn is_foreign(pattern: &str) -> bool {
     let mut chars = pattern.chars();
     while let Some(char) = chars.next() {

@@ -29,7 +29,6 @@ impl Words {
         Self { rng, left }
     }
 
-    /// Whether all required words have been taken.
     pub(crate) fn are_over(&self) -> bool {
         self.left == 0
     }

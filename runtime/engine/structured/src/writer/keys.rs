@@ -15,7 +15,6 @@ use crate::values::words::WORDS;
 /// Number of tries for an additional key, since keys may repeat.
 const TRIES: usize = 8;
 
-/// A key that an object's schemas name.
 struct Named<'a> {
     name: &'a str,
     places: Vec<Place>,

@@ -36,7 +36,7 @@ pub struct FastForward {
     pub events_by_step: Vec<u32>,
     /// The steps at which requests need or fill a block, ordered by request and then by step.
     due: Vec<Due>,
-    /// The same entries, ordered by step and then by request.
+    /// The entries of `due`, ordered by step and then by request.
     due_by_step: Vec<Due>,
 }
 
@@ -90,7 +90,7 @@ impl Engine {
         self.outputs.steady_decode_groups.extend_from_slice(&plan.steady_decode_groups);
         let mut left = steps;
         if self.steps.count() > 1 {
-            // Afterwards, the second to last of these steps is the oldest in flight.
+            // Afterwards, the second to last of the `steps` steps is the oldest in flight.
             if steps > 1 {
                 let before = plan.shape;
                 plan.clear();

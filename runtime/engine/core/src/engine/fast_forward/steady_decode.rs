@@ -98,7 +98,6 @@ pub(in crate::engine) struct SteadyDecode {
     calendar: Calendar,
     /// Tags of requests that left, with the number of output tokens that the driver does not know of.
     unreported: Vec<(u64, u32)>,
-    /// Scratch buffer.
     due: Vec<RequestId>,
 }
 
@@ -131,7 +130,7 @@ impl SteadyDecode {
             // Members do not store their outputs.
             && !config.offloads_outputs()
             && config.decodes_by_single_tokens()
-            // With these, frees, stores and states also depend on the steps in flight.
+            // With groups or tiers, frees, stores and states also depend on the steps in flight.
             && (!config.async_scheduling() || !config.has_kv_cache_groups() && config.kv_tiers().is_none())
             && (LEAST_BLOCK_TOKENS..=MAX_BLOCK_TOKENS).contains(&config.block_size())
     }
@@ -145,7 +144,6 @@ impl SteadyDecode {
         self.enabled = enabled;
     }
 
-    /// Records how the outputs of a new request are drawn, if they are.
     pub(in crate::engine) fn register(&mut self, id: RequestId, drawn: Option<DrawnOutputs>, block_size_tokens: u32) {
         // Slots are reused, so old entries are overwritten.
         if self.places.len() <= id.index() {
@@ -198,7 +196,6 @@ impl SteadyDecode {
     }
 }
 
-/// Number of steps until a member needs another block.
 fn steps_until_growth(request: &Request) -> u32 {
     // With groups of layers, blocks may have left a window with the latest chunk.
     request.capacity_tokens.saturating_sub(request.num_computed_tokens).saturating_add(1)
@@ -376,7 +373,6 @@ impl Engine {
         self.steady_decode.context_tokens += u64::from(self.steady_decode.members);
     }
 
-    /// Writes the counts of members into the plan of the latest step.
     fn count_steady_decode(&self, plan: &mut StepPlan) {
         let steady_decode = &self.steady_decode;
         plan.steady_decode_requests = steady_decode.members;

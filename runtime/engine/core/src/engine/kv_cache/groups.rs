@@ -180,7 +180,6 @@ impl KvCacheManager {
         skip_windows(groups, &mut self.pool, id, request, None);
     }
 
-    /// Offers the blocks of all groups that are full after `num_tokens` tokens to the cache.
     pub(super) fn store_group_blocks(&mut self, id: RequestId, num_tokens: u32, request: &mut Request) {
         let Some(groups) = &mut self.groups else { return };
         let offered = Offered {

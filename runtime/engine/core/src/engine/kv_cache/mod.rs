@@ -64,13 +64,11 @@ impl KvCacheManager {
         &mut self.pool
     }
 
-    /// The groups of layers, if blocks are allocated by group.
     #[inline]
     pub(super) fn groups(&self) -> Option<&KvGroups> {
         self.groups.as_deref()
     }
 
-    /// Whether blocks are allocated by group of layers.
     #[inline]
     pub(super) fn has_groups(&self) -> bool {
         self.groups.is_some()

@@ -61,7 +61,6 @@ impl Engine {
         self.kv_cache.reset_cache()
     }
 
-    /// Offers the blocks that are full after `num_tokens` tokens to the cache, as far as their tokens are known.
     #[inline]
     pub(in crate::engine) fn store_full_blocks(&mut self, id: RequestId, num_tokens: u32) {
         let request = &mut self.requests[id];
@@ -70,20 +69,16 @@ impl Engine {
         }
     }
 
-    /// Allocates blocks for `num_tokens` tokens of `id` and adds them to the plan. Returns
-    /// false if too few blocks are free.
     #[inline]
     pub(in crate::engine) fn give_blocks(&mut self, id: RequestId, num_tokens: u32, plan: &mut StepPlan) -> bool {
         self.kv_cache.give_blocks(id, num_tokens, &mut self.requests[id], &self.config, plan)
     }
 
-    /// Allocates `count` more blocks for `id`. The caller guarantees that they are free.
     #[inline]
     pub(in crate::engine) fn grow_table(&mut self, id: RequestId, count: u32) {
         self.kv_cache.grow_table(&mut self.requests[id], count, self.config.block_size());
     }
 
-    /// Shortens a chunk so that it ends where states are kept, if any group keeps states.
     pub(in crate::engine) fn aligned_chunk(&self, id: RequestId, computed: u32, tokens: u32, is_running: bool) -> u32 {
         // Under request times, a prompt is computed at once, whatever its chunks are.
         if self.has_request_times() || !self.kv_cache.groups().is_some_and(KvGroups::aligns_chunks) {
@@ -96,7 +91,6 @@ impl Engine {
         self.kv_cache.aligned_chunk(id, &self.requests[id], computed, tokens.min(chunk_cap), most_tokens, is_running)
     }
 
-    /// Releases the blocks that a request has reserved and not used.
     pub(in crate::engine) fn end_reservation(&mut self, id: RequestId) {
         self.kv_cache.end_reservation(&mut self.requests[id], &self.config);
     }

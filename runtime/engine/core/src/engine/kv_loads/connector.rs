@@ -69,7 +69,6 @@ impl ConnectorState {
         Some(Box::new(Self { offloading, ..Self::default() }))
     }
 
-    /// vLLM's offloading connector, if it answers the lookups.
     pub(super) fn offloading(&self) -> Option<&Offloading> {
         self.offloading.as_deref()
     }

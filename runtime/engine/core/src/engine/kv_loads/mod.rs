@@ -60,7 +60,6 @@ impl KvLoads {
         }
     }
 
-    /// The sequence number for a load that begins now.
     pub(super) fn next_order(&mut self) -> u32 {
         self.latest_order = self.latest_order.wrapping_add(1);
         self.latest_order

@@ -196,7 +196,6 @@ impl KvLoads {
         offloading.is_some_and(|offloading| offloading.has_jobs(request.sequence))
     }
 
-    /// Handles the end of a request with `computed_tokens` computed tokens.
     pub(in crate::engine) fn end_offloading(
         &mut self,
         request: &mut Request,

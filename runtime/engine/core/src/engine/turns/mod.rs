@@ -26,7 +26,6 @@ impl Turns {
         self.pace.is_some()
     }
 
-    /// Records that a request has ended.
     #[inline]
     pub(super) fn note_finished(&mut self) {
         if let Some(stagger) = &mut self.stagger {

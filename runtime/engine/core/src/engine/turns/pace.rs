@@ -14,7 +14,6 @@ use crate::plan::{ScheduledKind, StepPlan};
 use crate::plugins::request_times::{NextToken, RequestTimes};
 use crate::request::{Flags, RequestId, RequestStatus};
 
-/// The state of one request.
 #[derive(Clone, Copy, Debug, Default)]
 struct Place {
     /// The due time of the request's next token.
@@ -34,7 +33,6 @@ pub(super) struct Pace {
     /// Requests with work, in order of admission: their token is due, or earlier tokens must still be computed.
     active: BTreeSet<(u64, RequestId)>,
     next_order: u64,
-    /// Scratch buffer.
     turn: Vec<RequestId>,
 }
 

@@ -247,7 +247,6 @@ impl FromStr for KvCacheGroup {
 
 const DRAFTER_SUFFIX: &str = "+drafter";
 
-/// Maximum number of groups in an engine.
 pub(crate) const MAX_GROUPS: usize = 64;
 
 /// The least common multiple of all block sizes. None if it is too large.

@@ -18,8 +18,8 @@ pub(super) struct LookupGroup {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct GroupHit {
     pub(crate) tokens: u32,
-    /// Length of the longest prefix that any kind holds, if it is longer; otherwise 0. A group that keeps only some
-    /// blocks of a window keeps the blocks before this position.
+    /// Length of the longest prefix that any kind holds. 0 if that is no longer than the hit. A group that keeps only
+    /// some blocks of a window keeps the blocks before this position.
     pub(crate) shared_prefix_tokens: u32,
     /// Whether the hit ends at a state that was offered in this step and cannot be read before the next step.
     pub(crate) is_too_new: bool,

@@ -106,7 +106,6 @@ pub(crate) struct KvGroups {
     /// Scratch buffer of lookups: blocks by group.
     hits: Vec<Vec<BlockId>>,
     freed: Vec<BlockId>,
-    /// Scratch buffer of stores: blocks and their keys.
     stored: (Vec<BlockId>, Vec<BlockHash>),
 }
 
@@ -159,7 +158,6 @@ impl KvGroups {
         self.groups.len()
     }
 
-    /// Whether any group keeps states at the ends of steps.
     pub(crate) fn has_states(&self) -> bool {
         self.groups.iter().any(Group::aligns_states)
     }

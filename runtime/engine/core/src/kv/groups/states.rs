@@ -39,9 +39,7 @@ pub(crate) struct ChunkLimits {
 pub(super) struct States {
     /// See [`KvCacheKind::Mamba`](super::KvCacheKind).
     pub(super) checkpoint_tokens: Option<u32>,
-    /// See [`Drafting`](crate::Drafting).
     pub(super) drops_block: bool,
-    /// See [`Drafting`](crate::Drafting).
     pub(super) hash_lookahead_tokens: u32,
     pub(super) rules: SchedulerRules,
 }

@@ -15,7 +15,6 @@ pub(crate) struct Offered<'a> {
     pub(crate) id: RequestId,
     pub(crate) tag: u64,
     pub(crate) prompt_tokens: u32,
-    /// Hashes of all known tokens.
     pub(crate) hashes: &'a [BlockHash],
     /// All known tokens, if they are kept.
     pub(crate) tokens: &'a [u32],
@@ -252,7 +251,7 @@ enum Reachable<'a> {
 struct Sparse<'a> {
     /// Number of blocks before the end of a hit that the hit needs, including the one that it drops.
     needed: u32,
-    /// How many of these blocks lie after the end of the hit.
+    /// How many of the `needed` blocks lie after the end of the hit.
     dropped: u32,
     /// Number of blocks between possible ends of hits. None if only the ends at `boundaries` are kept.
     per_segment: Option<u32>,

@@ -166,7 +166,6 @@ impl<L: Link> Blocks<L> {
         }
     }
 
-    /// Inserts blocks that a request references into the cache map, each with its hash.
     pub(super) fn insert(&mut self, ids: &[BlockId], hashes: &[BlockHash]) {
         let (num_buckets, first_link) = (self.num_buckets, self.first_link);
         let (blocks, links, own_hashes) = (&mut self.blocks[..], &mut self.links[..], &mut self.hashes[..]);
@@ -206,7 +205,6 @@ impl<L: Link> Blocks<L> {
         self.blocks[id as usize].is_cached().then(|| self.hashes[id as usize])
     }
 
-    /// The block that was first cached with this hash.
     #[inline]
     pub(super) fn find(&self, hash: BlockHash) -> Option<BlockId> {
         self.in_bucket(bucket_of(hash, self.num_buckets)).filter(|&id| self.hashes[id as usize] == hash).last()

@@ -43,7 +43,6 @@ impl TierBlocks {
         Self { capacity, places: Vec::new(), free: Vec::new(), oldest: NIL, newest: NIL, num_idle: 0, buckets }
     }
 
-    /// Number of blocks that are stored or being written.
     pub(super) fn len(&self) -> u32 {
         (self.places.len() - self.free.len()) as u32
     }
@@ -52,7 +51,6 @@ impl TierBlocks {
         self.capacity - self.len()
     }
 
-    /// Number of blocks that may be evicted.
     pub(super) fn num_idle(&self) -> u32 {
         self.num_idle
     }
@@ -123,7 +121,6 @@ impl TierBlocks {
         slot
     }
 
-    /// Removes a block and frees its place.
     pub(super) fn remove(&mut self, slot: Slot) {
         let Place { pins, ready, .. } = self.places[slot as usize];
         self.num_idle -= u32::from(pins == 0);
@@ -155,7 +152,6 @@ impl TierBlocks {
         self.num_idle += u32::from(place.pins == 0);
     }
 
-    /// Makes a block the most recently used one.
     pub(super) fn touch(&mut self, slot: Slot) {
         if slot == self.newest {
             return;

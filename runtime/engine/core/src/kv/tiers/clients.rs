@@ -105,7 +105,6 @@ impl KvTiers {
         }
     }
 
-    /// Completed loads of the current engine that have not been reported yet, in order.
     pub(crate) fn complete_mut(&mut self) -> &mut Vec<(RequestId, u32)> {
         &mut self.client_mut().complete
     }
@@ -118,12 +117,10 @@ impl KvTiers {
         &mut self.clients[self.at as usize]
     }
 
-    /// Index of the host tier that an engine uses.
     pub(super) fn host_of(&self, client: u32) -> usize {
         if self.config.shared_host.is_some() { 0 } else { client as usize }
     }
 
-    /// Index of the disk tier that an engine uses.
     pub(super) fn disk_of(&self, client: u32) -> usize {
         if self.config.shared_disk.is_some() { 0 } else { client as usize }
     }

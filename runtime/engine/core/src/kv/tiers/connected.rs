@@ -171,7 +171,6 @@ impl KvTiers {
         client.has_deferred || client.num_held_copies > 0 || !client.copied.is_empty()
     }
 
-    /// Whether the last block is recomputed after a whole prompt has been loaded.
     pub(crate) fn recomputes_last_block(&self) -> bool {
         self.config.rules.recomputes_last_block()
     }
@@ -198,7 +197,6 @@ impl KvTiers {
             .flat_map(|offloading| offloading.latest().stores.iter().map(|store| offloading.blocks_of(store.job)))
     }
 
-    /// Cancels a copy that had not begun when its engine left.
     pub(super) fn cancel_store(&mut self, store: &UnsentStore) {
         if let Some(offloading) = self.offloading_mut() {
             offloading.cancel_store(store.job);

@@ -66,7 +66,6 @@ impl SharedTransferQueue {
         self.bytes_of.push(0);
     }
 
-    /// Total bytes of an engine's transfers so far.
     pub(super) fn bytes(&self, client: u32) -> u64 {
         self.bytes_of[client as usize]
     }

@@ -37,12 +37,10 @@ impl TransferQueue {
         Self { bytes_per_s, first_byte_ns, latency_ns, free_at_ns: 0, transfers, slots, bytes: 0 }
     }
 
-    /// An empty queue with the same settings, for another engine.
     pub(super) fn empty_like(&self) -> Self {
         Self::new(self.bytes_per_s, self.first_byte_ns, self.latency_ns)
     }
 
-    /// Total bytes of all transfers so far.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }

@@ -37,7 +37,6 @@ impl Hold {
 pub(super) struct KvPages {
     page_size_tokens: u32,
     is_caching: bool,
-    /// Pages by request slot.
     holds: Vec<Hold>,
     radix: RadixCache,
     num_free: u32,
@@ -90,7 +89,6 @@ impl KvPages {
         self.holds[id.index()].own_pages += pages;
     }
 
-    /// Evicts all pages that no request uses.
     pub(super) fn flush(&mut self) {
         let pages = self.radix.num_evictable_pages();
         self.radix.evict(pages);
@@ -151,7 +149,6 @@ impl KvPages {
         self.store(id, request, tokens, used_at);
     }
 
-    /// Sets how many tokens of a request to offer to the cache once another engine has received them.
     pub(super) fn store_late(&mut self, id: RequestId, tokens: u32) {
         self.holds[id.index()].late_tokens = tokens;
     }
@@ -175,12 +172,10 @@ impl KvPages {
         self.holds[id.index()].filled_at = at;
     }
 
-    /// Advances the tree's clock by `uses` uses.
     pub(super) fn tick(&mut self, uses: u64) -> u64 {
         self.radix.tick(uses)
     }
 
-    /// Whether a request's prompt is computed, but no page was left for the next token.
     pub(super) fn is_stalled(&self, id: RequestId) -> bool {
         self.holds[id.index()].is_stalled
     }
@@ -203,7 +198,6 @@ impl KvPages {
         self.radix.find(hold.node, &request.block_hashes[hold.tree_pages as usize..usable])
     }
 
-    /// Locks the pages of a hit for a request.
     pub(super) fn take_hit(&mut self, id: RequestId, request: &Request, hit: Hit) {
         if hit.pages > 0 {
             let hold = &mut self.holds[id.index()];

@@ -49,7 +49,7 @@ struct Descent {
 pub(crate) struct Hit {
     /// Number of cached pages that follow in the tree.
     pub(crate) pages: u32,
-    /// Number of these pages without locks. Locking them makes them unevictable.
+    /// How many of `pages` have no locks. Locking makes them unevictable.
     pub(crate) evictable_pages: u32,
 }
 
@@ -135,7 +135,6 @@ impl RadixCache {
         (end, known)
     }
 
-    /// Releases a lock.
     pub(crate) fn unlock(&mut self, node: NodeId) {
         let mut at = node;
         while at != ROOT {

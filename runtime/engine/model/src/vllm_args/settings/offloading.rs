@@ -17,7 +17,6 @@ const SINCE_MINOR: u8 = 32;
 pub(crate) struct KvOffloading {
     /// Bytes for all GPUs of an engine together.
     bytes: u64,
-    /// The argument that states the bytes.
     argument: &'static str,
     eviction_policy: EvictionPolicy,
     store_threshold: u32,
@@ -25,7 +24,6 @@ pub(crate) struct KvOffloading {
 }
 
 impl KvOffloading {
-    /// Reads `--kv-offloading-size`, in GiB.
     pub(super) fn of_size(word: &Word, minor: u8) -> Result<Self, ArgumentError> {
         let gib: Option<f64> = word.text().parse().ok().filter(|gib: &f64| gib.is_finite() && *gib > 0.0);
         let gib = gib.ok_or_else(|| invalid(word, "a number of GiB above 0".to_owned()))?;

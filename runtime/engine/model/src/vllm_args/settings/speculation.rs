@@ -25,7 +25,6 @@ const MULTI_MODULE: &[&str] = &["step3p5_mtp", "step5_mtp", "inkling_mtp"];
 
 pub(super) const RESULT: &str = "the drafter; set its acceptance with `acceptance_rates`";
 
-/// Arguments about speculative decoding.
 #[derive(Default)]
 pub(super) struct Speculation {
     pub(super) method: Option<String>,
@@ -100,7 +99,6 @@ impl Speculation {
         }
     }
 
-    /// Sets the drafter and the number of drafts.
     pub(super) fn apply(
         &self,
         input: &mut EngineConfigInput,

@@ -10,7 +10,7 @@ use crate::vllm_args::words::Word;
 
 /// The first release that does not keep states at the ends of all blocks.
 const FIRST_WITHOUT_ALL: u8 = 32;
-/// The last release that keeps these states by default, if the model allows it.
+/// The last release that keeps states at the ends of all blocks by default, if the model allows it.
 const LAST_WITH_ALL_BY_DEFAULT: u8 = 27;
 
 const MODE: &str = "--mamba-cache-mode";
@@ -40,7 +40,6 @@ impl States {
         Ok("with prefix caching blocks of states are as long as those of attention, whichever is asked for".to_owned())
     }
 
-    /// Sets the engine's cache mode.
     pub(super) fn apply(&self, args: &mut VllmArgs, model: Option<&Model>, minor: u8, errors: &mut Vec<ArgumentError>) {
         let input = &mut args.input;
         let longest = input.max_model_len.map(u64::from).or(model.map(|model| model.max_model_len));

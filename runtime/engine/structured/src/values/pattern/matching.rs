@@ -11,7 +11,6 @@ const CHARS_MAX: usize = 500;
 /// Maximum number of steps for a text. A text that needs more counts as matching.
 const STEPS_MAX: u32 = 20_000;
 
-/// Whether an expression matches anywhere in a text.
 pub(super) fn is_found(hir: &Hir, text: &str, work: &mut u32) -> bool {
     let mut matching = Matching::new(text);
     let is_found = (0..=matching.text.len()).any(|at| matching.matches(hir, at, &mut |_, _| true));
@@ -19,7 +18,6 @@ pub(super) fn is_found(hir: &Hir, text: &str, work: &mut u32) -> bool {
     is_found
 }
 
-/// Whether an expression matches at the start of a text.
 pub(super) fn is_prefix(hir: &Hir, text: &str, work: &mut u32) -> bool {
     let mut matching = Matching::new(text);
     let is_prefix = matching.matches(hir, 0, &mut |_, _| true);

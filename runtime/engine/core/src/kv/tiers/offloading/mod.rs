@@ -30,7 +30,7 @@ pub(crate) struct Known<'a> {
     pub(crate) sequence: u64,
     pub(crate) hashes: &'a [BlockHash],
     pub(crate) num_tokens: u32,
-    /// Number of prompt tokens among them.
+    /// Number of prompt tokens among the known tokens.
     pub(crate) prompt_tokens: u32,
 }
 
@@ -164,7 +164,6 @@ impl Offloading {
         &self.latest
     }
 
-    /// Removes and returns the chunks evicted from the host since the last call, in order.
     pub(crate) fn take_evicted(&mut self) -> Vec<BlockHash> {
         std::mem::take(&mut self.evicted)
     }
@@ -177,12 +176,10 @@ impl Offloading {
         self.host.find(key) == Found::Ready
     }
 
-    /// The chunks that have arrived.
     pub(crate) fn ready(&self) -> impl Iterator<Item = BlockHash> + '_ {
         self.host.ready()
     }
 
-    /// The chunks that may be evicted, in eviction order.
     pub(crate) fn evictable(&self) -> impl Iterator<Item = BlockHash> + '_ {
         self.host.evictable()
     }
@@ -333,7 +330,6 @@ impl Offloading {
         self.jobs.get(&job)?.load.map(|load| load.request)
     }
 
-    /// Whether a request has transfers in progress.
     pub(crate) fn has_jobs(&self, sequence: u64) -> bool {
         self.requests.get(&sequence).is_some_and(|state| !state.jobs.is_empty())
     }
@@ -457,7 +453,6 @@ impl Recency {
         self.by_age.insert(self.next_age, key);
     }
 
-    /// Removes a chunk. Returns false if it was absent.
     fn remove(&mut self, key: BlockHash) -> bool {
         let age = self.ages.remove(&key);
         age.is_some_and(|age| self.by_age.remove(&age).is_some())

@@ -26,30 +26,24 @@ impl ConnectorRules {
         self.vllm().is_none()
     }
 
-    // Rules of vLLM that Dynamo's mocker may also have.
+    // Rules of vLLM that Dynamo's mocker may also have. `SchedulerRules` documents them.
 
-    /// Whether the blocks of a prompt are offered again after a preemption.
     pub(super) fn offers_blocks_again(self) -> bool {
         self.vllm().is_some_and(SchedulerRules::offers_blocks_again)
     }
 
-    /// Whether all blocks that a request stores or uses share one rank in the LRU order until it ends.
     pub(super) fn ranks_blocks_by_request(self) -> bool {
         self.vllm().is_some_and(SchedulerRules::ranks_blocks_by_request)
     }
 
-    /// Whether either all blocks that a step computed for a request are stored, or none.
     pub(super) fn stores_all_or_none(self) -> bool {
         self.vllm().is_none_or(SchedulerRules::stores_all_or_none)
     }
 
-    /// Whether a block that is still being copied to the host makes the request wait. Otherwise the hit would end
-    /// there.
     pub(super) fn waits_for_blocks_on_their_way(self) -> bool {
         self.vllm().is_none_or(SchedulerRules::waits_for_blocks_on_their_way)
     }
 
-    /// Whether a block that another request of the engine is loading makes the request wait, too.
     pub(super) fn waits_for_loads_of_others(self) -> bool {
         self.vllm().is_none_or(SchedulerRules::waits_for_loads_of_others)
     }
@@ -58,22 +52,19 @@ impl ConnectorRules {
         self.vllm().is_none_or(SchedulerRules::waits_for_own_copies)
     }
 
-    /// Whether the request waits only for the latest of these copies.
+    /// Whether a request waits only for the latest copy of its own blocks.
     pub(super) fn waits_for_latest_copy(self) -> bool {
         self.is_dynamo()
     }
 
-    /// Whether the end of a request counts as a use of all blocks that it stored or found.
     pub(super) fn uses_blocks_at_ends(self) -> bool {
         self.vllm().is_some_and(SchedulerRules::uses_blocks_at_ends)
     }
 
-    /// Whether blocks that were not stored are offered once more when their request has ended.
     pub(super) fn offers_blocks_of_ended(self) -> bool {
         self.vllm().is_some_and(SchedulerRules::offers_blocks_of_ended)
     }
 
-    /// Whether blocks that are offered together never evict each other.
     pub(super) fn keeps_offered_blocks(self) -> bool {
         self.vllm().is_none_or(SchedulerRules::keeps_offered_blocks)
     }

@@ -72,7 +72,6 @@ impl Offloading {
         self.given.clear();
     }
 
-    /// Handles the preemption of a request.
     pub(crate) fn preempt(&mut self, sequence: u64) {
         let Some(state) = self.requests.get(&sequence).filter(|_| self.rules.flushes_copies()) else { return };
         let loads = &self.coming.loads;
@@ -102,7 +101,6 @@ impl Offloading {
         }
     }
 
-    /// Whether a decoding request may store chunks in its next step.
     pub(crate) fn may_store(&self, sequence: u64) -> bool {
         self.stores_outputs() || !self.refused.is_empty() && self.refused.contains(&sequence)
     }
