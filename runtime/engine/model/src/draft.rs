@@ -12,7 +12,6 @@ use crate::weights::{self, Sizes};
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct HeadSizes {
-    /// Number of tokens that the head can propose.
     vocabulary: Option<u64>,
     target_hidden: Option<u64>,
     /// Number of target layers that the head reads.

@@ -89,7 +89,6 @@ const METHODS: [&str; 10] = [
 /// Number of weights per group, if a checkpoint does not state it.
 const DEFAULT_GROUP: u64 = 128;
 
-/// Bytes per value of a data type.
 pub(crate) fn plain_bytes(name: &str) -> Option<u64> {
     match name {
         "bfloat16" | "float16" | "half" => Some(2),

@@ -204,7 +204,6 @@ impl Schemas {
 }
 
 impl Schema {
-    /// Whether every value fits this schema.
     fn is_any(&self) -> bool {
         let is_free = self.types.is_empty() && self.values.is_none() && self.reference.is_none();
         let has_parts = !self.all_of.is_empty() || !self.alternatives().is_empty();

@@ -19,7 +19,6 @@ use crate::values::notation::notated;
 use crate::values::numbers::Range;
 use crate::values::words::word;
 
-/// The maximum amount of optional text.
 pub(crate) const GENEROSITY_MAX: u32 = 3;
 
 /// Values nested deeper than this have no optional text, unless `is_generous` is set.
@@ -32,7 +31,6 @@ const BYTES_MAX: usize = 1 << 16;
 /// Maximum number of schemas, keys and values visited for a document, so that no document blocks an engine.
 const STEPS_MAX: u32 = 30_000;
 
-/// Maximum number of steps for checking a document.
 const CHECKS_MAX: u32 = 30_000;
 
 /// Number of tries until a value fits, and the try from which values are as short as possible.

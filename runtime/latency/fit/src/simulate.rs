@@ -29,7 +29,6 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    /// The model with these parameters.
     pub(crate) fn of(values: &Row) -> Result<Self, FitError> {
         let mut coefficients = [0.0; TERM_COUNT];
         coefficients.copy_from_slice(&values[..TERM_COUNT]);
@@ -228,7 +227,6 @@ fn requests(measurements: &Measurements, overheads: &Overheads, report: &Report)
     Ok(simulated)
 }
 
-/// Collects the steps of all engines.
 #[derive(Default)]
 struct Steps(Vec<Vec<SimulatedStep>>);
 

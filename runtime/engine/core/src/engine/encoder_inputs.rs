@@ -40,7 +40,6 @@ impl EncoderInputs {
         self.encoder.as_ref().map_or(0, |encoder| encoder.decided_embeds(id))
     }
 
-    /// Drops the references of a request that is not admitted.
     pub(super) fn release(&mut self, id: RequestId) {
         if let Some(encoder) = &mut self.encoder {
             encoder.release(id);

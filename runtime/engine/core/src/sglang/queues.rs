@@ -195,7 +195,6 @@ impl WaitingQueues {
         self.destinations.len() > 0
     }
 
-    /// Counts a request whose load has begun.
     pub(super) fn begin_load(&mut self) {
         self.num_loading += 1;
     }

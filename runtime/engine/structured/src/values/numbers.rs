@@ -133,7 +133,6 @@ impl Range {
         }
     }
 
-    /// Whether there is any constraint.
     pub(crate) fn binds(&self) -> bool {
         self.low.is_some() || self.high.is_some() || self.step.is_some()
     }

@@ -6,7 +6,6 @@ use crate::measurements::data::Measurements;
 use crate::measurements::measured::Measured;
 use crate::simulate::{Simulated, Simulation};
 
-/// The measured value in nanoseconds.
 pub(crate) fn measured_ns(metric: Metric, request: &Measured) -> Option<f64> {
     match metric {
         Metric::Ttft => request.ttft_ns.map(|ns| ns as f64),
@@ -16,7 +15,6 @@ pub(crate) fn measured_ns(metric: Metric, request: &Measured) -> Option<f64> {
     }
 }
 
-/// The simulated value in nanoseconds.
 pub(crate) fn simulated_ns(metric: Metric, request: &Simulated) -> Option<f64> {
     match metric {
         Metric::Ttft => request.ttft_ns.map(|ns| ns as f64),
@@ -42,7 +40,6 @@ pub(crate) fn comparisons(measurements: &Measurements, simulation: &Simulation) 
     pairs.iter().flat_map(|pairs| Statistic::ALL.map(|statistic| pairs.compare(statistic))).collect()
 }
 
-/// The measured and simulated values of every metric that was measured.
 pub(crate) fn pairs(measurements: &Measurements, simulation: &Simulation) -> Vec<Pairs> {
     let both = || measurements.requests().iter().zip(&simulation.requests).filter(|(measured, _)| measured.is_whole);
     let of = |metric: Metric| Pairs {

@@ -205,7 +205,6 @@ fn charts(judged: &Judged, index: usize, name: &str) -> Vec<Chart> {
     charts
 }
 
-/// Converts a figure to a chart of the page.
 fn chart(id: String, title: String, plot: Plot<'_>, x: &'static str, y: &'static str) -> Chart {
     let line = |name: &str, points: Vec<(f64, f64)>, are_points| {
         let (xs, ys) = points.into_iter().map(|(x, y)| (x, Some(y))).unzip();

@@ -13,12 +13,10 @@ use vcr_compare::{Metric, Statistic};
 
 use crate::error::FitError;
 
-/// One load, as reported.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Point {
     /// Name of the load within the file, such as `concurrency 8`.
     pub(crate) name: String,
-    /// How requests arrive.
     pub(crate) arrivals: Arrivals,
     pub(crate) requests: u32,
     /// Mean and standard deviation of the prompt lengths.
@@ -30,7 +28,6 @@ pub(crate) struct Point {
     pub(crate) output_tokens_per_s: Option<f64>,
 }
 
-/// How the requests of a load arrive.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Arrivals {
     /// A closed loop with this many requests in progress: when one ends, the next starts.
@@ -89,7 +86,6 @@ impl Point {
         of(Statistic::Mean).or_else(|| of(Statistic::P50)).map(|(.., ms)| ms * 1e6)
     }
 
-    /// The limit on requests in progress of an open loop, if there is one.
     pub(crate) fn most_at_once(&self) -> Option<u32> {
         match self.arrivals {
             Arrivals::Open(rate) => rate.most,

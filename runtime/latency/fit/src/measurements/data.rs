@@ -57,7 +57,6 @@ pub struct Measurements {
     /// The requests of a capture that has the times of engine messages.
     emitters: Arc<Vec<Emitter>>,
     steps: Arc<RecordedSteps>,
-    /// Maximum number of requests that the load generator had in progress.
     most_at_once: Option<u32>,
     /// The report of the whole load, if single requests are unknown.
     point: Option<Arc<Point>>,
@@ -120,7 +119,6 @@ impl Measurements {
         Self::of_point(Path::new(""), "", point)
     }
 
-    /// The report of the whole load, if there are no single requests.
     pub(crate) fn point(&self) -> Option<&Point> {
         self.point.as_deref()
     }

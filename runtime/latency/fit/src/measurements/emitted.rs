@@ -18,9 +18,7 @@ pub(crate) struct Emitter {
     pub(crate) rank: u32,
     pub(crate) prompt_tokens: u32,
     pub(crate) cached_tokens: u32,
-    /// Time at which the engine admitted the request.
     pub(crate) admitted_ns: Option<u64>,
-    /// Times of the request's tokens.
     pub(crate) token_ns: Vec<u64>,
     pub(crate) was_preempted: bool,
 }

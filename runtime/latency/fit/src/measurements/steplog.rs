@@ -32,7 +32,6 @@ struct TableRow {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KvCache {
-    /// Number of blocks that requests can use.
     pub(crate) usable_blocks: u64,
     pub(crate) block_size_tokens: u64,
 }

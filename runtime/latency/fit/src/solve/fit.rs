@@ -89,7 +89,6 @@ const LEAST_PROMPT_SCALE: f64 = 1.5;
 /// A base is left out if it increases the mean relative error in sample by more than this. The base of
 /// another deployment increases this error by 0.01 or more, and the error of predictions by several hundredths.
 const WORSE_BY: f64 = 0.005;
-/// Maximum number of prompt prices that are tried.
 const MAX_PROMPT_SCALES: usize = 8;
 
 impl Fit {
@@ -301,7 +300,6 @@ impl<'s> Fitter<'s> {
         self.sources.iter().zip(&trial.simulations).map(of).collect()
     }
 
-    /// Alternates between simulation and regression.
     fn alternate(&mut self, start: Row, rounds: u32, progress: &mut dyn FnMut(&str)) -> Result<Trial, FitError> {
         let mut trial = self.trial(start, true)?;
         let mut best: Option<Trial> = None;

@@ -9,18 +9,15 @@ pub(crate) const LAUNCH_SPREAD_PERMILLE: u32 = 350;
 pub(crate) const PREFILL_LAUNCH: usize = TERM_COUNT;
 /// Index of the launch of a step without a CUDA graph.
 pub(crate) const LARGE_LAUNCH: usize = TERM_COUNT + 1;
-/// Index of the launch time that each request adds to these steps.
+/// Index of the launch time that each request adds to a prefill or large step.
 pub(crate) const LAUNCH_REQUEST: usize = TERM_COUNT + 2;
-/// Index of the constant overhead of an arrival.
 pub(crate) const ARRIVAL: usize = TERM_COUNT + 3;
-/// Index of the overhead of each prompt token.
 pub(crate) const ARRIVAL_TOKEN: usize = TERM_COUNT + 4;
 
 pub(crate) type Row = [f64; PARAMETERS];
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Observation {
-    /// Amount of each parameter.
     pub(crate) row: Row,
     pub(crate) measured_ns: f64,
     /// The time to which errors are relative.

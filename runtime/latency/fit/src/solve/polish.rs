@@ -29,7 +29,6 @@ const STIFFNESS: f64 = 0.3;
 /// A change of the constant overhead by this much costs as much as scaling a group by 2.7.
 const ARRIVAL_UNIT_NS: f64 = 20e6;
 
-/// Index of a parameter's scale.
 fn group(index: usize) -> usize {
     if index == ARRIVAL {
         return 3;

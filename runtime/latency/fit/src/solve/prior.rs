@@ -20,7 +20,6 @@ const OPERATIONS_PER_BYTE: f64 = 290.0;
 /// relative to other context: 0.36 to 0.48 in the H100 recordings of three models.
 const SHARED_CONTEXT: f64 = 0.42;
 
-/// Index of the term of sampled requests.
 const SAMPLE: usize = 6;
 
 /// A term and the mean and standard deviation of its coefficient, in units of a step.
@@ -30,7 +29,6 @@ struct Assumed(&'static str, f64, f64);
 struct Ratios {
     /// Cost of reading a token's KV relative to reading the weights.
     kv_token: f64,
-    /// Uncertainty of `kv_token`.
     kv_spread: f64,
     /// Cost of computing a token relative to reading the weights.
     token: f64,

@@ -17,11 +17,11 @@ pub(crate) struct Prior {
 }
 
 const MAX_EFFECTIVE_OBSERVATIONS: f64 = 1000.0;
-/// Limit of [`MAX_EFFECTIVE_OBSERVATIONS`] for the uncertainty of the parameters: effects that the model leaves out
-/// cause the same error in all requests of a load. Estimated from loads left out of fits
+/// For the uncertainty of the parameters, a load counts as at most this many observations: effects that the model
+/// leaves out cause the same error in all requests of a load. Estimated from loads left out of fits
 /// (docs/appendix/fitted-models.md).
 pub(crate) const MAX_KNOWN_OBSERVATIONS: f64 = 40.0;
-/// Limit of the relative error of a time, for the same reason.
+/// Minimum relative error of a time, for the uncertainty of the parameters.
 const KNOWN_ERROR: f64 = 0.05;
 /// Errors beyond this many standard deviations count linearly.
 const HUBER: f64 = 1.5;

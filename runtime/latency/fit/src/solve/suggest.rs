@@ -230,7 +230,7 @@ fn loads(prediction: &Load, pool: &PoolConfig) -> Vec<Load> {
 }
 
 impl MeanRow {
-    /// The information from measuring this mean: half of a whole load's.
+    /// The information from measuring one of the two means of a load: half of the load's.
     fn observation(&self, values: &Row) -> Observation {
         let measured_ns = self.time_ns(values);
         let weight = self.served * self.served * MAX_KNOWN_OBSERVATIONS / 2.0;

@@ -37,9 +37,9 @@ impl FromStr for WarmUp {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Beginning {
     pub(crate) requests: usize,
-    /// Time until the arrival of the last of these requests.
+    /// Time until the arrival of the last request of the warm-up.
     pub(crate) lasts_ns: u64,
-    /// Measured duration of these requests, as a multiple of the duration predicted from the prices of the rest.
+    /// Measured duration of the warm-up's requests, relative to the prediction from the prices of the rest.
     pub(crate) slower: f64,
 }
 
@@ -59,7 +59,7 @@ impl Beginning {
 const MOST: f64 = 0.2;
 /// The warm-up ends with a request whose time exceeds the typical time by this many deviations.
 const DEVIATIONS: f64 = 3.0;
-/// The logarithm of that request's time must also exceed the typical one by at least this much.
+/// The request that ends the warm-up must also exceed the typical time by this much, as a logarithm.
 const LEAST: f64 = 0.1;
 /// Minimum fraction of slow requests in a warm-up.
 const SLOW_SHARE: f64 = 0.8;

@@ -19,7 +19,6 @@ pub(in crate::engine) struct Claim {
     pub(in crate::engine) lookahead_tokens: u32,
     /// Encoder outputs that cross-attention layers keep.
     pub(in crate::engine) encoder_tokens: u32,
-    /// All known tokens of the request.
     pub(in crate::engine) full_tokens: u32,
     /// Blocks that must stay free for other requests.
     pub(in crate::engine) reserved_blocks: u32,

@@ -16,7 +16,6 @@ use crate::request::{Flags, RequestId, RequestStatus};
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Place {
-    /// The due time of the request's next token.
     due_ns: u64,
     order: u64,
 }

@@ -39,7 +39,6 @@ impl KvOffloading {
         Ok(Self { bytes, argument, eviction_policy, store_threshold, offload_prompt_only })
     }
 
-    /// Reads `kv_connector_extra_config` of an offloading connector.
     fn of_connector(word: &Word, minor: u8, extra: &Map<String, Value>) -> Result<Self, ArgumentError> {
         let bytes = extra.get("cpu_bytes_to_use").and_then(Value::as_f64).filter(|bytes| *bytes >= 1.0);
         let bytes =
