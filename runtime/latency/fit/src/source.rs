@@ -1,4 +1,3 @@
-
 use std::path::Path;
 
 use vcr_cluster::PoolConfig;

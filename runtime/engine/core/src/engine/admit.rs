@@ -15,6 +15,7 @@ use crate::plan::{AdmissionStop, ScheduledKind, StepPlan};
 use crate::request::{Flags, KvRole, RequestId, RequestStatus};
 
 enum Admission {
+    /// The request runs.
     Admitted { scheduled_tokens: u32 },
     /// The request's transfer or load starts. It waits without a running slot.
     Loading,

@@ -52,7 +52,7 @@ fn shapes_without_rows_take_the_utilisation_of_their_neighbours() {
     let tables = fake.tables("dense");
     let expected = 2.0 * half(8, 128, 64).3;
     assert_is(operator(&tables, &decodes(8, 64), "qkv projection"), Source::Interpolated, expected);
-    // Its columns alone are beyond all rows.
+    // Only the number of columns of this matrix is beyond all rows.
     let logits = operator(&tables, &decodes(8, 64), "logits");
     assert_is(logits, Source::Extrapolated, half(8, 1000, 64).3);
     // There is no similar shape: the limit, plus a kernel's microsecond.

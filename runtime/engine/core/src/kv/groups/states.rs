@@ -24,7 +24,7 @@ pub(crate) struct Chunk {
     pub(crate) prefill_end: u32,
 }
 
-/// What limits the end of a chunk, in addition to the tokens that it may have.
+/// What limits the end of a chunk, in addition to its maximum number of tokens.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ChunkLimits {
     pub(crate) known_tokens: u32,
