@@ -237,8 +237,7 @@ fn a_request_that_can_never_run_leaves_the_queue_in_its_turn() {
     assert!(!engine.has_schedulable_requests());
 }
 
-/// In an otherwise empty engine, such a load waits for blocks that no request holds (vLLM's
-/// `_spec_decode_step_blocks`).
+/// Even in an empty engine, a load must leave blocks free for drafts (vLLM's `_spec_decode_step_blocks`).
 #[test]
 fn a_load_that_leaves_nothing_for_drafts_never_starts() {
     let drafting = EngineConfigInput {

@@ -53,8 +53,8 @@ pub struct StoredPlaces<'a> {
     pub block_tokens: u32,
     /// Position after each of the event's blocks.
     pub ends: &'a [u32],
-    /// Tokens of the sequence that no event of the request has shown yet, including the tokens after the last block
-    /// that its name covers.
+    /// Tokens of the sequence that no event of the request has shown yet. They may extend beyond the last block,
+    /// because a block's name can cover later tokens.
     pub unseen: &'a [u32],
 }
 
@@ -136,7 +136,7 @@ impl KvEventLog {
         self.places.is_some()
     }
 
-    /// Forgets how many tokens of a request events have shown, because it has ended.
+    /// Forgets how many tokens of an ended request the events have shown.
     pub fn forget_request(&mut self, tag: u64) {
         if let Some(log) = &mut self.places {
             log.seen.remove(&tag);

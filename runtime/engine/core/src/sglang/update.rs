@@ -57,7 +57,7 @@ impl SglangEngine {
         self.outputs = out;
     }
 
-    /// Offers a prompt to the cache that a pass has computed to its end.
+    /// Offers a prompt to the cache once a pass has computed the prompt's end.
     fn store_prompt(&mut self, entry: &ScheduledRequest) {
         let id = entry.request;
         let request = &self.requests[id];

@@ -47,11 +47,11 @@ impl Default for Deployment<'_> {
 /// How an argument or a default affects the simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// It is a setting of the engine, its model or its memory.
+    /// The argument is a setting of the engine, its model or its memory.
     Setting,
-    /// It changes the speed of steps, which the latency model must account for.
+    /// The argument changes the speed of steps, which the latency model must account for.
     Speed,
-    /// It has no effect.
+    /// The argument has no effect.
     Nothing,
     /// It was not given, so vLLM's default applies.
     Default,

@@ -33,11 +33,11 @@ pub enum Takes {
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum Acts {
-    /// It is a setting of the engine, its model or its memory.
+    /// The argument is a setting of the engine, its model or its memory.
     Setting,
-    /// It changes the speed of steps, which the latency model must account for.
+    /// The argument changes the speed of steps, which the latency model must account for.
     Speed,
-    /// It has no effect.
+    /// The argument has no effect.
     Nothing,
     /// Only its default is simulated.
     Default,

@@ -62,7 +62,7 @@ fn hpa_keeps_the_mean_at_the_target() {
 fn hpa_assumes_the_metrics_of_starting_engines() {
     // Two of 25 and two of 0: 50 / 4 = 12.5, so 5 engines, not 5 plus the 2 that start.
     assert_eq!(answers(hpa(10.0), &[all(2, 25)], 2, 0), [5]);
-    // Two of 15 alone have a ratio of 1.5, with two idle ones 0.75: neither more nor fewer engines.
+    // The ratio is 1.5 for the two engines alone, and 0.75 with two idle ones. So the number stays.
     assert_eq!(answers(hpa(10.0), &[all(2, 15)], 2, 0), [4]);
     // Two of 5 and two of 10: 7.5 on average.
     let quick = ControllerConfig { down_window_ns: 0, ..hpa(10.0) };

@@ -218,7 +218,7 @@ pub(super) fn concurrency(judged: &Judged, index: usize) -> f64 {
     requests[..index].iter().rev().take(4096).filter(is_there).count() as f64
 }
 
-/// Median TTFT errors for tenths of the requests, sorted by `of`.
+/// Median TTFT error of each tenth of the requests, after sorting them by `of`.
 pub(super) fn by_requests(judged: &Judged, of: impl Fn(&Judged, usize) -> f64) -> Plot<'static> {
     let sides = &judged.sides;
     let both = sides.measurements.requests().iter().zip(&sides.simulation.requests).enumerate();

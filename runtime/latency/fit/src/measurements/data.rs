@@ -291,9 +291,8 @@ impl Measurements {
         self.gpu.as_deref()
     }
 
-    /// The same data, of which only the requests for which `is_compared` holds are compared. Its arguments are the
-    /// index among the compared requests and their number. The same applies to recorded steps. The other
-    /// requests only load the engine.
+    /// Keeps only the requests and recorded steps for which `is_compared` holds; the others only load the engine. The
+    /// arguments of `is_compared` are the index among the requests that were compared before, and their number.
     #[must_use]
     pub fn compared(&self, is_compared: impl Fn(usize, usize) -> bool) -> Self {
         let mut part = self.clone();
@@ -304,8 +303,8 @@ impl Measurements {
         part
     }
 
-    /// The same data, of which only the requests are compared that arrived more than `lasts_ns` after the first
-    /// request, and only the steps that began more than `lasts_ns` after the first step.
+    /// Compares only requests that arrived more than `lasts_ns` after the first request, and only steps that began more
+    /// than `lasts_ns` after the first step.
     #[must_use]
     pub(crate) fn after(&self, lasts_ns: u64) -> Self {
         let mut rest = self.clone();

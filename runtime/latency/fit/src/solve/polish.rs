@@ -53,7 +53,7 @@ pub(crate) fn scaled(values: &Row, scales: &Scales) -> Row {
     scaled
 }
 
-/// The error of the percentiles: the mean of the absolute logarithms of their ratios.
+/// The error of the percentiles: the mean absolute logarithm of simulated over measured percentiles.
 pub(crate) fn loss(measurements: &Measurements, simulation: &Simulation) -> f64 {
     let (mut sum, mut weights) = (0.0, 0.0);
     for comparison in comparisons(measurements, simulation).iter().filter(|each| each.metric != Metric::Queue) {

@@ -222,7 +222,7 @@ fn mean_slopes(rows: &[(f64, Vec<(f64, f64)>)]) -> Vec<f64> {
 /// Points joined by straight lines, with a slope beyond each end.
 #[derive(Clone, Debug, PartialEq)]
 struct Series {
-    /// Strictly increasing in the first number. Never empty.
+    /// Points, strictly increasing in their first number. Never empty.
     points: Vec<(f64, f64)>,
     slope_before: f64,
     slope_after: f64,

@@ -433,8 +433,7 @@ impl Engine {
         request.push_drawn_outputs(drawn.seed, steps, caching, block_size);
     }
 
-    /// Lists a member that leaves with the current step also in the previous step, if that is in
-    /// flight.
+    /// Lists a member that leaves with the current step in the previous step, too, if that step is in flight.
     fn list_in_older_step(&mut self, id: RequestId) {
         if self.steady_decode.lag == 0 {
             return;

@@ -14,7 +14,7 @@ pub(super) struct Group {
     pub(super) drops_block: bool,
     /// Maximum number of blocks that an admission counts for a request.
     pub(super) admission_cap: u32,
-    /// Number of blocks after a sequence's own blocks, for states after drafts.
+    /// Number of blocks at the end of a table for the states after drafts.
     pub(super) draft_blocks: u32,
     /// Rules for states, if the group keeps states at the ends of steps.
     pub(super) states: Option<States>,

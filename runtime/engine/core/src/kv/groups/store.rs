@@ -116,7 +116,7 @@ impl KvGroups {
         if self.is_unitary() {
             settled
         } else if group.drops_block && aligned(computed) > 0 {
-            // A hit here has one more block, which it drops.
+            // A hit in this group has one more block, which it drops.
             settled.min(aligned(settled) + group.block_size)
         } else {
             aligned(computed)

@@ -16,9 +16,9 @@
 //! Each of the four directions has its own bandwidth, and its transfers run one after another.
 //! A block is not evicted while a transfer reads or writes it.
 //!
-//! Engines may share the disk, or both tiers. Then they share one [`KvTiers`], which is handed
-//! to the engine whose turn it is. Each engine is a *client* with its own loads, changes and
-//! totals. Transfers of a shared tier share its bandwidth ([`fair`]).
+//! Engines may share the disk, or both tiers. Then they share one [`KvTiers`], which is handed to the engine whose turn
+//! it is. Each engine is a *client* with its own loads, changes and totals. Transfers of a shared tier share its
+//! bandwidth ([`shared_transfer_queue`]).
 
 mod blocks;
 mod change;

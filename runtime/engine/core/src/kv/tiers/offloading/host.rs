@@ -77,7 +77,7 @@ pub(super) struct Stored {
 #[derive(Debug, Default)]
 pub(super) struct Uses {
     marks: Vec<u8>,
-    /// Number of the use that all chunks of the request share until it ends.
+    /// Number of the request's use. All chunks of the request share it until the request ends.
     rank: Option<u64>,
 }
 

@@ -103,7 +103,7 @@ fn an_end_that_one_alone_uses_grows_in_place() {
 enum Action {
     /// Locks the cached part of a sequence.
     Take(Vec<u32>),
-    /// Extends the sequence at the end of the lock with this number.
+    /// Extends the locked sequence with this number.
     Extend(usize, Vec<u32>),
     Unlock(usize),
     Evict(u32),
