@@ -7,9 +7,10 @@
 //!
 //! * **Weight GEMMs.** Each weight takes two FLOPs per token (Kaplan et al., "Scaling laws for neural language models",
 //!   2020, section 2.1) and is read once per step, whatever the batch. This is why bandwidth limits decodes and
-//!   arithmetic limits prefills (Pope et al., "Efficiently scaling transformer inference", 2022, section 2). The weights
-//!   of a layer follow the Llama family: query and output projections, grouped key and value projections (Ainslie et
-//!   al., "GQA", 2023), and a gated MLP of three matrices (Shazeer, "GLU variants improve transformer", 2020).
+//!   arithmetic limits prefills (Pope et al., "Efficiently scaling transformer inference", 2022, section 2). The
+//!   weights of a layer follow the Llama family: query and output projections, grouped key and value projections
+//!   (Ainslie et al., "GQA", 2023), and a gated MLP of three matrices (Shazeer, "GLU variants improve transformer",
+//!   2020).
 //! * **Attention.** Each query-key pair takes four FLOPs per query channel: two for the scores, two for the weighted
 //!   values. Cached keys and values are read once and new ones written once, which FlashAttention approaches (Dao et
 //!   al., 2022).

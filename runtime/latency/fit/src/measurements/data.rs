@@ -173,7 +173,7 @@ impl Measurements {
                     engine_ns: step.engine_ns.unwrap_or(step.at_ns),
                 }),
                 CaptureLine::Request(record) if rows.len() <= checks::MAX_REQUESTS => {
-                    // Steps are only known if all requests of the steps are.
+                    // Steps are known only if all of their requests are known.
                     emitters = emitters.take().and_then(|mut emitters| {
                         emitters.push(emitter(&record)?);
                         Some(emitters)
