@@ -49,7 +49,7 @@ impl Scan {
         self.input_budget -= tokens + self.draft_slots;
     }
 
-    /// Adds the tokens of a request back that does not compute them after all.
+    /// Adds the tokens back if a request does not compute them after all.
     fn give_back(&mut self, tokens: u32) {
         self.scheduled_budget += tokens;
         self.input_budget += tokens + self.draft_slots;

@@ -292,8 +292,8 @@ impl HostCache {
         }
     }
 
-    /// Reserves a place for a chunk that is read from the tier below, and read again as soon as it has arrived. Returns
-    /// false if there is no room.
+    /// Reserves a place for a chunk that a load first reads from the tier below, and then from the host. Returns false
+    /// if there is no room.
     pub(super) fn begin_fill(&mut self, key: BlockHash, evicted: &mut Vec<BlockHash>) -> bool {
         if self.find(key) != Found::Missing || self.make_room(1, &[], evicted).is_none() {
             return false;
