@@ -278,8 +278,8 @@ impl KvGroups {
         self.grow_table(pool, id, chunk, true);
     }
 
-    /// Allocates a request's blocks for loaded tokens, as far as later tokens need them. Must be called before any group
-    /// allocates blocks for computed tokens.
+    /// Allocates a request's blocks for loaded tokens, as far as later tokens need them. Must be called before any
+    /// group allocates blocks for computed tokens.
     fn take_loaded(&mut self, pool: &mut KvPool, id: RequestId, computed: u32) {
         let Self { groups, requests, owned, .. } = self;
         for (index, (group, table)) in groups.iter().zip(&mut requests[id.index()].by_group).enumerate() {
