@@ -23,8 +23,8 @@ pub(crate) const DIFFERENCES: &[Difference] = &[
         },
     },
     Difference {
-        documented: "Text completions check `bad_words` and `best_of`, which the Rust frontend passes over; `best_of` \
-                     other than `n` is refused.",
+        documented: "Text completions check `bad_words` and `best_of`, which the Rust frontend ignores; a `best_of` \
+                     that differs from `n` is refused.",
         explains: |case, _| case.path == COMPLETIONS && (has(case, "bad_words") || has(case, "best_of")),
     },
     Difference {
@@ -48,8 +48,8 @@ pub(crate) const DIFFERENCES: &[Difference] = &[
         },
     },
     Difference {
-        documented: "In a stream, a token that ends within a character holds back that character only; `text_offset` counts \
-                     what was sent.",
+        documented: "In a stream, a token that ends within a character delays only that character; `text_offset` counts the \
+                     text that was sent.",
         explains: |case, mismatch| {
             let are_near = |Mismatch { theirs, ours, .. }: &Mismatch| {
                 theirs.as_u64().zip(ours.as_u64()).is_some_and(|(theirs, ours)| ours > theirs && ours - theirs < 12)
@@ -69,7 +69,7 @@ pub(crate) const DIFFERENCES: &[Difference] = &[
         },
     },
     Difference {
-        documented: "The error for a data-parallel rank that is not there names it.",
+        documented: "The error for a data-parallel rank that does not exist names the rank.",
         explains: |case, _| case.headers.iter().any(|(name, value)| *name == "X-data-parallel-rank" && value == "7"),
     },
 ];

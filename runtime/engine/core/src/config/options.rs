@@ -207,8 +207,8 @@ pub struct RatesOption {
 /// Acceptance probabilities of drafts or of extra tokens.
 pub const ACCEPTANCE_RATES: RatesOption = RatesOption {
     name: "acceptance_rates",
-    meaning: "with drafts or extra tokens: probability that the first, second, ... is accepted, given that those \
-              before it were; missing ones are 0",
+    meaning: "with drafts or extra tokens: probability that the first, second, ... one is accepted if all before \
+              it were; missing rates are 0",
 };
 
 /// An option whose value is a list of groups of layers, each as a string.
@@ -226,10 +226,10 @@ pub struct GroupsOption {
 pub const KV_CACHE_GROUPS: GroupsOption = GroupsOption {
     name: "kv_cache_groups",
     log_key: "groups",
-    meaning: "groups of layers with KV blocks of their own, each `full`, `mla`, `sliding_window:TOKENS`, \
-              `chunked_local:TOKENS`, `cross_attention`, `mamba` or `mamba:CHECKPOINT_TOKENS`, with `@BLOCK_SIZE` behind \
-              it where its blocks are larger than `block_size`, and `+drafter` where it has layers of the drafter; \
-              none for one group of full attention",
+    meaning: "groups of layers, each with its own KV blocks: `full`, `mla`, `sliding_window:TOKENS`, \
+              `chunked_local:TOKENS`, `cross_attention`, `mamba` or `mamba:CHECKPOINT_TOKENS`; append \
+              `@BLOCK_SIZE` to a group whose blocks are larger than `block_size`, and `+drafter` to one with \
+              layers of the drafter; empty: one group of full attention",
 };
 
 impl GroupsOption {
@@ -392,7 +392,8 @@ options! {
         "max_num_scheduled_tokens", None, All, "maximum number of tokens scheduled in a step, to leave room for a drafter's tokens";
     PREFILL_SCHEDULE_INTERVAL prefill_schedule_interval: Count("steps", 1..=1 << 30), "prefill_schedule_interval",
         None, All,
-        "minimum distance in steps between steps that compute prompts, while requests decode and all waiting ones fit; before 0.33 only with ranks that step together";
+        "minimum number of steps from one step with prompts to the next, while requests decode and all waiting \
+         requests fit; before 0.33 only with ranks that step together";
     MAX_MODEL_LEN max_model_len: Limit("tokens", 1..=u32::MAX, "no limit but the pool"), "max_model_len", None, All,
         "longest sequence, prompt and output; one such sequence must fit into the pool";
     ENABLE_PREFIX_CACHING enable_prefix_caching: Switch(), "prefix_caching", None, All,
@@ -403,25 +404,28 @@ options! {
         "long_prefill_token_threshold", None, All,
         "maximum tokens of one request in a step while there are other requests; 0 for no maximum";
     ADAPTIVE_LONG_PREFILL adaptive_long_prefill: Switch(), "adaptive", Some(VllmMinor::V0_31), All,
-        "raise `long_prefill_token_threshold` to budget / requests where that is more";
+        "raise `long_prefill_token_threshold` to the step's token budget divided by its requests, if that is \
+         more";
     WATERMARK watermark: Share("share"), "watermark", None, All,
-        "share of the pool that admissions leave free while others run";
+        "share of the KV blocks that admissions leave free while other requests run";
     SCHEDULER_RESERVE_FULL_ISL scheduler_reserve_full_isl: Switch(), "reserve_full_isl", None, All,
-        "admit only when the whole known sequence fits, not just its first chunk";
+        "admit a request only if its whole known sequence fits, not just its first chunk";
     MAX_NUM_ACTIVE_SEQS max_num_active_seqs: Limit("count", 1..=u32::MAX, "`max_num_seqs`"), "max_num_active_seqs",
-        Some(VllmMinor::V0_31), All, "maximum number of running requests below `max_num_seqs`";
+        Some(VllmMinor::V0_31), All, "maximum number of running requests, if lower than `max_num_seqs`";
     ASYNC_SCHEDULING async_scheduling: Switch(), "async_scheduling", None, All,
-        "decide each step before the outputs of the one before are known; vLLM's default on GPUs";
+        "schedule each step before the outputs of the previous step are known; vLLM's default on GPUs";
     PIPELINE_PARALLEL_SIZE pipeline_parallel_size: Count("count", 1..=64), "pp", None, All,
         "pipeline stages, each of which computes its own step";
     DECODE_CONTEXT_PARALLEL_SIZE decode_context_parallel_size: Count("count", 1..=1_024), "dcp", None, All,
-        "ranks that share the KV of each sequence: a block has `block_size` tokens on each of them";
+        "ranks that share the KV of each sequence; a block has `block_size` tokens on each rank";
     NUM_SPECULATIVE_TOKENS num_speculative_tokens: Count("tokens", 0..=1_000), "spec", None, All,
         "drafts verified in each step; they take budget and KV slots";
     DRAFTER drafter: Name(), "drafter", None, All,
-        "origin of the drafts: a drafter without KV of its own, or one with KV, which reserves slots and changes prefix hits";
+        "method that makes the drafts; all but `ngram` have KV of their own, which reserves slots and changes \
+         prefix hits";
     DISABLE_LOOKAHEAD_BLOCK_HASHES disable_lookahead_block_hashes: Switch(), "disable_lookahead_block_hashes", Some(VllmMinor::V0_33), All,
-        "with EAGLE or MTP: drop the last block of a hit, as before 0.33 and with a KV connector, instead of distinguishing blocks by the tokens after them";
+        "with EAGLE or MTP: drop the last block of a prefix hit, as before 0.33 and with a KV connector, instead \
+         of hashing the tokens after a block with it";
     MAX_EXTRA_TOKENS_PER_STEP max_extra_tokens_per_step: Count("tokens", 0..=u32::MAX), "max_extra_tokens_per_step", None, Simulated,
         "further tokens that a sampling request may emit in a step: multi-token prediction as Dynamo's mocker models it";
     MAX_NUM_ENCODER_INPUT_TOKENS max_num_encoder_input_tokens:
@@ -430,14 +434,16 @@ options! {
     ENCODER_CACHE_SIZE encoder_cache_size: Limit("tokens", 1..=u32::MAX, "`max_num_batched_tokens`, or the largest item"),
         "encoder_cache_size", None, All, "size of the encoder cache in embeddings of media";
     DISABLE_CHUNKED_MM_INPUT disable_chunked_mm_input: Switch(), "disable_chunked_mm_input", None, All,
-        "end a chunk before media that it does not hold as a whole";
+        "end a chunk before a media item that does not fit into it whole";
     MAX_LORAS max_loras: Count("count", 0..=u32::MAX), "max_loras", None, All,
         "maximum number of LoRA adapters among running requests; 0 refuses requests with an adapter";
     MAMBA_CACHE_MODE mamba_cache_mode: Name(), "mamba_cache_mode", None, All,
-        "states of Mamba and linear attention that are kept. `none` or `align` is chosen from `enable_prefix_caching`, and your value is ignored; `all` keeps those at the ends of all blocks, which vLLM has up to 0.31";
+        "states of Mamba and linear attention that are kept: `enable_prefix_caching` decides between `none` and \
+         `align`, whichever is set; `all` keeps the states at the ends of all blocks (up to 0.31)";
     PREFIX_CACHE_RETENTION_INTERVAL prefix_cache_retention_interval:
         Limit("tokens", 0..=u32::MAX, "every prefix that can be hit"), "retention", None, All,
-        "with sliding windows or states: distance between prefixes whose window or state is kept for later requests; 0 keeps only those at the ends of prompts";
+        "with sliding windows or states: distance between the prefixes whose window or state is kept for later \
+         requests; 0 keeps only those at prompt ends";
 }
 
 /// Settings that scenarios cannot set directly, by their key in a step log.
