@@ -80,7 +80,7 @@ pub(crate) enum Command {
     /// Check scenarios without running them: names, types, units, files, guests.
     #[command(after_help = check::EXAMPLES)]
     Check(Deferred<CheckArgs>),
-    /// Plan the cheapest deployment of a model that keeps objectives under a load.
+    /// Find the cheapest deployment of a model that meets objectives under a load.
     #[command(after_help = plan::EXAMPLES)]
     Plan(Deferred<PlanArgs>),
     /// Create a scenario from a template.
@@ -97,23 +97,23 @@ pub(crate) enum Command {
     /// Compare two runs, two captures, or a run with a capture, and limit regressions.
     #[command(after_help = COMPARE_EXAMPLES)]
     Compare(Deferred<CompareArgs>),
-    /// Join the files of a sweep's shards to its table.
+    /// Join the shard files of a sweep into one table.
     #[command(after_help = merge::EXAMPLES)]
     Merge(Deferred<MergeArgs>),
-    /// Mirror captures, runs and the files of other tools as observations of requests.
+    /// Convert captures, runs and files of other tools to observations for vcr gate.
     #[command(after_help = MIRROR_EXAMPLES)]
     Mirror(Deferred<MirrorArgs>),
-    /// Promote, hold or roll back a release by observations of a baseline and a candidate.
+    /// Compare a candidate release with a baseline: promote, hold or roll back.
     #[command(after_help = GATE_EXAMPLES)]
     Gate(Deferred<GateArgs>),
-    /// Replay a trace as NVIDIA Dynamo's offline replay does: its options, its report.
+    /// Replay a trace with the options and the report of NVIDIA Dynamo's offline replay.
     #[command(after_help = replay::EXAMPLES, args_override_self = true)]
     Replay(Deferred<ReplayArgs>),
     /// Serve a real vLLM frontend as its engine, in real time.
     Play(Deferred<PlayArgs>),
     /// Serve OpenAI's API as vLLM does, with simulated engines in the same process.
     Serve(Deferred<ServeArgs>),
-    /// Ask a server whether it is up: exit code 0, or 1.
+    /// Check whether a server is up: exit code 0 if it is, 1 if it is not.
     #[command(after_help = health::EXAMPLES)]
     Health(Deferred<health::HealthArgs>),
     /// Record the traffic between a real vLLM frontend and its engines, or between HTTP clients and any server.
@@ -122,10 +122,10 @@ pub(crate) enum Command {
     /// Fit a latency model to measurements of a real engine.
     #[cfg_attr(feature = "fit", command(after_help = FIT_EXAMPLES))]
     Fit(Deferred<FitArgs>),
-    /// Predict measured requests with a model, and judge the prediction.
+    /// Predict measured requests with a latency model, and show the errors of the prediction.
     #[cfg_attr(feature = "fit", command(after_help = CALIBRATE_EXAMPLES))]
     Calibrate(Deferred<CalibrateArgs>),
-    /// Write the report of a run again as a page, JUnit, Markdown, OpenMetrics or tables, or compare runs on a page.
+    /// Convert the report of a run to a page, JUnit, Markdown, OpenMetrics or tables, or compare runs on a page.
     #[command(after_help = REPORT_EXAMPLES)]
     Report(Deferred<ReportArgs>),
     /// Work with WebAssembly guests.
@@ -140,7 +140,7 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: InspectCommand,
     },
-    /// Show operator tables measured on GPUs, and price a model's steps with them.
+    /// Show operator tables measured on GPUs, and compute a model's step times from them.
     #[command(after_help = tables::TABLES_EXAMPLES)]
     Tables {
         #[command(subcommand)]
@@ -186,7 +186,7 @@ pub(crate) enum GuestCommand {
     /// Convert a tokenizer.json to the config of the token source json-tokens.
     #[command(after_help = guest::VOCABULARY_EXAMPLES)]
     Vocabulary(Deferred<VocabularyArgs>),
-    /// Pull a guest from an OCI registry and print its reference with the digest.
+    /// Pull a guest from an OCI registry, and print its reference with the digest.
     #[command(after_help = registry::PULL_EXAMPLES)]
     Pull(Deferred<PullArgs>),
     /// Push a guest to an OCI registry.
@@ -223,7 +223,7 @@ pub(crate) enum InspectCommand {
     /// Show the steps of a log, explain one of them, or compare two logs.
     #[command(after_help = STEPS_EXAMPLES)]
     Steps(Deferred<StepsArgs>),
-    /// Show which limits bound the runs of reports: queue, active requests and KV over time.
+    /// Show which limits made requests wait in a run, with queue, active requests and KV over time.
     #[command(after_help = PRESSURE_EXAMPLES)]
     Pressure(Deferred<PressureArgs>),
     /// Show the simulation's equivalent of each argument of a `vllm serve` command line.
@@ -329,9 +329,8 @@ pub(crate) struct RunArgs {
     #[arg(short = 'e', long = "env", value_name = "KEY=VALUE", value_parser = parameter)]
     pub(crate) parameters: Vec<(String, String)>,
 
-    /// Where every run happens, instead of the scenario's own target: virtual, live, serve, a URL
-    /// such as http://localhost:8000, or an expression such as http("http://...", #{ model: "..."
-    /// }).
+    /// Target of every run, instead of the scenario's own: virtual, live, serve, a URL such as
+    /// http://localhost:8000, or an expression such as http("http://...", #{ model: "..." }).
     #[arg(long, value_name = "TARGET")]
     pub(crate) target: Option<String>,
 
@@ -339,11 +338,11 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
 
-    /// Threads for the runs of run_all, and for draws [default: all cores].
+    /// Threads for the runs of run_all and the draws of --uncertainty [default: all cores].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) threads: Option<u16>,
 
-    /// Simulate each run again with N draws of its latency models' coefficients, for intervals of all metrics.
+    /// Simulate each run N more times with randomly drawn latency-model coefficients, for intervals of all metrics.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=10_000))]
     pub(crate) uncertainty: Option<u16>,
 
@@ -360,7 +359,7 @@ pub(crate) struct RunArgs {
     pub(crate) memory_limit: Option<u64>,
 
     /// Write report.html, report.json, requests.jsonl, steps.jsonl, trace.json (Perfetto), junit.xml and more to a
-    /// folder; of a search or a sweep points.html, and a folder with the report of each run.
+    /// folder. A search or a sweep writes points.html, and a folder with the report of each run.
     #[arg(long, value_name = "DIR", conflicts_with = "on")]
     pub(crate) out: Option<PathBuf>,
 
@@ -370,7 +369,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "LIST", value_delimiter = ',', requires = "out")]
     pub(crate) files: Option<Vec<OutFile>>,
 
-    /// Write a JSON line for each request to a file.
+    /// Write a JSON line for each request to this file.
     #[arg(long, value_name = "FILE")]
     pub(crate) requests: Option<PathBuf>,
 
@@ -454,7 +453,7 @@ pub(crate) struct StepsArgs {
     #[arg(long, value_name = "N")]
     pub(crate) from: Option<u64>,
 
-    /// Show N steps [default: 40; with --json all].
+    /// Number of steps to show [default: 40; all with --json].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) limit: Option<u32>,
 

@@ -26,7 +26,7 @@ type PageAndSocket = (Arc<Page>, Option<TcpListener>);
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Page at /_vcr/")]
 pub(crate) struct PageArgs {
-    /// Serve the page at this HOST:PORT instead, and to other machines that can reach it.
+    /// Serve the page at this HOST:PORT instead, also to other machines that can reach the address.
     #[arg(long, value_name = "ADDRESS", env = "VCR_UI_ADDRESS")]
     pub(crate) ui_address: Option<String>,
 

@@ -38,7 +38,7 @@ pub(crate) struct ReportArgs {
     #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with = "output")]
     files: Option<Vec<OutFile>>,
 
-    /// Write only the page, to this file [default of several folders: comparison.html].
+    /// Write only the page, to this file [default with several folders: comparison.html].
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 

@@ -12,8 +12,8 @@ pub(crate) const COMPARE_EXAMPLES: &str = with_comparison_exit_codes!(
   vcr compare before after --max-regression ttft.p99=5% --max-regression output_tokens.rate=2%
   vcr compare before after --of disaggregated --json
 
-The first one is the reference. Requests are matched by workload, session and turn (two runs), by
-the hash of their prompts, else by the hashes of their blocks, else by their names, else by their
+The first argument is the reference. Requests are matched by workload, session and turn (two runs),
+by the hash of their prompts, else by the hashes of their blocks, else by their names, else by their
 lengths, else by their order. Each metric defines whether higher or lower values are worse.",
     "no figure is worse than --max-regression allows",
     "a figure is worse"
@@ -26,15 +26,15 @@ pub(crate) struct CompareArgs {
     #[arg(value_parser = crate::values::InputPath)]
     pub(crate) reference: PathBuf,
 
-    /// The compared side, of the same kinds.
+    /// The side to compare with the reference, in any of the same forms.
     #[arg(value_parser = crate::values::InputPath)]
     pub(crate) compared: PathBuf,
 
-    /// Compare only this run of a report with several.
+    /// Compare only the run of this name, if a report has several.
     #[arg(long, value_name = "RUN")]
     pub(crate) of: Option<String>,
 
-    /// End with exit code 1 if a figure is worse by more, such as ttft.p99=5% (repeatable).
+    /// Exit with code 1 if this metric is worse by more than this percentage, such as ttft.p99=5% (repeatable).
     #[arg(long, value_name = "METRIC.STATISTIC=PERCENT%")]
     pub(crate) max_regression: Vec<MaxRegression>,
 
@@ -53,7 +53,7 @@ pub(crate) struct CompareArgs {
 /// How intervals are found.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct ResamplingArgs {
-    /// Resample requests N times for intervals; 0 for none [default: 1000, fewer with more than 20,000 requests].
+    /// Bootstrap resamples for confidence intervals; 0 prints none [default: 1000, fewer above 20,000 requests].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=100_000))]
     pub(crate) resamples: Option<u32>,
 }
@@ -66,7 +66,8 @@ pub(crate) struct BaselineArgs {
     #[arg(value_parser = crate::values::InputPath)]
     pub(crate) baseline: Option<PathBuf>,
 
-    /// End with exit code 1 if a figure is worse than the baseline's by more, such as ttft.p99=5% (repeatable).
+    /// Exit with code 1 if this metric is worse than the baseline's by more than this percentage, such as ttft.p99=5%
+    /// (repeatable).
     #[arg(long, value_name = "METRIC.STATISTIC=PERCENT%", requires = "baseline")]
     pub(crate) max_regression: Vec<MaxRegression>,
 }

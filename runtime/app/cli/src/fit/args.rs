@@ -53,24 +53,24 @@ pub(crate) struct MeasurementArgs {
     #[arg(long, value_name = "FORMAT", help_heading = "Input")]
     pub(crate) from: Option<Format>,
 
-    /// Name a column of a table: `ttft_ms=first_token`. The unit is part of the name: _ns, _us, _ms
-    /// or _s. Inputs are then tables, unless --from names another format.
+    /// Read a standard column from a column of another name: `ttft_ms=first_token`. The standard
+    /// name ends with the unit: _ns, _us, _ms or _s. Inputs are then tables, unless --from is given.
     #[arg(long, value_name = "NAME=COLUMN", help_heading = "Input", value_parser = column)]
     pub(crate) map: Vec<(String, String)>,
 
-    /// Prompt tokens of a block, if the input does not state it.
+    /// Prompt tokens per block hash, if the input does not state them.
     #[arg(long, value_name = "TOKENS", help_heading = "Input", value_parser = crate::values::at_least_one::<NonZeroU32>)]
     pub(crate) block_size: Option<NonZeroU32>,
 
-    /// Keep think times between turns of a session instead of recorded arrivals.
+    /// Start later turns of a session by their think times instead of their recorded arrivals.
     #[arg(long, help_heading = "Input")]
     pub(crate) sessions: bool,
 
-    /// Seed of everything drawn.
+    /// Seed of all random draws.
     #[arg(long, default_value_t = 1, value_name = "SEED")]
     pub(crate) seed: u64,
 
-    /// Threads for simulations [default: all cores]. Results are the same with any number.
+    /// Threads for simulations, which do not change results [default: all cores].
     #[arg(long, value_name = "N", value_parser = crate::values::at_least_one::<NonZeroUsize>)]
     pub(crate) threads: Option<NonZeroUsize>,
 }
@@ -99,8 +99,8 @@ pub(crate) struct FitArgs {
     #[command(flatten)]
     pub(crate) measurements: MeasurementArgs,
 
-    /// Step log of the engine while it served the input, one for each input: of vcr, of live_log.py, or a table of
-    /// steps. Steps are then priced by their own times.
+    /// Fit to measured step times too: the engine's step log of each input (of vcr or live_log.py), or a table of
+    /// steps (repeatable, once per input).
     #[arg(long, value_name = "FILE", help_heading = "Input")]
     #[arg(value_parser = crate::values::InputPath)]
     pub(crate) steps: Vec<PathBuf>,
@@ -126,7 +126,7 @@ pub(crate) struct FitArgs {
     #[arg(long, value_name = "WARM-UP", default_value = "auto", help_heading = "Input")]
     pub(crate) warm_up: WarmUp,
 
-    /// Parts of the requests left out in turn for cross-validation; 0 for none.
+    /// Number of folds of the cross-validation, which predicts each from the others; 0 for none.
     #[arg(long, default_value_t = 3, value_name = "N")]
     pub(crate) folds: u32,
 
@@ -134,7 +134,7 @@ pub(crate) struct FitArgs {
     #[arg(short, long, value_name = "FILE", help_heading = "Output")]
     pub(crate) output: PathBuf,
 
-    /// Also write a WebAssembly component with the coefficients inside and none of the data.
+    /// Also write a WebAssembly guest that contains the coefficients, but none of the measurements.
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub(crate) emit_wasm: Option<PathBuf>,
 
@@ -178,7 +178,7 @@ pub(crate) struct CalibrateArgs {
     #[arg(value_parser = crate::values::InputPath)]
     pub(crate) predict: Vec<PathBuf>,
 
-    /// Fit to all inputs of a folder but one, and predict that one; for each in turn.
+    /// Predict each input of this folder from a fit to all the others.
     #[arg(long, value_name = "FOLDER", conflicts_with = "inputs")]
     #[arg(value_parser = crate::values::InputPath)]
     pub(crate) leave_one_out: Option<PathBuf>,
@@ -189,13 +189,13 @@ pub(crate) struct CalibrateArgs {
     #[command(flatten)]
     pub(crate) prior: PriorArgs,
 
-    /// Step log of the engine while it served a predicted input, one for each: of vcr, of live_log.py, or a table of
-    /// steps. The steps are then compared too.
+    /// Compare simulated with measured steps too: the engine's step log of each predicted input (of vcr or
+    /// live_log.py), or a table of steps (repeatable, once per input).
     #[arg(long, value_name = "FILE", help_heading = "Input", conflicts_with = "leave_one_out")]
     #[arg(value_parser = crate::values::InputPath)]
     pub(crate) steps: Vec<PathBuf>,
 
-    /// Also compare the change from the first predicted input to the second one, as measured and as simulated.
+    /// With two predicted inputs: also compare the measured change from one to the other with the simulated change.
     #[arg(long, conflicts_with = "leave_one_out")]
     pub(crate) effect: bool,
 
@@ -203,16 +203,17 @@ pub(crate) struct CalibrateArgs {
     #[arg(long, value_name = "FROM..TO", help_heading = "Input", value_parser = part)]
     pub(crate) part: Option<(f64, f64)>,
 
-    /// Simulate each prediction again with N draws of its prices, for 90 % intervals.
+    /// Simulate each prediction N more times with randomly drawn coefficients, for 90 % intervals; 0 for none.
     #[arg(long, default_value_t = 50, value_name = "N")]
     #[arg(value_parser = clap::value_parser!(u16).range(0..=10_000))]
     pub(crate) uncertainty: u16,
 
-    /// A limit: `ttft p50 < 10%`, `itl pearson > 0.9`, `throughput < 3%`, `outside < 5%`.
+    /// Exit with code 1 unless this holds: `ttft p50 < 10%`, `itl pearson > 0.9`, `throughput < 3%`, `outside < 5%`
+    /// (repeatable).
     #[arg(long, value_name = "GATE", help_heading = "Gates")]
     pub(crate) gate: Vec<Gate>,
 
-    /// Limits in a TOML file: a table `gates` with entries such as "ttft p50" = "< 10%".
+    /// TOML file of gates: a table `gates` with entries such as "ttft p50" = "< 10%".
     #[arg(long, value_name = "FILE", help_heading = "Gates")]
     #[arg(value_parser = crate::values::InputPath)]
     pub(crate) gates: Option<PathBuf>,

@@ -31,15 +31,15 @@ Exit codes:
 /// How inputs are read.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ReadArgs {
-    /// Format of the inputs, by any name of docs/reference/inspect.md [default: detected].
+    /// Read the inputs in this format, such as aiperf; docs/reference/inspect.md lists all [default: detected].
     #[arg(long, value_name = "FORMAT")]
     format: Option<Format>,
 
-    /// Map a column to its name in a table, such as latency_s=total (repeatable).
+    /// Read a standard column from a column of another name in a table, such as latency_s=total (repeatable).
     #[arg(long, value_name = "STANDARD=OWN", value_parser = column)]
     column: Vec<(String, String)>,
 
-    /// Compare lengths of answers if a source has no outputs.
+    /// Compare only the lengths of answers where an input lacks their contents.
     #[arg(long)]
     lengths: bool,
 }
@@ -64,7 +64,7 @@ pub(crate) struct MirrorArgs {
     #[command(flatten)]
     pub(super) read: ReadArgs,
 
-    /// Set a label that an observation lacks, such as backend=vllm (repeatable).
+    /// Set this label where an observation lacks it, such as backend=vllm (repeatable).
     #[arg(long, value_name = "LABEL=VALUE", value_parser = label)]
     pub(super) set: Vec<(String, String)>,
 
@@ -76,7 +76,7 @@ pub(crate) struct MirrorArgs {
 /// Options of `vcr gate`.
 #[derive(Debug, Args)]
 pub(crate) struct GateArgs {
-    /// Limits, in TOML [default: as printed by --print-policy].
+    /// TOML file with the limits [default: the policy that --print-policy prints].
     #[arg(long, value_name = "FILE")]
     #[arg(value_parser = crate::values::InputPath)]
     pub(super) policy: Option<PathBuf>,
@@ -85,7 +85,7 @@ pub(crate) struct GateArgs {
     #[arg(long, num_args = 1.., value_name = "INPUT", required_unless_present = "print_policy")]
     pub(super) baseline: Vec<String>,
 
-    /// Observations of the candidate.
+    /// Observations of the candidate, or anything that vcr mirror reads.
     #[arg(long, num_args = 1.., value_name = "INPUT", required_unless_present = "print_policy")]
     pub(super) candidate: Vec<String>,
 
@@ -93,26 +93,26 @@ pub(crate) struct GateArgs {
     #[arg(long, value_name = "DIR")]
     pub(super) out: Option<PathBuf>,
 
-    /// Probability of a hold or a rollback by noise alone, instead of the policy's.
+    /// Probability that noise alone causes a hold or a rollback, such as 0.05 [default: the policy's].
     #[arg(long, value_name = "SHARE")]
     pub(super) alpha: Option<f64>,
 
-    /// Join requests by id, by content, or by content where no id is common (auto).
+    /// Match requests of both sides by id, content, or auto (by id, or by content if the sides share no id).
     #[arg(long, value_name = "KEY", default_value = "auto")]
     pub(super) join: JoinBy,
 
     #[command(flatten)]
     pub(super) read: ReadArgs,
 
-    /// Set a label that an observation of the baseline lacks (repeatable).
+    /// Set this label where an observation of the baseline lacks it (repeatable).
     #[arg(long, value_name = "LABEL=VALUE", value_parser = label)]
     pub(super) set_baseline: Vec<(String, String)>,
 
-    /// Set a label that an observation of the candidate lacks (repeatable).
+    /// Set this label where an observation of the candidate lacks it (repeatable).
     #[arg(long, value_name = "LABEL=VALUE", value_parser = label)]
     pub(super) set_candidate: Vec<(String, String)>,
 
-    /// Threads [default: all cores]. The report is the same with any number.
+    /// Number of threads, which does not change the report [default: all cores].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(super) threads: Option<u16>,
 

@@ -112,7 +112,7 @@ pub(crate) struct BuildArgs {
     /// Folders of guest crates, or of a workspace of them [default: guests, or the current folder if it is a guest].
     pub(crate) paths: Vec<PathBuf>,
 
-    /// Output folder [default: `dist` in the guests' workspace].
+    /// Folder for the components [default: `dist` in the guests' workspace].
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
 
@@ -143,7 +143,7 @@ pub(crate) struct CallArgs {
     #[arg(value_name = "JSON|@FILE|-", default_value = "{}")]
     pub(crate) input: String,
 
-    /// Print an example input of the function instead, with all of its fields.
+    /// Print an example input of the function with all fields, and make no call.
     #[arg(long)]
     pub(crate) example: bool,
 

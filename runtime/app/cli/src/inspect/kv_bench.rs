@@ -38,15 +38,15 @@ Exit codes:
 /// Options of `vcr inspect kv-bench`.
 #[derive(Debug, Args)]
 pub(crate) struct KvBenchArgs {
-    /// Bytes of a transfer.
+    /// Size of a transfer.
     #[arg(long, value_name = "BYTES", default_value = "256MiB", value_parser = units::bytes)]
     total: u64,
 
-    /// Bytes of a page.
+    /// Size of a page.
     #[arg(long, value_name = "BYTES", default_value = "256KiB", value_parser = units::bytes)]
     page: u64,
 
-    /// Plane that moves the bytes.
+    /// Transport that moves the bytes.
     #[arg(long, value_enum, default_value = "tcp")]
     kv_transfer: BenchPlane,
 

@@ -41,7 +41,7 @@ pub(crate) struct ModelArgs {
     #[arg(long, conflicts_with_all = ["model", "list"])]
     list_gpus: bool,
 
-    /// GPU in whose memory KV blocks are counted.
+    /// GPU whose memory holds the KV blocks, such as h100.
     #[arg(long, value_name = "GPU")]
     gpu: Option<String>,
 
@@ -49,11 +49,11 @@ pub(crate) struct ModelArgs {
     #[arg(long, value_name = "SHARE", default_value_t = 0.92)]
     gpu_memory_utilization: f64,
 
-    /// Memory of the GPU for KV blocks, instead of the memory that weights leave, in bytes.
+    /// Bytes of each GPU for KV blocks, instead of the memory that weights leave.
     #[arg(long, value_name = "BYTES")]
     kv_cache_memory_bytes: Option<u64>,
 
-    /// Memory of the GPU for other purposes than weights and KV blocks, in bytes.
+    /// Bytes of each GPU for other purposes than weights and KV blocks.
     #[arg(long, value_name = "BYTES", default_value_t = 0)]
     activation_bytes: u64,
 
@@ -93,7 +93,7 @@ pub(crate) struct ModelArgs {
     #[arg(long, value_name = "TOKENS")]
     max_model_len: Option<u64>,
 
-    /// Most tokens of a step; sequences with windows hold KV of two steps, and of one more for each
+    /// Maximum tokens of a step. Sequences with windows hold the KV of two steps, and of one more step for each
     /// further pipeline stage.
     #[arg(long, value_name = "TOKENS", default_value_t = 8_192)]
     max_num_batched_tokens: u32,
@@ -102,15 +102,15 @@ pub(crate) struct ModelArgs {
     #[arg(long, value_name = "METHOD")]
     quantization: Option<String>,
 
-    /// Drafter whose layers and weights count, too: mtp, eagle, eagle3 or draft_model.
+    /// Also count the layers and weights of this drafter: mtp, eagle, eagle3 or draft_model.
     #[arg(long, value_name = "METHOD")]
     drafter: Option<String>,
 
-    /// Model of the drafter, as MODEL: a head of EAGLE or a draft model.
+    /// Model of the drafter (an EAGLE head or a draft model), in the forms of MODEL.
     #[arg(long, value_name = "MODEL", requires = "drafter")]
     draft_model: Option<String>,
 
-    /// Drafts of a request's step.
+    /// Draft tokens per request and step.
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     num_speculative_tokens: u64,
 

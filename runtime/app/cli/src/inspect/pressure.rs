@@ -36,15 +36,15 @@ pub(crate) struct PressureArgs {
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = detector)]
     detectors: Vec<String>,
 
-    /// Mean latency from which on the detector threshold reports overload [default: 5s].
+    /// Mean latency above which the detector threshold reports overload [default: 5s].
     #[arg(long, value_name = "DURATION", requires = "detectors", value_parser = time_limit)]
     threshold: Option<u64>,
 
-    /// Distance of the samples of backlog-drift and queue-growth [default: 60s].
+    /// Time between the samples of backlog-drift and queue-growth [default: 60s].
     #[arg(long, value_name = "DURATION", requires = "detectors", value_parser = time_limit)]
     window: Option<u64>,
 
-    /// Time before the end of the run in which the most frequent level is the result [default: 30s].
+    /// Length of the last part of a run, whose most frequent level is the result [default: 30s].
     #[arg(long, value_name = "DURATION", requires = "detectors", value_parser = time_limit)]
     final_window: Option<u64>,
 

@@ -26,15 +26,15 @@ Exit codes:
 /// Options of `vcr inspect vllm-args`.
 #[derive(Debug, Args)]
 pub(crate) struct VllmArgsArgs {
-    /// The command line: as one text, or its words.
+    /// The command line, as one quoted text or as separate words.
     #[arg(required = true, value_name = "COMMAND", trailing_var_arg = true)]
     command: Vec<String>,
 
-    /// GPU, which decides defaults of vLLM.
+    /// GPU that vLLM's defaults depend on.
     #[arg(long, value_name = "GPU", default_value = Deployment::default().gpu)]
     gpu: String,
 
-    /// Minor version of vLLM, which decides arguments and defaults.
+    /// Minor version of vLLM that arguments and defaults depend on.
     #[arg(long, value_name = "VERSION", default_value = Deployment::default().minor)]
     vllm_minor: String,
 

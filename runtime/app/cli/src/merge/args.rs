@@ -23,7 +23,7 @@ pub(crate) struct MergeArgs {
     #[arg(short, long, value_name = "FILE")]
     pub(crate) out: PathBuf,
 
-    /// Make a table of the existing points and leave out the others.
+    /// Write a table even if points are missing.
     #[arg(long)]
     pub(crate) partial: bool,
 

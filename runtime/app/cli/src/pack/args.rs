@@ -40,7 +40,7 @@ pub(crate) struct PackArgs {
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
 
-    /// Pack only lengths, hashes and times of traces and captures, and the result of running those.
+    /// Keep only lengths, hashes and times of traces and captures, and pack the result of a run with these.
     #[arg(long)]
     pub(crate) redact: bool,
 
@@ -52,11 +52,11 @@ pub(crate) struct PackArgs {
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
 
-    /// Simulate each run again with N draws of its latency models' coefficients.
+    /// Simulate each run N more times with randomly drawn latency-model coefficients.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=10_000))]
     pub(crate) uncertainty: Option<u16>,
 
-    /// Threads for the runs of run_all, and for draws [default: all cores].
+    /// Threads for the runs of run_all and the draws of --uncertainty [default: all cores].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) threads: Option<u16>,
 
@@ -88,7 +88,7 @@ pub(crate) struct InspectPackArgs {
     #[arg(value_parser = crate::values::InputPath)]
     pub(crate) pack: PathBuf,
 
-    /// Print its manifest as JSON.
+    /// Print the manifest of the pack as JSON.
     #[arg(long)]
     pub(crate) json: bool,
 }

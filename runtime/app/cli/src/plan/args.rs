@@ -32,7 +32,7 @@ pub(crate) struct PlanArgs {
     #[command(subcommand)]
     pub(crate) command: Option<PlanCommand>,
 
-    /// A YAML file with the options of the question. Options on the command line override the file.
+    /// A YAML file with options of this command. Options on the command line override the file.
     #[arg(value_name = "PLAN.YAML", value_parser = InputPath)]
     pub(crate) file: Option<PathBuf>,
 
@@ -63,20 +63,19 @@ const VERIFY_EXAMPLES: &str = with_comparison_exit_codes!(
     "Examples:
   vcr plan verify plan --target http://localhost:8000
   vcr plan verify plan --row 2 --target router:80 --requests 200 --tolerance 15%",
-    "the server keeps the objectives, and no metric exceeds its prediction by more",
-    "it does not"
+    "the server meets the objectives, and no metric exceeds its prediction by the tolerance",
+    "the server misses an objective, or a metric exceeds its prediction by the tolerance"
 );
 
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum PlanCommand {
-    /// Find the flags of one deployment whose GPUs are given.
+    /// Find the best flags for a deployment with given GPUs.
     #[command(after_help = TUNE_EXAMPLES)]
     Tune(Box<TuneArgs>),
-    /// Show the binding limit of a plan's row, and the effect of each single change, by
-    /// simulations.
+    /// Show what limits a row of a plan, and simulate the effect of changing each setting.
     #[command(after_help = EXPLAIN_EXAMPLES)]
     Explain(ExplainArgs),
-    /// Run the load of a row on a server, and compare it with the prediction.
+    /// Send the load of a row to a server, and compare the measurement with the prediction.
     #[command(after_help = VERIFY_EXAMPLES)]
     Verify(VerifyArgs),
 }
@@ -85,17 +84,17 @@ pub(crate) enum PlanCommand {
 #[derive(Clone, Debug, Default, Args, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct QuestionArgs {
-    /// Model, by a name of `vcr inspect model --list` or a config.json (repeatable: variants, such as quantised ones).
+    /// Model: a name from `vcr inspect model --list`, or a config.json (repeatable, for quantised or other variants).
     #[arg(long, value_name = "MODEL")]
     #[serde(deserialize_with = "list")]
     pub(crate) model: Vec<String>,
 
-    /// GPUs, separated by commas.
+    /// GPU types to consider, separated by commas, such as h100-sxm,l40s.
     #[arg(long, value_name = "GPU", value_delimiter = ',')]
     #[serde(deserialize_with = "words")]
     pub(crate) gpu: Vec<String>,
 
-    /// Price of a GPU and hour in US dollars, such as h100-sxm=2.5, separated by commas [default: list prices].
+    /// US dollars per GPU and hour, such as h100-sxm=2.5,l40s=1 [default: list prices].
     #[arg(long, value_name = "GPU=PRICE", value_delimiter = ',')]
     #[serde(deserialize_with = "pairs")]
     pub(crate) price: Vec<String>,
@@ -104,30 +103,30 @@ pub(crate) struct QuestionArgs {
     #[arg(long, value_name = "FILE", help_heading = "Load")]
     pub(crate) trace: Option<PathBuf>,
 
-    /// The load: requests per second, with exponential gaps.
+    /// The load: requests per second, with Poisson arrivals.
     #[arg(long, value_name = "RATE", help_heading = "Load", conflicts_with = "trace")]
     #[serde(deserialize_with = "text")]
     pub(crate) rate: Option<String>,
 
-    /// Length of prompts, such as 2000 or 'lognormal(2000, 1500)'.
+    /// Length of prompts in tokens, such as 2000 or 'lognormal(2000, 1500)'.
     #[arg(long, value_name = "TOKENS", help_heading = "Load", conflicts_with = "trace")]
     #[serde(deserialize_with = "text")]
     pub(crate) prompt_tokens: Option<String>,
 
-    /// Length of outputs, likewise.
+    /// Length of outputs in tokens, such as 300 or 'lognormal(300, 200)'.
     #[arg(long, value_name = "TOKENS", help_heading = "Load", conflicts_with = "trace")]
     #[serde(deserialize_with = "text")]
     pub(crate) output_tokens: Option<String>,
 
-    /// Conversations whose lengths replace the prompt and output lengths.
+    /// File of conversations, whose lengths replace --prompt-tokens and --output-tokens.
     #[arg(long, value_name = "FILE", help_heading = "Load", conflicts_with_all = ["trace", "prompt_tokens", "output_tokens"])]
     pub(crate) dataset: Option<PathBuf>,
 
-    /// Requests of the load [default: all of a trace; otherwise five minutes, at least 500 and at most 20000].
+    /// Number of requests [default: all of a trace; with --rate, five minutes' worth, 500 to 20000].
     #[arg(long, value_name = "COUNT", help_heading = "Load")]
     pub(crate) requests: Option<NonZeroU32>,
 
-    /// Loads for the growth of the answer, as multiples of this one [default: 0.5,0.75,1,1.25,1.5,2].
+    /// Also plan for these multiples of the load, with the flags found [default: 0.5,0.75,1,1.25,1.5,2].
     #[arg(long, value_name = "FACTOR", value_delimiter = ',', help_heading = "Load")]
     #[serde(deserialize_with = "words")]
     pub(crate) scale: Vec<String>,
@@ -141,24 +140,24 @@ pub(crate) struct QuestionArgs {
     #[arg(long, value_name = "MODEL")]
     pub(crate) latency: Option<String>,
 
-    /// Most GPUs of a deployment [default: 64].
+    /// Maximum number of GPUs of a deployment [default: 64].
     #[arg(long, value_name = "COUNT")]
     pub(crate) max_gpus: Option<NonZeroU32>,
 
-    /// GPUs of a node, the limit of tensor parallelism [default: the GPU's usual number].
+    /// GPUs per node, which limit tensor parallelism [default: the usual number for the GPU].
     #[arg(long, value_name = "COUNT")]
     pub(crate) gpus_per_node: Option<NonZeroU32>,
 
-    /// Longest sequence of the engines [default: the longest request of the load, rounded up].
+    /// Longest sequence that engines accept [default: the longest request of the load, rounded up].
     #[arg(long, value_name = "TOKENS")]
     pub(crate) max_model_len: Option<NonZeroU32>,
 
-    /// Version of vLLM whose rules the engines follow [default: the newest known].
+    /// vLLM version whose scheduling rules apply, such as 0.33 [default: the newest known].
     #[arg(long, value_name = "VERSION")]
     #[serde(deserialize_with = "text")]
     pub(crate) vllm_minor: Option<String>,
 
-    /// Values to try, as YAML: '{tensor_parallel: [1, 2], max_num_seqs: [64, 256], prefill_decode:
+    /// Values to search, as YAML: '{tensor_parallel: [1, 2], max_num_seqs: [64, 256], prefill_decode:
     /// ["1:2"]}'.
     #[arg(long, value_name = "YAML")]
     #[serde(deserialize_with = "document")]
@@ -172,15 +171,15 @@ pub(crate) struct QuestionArgs {
 /// How the search is made, and where its answer goes.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct SearchArgs {
-    /// End the command after this time, such as 60s, with the best so far; it then depends on the machine.
+    /// Print the best answer found within this time, such as 60s; it then depends on the machine's speed.
     #[arg(long, value_name = "DURATION", value_parser = crate::values::timeout)]
     pub(crate) budget: Option<std::time::Duration>,
 
-    /// Simulate every deployment with the whole load, to check the search.
+    /// Simulate every deployment with the whole load, without the search's shortcuts.
     #[arg(long)]
     pub(crate) exhaustive: bool,
 
-    /// Write page, tables and files of each row to this folder.
+    /// Write a page, tables, and start scripts and a scenario for each row to this folder.
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
 
@@ -196,7 +195,7 @@ pub(crate) struct SearchArgs {
     #[arg(long, conflicts_with = "json")]
     pub(crate) full: bool,
 
-    /// Print the answer only.
+    /// Print only the answer.
     #[arg(short, long)]
     pub(crate) quiet: bool,
 
@@ -213,11 +212,11 @@ pub(crate) struct SearchArgs {
 /// Options of `vcr plan tune`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct TuneArgs {
-    /// The command line of the deployment; its flags are kept.
+    /// vLLM command line of the deployment; its flags are kept, and only other flags are tried.
     #[arg(long, value_name = "COMMAND")]
     pub(crate) vllm_args: String,
 
-    /// Replicas.
+    /// Number of replicas.
     #[arg(long, value_name = "COUNT", default_value = "1")]
     pub(crate) replicas: NonZeroU32,
 
@@ -255,15 +254,15 @@ pub(crate) struct VerifyArgs {
     #[arg(long, value_name = "ROW", default_value = "1")]
     pub(crate) row: usize,
 
-    /// The server, as for `vcr run --target`: a URL, or HOST:PORT.
+    /// Server to measure: a URL, or HOST:PORT.
     #[arg(long, value_name = "URL")]
     pub(crate) target: String,
 
-    /// Leading requests of the load, for prediction and server [default: all].
+    /// Simulate and send only the first requests of the load [default: all].
     #[arg(long, value_name = "COUNT")]
     pub(crate) requests: Option<NonZeroU32>,
 
-    /// Largest difference between prediction and measurement, as a share of the prediction.
+    /// Largest accepted difference between prediction and measurement, as a share of the prediction.
     #[arg(long, value_name = "SHARE", default_value = "25%", value_parser = share)]
     pub(crate) tolerance: f64,
 }

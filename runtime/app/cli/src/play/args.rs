@@ -102,15 +102,15 @@ pub(crate) struct LinkArgs {
     #[arg(long, alias = "vllm-line", value_name = "VERSION", default_value = "auto", value_parser = vllm_minor)]
     pub(crate) vllm_minor: VersionArg,
 
-    /// Model name in event topics.
+    /// Model name in the topics of KV events.
     #[arg(long, value_name = "NAME", default_value = "", env = "MODEL")]
     pub(crate) model_name: String,
 
-    /// Report that the frontend started this engine itself (for a Python frontend).
+    /// Tell a Python frontend that it started this engine itself.
     #[arg(long)]
     pub(crate) local: bool,
 
-    /// Report that the frontend balances load itself (for a Python frontend).
+    /// Tell a Python frontend that it balances the load itself.
     #[arg(long)]
     pub(crate) no_headless: bool,
 
@@ -136,20 +136,20 @@ pub(crate) struct RankArgs {
     #[arg(value_parser = clap::value_parser!(u16).range(..60000))]
     pub(crate) data_parallel_start_rank: u16,
 
-    /// vLLM version to report.
+    /// vLLM version that engines report.
     #[arg(long, value_name = "TEXT")]
     pub(crate) vllm_version: Option<String>,
 
-    /// Name of this process in KV transfers and event topics.
+    /// Name of this process in KV transfers and in the topics of KV events.
     #[arg(long, value_name = "NAME", default_value = "vcr-engine-0", env = "VCR_ENGINE_ID")]
     pub(crate) engine_id: String,
 
-    /// Reported data type of the weights; `auto` is the model's if its KV moves, otherwise
+    /// Data type of the weights that engines report; `auto` is the model's if its KV moves, otherwise
     /// bfloat16.
     #[arg(long, value_enum, default_value = "auto")]
     pub(crate) dtype: DtypeArg,
 
-    /// Reported workers of each engine.
+    /// Number of workers that each engine reports.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) tensor_parallel_size: u32,
 }
@@ -178,7 +178,7 @@ pub(crate) struct TokenArgs {
     #[arg(long, value_name = "JSON|@FILE", value_parser = guest_config)]
     pub(crate) tokens_config: Option<String>,
 
-    /// Vocabulary size: random tokens are below this [default: 32000, or the tokenizer's].
+    /// Draw random tokens below this id [default: 32000, or the tokenizer's vocabulary size].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..))]
     pub(crate) vocab_size: Option<u32>,
 
@@ -191,7 +191,7 @@ pub(crate) struct TokenArgs {
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) seed: u64,
 
-    /// Numbers in an embedding [default: embeddings are refused; 384 in `vcr serve`].
+    /// Length of embedding vectors [default: 384 in `vcr serve`; `vcr play` refuses embeddings].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub(crate) embedding_dimensions: Option<u32>,
 }
@@ -283,7 +283,7 @@ pub(crate) struct FaultArgs {
     #[arg(long, value_name = "GUEST")]
     pub(crate) failure_injector: Option<String>,
 
-    /// Its configuration, as JSON.
+    /// Configuration of the failure injector, as JSON.
     #[arg(long, value_name = "JSON|@FILE", requires = "failure_injector", value_parser = guest_config)]
     pub(crate) failure_injector_config: Option<String>,
 }
@@ -291,15 +291,15 @@ pub(crate) struct FaultArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Process")]
 pub(crate) struct ProcessArgs {
-    /// Grace period of running requests at shutdown.
+    /// Time that running requests have to finish at shutdown, before they are aborted.
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = seconds)]
     pub(crate) shutdown_timeout: u64,
 
-    /// Maximum number of requests per engine; further ones wait at the sender.
+    /// Maximum number of requests per engine; further requests wait at the sender.
     #[arg(long, value_name = "N", default_value_t = 200_000)]
     pub(crate) max_requests: usize,
 
-    /// Maximum prompt tokens of these requests.
+    /// Maximum prompt tokens of all requests of an engine; further requests wait at the sender.
     #[arg(long, value_name = "TOKENS", default_value_t = 256 << 20)]
     pub(crate) max_prompt_tokens: u64,
 

@@ -17,7 +17,7 @@ pub(crate) struct ControlArgs {
     #[arg(long, value_name = "ADDRESS", env = "VCR_METRICS_ADDRESS")]
     pub(crate) metrics_address: Option<String>,
 
-    /// Serve these and the administration of running engines on this loopback HOST:PORT.
+    /// Serve metrics, health and the control of running engines on this loopback HOST:PORT.
     #[arg(long, value_name = "ADDRESS", env = "VCR_ADMIN_ADDRESS")]
     pub(crate) admin_address: Option<String>,
 
@@ -25,7 +25,7 @@ pub(crate) struct ControlArgs {
     #[arg(long, value_name = "ADDRESS", env = "VCR_GPU_METRICS_ADDRESS")]
     pub(crate) gpu_metrics_address: Option<String>,
 
-    /// GPU in these metrics.
+    /// GPU that the DCGM_FI_* metrics describe.
     #[arg(long, value_name = "GPU", default_value = "h100-sxm", requires = "gpu_metrics_address")]
     pub(crate) gpu_metrics_gpu: String,
 }

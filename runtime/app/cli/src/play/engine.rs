@@ -33,7 +33,7 @@ pub(crate) struct EngineArgs {
     #[arg(long, value_name = "COMMAND")]
     vllm_args: Option<String>,
 
-    /// GPU that decides defaults of that command line.
+    /// GPU that the defaults of the --vllm-args command line depend on.
     #[arg(long, value_name = "GPU", default_value = Deployment::default().gpu, requires = "vllm_args")]
     vllm_args_gpu: String,
 

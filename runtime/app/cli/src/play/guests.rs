@@ -23,7 +23,7 @@ use super::unusable::Unusable;
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Guests")]
 pub(crate) struct GuestArgs {
-    /// Maximum duration of a call of a guest.
+    /// Maximum real time of one call of a guest.
     #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = crate::values::duration)]
     pub(crate) guest_timeout: u64,
 

@@ -20,22 +20,22 @@ use crate::exit::Exit;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Playback of a capture")]
 pub(crate) struct PlaybackArgs {
-    /// Play back this capture, or any file of requests: its tokens at its times.
+    /// Answer with the tokens and times of this capture, or of any file of requests.
     #[arg(long, alias = "replay", value_name = "CAPTURE", conflicts_with_all = ["playback_tokens", "playback_steps"])]
     #[arg(value_parser = crate::values::InputPath)]
     pub(crate) playback: Option<PathBuf>,
 
-    /// Play back the tokens of this capture in steps of the latency model.
+    /// Answer with the tokens of this capture, at the times of the latency model.
     #[arg(long, alias = "replay-tokens", value_name = "CAPTURE")]
     #[arg(value_parser = crate::values::InputPath)]
     pub(crate) playback_tokens: Option<PathBuf>,
 
-    /// Play back the times of this capture.
+    /// Answer with random tokens at the times of this capture.
     #[arg(long, alias = "replay-steps", value_name = "CAPTURE")]
     #[arg(value_parser = crate::values::InputPath)]
     pub(crate) playback_steps: Option<PathBuf>,
 
-    /// Source of the times [default: recorded; model if a latency is given].
+    /// Source of the times of answers [default: recorded; model if a latency is given].
     #[arg(long, value_enum, value_name = "SOURCE", requires = "playback")]
     pub(crate) playback_times: Option<TimesArg>,
 
@@ -55,7 +55,7 @@ pub(crate) struct PlaybackArgs {
     #[arg(long)]
     pub(crate) lenient: bool,
 
-    /// Refuse a capture of another model, engine or hardware than this fingerprint's.
+    /// Refuse a capture with another fingerprint: of another model, engine or hardware.
     #[arg(long, alias = "expect-config-hash", value_name = "HASH")]
     pub(crate) expect_fingerprint: Option<String>,
 

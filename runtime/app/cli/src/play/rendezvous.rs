@@ -27,21 +27,20 @@ pub(crate) enum RoleArg {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Disaggregated prefill and decode")]
 pub(crate) struct RendezvousArgs {
-    /// Protocol for a rendezvous of prefill and decode engines that receive their requests at the
-    /// same time.
+    /// How prefill and decode engines find each other if a router sends a request to both at once.
     #[arg(long, value_enum, value_name = "PROTOCOL", default_value = "none")]
     kv_rendezvous: RendezvousArg,
 
-    /// Bootstrap port; the engine's number is added to it: of each engine with `dynamo`, else of the first one.
+    /// Bootstrap port. With `dynamo`, each engine adds its number; otherwise only the first engine's number is added.
     #[arg(long, value_name = "PORT", default_value_t = 8998)]
     kv_rendezvous_port: u16,
 
-    /// Role of this process in requests that name a room but neither do_remote_decode nor do_remote_prefill;
-    /// `decode` also listens at no port.
+    /// Role of this process in requests that name only a room, not do_remote_decode or do_remote_prefill. With
+    /// `decode`, the process does not listen at the bootstrap port.
     #[arg(long, value_enum, value_name = "ROLE")]
     kv_rendezvous_role: Option<RoleArg>,
 
-    /// How long to wait for a worker to come to a room.
+    /// Time to wait in a room for the other worker.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = crate::values::duration)]
     kv_rendezvous_timeout: u64,
 }

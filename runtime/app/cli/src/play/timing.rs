@@ -15,23 +15,23 @@ pub(crate) struct TimingArgs {
     #[arg(long, value_name = "JSON|@FILE", requires = "latency", value_parser = guest_config)]
     pub(crate) latency_config: Option<String>,
 
-    /// Time to first token that clients measure, whatever the load; --prefill-step-time sets a shared step's time.
+    /// Time to first token of each request as clients measure it, at any load [default: 0].
     #[arg(long, value_name = "TIME", conflicts_with = "prefill_overhead", value_parser = crate::values::duration)]
     pub(crate) time_to_first_token: Option<u64>,
 
-    /// Its standard deviation.
+    /// Standard deviation of --time-to-first-token.
     #[arg(long, value_name = "TIME", requires = "time_to_first_token", value_parser = crate::values::duration)]
     pub(crate) time_to_first_token_std_dev: Option<u64>,
 
-    /// Time between tokens that clients measure, whatever the load; --decode-step-time sets a shared step's time.
+    /// Time between tokens of each request as clients measure it, at any load [default: 0].
     #[arg(long, value_name = "TIME", value_parser = crate::values::duration)]
     pub(crate) inter_token_latency: Option<u64>,
 
-    /// Its standard deviation.
+    /// Standard deviation of --inter-token-latency.
     #[arg(long, value_name = "TIME", requires = "inter_token_latency", value_parser = crate::values::duration)]
     pub(crate) inter_token_latency_std_dev: Option<u64>,
 
-    /// Like --time-to-first-token, to be used with --prefill-time-per-token.
+    /// Same as --time-to-first-token, for use with --prefill-time-per-token.
     #[arg(long, value_name = "TIME", value_parser = crate::values::duration)]
     pub(crate) prefill_overhead: Option<u64>,
 
@@ -39,36 +39,36 @@ pub(crate) struct TimingArgs {
     #[arg(long, value_name = "TIME", requires = "prefill_overhead", value_parser = crate::values::duration)]
     pub(crate) prefill_time_std_dev: Option<u64>,
 
-    /// Time of a step that completes a prompt, for all its requests.
+    /// Duration of each step that completes a prompt; all requests in the step wait for it [default: 0].
     #[arg(long, value_name = "TIME", conflicts_with_all = REQUEST_TIMES, value_parser = crate::values::duration)]
     pub(crate) prefill_step_time: Option<u64>,
 
-    /// Its standard deviation.
+    /// Standard deviation of --prefill-step-time.
     #[arg(long, value_name = "TIME", requires = "prefill_step_time", value_parser = crate::values::duration)]
     pub(crate) prefill_step_time_std_dev: Option<u64>,
 
-    /// Time of a step that only decodes, for all its requests.
+    /// Duration of each step that only decodes; all requests in the step wait for it [default: 0].
     #[arg(long, value_name = "TIME", conflicts_with_all = REQUEST_TIMES, value_parser = crate::values::duration)]
     pub(crate) decode_step_time: Option<u64>,
 
-    /// Its standard deviation.
+    /// Standard deviation of --decode-step-time.
     #[arg(long, value_name = "TIME", requires = "decode_step_time", value_parser = crate::values::duration)]
     pub(crate) decode_step_time_std_dev: Option<u64>,
 
-    /// Time added by each computed prompt token: to its request's time, or to its step's with
+    /// Time added for each computed prompt token: to the request's first token, or to the step with
     /// --prefill-step-time or --decode-step-time.
     #[arg(long, value_name = "TIME", value_parser = crate::values::duration)]
     pub(crate) prefill_time_per_token: Option<u64>,
 
-    /// Slowdown of a full engine relative to a single request.
+    /// How many times slower a full engine is than an engine with a single request [default: 1].
     #[arg(long, value_name = "FACTOR")]
     pub(crate) time_factor_under_load: Option<f64>,
 
-    /// How long a request with structured outputs waits for its grammar.
+    /// Time that a request with structured outputs waits for its grammar.
     #[arg(long, value_name = "TIME", default_value = "0ms", value_parser = crate::values::duration)]
     pub(crate) grammar_compile_time: u64,
 
-    /// Divide all times by this.
+    /// Divide all times by this factor.
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0)]
     pub(crate) time_scale: f64,
 }

@@ -23,7 +23,7 @@ use crate::terminal::text::counted;
 /// What moves KV between engines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum PlaneArg {
-    /// Nothing: transfers take a modelled time.
+    /// No bytes move; transfers take a modelled time.
     None,
     /// TCP, in vcr's own protocol.
     Tcp,
@@ -89,15 +89,15 @@ pub(crate) struct TransferArgs {
     #[arg(long, value_name = "TIME", value_parser = crate::values::duration)]
     pub(crate) kv_lease: Option<u64>,
 
-    /// Carrier of KV bytes between engines, the same at both ends.
+    /// How KV bytes move between engines; prefill and decode engines need the same value.
     #[arg(long, value_enum, value_name = "CARRIER", default_value = "none", env = "VCR_KV_TRANSFER")]
     pub(crate) kv_transfer: PlaneArg,
 
-    /// Duration of a transfer: the real one of the bytes, the modelled one, or the longer of both.
+    /// Duration of a transfer: the measured one, the modelled one, or the longer of both.
     #[arg(long, value_enum, value_name = "SOURCE", default_value = "slower-of")]
     pub(crate) kv_transfer_time: TimeArg,
 
-    /// Engine that moves the bytes, as the prefill engine announces it: decode reads, or prefill writes.
+    /// Which engine moves the bytes, set on the prefill engine: decode reads, or prefill writes.
     #[arg(long, value_enum, value_name = "MODE", default_value = "pull")]
     pub(crate) kv_transfer_mode: ModeArg,
 
@@ -115,7 +115,7 @@ pub(crate) struct TransferArgs {
     #[arg(long, value_name = "TIME", default_value = "120s", value_parser = crate::values::duration)]
     pub(crate) kv_transfer_timeout: u64,
 
-    /// Handling of a request whose KV does not arrive: an error, or recomputation here.
+    /// What a decode engine does if KV does not arrive: fail the request, or recompute its prompt.
     #[arg(long, value_enum, value_name = "POLICY", default_value = "fail")]
     pub(crate) kv_load_failure_policy: FailureArg,
 

@@ -11,7 +11,7 @@ use super::unusable::Unusable;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Disaggregated prefill and decode")]
 pub(crate) struct TransferTlsArgs {
-    /// Encrypt KV transfers over TCP; the certificate of this engine for its peers (PEM).
+    /// Encrypt KV transfers over TCP, with this certificate of the engine (PEM).
     #[arg(long, value_name = "FILE", requires = "kv_transfer_tls_ca")]
     kv_transfer_tls_cert: Option<PathBuf>,
 
@@ -23,7 +23,7 @@ pub(crate) struct TransferTlsArgs {
     #[arg(long, value_name = "FILE", requires = "kv_transfer_tls_cert")]
     kv_transfer_tls_ca: Option<PathBuf>,
 
-    /// Require a certificate of peers that connect, too.
+    /// Also require a certificate from peers that connect.
     #[arg(long, requires = "kv_transfer_tls_cert")]
     kv_transfer_tls_mutual: bool,
 }

@@ -36,20 +36,20 @@ pub(crate) struct RecordArgs {
     #[arg(long, value_name = "DURATION", value_parser = crate::values::timeout, help_heading = "Link")]
     pub(crate) connect_timeout: Option<Duration>,
 
-    /// Host on which engines reach the other sockets, on free ports [default: the host of
-    /// --engine-handshake, or files in place of ports if that is this machine].
+    /// Host at which engines reach the recorder's data sockets, on free ports [default: the host of
+    /// --engine-handshake; on this machine, Unix sockets].
     #[arg(long, value_name = "HOST", help_heading = "Link")]
     pub(crate) bind_host: Option<String>,
 
-    /// Record KV events published there; once for each engine, in their order.
+    /// Record the KV events that an engine publishes at this endpoint (repeatable: once per engine, in order).
     #[arg(long, value_name = "ENDPOINT", help_heading = "Link")]
     pub(crate) kv_events: Vec<String>,
 
-    /// Name of the model, for the first line.
+    /// Model name to write into the capture.
     #[arg(long, value_name = "NAME", help_heading = "Contents")]
     pub(crate) model: Option<String>,
 
-    /// Name of the accelerator, for the first line.
+    /// GPU name to write into the capture.
     #[arg(long, value_name = "NAME", help_heading = "Contents")]
     pub(crate) gpu: Option<String>,
 

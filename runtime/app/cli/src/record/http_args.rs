@@ -13,7 +13,7 @@ fn bytes(text: &str) -> Result<u64, units::UnitError> {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "HTTP proxy")]
 pub(crate) struct UpstreamArgs {
-    /// Record the HTTP traffic with this server, for clients that connect to --port instead.
+    /// Record HTTP traffic as a proxy of this server: clients connect to --port instead.
     #[arg(long, value_name = "URL")]
     #[arg(conflicts_with_all = [
         "frontend_handshake", "engine_handshake", "connect_timeout", "bind_host", "kv_events", "block_size",
@@ -55,11 +55,11 @@ pub(crate) struct UpstreamArgs {
     #[arg(long, value_name = "PATH", requires = "upstream")]
     pub(crate) redact_json: Vec<JsonPath>,
 
-    /// Limit of a recorded body; longer ones are passed on.
+    /// Maximum size of a recorded body; longer bodies are passed on, but not recorded.
     #[arg(long, value_name = "BYTES", default_value = "16MiB", value_parser = bytes, requires = "upstream")]
     pub(crate) max_body_size: u64,
 
-    /// Folder of a tokenizer that counts tokens where answers have no usage.
+    /// Folder of a tokenizer that counts the tokens of answers without usage.
     #[arg(long, value_name = "FOLDER", requires = "upstream")]
     #[arg(value_parser = crate::values::InputPath)]
     pub(crate) tokenizer: Option<PathBuf>,

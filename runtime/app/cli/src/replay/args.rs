@@ -43,7 +43,7 @@ JSON is given as text, or as @FILE. docs/reference/replay lists the mappings."
 /// Options of `vcr replay`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ReplayArgs {
-    /// Trace to replay; several files, or folders of them, of the formats dynamo and weka.
+    /// Trace to replay. The formats dynamo and weka may have several files, or folders of files.
     #[arg(value_name = "TRACE")]
     #[arg(value_parser = crate::values::InputPath)]
     pub(crate) trace_files: Vec<PathBuf>,
@@ -77,7 +77,8 @@ pub(crate) struct ReplayArgs {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Trace")]
 pub(crate) struct TraceArgs {
-    /// Format of the trace, by any name of docs/reference/inspect.md [default: detected; an error if uncertain].
+    /// Format of the trace, such as mooncake; docs/reference/inspect.md lists all [default: detected, or an error if
+    /// ambiguous].
     #[arg(long, value_name = "FORMAT")]
     pub(crate) trace_format: Option<Format>,
 
@@ -89,8 +90,8 @@ pub(crate) struct TraceArgs {
     #[arg(long, value_name = "N", value_parser = crate::values::at_least_one::<NonZeroU32>)]
     pub(crate) trace_block_size: Option<NonZeroU32>,
 
-    /// Turns of sessions in a capture, which wait for each other: recorded (as the capture names them), by-prefix (also
-    /// requests that extend an earlier prompt) or none.
+    /// Which requests of a capture are turns that wait for each other: recorded (those of a recorded session),
+    /// by-prefix (also those that extend an earlier prompt) or none.
     #[arg(long, value_name = "MODE", default_value = "recorded")]
     pub(crate) sessions: Sessions,
 
@@ -98,16 +99,16 @@ pub(crate) struct TraceArgs {
     #[arg(long, value_name = "SCOPE")]
     pub(crate) hash_id_scope: Option<IdScope>,
 
-    /// Beginning of the times of requests of subagents (weka): absolute (of the play), relative (of the subagent) or auto
-    /// (relative if one would be before its subagent otherwise).
+    /// What times within a subagent count from (weka): absolute (the play's start), relative (the subagent's start) or
+    /// auto (relative if a request would otherwise precede its subagent).
     #[arg(long, value_name = "BASIS", default_value = "auto")]
     pub(crate) nested_timestamp_basis: NestedTimestamps,
 
-    /// Share of a first prompt's leading blocks that sessions of a group have in common (applied_compute_agentic).
+    /// Share of leading blocks that the first prompts of a group of sessions have in common (applied_compute_agentic).
     #[arg(long, value_name = "RATIO", default_value = "0.0", value_parser = share)]
     pub(crate) trace_shared_prefix_ratio: f64,
 
-    /// Number of such groups of sessions (applied_compute_agentic).
+    /// Number of groups of sessions that share leading blocks (applied_compute_agentic).
     #[arg(long, value_name = "N", default_value = "0")]
     pub(crate) trace_num_prefix_groups: u32,
 
@@ -115,7 +116,7 @@ pub(crate) struct TraceArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) replay_concurrency: Option<u64>,
 
-    /// Divide arrival times and delays between turns by this.
+    /// Divide arrival times and delays between turns by this factor.
     #[arg(long, value_name = "RATIO", default_value = "1.0", value_parser = positive)]
     pub(crate) arrival_speedup_ratio: f64,
 }
@@ -151,7 +152,7 @@ pub(crate) struct SyntheticArgs {
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) turns_per_session: u32,
 
-    /// Share of the prompt's leading blocks that requests of a group have in common.
+    /// Share of leading blocks that the prompts of a group have in common.
     #[arg(long, value_name = "RATIO", default_value = "0.0", value_parser = share)]
     pub(crate) shared_prefix_ratio: f64,
 
@@ -159,7 +160,7 @@ pub(crate) struct SyntheticArgs {
     #[arg(long, value_name = "N", default_value = "0")]
     pub(crate) num_prefix_groups: u32,
 
-    /// Milliseconds between the end of a turn and the next.
+    /// Milliseconds between the end of a turn and the start of the next.
     #[arg(long, value_name = "MS", default_value = "0.0", value_parser = not_negative)]
     pub(crate) inter_turn_delay_ms: f64,
 }
@@ -209,7 +210,8 @@ pub(crate) struct ClusterArgs {
     #[arg(long, value_name = "MODEL")]
     pub(crate) latency: Option<String>,
 
-    /// KV transfers that share bandwidth: none (as in Dynamo), per-prefill-worker or shared.
+    /// Which KV transfers share bandwidth: none (as in Dynamo), per-prefill-worker (those of a prefill worker) or
+    /// shared (all).
     #[arg(long, value_name = "MODE", default_value = "none")]
     pub(crate) kv_transfer_contention: Contention,
 }
@@ -233,12 +235,12 @@ pub(crate) struct RouterFlags {
     #[arg(long, value_name = "MODEL")]
     pub(crate) model_name: Option<String>,
 
-    /// Delay of KV events at the KV router.
+    /// Milliseconds until the KV router learns of a KV event.
     #[arg(long, value_name = "MS", value_parser = not_negative)]
     pub(crate) kv_event_lag_ms: Option<f64>,
 
-    /// Report the KV of a pass to the KV router at the same instant as Dynamo: under 1.6, and for engines of SGLang, at
-    /// the end of the pass. Takes two to three times the CPU, and more memory [default: at its start].
+    /// Send KV events to the KV router when Dynamo does: under 1.6, and for SGLang, at the end of a pass. Takes two to
+    /// three times the CPU, and more memory [default: at the start of the pass].
     #[arg(long)]
     pub(crate) exact_kv_events: bool,
 
@@ -246,7 +248,7 @@ pub(crate) struct RouterFlags {
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) router_replicas: u32,
 
-    /// Delay until a router replica sees the decisions of another [default: never].
+    /// Milliseconds until a router replica learns the decisions of another [default: never].
     #[arg(long, value_name = "MS", value_parser = not_negative)]
     pub(crate) router_sync_ms: Option<f64>,
 }
@@ -254,7 +256,7 @@ pub(crate) struct RouterFlags {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Run")]
 pub(crate) struct RunFlags {
-    /// Replay mode: offline, in virtual time, or online, in real time on live engines of this process.
+    /// Replay in virtual time (offline), or in real time on live engines of this process (online).
     #[arg(long, value_name = "MODE", default_value = "offline")]
     pub(crate) replay_mode: ReplayMode,
 
@@ -266,15 +268,15 @@ pub(crate) struct RunFlags {
     #[arg(long)]
     pub(crate) strict: bool,
 
-    /// End the run at this virtual time, such as 10m: a partial report, whose statistics leave out unfinished requests.
+    /// End the run at this virtual time, such as 10m. The report is then partial, and leaves out unfinished requests.
     #[arg(long, value_name = "DURATION", value_parser = crate::values::time_limit)]
     pub(crate) max_sim_time: Option<u64>,
 
-    /// The same in seconds, as Dynamo's option.
+    /// Same as --max-sim-time, in seconds (Dynamo's name).
     #[arg(long, value_name = "S", value_parser = positive, conflicts_with = "max_sim_time")]
     pub(crate) max_sim_time_seconds: Option<f64>,
 
-    /// Threads for the runs of a sweep [default: all cores]. Results are the same with any number.
+    /// Threads for the runs of a sweep, which do not change results [default: all cores].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) threads: Option<u16>,
 
@@ -282,15 +284,15 @@ pub(crate) struct RunFlags {
     #[arg(long, value_name = "SIZE", value_parser = crate::values::memory_limit)]
     pub(crate) memory_limit: Option<u64>,
 
-    /// Goodput limit of the time to first token.
+    /// Count a request as goodput only if its time to first token is at most this many milliseconds.
     #[arg(long, value_name = "MS", value_parser = positive)]
     pub(crate) sla_ttft_ms: Option<f64>,
 
-    /// Goodput limit of the mean inter-token latency.
+    /// Count a request as goodput only if its mean inter-token latency is at most this many milliseconds.
     #[arg(long, value_name = "MS", value_parser = positive)]
     pub(crate) sla_itl_ms: Option<f64>,
 
-    /// Goodput limit of the end-to-end latency.
+    /// Count a request as goodput only if its end-to-end latency is at most this many milliseconds.
     #[arg(long, value_name = "MS", value_parser = positive)]
     pub(crate) sla_e2e_ms: Option<f64>,
 }
@@ -306,8 +308,8 @@ pub(crate) struct OutputArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) report_jsonl: Option<PathBuf>,
 
-    /// Write the workers' queues, running requests and KV use at equal intervals of virtual time, a JSON line each,
-    /// during the replay; the report has their time series, too.
+    /// During the replay, write a JSON line per interval of virtual time with the workers' queues, running requests and
+    /// KV usage. The report then also has their time series.
     #[arg(long, value_name = "FILE")]
     pub(crate) telemetry: Option<PathBuf>,
 
@@ -315,7 +317,7 @@ pub(crate) struct OutputArgs {
     #[arg(long, value_name = "DURATION", default_value = "1s", requires = "telemetry", value_parser = crate::values::time_limit)]
     pub(crate) telemetry_interval: u64,
 
-    /// Report for how long each limit kept requests waiting, for vcr inspect pressure; replays take longer.
+    /// Report how long each limit kept requests waiting, for vcr inspect pressure; slows the replay down.
     #[arg(long)]
     pub(crate) capacity: bool,
 
@@ -331,7 +333,7 @@ pub(crate) struct OutputArgs {
     #[arg(long)]
     pub(crate) json: bool,
 
-    /// Table to print: vcr, or aiperf as Dynamo does.
+    /// Table to print: vcr's own, or aiperf's as in Dynamo.
     #[arg(long, value_name = "TABLE", default_value = "vcr", value_parser = ["vcr", "aiperf"])]
     pub(crate) table: String,
 
@@ -347,8 +349,8 @@ pub(crate) struct OutputArgs {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Sweeps")]
 pub(crate) struct SweepArgs {
-    /// Run once per value of an option or engine argument: 1..16 (both included), 0.5..2..0.5 or a,b,c (repeatable: once
-    /// per combination).
+    /// Run once per value of an option or engine argument: 1..16 (both included), 0.5..2..0.5 or a,b,c (repeatable:
+    /// runs every combination).
     #[arg(long = "sweep", value_name = "NAME=VALUES")]
     pub(crate) sweeps: Vec<String>,
 

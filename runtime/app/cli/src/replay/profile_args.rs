@@ -7,21 +7,21 @@ use vcr_cluster::ProfileConfig;
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Profile (plays of agents in lanes)")]
 pub(crate) struct ProfileArgs {
-    /// Play the trace in N lanes and ignore arrival times: each has one play (a session, or sessions that wait for each
-    /// other) at a time, and takes the next of the trace when it ends.
+    /// Play the trace in N lanes, and ignore arrival times. A lane has one play at a time (a session, or sessions that
+    /// wait for each other), and takes the next play of the trace when that ends.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), conflicts_with = "replay_concurrency")]
     pub(crate) lanes: Option<u32>,
 
-    /// Start the first play of each lane in its middle, at a place drawn from this seed.
+    /// Start the first play of each lane in the middle of the play, at a place drawn with this seed.
     #[arg(long, value_name = "SEED", requires = "lanes")]
     pub(crate) snapshot_seed: Option<u64>,
 
-    /// Warm the caches before the profile: for each conversation that continues, each lane sends the last request before
-    /// its snapshot; it then sends N of these requests again. They have one output token each and are not measured.
+    /// Before the profile, each lane warms the caches: it sends the last request before its snapshot for each
+    /// conversation that continues, and N of these requests again. They ask for one token and are not measured.
     #[arg(long, value_name = "N", default_value = "0", requires = "lanes")]
     pub(crate) warmup_requests: u32,
 
-    /// Start requests for this long and repeat the trace after its last play [default: each play once].
+    /// Start requests for this long, and repeat the trace until then [default: run each play once].
     #[arg(long, value_name = "DURATION", requires = "lanes", value_parser = crate::values::time_limit)]
     pub(crate) profile_duration: Option<u64>,
 
@@ -29,11 +29,11 @@ pub(crate) struct ProfileArgs {
     #[arg(long, value_name = "DURATION", requires = "profile_duration", value_parser = crate::values::time_limit)]
     pub(crate) profile_grace: Option<u64>,
 
-    /// Longest wait of a play while none of its requests is in flight.
+    /// Longest time that a play waits without a request in flight [default: as recorded].
     #[arg(long, value_name = "DURATION", requires = "lanes", value_parser = crate::values::time_limit)]
     pub(crate) play_idle_cap: Option<u64>,
 
-    /// Longest wait of all plays while no request is in flight.
+    /// Longest time that all plays together wait without a request in flight [default: as recorded].
     #[arg(long, value_name = "DURATION", requires = "lanes", value_parser = crate::values::time_limit)]
     pub(crate) idle_cap: Option<u64>,
 }

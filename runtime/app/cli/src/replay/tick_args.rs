@@ -6,7 +6,7 @@ use vcr_dynamo::ticks::TickSettings;
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Engine of ticks (instead of workers)")]
 pub(crate) struct TickArgs {
-    /// Schedule by ticks, with a tick workload (JSON) as the trace; see docs/reference/ticks.md.
+    /// Schedule in ticks; the trace is then a tick workload in JSON (docs/reference/ticks.md).
     #[arg(long, value_name = "ENGINE", value_parser = ["ticks"], conflicts_with_all = [
         "TraceArgs", "SyntheticArgs", "ClusterArgs", "RouterFlags", "sweeps", "RefusedArgs",
         "replay_mode", "seed", "strict", "max_sim_time", "max_sim_time_seconds", "threads", "sla_ttft_ms", "sla_itl_ms", "sla_e2e_ms",

@@ -13,19 +13,20 @@ use crate::sweep::shard::ShardArgs;
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Searches and sweeps")]
 pub(crate) struct QuestionArgs {
-    /// Find the highest value of a parameter that keeps all assertions, by bisection: rate=1..64.
+    /// Find the highest value of a parameter at which all assertions pass, by bisection: rate=1..64.
     #[arg(long, value_name = "NAME=FROM..TO", conflicts_with = "requests")]
     pub(crate) search: Option<String>,
 
-    /// End of the search: `broken` at the highest value that keeps all assertions, `kept` at the lowest.
+    /// Value to find: `broken` for the highest at which all assertions pass, `kept` for the lowest.
     #[arg(long, value_name = "END", requires = "search", default_value = "broken", hide_default_value = true)]
     pub(crate) until: Until,
 
-    /// Step between the values of the search [default: 1 between whole numbers, else about 1 % of the range].
+    /// Distance between the values that a search may try [default: 1 for whole numbers, else about 1 % of the range].
     #[arg(long, value_name = "NUMBER", requires = "search")]
     pub(crate) tolerance: Option<f64>,
 
-    /// Run, or search, once per value of a parameter: 1..16 (both included), 0.5..2..0.5 or a,b,c (repeatable: once per combination).
+    /// Run, or search, once per value of a parameter: 1..16 (both included), 0.5..2..0.5 or a,b,c (repeatable: runs
+    /// every combination).
     #[arg(long = "sweep", value_name = "NAME=VALUES", conflicts_with = "requests")]
     pub(crate) sweeps: Vec<String>,
 
@@ -40,7 +41,7 @@ pub(crate) struct QuestionArgs {
     #[command(flatten)]
     pub(crate) cluster: RayArgs,
 
-    /// Repeat with N seeds, one after the other, for confidence intervals and the share that keeps each assertion.
+    /// Run with N consecutive seeds, for confidence intervals and the share of seeds that pass each assertion.
     #[arg(long, value_name = "N", conflicts_with_all = ["out", "requests"],
           value_parser = clap::value_parser!(u64).range(2..=10_000))]
     pub(crate) repeat: Option<u64>,
@@ -55,7 +56,7 @@ pub(crate) struct SeveralArgs {
     #[arg(value_parser = crate::values::InputPath)]
     pub(crate) more_files: Vec<PathBuf>,
 
-    /// Scenarios that run at the same time.
+    /// Number of scenarios to run at the same time.
     #[arg(long, value_name = "N", default_value = "1", hide_default_value = true)]
     pub(crate) jobs: NonZeroU16,
 
@@ -70,9 +71,9 @@ pub(crate) struct SeveralArgs {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Until {
-    /// At the highest value that keeps all assertions; higher ones break some.
+    /// The highest value at which all assertions pass; higher values break some.
     Broken,
-    /// At the lowest value that keeps all assertions; lower ones break some.
+    /// The lowest value at which all assertions pass; lower values break some.
     Kept,
 }
 

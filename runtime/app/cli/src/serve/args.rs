@@ -90,9 +90,9 @@ impl FromStr for StructuredOutputsConfig {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum FrontendArg {
-    /// The API server in Python, which `vllm serve` starts.
+    /// The API server in Python, which `vllm serve` starts by default.
     Python,
-    /// The one in Rust, which it starts with VLLM_USE_RUST_FRONTEND=1.
+    /// The API server in Rust, which `vllm serve` starts with VLLM_USE_RUST_FRONTEND=1.
     Rust,
 }
 
@@ -133,17 +133,18 @@ pub(crate) struct ServerArgs {
     #[arg(long, value_name = "N")]
     pub(crate) max_num_queued_reqs: Option<usize>,
 
-    /// Refuse requests with 503 while the prompts of those without an output have this many tokens,
-    /// with --frontend python [default: no limit].
+    /// Refuse requests with 503 while the requests without an output have this many prompt tokens in total, with
+    /// --frontend python [default: no limit].
     #[arg(long, value_name = "TOKENS")]
     pub(crate) max_num_queued_tokens: Option<usize>,
 
-    /// Refuse the JSON schemas that this backend refuses, as {"backend": "xgrammar"}: auto, xgrammar, guidance, outlines
-    /// or lm-format-enforcer. The last two refuse none here [default: auto, and xgrammar with --frontend rust].
+    /// Refuse the JSON schemas that a backend of vLLM refuses, such as {"backend": "xgrammar"}: auto, xgrammar,
+    /// guidance, outlines or lm-format-enforcer (the last two refuse none here) [default: auto; xgrammar with
+    /// --frontend rust].
     #[arg(long, value_name = "JSON", value_parser = StructuredOutputsConfig::from_str)]
     pub(crate) structured_outputs_config: Option<StructuredOutputsConfig>,
 
-    /// Leave /openapi.json out.
+    /// Do not serve /openapi.json.
     #[arg(long)]
     pub(crate) disable_fastapi_docs: bool,
 
@@ -151,24 +152,24 @@ pub(crate) struct ServerArgs {
     #[arg(long)]
     pub(crate) enable_tokenizer_info_endpoint: bool,
 
-    /// Names of the model; answers have the first one [default: from --vllm-args, else the folder's
+    /// Names of the model; answers state the first name [default: from --vllm-args, else the folder's
     /// name, or `sim`].
     #[arg(long, value_name = "NAME", num_args = 1..)]
     pub(crate) served_model_name: Vec<String>,
 
-    /// Adapters loaded at the start.
+    /// LoRA adapters to load at the start.
     #[arg(long, value_name = "NAME=PATH", num_args = 1.., value_parser = adapter)]
     pub(crate) lora_modules: Vec<(String, String)>,
 
-    /// Refuse /ready for this time after the start.
+    /// Answer /ready with 503 for this time after the start.
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = crate::values::duration)]
     pub(crate) startup_duration: u64,
 
-    /// Requests that may wait for each rank, beyond --max-num-seqs; more are refused with 429 [default: no limit].
+    /// Maximum waiting requests of each rank, in addition to --max-num-seqs; more get a 429 [default: no limit].
     #[arg(long, value_name = "N")]
     pub(crate) max_waiting_queue_length: Option<u32>,
 
-    /// Share of a prompt that must be cached for an answer; requests may state another.
+    /// Answer only if at least this share of the prompt is cached; a request's cache_hit_threshold overrides it.
     #[arg(long, value_name = "SHARE", value_parser = super::chats::probability)]
     pub(crate) global_cache_hit_threshold: Option<f64>,
 
@@ -176,11 +177,11 @@ pub(crate) struct ServerArgs {
     #[arg(long)]
     pub(crate) enable_prompt_tokens_details: bool,
 
-    /// End each stream with its usage, whatever its request asks for.
+    /// End each stream with its usage, even if the request does not ask for it.
     #[arg(long)]
     pub(crate) enable_force_include_usage: bool,
 
-    /// Name tokens of logprobs by their ids, by default.
+    /// Name tokens in logprobs by their ids, unless a request asks for texts.
     #[arg(long)]
     pub(crate) return_tokens_as_token_ids: bool,
 
@@ -188,12 +189,12 @@ pub(crate) struct ServerArgs {
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) server_threads: u16,
 
-    /// YAML file of options, by their names; flags and environment variables override it.
+    /// YAML file of options by name; flags and environment variables override it.
     #[arg(long, value_name = "FILE")]
     #[arg(value_parser = crate::values::InputPath)]
     pub(crate) config: Option<PathBuf>,
 
-    /// YAML file of llm-d-inference-sim, whose settings are read as options of this command.
+    /// Read the settings of a configuration file of llm-d-inference-sim (YAML).
     #[arg(long, value_name = "FILE")]
     #[arg(value_parser = crate::values::InputPath)]
     pub(crate) llm_d_config: Option<PathBuf>,
@@ -219,20 +220,20 @@ pub(crate) struct MediaArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     video_tokens: Option<u32>,
 
-    /// Most images, audios and videos of a prompt, such as {"image": 2, "video": 0}.
+    /// Maximum number of images, audios and videos per prompt, such as {"image": 2, "video": 0}.
     #[arg(long, value_name = "JSON", default_value = "{}")]
     limit_mm_per_prompt: MediaLimits,
 
-    /// Leave the language model out: every token is the first of the vocabulary, whatever --tokens
-    /// is, and answers name the places of the encoder's outputs.
+    /// Serve only the media encoder: every output token is the first of the vocabulary, regardless of --tokens,
+    /// and answers say where the encoder's outputs are.
     #[arg(long)]
     pub(crate) mm_encoder_only: bool,
 
-    /// Add an image to text answers of chats with the header `X-Send-Image: true`.
+    /// Add an image to the answers of chats that have the header `X-Send-Image: true`.
     #[arg(long)]
     omni: bool,
 
-    /// Probability of an image in other answers of chats.
+    /// Probability of an image in the answers of other chats.
     #[arg(long, value_name = "P", default_value_t = 0.0, value_parser = super::chats::probability)]
     #[arg(requires = "omni")]
     image_emission_rate: f64,
@@ -242,7 +243,7 @@ pub(crate) struct MediaArgs {
     #[arg(requires = "omni")]
     time_to_generate_image: u64,
 
-    /// Standard deviation of this time.
+    /// Standard deviation of --time-to-generate-image.
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = crate::values::duration)]
     #[arg(requires = "omni")]
     time_to_generate_image_std_dev: u64,

@@ -9,39 +9,39 @@ use crate::play::unusable::Unusable;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Arguments of tools")]
 pub(crate) struct ArgumentArgs {
-    /// Least integer where the tool's schema has no bound [default: 0].
+    /// Smallest integer argument if the tool's schema has no bound [default: 0].
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     min_tool_call_integer_param: Option<i32>,
 
-    /// Greatest integer where the tool's schema has no bound [default: 1000, or 100 with a minimum].
+    /// Largest integer argument if the tool's schema has no bound [default: 1000, or 100 with a minimum].
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     max_tool_call_integer_param: Option<i32>,
 
-    /// Least number where the tool's schema has no bound [default: 0].
+    /// Smallest number argument if the tool's schema has no bound [default: 0].
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     min_tool_call_number_param: Option<f64>,
 
-    /// Greatest number where the tool's schema has no bound [default: 1000, or 100 with a minimum].
+    /// Largest number argument if the tool's schema has no bound [default: 1000, or 100 with a minimum].
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     max_tool_call_number_param: Option<f64>,
 
-    /// Fewest items of an array where the tool's schema has no bound [default: 0, or 1 with a maximum].
+    /// Fewest items of an array argument if the tool's schema has no bound [default: 0, or 1 with a maximum].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=1000))]
     min_tool_call_array_param_length: Option<u32>,
 
-    /// Most items of an array where the tool's schema has no bound [default: 3, or 5 with a minimum].
+    /// Most items of an array argument if the tool's schema has no bound [default: 3, or 5 with a minimum].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=1000))]
     max_tool_call_array_param_length: Option<u32>,
 
-    /// Probability of an argument that is not required [default: 0.5].
+    /// Probability that a tool call has an optional argument [default: 0.5].
     #[arg(long, value_name = "P", value_parser = probability)]
     tool_call_not_required_param_probability: Option<f64>,
 
-    /// Probability of a field within an argument that is not required [default: 0.5].
+    /// Probability that an object argument has an optional field [default: 0.5].
     #[arg(long, value_name = "P", value_parser = probability)]
     object_tool_call_not_required_field_probability: Option<f64>,
 
-    /// Probability of another call after each [default: 0.25, at most one].
+    /// Probability of a further tool call after each call [default: 0.25, for at most one further call].
     #[arg(long, value_name = "P", value_parser = probability)]
     tool_call_extra_call_probability: Option<f64>,
 }

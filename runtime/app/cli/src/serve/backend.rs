@@ -11,19 +11,19 @@ pub(crate) enum BackendArg {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "SGLang")]
 pub(crate) struct SglangArgs {
-    /// Engine that is served, with its scheduler, its API and its metrics.
+    /// Engine to imitate, with its scheduler, API and metrics.
     #[arg(long, value_name = "NAME", value_enum, default_value = "vllm")]
     pub(super) backend: BackendArg,
 
-    /// Tokens of the KV pool, instead of --num-gpu-blocks.
+    /// Size of the KV pool in tokens, instead of --num-gpu-blocks.
     #[arg(long, value_name = "TOKENS")]
     pub(super) max_total_tokens: Option<u32>,
 
-    /// Prompt tokens of a chunk at most [default: 8192].
+    /// Maximum prompt tokens of a chunk [default: 8192].
     #[arg(long, value_name = "TOKENS")]
     pub(super) chunked_prefill_size: Option<u32>,
 
-    /// Prompt tokens of a pass at most [default: 16384].
+    /// Maximum prompt tokens of a pass [default: 16384].
     #[arg(long, value_name = "TOKENS")]
     pub(super) max_prefill_tokens: Option<u32>,
 
@@ -31,7 +31,7 @@ pub(crate) struct SglangArgs {
     #[arg(long, value_name = "NAME", value_parser = ["fcfs", "lpm"])]
     pub(super) schedule_policy: Option<String>,
 
-    /// Scale of the share of running requests' outputs that is reserved [default: 1.0].
+    /// Factor on the share of running requests' outputs that is reserved [default: 1.0].
     #[arg(long, value_name = "FACTOR")]
     pub(super) schedule_conservativeness: Option<f64>,
 }

@@ -25,12 +25,12 @@ pub(crate) struct ChatArgs {
     #[arg(long)]
     pub(crate) enable_auto_tool_choice: bool,
 
-    /// Probability of a tool call if `tool_choice` is `auto` and the last message is no tool result.
+    /// Probability of a tool call if `tool_choice` is `auto` and the last message is not a tool result.
     #[arg(long, value_name = "P", default_value_t = 0.5, value_parser = probability)]
     pub(crate) tool_call_probability: f64,
 
-    /// Length of reasoning in tokens: a number or a distribution as in scenarios, half of
-    /// the output at most [default: a few sentences].
+    /// Length of reasoning in tokens: a number or a distribution as in scenarios, but at most half
+    /// of the output [default: a few sentences].
     #[arg(long, value_name = "COUNT")]
     pub(crate) reasoning_tokens: Option<String>,
 
@@ -42,7 +42,7 @@ pub(crate) struct ChatArgs {
     #[arg(long, value_name = "NAME", default_value = "assistant")]
     pub(crate) response_role: String,
 
-    /// Leave tools out of the prompt where `tool_choice` is `none`.
+    /// Leave tools out of the prompt if `tool_choice` is `none`.
     #[arg(long)]
     pub(crate) exclude_tools_when_tool_choice_none: bool,
 

@@ -36,7 +36,7 @@ pub(crate) struct HttpArgs {
     #[arg(long, value_name = "FILE", requires = "ssl_certfile")]
     pub(crate) ssl_keyfile: Option<PathBuf>,
 
-    /// Serve HTTPS with a certificate of its own, signed at the start.
+    /// Serve HTTPS with a self-signed certificate, made at the start.
     #[arg(long, group = "certificate")]
     pub(crate) self_signed_certs: bool,
 
@@ -44,23 +44,23 @@ pub(crate) struct HttpArgs {
     #[arg(long, value_name = "FILE", requires = "certificate")]
     pub(crate) ssl_ca_certs: Option<PathBuf>,
 
-    /// Certificates of clients: 0 none, 1 optional, 2 required.
+    /// Client certificates: 0 not requested, 1 optional, 2 required.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u8).range(..=2))]
     pub(crate) ssl_cert_reqs: u8,
 
-    /// Origins of pages that may send requests, as a JSON list.
+    /// Origins of web pages that may send requests (CORS), as a JSON list.
     #[arg(long, value_name = "JSON", default_value = "[]", value_parser = list)]
     pub(crate) allowed_origins: List,
 
-    /// Methods that they may use, as a JSON list.
+    /// HTTP methods that these web pages may use, as a JSON list.
     #[arg(long, value_name = "JSON", default_value = "[\"*\"]", value_parser = list)]
     pub(crate) allowed_methods: List,
 
-    /// Request headers that they may send, as a JSON list.
+    /// Request headers that these web pages may send, as a JSON list.
     #[arg(long, value_name = "JSON", default_value = "[\"*\"]", value_parser = list)]
     pub(crate) allowed_headers: List,
 
-    /// Let them send cookies and authorization.
+    /// Let these web pages send cookies and authorization.
     #[arg(long)]
     pub(crate) allow_credentials: bool,
 
@@ -68,32 +68,32 @@ pub(crate) struct HttpArgs {
     #[arg(long)]
     pub(crate) enable_request_id_headers: bool,
 
-    /// Name of the pod in the header x-inference-pod of responses, which then have x-inference-port, too.
+    /// Pod name for the response header x-inference-pod; responses then also have x-inference-port.
     #[arg(long, value_name = "NAME", env = "POD_NAME")]
     pub(crate) pod_name: Option<String>,
 
-    /// Namespace of the pod in the header x-inference-namespace of responses.
+    /// Pod namespace for the response header x-inference-namespace.
     #[arg(long, value_name = "NAME", env = "POD_NAMESPACE")]
     pub(crate) pod_namespace: Option<String>,
 
-    /// Cookie that names the session of a request without X-Session-Id, for routers; set by the first response.
+    /// Cookie with the session of requests that lack X-Session-Id, for --router; the first response sets it.
     #[arg(long, value_name = "NAME", value_parser = SessionCookie::new)]
     pub(crate) session_cookie: Option<SessionCookie>,
 
-    /// Seconds for the head of a request, and between two requests.
+    /// Maximum seconds for the headers of a request, and between two requests of a connection.
     #[arg(long, value_name = "SECONDS", default_value_t = 5, env = "VLLM_HTTP_TIMEOUT_KEEP_ALIVE")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=86400))]
     pub(crate) http_timeout_keep_alive: u64,
 
-    /// Seconds for the body of a request, plus 1 s for each 100 KB of it that arrived.
+    /// Maximum seconds for the body of a request, plus 1 s for each 100 KB that has arrived.
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=86400))]
     pub(crate) request_body_timeout: u64,
 
-    /// Limit of a request's body.
+    /// Maximum size of a request's body.
     #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = size)]
     pub(crate) max_request_body_size: usize,
 
-    /// Memory for large bodies that arrive at the same time; others wait.
+    /// Memory for large bodies that arrive at the same time; further bodies wait.
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = size)]
     pub(crate) max_request_body_memory: usize,
 }
@@ -105,7 +105,7 @@ pub(crate) struct ClientFaultArgs {
     #[arg(long, value_name = "JSON", value_parser = CustomBuckets::from_json)]
     pub(crate) custom_histogram_buckets: Option<CustomBuckets>,
 
-    /// Serve made-up metrics, with the keys of llm-d-inference-sim.
+    /// Serve these made-up metrics, given by llm-d-inference-sim's keys.
     #[arg(long, value_name = "JSON")]
     pub(crate) fake_metrics: Option<String>,
 
@@ -117,7 +117,7 @@ pub(crate) struct ClientFaultArgs {
     #[arg(long, value_name = "NAME", default_value = "x-tenant")]
     tenant_header: HeaderName,
 
-    /// Tenant of the requests with an API key, for client faults (repeatable).
+    /// Tenant of the requests with this API key, for client faults (repeatable).
     #[arg(long, value_name = "TENANT=KEY", value_parser = tenant_key)]
     tenant_key: Vec<TenantKey>,
 }

@@ -30,21 +30,21 @@ const QUEUE_BYTES: usize = 256 << 20;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Playback of HTTP")]
 pub(crate) struct TapeArgs {
-    /// Server that answers unrecorded requests, which are added to the capture.
+    /// Send unrecorded requests to this server, and add its answers to the capture.
     #[arg(long, value_name = "URL", requires = "playback")]
     upstream: Option<String>,
 
-    /// Path in JSON bodies to ignore when finding a recording, such as messages.0.content (repeatable).
+    /// Ignore this path in JSON bodies when matching recordings, such as messages.0.content (repeatable).
     #[arg(long, value_name = "PATH", requires = "playback")]
     playback_ignore: Vec<JsonPath>,
 
-    /// YAML or JSON file of rules for finding recordings: the ignored or compared parts, and the
-    /// order in which they answer.
+    /// YAML or JSON file of rules for matching recordings: parts to ignore or compare, and the order
+    /// in which equal recordings answer.
     #[arg(long = "match", value_name = "FILE", requires = "playback")]
     #[arg(value_parser = crate::values::InputPath)]
     match_file: Option<PathBuf>,
 
-    /// Keep the latest requests, and serve them at /_vcr/requests.
+    /// Keep the latest N requests, and serve them at /_vcr/requests.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     keep_requests: Option<u32>,
 }

@@ -30,7 +30,7 @@ pub(crate) struct RayArgs {
     #[arg(long, value_name = "ADDRESS", requires = "sweeps", conflicts_with = "shard")]
     pub(crate) on: Option<String>,
 
-    /// Folder of the results of --on; an interrupted sweep continues from it.
+    /// Folder for the results of --on; an interrupted sweep continues from it.
     #[arg(long, value_name = "DIR", requires = "on")]
     pub(crate) results: Option<PathBuf>,
 }

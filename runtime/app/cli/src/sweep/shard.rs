@@ -19,7 +19,7 @@ pub(crate) const MAX_SHARDS: usize = 100_000;
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ShardArgs {
     /// Run every N-th point from point K (0 to N - 1) and write NAME.K-of-N.shard instead of
-    /// --sweep-out, for `vcr merge`; K `auto` is the index of a Kubernetes Indexed Job.
+    /// --sweep-out, for `vcr merge`. With auto/N, K is the index of a pod of a Kubernetes Indexed Job.
     #[arg(long, value_name = "K/N", requires_all = ["sweeps", "sweep_out"])]
     pub(crate) shard: Option<Shard>,
 }

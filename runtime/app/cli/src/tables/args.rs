@@ -62,10 +62,10 @@ pub(crate) enum TablesCommand {
     /// Show the tables of a system: rows and ranges.
     #[command(after_help = SHOW_EXAMPLES)]
     Show(Deferred<ShowArgs>),
-    /// Show which tables price a model's steps.
+    /// Show which part of a model's step times is measured, interpolated, extrapolated or computed.
     #[command(after_help = CHECK_EXAMPLES)]
     Check(Deferred<CheckArgs>),
-    /// Price the steps of a file.
+    /// Compute the times of the steps in a file.
     #[command(after_help = PRICE_EXAMPLES)]
     Price(Deferred<PriceArgs>),
 }
@@ -73,7 +73,7 @@ pub(crate) enum TablesCommand {
 /// Path of the package.
 #[derive(Debug, Args)]
 pub(crate) struct DataArgs {
-    /// The package aiconfigurator-core: its folder, or the virtual environment that has it.
+    /// Folder of the package aiconfigurator-core, or of the virtual environment that has it.
     #[arg(long, value_name = "DIR", env = vcr_latency::tables::DATA_VARIABLE)]
     #[arg(value_parser = crate::values::InputPath)]
     pub(crate) data: Option<PathBuf>,
@@ -152,7 +152,7 @@ pub(crate) struct ModelArgs {
     #[arg(long, value_name = "DTYPE")]
     pub(crate) kv_cache_dtype: Option<String>,
 
-    /// Data type that prefills attend in [default: bfloat16].
+    /// Data type of prefill attention [default: bfloat16].
     #[arg(long, value_name = "DTYPE")]
     pub(crate) attention_dtype: Option<String>,
 }
@@ -194,7 +194,7 @@ pub(crate) struct PriceArgs {
     #[command(flatten)]
     pub(crate) model: ModelArgs,
 
-    /// The steps, a JSON object a line; - for standard input.
+    /// File with a step per line, as a JSON object; - for standard input.
     #[arg(long, value_name = "FILE")]
     #[arg(value_parser = crate::values::InputPath)]
     pub(crate) steps: PathBuf,

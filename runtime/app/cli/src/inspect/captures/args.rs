@@ -41,9 +41,9 @@ pub(crate) const DIFF_EXAMPLES: &str = with_comparison_exit_codes!(
   vcr inspect diff before.jsonl after.jsonl --json
 
 Requests are matched by the hash of their prompts, else by the hashes of their blocks, else by
-their names, else by their order; among equals, by their arrivals. Times are shown side by side
-and never count as a difference.",
-    "the same was asked and answered",
+their names, else by their order. Equal requests are matched in order of arrival. Times are shown
+side by side and never count as a difference.",
+    "requests and answers are the same",
     "requests, tokens, lengths, finish reasons or cached tokens differ"
 );
 
@@ -61,7 +61,7 @@ pub(crate) const SCHEMA_EXAMPLES: &str = with_plain_exit_codes!(
 /// How any input is read.
 #[derive(Debug, Args)]
 pub(crate) struct InputArgs {
-    /// Format of the input, by any name of docs/reference/inspect.md [default: detected].
+    /// Read the input in this format, such as aiperf; docs/reference/inspect.md lists all [default: detected].
     #[arg(long, value_name = "FORMAT", help_heading = "Input")]
     pub(crate) from: Option<Format>,
 
@@ -69,23 +69,21 @@ pub(crate) struct InputArgs {
     #[arg(long, help_heading = "Input")]
     pub(crate) lenient: bool,
 
-    /// The tokenizer.json that turns a data set into tokens.
+    /// The tokenizer.json that turns the texts of a data set into tokens.
     #[arg(long, value_name = "FILE", help_heading = "Input")]
     #[arg(value_parser = crate::values::InputPath)]
     pub(crate) tokenizer: Option<PathBuf>,
 
-    /// The workload of an LLMServingSim run [default: the one it names, if it is in the same
-    /// folder].
+    /// The workload file of an LLMServingSim run [default: the file that the run names, in the same folder].
     #[arg(long, value_name = "FILE", help_heading = "Input")]
     #[arg(value_parser = crate::values::InputPath)]
     pub(crate) workload: Option<PathBuf>,
 
-    /// Read only this run of a requests.jsonl of several runs.
+    /// Read only the run of this name from a requests.jsonl with several runs.
     #[arg(long, value_name = "RUN", help_heading = "Input")]
     pub(crate) of: Option<String>,
 
-    /// Prompt tokens of a block, if the input does not state them [default: 512 for Mooncake rows,
-    /// else 16].
+    /// Prompt tokens per block hash, if the input does not state them [default: 512 for Mooncake rows, else 16].
     #[arg(long, value_name = "TOKENS", help_heading = "Input", value_parser = crate::values::at_least_one::<NonZeroU32>)]
     pub(crate) block_size: Option<NonZeroU32>,
 }
@@ -155,8 +153,8 @@ pub(crate) struct ConvertArgs {
     #[arg(long)]
     pub(crate) force: bool,
 
-    /// Format of the output [default: by the suffix csv or parquet, else capture] [known: capture,
-    /// vllm-vcr, mooncake, csv, parquet].
+    /// Format of the output: capture, vllm-vcr, mooncake, csv or parquet [default: csv or parquet by the suffix,
+    /// else capture].
     #[arg(long, value_name = "FORMAT")]
     pub(crate) to: Option<Target>,
 
@@ -198,14 +196,14 @@ pub(crate) struct DiffArgs {
     #[arg(value_parser = crate::values::InputPath)]
     pub(crate) left: PathBuf,
 
-    /// The second one.
+    /// The second capture, or anything that can be converted to one.
     #[arg(value_parser = crate::values::InputPath)]
     pub(crate) right: PathBuf,
 
     #[command(flatten)]
     pub(crate) input: InputArgs,
 
-    /// Show N differing requests [with --json: all].
+    /// Maximum number of differing requests to show; --json shows all.
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub(crate) limit: usize,
 
