@@ -10,7 +10,7 @@ declare module 'vcr:guest/faults@0.1.0' {
   export function configure(config: string, seed: bigint): void;
   /**
    * Injects faults now, in the order of the answer. Called at least once for each step that the
-   * engine finishes: `step` is the number of these. `events` lists what happened since the last
+   * engine finishes: `step` counts the finished steps. `events` lists what happened since the last
    * call, oldest first, and may be empty.
    */
   export function decide(nowNs: bigint, step: bigint, events: Array<FaultEvent>): Array<FaultAction>;

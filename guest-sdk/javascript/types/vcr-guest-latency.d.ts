@@ -17,14 +17,14 @@ declare module 'vcr:guest/latency@0.1.0' {
    */
   export function priceStep(startNs: bigint, step: StepShape): number;
   /**
-   * Prices the steps of a run: the duration in nanoseconds of each, in order, as `price-step` would
-   * answer step by step. The model must be in the same state after either call: the host uses
-   * whichever is cheaper.
+   * Prices the steps of a run: returns the duration of each step in nanoseconds, in order, as one call of
+   * `price-step` per step would. The model must then be in the same state as after those calls: the host
+   * uses whichever is cheaper.
    *
    * The first step starts at `start-ns` and each further one when its predecessor, rounded, ends.
    * The answer holds at least one duration and stops before the first step (other than the very
-   * first) that would start at or after `horizon-ns`: such a step may never happen, and the state
-   * of the model must not have seen it. The horizon limits the number of steps to price, never a
+   * first) that would start at or after `horizon-ns`: such a step may never happen, so it must not
+   * change the state of the model. The horizon limits the number of steps to price, never a
    * step's duration.
    */
   export function priceDecodes(startNs: bigint, horizonNs: bigint, run: DecodeRun): Float64Array;

@@ -10,8 +10,8 @@ declare module 'vcr:guest/scheduling@0.1.0' {
   export function configure(config: string, seed: bigint): void;
   /**
    * Decides before the engine schedules a step. The host calls it only before steps with an event: a
-   * request has arrived, ended, been admitted or been preempted since the last call. Rows of decode
-   * steps have no events.
+   * request has arrived, ended, been admitted or been preempted since the last call. Consecutive steps that
+   * only decode have no events.
    */
   export function decide(engine: EngineView): Preferences;
   export type Failure = import('vcr:guest/types@0.1.0').Failure;

@@ -19,7 +19,7 @@ declare module 'vcr:guest/tokens@0.1.0' {
    * be filled, and are discarded.
    *
    * The host may spread the requests that start in one step over several calls if they are too
-   * long for one; the last of them has the wants.
+   * long for one call; the last of these calls has the wants.
    *
    * A failure fails the run. To fail one request instead, call `refuse` of the interface `requests`.
    */
@@ -72,8 +72,8 @@ declare module 'vcr:guest/tokens@0.1.0' {
   /**
    * Columns: tokens that are wanted.
    *
-   * Each token of a request is wanted once and in order: its first want is from index 0, each
-   * further one from where the last ended. It is wanted at most once in a call.
+   * The host wants each token of a request once, in order: the first want of a request starts at index 0,
+   * and each further want where the previous one ended. A call has at most one want of a request.
    */
   export interface TokenWants {
     /**

@@ -63,8 +63,8 @@ const VERIFY_EXAMPLES: &str = with_comparison_exit_codes!(
     "Examples:
   vcr plan verify plan --target http://localhost:8000
   vcr plan verify plan --row 2 --target router:80 --requests 200 --tolerance 15%",
-    "the server meets the objectives, and no metric exceeds its prediction by the tolerance",
-    "the server misses an objective, or a metric exceeds its prediction by the tolerance"
+    "the server meets the objectives, and no metric exceeds its prediction by more than allowed",
+    "the server misses an objective, or a metric exceeds its prediction by more than allowed"
 );
 
 #[derive(Clone, Debug, Subcommand)]
