@@ -147,7 +147,7 @@ pub(crate) struct CallArgs {
     #[arg(long)]
     pub(crate) example: bool,
 
-    /// The guest's config: a JSON document, or a file with one, with or without @ before its name [default: the
+    /// The guest's config: a JSON document, or the name of a file with one (an @ before it is optional) [default: the
     /// example inside the component, else {}].
     #[arg(long, value_name = "JSON|FILE")]
     pub(crate) config: Option<String>,
@@ -219,7 +219,7 @@ pub(crate) struct CheckArgs {
     #[arg(value_parser = crate::values::InputPath)]
     pub(crate) path: PathBuf,
 
-    /// The guest's config: a JSON document, or a file with one, with or without @ before its name [default: the
+    /// The guest's config: a JSON document, or the name of a file with one (an @ before it is optional) [default: the
     /// example inside the component, else {}].
     #[arg(long, value_name = "JSON|FILE")]
     pub(crate) config: Option<String>,

@@ -31,8 +31,8 @@ pub(crate) struct RecordArgs {
     #[arg(long, value_name = "ADDRESS", default_value = "tcp://127.0.0.1:29560", help_heading = "Link")]
     pub(crate) engine_handshake: String,
 
-    /// Exit with an error if no engine has connected, or the frontend has not answered one, after this time [default:
-    /// wait without limit].
+    /// Exit with an error if no engine has connected, or the frontend has not answered an engine, after this time
+    /// [default: wait without limit].
     #[arg(long, value_name = "DURATION", value_parser = crate::values::timeout, help_heading = "Link")]
     pub(crate) connect_timeout: Option<Duration>,
 
