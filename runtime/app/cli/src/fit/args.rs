@@ -45,7 +45,7 @@ docs/reference/calibrate.md describes metrics, gates and figures.",
 #[derive(Debug, Args)]
 pub(crate) struct MeasurementArgs {
     /// Engine settings: options of `engine(#{ ... })`, JSON, a command line of `vllm serve` or its arguments, or a
-    /// `pool(#{ ... })`; one for all inputs, or one for each.
+    /// `pool(#{ ... })` (repeatable: once for all inputs, or once per input).
     #[arg(long, value_name = "SETTINGS", help_heading = "Engine", allow_hyphen_values = true)]
     pub(crate) engine: Vec<String>,
 

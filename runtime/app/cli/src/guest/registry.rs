@@ -44,7 +44,7 @@ pub(crate) struct PushArgs {
     #[arg(value_name = "FILE", value_parser = crate::values::InputPath)]
     file: PathBuf,
 
-    /// Where to: oci://registry/repository:tag.
+    /// Place to push to: oci://registry/repository:tag.
     #[arg(value_name = "REFERENCE")]
     reference: String,
 }
