@@ -82,8 +82,8 @@ pub(crate) struct PriorArgs {
     #[arg(long, value_name = "MODEL", help_heading = "Engine")]
     pub(crate) shape: Option<String>,
 
-    /// Correct this latency model, in the syntax of scenarios: `roofline(#{ ... })`, `tables(#{ ...
-    /// })`. It fills in what few measurements cannot determine.
+    /// Correct this latency model instead of fitting one from scratch, for few measurements: `roofline(#{ ... })` or
+    /// `tables(#{ ... })`, as in scenarios.
     #[arg(long, value_name = "MODEL", help_heading = "Engine")]
     pub(crate) base: Option<String>,
 }
@@ -116,8 +116,8 @@ pub(crate) struct FitArgs {
     #[arg(long, value_name = "FROM..TO", help_heading = "Input", value_parser = part)]
     pub(crate) part: Option<(f64, f64)>,
 
-    /// Suggest the next measurement that makes a prediction more certain: 'prompt_tokens: 4000,
-    /// output_tokens: 200, concurrency: 16', or a rate per second.
+    /// Suggest the next measurement that makes this prediction more certain: 'prompt_tokens: 4000,
+    /// output_tokens: 200, concurrency: 16', or with a `rate` per second instead of `concurrency`.
     #[arg(long, value_name = "PREDICTION")]
     pub(crate) suggest: Option<Load>,
 

@@ -33,7 +33,7 @@ pub(crate) struct ModelArgs {
     #[arg(required_unless_present_any = ["list", "list_gpus"], value_name = "MODEL")]
     model: Option<String>,
 
-    /// Print the names of the table.
+    /// Print the names in the table of models.
     #[arg(long, conflicts_with = "model")]
     list: bool,
 

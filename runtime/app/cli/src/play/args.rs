@@ -162,7 +162,7 @@ pub(crate) struct RoutingArgs {
     #[arg(long, value_name = "ROUTER")]
     pub(crate) router: Option<String>,
 
-    /// Configuration of the guest, as JSON.
+    /// Configuration of the guest of --router, as JSON.
     #[arg(long, value_name = "JSON|@FILE", requires = "router", value_parser = guest_config)]
     pub(crate) router_config: Option<String>,
 }
@@ -174,7 +174,7 @@ pub(crate) struct TokenArgs {
     #[arg(long, value_name = "SOURCE", default_value = "random", value_parser = crate::values::token_source)]
     pub(crate) tokens: String,
 
-    /// Configuration of the guest, as JSON.
+    /// Configuration of the guest of --tokens, as JSON.
     #[arg(long, value_name = "JSON|@FILE", value_parser = guest_config)]
     pub(crate) tokens_config: Option<String>,
 

@@ -42,7 +42,7 @@ pub(crate) struct EngineArgs {
     #[arg(long, value_name = "POLICY")]
     scheduling_policy: Option<String>,
 
-    /// Configuration of the guest, as JSON.
+    /// Configuration of the guest of --scheduling-policy, as JSON.
     #[arg(long, value_name = "JSON|@FILE", requires = "scheduling_policy", value_parser = guest_config)]
     pub(crate) scheduling_policy_config: Option<String>,
 
@@ -52,7 +52,7 @@ pub(crate) struct EngineArgs {
     #[arg(long = "kv-cache-groups", value_name = "GROUPS", value_delimiter = ',', help = sentence(KV_CACHE_GROUPS.meaning))]
     kv_cache_groups: Vec<KvCacheGroup>,
 
-    /// Maximum number of LoRA adapters that stay loaded; the least recently used makes room [default: --max-loras].
+    /// Maximum number of LoRA adapters that stay loaded; the least recently used is unloaded first [default: --max-loras].
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     max_cpu_loras: Option<u32>,
 }

@@ -11,7 +11,7 @@ pub(crate) struct TimingArgs {
     #[arg(long, value_name = "MODEL", conflicts_with_all = KNOBS)]
     pub(crate) latency: Option<String>,
 
-    /// Configuration of the guest, as JSON.
+    /// Configuration of the guest of --latency, as JSON.
     #[arg(long, value_name = "JSON|@FILE", requires = "latency", value_parser = guest_config)]
     pub(crate) latency_config: Option<String>,
 
