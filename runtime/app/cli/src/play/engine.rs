@@ -52,7 +52,8 @@ pub(crate) struct EngineArgs {
     #[arg(long = "kv-cache-groups", value_name = "GROUPS", value_delimiter = ',', help = sentence(KV_CACHE_GROUPS.meaning))]
     kv_cache_groups: Vec<KvCacheGroup>,
 
-    /// Maximum number of LoRA adapters that stay loaded; the least recently used is unloaded first [default: --max-loras].
+    /// Maximum number of LoRA adapters that stay loaded; the least recently used is unloaded first
+    /// [default: --max-loras].
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     max_cpu_loras: Option<u32>,
 }
