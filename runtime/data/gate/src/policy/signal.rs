@@ -218,7 +218,7 @@ pub static SIGNALS: [SignalInfo; 13] = [
     SignalInfo {
         signal: Signal::Route,
         name: "route",
-        reason: "only routers that report routes have them",
+        reason: "only some routers report routes",
         owner: "routing",
         action: "record the route of each request on the candidate",
         ..REQUIRED
@@ -226,7 +226,7 @@ pub static SIGNALS: [SignalInfo; 13] = [
     SignalInfo {
         signal: Signal::Scheduler,
         name: "scheduler",
-        reason: "only engines that report their policy have it",
+        reason: "only some engines report their policy",
         owner: "scheduling",
         action: "record the scheduling policy of each request on the candidate",
         ..REQUIRED

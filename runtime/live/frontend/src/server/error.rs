@@ -78,7 +78,7 @@ const INTERNAL: ErrorKind = ErrorKind {
 const NOT_SIMULATED: ErrorKind = ErrorKind {
     status: StatusCode::NOT_IMPLEMENTED,
     name: "NotImplementedError",
-    meaning: "vLLM has it, and it is not simulated",
+    meaning: "vLLM has this feature, but vcr does not simulate it",
 };
 const UNAVAILABLE: ErrorKind = ErrorKind {
     status: StatusCode::SERVICE_UNAVAILABLE,
