@@ -242,8 +242,7 @@ pub(crate) struct EventArgs {
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) kv_events_replay_endpoint: Option<String>,
 
-    /// Topic of KV events, such as `kv@{engine}@{model}`
-    /// [default: empty, as in vLLM].
+    /// Topic of KV events, such as `kv@{engine}@{model}`; empty in vLLM.
     #[arg(long, value_name = "TEXT", default_value = "")]
     pub(crate) kv_events_topic: String,
 
