@@ -1,5 +1,5 @@
-//! A co-simulation driven by an external clock: a network of clients that advances in ticks of 5 ms
-//! and sends a request whenever an answer has crossed it.
+//! A co-simulation driven by an external clock: a network simulator advances in ticks of 5 ms and carries requests
+//! and answers.
 
 use vcr_cluster::{Cluster, ClusterOutput, ClusterRequest, PoolConfig, RunConfig, Topology};
 use vcr_core::{EngineConfig, EngineConfigInput, factory::copies};
@@ -11,19 +11,19 @@ const CLIENTS: u64 = 20;
 /// The other simulator: it owns the clock.
 struct Network {
     tick: u64,
-    /// The tick at which a message arrives, and its client.
+    /// The arrival tick and the client of each message.
     to_cluster: Vec<(u64, u64)>,
     answers: u64,
 }
 
 impl Network {
-    /// Requests that reach the cluster at this tick.
+    /// Takes the clients whose requests reach the cluster at this tick.
     fn due(&mut self) -> Vec<u64> {
         let tick = self.tick;
         self.to_cluster.extract_if(.., |(due, _)| *due <= tick).map(|(_, client)| client).collect()
     }
 
-    /// An answer crosses the network, and the client's next request crosses it back.
+    /// Sends the client's next request after an answer, both delayed by the network.
     fn hear(&mut self, output: &ClusterOutput, client_of: &[u64]) {
         let ClusterOutput::Ended { request, .. } = output else { return };
         let client = client_of[*request as usize];
@@ -41,7 +41,7 @@ pub(crate) fn main() {
     let mut client_of: Vec<u64> = Vec::new();
     while network.tick < 2_000 {
         let now_ns = network.tick * TICK_NS;
-        // Before the next tick, only requests that the cluster already has can reach it.
+        // Only requests that the cluster already has can reach an engine before the next tick.
         cluster.set_horizon_ns(Some(now_ns));
         let hear = |output: &ClusterOutput| network.hear(output, &client_of);
         cluster.step_until(now_ns, hear).expect("it is the next tick");

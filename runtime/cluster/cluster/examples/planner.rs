@@ -1,4 +1,4 @@
-//! A planner that scales: it forecasts the next minute's load and asks for enough engines.
+//! A planning autoscaler: it forecasts the prompt tokens of the next intervals and asks for enough engines.
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use vcr_core::scale::{Autoscaler, PoolView, ScaleError};
 use vcr_core::{EngineConfig, EngineConfigInput, factory::copies};
 use vcr_latency::{Polynomial, PolynomialInput};
 
-/// Prompt tokens of an interval that one engine is good for.
+/// Prompt tokens that one engine can compute in an interval.
 const TOKENS_PER_ENGINE: f64 = 60_000.0;
 
-/// Holt's linear trend over the arrived prompt tokens of each interval.
+/// Holt's linear trend of the prompt tokens that arrive in each interval.
 #[derive(Clone, Copy, Default)]
 struct Planner {
     level: f64,
@@ -26,7 +26,7 @@ impl Autoscaler for Planner {
         let (tokens, before) = (view.arrived_prompt_tokens as f64, self.level);
         self.level = 0.5 * tokens + 0.5 * (self.level + self.trend);
         self.trend = 0.3 * (self.level - before) + 0.7 * self.trend;
-        // An engine takes two intervals to start; waiting requests are load, too.
+        // An engine takes two intervals to start. Waiting requests are load, too.
         let expected = self.level + 2.0 * self.trend + view.outstanding_prefill_tokens as f64;
         Ok((expected / TOKENS_PER_ENGINE).ceil().max(1.0) as u32)
     }

@@ -4,8 +4,8 @@ use vcr_cluster::{Cluster, ClusterError, ClusterOutput, ClusterRequest, PoolConf
 use vcr_core::{EngineConfig, EngineConfigInput, factory::copies, seed};
 use vcr_latency::{Polynomial, PolynomialInput};
 
-/// Routes the next request as the agent decides, and advances 40 ms. Action 0 follows the cache,
-/// action 1 the load. The state is the load of the engine with the cached prefix.
+/// Routes a request as the agent decides, and advances 40 ms. Action 0 chooses the engine with the longest cached
+/// prefix, action 1 the least loaded engine. The state is the load of the engine with the longest cached prefix.
 fn step(cluster: &mut Cluster, draw: u64, agent: &mut Agent) -> Result<(), ClusterError> {
     let mut prompt = cluster.empty_prompt();
     prompt.push_run(draw % 12, 0, 6_000); // One of twelve documents, then a question.
@@ -30,7 +30,7 @@ struct Agent {
 }
 
 impl Agent {
-    /// Returns the better action; in one case of ten, another one.
+    /// Returns the better action, but a random one in one case of five.
     fn act(&self, state: usize, draw: u64) -> usize {
         let [cache, load] = self.values[state];
         if draw.is_multiple_of(5) { draw as usize / 5 % 2 } else { usize::from(load > cache) }

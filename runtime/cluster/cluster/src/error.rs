@@ -1,4 +1,4 @@
-//! Why a run could not be carried to its end.
+//! Errors that end a run.
 
 use std::ops::Range;
 
@@ -12,10 +12,10 @@ use vcr_core::tokens::TokenError;
 use crate::config::PoolConfig;
 use crate::config::RunConfigError;
 
-/// A run with more steps at one instant counts as stuck.
+/// A run with more steps than this at one instant counts as stuck.
 pub(crate) const MAX_STEPS_AT_ONE_INSTANT: u64 = 1_000_000;
 
-/// Why a run could not be carried to its end.
+/// An error that ends a run.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the error texts describe them")]
 pub enum SimError {
@@ -24,11 +24,11 @@ pub enum SimError {
     #[error("{reason} (engine {engine} of pool `{pool}`, {}, at {at_ms} ms of virtual time)", name_steps(*step, *steps))]
     Latency {
         pool: String,
-        /// Engine in the pool, and its rank if it has several.
+        /// Number of the engine in the pool, and of the rank if engines have several.
         engine: String,
-        /// Number of the (first) step on that engine.
+        /// Number of the engine's first step in the failed call.
         step: u64,
-        /// Steps priced in that call.
+        /// Number of steps that the call priced.
         steps: u64,
         at_ms: f64,
         reason: LatencyError,
@@ -36,9 +36,9 @@ pub enum SimError {
     #[error("{reason} (engine {engine} of pool `{pool}`, before step {step}, at {at_ms} ms of virtual time)")]
     Policy {
         pool: String,
-        /// Engine in the pool, and its rank if it has several.
+        /// Number of the engine in the pool, and of the rank if engines have several.
         engine: String,
-        /// Number of the step on that engine that was to be decided.
+        /// Number of the engine's step that the policy was to decide.
         step: u64,
         at_ms: f64,
         reason: PolicyError,
@@ -46,7 +46,7 @@ pub enum SimError {
     #[error("{reason} ({} of pool `{pool}`, at {at_ms} ms of virtual time)", name_request(*request))]
     Route {
         pool: String,
-        /// Number of the request to be routed; none while the router was made.
+        /// Number of the request to be routed; None if the router could not be made.
         request: Option<u64>,
         at_ms: f64,
         reason: RouteError,
@@ -54,7 +54,7 @@ pub enum SimError {
     #[error("{reason} (engine {engine} of pool `{pool}`, at {at_ms} ms of virtual time)")]
     Failures {
         pool: String,
-        /// Engine in the pool, and its rank if it has several.
+        /// Number of the engine in the pool, and of the rank if engines have several.
         engine: String,
         at_ms: f64,
         reason: FaultError,
@@ -62,7 +62,7 @@ pub enum SimError {
     #[error("{reason} (engine {engine} of pool `{pool}`, at {at_ms} ms of virtual time)")]
     Tokens {
         pool: String,
-        /// Engine in the pool, and its rank if it has several.
+        /// Number of the engine in the pool, and of the rank if engines have several.
         engine: String,
         at_ms: f64,
         reason: TokenError,
@@ -86,21 +86,21 @@ pub enum SimError {
         reason: String,
         at_ms: f64,
         arrived: u64,
-        /// Requests that wait in engines.
+        /// Number of requests that wait in engines.
         waiting: u64,
         ended: u64,
     },
-    /// Steps take no time and requests keep coming.
+    /// Steps take no time while requests keep coming.
     #[error(
         "virtual time stands still at {at_ms} ms: {MAX_STEPS_AT_ONE_INSTANT} steps{place} took 0 ns; give the \
          latency model a duration above zero, or the workload a `count`"
     )]
     TimeStandsStill {
         at_ms: f64,
-        /// The engines of the steps, if known.
+        /// The engines of these steps, if known.
         place: String,
     },
-    /// Unfinished requests and nothing left to happen: a bug of the simulator.
+    /// Requests are unfinished although no event is left: a bug of the simulator.
     #[error(
         "the run is stuck at {at_ms} ms: {requests} request(s) unfinished; the first, number {first}, {reason}; nothing \
          is left to happen (this is a bug)"
@@ -109,7 +109,7 @@ pub enum SimError {
         at_ms: f64,
         requests: u64,
         first: u64,
-        /// Its stage, and the event it waits for.
+        /// Stage of the first unfinished request, and the event that it waits for.
         reason: String,
     },
 }
@@ -132,7 +132,7 @@ fn join_lines(errors: &[RunConfigError]) -> String {
     errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
 }
 
-/// Why a worker cannot be made, or made again.
+/// The error of a plugin's factory when a worker is made or restarted.
 #[derive(Debug)]
 pub(crate) enum MakeError {
     Latency(LatencyError),
@@ -141,7 +141,7 @@ pub(crate) enum MakeError {
     Tokens(TokenError),
 }
 
-/// The error of a factory for the plugins of the engine with this index in its pool.
+/// The error of a plugin's factory, for the engine with this index in its pool.
 pub(crate) fn make_error(pool: &PoolConfig, index: u32, now_ns: u64, error: MakeError) -> SimError {
     let (name, engine, at_ms) = (pool.name.clone(), pool.rank_name(index), now_ns as f64 / 1e6);
     match error {
@@ -152,7 +152,7 @@ pub(crate) fn make_error(pool: &PoolConfig, index: u32, now_ns: u64, error: Make
     }
 }
 
-/// The failure of an engine's model in a call that priced `steps`.
+/// The error of an engine's latency model in a call that priced `steps`.
 pub(crate) fn latency_error(
     pool: &PoolConfig,
     index: u32,
@@ -171,7 +171,7 @@ pub(crate) fn latency_error(
     }
 }
 
-/// The failure of an engine's policy before `step`.
+/// The error of an engine's policy before `step`.
 pub(crate) fn policy_error(pool: &PoolConfig, index: u32, step: u64, now_ns: u64, reason: PolicyError) -> SimError {
     let engine = pool.rank_name(index);
     SimError::Policy { pool: pool.name.clone(), engine, step, at_ms: now_ns as f64 / 1e6, reason }

@@ -1,8 +1,7 @@
-//! Memory that a run is sure to need, known before it begins.
+//! The minimum memory of a run, estimated before the run begins.
 //!
-//! Requests of open workloads are drawn when they arrive, so the memory of a run is its state per
-//! request: the record, and the samples of the metrics. A burst is held as a whole, because all of
-//! it waits at once.
+//! Requests of open workloads are drawn when they arrive, so memory grows with the number of ended requests: their
+//! records, and the samples of the metrics. A burst is held as a whole, because all its requests wait at once.
 
 use std::mem::size_of;
 
@@ -13,14 +12,13 @@ use crate::config::{Arrivals, Limit, RunConfig, SyntheticInput, TracePacing, Wor
 use crate::in_flight::Live;
 use crate::ledger::record::RequestRecord;
 
-/// Samples of the metrics for each request, such as times to first token and queue times, at four to eight
-/// bytes, fewer where samples are similar. Measured with outputs of one token.
+/// Samples of the metrics for each request, such as TTFT and queue time, take four to eight bytes each, or fewer if
+/// samples are similar. Measured with outputs of one token.
 const SAMPLE_BYTES: u64 = 16;
 
-/// The record of an ended request, its slot among the requests in flight, and the seed of its
-/// output.
+/// The record of an ended request, its slot among the requests in flight, and the seed of its output.
 const RECORD_BYTES: u64 = (size_of::<RequestRecord>() + size_of::<Option<Box<Live>>>() + size_of::<u64>()) as u64;
-/// The same for packed records, at least. Measured: 25 to 35.
+/// Minimum size of a packed record with its slot and seed. Measured sizes: 25 to 35.
 const PACKED_BYTES: u64 = 20;
 
 /// Minimum number of requests of a run, and their memory.
@@ -33,23 +31,23 @@ pub struct MemoryEstimate {
 }
 
 impl MemoryEstimate {
-    /// The sum of both.
+    /// The sum of two estimates.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self { requests: self.requests.saturating_add(other.requests), bytes: self.bytes.saturating_add(other.bytes) }
     }
 
-    /// Memory of ended requests, of which only measurements are kept.
+    /// Memory of ended requests.
     fn ended(requests: u64) -> Self {
         Self { requests, bytes: requests.saturating_mul(RECORD_BYTES + SAMPLE_BYTES) }
     }
 
-    /// The same with packed records.
+    /// The same number of requests, with packed records.
     fn packed(self) -> Self {
         Self { bytes: self.bytes.saturating_sub(self.requests.saturating_mul(RECORD_BYTES - PACKED_BYTES)), ..self }
     }
 
-    /// Requests that all wait at the same time.
+    /// Memory of requests that all wait at the same time.
     fn waiting(requests: u64) -> Self {
         let each = (size_of::<Live>() + size_of::<RequestSpec>()) as u64;
         let ended = Self::ended(requests);
@@ -58,8 +56,8 @@ impl MemoryEstimate {
 }
 
 impl RunConfig {
-    /// The least memory of the run, without its engines. Later turns of sessions, or closed loops that end by
-    /// time, may need more.
+    /// The minimum memory of the run, without its engines. Later turns of sessions and closed loops with a time
+    /// limit may need more.
     #[must_use]
     pub fn memory_estimate(&self) -> MemoryEstimate {
         let each = self.workloads.iter().map(|workload| workload.memory_estimate(self.max_time_ns));
@@ -70,7 +68,7 @@ impl RunConfig {
 
 impl WorkloadConfig {
     fn memory_estimate(&self, max_time_ns: Option<u64>) -> MemoryEstimate {
-        // From the start of the workload to the end of the run.
+        // The time from the workload's start to the end of the run.
         let time_ns = max_time_ns.map_or(u64::MAX, |max| max.saturating_sub(self.start_ns));
         match &self.source {
             WorkloadSource::Synthetic { arrivals, .. } => match arrivals {
@@ -85,7 +83,7 @@ impl WorkloadConfig {
                 Arrivals::Varying { rate, limit, .. } => {
                     let time_ns = limit.duration_ns.unwrap_or(u64::MAX).min(time_ns);
                     let time_ns = rate.duration_ns().unwrap_or(u64::MAX).min(time_ns);
-                    // A workload without an end in time has an end by number.
+                    // A workload without a time limit has a limit on its number of starts.
                     let by_time = if time_ns == u64::MAX { u64::MAX } else { rate.area(time_ns) as u64 };
                     MemoryEstimate::ended(limit.count.unwrap_or(u64::MAX).min(by_time))
                 }
@@ -93,8 +91,7 @@ impl WorkloadConfig {
                 Arrivals::ClosedLoop { concurrency, limit } => {
                     let count = limit.count.unwrap_or(u64::MAX);
                     let at_once = MemoryEstimate::waiting((*concurrency).min(count));
-                    // The number of further arrivals depends on the engines if time ends the
-                    // workload.
+                    // If time ends the workload, the number of further arrivals depends on the engines.
                     let all = limit.count.filter(|_| limit.duration_ns.is_none() && max_time_ns.is_none());
                     let later = all.map_or(0, |count| count.saturating_sub(at_once.requests));
                     at_once.plus(MemoryEstimate::ended(later))
@@ -121,7 +118,7 @@ impl WorkloadConfig {
 }
 
 impl Limit {
-    /// Number that starts at a rate within a time, on average.
+    /// The mean number of starts at a constant rate within a time.
     fn starts(self, rate_per_s: f64, time_ns: u64) -> u64 {
         let time_ns = self.duration_ns.unwrap_or(u64::MAX).min(time_ns);
         let by_time = (rate_per_s * (time_ns as f64 / 1e9)) as u64;
@@ -130,7 +127,7 @@ impl Limit {
 }
 
 impl SyntheticInput {
-    /// Minimum memory of a run of its workload until `time_ns`.
+    /// Minimum memory of the workload in a run that ends at `time_ns`.
     fn memory_estimate(&self, max_time_ns: Option<u64>, time_ns: u64) -> MemoryEstimate {
         let count = u64::from(self.request_count);
         let speedup = self.arrival_speedup_ratio;
@@ -140,7 +137,7 @@ impl SyntheticInput {
                 let at_once = MemoryEstimate::waiting(concurrency.min(count));
                 at_once.plus(MemoryEstimate::ended(self.num_requests().saturating_sub(at_once.requests)))
             }
-            // The number of further arrivals depends on the engines if time ends the workload.
+            // If time ends the workload, the number of further arrivals depends on the engines.
             (Some(_), Some(concurrency)) => MemoryEstimate::waiting(concurrency.min(count)),
             (Some(_), None) => {
                 let rate_per_s = match (self.request_rate, self.arrival_interval_ms) {

@@ -1,7 +1,6 @@
 //! The event queue of virtual time.
 //!
-//! Ties are broken by kind and then by order of scheduling, never by anything
-//! that could differ from run to run.
+//! Ties are broken by kind and then by order of scheduling, so that they never differ between runs.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
@@ -13,9 +12,8 @@ use crate::ledger::record::Outcome;
 
 /// An event at an instant.
 ///
-/// The order of the variants is the order at equal times: steps end before transfers; faults come after
-/// completed work and before new work; arrivals see everything else of their instant except autoscalers,
-/// which decide last.
+/// The order of the variants is the order at equal times. Steps end before transfers. Faults come after completed
+/// work and before new work. Arrivals come after all other events except autoscalers' decisions, which come last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Event {
     /// A worker's step ends, unless the worker was restarted since.
@@ -28,16 +26,16 @@ pub(crate) enum Event {
         worker: u32,
         incarnation: u32,
     },
-    /// Something happens to a request that is answered as recorded.
+    /// The next event of a request that is answered at recorded times.
     Played {
         tag: u64,
     },
-    /// The client has the complete answer to a request, and the request ends.
+    /// The client has the complete answer, and the request ends.
     Answered {
         tag: u64,
         outcome: Outcome,
     },
-    /// A link's next transfer completes, unless its load changed since.
+    /// A link's next transfer completes, unless the link's load has changed since.
     LinkProgress {
         link: u32,
         version: u64,
@@ -47,14 +45,12 @@ pub(crate) enum Event {
         tag: u64,
         attempt: u32,
     },
-    /// Something may have arrived for a load from a worker's tiers, unless the
-    /// worker was restarted since.
+    /// A load from a worker's KV tiers may have made progress, unless the worker was restarted since.
     TierProgress {
         worker: u32,
         incarnation: u32,
     },
-    /// The compilation of a request's grammar ends at a worker, unless the worker was
-    /// restarted since.
+    /// The compilation of a request's grammar ends at a worker, unless the worker was restarted since.
     GrammarCompiled {
         tag: u64,
         worker: u32,
@@ -65,7 +61,7 @@ pub(crate) enum Event {
     Fault {
         index: u32,
     },
-    /// A worker that crashed or was started is up, unless that was called off.
+    /// A worker that crashed or was started is up, unless its restart was called off.
     WorkerUp {
         worker: u32,
         incarnation: u32,
@@ -79,18 +75,17 @@ pub(crate) enum Event {
         worker: u32,
         incarnation: u32,
     },
-    /// A worker frees KV that it held for a decode engine which did not fetch it, unless the worker was
-    /// restarted since.
+    /// A worker frees KV that no decode engine has fetched, unless the worker was restarted since.
     HeldKvExpires {
         worker: u32,
         incarnation: u32,
         id: RequestId,
     },
-    /// The client of a request cancels it, if the reason still applies.
+    /// A client cancels its request, if the reason still applies.
     GiveUp {
         tag: u64,
     },
-    /// The KV routers of a pool, with requests in a queue, learn of each other's.
+    /// The replicas of a pool's KV router learn of each other's requests.
     RouterWakes {
         pool: PoolRole,
     },
@@ -98,15 +93,15 @@ pub(crate) enum Event {
     Arrival {
         workload: u32,
     },
-    /// A workload should have one more user.
+    /// A workload may add a user.
     UserComes {
         workload: u32,
     },
-    /// The client of the attempt `after` tries again.
+    /// A client sends the request `after` again.
     NextAttempt {
         after: u64,
     },
-    /// The next turn of a workload's session starts; `slot` identifies the waiting session.
+    /// The next turn of a session starts; `slot` identifies the waiting session.
     NextTurn {
         workload: u32,
         session: u64,
@@ -127,26 +122,26 @@ pub(crate) enum Event {
     },
 }
 
-// The heap moves each event several times.
+// The heap moves each event several times, so events must be small.
 const _: () = assert!(size_of::<Event>() <= 24);
 
 /// Events by time.
 ///
-/// Ends of steps are stored separately for each pool: they are many, and concern an engine only if requests
-/// go from one engine to another. Arrivals of sessions are also separate, because they may be known not to
+/// Step ends are stored by pool: there are many, and they concern other engines only if requests move between
+/// engines. Arrivals of sessions are separate because some callers can ignore them.
 /// concern an engine.
 #[derive(Debug, Default)]
 pub(crate) struct EventQueue {
     step_ends: Vec<BinaryHeap<Entry>>,
-    /// Arrivals, with their workloads.
+    /// Arrivals of sessions: time and workload.
     arrivals: BinaryHeap<Reverse<(u64, u32)>>,
     others: BinaryHeap<Entry>,
-    /// Times at which clients cancel, with their requests: most of them are removed before they are due.
+    /// Cancellations by clients: time and request. Most are removed before they are due.
     give_ups: BTreeSet<(u64, u64)>,
     scheduled: u64,
-    /// Autoscalers' ticks among them.
+    /// Number of autoscaler ticks in `others`.
     ticks: usize,
-    /// Number of ends of KV holds among them.
+    /// Number of KV-hold expiries in `others`.
     expiries: usize,
 }
 
@@ -157,7 +152,7 @@ impl EventQueue {
         Self { step_ends: (0..pools).map(|_| BinaryHeap::new()).collect(), ..Self::default() }
     }
 
-    /// Schedules anything but the end of a step.
+    /// Schedules an event other than the end of a step.
     pub(crate) fn push(&mut self, at_ns: u64, event: Event) {
         if let Event::Arrival { workload } = event {
             // Arrivals of one workload at one instant are interchangeable.
@@ -170,23 +165,21 @@ impl EventQueue {
         self.scheduled += 1;
     }
 
-    /// Schedules the end of a step in `pool`.
     pub(crate) fn push_step_end(&mut self, pool: PoolRole, at_ns: u64, event: Event) {
         self.step_ends[pool.index()].push(Reverse((at_ns, event, self.scheduled)));
         self.scheduled += 1;
     }
 
-    /// Plans the cancellation of a request by its client.
     pub(crate) fn expect_give_up(&mut self, at_ns: u64, tag: u64) {
         self.give_ups.insert((at_ns, tag));
     }
 
-    /// It will not.
+    /// Removes the planned cancellation of a request.
     pub(crate) fn call_off_give_up(&mut self, at_ns: u64, tag: u64) {
         self.give_ups.remove(&(at_ns, tag));
     }
 
-    /// Whether anything is to happen but ticks.
+    /// Whether any event other than an autoscaler tick is left.
     pub(crate) fn has_more_than_ticks(&self) -> bool {
         self.others.len() > self.ticks
             || !self.give_ups.is_empty()
@@ -194,7 +187,7 @@ impl EventQueue {
             || self.step_ends.iter().any(|ends| !ends.is_empty())
     }
 
-    /// Whether nothing remains but ticks and ends of KV holds that no request waits for.
+    /// Whether only autoscaler ticks and KV-hold expiries are left. No request waits for them.
     pub(crate) fn has_only_expiries(&self) -> bool {
         self.expiries > 0
             && self.others.len() == self.ticks + self.expiries
@@ -203,7 +196,7 @@ impl EventQueue {
             && self.step_ends.iter().all(BinaryHeap::is_empty)
     }
 
-    /// Whether a request, or an attempt of one, is still to come.
+    /// Whether a request or a retry is still to come.
     pub(crate) fn has_requests(&self) -> bool {
         let starts = |event: &Event| match event {
             Event::UserComes { .. }
@@ -237,39 +230,35 @@ impl EventQueue {
         heaps.filter_map(next_of).chain(self.next_arrival()).chain(self.next_give_up()).min()
     }
 
-    /// The time of the next cancellation by a client.
     pub(crate) fn next_give_up(&self) -> Option<u64> {
         self.give_ups.first().map(|(at_ns, _)| *at_ns)
     }
 
-    /// When the next session starts.
     pub(crate) fn next_arrival(&self) -> Option<u64> {
         self.arrivals.peek().map(|Reverse((at_ns, _))| *at_ns)
     }
 
-    /// Removes and returns the next start of a session, with its workload, if it is due by `last_ns`.
+    /// Takes the next start of a session, with its workload, if it is due by `last_ns`.
     pub(crate) fn pop_arrival(&mut self, last_ns: u64) -> Option<(u64, u32)> {
         self.next_arrival().filter(|at_ns| *at_ns <= last_ns)?;
         self.arrivals.pop().map(|Reverse(arrival)| arrival)
     }
 
-    /// When the next event happens that is neither the end of a step nor the start of a
-    /// session.
+    /// Time of the next event that is neither the end of a step nor the start of a session.
     pub(crate) fn next_other(&self) -> Option<u64> {
         next_of(&self.others).into_iter().chain(self.next_give_up()).min()
     }
 
-    /// When anything but the end of a step happens next.
+    /// Time of the next event other than the end of a step.
     pub(crate) fn next_but_step_ends(&self) -> Option<u64> {
         self.next_arrival().into_iter().chain(self.next_other()).min()
     }
 
-    /// When the next step of `pool` ends.
     pub(crate) fn next_step_end(&self, pool: PoolRole) -> Option<u64> {
         next_of(&self.step_ends[pool.index()])
     }
 
-    /// The next event if it happens at `at_ns`.
+    /// Takes the next event if it happens at `at_ns`.
     pub(crate) fn pop_at(&mut self, at_ns: u64) -> Option<Event> {
         let heaps = self.step_ends.iter_mut().chain([&mut self.others]);
         // `Reverse` makes the earliest entry the largest.

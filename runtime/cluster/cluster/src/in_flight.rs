@@ -1,4 +1,4 @@
-//! Requests that have not ended, and their places.
+//! Requests that have not ended, and their stages.
 
 use std::ops::Range;
 
@@ -13,11 +13,11 @@ use crate::window::Window;
 /// Stage of a live request in the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// In front of a pool: being transferred there, in its router's queue, or waiting for a worker to start.
+    /// In front of a pool: on the way to it, in its router's queue, or waiting for a worker to start.
     Waiting {
         pool: PoolRole,
     },
-    /// On a worker that computes its prompt (and, unless another pool does this, its output).
+    /// On a worker that computes the prompt, and also the output unless another pool does.
     Prefill {
         worker: u32,
         id: RequestId,
@@ -26,50 +26,47 @@ pub(crate) enum Stage {
         worker: u32,
         id: RequestId,
     },
-    /// On no worker any more: it can never run, and is rejected when the step that decided this
-    /// ends.
+    /// No longer on a worker. The request can never run, and is rejected when the step that decided this ends.
     Refused,
-    /// On no worker: the recorded answer is played. This is the index of the next output.
+    /// On no worker: the request is answered as recorded. `next_output` is the index of the next output.
     Played {
         row: u32,
         next_output: u32,
     },
-    /// On no worker: it has ended there, and its answer is being sent to the client.
+    /// No longer on a worker. The request has ended there, and its answer is on the way to the client.
     Answered,
 }
 
-/// The state of a request until it ends.
 #[derive(Debug)]
 pub(crate) struct Live {
     pub(crate) stage: Stage,
     /// Prefill worker that holds the KV to be transferred.
     pub(crate) source: Option<(u32, RequestId)>,
-    /// Decode worker that has taken blocks for the prompt while it is still being computed
-    /// elsewhere, and the KV to be transferred.
+    /// Decode worker that has reserved blocks for the prompt, and the KV to be transferred to it.
     pub(crate) destination: Option<(u32, RemoteLoad)>,
     /// The prompt, if the request may be submitted again.
     pub(crate) prompt: Option<Prompt>,
     pub(crate) priority: i32,
     pub(crate) strict_priority: u32,
-    /// Index among the classes of its workload's trace.
+    /// Index of the policy class in the trace of the workload.
     pub(crate) policy_class: Option<u32>,
     pub(crate) follow_up: FollowUp,
     /// Number of output tokens before a stop token.
     pub(crate) stop_after: Option<u32>,
-    /// Its client's timeouts and cancellations, if any.
+    /// Timeouts and cancellations of the client, if any.
     pub(crate) client: Option<Box<Client>>,
-    /// Whether the decode engine computes its prompt, too.
+    /// Whether the decode engine also computes the prompt.
     pub(crate) stays_with_decode: bool,
-    /// Distinguishes transfers of this attempt from transfers of earlier attempts.
+    /// Distinguishes transfers of this attempt from those of earlier attempts.
     pub(crate) attempt: u32,
-    /// The worker of each pool that it was last routed to, by index in the pool.
+    /// The worker that the request was last routed to in each pool, by index in the pool.
     pub(crate) routed: [Option<u32>; 2],
-    /// Why and when its client has left, if its prompt is computed nevertheless.
+    /// Why and when the client left, if the prompt is computed nevertheless.
     pub(crate) abandoned: Option<(GiveUp, u64)>,
 }
 
 impl Live {
-    /// Whether one of these workers computes it or holds blocks for it.
+    /// Whether one of these workers computes the request or holds blocks for it.
     pub(crate) fn is_at(&self, workers: &Range<u32>) -> bool {
         let on = match self.stage {
             Stage::Prefill { worker, .. } | Stage::Decode { worker, .. } => Some(worker),
@@ -80,8 +77,8 @@ impl Live {
         [on, source, destination].into_iter().flatten().any(|worker| workers.contains(&worker))
     }
 
-    /// Its client leaves while the prompt continues to be computed. Returns the client's part of
-    /// the state.
+    /// Marks the request as abandoned by its client while its prompt continues to be computed. Returns the client's
+    /// part of the state.
     pub(crate) fn leave(&mut self, reason: GiveUp, now_ns: u64) -> Box<Self> {
         self.abandoned = Some((reason, now_ns));
         Box::new(Self {
@@ -96,31 +93,31 @@ impl Live {
         })
     }
 
-    /// Takes the prompt, which is put back unless this is the last submission.
+    /// Takes the prompt. The caller puts it back unless this is the last submission.
     pub(crate) fn take_prompt(&mut self) -> Prompt {
         self.prompt.take().expect("the prompt is kept until the last submission")
     }
 }
 
-/// The client of a request, if it does not wait forever.
+/// A client that does not wait forever.
 #[derive(Debug)]
 pub(crate) struct Client {
     pub(crate) attempt: Attempt,
     pub(crate) patience: Patience,
-    /// When its client cancels it, in the current state.
+    /// When and why the client cancels the request in its current state.
     pub(crate) gives_up: Option<(u64, GiveUp)>,
-    /// Whether it may try again, so that the prompt is kept.
+    /// Whether the client may try again, for which the prompt is kept.
     pub(crate) may_retry: bool,
 }
 
-/// The requests of a run by tag; ended requests leave an empty slot.
+/// The requests of a run by tag; an ended request leaves an empty slot.
 #[derive(Debug, Default)]
 pub(crate) struct InFlight {
     requests: Window<Option<Box<Live>>>,
 }
 
 impl InFlight {
-    /// Adds a request, which has the next tag.
+    /// Adds a request, which gets the next tag.
     pub(crate) fn add(&mut self, turn: Turn, pool: PoolRole) {
         self.requests.push(Some(Box::new(Live {
             stage: Stage::Waiting { pool },
@@ -140,7 +137,7 @@ impl InFlight {
         })));
     }
 
-    /// A request, unless it has ended, even if its client does not know yet.
+    /// Finds a request that has not ended in the cluster.
     pub(crate) fn find(&self, tag: u64) -> Option<&Live> {
         self.requests.get(tag)?.as_deref().filter(|live| !matches!(live.stage, Stage::Answered))
     }
@@ -154,12 +151,12 @@ impl InFlight {
         live.expect("the request has not ended")
     }
 
-    /// Takes a request out, which has ended.
+    /// Removes a request that has ended.
     pub(crate) fn remove(&mut self, tag: u64) -> Box<Live> {
         self.requests.get_mut(tag).and_then(Option::take).expect("the request has not ended")
     }
 
-    /// Forgets requests before `tag`, which have all ended.
+    /// Forgets requests before `tag`, which must all have ended.
     pub(crate) fn forget_before(&mut self, tag: u64) {
         self.requests.advance(tag);
     }

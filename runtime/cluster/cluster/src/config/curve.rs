@@ -1,22 +1,21 @@
-//! A level that changes over time, in straight pieces: a rate of starts, or a number of
-//! users.
+//! A piecewise linear level over time: a rate of starts, or a number of users.
 
-/// The most pieces of a curve.
+/// The maximum number of pieces of a curve.
 pub const MAX_PIECES: usize = 100_000;
 
-/// Straight pieces of a period that rises and falls as a sine does.
+/// Number of linear pieces that approximate a period of a sine.
 const DIURNAL_PIECES: u32 = 96;
 
 const NS_PER_S: f64 = 1e9;
 
-/// A straight piece of a [`Curve`].
+/// A linear piece of a [`Curve`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Piece {
-    /// Its duration; with 0 the level jumps.
+    /// The piece's duration; with 0 the level jumps.
     pub duration_ns: u64,
-    /// The level at its beginning.
+    /// The level at the piece's beginning.
     pub from: f64,
-    /// The level at its end.
+    /// The level at the piece's end.
     pub to: f64,
 }
 
@@ -40,34 +39,34 @@ impl Piece {
     }
 }
 
-/// A level over time, from the start of a workload.
+/// A level over time. Time 0 is the start of a workload.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Curve {
     pieces: Vec<Piece>,
-    /// Whether it starts again at its end. Otherwise the level is 0 after the end.
+    /// Whether the curve starts again at its end. Otherwise the level is 0 after the end.
     repeats: bool,
 }
 
 impl Curve {
-    /// One piece after another; the level is 0 after the last.
+    /// A curve of these pieces; the level is 0 after the last one.
     #[must_use]
     pub fn once(pieces: Vec<Piece>) -> Self {
         Self { pieces, repeats: false }
     }
 
-    /// One piece after another, repeated without end.
+    /// A curve that repeats these pieces forever.
     #[must_use]
     pub fn repeated(pieces: Vec<Piece>) -> Self {
         Self { pieces, repeats: true }
     }
 
-    /// A level that never changes.
+    /// A constant level.
     #[must_use]
     pub fn constant(level: f64) -> Self {
         Self::repeated(vec![Piece::level(1_000_000_000, level)])
     }
 
-    /// Stages as in k6: starting from `start`, the level of each stage changes linearly to its target.
+    /// Stages as in k6: the level starts at `start` and changes linearly to each stage's target in turn.
     #[must_use]
     pub fn stages(start: f64, stages: &[(u64, f64)]) -> Self {
         let mut from = start;
@@ -75,7 +74,7 @@ impl Curve {
         Self::once(stages.iter().map(piece).collect())
     }
 
-    /// Days: around `mean`, by up to `amplitude`, lowest at the beginning of each period.
+    /// A repeated cosine around `mean` with this amplitude. The level is lowest at the beginning of each period.
     #[must_use]
     pub fn diurnal(mean: f64, amplitude: f64, period_ns: u64) -> Self {
         let place = |piece: u32| (u128::from(period_ns) * u128::from(piece) / u128::from(DIURNAL_PIECES)) as u64;
@@ -91,18 +90,17 @@ impl Curve {
         Self::repeated((0..DIURNAL_PIECES).map(piece).collect())
     }
 
-    /// Its pieces.
+    /// The pieces.
     #[must_use]
     pub fn pieces(&self) -> &[Piece] {
         &self.pieces
     }
 
-    /// Duration of one pass.
     fn pass_ns(&self) -> u64 {
         self.pieces.iter().fold(0, |sum: u64, piece| sum.saturating_add(piece.duration_ns))
     }
 
-    /// Its duration; none for endless.
+    /// The curve's duration; None if it repeats.
     #[must_use]
     pub fn duration_ns(&self) -> Option<u64> {
         (!self.repeats).then(|| self.pass_ns())
@@ -114,7 +112,7 @@ impl Curve {
         self.pieces.iter().map(|piece| piece.from.max(piece.to)).fold(0.0, f64::max)
     }
 
-    /// The area below it until `until_ns`: of a rate, how many start.
+    /// The area under the curve until `until_ns`. For a rate, this is the number of starts.
     #[must_use]
     pub fn area(&self, until_ns: u64) -> f64 {
         let pass_ns = self.pass_ns();
@@ -144,7 +142,7 @@ impl Curve {
         0.0
     }
 
-    /// Every problem of it as a rate or a number called `name`.
+    /// Reports every problem of the curve. `name` is the word for the level in messages.
     pub(super) fn check(&self, name: &str, problem: &mut dyn FnMut(&str)) {
         if self.pieces.len() > MAX_PIECES {
             problem(&format!("has {} stages; at most {MAX_PIECES} can be simulated", self.pieces.len()));
@@ -158,13 +156,13 @@ impl Curve {
     }
 }
 
-/// A place on a [`Curve`], which only moves forward.
+/// A position on a [`Curve`] that only moves forward.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CurveWalk {
-    /// Number of the piece, and when it began.
+    /// Index of the current piece.
     piece: usize,
     began_ns: u64,
-    /// Time since its begin, in seconds.
+    /// Seconds since the current piece began.
     offset_s: f64,
 }
 
@@ -183,7 +181,7 @@ impl CurveWalk {
         self.began_ns.saturating_add((self.offset_s * NS_PER_S).round() as u64)
     }
 
-    /// Moves on until the area passed has grown by `area`. None if the curve ends before.
+    /// Advances until the passed area has grown by `area`. None if the curve ends before that.
     pub(crate) fn advance_by_area(&mut self, curve: &Curve, area: f64) -> Option<u64> {
         let mut needed = area;
         loop {
@@ -193,7 +191,7 @@ impl CurveWalk {
             let left = left_s * (level + piece.to) / 2.0;
             // A start due at the very end counts, despite rounding.
             if left > 0.0 && needed <= left + 1e-9 {
-                // The root of a parabola, in the form that needs no slope.
+                // The root of the quadratic equation, in the form that also works with slope 0.
                 let slope = (piece.to - piece.from) / piece.seconds();
                 let root = (level * level + 2.0 * slope * needed).max(0.0).sqrt();
                 self.offset_s = (self.offset_s + 2.0 * needed / (level + root)).min(piece.seconds());
@@ -206,8 +204,8 @@ impl CurveWalk {
         }
     }
 
-    /// Advances to the time at which the level next rises to a whole number above `reached`. `reached` is the
-    /// whole part of the level so far, and decreases with it. None if there is no such time.
+    /// Advances to the time at which the level next rises to `reached + 1`. `reached` is the whole part of the
+    /// level so far, and follows the level when it falls. None if there is no such time.
     pub(crate) fn advance_to_rise(&mut self, curve: &Curve, reached: &mut u64) -> Option<u64> {
         // A curve that repeats without rising would be walked forever.
         let mut pieces_left = 2 * curve.pieces.len() + 2;
@@ -250,7 +248,7 @@ mod tests {
 
     #[test]
     fn a_ramp_starts_as_many_as_lie_below_it() {
-        // From 0 to 10 per second in 10 s: 50 starts, at decreasing distances.
+        // The rate rises from 0 to 10 per second in 10 s: 50 starts, at decreasing distances.
         let ramp = Curve::stages(0.0, &[(10 * S, 10.0)]);
         let times = starts(&ramp, 1000);
         assert_eq!(times.len(), 50);

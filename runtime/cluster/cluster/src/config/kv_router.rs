@@ -5,16 +5,16 @@ use super::queue_classes::QueueConfig;
 /// The KV router's knowledge of the engines' caches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KvKnowledge {
-    /// The engines' KV events. Unless they are late the router
-    /// knows the caches as they are.
+    /// The KV router tracks the engines' KV events. Without delay, it knows the exact caches.
     Events {
         /// Delay after which an event becomes visible.
         lag_ns: u64,
-        /// Whether the events of a step are out when it ends, as in Dynamo 1.6, not
-        /// when it starts.
+        /// Whether the events of a step are published when the step ends, as in Dynamo 1.6. Otherwise they are
+        /// published when the step starts.
         at_step_end: bool,
     },
-    /// The router's own decisions, for `ttl_ns`; it gets no events.
+    /// The KV router gets no events. It assumes that a prompt stays cached for `ttl_ns` on the engine that the
+    /// router chose.
     Predicted {
         /// Time for which a prompt counts as cached.
         ttl_ns: u64,
@@ -22,18 +22,18 @@ pub enum KvKnowledge {
 }
 
 impl KvKnowledge {
-    /// Whether it is based on KV events, which arrive late.
+    /// Whether the router gets KV events with a delay.
     pub(crate) fn is_late(self) -> bool {
         matches!(self, Self::Events { lag_ns, at_step_end } if lag_ns > 0 || at_step_end)
     }
 }
 
-/// Several routers in front of the same engines.
+/// Several router replicas in front of the same engines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplicaConfig {
-    /// Their number; requests go to them in turn.
+    /// Number of replicas; requests go to them in turn.
     pub count: u32,
-    /// Delay after which a router sees the decisions of another router; None for never.
+    /// Delay after which a replica sees the decisions of another replica; None for never.
     pub sync_ns: Option<u64>,
 }
 
@@ -46,31 +46,31 @@ impl Default for ReplicaConfig {
 /// Settings of the KV router.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KvRouterConfig {
-    /// Worth of a cached block in prefill blocks.
+    /// Value of a cached block, in prefill blocks.
     pub overlap_score_credit: f64,
-    /// How much that credit decreases for an engine with more prefill blocks in progress than the least busy
-    /// engine; 0 for no decrease.
+    /// How much the credit decreases for an engine with more prefill blocks in progress than the least busy engine;
+    /// 0 for no decrease.
     pub overlap_score_credit_decay: f64,
-    /// Value of a block in the engine's host memory, beyond those cached on the device.
+    /// Value of a block that is cached in the engine's host memory but not on the device.
     pub host_cache_hit_weight: f64,
-    /// Value of a block on its disk, beyond those cached on the device.
+    /// Value of a block that is cached on the engine's disk but not on the device.
     pub disk_cache_hit_weight: f64,
-    /// Weight of prefill blocks against blocks in use.
+    /// Weight of prefill blocks relative to blocks in use.
     pub prefill_load_scale: f64,
-    /// Blocks that one active request counts for.
+    /// Number of blocks that each active request adds to an engine's cost.
     pub decode_active_request_weight: f64,
-    /// 0 takes the cheapest engine; above, engines are drawn by a softmax of
-    /// their cost over its spread times this.
+    /// With 0, the cheapest engine is chosen. Otherwise engines are drawn by a softmax of their costs, divided by
+    /// the spread of the costs times this temperature.
     pub temperature: f64,
-    /// Whether blocks in use count.
+    /// Whether blocks in use count as load.
     pub track_active_blocks: bool,
-    /// Whether output blocks count as used.
+    /// Whether output blocks count as blocks in use.
     pub track_output_blocks: bool,
     /// Whether equal blocks of two requests on one engine count once.
     pub assume_kv_reuse: bool,
-    /// Whether prompt tokens in progress count.
+    /// Whether prompt tokens in progress count as load.
     pub track_prefill_tokens: bool,
-    /// Its knowledge of the caches.
+    /// The router's knowledge of the caches.
     pub knowledge: KvKnowledge,
     /// Whether and how requests wait in the router.
     pub queue: Option<QueueConfig>,

@@ -11,28 +11,28 @@ pub struct RequestMix {
     pub prompt_tokens: Lengths,
     /// Output tokens of each turn (rounded, at least 1).
     pub output_tokens: Lengths,
-    /// Leading tokens that requests share, 0 for none; part of the first turn's
-    /// prompt on top of `prompt_tokens`.
+    /// Leading tokens that requests share, 0 for none. The first turn's prompt has them in addition to
+    /// `prompt_tokens`.
     pub shared_prefix_tokens: u32,
     /// Number of different shared prefixes.
     pub prefix_groups: u32,
-    /// Turns of a session (rounded, at least 1). Each turn's prompt is the whole
-    /// conversation so far and `prompt_tokens` new ones.
+    /// Turns of a session (rounded, at least 1). Each turn's prompt is the whole conversation so far and
+    /// `prompt_tokens` new tokens.
     pub turns: Distribution,
     /// Milliseconds between a turn's last token and the next turn.
     pub think_time_ms: Distribution,
     /// Documents in front of each turn's question.
     pub documents: Option<Documents>,
-    /// Images and the like in each turn.
+    /// Images and other multimodal items in each turn.
     pub media: Option<Media>,
-    /// Number of output tokens before a stop token, if that is less than the length of the output.
+    /// Number of output tokens before a stop token, if a stop token ends the output early.
     pub stop_after: Option<Lengths>,
-    /// Conversations of a data set instead of `prompt_tokens`, `output_tokens` and `turns`.
+    /// Conversations of a data set. They replace `prompt_tokens`, `output_tokens` and `turns`.
     pub conversations: Option<Arc<Conversations>>,
 }
 
 impl RequestMix {
-    /// Single requests of these lengths.
+    /// Requests of one turn with these lengths.
     #[must_use]
     pub fn new(prompt_tokens: impl Into<Lengths>, output_tokens: impl Into<Lengths>) -> Self {
         Self {
@@ -69,22 +69,22 @@ impl From<RequestMix> for Vec<RequestClass> {
 pub struct RequestClass {
     /// Frequency of sessions of this class, relative to the other classes.
     pub weight: f64,
-    /// Properties of its requests.
+    /// Properties of the class's requests.
     pub mix: RequestMix,
-    /// Added to the priority of the workload.
+    /// Priority that is added to the workload's priority.
     pub priority: i32,
     /// LoRA adapters. Each session uses one.
     pub adapters: Option<Adapters>,
-    /// Its SLO, if it differs from the workload's.
+    /// SLO of the class, if it differs from the workload's.
     pub slo: Option<Slo>,
 }
 
 /// Numbers of tokens.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Lengths {
-    /// Lengths from a distribution.
+    /// Lengths drawn from a distribution.
     Drawn(Distribution),
-    /// Lengths with the frequencies of a histogram.
+    /// Lengths drawn from a histogram.
     Counted(Arc<Histogram>),
 }
 
@@ -103,12 +103,12 @@ impl Lengths {
     }
 }
 
-/// A drawn length as a whole number of at least 1.
+/// Rounds a drawn length to a whole number of at least 1.
 pub(crate) fn whole(value: f64) -> u32 {
     value.round().clamp(1.0, f64::from(u32::MAX / 4)) as u32
 }
 
-/// Counts of lengths, in ranges.
+/// Frequencies of lengths, by ranges.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Histogram {
     /// The first and the last length of each range.
@@ -117,7 +117,7 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    /// Ranges of lengths, both ends included, each with its count.
+    /// A histogram of `(first, last, count)` ranges that include both ends.
     pub fn new(ranges: &[(u32, u32, f64)]) -> Result<Self, String> {
         if let Some((from, to, _)) = ranges.iter().find(|(from, to, _)| from > to) {
             return Err(format!("the range from {from} to {to} is empty"));
@@ -126,7 +126,7 @@ impl Histogram {
         Ok(Self { ranges: ranges.iter().map(|(from, to, _)| (*from, *to)).collect(), weights })
     }
 
-    /// Normal lengths, clamped to the ends.
+    /// A normal distribution of lengths, clamped to `from` and `to`.
     pub fn clamped_normal(mean: f64, std: f64, from: u32, to: u32) -> Result<Self, String> {
         let below = |length: f64| (1.0 + libm::erf((length - mean) / (std * std::f64::consts::SQRT_2))) / 2.0;
         let share = |length: u32| {
@@ -137,44 +137,44 @@ impl Histogram {
         Self::new(&(from..=to).map(share).collect::<Vec<_>>())
     }
 
-    /// A length; all of a range are equally likely.
+    /// Draws a length. All lengths of a range are equally likely.
     fn draw(&self, stream: &mut Stream) -> f64 {
         let (from, to) = self.ranges[self.weights.draw(stream)];
         f64::from(from) + (f64::from(to - from + 1) * stream.unit()).floor()
     }
 }
 
-/// A pool of documents. Some of them precede each question.
+/// A pool of documents that precede questions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Documents {
-    /// The probability of each; the first is the most popular.
+    /// The probability of each document; the first is the most popular.
     pub popularity: Weights,
-    /// Tokens of each; a document always has the same number.
+    /// Tokens of each document. The same document always has the same number of tokens.
     pub tokens: Lengths,
-    /// Number of different ones that a question has (rounded).
+    /// Number of different documents in front of a question (rounded).
     pub per_question: Distribution,
 }
 
-/// Images and other items of prompts.
+/// Images and other multimodal items of prompts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Media {
-    /// Number of them in a turn (rounded).
+    /// Number of items in a turn (rounded).
     pub items: Distribution,
-    /// Tokens of each, as the model's rule has it.
+    /// Tokens of each item; the model's rule determines the number.
     pub tokens_per_item: u32,
-    /// Number of different documents, all equally likely; none for new documents each time.
+    /// Number of different items, all equally likely; None if every item is new.
     pub distinct: Option<u32>,
-    /// Whether placeholder tokens of the prompt represent them. Otherwise an encoder reads the latest item
-    /// before its decoder reads the prompt.
+    /// Whether placeholder tokens of the prompt represent the items. Otherwise the model is an encoder-decoder: its
+    /// encoder reads the latest item before its decoder reads the prompt.
     pub in_prompt: bool,
 }
 
-/// LoRA adapters by number.
+/// LoRA adapters with consecutive numbers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Adapters {
-    /// The number of the first.
+    /// The number of the first adapter.
     pub first: u32,
-    /// The probability of each.
+    /// The probability of each adapter.
     pub popularity: Weights,
 }
 
@@ -183,9 +183,9 @@ pub struct Adapters {
 pub struct Conversations {
     /// The turns of each conversation: new prompt tokens and output tokens.
     pub turns: Vec<Vec<(u32, u32)>>,
-    /// The prompt tokens of the turns of each conversation, if the file has them; empty if they are drawn.
+    /// The prompt tokens of each conversation's turns, if the file has them; empty if the tokens are drawn.
     pub prompts: Vec<Vec<Vec<u32>>>,
-    /// Whether sessions take them in file order rather than at random.
+    /// Whether sessions take conversations in file order rather than at random.
     pub in_order: bool,
 }
 
@@ -203,7 +203,6 @@ pub struct Slo {
 }
 
 impl Slo {
-    /// The limits, as policies see them.
     pub(crate) fn limits(&self) -> vcr_core::policy::Slo {
         let Self { class: _, ttft_ns, tpot_ns, e2e_ns } = *self;
         vcr_core::policy::Slo { ttft_ns, tpot_ns, e2e_ns }
@@ -220,7 +219,7 @@ mod tests {
         let mut stream = Stream::new(1, "test");
         let drawn: Vec<f64> = (0..20_000).map(|_| histogram.draw(&mut stream)).collect();
         let at_end = drawn.iter().filter(|length| **length == 90.0).count() as f64 / 20_000.0;
-        // The part below 90.5, 0.95 standard deviations under the mean.
+        // Expected share: lengths below 90.5, which are 0.95 standard deviations under the mean.
         assert!((at_end - 0.171).abs() < 0.01, "{at_end}");
         let mean = drawn.iter().sum::<f64>() / 20_000.0;
         assert!((mean - 100.8).abs() < 0.5, "{mean}");

@@ -1,4 +1,4 @@
-//! Configuration of a run: pools, links, workloads, faults. All plain values.
+//! Configuration of a run: pools, links, workloads, faults.
 
 mod curve;
 mod kv_router;
@@ -37,7 +37,7 @@ use vcr_base::random::Distribution;
 /// A fault at a virtual time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FaultConfig {
-    /// When it takes effect.
+    /// Virtual time of the fault.
     pub at_ns: u64,
     /// The pool of the engine.
     pub pool: PoolRole,
@@ -52,58 +52,58 @@ pub struct FaultConfig {
 pub enum FaultKind {
     /// The process exits; its requests and cache are lost.
     Crash {
-        /// Time until it is up again, with a cold cache; none for never.
+        /// Time until the process is up again, with a cold cache; None for never.
         restart_after_ns: Option<u64>,
     },
     /// Steps that start during the fault take `factor` times as long.
     SlowDown {
-        /// Above 1 is slower.
+        /// Values above 1 are slower.
         factor: f64,
-        /// Duration; none for the rest of the run.
+        /// Duration of the fault; None for the rest of the run.
         duration_ns: Option<u64>,
     },
 }
 
-/// Number of a run's requests from which [`PackedRows::OfMany`] packs their records.
+/// Minimum number of requests for which [`PackedRows::OfMany`] packs records.
 const MANY_REQUESTS: u64 = 1 << 14;
 
-/// A whole run.
+/// Configuration of a whole run.
 #[derive(Clone)]
 pub struct RunConfig {
-    /// Name in the report.
+    /// Name of the run in the report.
     pub name: String,
-    /// Every random stream derives from it.
+    /// Seed of the run; every random stream derives from it.
     pub seed: u64,
     /// The engines.
     pub topology: Topology,
     /// The requests.
     pub workloads: Vec<WorkloadConfig>,
-    /// Faults.
+    /// Faults of engines.
     pub faults: Vec<FaultConfig>,
-    /// Maximum retries of a request lost to a fault, each from the start.
+    /// Maximum number of retries of a request lost to a fault; each retry starts from the beginning.
     pub max_retries: u32,
-    /// Virtual time at which the run is cut off. Unfinished requests are counted as unfinished.
-    /// Only the statistics of gaps between tokens include them.
+    /// Virtual time at which the run is cut off. Requests that are still in progress count as unfinished, and only
+    /// the statistics of gaps between tokens include them.
     pub max_time_ns: Option<u64>,
     /// Whether the report has the durations and batch sizes of steps.
     pub samples_steps: bool,
-    /// Whether the report keeps the data of requests that a capture has in addition to their records,
-    /// [`Report::kept`](crate::Report::kept). Steps are then made one by one, with the same results.
+    /// Whether the report keeps the request data that a capture needs beyond the records
+    /// ([`Report::kept`](crate::Report::kept)). Steps are then simulated one by one, with the same results.
     pub keeps_requests: bool,
-    /// Records of requests in [`Report::packed_requests`](crate::Report::packed_requests) instead
-    /// of [`Report::requests`](crate::Report::requests).
+    /// Runs that store request records in [`Report::packed_requests`](crate::Report::packed_requests) instead of
+    /// [`Report::requests`](crate::Report::requests).
     pub packed_records: PackedRows,
 }
 
-/// Runs whose reports have packed request records, with the same results.
+/// Selects the runs whose reports have packed request records. The results are the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PackedRows {
     /// No run.
     #[default]
     Never,
-    /// Pack records if there are many: they take a twelfth of the memory, but time to read.
+    /// Runs with many requests. Packed records take a twelfth of the memory, but time to read.
     OfMany,
-    /// Every run that can have them.
+    /// Every run whose records can be packed.
     Always,
 }
 
@@ -125,7 +125,7 @@ impl RunConfig {
         }
     }
 
-    /// A warning if requests have images or other media, and engines have no encoder for them.
+    /// A warning if requests have multimodal items and a pool's engines have no encoder for them.
     #[must_use]
     pub fn media_warning(&self) -> Option<String> {
         let pool = self.topology.pools().into_iter().find(|pool| pool.engine.as_vllm().is_none())?;
@@ -135,8 +135,8 @@ impl RunConfig {
         })
     }
 
-    /// Whether records are packed once their requests have ended. Token sources read them again in
-    /// steps that end later.
+    /// Whether records are packed once their requests have ended. Not with token sources, which read the records
+    /// again in later steps.
     pub(crate) fn packs_records(&self) -> bool {
         self.packs_records_of(self.memory_estimate().requests)
     }
@@ -151,7 +151,7 @@ impl RunConfig {
         is_wanted && !self.keeps_requests && self.topology.pools().iter().all(|pool| pool.tokens.is_none())
     }
 
-    /// The numbers of the LoRA adapters that requests of its workloads may name.
+    /// The numbers of the LoRA adapters that requests of the workloads may name.
     #[must_use]
     pub fn adapters(&self) -> BTreeSet<u32> {
         let classes = self.workloads.iter().flat_map(|workload| match &workload.source {
@@ -163,33 +163,33 @@ impl RunConfig {
     }
 }
 
-/// How a profile plays the sessions of a trace. A play is a session, or sessions that wait for each other. A
-/// lane has one play at a time and takes the next one of the trace when it ends.
+/// Replay of a trace's sessions in lanes. A play is a session, or several sessions that wait for each other. A lane
+/// runs one play at a time and takes the next play of the trace when that one ends.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ProfileConfig {
-    /// Lanes.
+    /// Number of lanes.
     pub lanes: u32,
-    /// Waits are divided by it; above 1 is faster.
+    /// Waits are divided by this factor; above 1 is faster.
     pub speedup: f64,
-    /// The seed that starts the first play of each lane between a quarter and three quarters of its
-    /// recorded time; none if plays start at their beginning.
+    /// Seed for starting the first play of each lane in the middle, between a quarter and three quarters of its
+    /// recorded time. None if plays start at their beginning.
     pub snapshot_seed: Option<u64>,
-    /// Requests of each lane that warm the caches before the profile begins, in addition to the
-    /// requests that replay the history of snapshots. They are not measured.
+    /// Warm-up requests of each lane before the profile begins, in addition to the requests that replay the history
+    /// of plays started in the middle. Warm-up requests are not measured.
     pub warmup_requests: u32,
-    /// Duration of the profile. Plays follow each other until then, and the trace repeats after its
-    /// last play. None if each play is played once.
+    /// Duration of the profile. Lanes take plays until then, and the trace repeats after its last play. None if
+    /// each play runs once.
     pub duration_ns: Option<u64>,
-    /// Time at the end of the profile before requests in progress are cancelled.
+    /// Time after the end of the profile until requests in progress are cancelled.
     pub grace_ns: u64,
-    /// The longest idle time of a play. After a longer gap, all later requests are advanced by the excess.
+    /// Maximum idle time of a play. A longer gap is shortened to it, which advances all later requests of the play.
     pub play_idle_cap_ns: Option<u64>,
-    /// The longest that all plays may have nothing in flight.
+    /// Maximum time for which no lane has a request in flight.
     pub idle_cap_ns: Option<u64>,
 }
 
 impl ProfileConfig {
-    /// Plays each play once from its beginning, without warm-up.
+    /// Lanes that run each play once from its beginning, without warm-up.
     #[must_use]
     pub fn new(lanes: u32) -> Self {
         Self {
@@ -205,20 +205,17 @@ impl ProfileConfig {
     }
 }
 
-// The policy for prompts of a disaggregated cluster that need no prefill engine.
-//
-// Transferring KV is worthwhile for long computations. A short prompt, or one that a decode engine has
-// cached, may be computed on the decode engine, as in Dynamo's conditional disaggregation.
 
-/// The policy of conditional disaggregation.
+/// The policy of Dynamo's conditional disaggregation: which prompts the decode engine computes itself. A KV
+/// transfer is not worthwhile for short computations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ConditionalPolicy {
-    /// Few prompt tokens to compute.
+    /// Prompts with few uncached tokens.
     #[default]
     IslBounding,
-    /// Busy prefill engines.
+    /// Prompts that arrive while the prefill engines are busy.
     PrefillLoad,
-    /// Either.
+    /// Prompts for which either of the two holds.
     IslOrLoad,
 }
 
@@ -227,16 +224,15 @@ pub enum ConditionalPolicy {
 pub struct ConditionalConfig {
     /// The policy.
     pub policy: ConditionalPolicy,
-    /// It stays with at most this many prompt tokens that no decode engine has cached.
+    /// A prompt counts as short with at most this many tokens that no decode engine has cached.
     pub eff_isl_threshold_tokens: u32,
-    /// It stays with at most this share of its prompt that no decode engine has
-    /// cached.
+    /// A prompt also counts as short if no decode engine has cached at most this share of its tokens.
     pub eff_isl_ratio_threshold: f64,
-    /// Prefill is busy while each of its engines has prompt tokens for more than
-    /// this many steps of full budget; none for never.
+    /// The prefill pool is busy while each of its engines has outstanding prompt tokens for more than this many
+    /// full token budgets; None for never.
     pub prefill_busy_threshold: Option<f64>,
-    /// Decode is busy while each of its engines has more than this share of its KV
-    /// blocks in use, and then nothing stays; none for never.
+    /// The decode pool is busy while each of its engines uses more than this share of its KV blocks. All prompts
+    /// then go to prefill engines. None for never.
     pub decode_busy_threshold: Option<f64>,
 }
 
@@ -280,11 +276,11 @@ impl ConditionalConfig {
 /// When the requests (or sessions) of a synthetic workload start.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Arrivals {
-    /// `count` of them, spread evenly over `over_ns` (0: all at once).
+    /// `count` starts, spread evenly over `over_ns` (0: all at once).
     Burst {
-        /// Their number.
+        /// Number of starts.
         count: u64,
-        /// Over how long.
+        /// Duration of the burst.
         over_ns: u64,
     },
     /// Starts at a constant rate.
@@ -310,7 +306,7 @@ pub enum Arrivals {
         /// When to stop before the end of the curve.
         limit: Limit,
     },
-    /// A new one whenever one ends, so that `concurrency` are in flight.
+    /// A closed loop: a new request starts whenever one ends, so that `concurrency` are in flight.
     ClosedLoop {
         /// Number in flight.
         concurrency: u64,
@@ -326,7 +322,7 @@ pub enum Arrivals {
     },
 }
 
-/// The regularity of starts, at any rate.
+/// The distribution of the gaps between starts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Gaps {
     /// Equal gaps.
@@ -335,12 +331,12 @@ pub enum Gaps {
     Exponential,
     /// Gamma-distributed gaps; vLLM's benchmark calls the shape burstiness.
     Gamma {
-        /// 1 is exponential, below 1 in bursts, above 1 more even.
+        /// 1 is exponential, below 1 is burstier, above 1 is more even.
         shape: f64,
     },
     /// Weibull-distributed gaps.
     Weibull {
-        /// 1 is exponential, below 1 in bursts, above 1 more even.
+        /// 1 is exponential, below 1 is burstier, above 1 is more even.
         shape: f64,
     },
 }
@@ -348,14 +344,14 @@ pub enum Gaps {
 /// End of a workload: the first of these limits to be reached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limit {
-    /// After this many starts.
+    /// Maximum number of starts.
     pub count: Option<u64>,
-    /// No starts at or after this long from the workload's start.
+    /// Time after the workload's start from which on nothing starts.
     pub duration_ns: Option<u64>,
 }
 
 impl Limit {
-    /// Whether start number `index` may happen at this time after the workload's own start.
+    /// Whether start number `index` may happen `elapsed_ns` after the workload's start.
     pub(crate) fn allows(self, index: u64, elapsed_ns: u64) -> bool {
         self.count.is_none_or(|count| index < count) && self.duration_ns.is_none_or(|duration| elapsed_ns < duration)
     }
@@ -370,17 +366,17 @@ pub struct ClientConfig {
     pub timeout_ns: Option<u64>,
     /// Time after the first attempt at which a client cancels the request without a retry.
     pub deadline_ns: Option<u64>,
-    /// Clients that change their minds.
+    /// Clients that cancel requests for no reason of the server's.
     pub cancel: Option<CancelConfig>,
-    /// Whether and how clients try again.
+    /// Retries of clients; None for no retries.
     pub retry: Option<RetryConfig>,
-    /// An open loop starts no session while this many are in flight.
+    /// Number of sessions in flight at which an open loop starts no further session.
     pub max_in_flight: Option<u64>,
-    /// Sessions that may not start.
+    /// What happens to sessions that may not start.
     pub when_full: WhenFull,
 }
 
-/// What happens to a session that starts while the maximum is in progress.
+/// What happens to a session that is due while the maximum number of sessions is in flight.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WhenFull {
     /// It is dropped.
@@ -390,40 +386,39 @@ pub enum WhenFull {
     Delay,
 }
 
-/// When clients lose interest in an answer.
+/// Cancellations by clients that lose interest in an answer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CancelConfig {
     /// The share of requests whose clients cancel, from 0 to 1.
     pub share: f64,
-    /// Milliseconds after it has sent.
+    /// Milliseconds from sending to the cancellation.
     pub after_ms: Option<Distribution>,
-    /// Output tokens (rounded, at least 1).
+    /// Output tokens received before the cancellation (rounded, at least 1).
     pub after_tokens: Option<Distribution>,
 }
 
 /// Retries of requests that timed out, failed or were refused by a router.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RetryConfig {
-    /// Attempts in all, the first included.
+    /// Maximum number of attempts, including the first.
     pub max_attempts: u32,
     /// Wait before the second attempt.
     pub backoff_ns: u64,
-    /// Factor of each further wait.
+    /// Factor by which each further wait grows.
     pub factor: f64,
     /// The longest wait.
     pub max_backoff_ns: u64,
-    /// The share of a wait that is left to chance, from 0 to 1.
+    /// The random share of a wait, from 0 to 1.
     pub jitter: f64,
 }
 
 impl ClientConfig {
-    /// Whether a client does anything but wait once it has sent.
+    /// Whether clients neither cancel nor retry requests.
     #[must_use]
     pub fn is_patient(&self) -> bool {
         *self == Self { max_in_flight: self.max_in_flight, when_full: self.when_full, ..Self::default() }
     }
 
-    /// Every problem of it.
     fn check(&self, problem: &mut dyn FnMut(&str)) {
         let times = [
             ("timeout", self.timeout_ns),

@@ -1,46 +1,45 @@
 //! Classes of requests in the router's queue: Dynamo's queue policies.
 //!
-//! A profile sorts requests into classes. A class has its own threshold, order and limits, and a
-//! share of the requests that leave the queue. Requests name a family, whose class depends on how
-//! much of their prompt must be computed, or a class without a family. The fields have Dynamo's
-//! names.
+//! A profile sorts requests into classes. Each class has its own threshold, order, limits and share of the requests
+//! that leave the queue. A request names a family or a class without a family. In a family, the number of uncached
+//! prompt tokens selects the class. The fields have Dynamo's names.
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-/// The order in which requests leave the router's queue, within a strict priority.
+/// The order in which requests of equal strict priority leave the router's queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum QueueOrder {
-    /// Longest wait first; each number of priority is worth a second of waiting.
+    /// Longest wait first; each unit of priority counts as one more second of waiting.
     #[default]
     Fcfs,
-    /// Shortest wait first; each number of priority makes it a second shorter.
+    /// Shortest wait first; each unit of priority counts as one second less of waiting.
     Lcfs,
-    /// Weighted shortest processing time: most of 1 plus priority for each prompt
-    /// token that the best cache does not hold first.
+    /// Weighted shortest processing time: highest ratio of 1 plus priority to uncached prompt tokens first. The
+    /// engine with the longest cached prefix determines the uncached tokens.
     Wspt,
 }
 
-/// The assignment of requests to classes, in the user's form.
+/// The assignment of requests to classes, as the user writes it.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct QueueProfile {
-    /// The family of requests that name none, or none that exists.
+    /// The family of requests that name no family or class, or an unknown name.
     pub default_policy_family: String,
-    /// Ranges of prompt tokens to compute, from 0 up.
+    /// Ranges of uncached prompt tokens; the first starts at 0.
     pub uncached_isl_buckets: Vec<IslBucket>,
-    /// The classes; one for each family and bucket, and any number of others.
+    /// The classes: one for each family and bucket, and any number of classes without a family.
     pub policy_classes: Vec<QueueClass>,
 }
 
-/// A range of prompt tokens that the best cache does not hold, to the next one.
+/// A range of uncached prompt tokens, up to the start of the next range.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct IslBucket {
-    /// Its first number.
+    /// The lowest number of tokens in the range.
     pub min_tokens: u64,
-    /// Its name.
+    /// Name of the range.
     pub bucket: String,
 }
 
@@ -48,36 +47,36 @@ pub struct IslBucket {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct QueueClass {
-    /// Its name.
+    /// Name of the class.
     pub name: String,
-    /// The family that it belongs to; none for requests that name the class.
+    /// The family that the class belongs to; None for requests that name the class.
     #[serde(default)]
     pub policy_family: Option<String>,
-    /// The bucket that it takes of the family.
+    /// The family's bucket whose requests the class takes.
     #[serde(default)]
     pub cache_bucket: Option<String>,
     /// The order in which requests leave the queue.
     #[serde(default)]
     pub queue_policy: QueueOrder,
-    /// Ignored: it is for routers of several processes.
+    /// Ignored: only routers of several processes use this field.
     #[serde(default)]
     pub admission: Option<IgnoredAny>,
-    /// Prompt tokens to compute that may leave in each round over the classes.
+    /// Uncached prompt tokens that may leave the queue in each round over the classes.
     pub quantum: u64,
-    /// An engine is busy when it has more prompt tokens to compute than this.
+    /// An engine is busy if its uncached prompt tokens exceed this number.
     #[serde(default)]
     pub prefill_busy_threshold: Option<u64>,
-    /// Or more than this many times `max_num_batched_tokens`. With neither, requests
-    /// do not wait.
+    /// An engine is also busy if its uncached prompt tokens exceed this multiple of `max_num_batched_tokens`. With
+    /// neither threshold, requests do not wait.
     #[serde(default)]
     pub prefill_busy_threshold_frac: Option<f64>,
-    /// Requests that may wait, for each running engine; further ones are refused.
+    /// Maximum number of waiting requests per running engine; further requests are refused.
     #[serde(default)]
     pub request_queue_limit_per_worker: Option<u64>,
-    /// The same limit in prompt tokens.
+    /// Maximum number of waiting prompt tokens per running engine.
     #[serde(default)]
     pub raw_isl_token_queue_limit_per_worker: Option<u64>,
-    /// The same limit in prompt tokens found in the best cache.
+    /// Maximum number of waiting prompt tokens per running engine that the best cache holds.
     #[serde(default)]
     pub cached_token_queue_limit_per_worker: Option<u64>,
 }
@@ -87,7 +86,7 @@ impl QueueClass {
         self.prefill_busy_threshold.is_some() || self.prefill_busy_threshold_frac.is_some()
     }
 
-    /// Whether an engine with this many prompt tokens to compute takes no request of it.
+    /// Whether an engine with this many uncached prompt tokens takes no request of the class.
     pub(crate) fn is_busy(&self, prefill_tokens: u64, max_num_batched_tokens: u32) -> bool {
         self.prefill_busy_threshold.is_some_and(|most| prefill_tokens > most)
             || self
@@ -95,7 +94,7 @@ impl QueueClass {
                 .is_some_and(|share| prefill_tokens as f64 > share * f64::from(max_num_batched_tokens))
     }
 
-    /// Problems of this class, apart from problems between several classes.
+    /// Problems of this class alone, not between classes.
     fn problems(&self, buckets: &[IslBucket]) -> Vec<String> {
         let mut problems = Vec::new();
         check_name(&self.name, "a class", &mut problems);
@@ -146,15 +145,15 @@ pub struct QueueConfig {
 struct Sorting {
     families: Vec<String>,
     default_family: usize,
-    /// First number of each bucket.
+    /// Lowest number of tokens of each bucket.
     bucket_starts: Vec<u64>,
-    /// Class of each bucket, family by family.
+    /// Index of each bucket's class, family by family.
     class_of: Vec<usize>,
 }
 
 impl QueueConfig {
-    /// One class: a request waits while every engine has more prompt tokens to
-    /// compute than `threshold` times `max_num_batched_tokens`.
+    /// A single class: a request waits while the outstanding prompt tokens of every engine exceed `threshold` times
+    /// `max_num_batched_tokens`.
     #[must_use]
     pub fn single(threshold: f64, order: QueueOrder) -> Self {
         let class = QueueClass {
@@ -173,7 +172,7 @@ impl QueueConfig {
         Self { classes: vec![class], sorting: None }
     }
 
-    /// The classes of a profile.
+    /// Makes the classes of a profile.
     pub fn with_classes(profile: QueueProfile) -> Result<Self, Vec<String>> {
         let mut problems = bucket_problems(&profile.uncached_isl_buckets);
         problems.extend(profile.policy_classes.iter().flat_map(|class| class.problems(&profile.uncached_isl_buckets)));
@@ -184,7 +183,7 @@ impl QueueConfig {
         Ok(Self { classes: profile.policy_classes, sorting: Some(sorting) })
     }
 
-    /// The same classes with another order, except where they have their own.
+    /// Sets the order of a queue with a single class. The classes of a profile keep their orders.
     #[must_use]
     pub fn in_order(mut self, order: QueueOrder) -> Self {
         if self.sorting.is_none() {
@@ -193,7 +192,7 @@ impl QueueConfig {
         self
     }
 
-    /// Whether requests may ask for this by name.
+    /// Whether requests may name this class or family.
     #[must_use]
     pub fn knows(&self, policy_class: &str) -> bool {
         let Some(sorting) = &self.sorting else { return true };
@@ -209,12 +208,11 @@ impl QueueConfig {
         &self.classes
     }
 
-    /// Whether requests may wait in this class.
     pub(crate) fn keeps_back(&self, class: usize) -> bool {
         self.classes[class].keeps_back()
     }
 
-    /// The class of a request with this many prompt tokens to compute.
+    /// The class of a request with this many uncached prompt tokens.
     pub(crate) fn class_of(&self, policy_class: Option<&str>, uncached_tokens: u64) -> usize {
         let Some(sorting) = &self.sorting else { return 0 };
         if let Some(class) = policy_class.and_then(|name| self.named(name)) {
@@ -225,7 +223,7 @@ impl QueueConfig {
         sorting.class_of[family.unwrap_or(sorting.default_family) * sorting.bucket_starts.len() + bucket]
     }
 
-    /// A class without a family.
+    /// The class without a family that has this name.
     fn named(&self, name: &str) -> Option<usize> {
         self.classes.iter().position(|class| class.policy_family.is_none() && class.name == name)
     }
@@ -253,7 +251,7 @@ fn bucket_problems(buckets: &[IslBucket]) -> Vec<String> {
     problems
 }
 
-/// Fills the table of families and buckets, and reports duplicates and unknown names.
+/// Builds the table of families and buckets, and reports duplicates and unknown names.
 fn sorting(profile: &QueueProfile, problems: &mut Vec<String>) -> Sorting {
     let buckets = &profile.uncached_isl_buckets;
     let mut families: Vec<String> = Vec::new();

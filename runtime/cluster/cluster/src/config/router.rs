@@ -11,56 +11,55 @@ pub use vcr_core::factory::RouterFactory;
 /// The router of a pool.
 #[derive(Clone, Default)]
 pub enum RouterConfig {
-    /// Workers in rotation, in order of arrival. If an engine that does the whole work has several
-    /// ranks, its turns rotate among them; engines with half of the work are traversed rank by
-    /// rank. Both as in Dynamo.
+    /// Workers in turn. If an aggregated engine has several ranks, turns go to engines, and each engine rotates
+    /// among its ranks. Prefill and decode engines are traversed rank by rank. Both as in Dynamo.
     #[default]
     RoundRobin,
     /// Fewest requests, then fewest outstanding prefill tokens.
     LeastLoaded,
-    /// Cheapest by uncached prefill plus KV blocks in use.
+    /// Lowest cost of uncached prefill plus KV blocks in use.
     KvAware(KvAwareConfig),
     /// Dynamo's KV router.
     Kv(KvRouterConfig),
-    /// By prefix, with bounded loads and shedding.
+    /// By prefix, with bounded loads and load shedding.
     PrefixAffinity(AffinityConfig),
-    /// By adapter and waiting requests, like the scorers of the Gateway API Inference Extension.
+    /// By adapter and number of waiting requests, like the scorers of the Gateway API Inference Extension.
     LoraAffinity(LoraAffinityConfig),
     /// By session: rendezvous hashing assigns each session to an engine.
     SessionHash(SessionHashConfig),
     /// Another router for the first request of a session; its later requests go to the same engine.
     Sticky(Box<StickyConfig>),
-    /// Made by the caller: a guest, for example.
+    /// A router that the caller makes, such as a guest.
     Made(RouterFactory),
 }
 
-/// Settings of the router by adapter.
+/// Settings of the router that scores adapters.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LoraAffinityConfig {
-    /// Weight of the adapter's score against that of the queue.
+    /// Weight of the adapter score relative to the queue score.
     pub weight: f64,
-    /// Adapters that an engine has places for.
+    /// Number of adapters that an engine can hold.
     pub max_loras: u32,
 }
 
 /// Settings of consistent hashing by session.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct SessionHashConfig {
-    /// The most requests of an engine as a multiple of the mean; None for no limit.
+    /// Maximum number of requests of an engine, as a multiple of the mean; None for no limit.
     pub load_factor: Option<f64>,
 }
 
-/// Sessions that stay with an engine.
+/// Settings of sticky sessions.
 #[derive(Clone, Debug)]
 pub struct StickyConfig {
     /// Chooses the engine of the first request, and again when that engine is removed.
     pub router: RouterConfig,
-    /// A session that has not been used for longer is forgotten.
+    /// Time after which an unused session is forgotten.
     pub ttl_ns: Option<u64>,
 }
 
 impl RouterConfig {
-    /// Sets how many adapters an engine of its pool can hold.
+    /// Sets how many adapters an engine of the pool can hold.
     pub fn set_max_loras(&mut self, max_loras: u32) {
         match self {
             Self::LoraAffinity(config) => config.max_loras = max_loras,
@@ -86,14 +85,14 @@ impl fmt::Debug for RouterConfig {
     }
 }
 
-/// Weights of the KV-aware router's cost. Names follow Dynamo's router.
+/// Weights of the KV-aware router's cost, named as in Dynamo's router.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct KvAwareConfig {
-    /// Worth of a cached block in prefill blocks.
+    /// Value of a cached block, in prefill blocks.
     pub overlap_score_credit: f64,
-    /// Weight of prefill blocks against blocks in use.
+    /// Weight of prefill blocks relative to blocks in use.
     pub prefill_load_scale: f64,
-    /// Blocks that one active request counts for.
+    /// Number of blocks that each active request adds to an engine's cost.
     pub decode_active_request_weight: f64,
 }
 
@@ -104,7 +103,7 @@ impl Default for KvAwareConfig {
 }
 
 impl RouterConfig {
-    /// The settings of Dynamo's KV router, if it is the router, also behind sticky sessions.
+    /// The settings of Dynamo's KV router, even if it is behind sticky sessions.
     #[must_use]
     pub fn kv(&self) -> Option<&KvRouterConfig> {
         match self {
@@ -114,12 +113,12 @@ impl RouterConfig {
         }
     }
 
-    /// Whether requests may wait in the router.
     pub(crate) fn has_queue(&self) -> bool {
         self.kv().is_some_and(|config| config.queue.is_some())
     }
 
-    /// Whether it needs the engines' KV events, in pools whose [role needs them](super::PoolRole::needs_kv_events).
+    /// Whether the router needs the engines' KV events, in pools whose [role needs
+    /// them](super::PoolRole::needs_kv_events).
     pub(super) fn needs_kv_events(&self) -> bool {
         self.kv().is_some_and(|config| config.knowledge.is_late())
     }

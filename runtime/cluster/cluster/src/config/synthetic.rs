@@ -1,44 +1,43 @@
-//! Synthetic workloads of Dynamo's replay: requests of one size.
+//! Synthetic workloads of Dynamo's replay, whose requests have one size.
 //!
-//! Requests have the sizes and shared prefixes of Dynamo's own generator, but different random draws. Every
-//! turn has its own prompt of `input_tokens`; its leading blocks are the blocks of the session's group. A
-//! request is generated when it is due.
+//! Requests have the sizes and shared prefixes of Dynamo's own generator, but different random draws. Every turn
+//! has its own prompt of `input_tokens`. Its leading blocks are the shared blocks of the session's group. A request
+//! is generated when it is due.
 
 use vcr_core::seed;
 
 use super::{TracePacing, WorkloadConfig, WorkloadSource};
 
-/// A synthetic workload, as `python -m dynamo.replay` is asked for one. Each
-/// field is called as the option.
+/// A synthetic workload. The fields are named like the options of `python -m dynamo.replay`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SyntheticInput {
     /// Prompt tokens of each turn.
     pub input_tokens: u32,
     /// Output tokens of each turn; may be 0.
     pub output_tokens: u32,
-    /// Number of sessions, or of requests if each session has one turn.
+    /// Number of sessions.
     pub request_count: u32,
-    /// Turns of a session.
+    /// Number of turns of each session.
     pub turns_per_session: u32,
-    /// Sessions in flight; arrivals are then ignored.
+    /// Number of sessions in flight; arrivals are then ignored.
     pub replay_concurrency: Option<u64>,
-    /// Sessions per second, with exponential gaps; the first starts at 0.
+    /// Sessions per second, with exponential gaps; the first session starts at 0.
     pub request_rate: Option<f64>,
     /// Milliseconds between the starts of two sessions.
     pub arrival_interval_ms: Option<f64>,
-    /// The seed of the gaps, and of nothing else.
+    /// The seed of the gaps only.
     pub arrival_seed: u64,
-    /// The part of a prompt's blocks that its group shares, from 0 to 1.
+    /// The share of a prompt's blocks that its group shares, from 0 to 1.
     pub shared_prefix_ratio: f64,
-    /// Groups of sessions that share; 0 for none that do.
+    /// Number of groups of sessions that share a prefix; 0 for no sharing.
     pub num_prefix_groups: u32,
-    /// Milliseconds between the end of a turn and the next.
+    /// Milliseconds between the end of a turn and the start of the next.
     pub inter_turn_delay_ms: f64,
-    /// Divides arrivals and delays.
+    /// Factor by which arrival times and delays are divided.
     pub arrival_speedup_ratio: f64,
-    /// Tokens of a block of the engines. Prompts share whole blocks.
+    /// Block size of the engines, in tokens. Prompts share whole blocks.
     pub block_size_tokens: u32,
-    /// The seed of the groups.
+    /// The seed that assigns sessions to groups.
     pub seed: u64,
 }
 
@@ -76,36 +75,35 @@ pub enum SyntheticProblem {
         /// The limit.
         most: u64,
     },
-    /// None or several of the settings for the start of sessions.
+    /// Not exactly one setting for the start of sessions is given.
     #[error(
         "exactly one of `replay_concurrency`, `request_rate` and `arrival_interval_ms` says when requests start, \
          but {given} are given"
     )]
     Starts {
-        /// Number that is given.
+        /// Number of these settings that are given.
         given: usize,
     },
     #[error("invalid `{field}`: expected {range}, got {value}")]
     OutOfRange {
         field: &'static str,
-        /// The number.
+        /// The invalid number.
         value: f64,
-        /// The expected value.
+        /// The valid range.
         range: &'static str,
     },
 }
 
-/// Requests of all sessions together.
+/// Maximum number of requests of all sessions together.
 const MAX_REQUESTS: u64 = u32::MAX as u64;
 
 impl SyntheticInput {
-    /// The workload, called `name`.
+    /// Makes a workload with this name.
     pub fn workload(&self, name: &str) -> Result<WorkloadConfig, Vec<SyntheticProblem>> {
         self.check()?;
         Ok(WorkloadConfig::new(name, WorkloadSource::Generated(self.clone())))
     }
 
-    /// The pacing of its times.
     pub(crate) fn pacing(&self) -> TracePacing {
         let speedup = self.arrival_speedup_ratio;
         match self.replay_concurrency {
@@ -114,30 +112,29 @@ impl SyntheticInput {
         }
     }
 
-    /// Requests of all its sessions.
     pub(crate) fn num_requests(&self) -> u64 {
         u64::from(self.request_count) * u64::from(self.turns_per_session)
     }
 
-    /// When a session starts, before any speed-up, if its start is not drawn.
+    /// When a session starts, before any speed-up. 0 if the start is drawn.
     pub(crate) fn planned_ns(&self, session: u64) -> u64 {
         self.arrival_interval_ms.map_or(0, |interval_ms| ns_of_ms(interval_ms * session as f64))
     }
 
-    /// Time between the end of a turn and the next, before any speed-up.
+    /// Time between the end of a turn and the start of the next, before any speed-up.
     pub(crate) fn delay_ns(&self) -> u64 {
         ns_of_ms(self.inter_turn_delay_ms)
     }
 
-    /// Content of the blocks of a turn, numbered session by session: first the blocks of its group, then its
-    /// own.
+    /// Content of a turn's blocks: first the shared blocks of its group, then its own. Turns are numbered session
+    /// by session.
     pub(crate) fn blocks_of(&self, row: u32) -> impl Iterator<Item = u64> {
         let shared = u64::from(self.num_shared_blocks());
         let own = u64::from(self.input_tokens.div_ceil(self.block_size_tokens)) - shared;
         let groups = u64::from(self.num_prefix_groups);
         let draw = seed::derive(self.seed, "prefix group", u64::from(row / self.turns_per_session));
         let group = ((u128::from(draw) * u128::from(groups)) >> 64) as u64;
-        // The blocks of groups come first.
+        // The numbers below this belong to groups.
         let first_own = groups * shared + u64::from(row) * own;
         (group * shared..(group + 1) * shared).chain(first_own..first_own + own)
     }
@@ -190,7 +187,6 @@ impl SyntheticInput {
         if problems.is_empty() { Ok(()) } else { Err(problems) }
     }
 
-    /// Leading blocks of each prompt that its group shares.
     pub(crate) fn num_shared_blocks(&self) -> u32 {
         let blocks = self.input_tokens.div_ceil(self.block_size_tokens.max(1));
         let shared = (f64::from(blocks) * self.shared_prefix_ratio).round() as u32;
@@ -228,7 +224,7 @@ mod tests {
             inter_turn_delay_ms: 1.5,
             ..input()
         };
-        // 16 blocks of 64 tokens, 8 of them of the group.
+        // Each prompt has 16 blocks of 64 tokens; its group shares 8 of them.
         let prompts: Vec<Vec<u64>> = (0..120).map(|row| grouped.blocks_of(row).collect()).collect();
         assert!(prompts.iter().all(|blocks| blocks.len() == 16));
         let mut groups: Vec<&[u64]> = prompts.iter().map(|blocks| &blocks[..8]).collect();

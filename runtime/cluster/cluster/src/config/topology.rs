@@ -5,7 +5,7 @@ use super::pool::PoolConfig;
 use super::router::RouterConfig;
 use vcr_core::host::Overheads;
 
-/// Tokens whose KV a transfer moves.
+/// Selects the tokens whose KV a transfer moves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TransferScope {
     /// The tokens that the destination has not cached, as in vLLM's NIXL connector.
@@ -15,15 +15,15 @@ pub enum TransferScope {
     FullPrompt,
 }
 
-/// Transfers that contend with each other.
+/// Selects the transfers that contend for bandwidth.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LinkSharing {
-    /// All transfers: one fabric between the pools.
+    /// All transfers contend: one fabric connects the pools.
     #[default]
     Shared,
-    /// One link for each prefill engine.
+    /// Transfers from the same prefill engine contend.
     PerPrefillEngine,
-    /// No transfers: each has the full bandwidth, as in Dynamo's model.
+    /// No transfers contend: each has the full bandwidth, as in Dynamo's model.
     Unshared,
 }
 
@@ -31,48 +31,48 @@ pub enum LinkSharing {
 /// these tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SourceOutput {
-    /// The first token, with the prompt.
+    /// The first token, in the step that completes the prompt.
     #[default]
     FirstToken,
-    /// The complete output, as in Dynamo 1.4: the prompt stays for the corresponding steps.
+    /// The complete output, as in Dynamo 1.4: the request stays on the prefill engine for all its decode steps.
     Whole,
 }
 
 /// The duration of a transfer with real bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KvPlaneTime {
-    /// The real transfer time of the bytes.
+    /// The measured time of moving the bytes.
     Real,
-    /// The modelled time of the link. Real bytes move in addition.
+    /// The modelled time of the link. The bytes move as well, but do not affect times.
     Modelled,
-    /// The longer one of both.
+    /// The longer of the two times.
     #[default]
     SlowerOf,
 }
 
-/// Bytes that live engines of a run really move, over TCP.
+/// Real KV bytes that live engines transfer over TCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvPlane {
     /// The time that a transfer takes.
     pub time: KvPlaneTime,
-    /// Layers of the model: a block has a page for K and one for V of each.
+    /// Number of layers of the model. A block has a K page and a V page per layer.
     pub layers: u32,
 }
 
 /// What happens to a prompt whose client cancels it before a decode engine has its KV.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PrefillCancellation {
-    /// All its resources are freed immediately, at any time.
+    /// All resources of the request are freed immediately.
     #[default]
     Anytime,
-    /// Its computation is cancelled. Once it is computed, its KV stays.
+    /// An unfinished computation is cancelled. If the prompt is already computed, its KV is held.
     Handoff {
-        /// Time after the computation, in nanoseconds.
+        /// Time for which the KV is held after the computation, in nanoseconds.
         hold_ns: u64,
     },
-    /// It is computed nevertheless, and its KV stays.
+    /// The prompt is computed nevertheless, and its KV is held.
     Never {
-        /// Time after the computation, in nanoseconds.
+        /// Time for which the KV is held after the computation, in nanoseconds.
         hold_ns: u64,
     },
 }
@@ -81,7 +81,7 @@ impl PrefillCancellation {
     /// vLLM's `VLLM_NIXL_ABORT_REQUEST_TIMEOUT`.
     pub const ABORT_TIMEOUT_NS: u64 = 480_000_000_000;
 
-    /// Time for which KV is held that no decode engine fetches, if it is held.
+    /// Time for which KV is held if no decode engine fetches it; None if it is freed immediately.
     #[must_use]
     pub const fn hold_ns(self) -> Option<u64> {
         match self {
@@ -91,30 +91,29 @@ impl PrefillCancellation {
     }
 }
 
-/// The link for KV from prefill to decode engines.
+/// The link that moves KV from prefill to decode engines.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LinkConfig {
-    /// Bandwidth that concurrent transfers share; none for instant transfers.
+    /// Bandwidth that concurrent transfers share; None for instant transfers.
     pub bandwidth_bytes_per_s: Option<u64>,
-    /// Added to every transfer.
+    /// Latency that is added to every transfer.
     pub latency_ns: u64,
     /// KV bytes of one token over all layers.
     pub kv_bytes_per_token: u64,
-    /// Tokens whose KV is moved.
+    /// The tokens whose KV is moved.
     pub scope: TransferScope,
-    /// Transfers that contend.
+    /// The transfers that contend for bandwidth.
     pub sharing: LinkSharing,
-    /// The output that prefill engines generate first.
+    /// The output that prefill engines generate before the transfer.
     pub source_output: SourceOutput,
-    /// How prompts of clients that cancel are treated.
+    /// What happens to prompts whose clients cancel.
     pub cancellation: PrefillCancellation,
-    /// Data plane between live engines, if there is one; virtual time has only the times above.
+    /// Data plane between live engines, if any. In virtual time, only the modelled times apply.
     pub plane: Option<KvPlane>,
 }
 
 impl LinkConfig {
-    /// Duration of a transfer that has the whole bandwidth to itself, in
-    /// nanoseconds, rounded to the nearest.
+    /// Duration of a transfer that has the whole bandwidth to itself, in nanoseconds, rounded to the nearest.
     pub(crate) fn alone_ns(&self, bytes: u64) -> u64 {
         let Some(bytes_per_s) = self.bandwidth_bytes_per_s else { return 0 };
         let bytes_per_s = u128::from(bytes_per_s.max(1));
@@ -131,13 +130,13 @@ pub enum Topology {
     Aggregated(PoolConfig),
     /// One pool computes prompts, another generates outputs.
     Disaggregated {
-        /// Computes prompts.
+        /// The pool that computes prompts.
         prefill: PoolConfig,
-        /// Generates outputs.
+        /// The pool that generates outputs.
         decode: PoolConfig,
-        /// Moves KV from the first to the second.
+        /// The link that moves KV from the prefill to the decode pool.
         link: LinkConfig,
-        /// Requests that bypass the first pool, if any.
+        /// Selects requests that bypass the prefill pool; None for no requests.
         conditional: Option<ConditionalConfig>,
     },
 }
@@ -145,16 +144,16 @@ pub enum Topology {
 /// The part of a request that the engines of a pool compute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PoolRole {
-    /// It computes the prompt and generates the output.
+    /// Engines compute the prompt and generate the output.
     Aggregated,
-    /// They compute its prompt.
+    /// Engines compute the prompt.
     Prefill,
-    /// It generates the output, from KV that another pool has computed.
+    /// Engines generate the output, from KV that the prefill pool has computed.
     Decode,
 }
 
 impl PoolRole {
-    /// Its name in scenarios and in Dynamo's engine arguments.
+    /// The role's name in scenarios and in Dynamo's engine arguments.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -164,18 +163,17 @@ impl PoolRole {
         }
     }
 
-    /// Whether KV routers look up its engines' caches. Decode engines get the KV of prompts from
-    /// elsewhere.
+    /// Whether KV routers look up the engines' caches. Decode engines get the KV of prompts from the prefill pool.
     pub(crate) const fn is_routed_by_cache(self) -> bool {
         !matches!(self, Self::Decode)
     }
 
-    /// Whether its engines record KV events for this router.
+    /// Whether engines in this role record KV events for `router`.
     pub(crate) fn needs_kv_events(self, router: &RouterConfig) -> bool {
         self.is_routed_by_cache() && router.needs_kv_events()
     }
 
-    /// The index of the pool in [`Topology::pools`].
+    /// The index of the role's pool in [`Topology::pools`].
     #[must_use]
     pub const fn index(self) -> usize {
         match self {
@@ -215,7 +213,7 @@ impl Topology {
         }
     }
 
-    /// Requests that need no prefill engine, if any.
+    /// The settings of conditional disaggregation, if any.
     #[must_use]
     pub fn conditional(&self) -> Option<&ConditionalConfig> {
         match self {
@@ -224,7 +222,7 @@ impl Topology {
         }
     }
 
-    /// Time of requests outside of engine steps: before the first pool, and after the last one.
+    /// Time that requests spend outside of engine steps: before the first pool, and after the last one.
     #[must_use]
     pub fn overheads(&self) -> Overheads {
         match self {

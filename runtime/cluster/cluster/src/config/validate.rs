@@ -8,33 +8,31 @@ use super::{
     RunConfig, ScalingConfig, Topology, TracePacing, WorkloadConfig, WorkloadSource,
 };
 
-/// Sizes beyond which a run would fill the memory before it began; a request
-/// for more has mistyped a number.
+/// Limits against mistyped numbers: a larger run would fill the memory before it began.
 const MAX_ENGINES: u64 = 100_000;
 const MAX_BLOCKS: u64 = 250_000_000;
 const MAX_STARTS: u64 = 100_000_000;
 const MAX_IN_FLIGHT: u64 = 10_000_000;
 
-/// Decisions closer to each other than this would be most of a run.
+/// Minimum interval between an autoscaler's decisions. With shorter intervals, decisions would take most of a run.
 const SHORTEST_INTERVAL_NS: u64 = 1_000_000;
 
 /// A problem of a [`RunConfig`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{place}: {problem}")]
 pub struct RunConfigError {
-    /// The part of the run it concerns.
+    /// The part of the run that has the problem.
     pub place: String,
-    /// The problem, and its remedy.
+    /// The problem and its remedy.
     pub problem: String,
 }
 
-/// The groups of layers of a pool's engines.
 fn groups_of(pool: &PoolConfig) -> &[KvCacheGroup] {
     pool.engine.as_vllm().map_or(&[], |engine| engine.kv_cache_groups())
 }
 
 impl RunConfig {
-    /// Whether the future of the caches of a pool can be known.
+    /// Checks that the future use of a pool's cached blocks can be known.
     fn check_forecast(&self, pool: &PoolConfig) -> Result<(), &'static str> {
         let is_possible = pool.engine.as_vllm().is_some_and(|engine| {
             engine.enable_prefix_caching() && engine.kv_cache_groups().is_empty() && engine.kv_connector().is_none()
@@ -426,7 +424,7 @@ impl Limit {
         self.check_beside(false, problem);
     }
 
-    /// Checks fields that are only allowed for starts without their own end.
+    /// Checks the limit of starts; `has_end` says that they end without it.
     fn check_beside(self, has_end: bool, problem: &mut dyn FnMut(&str)) {
         if !has_end && self.count.is_none() && self.duration_ns.is_none() {
             problem("needs an end: give `count`, `duration`, or both");

@@ -1,4 +1,4 @@
-//! Sources of requests, and their times.
+//! Sources of requests, and the times of their arrivals.
 
 use std::sync::Arc;
 
@@ -11,13 +11,13 @@ use super::mix::{RequestClass, Slo};
 use super::synthetic::SyntheticInput;
 use crate::traffic::StructuredOutputs;
 
-/// The origin of the times of answers to a trace's requests.
+/// The origin of the answers' times for a trace's requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Answers {
-    /// When the cluster's engines give them.
+    /// The cluster's engines compute the answers.
     #[default]
     Simulated,
-    /// The recorded times, if the trace has them; such requests reach no engine.
+    /// Answers come at the recorded times, if the trace has them. Such requests reach no engine.
     Recorded,
 }
 
@@ -26,43 +26,43 @@ pub enum Answers {
 pub enum TracePacing {
     /// Recorded times, with arrivals and delays divided by `speedup`.
     Recorded {
-        /// Above 1 is faster.
+        /// Values above 1 are faster.
         speedup: f64,
     },
-    /// A closed loop that ignores arrivals: `concurrency` sessions are in progress, in file order. A session
-    /// keeps its slot between two turns. Sessions that wait for each other count as one.
+    /// A closed loop: recorded arrivals are ignored, and `concurrency` sessions are in progress, in file order. A
+    /// session keeps its slot between two turns. Sessions that wait for each other count as one session.
     ClosedLoop {
-        /// Number in flight.
+        /// Number of sessions in flight.
         concurrency: u64,
-        /// Delays are divided by it; above 1 is faster.
+        /// Factor by which delays are divided; above 1 is faster.
         speedup: f64,
     },
-    /// Arrivals are ignored: plays follow each other in lanes.
+    /// Recorded arrivals are ignored, and plays follow each other in lanes.
     Profile(ProfileConfig),
 }
 
 /// Source of a workload's requests.
 #[derive(Clone)]
 pub enum WorkloadSource {
-    /// Drawn at random.
+    /// Requests drawn at random.
     Synthetic {
-        /// When they start.
+        /// When sessions start.
         arrivals: Arrivals,
         /// One or more classes of requests. Each session belongs to one class.
         classes: Vec<RequestClass>,
     },
-    /// Read from a trace.
+    /// Requests read from a trace.
     Trace {
         /// The trace, parsed once.
         trace: Arc<Trace>,
-        /// The pacing of its timestamps.
+        /// The pacing of the trace's timestamps.
         pacing: TracePacing,
-        /// Number of copies played at the same time, each with content of
-        /// its own; 1 for as recorded.
+        /// Number of copies of the trace that are played at the same time, each with its own content; 1 plays the
+        /// trace as recorded.
         copies: u32,
         /// Delay between the starts of consecutive copies.
         stagger_ns: u64,
-        /// The origin of the times of its answers.
+        /// The origin of the answers' times.
         answers: Answers,
     },
     /// Requests of one size, each generated when it is due.
@@ -72,34 +72,35 @@ pub enum WorkloadSource {
 /// A named stream of requests.
 #[derive(Clone)]
 pub struct WorkloadConfig {
-    /// Name in reports and assertions.
+    /// Name of the workload in reports and assertions.
     pub name: String,
-    /// Virtual time of its start; after a warm-up by another workload the time since that.
+    /// Time of the workload's start since the beginning of the run, or since the end of another workload's warm-up.
     pub start_ns: u64,
-    /// Whether it warms up: the other workloads start when all its requests have ended, and only they are measured.
+    /// Whether the workload is a warm-up: the other workloads start when all its requests have ended, and only they
+    /// are measured.
     pub is_warm_up: bool,
-    /// Scheduling priority of its requests (a trace's own are added to it).
+    /// Scheduling priority of the requests. The priorities of a trace's requests are added to it.
     pub priority: i32,
-    /// Tenant of its requests, for policies that ask; 0 for none.
+    /// Tenant of the requests, for scheduling policies; 0 for none.
     pub tenant: u64,
-    /// SLO of its requests; classes of requests may have their own.
+    /// SLO of the requests; classes of requests may have their own.
     pub slo: Option<Slo>,
-    /// Structured outputs of its requests, if any have them.
+    /// Structured outputs of the requests, if any.
     pub structured: Option<StructuredOutputs>,
-    /// The behaviour of its clients.
+    /// The behaviour of the clients.
     pub client: ClientConfig,
     /// Source of the requests.
     pub source: WorkloadSource,
 }
 
 impl WorkloadConfig {
-    /// Whether its answers come at the times of a trace.
+    /// Whether answers come at the times of a trace.
     #[must_use]
     pub fn has_recorded_answers(&self) -> bool {
         matches!(self.source, WorkloadSource::Trace { answers: Answers::Recorded, .. })
     }
 
-    /// A workload from the beginning of the run on, with clients that wait forever.
+    /// A workload that starts at the beginning of the run, with clients that wait forever.
     #[must_use]
     pub fn new(name: impl Into<String>, source: WorkloadSource) -> Self {
         let client = ClientConfig::default();
@@ -116,12 +117,10 @@ impl WorkloadConfig {
         }
     }
 
-    /// Latency objectives of the requests of a class, as policies see them.
     pub(crate) fn objectives_of(&self, class: u32) -> vcr_core::policy::Slo {
         self.slo_of(class).map(Slo::limits).unwrap_or_default()
     }
 
-    /// SLO of the requests of a class, by its number.
     pub(crate) fn slo_of(&self, class: u32) -> Option<&Slo> {
         let own = match &self.source {
             WorkloadSource::Synthetic { classes, .. } => classes.get(class as usize)?.slo.as_ref(),
@@ -130,7 +129,7 @@ impl WorkloadConfig {
         own.or(self.slo.as_ref())
     }
 
-    /// The profile that plays its sessions, if it has one.
+    /// The profile that replays the trace's sessions, if any.
     #[must_use]
     pub fn profile(&self) -> Option<&ProfileConfig> {
         match &self.source {
@@ -139,7 +138,6 @@ impl WorkloadConfig {
         }
     }
 
-    /// Whether any of its requests may have multimodal items.
     pub(crate) fn has_media(&self) -> bool {
         match &self.source {
             WorkloadSource::Synthetic { classes, .. } => classes.iter().any(|class| class.mix.media.is_some()),
@@ -163,7 +161,7 @@ impl WorkloadConfig {
         }
     }
 
-    /// Whether all its requests start at times that do not depend on other requests, and engines serve them.
+    /// Whether engines serve the requests, and no request's arrival depends on another request.
     pub(crate) fn starts_by_itself(&self) -> bool {
         let is_simulated = match &self.source {
             WorkloadSource::Synthetic { .. } | WorkloadSource::Generated(_) => true,

@@ -1,43 +1,43 @@
 //! A link that concurrent KV transfers share.
 //!
-//! Processor sharing: each of `n` transfers in progress gets an `n`th of the bandwidth, so a
-//! transfer's time depends on its bytes and on the link's other transfers. Arithmetic is in whole
-//! 1e-9 bytes, so the same transfers finish at the same nanosecond everywhere.
+//! Processor sharing: each of `n` transfers in progress gets an `n`th of the bandwidth. A transfer's time therefore
+//! depends on its bytes and on the other transfers. Arithmetic uses integers in units of 1e-9 bytes, so results do
+//! not depend on the machine.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// 1e-9 byte per byte: `bytes_per_s * ns` counts in this unit.
+/// Units of 1e-9 bytes per byte: `bytes_per_s * ns` counts in this unit.
 const UNITS_PER_BYTE: u128 = 1_000_000_000;
 
 /// Identity of a transfer on a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TransferKey {
-    /// The request, or any number of the caller's.
+    /// The request, or any number that the caller chooses.
     pub tag: u64,
     /// Attempt of the request, from 0.
     pub attempt: u32,
 }
 
-/// A link whose bandwidth concurrent transfers share equally. Times are nanoseconds, and never decrease.
+/// A link whose bandwidth concurrent transfers share equally. Times are in nanoseconds and never decrease.
 #[derive(Debug)]
 pub struct Link {
     bytes_per_s: u64,
-    /// Bytes received by every transfer that has been in progress since the start.
+    /// Units that a transfer would have received if it had been in progress since the start.
     served_units: u128,
     updated_ns: u64,
-    /// Transfers by the service level that completes them.
+    /// Transfers, by the value of `served_units` at which they complete.
     active: BinaryHeap<Reverse<(u128, TransferKey)>>,
-    /// Cancelled transfers still in `active` do not share the bandwidth.
+    /// Cancelled transfers that are still in `active`. They get no bandwidth.
     cancelled: Vec<TransferKey>,
-    /// Changes whenever the next completion may have moved.
+    /// Counter of changes that may move the next completion.
     version: u64,
     busy_ns: u64,
     bytes: u64,
 }
 
 impl Link {
-    /// A link of this many bytes per second, which must not be 0.
+    /// A link with this bandwidth, which must not be 0.
     #[must_use]
     pub fn new(bytes_per_s: u64) -> Self {
         Self {
@@ -56,17 +56,17 @@ impl Link {
         self.version
     }
 
-    /// Time with at least one transfer in progress.
+    /// Total time with at least one transfer in progress.
     pub(crate) fn busy_ns(&self) -> u64 {
         self.busy_ns
     }
 
-    /// Bytes of all transfers started.
+    /// Bytes of all transfers that have started.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// A transfer of this many bytes begins.
+    /// Starts a transfer.
     pub fn start(&mut self, now_ns: u64, key: TransferKey, bytes: u64) {
         self.advance(now_ns);
         self.version += 1;
@@ -83,7 +83,7 @@ impl Link {
         }
     }
 
-    /// When the next transfer completes if nothing else happens.
+    /// The time at which the next transfer completes if no transfer starts or is cancelled before.
     #[must_use]
     pub fn next_completion_ns(&self) -> Option<u64> {
         let Reverse((done_units, _)) = self.active.peek()?;
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn a_lone_transfer_takes_its_bytes_over_the_bandwidth() {
-        // 1,000 tokens of 1e6 bytes at 64 GB/s: 15.625 ms.
+        // 1,000 tokens of 1e6 bytes take 15.625 ms at 64 GB/s.
         let mut link = Link::new(64_000_000_000);
         link.start(0, key(1), 1_000_000_000);
         assert_eq!(link.next_completion_ns(), Some(15_625_000));

@@ -1,4 +1,4 @@
-//! KV transfers from prefill to decode engines: links, and handoffs due at an instant.
+//! KV transfers from prefill to decode engines.
 
 mod link;
 
@@ -15,32 +15,32 @@ use crate::event::{Event, EventQueue};
 use crate::fleet::Worker;
 pub use link::{Link, TransferKey};
 
-/// A part of a handoff that is due at this instant, after the events of the instant.
+/// A part of a handoff that is processed at the current instant, after the instant's events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Due {
-    /// A worker may have blocks for a prompt from elsewhere.
+    /// A worker may have blocks for a prompt that another engine computed.
     Reservation { worker: u32 },
     /// The KV of a request has arrived.
     TakeOver(TransferKey),
 }
 
-/// The handoffs of a run. Without prefill engines there are none.
+/// The handoffs of a run. A run without prefill engines has none.
 pub(crate) struct KvHandoffs {
     config: Option<LinkConfig>,
     links: Vec<Link>,
     due: VecDeque<Due>,
-    /// Transfers of requests whose clients have cancelled.
+    /// Transfers of requests whose clients have cancelled, by tag and attempt.
     orphans: BTreeMap<(u64, u32), Orphan>,
 }
 
-/// Both ends of a transfer whose client has cancelled: workers, their incarnations and requests.
+/// Source and destination of a transfer whose client has cancelled.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Orphan {
     pub(crate) source: HeldAt,
     pub(crate) destination: HeldAt,
 }
 
-/// KV of a request at an incarnation of a worker.
+/// KV of a request that an incarnation of a worker holds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HeldAt {
     pub(crate) worker: u32,
@@ -65,27 +65,27 @@ impl KvHandoffs {
         Self { config, links, due: VecDeque::new(), orphans: BTreeMap::new() }
     }
 
-    /// The part of the output that prefill engines generate, if there are prefill engines.
+    /// The output that prefill engines generate, if there are prefill engines.
     pub(crate) fn source_output(&self) -> Option<SourceOutput> {
         self.config.as_ref().map(|config| config.source_output)
     }
 
-    /// How prompts of clients that cancel are treated.
+    /// What happens to prompts whose clients cancel.
     pub(crate) fn cancellation(&self) -> PrefillCancellation {
         self.config.as_ref().map_or(PrefillCancellation::Anytime, |config| config.cancellation)
     }
 
-    /// A transfer continues although its client has left.
+    /// Records that a transfer continues although its client has cancelled.
     pub(crate) fn orphan(&mut self, TransferKey { tag, attempt }: TransferKey, orphan: Orphan) {
         self.orphans.insert((tag, attempt), orphan);
     }
 
-    /// Removes such a transfer at its end.
+    /// Removes the record of such a transfer when it ends.
     pub(crate) fn take_orphan(&mut self, TransferKey { tag, attempt }: TransferKey) -> Option<Orphan> {
         self.orphans.remove(&(tag, attempt))
     }
 
-    /// Bytes of all transfers and time with any, of each link.
+    /// For each link, the bytes of all transfers and the time with at least one transfer in progress.
     pub(crate) fn link_totals(&self) -> impl Iterator<Item = (u64, u64)> {
         self.links.iter().map(|link| (link.bytes(), link.busy_ns()))
     }
@@ -102,8 +102,8 @@ impl KvHandoffs {
         self.due.pop_front()
     }
 
-    /// Starts a transfer from a prefill engine. Returns its duration, unless that depends on the other
-    /// transfers of its link.
+    /// Starts a transfer from a prefill engine. Returns its duration, unless the duration depends on the link's
+    /// other transfers.
     pub(crate) fn start(
         &mut self,
         now_ns: u64,
@@ -131,7 +131,7 @@ impl KvHandoffs {
         None
     }
 
-    /// Transfers on a link may be complete, unless its load has changed since.
+    /// Delivers the complete transfers of a link. Does nothing if the link's load has changed since `version`.
     pub(crate) fn progress(&mut self, link: u32, version: u64, now_ns: u64, events: &mut EventQueue) {
         if self.links[link as usize].version() != version {
             return;
@@ -143,7 +143,6 @@ impl KvHandoffs {
         self.expect(link, events);
     }
 
-    /// Takes a transfer from its link, if it is on one.
     pub(crate) fn cancel(&mut self, now_ns: u64, key: TransferKey, source_engine: u32, events: &mut EventQueue) {
         if !self.links.is_empty() {
             let link = self.link_from(source_engine);
@@ -167,12 +166,7 @@ impl KvHandoffs {
     }
 }
 
-// Decides whether a prompt of a disaggregated cluster needs a prefill engine.
-//
-// Transferring KV is worthwhile for long computations. A short prompt, or one that a decode engine has
-// cached, may be computed on the decode engine, as in Dynamo's conditional disaggregation.
-
-/// Whether a request stays with the decode engines.
+/// Whether the decode engines compute the request's prompt, as conditional disaggregation decides.
 pub(crate) fn stays_with_decode(
     config: &ConditionalConfig,
     prompt: &Prompt,

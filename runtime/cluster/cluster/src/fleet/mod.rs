@@ -1,9 +1,8 @@
-//! The engines of a run: pools of workers, their ranks, and how their number changes.
+//! The engines of a run: pools of workers, their ranks, and autoscaling.
 //!
-//! A rank is a worker like any other, with its own scheduler, KV blocks and clock. The ranks of an
-//! engine are neighbours; they start, stop and crash together. With a barrier they also step
-//! together: ranks with work start at the same instant and all end with the slowest one, and
-//! requests for a rank without work wait until then.
+//! Every rank is a worker with its own scheduler, KV blocks and clock. The ranks of an engine have adjacent
+//! indices, and start, stop and crash together. With a barrier they also step together: ranks with work start at
+//! the same instant and end with the slowest rank. Requests that reach a rank without work wait until then.
 
 mod scaling;
 mod worker;
@@ -27,12 +26,12 @@ use vcr_policy::target_load::{ENGINES_MAX, PoolWork, TargetPolicy, TargetScaler}
 pub(crate) struct Pool {
     role: PoolRole,
     config: PoolConfig,
-    /// Index of its first worker.
+    /// Index of the pool's first worker.
     first_worker: u32,
-    /// Decides how many workers there are, if that changes.
+    /// The autoscaler, if any.
     scaler: Option<Scaler>,
-    /// The worker that holds the tiers which all share, if they do: they move to a worker before it
-    /// uses them.
+    /// The worker that currently holds the pool's shared KV tiers, if workers share them. Tiers move to a worker
+    /// before it uses them.
     tiers_at: Option<u32>,
 }
 
@@ -53,23 +52,23 @@ impl Pool {
         self.scaler.is_some()
     }
 
-    /// The time after which its autoscaler sees a change, if it has an autoscaler.
+    /// The time after which the pool's autoscaler sees a change, if there is an autoscaler.
     pub(crate) fn scale_patience_ns(&self) -> Option<u64> {
         self.scaler.as_ref().map(Scaler::patience_ns)
     }
 
-    /// Virtual time between two decisions of its autoscaler, if it has one.
+    /// Virtual time between two decisions of the pool's autoscaler, if there is one.
     pub(crate) fn scale_interval_ns(&self) -> Option<u64> {
         self.scaler.as_ref().map(Scaler::interval_ns)
     }
 
-    /// The indices of its workers, with the ranks of an engine next to each other.
+    /// The indices of the pool's workers. The ranks of an engine are adjacent.
     pub(crate) fn workers(&self) -> Range<usize> {
         let first = self.first_worker as usize;
         first..first + self.config.most_ranks() as usize
     }
 
-    /// The indices of the first ranks of its engines.
+    /// The indices of the first ranks of the pool's engines.
     pub(crate) fn engines(&self) -> StepBy<Range<usize>> {
         self.workers().step_by(self.config.data_parallel.size as usize)
     }
@@ -78,19 +77,19 @@ impl Pool {
 pub(crate) struct Fleet {
     pools: Vec<Pool>,
     workers: Vec<Worker>,
-    /// Whether in any pool ranks wait for each other.
+    /// Whether the ranks of any pool wait for each other.
     barriers: bool,
-    /// Whether in any pool they share tiers.
+    /// Whether the workers of any pool share tiers.
     shares_tiers: bool,
-    /// Number of passes in the wave of each engine whose ranks count them together, by its first rank.
+    /// Number of passes in the current wave, by the first rank of the engine. Only for engines whose ranks count
+    /// passes together.
     wave_passes: BTreeMap<u32, u64>,
     rescaled: Vec<Rescaled>,
-    /// Workers with changes at this instant.
+    /// Workers whose situation changed at this instant.
     changed: Vec<u32>,
 }
 
 impl Fleet {
-    /// The engines at the start of a run.
     pub(crate) fn new(run: &RunConfig, records_events: bool) -> Result<Self, SimError> {
         let mut pools = Vec::new();
         let mut workers = Vec::new();
@@ -120,7 +119,7 @@ impl Fleet {
         })
     }
 
-    /// Prefill before decode.
+    /// The pools; prefill comes before decode.
     pub(crate) fn pools(&self) -> &[Pool] {
         &self.pools
     }
@@ -129,12 +128,11 @@ impl Fleet {
         &self.pools[role.index()]
     }
 
-    /// The pool that a worker belongs to.
     pub(crate) fn pool_of(&self, worker: u32) -> &Pool {
         self.pool(self.worker(worker).role())
     }
 
-    /// The role of a request's first pool.
+    /// The role of the pool that requests reach first.
     pub(crate) fn first_role(&self) -> PoolRole {
         self.pools[0].role
     }
@@ -158,12 +156,11 @@ impl Fleet {
         &mut self.workers[index as usize]
     }
 
-    /// Whether workers of a pool share tiers.
     pub(crate) fn shares_tiers(&self) -> bool {
         self.shares_tiers
     }
 
-    /// Passes shared tiers to a worker.
+    /// Moves shared tiers to a worker.
     #[cold]
     fn hand_tiers(&mut self, index: u32) {
         let tiers_at = &mut self.pools[self.workers[index as usize].role().index()].tiers_at;
@@ -175,7 +172,7 @@ impl Fleet {
         }
     }
 
-    /// Does something with each worker while it has its tiers.
+    /// Calls `act` with each worker while the worker holds its tiers.
     pub(crate) fn each_with_tiers(&mut self, mut act: impl FnMut(&mut Worker)) {
         for pool in 0..self.pools.len() {
             Worker::each_with_tiers(self.workers_of_mut(self.pools[pool].role), &mut act);
@@ -199,7 +196,7 @@ impl Fleet {
         &mut self.workers[workers]
     }
 
-    /// The workers of the pools before the pool of `role`, which send requests there.
+    /// The workers of the pools that send requests to the pool of `role`.
     pub(crate) fn workers_before(&self, role: PoolRole) -> &[Worker] {
         &self.workers[..self.pool(role).first_worker as usize]
     }
@@ -210,8 +207,7 @@ impl Fleet {
         format!("{} {}", config.name, config.rank_name(worker.index()))
     }
 
-    /// Whether a worker of a pool is up or coming up, or an autoscaler will see to
-    /// it that one does.
+    /// Whether a worker of a pool is up or starting, or an autoscaler may start one.
     pub(crate) fn may_recover(&self, role: PoolRole) -> bool {
         self.pool(role).scales()
             || self.workers_of(role).iter().any(|worker| worker.lifecycle().health() != Health::Down)
@@ -227,7 +223,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// The ranks of the engine that `worker` is one of.
+    /// The ranks of the engine that `worker` belongs to.
     pub(crate) fn ranks_of(&self, worker: u32) -> Range<u32> {
         let pool = self.pool_of(worker);
         let size = pool.config.data_parallel.size;
@@ -235,13 +231,13 @@ impl Fleet {
         first..first + size
     }
 
-    /// Whether `worker` is a rank that waits for the other ranks.
+    /// Whether `worker` is a rank that waits for the other ranks of its engine.
     pub(crate) fn has_barrier(&self, worker: u32) -> bool {
         self.barriers && self.pool_of(worker).config.has_barrier()
     }
 
-    /// Whether a worker, and with a barrier each of its ranks, is neither in a step nor
-    /// held up.
+    /// Whether a worker is neither in a step nor stalled. With a barrier, this must hold for every rank of the
+    /// engine.
     pub(crate) fn is_between_steps(&self, worker: u32) -> bool {
         let is_idle = |worker: &Worker| worker.may_work() && !worker.is_executing();
         if self.has_barrier(worker) {
@@ -254,7 +250,7 @@ impl Fleet {
     /// Whether a worker may decide a step now.
     pub(crate) fn may_decide(&self, index: u32) -> bool {
         let worker = self.worker(index);
-        // While its own part runs a rank may decide the next one, if it can.
+        // A rank may decide its next step while its own part of the current step runs.
         worker.can_step() && (worker.is_executing() || !self.has_barrier(index) || self.is_between_steps(index))
     }
 
@@ -265,18 +261,18 @@ impl Fleet {
 }
 
 impl Fleet {
-    /// The situation of a worker has changed.
+    /// Records that the situation of a worker has changed.
     #[inline]
     pub(crate) fn note_change(&mut self, worker: u32) {
         self.changed.push(worker);
     }
 
-    /// The workers with changes, in any order and possibly several times.
+    /// The changed workers, in any order and possibly with duplicates.
     pub(crate) fn changed(&self) -> &[u32] {
         &self.changed
     }
 
-    /// Takes the changed workers, each once, with all ranks of engines that step together.
+    /// Takes the changed workers without duplicates, with all ranks of engines that step together.
     pub(crate) fn take_changed(&mut self) -> Vec<u32> {
         let mut workers = std::mem::take(&mut self.changed);
         self.widen_to_engines(&mut workers);
@@ -285,15 +281,15 @@ impl Fleet {
         workers
     }
 
-    /// Takes the changed workers from the worker `first` on.
+    /// Takes the changed workers with indices of at least `first`.
     pub(crate) fn take_changed_from(&mut self, first: u32) -> impl Iterator<Item = u32> {
         self.changed.extract_if(.., move |worker| *worker >= first)
     }
 
-    /// Notes that these workers have started their steps at this instant, except for `postponed`. `room` is
-    /// the list of [`Self::take_changed`], returned for reuse.
+    /// Keeps only the `postponed` workers as changed: all others have started their steps at this instant. `room`
+    /// is the list of [`Self::take_changed`], returned for reuse.
     pub(crate) fn keep_changed(&mut self, mut room: Vec<u32>, postponed: &[u32]) {
-        // Starting a step only ever adds events, never changes other workers.
+        // Starting a step adds events, but does not change other workers.
         debug_assert!(self.changed.is_empty());
         room.clear();
         room.extend_from_slice(postponed);
@@ -320,7 +316,7 @@ impl Fleet {
 
 const _: () = assert!(ENGINES_MAX <= DESIRED_ENGINES_MAX, "what a guest asks for is taken");
 
-/// Makes the autoscalers of a policy.
+/// A factory of autoscalers that follow a target policy.
 #[must_use]
 pub fn target_autoscaler(policy: TargetPolicy) -> ScalerFactory {
     Arc::new(move |_plugin_context| {
@@ -341,7 +337,7 @@ impl Autoscaler for Target {
     }
 }
 
-/// Makes the autoscalers of Kubernetes.
+/// A factory of Kubernetes autoscalers.
 #[must_use]
 pub fn kubernetes_autoscaler(config: ControllerConfig) -> ScalerFactory {
     Arc::new(move |_plugin_context| {
@@ -370,10 +366,10 @@ impl Autoscaler for Kubernetes {
     }
 }
 
-// Passes that the ranks of an engine count together: those between two passes with prefills.
+// Passes that the ranks of an engine count together, to space passes with prefills.
 //
-// vLLM's ranks all start prefills in every N-th step of a wave, which lasts while any of them has requests.
-// SGLang's ranks all wait that many passes after a pass in which any of them prefills.
+// vLLM's ranks start prefills only in every N-th step of a wave, which lasts while any rank has requests. SGLang's
+// ranks wait N passes after a pass in which any rank prefills.
 
 impl PoolConfig {
     /// Whether the ranks of an engine count their passes together.
@@ -388,12 +384,11 @@ impl PoolConfig {
 }
 
 impl Fleet {
-    /// Whether the ranks of a worker's engine count their passes together.
     pub(crate) fn counts_passes(&self, worker: u32) -> bool {
         self.barriers && self.pool_of(worker).config.counts_passes()
     }
 
-    /// A request reaches a worker. The first one begins a wave of passes.
+    /// Records that a request reaches a worker. The first request begins a wave of passes.
     pub(crate) fn note_request(&mut self, worker: u32) {
         if self.counts_passes(worker) {
             let ranks = self.ranks_of(worker);
@@ -404,7 +399,7 @@ impl Fleet {
         }
     }
 
-    /// The ranks of a worker are about to decide, unless some have done so already.
+    /// Begins a pass of the engine's ranks, unless a rank has already decided its step.
     pub(crate) fn begin_pass(&mut self, worker: u32) {
         let ranks = self.ranks_of(worker);
         if !self.is_between_steps(worker) || ranks.clone().any(|rank| self.worker(rank).has_decided()) {
@@ -418,7 +413,7 @@ impl Fleet {
         }
     }
 
-    /// Ends passes of the ranks. The ranks in `together` take part in the first.
+    /// Ends passes of the ranks. The ranks in `together` took part in the first of these passes.
     pub(crate) fn end_passes(&mut self, ranks: Range<u32>, together: &[u32], passes: u32) {
         if !self.counts_passes(ranks.start) {
             return;

@@ -1,9 +1,9 @@
 //! Starts and stops engines for autoscalers.
 //!
-//! Every pool has a place for each engine that it can ever have; places without an engine are off. At its
-//! ticks an autoscaler sets the number of engines that are running or starting. Additional engines start in
-//! the first free places. To remove engines, start-ups are cancelled first, newest first, and then the newest
-//! engines drain: they finish their requests and turn off. The ranks of an engine start and stop together.
+//! Every pool has a slot for each engine that it can ever have; slots without an engine are off. At each tick an
+//! autoscaler sets the number of engines that are running or starting. Additional engines start in the first free
+//! slots. To remove engines, start-ups are cancelled first, newest first. Then the newest engines drain: they
+//! finish their requests and turn off. The ranks of an engine start and stop together.
 
 use vcr_core::scale::{Autoscaler, EngineGauges, PoolView, ScaleError};
 use vcr_core::{PluginContext, ServingEngine, seed};
@@ -14,7 +14,6 @@ use crate::error::SimError;
 use crate::ledger::Tally;
 use crate::report::GpuDeployment;
 
-/// The autoscaler of a pool.
 pub(super) struct Scaler {
     config: ScalingConfig,
     autoscaler: Box<dyn Autoscaler>,
@@ -24,7 +23,6 @@ pub(super) struct Scaler {
 }
 
 impl Scaler {
-    /// The autoscaler of a pool, if it has one.
     pub(super) fn new(pool: &PoolConfig, run: &RunConfig) -> Result<Option<Self>, SimError> {
         let Some(config) = pool.scaling.clone() else { return Ok(None) };
         let seed = seed::derive(run.seed, &format!("scaler:{}", pool.name), 0);
@@ -37,28 +35,28 @@ impl Scaler {
         self.config.interval_ns
     }
 
-    /// The time after which it sees a change.
+    /// The time after which the autoscaler sees a change.
     pub(super) fn patience_ns(&self) -> u64 {
         self.config.interval_ns.max(self.autoscaler.patience_ns())
     }
 }
 
-/// A change of the number of engines that are up or coming up.
+/// A change of the number of engines that are up or starting.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rescaled {
     pub(crate) at_ns: u64,
     pub(crate) role: PoolRole,
     pub(crate) from: u32,
     pub(crate) to: u32,
-    /// The metric on which the decision rests.
+    /// The metric value that the decision is based on.
     pub(crate) signal: Option<f64>,
 }
 
-/// The engines that a decision starts, calls off and drains, by their first ranks.
+/// The engines that a decision starts or removes, by their first ranks.
 #[derive(Debug, Default)]
 pub(crate) struct Rescaling {
     pub(crate) start: Vec<u32>,
-    /// Each with a flag that it is not running yet.
+    /// Each engine with a flag that says whether it is still starting.
     pub(crate) leave: Vec<(u32, bool)>,
 }
 
@@ -68,8 +66,7 @@ impl Fleet {
         &self.rescaled
     }
 
-    /// Runs the autoscaler of a pool with `waiting_requests` waiting requests, which have
-    /// `waiting_tokens` tokens to compute.
+    /// Runs the autoscaler of a pool, whose `waiting_requests` have `waiting_tokens` tokens to compute.
     pub(crate) fn decide_scale(
         &mut self,
         role: PoolRole,
@@ -114,7 +111,7 @@ impl Fleet {
         Ok(self.rescale(role, desired, now_ns, signal))
     }
 
-    /// The metrics of the engines of a pool that serve: sums over their ranks, and the mean of their KV usage.
+    /// The metrics of the pool's serving engines: sums over their ranks, and the mean of their KV usage.
     fn gauges(&self, role: PoolRole) -> Vec<EngineGauges> {
         let pool = self.pool(role);
         let ranks = pool.config.data_parallel.size;
@@ -157,7 +154,7 @@ impl Fleet {
         }
     }
 
-    /// Chooses the engines that start or leave so that `desired` are up or coming up.
+    /// Chooses the engines to start or remove so that `desired` engines are up or starting.
     fn rescale(&mut self, role: PoolRole, desired: u32, now_ns: u64, signal: Option<f64>) -> Rescaling {
         let is_coming = |health| matches!(health, Health::Starting | Health::Restarting);
         let mut off: Vec<u32> = Vec::new();
@@ -174,7 +171,7 @@ impl Fleet {
         }
         let from = here.len() as u32;
         off.truncate(desired.saturating_sub(from) as usize);
-        // Starting engines before running ones, newest first.
+        // Starting engines leave before running ones, and newer ones before older ones.
         here.sort_unstable_by(|a, b| b.cmp(a));
         here.truncate(from.saturating_sub(desired) as usize);
         let to = from + off.len() as u32 - here.len() as u32;
@@ -184,7 +181,7 @@ impl Fleet {
         Rescaling { start: off, leave: here.into_iter().map(|(is_coming, _, index)| (index, is_coming)).collect() }
     }
 
-    /// Starts the ranks of an engine that is off. Returns when they will run.
+    /// Starts the ranks of an engine that is off. Returns the time at which they will be up.
     pub(crate) fn start_up(&mut self, index: u32, now_ns: u64) -> u64 {
         let ranks = self.ranks_of(index);
         let role = self.worker(index).role();
@@ -197,7 +194,6 @@ impl Fleet {
     }
 }
 
-/// The failure of the autoscaler of a pool.
 fn scale_error(pool: &PoolConfig, now_ns: u64, reason: ScaleError) -> SimError {
     SimError::Scale { pool: pool.name.clone(), at_ms: now_ns as f64 / 1e6, reason }
 }

@@ -1,14 +1,13 @@
-//! Gaps between output tokens over time: percentiles of intervals, in room that does not grow with
-//! the run.
+//! Gaps between output tokens over time: percentiles by interval, in bounded memory.
 
 use std::collections::BTreeMap;
 
 use super::Ledger;
 
-/// The most intervals. Beyond them, pairs are joined and intervals become twice as long.
+/// The maximum number of intervals. Beyond it, pairs of intervals are joined, so intervals become twice as long.
 const MAX_INTERVALS: usize = 120;
 const FIRST_INTERVAL_NS: u64 = 1_000_000;
-/// Bits of a gap that are kept: a percentile is at most 0.05 % off.
+/// Number of leading bits of a gap that are kept: a percentile is at most 0.05 % off.
 const KEPT_BITS: u32 = 11;
 
 /// The gaps between consecutive output tokens of a run, by the interval in which they ended.
@@ -26,7 +25,7 @@ impl Default for GapCourse {
 }
 
 impl GapCourse {
-    /// Length of an interval; the first one begins at 0.
+    /// Length of an interval in nanoseconds; the first interval begins at 0.
     #[must_use]
     pub fn interval_ns(&self) -> u64 {
         self.interval_ns
@@ -44,7 +43,7 @@ impl GapCourse {
         })
     }
 
-    /// Adds gaps of one length that ended at `at_ns`.
+    /// Adds `times` equal gaps that ended at `at_ns`.
     fn add(&mut self, at_ns: u64, gap_ns: u64, times: u64) {
         while at_ns / self.interval_ns >= MAX_INTERVALS as u64 {
             self.join_pairs();
@@ -68,7 +67,7 @@ impl GapCourse {
     }
 }
 
-/// A gap reduced to its leading bits: the middle of the gaps that share them.
+/// Rounds a gap to its leading bits: the middle of the gaps that share these bits.
 fn rounded(gap_ns: u64) -> u64 {
     let lost_bits = (u64::BITS - gap_ns.leading_zeros()).saturating_sub(KEPT_BITS);
     if lost_bits == 0 {
@@ -78,17 +77,15 @@ fn rounded(gap_ns: u64) -> u64 {
 }
 
 impl Ledger {
-    /// Keeps gaps over time from now on.
     pub(crate) fn keep_gap_course(&mut self) {
         self.gap_course = Some(Box::default());
     }
 
-    /// Takes the gaps over time, if they were kept.
     pub(crate) fn take_gap_course(&mut self) -> Option<GapCourse> {
         self.gap_course.take().map(|course| *course)
     }
 
-    /// Notes consecutive gaps of `requests` requests; the first one ended at `first_end_ns`.
+    /// Records consecutive gaps of each of `requests` requests; the first gap ended at `first_end_ns`.
     #[inline]
     pub(super) fn note_gaps(&mut self, first_end_ns: u64, gaps_ns: &[u64], requests: u64) {
         let Some(course) = &mut self.gap_course else { return };

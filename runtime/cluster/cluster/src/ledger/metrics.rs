@@ -1,13 +1,13 @@
-//! Metrics: names, units and meanings, declared once.
+//! All metrics with their names, units and meanings.
 
 pub use crate::ledger::samples::{CountedSamples, Moments, Samples, Summary};
 
 /// The unit of a metric's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
-    /// Nanoseconds inside, milliseconds in reports.
+    /// A duration: nanoseconds internally, milliseconds in reports.
     Time,
-    /// A number of things.
+    /// A number of items.
     Count,
     /// A share between 0 and 1.
     Ratio,
@@ -15,7 +15,7 @@ pub enum Unit {
     Usd,
 }
 
-/// Kind of a metric, which decides its statistics.
+/// Kind of a metric, which determines its statistics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricKind {
     /// Many samples: percentiles, mean, min, max, count, rate.
@@ -24,77 +24,76 @@ pub enum MetricKind {
     Counter,
     /// One value.
     Gauge,
-    /// Requests that kept latency limits: count, rate and share.
+    /// Requests that kept latency limits: count, rate and ratio.
     Goodput,
 }
 
 /// Scope of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// For a run and each of its workloads.
+    /// Reported for a run and for each of its workloads.
     Workload,
-    /// Only for a run: engines serve all workloads together.
+    /// Reported only for a run, because engines serve all workloads together.
     Run,
 }
 
-/// The source of a metric's value, which decides on which targets it is known: a metric that a
-/// target cannot know is absent from its report, not 0.
+/// The source of a metric's value, which determines the targets that know it. A report omits a metric that its
+/// target cannot know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// Clients measure it: every target knows it.
+    /// Clients measure the value, so every target knows it.
     Clients,
-    /// Engines know it, and servers may report it.
+    /// Engines know the value, and servers may report it.
     Reported,
-    /// The engines' records of requests: unknown of engines behind an external server.
+    /// The engines' request records. Unknown for engines behind an external server.
     Records,
-    /// Totals of the engines: unknown of engines behind an external server.
+    /// The engines' totals. Unknown for engines behind an external server.
     Totals,
-    /// Records that only engines in virtual time have.
+    /// Request records that only engines in virtual time have.
     VirtualRecords,
     /// Totals that only engines in virtual time have.
     VirtualTotals,
-    /// How much of each prompt is computed before its first token, which only engines in virtual time report.
+    /// The computed part of each prompt before its first token. Only engines in virtual time report it.
     PromptProgress,
 }
 
 impl Origin {
-    /// Whether only engines in virtual time know it.
+    /// Whether only engines in virtual time know the value.
     #[must_use]
     pub const fn is_virtual(self) -> bool {
         matches!(self, Self::VirtualRecords | Self::VirtualTotals | Self::PromptProgress)
     }
 
-    /// Whether engines behind an external server keep it to themselves.
+    /// Whether engines behind an external server do not reveal the value.
     #[must_use]
     pub const fn is_hidden_by_servers(self) -> bool {
         !matches!(self, Self::Clients | Self::Reported)
     }
 
-    /// Whether only totals of engines have it, and no record of a request.
+    /// Whether the value comes from engine totals rather than from request records.
     pub(crate) const fn is_total(self) -> bool {
         matches!(self, Self::Totals | Self::VirtualTotals | Self::PromptProgress)
     }
 }
 
-/// A metric's description.
 #[derive(Clone, Copy, Debug)]
 pub struct MetricInfo {
-    /// Name in assertions and reports (`_ms` is added there to times).
+    /// Name in assertions and reports (reports append `_ms` to times).
     pub name: &'static str,
-    /// Unit of its values.
+    /// Unit of the values.
     pub unit: Unit,
-    /// Its kind.
+    /// Kind of the metric.
     pub kind: MetricKind,
-    /// Its scope.
+    /// Scope of the metric.
     pub scope: Scope,
-    /// The origin of its value.
+    /// The origin of the value.
     pub origin: Origin,
-    /// Its meaning, in one sentence without its capital letter and full stop.
+    /// The meaning, as a clause without an initial capital and full stop.
     pub meaning: &'static str,
 }
 
 impl MetricInfo {
-    /// Its key in reports: its name, with its unit if it has one.
+    /// The metric's key in reports: its name, with its unit if it has one.
     #[must_use]
     pub fn report_name(&self) -> String {
         match self.unit {
@@ -237,7 +236,7 @@ pub enum Metric {
 }
 
 impl Metric {
-    /// Every metric, in the order of the docs.
+    /// Every metric, in the order of the documentation.
     pub fn all() -> impl Iterator<Item = Self> {
         let trends = Trend::ALL.iter().map(|&trend| Self::Trend(trend));
         let counters = Counter::ALL.iter().map(|&counter| Self::Counter(counter));
@@ -265,19 +264,19 @@ impl Metric {
 }
 
 impl Metric {
-    /// The metric of a name, with or without the unit that reports add.
+    /// Finds a metric by its name, with or without the unit that reports append.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::all().find(|metric| metric.info().name == name || metric.info().report_name() == name)
     }
 
-    /// Whether it is a time or a size that many samples were taken of.
+    /// Whether the metric has many samples.
     #[must_use]
     pub const fn is_trend(self) -> bool {
         matches!(self, Self::Trend(_))
     }
 
-    /// Whether higher values are better, or lower ones; none if neither is.
+    /// Whether higher values are better; None if neither direction is better.
     #[must_use]
     pub const fn is_higher_better(self) -> Option<bool> {
         match self {
@@ -309,8 +308,8 @@ impl Counter {
         }
     }
 
-    /// Whether it counts something that most runs cannot have. Reports name it only if it is not 0,
-    /// so that other reports do not change.
+    /// Whether most runs cannot have what the metric counts. Reports omit such a metric if it is 0, so that
+    /// existing reports do not change.
     #[must_use]
     pub const fn is_occasional(self) -> bool {
         matches!(
@@ -337,7 +336,7 @@ impl Counter {
     }
 }
 
-/// The metrics of a set of requests: all requests of a run, or of one workload.
+/// The metrics of all requests of a run, or of one workload.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct MetricSet {
     trends: [Samples; Trend::ALL.len()],
@@ -360,7 +359,7 @@ impl MetricSet {
         self.trends[trend as usize].push_each(values, times);
     }
 
-    /// Adds samples that were taken elsewhere.
+    /// Adds samples taken elsewhere.
     pub(crate) fn take(&mut self, trend: Trend, samples: Samples) {
         self.trends[trend as usize].absorb(samples);
     }
@@ -374,7 +373,7 @@ impl MetricSet {
         self.counters[counter as usize]
     }
 
-    /// Sums up each of `sets`, and all of them together; returns the samples, too.
+    /// Summarises each of `sets` and all sets together, and returns the samples as well.
     pub(crate) fn summarise(sets: Vec<Self>) -> Summarised {
         let mut each = vec![MetricSummaries::default(); sets.len()];
         let mut all = MetricSummaries::default();
@@ -403,7 +402,7 @@ impl MetricSet {
                     // If only one set has samples, they are the samples of the whole run.
                     all.trends[trend] = summaries.trends[trend];
                 }
-                // The gaps of a run are by far the most samples: they are not kept twice.
+                // Gaps between tokens are by far the most samples, so they are not stored twice.
                 if is_all && is_itl {
                     token_gaps_ns = counted;
                     kept.push(Samples::default());
@@ -423,7 +422,6 @@ impl MetricSet {
     }
 }
 
-/// The result of [`MetricSet::summarise`].
 pub(crate) struct Summarised {
     pub(crate) each: Vec<MetricSummaries>,
     pub(crate) all: MetricSummaries,
@@ -434,20 +432,20 @@ pub(crate) struct Summarised {
 /// The samples of a run, for percentiles that its report does not list.
 #[derive(Clone, Debug, Default)]
 pub struct RunSamples {
-    /// Samples by workload, followed by those of engine steps; in each set by [`Trend`]. If only one set has
-    /// gaps between tokens, these are `Report::token_gaps_ns`.
+    /// Samples by workload, followed by the samples of engine steps. Each set is indexed by [`Trend`]. If only one
+    /// set has gaps between tokens, they are stored in `Report::token_gaps_ns` instead.
     sets: Vec<Vec<Samples>>,
 }
 
 impl RunSamples {
-    /// Takes the samples of engine steps from the engines' own run.
+    /// Takes the samples of engine steps from `engines`.
     pub(crate) fn take_steps(&mut self, engines: &mut Self) {
         if let (Some(own), Some(steps)) = (self.sets.last_mut(), engines.sets.last_mut()) {
             *own = std::mem::take(steps);
         }
     }
 
-    /// The samples of one workload by its index, or of the whole run.
+    /// The samples of one workload, or of the whole run if `workload` is None.
     pub(crate) fn of(&self, trend: Trend, workload: Option<usize>) -> Samples {
         let sets = match workload {
             Some(index) => self.sets.get(index..=index).unwrap_or_default(),
@@ -459,7 +457,7 @@ impl RunSamples {
     }
 }
 
-/// A [`MetricSet`] summed up.
+/// Summary of a [`MetricSet`].
 #[derive(Clone, Debug, Default)]
 pub(crate) struct MetricSummaries {
     pub(crate) trends: [Option<Summary>; Trend::ALL.len()],

@@ -1,7 +1,7 @@
 //! The records of all requests, and the metrics of the run.
 //!
-//! The ledger is the only writer of a request's tokens and times, of samples and of
-//! counters; everything else reads its records. Tokens are entered in one place, `tokens`.
+//! Only the ledger changes a request's tokens and times, the samples and the counters. The module `tokens` records
+//! all tokens.
 
 pub(crate) mod gap_course;
 pub mod metrics;
@@ -26,13 +26,12 @@ use record::{GiveUp, Outcome, RequestDetail, RequestRecord};
 use steady_decode::SteadyDecode;
 use store::RecordStore;
 
-/// The most records that room is made for at the start.
+/// The maximum number of records for which memory is reserved at the start.
 const MAX_RESERVED: u64 = 1 << 22;
 
 pub(crate) struct Ledger {
     /// Records by tag.
     records: RecordStore,
-    /// When the last ended request ended.
     last_end_ns: u64,
     /// Metrics by workload.
     metrics: Vec<MetricSet>,
@@ -41,20 +40,20 @@ pub(crate) struct Ledger {
     tally: Tally,
     ended: u64,
     steps: u64,
-    /// Requests and steps of the warm-up.
+    /// Number of requests and steps in the warm-up.
     unmeasured: (u64, u64),
     /// Steady decodes by worker.
     steady_decodes: Vec<SteadyDecode>,
     overheads: Overheads,
-    /// Data for a capture of the run, if it is kept.
+    /// Data for a capture of the run, if requested.
     kept: Option<Kept>,
-    /// Gaps over time, if they are kept.
+    /// Gaps over time, if requested.
     gap_course: Option<Box<GapCourse>>,
-    /// Scratch: requests of each workload that decode in a fast-forward.
+    /// Scratch: number of each workload's requests that decode in a fast-forward.
     decoding: Vec<u64>,
-    /// Scratch: of these, requests that get their first two tokens there.
+    /// Scratch: number of these requests that get their first two tokens in the fast-forward.
     first_two: Vec<u64>,
-    /// Scratch: requests of each workload that get their second token; all 0 in between.
+    /// Scratch: number of each workload's requests that get their second token; all 0 between uses.
     second_tokens: Vec<u64>,
 }
 
@@ -80,7 +79,7 @@ impl Ledger {
         }
     }
 
-    /// Makes room for the records of `requests`: a list that grows holds them twice for a while.
+    /// Reserves memory for the records of `requests`, because a growing list briefly needs twice its memory.
     pub(crate) fn reserve(&mut self, requests: u64) {
         self.records.reserve(requests.min(MAX_RESERVED) as usize);
     }
@@ -90,7 +89,7 @@ impl Ledger {
         self.records.pack_ended();
     }
 
-    /// The first tag whose record is not packed: the tag of the first request that may not have ended.
+    /// The first tag whose record is not packed: the first request that may not have ended.
     pub(crate) fn first_open(&self) -> u64 {
         self.records.first_open()
     }
@@ -100,20 +99,20 @@ impl Ledger {
         self.last_end_ns
     }
 
-    /// Keeps the data of requests that a capture has in addition to their records. Outputs must then be
-    /// entered one by one.
+    /// Keeps the request data that a capture needs in addition to the records. Outputs must then be recorded one by
+    /// one.
     pub(crate) fn keep_requests(&mut self) {
         self.kept = Some(Kept::default());
     }
 
-    /// Takes the retained data of the measured requests.
+    /// Takes the kept data of the measured requests.
     pub(crate) fn take_kept(&mut self) -> Option<Vec<KeptRequest>> {
         let mut kept = self.kept.take().map(Kept::into_requests)?;
         kept.drain(..self.unmeasured.0 as usize);
         Some(kept)
     }
 
-    /// Ends the warm-up of the caches: measurements begin here.
+    /// Ends the warm-up of the caches: the measurement begins now.
     pub(crate) fn begin_measuring(&mut self) {
         self.unmeasured = (self.records.len(), self.steps);
         self.metrics.fill(MetricSet::default());
@@ -121,12 +120,12 @@ impl Ledger {
         self.gap_course = self.gap_course.take().map(|_| Box::default());
     }
 
-    /// The number of warm-up requests, which come first.
+    /// The number of warm-up requests, which have the lowest tags.
     pub(crate) fn unmeasured(&self) -> u64 {
         self.unmeasured.0
     }
 
-    /// Records the hashes of a request's prompt, if they are kept.
+    /// Keeps the hashes of a request's prompt, if requested.
     pub(crate) fn keep_prompt(&mut self, tag: u64, chain: impl FnOnce() -> PromptChain) {
         if let Some(kept) = &mut self.kept {
             kept.enter_prompt(tag, chain());
@@ -137,7 +136,7 @@ impl Ledger {
         &self.records[tag as usize]
     }
 
-    /// A record, packed or not.
+    /// Finds a record, packed or not.
     pub(crate) fn find(&self, tag: u64) -> Option<RequestRecord> {
         self.records.find(tag)
     }
@@ -155,7 +154,7 @@ impl Ledger {
         self.ended
     }
 
-    /// Engine steps that have started.
+    /// Number of engine steps that have started.
     pub(crate) fn steps(&self) -> u64 {
         self.steps
     }
@@ -164,12 +163,12 @@ impl Ledger {
         self.tally
     }
 
-    /// A counter over all workloads.
+    /// A counter's total over all workloads.
     pub(crate) fn total(&self, counter: Counter) -> u64 {
         self.metrics.iter().map(|set| set.total(counter)).sum()
     }
 
-    /// Opens the record of a request that arrives; returns its tag.
+    /// Opens the record of an arriving request and returns the request's tag.
     pub(crate) fn arrive(&mut self, record: RequestRecord) -> u64 {
         let metrics = &mut self.metrics[record.workload as usize];
         metrics.add(Counter::Requests, 1);
@@ -181,19 +180,18 @@ impl Ledger {
         self.records.len() - 1
     }
 
-    /// Counts an arrival as load of the engines: it is not answered as recorded.
+    /// Counts an arrival as load of the engines; not called for requests that are answered as recorded.
     pub(crate) fn count_load(&mut self, tag: u64) {
         self.tally.arrived(&self.records[tag as usize]);
     }
 
-    /// A request with an SLO has ended.
+    /// Counts a request with an SLO that has ended.
     pub(crate) fn count_slo(&mut self, is_met: bool) {
         self.tally.slo_requests += 1;
         self.tally.slo_met_requests += u64::from(is_met);
     }
 
-    /// A request that is answered as recorded was admitted then, with this many tokens
-    /// cached.
+    /// Sets the recorded admission of a request that is answered as recorded.
     pub(crate) fn replay_admission(&mut self, tag: u64, scheduled_ns: Option<u64>, cached_tokens: u32) {
         let record = &mut self.records[tag as usize];
         record.cached_tokens = cached_tokens;
@@ -208,7 +206,7 @@ impl Ledger {
         self.count(tag, Counter::StayedWithDecode, 1);
     }
 
-    /// A router has chosen an engine, and knows of this many cached tokens there.
+    /// Records how many cached tokens the router knew of at the engine that it chose.
     pub(crate) fn route(&mut self, tag: u64, pool: PoolRole, overlap_tokens: Option<u32>) {
         self.records[tag as usize].detail.set_overlap_tokens(pool, overlap_tokens);
     }
@@ -227,13 +225,12 @@ impl Ledger {
         record.detail.preempted_since_ns = Some(now_ns);
     }
 
-    /// A request is admitted, for the first time or again, with this many tokens
-    /// computed.
+    /// Admits a request, for the first time or again, with this many computed tokens.
     pub(crate) fn admit(&mut self, tag: u64, now_ns: u64, num_computed_tokens: u32) {
         self.records[tag as usize].admit(now_ns, num_computed_tokens);
     }
 
-    /// Continues a prompt on another engine; its computed part counts as cached.
+    /// Continues a prompt on another engine, where its computed part counts as cached.
     pub(crate) fn continue_prompt(&mut self, tag: u64, num_computed_tokens: u32) {
         let detail = &mut self.records[tag as usize].detail;
         detail.most_cached_tokens = detail.most_cached_tokens.max(num_computed_tokens);
@@ -265,7 +262,7 @@ impl Ledger {
         self.steps += steps;
     }
 
-    /// Steps that a crash cuts off do not end.
+    /// Records the end of a step. Not called for steps that a crash cuts off.
     pub(crate) fn end_step(&mut self, duration_ns: u64, batch_requests: u64) {
         if self.samples_steps {
             self.step_metrics.sample(Trend::StepTime, duration_ns);
@@ -277,7 +274,7 @@ impl Ledger {
         self.step_metrics.add(Counter::Stalls, 1);
     }
 
-    /// Takes the totals of an engine's encoder and adapters.
+    /// Adds an engine's encoder and adapter totals.
     pub(crate) fn count_engine(&mut self, stats: &EngineStats) {
         self.step_metrics.add(Counter::AdapterLoads, stats.adapter_loads);
         let stats = &stats.encoder;
@@ -291,7 +288,7 @@ impl Ledger {
         self.step_metrics.add(Counter::IgnoredFaults, 1);
     }
 
-    /// Counts the tokens of a request, which received them in vain, as wasted.
+    /// Counts the tokens that a request has received as wasted.
     pub(crate) fn waste(&mut self, tag: u64) {
         let record = &mut self.records[tag as usize];
         let wasted = record.output_tokens;
@@ -299,18 +296,16 @@ impl Ledger {
         self.count(tag, Counter::WastedTokens, u64::from(wasted));
     }
 
-    /// Counts a turn that goes to another engine than the previous turn of its session.
     pub(crate) fn move_session(&mut self, tag: u64) {
         self.count(tag, Counter::MovedSessions, 1);
     }
 
-    /// A session of a workload did not start.
     pub(crate) fn drop_session(&mut self, workload: u32) {
         self.metrics[workload as usize].add(Counter::Dropped, 1);
     }
 
-    /// Counts the computed tokens of a request that its client cancels as wasted; `uncomputed_tokens` of its
-    /// prompt are not computed yet.
+    /// Counts the computed tokens of a cancelled request as wasted. `uncomputed_tokens` of its prompt are not
+    /// computed yet.
     pub(crate) fn waste_all(&mut self, tag: u64, uncomputed_tokens: u64) {
         self.waste(tag);
         let record = self.record(tag);
@@ -323,7 +318,7 @@ impl Ledger {
         self.count(tag, Counter::WastedPromptTokens, computed);
     }
 
-    /// A request has lost its engine and its progress. Returns whether it is retried.
+    /// Records that a request lost its engine and its progress. Returns whether the request is retried.
     pub(crate) fn lose(&mut self, tag: u64, max_retries: u32) -> bool {
         self.waste(tag);
         let record = &mut self.records[tag as usize];
@@ -339,8 +334,8 @@ impl Ledger {
         is_retried
     }
 
-    /// Copies the engine-side fields of a request from another ledger. Its arrival, tokens and end remain
-    /// those of its client.
+    /// Copies the engine-side fields of a request from another ledger. Arrival, tokens and end remain as the client
+    /// saw them.
     pub(crate) fn adopt(&mut self, tag: u64, engines: &RequestRecord) {
         let record = &mut self.records[tag as usize];
         let seen = record.clone();
@@ -358,18 +353,17 @@ impl Ledger {
         };
     }
 
-    /// The KV of a request's prompt stays without a client.
+    /// Counts a prompt whose KV stays although its client has left.
     pub(crate) fn abandon(&mut self, tag: u64) {
         self.count(tag, Counter::AbandonedPrompts, 1);
     }
 
-    /// Ends a request whose client has cancelled at `left_ns`.
+    /// Ends a request whose client cancelled at `left_ns`.
     pub(crate) fn end_abandoned(&mut self, tag: u64, outcome: Outcome, left_ns: u64, now_ns: u64) {
         self.end(tag, outcome, left_ns);
         self.last_end_ns = self.last_end_ns.max(now_ns);
     }
 
-    /// Ends a request.
     pub(crate) fn end(&mut self, tag: u64, outcome: Outcome, now_ns: u64) {
         let record = &mut self.records[tag as usize];
         assert_eq!(record.outcome, Outcome::Unfinished, "request {tag} ended twice");
@@ -394,7 +388,7 @@ impl Ledger {
         }
     }
 
-    /// Returns the records, in a list or packed, and the samples summed up by workload, steps last.
+    /// Returns the records, unpacked and packed, and the summarised samples by workload, steps last.
     pub(crate) fn close(mut self) -> (Vec<RequestRecord>, PackedRecords, Summarised) {
         self.records.open_mut().iter_mut().for_each(|record| reach_unfinished(record, &self.overheads));
         self.step_metrics.add(Counter::Steps, self.steps - self.unmeasured.1);
@@ -442,14 +436,14 @@ fn sample_completed(record: &RequestRecord, metrics: &mut MetricSet) {
     }
 }
 
-/// Facts about the steps of engines that do not run in virtual time.
+/// Facts about steps of engines that do not run in virtual time.
 #[derive(Clone, Debug, Default)]
 pub struct StepFacts {
-    /// Duration of each, in nanoseconds.
+    /// Duration of each step, in nanoseconds.
     pub durations_ns: Samples,
-    /// Requests in each.
+    /// Number of requests in each step.
     pub batches: Samples,
-    /// Stalls of engines.
+    /// Number of engine stalls.
     pub stalls: u64,
 }
 
@@ -463,8 +457,8 @@ impl Ledger {
     }
 }
 
-/// The clients' requests in the cluster and their outputs so far, without requests answered as
-/// recorded, which load no engine.
+/// Totals of the requests that engines serve, and of their outputs so far. Requests that are answered as recorded
+/// do not count.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) arrived_requests: u64,
@@ -508,27 +502,26 @@ impl Tally {
         self.add_gap_sum(gap_ns, 1, times);
     }
 
-    /// `gaps` gaps, which sum up to `sum_ns`, of each of `requests`.
+    /// Adds `gaps` gaps, which sum up to `sum_ns`, for each of `requests` requests.
     pub(super) fn add_gap_sum(&mut self, sum_ns: u64, gaps: u64, requests: u64) {
         self.token_gap_count += gaps * requests;
         self.token_gap_sum_ns += u128::from(sum_ns) * u128::from(requests);
     }
 }
 
-/// The most outputs whose times are kept, over all requests of a run: 256 MiB.
+/// The maximum number of outputs whose times are kept, over all requests of a run: 256 MiB.
 const MAX_OUTPUTS: usize = 16 << 20;
 
 /// Data of a request that is kept for a capture.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeptRequest {
-    /// When the engine emitted each output of its last attempt, and the tokens of each. Not
-    /// all of them in runs with very many.
+    /// Time and number of tokens of each output of the last attempt. Incomplete in runs with more than 16 million
+    /// outputs.
     pub outputs: Vec<(u64, u32)>,
-    /// The hashes of its prompt, if the run knows its tokens.
+    /// The hashes of the prompt, if the run knows its tokens.
     pub prompt: Option<PromptChain>,
 }
 
-/// Requests by tag.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
     requests: Vec<KeptRequest>,
@@ -551,7 +544,7 @@ impl Kept {
         }
     }
 
-    /// A request has lost its outputs.
+    /// Forgets the outputs of a request that starts again.
     pub(super) fn lose(&mut self, tag: u64) {
         self.requests[tag as usize].outputs.clear();
     }

@@ -1,4 +1,4 @@
-//! The step that a worker is in, and the digest of all its steps.
+//! The step that a worker executes, and the digest of all its steps.
 
 use std::ops::Range;
 
@@ -11,15 +11,15 @@ pub(super) struct Booking {
     /// Whether the oldest step in flight has started.
     executing: bool,
     step_start_ns: u64,
-    /// Durations of the latest step, and of the one before it.
+    /// Durations of the latest step (`step_ns`) and of the step before.
     step_ns: u64,
     before_ns: u64,
-    /// The end of its computation, and of the wait for other ranks after it.
+    /// The end of the step's computation, and the end of the following wait for other ranks.
     computes_until_ns: u64,
     waits_until_ns: u64,
-    /// Rolling hash over its steps.
+    /// Rolling hash over the worker's steps.
     digest: u64,
-    /// The hash after each step, shortened; None unless requested.
+    /// The low bits of the hash after each step; None unless requested.
     digests: Option<Vec<u32>>,
 }
 
@@ -45,7 +45,6 @@ impl Booking {
         self.digest
     }
 
-    /// Keeps a digest of each step from now on.
     pub(super) fn keep_digests(&mut self) {
         self.digests = Some(Vec::new());
     }
@@ -54,14 +53,14 @@ impl Booking {
         self.digests.take()
     }
 
-    /// Books steps of `range` from `start_ns`, one after another. Returns the end of the last one.
+    /// Records the steps of `range` one after another, starting at `start_ns`. Returns the end of the last step.
     pub(super) fn book(&mut self, mut start_ns: u64, priced: &PricedSteps, range: Range<usize>) -> u64 {
         self.executing = true;
         let durations_ns = &priced.durations_ns[range.clone()];
         let mut digest = self.digest;
         let mut digests = self.digests.take();
         let mut book = |prefill_tokens: u64, decode_requests: u64, active_blocks: u64, duration_ns: u64| {
-            // Shares of a word, so that a step takes one.
+            // The three numbers share a 64-bit word.
             let work = prefill_tokens << 44 ^ decode_requests << 24 ^ active_blocks;
             digest = seed::absorb(digest, start_ns ^ duration_ns.rotate_left(40) ^ seed::spread(work));
             digests.iter_mut().for_each(|digests| digests.push(digest as u32));
@@ -70,7 +69,7 @@ impl Booking {
         };
         let first = priced.shape(range.start);
         book(first.prefill_tokens, first.decode_requests, first.kv_active_blocks, durations_ns[0]);
-        // The steps after the decodes.
+        // All steps after the first one decode.
         for (&active_blocks, &duration_ns) in priced.active_blocks_after(&range).iter().zip(&durations_ns[1..]) {
             book(0, first.decode_requests, active_blocks, duration_ns);
         }
@@ -84,7 +83,7 @@ impl Booking {
         start_ns
     }
 
-    /// Records that the worker is in a step of its engine from `now_ns` to `until_ns`. Its own part of the
+    /// Records that the worker's engine is in a step from `now_ns` to `until_ns`. The worker's own part of the
     /// step, if any, is already recorded. Returns the time of waiting for other ranks.
     pub(super) fn wait(&mut self, now_ns: u64, until_ns: u64) -> u64 {
         if !self.executing {
@@ -96,8 +95,8 @@ impl Booking {
         waited_ns
     }
 
-    /// Cuts off the step in progress, or the run, at `now_ns`. Returns the remaining times of computing and
-    /// of waiting for other ranks.
+    /// Cuts off the step in progress at `now_ns`. Returns the remaining times of computing and of waiting for other
+    /// ranks.
     pub(super) fn cut(&mut self, now_ns: u64) -> [u64; 2] {
         let rest_ns = self.computes_until_ns.saturating_sub(now_ns);
         let wait_ns = self.waits_until_ns.saturating_sub(self.computes_until_ns.max(now_ns));
@@ -106,7 +105,6 @@ impl Booking {
         [rest_ns, wait_ns]
     }
 
-    /// Ends the step that was executing.
     pub(super) fn end(&mut self) {
         self.executing = false;
     }

@@ -1,6 +1,5 @@
-//! Output tokens that a source outside the engine chooses, and prompts to show
-//! it: most requests of virtual runs have none, so they are drawn from the
-//! identity of their blocks.
+//! Output tokens that a source outside the engine chooses, and the prompts that the source is shown. Most requests
+//! of virtual runs have no prompt tokens, so these are drawn from the identity of the prompt's blocks.
 
 use std::collections::BTreeMap;
 
@@ -13,10 +12,10 @@ use vcr_core::{Prompt, TokenSource};
 
 use super::drawn::Acceptance;
 
-/// Tokens of prompts are drawn below this, the size of a usual vocabulary.
+/// Drawn prompt tokens are below this number, which is a common vocabulary size.
 const VOCABULARY_TOKENS: u64 = 32_000;
 
-/// A request that the source has not been shown.
+/// A request that the source has not been shown yet.
 struct Started {
     slot: u32,
     seed: u64,
@@ -41,7 +40,7 @@ impl Started {
     }
 }
 
-/// The source of one engine, and the tokens it has chosen so far.
+/// The token source of one engine, and the tokens that it has chosen so far.
 pub(crate) struct ChosenTokens {
     source: Box<dyn BatchTokenSource>,
     started: Vec<Started>,
@@ -50,7 +49,7 @@ pub(crate) struct ChosenTokens {
     answer: TokenAnswer,
     slots: BTreeMap<u64, u32>,
     vacant: Vec<u32>,
-    /// Chosen tokens of the request of each slot.
+    /// Chosen tokens of the request in each slot.
     outputs: Vec<Vec<u32>>,
     decided: DecidedDrafts,
 }
@@ -70,7 +69,6 @@ impl ChosenTokens {
         }
     }
 
-    /// Adds a request.
     pub(crate) fn start(&mut self, tag: u64, seed: u64, prompt: Vec<u32>, max_tokens: u32, eos_token: Option<u32>) {
         let slot = self.vacant.pop().unwrap_or_else(|| {
             self.outputs.push(Vec::new());
@@ -80,22 +78,22 @@ impl ChosenTokens {
         self.started.push(Started { slot, seed, prompt, max_tokens, eos_token });
     }
 
-    /// A request left the engine; returns the tokens chosen for it.
+    /// Ends a request that left the engine. Returns the tokens that were chosen for the request.
     pub(crate) fn end(&mut self, tag: u64) -> Vec<u32> {
         let Some(slot) = self.slots.remove(&tag) else { return Vec::new() };
         self.vacant.push(slot);
         self.decided.end(slot);
         let num_started = self.started.len();
         self.started.retain(|started| started.slot != slot);
-        // A request that the source never saw has not ended for it.
+        // The source need not hear of the end of a request that it never saw.
         if self.started.len() == num_started {
             self.ended.push(slot);
         }
         std::mem::take(&mut self.outputs[slot as usize])
     }
 
-    /// Lets the source choose all tokens that the step `plan` may give. Each request may get `more` tokens
-    /// beyond one and its drafts.
+    /// Lets the source choose all tokens that the step `plan` may generate. Each request may get `more` tokens in
+    /// addition to one token and its drafts.
     pub(crate) fn prepare(
         &mut self,
         plan: &StepPlan,
@@ -106,7 +104,7 @@ impl ChosenTokens {
         for entry in plan.scheduled.iter().filter(|entry| entry.samples) {
             // A request that ended in the previous step gets no tokens.
             let Some(&slot) = self.slots.get(&entry.tag) else { continue };
-            // Tokens behind a rejected draft were chosen in an earlier step.
+            // Tokens after a rejected draft were already chosen in an earlier step.
             let first_index = self.outputs[slot as usize].len() as u32;
             let needed = output_tokens(entry.tag) + 1 + u32::from(entry.num_draft_tokens) + more;
             if needed > first_index {
@@ -131,7 +129,7 @@ impl ChosenTokens {
         Ok(())
     }
 
-    /// A refusal is an error of the run: requests have no client that could receive it.
+    /// Converts a refusal to an error of the run: requests have no client that could receive the refusal.
     #[cold]
     fn refusal_error(&self, refusal: &TokenRefusal) -> TokenError {
         let TokenRefusal { slot, source, reason } = refusal;
@@ -140,22 +138,21 @@ impl ChosenTokens {
         TokenError { source: source.clone(), reason: format!("it refused request {request}: {reason}") }
     }
 
-    /// The number of a request's drafts that the source accepts; `None` if it has not decided.
+    /// The number of a request's drafts that the source accepts; None if the source has not decided.
     fn accepted_drafts(&self, tag: u64, num_drafts: u32) -> Option<u32> {
-        // Most sources never decide, so the request's slot need not be looked up.
+        // Most sources never decide, so the slot of the request is looked up only if needed.
         if self.decided.is_empty() {
             return None;
         }
         self.decided.accepted(*self.slots.get(&tag)?, num_drafts)
     }
 
-    /// The tokens of a step that was prepared.
+    /// The tokens of a prepared step.
     pub(crate) fn of_step<'a>(&'a self, acceptance: Acceptance<'a>) -> PreparedTokens<'a> {
         PreparedTokens { chosen: self, acceptance }
     }
 }
 
-/// Tokens that were chosen before the step's result is applied.
 pub(crate) struct PreparedTokens<'a> {
     chosen: &'a ChosenTokens,
     acceptance: Acceptance<'a>,
@@ -176,8 +173,8 @@ impl TokenSource for PreparedTokens<'_> {
     }
 }
 
-/// Tokens that represent a prompt: they are equal if the blocks of two prompts are equal, and, behind the
-/// last full block, if the whole prompts are equal.
+/// Tokens that represent a prompt. Two prompts get equal tokens where their blocks are equal. The tokens after the
+/// last full block are equal only if the whole prompts are equal.
 pub(crate) fn prompt_tokens_of(prompt: &Prompt, block_size_tokens: u32) -> Vec<u32> {
     let token = |content: u64, index: u32| ((mix(content ^ u64::from(index)) >> 32) % VOCABULARY_TOKENS) as u32;
     let blocks = prompt.block_hashes();

@@ -1,11 +1,11 @@
-//! Drawn output tokens, and their number per step.
+//! Drawn output tokens, and the number of accepted tokens per step.
 
 use vcr_base::random::Stream;
 use vcr_core::{TokenSource, seed};
 
 use crate::window::Window;
 
-/// Tokens that depend on the request alone, bursts that depend on the worker.
+/// A source of drawn tokens: a token depends on the request only, the number of tokens per step on the worker.
 pub(super) struct DrawnTokens<'a> {
     pub(super) output_seeds: &'a Window<u64>,
     pub(super) acceptance: Acceptance<'a>,
@@ -13,7 +13,7 @@ pub(super) struct DrawnTokens<'a> {
 
 impl TokenSource for DrawnTokens<'_> {
     fn token(&mut self, tag: u64, output_index: u32) -> u32 {
-        // Tokens that an ended request gets from a step in flight are discarded.
+        // A step in flight may give tokens to a request that has ended; they are discarded.
         let output_seed = self.output_seeds.get(tag).copied().unwrap_or_default();
         seed::output_token(output_seed, output_index)
     }
@@ -27,14 +27,14 @@ impl TokenSource for DrawnTokens<'_> {
     }
 }
 
-/// Number of tokens in addition to the first one of a step.
+/// Draws the number of tokens in addition to a step's first one.
 pub(crate) struct Acceptance<'a> {
     pub(super) rates: &'a [f64],
     pub(super) stream: &'a mut Stream,
 }
 
 impl Acceptance<'_> {
-    /// Number of tokens in a row that are accepted, of `most`.
+    /// Draws how many of `most` consecutive tokens are accepted.
     pub(crate) fn accepted(&mut self, most: u32) -> u32 {
         let mut accepted = 0;
         while accepted < most {

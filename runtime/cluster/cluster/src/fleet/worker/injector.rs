@@ -1,14 +1,13 @@
 //! Failure injectors of a pool's engines.
 //!
-//! An injector is asked at the end of each step of its engine, and keeps its
-//! state when the engine restarts. Faults of messages mean nothing here,
-//! because there is no wire: it is counted and not done.
+//! An injector is asked at the end of each step of its engine, and keeps its state when the engine restarts.
+//! Message faults are counted but have no effect, because simulated engines exchange no messages.
 
 use std::collections::BTreeMap;
 
 use vcr_core::fault::{FailureInjector, FaultAction, FaultBatch, FaultError, FaultEvent};
 
-/// An event with its own text.
+/// An event for the injector that owns its text.
 enum Happened {
     Arrived { slot: u32, name: String, prompt_tokens: u32, max_tokens: u32, priority: i32 },
     Emitted { slot: u32, output_tokens: u32 },
@@ -27,12 +26,12 @@ impl Happened {
     }
 }
 
-/// The injector of one engine, and its names for the engine's requests.
+/// The injector of one engine, and the slots by which it knows the engine's requests.
 pub(crate) struct Injector {
     injector: Box<dyn FailureInjector>,
     happened: Vec<Happened>,
     slots: BTreeMap<u64, u32>,
-    /// The request of each slot that is taken.
+    /// The request in each occupied slot.
     tags: Vec<Option<u64>>,
     vacant: Vec<u32>,
 }
@@ -42,7 +41,6 @@ impl Injector {
         Self { injector, happened: Vec::new(), slots: BTreeMap::new(), tags: Vec::new(), vacant: Vec::new() }
     }
 
-    /// Records the arrival of a request.
     pub(crate) fn arrived(&mut self, tag: u64, name: String, prompt_tokens: u32, max_tokens: u32, priority: i32) {
         let slot = self.vacant.pop().unwrap_or_else(|| {
             self.tags.push(None);
@@ -59,7 +57,7 @@ impl Injector {
         }
     }
 
-    /// A request left the engine, completed or not.
+    /// Records that a request left the engine, completed or not.
     pub(crate) fn ended(&mut self, tag: u64) {
         if let Some(slot) = self.slots.remove(&tag) {
             self.tags[slot as usize] = None;
@@ -68,7 +66,7 @@ impl Injector {
         }
     }
 
-    /// The engine has died with its requests.
+    /// Records that the engine died with its requests.
     pub(crate) fn ended_all(&mut self) {
         for (_, slot) in std::mem::take(&mut self.slots) {
             self.tags[slot as usize] = None;

@@ -1,30 +1,30 @@
-//! Whether a worker takes requests, and for how long it has had its place.
+//! Whether a worker takes requests, and when it was provisioned.
 
 /// Whether a worker takes requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Health {
-    /// It does not run; an autoscaler may start it.
+    /// The worker does not run; an autoscaler may start it.
     Off,
-    /// It was started and is not ready yet.
+    /// The worker was started and is not ready yet.
     Starting,
     Up,
-    /// It finishes its requests and takes no more.
+    /// The worker finishes its requests and takes no further ones.
     Draining,
-    /// It crashed and is restarting.
+    /// The worker crashed and is restarting.
     Restarting,
-    /// It crashed for good.
+    /// The worker crashed for good.
     Down,
 }
 
-/// The health of a worker, and when it was provisioned: from the decision to start it until
-/// it is off.
+/// The health of a worker, and the times for which it was provisioned: from the decision to start it until it is
+/// off.
 #[derive(Debug)]
 pub(crate) struct Lifecycle {
     health: Health,
     provisioned_since_ns: Option<u64>,
-    /// Earlier spans, from when to when.
+    /// Beginning and end of earlier provisioned times.
     provisioned_ns: Vec<(u64, u64)>,
-    /// Number of this start in its pool: larger is newer.
+    /// Number of this start in the pool; newer starts have larger numbers.
     start_number: u64,
 }
 
@@ -42,34 +42,31 @@ impl Lifecycle {
         self.health
     }
 
-    /// Whether it takes requests.
     pub(crate) fn is_up(&self) -> bool {
         self.health == Health::Up
     }
 
-    /// Whether it has requests or may get some.
+    /// Whether the worker has requests or may get some.
     pub(crate) fn is_serving(&self) -> bool {
         matches!(self.health, Health::Up | Health::Draining)
     }
 
-    /// Larger is newer.
     pub(crate) fn start_number(&self) -> u64 {
         self.start_number
     }
 
-    /// Whether it ever was.
     pub(crate) fn was_provisioned(&self) -> bool {
         self.provisioned_since_ns.is_some() || !self.provisioned_ns.is_empty()
     }
 
-    /// Its duration until `end_ns`, in nanoseconds.
+    /// Total provisioned time until `end_ns`, in nanoseconds.
     pub(crate) fn provisioned_until(&self, end_ns: u64) -> u64 {
         let open = self.provisioned_since_ns.map(|since_ns| (since_ns, u64::MAX));
         let spans = self.provisioned_ns.iter().copied().chain(open);
         spans.map(|(from_ns, to_ns)| to_ns.min(end_ns) - from_ns.min(end_ns)).sum()
     }
 
-    /// Begins to start, as the newest of its pool.
+    /// Starts the worker as the newest of its pool.
     pub(crate) fn start(&mut self, now_ns: u64, start_number: u64) {
         debug_assert_eq!(self.health, Health::Off);
         self.health = Health::Starting;
@@ -77,7 +74,6 @@ impl Lifecycle {
         self.start_number = start_number;
     }
 
-    /// Takes no more requests.
     pub(crate) fn drain(&mut self) {
         debug_assert_eq!(self.health, Health::Up);
         self.health = Health::Draining;
@@ -87,7 +83,7 @@ impl Lifecycle {
         self.health = Health::Up;
     }
 
-    /// Ends its process. A worker that is off is no longer provisioned.
+    /// Ends the process. A worker that turns off is no longer provisioned.
     pub(super) fn end_process(&mut self, now_ns: u64, then: Health) {
         self.health = then;
         if then == Health::Off {

@@ -1,5 +1,4 @@
-//! One engine of the cluster, or one rank of an engine that has several, with its
-//! latency model, its policy and its health.
+//! A worker: an engine, or one rank of an engine with several, with its latency model, policy and health.
 
 mod booking;
 mod chosen;
@@ -45,27 +44,27 @@ pub(crate) struct Worker {
     facts: WorkerFacts,
     engine: AnyEngine,
     lifecycle: Lifecycle,
-    /// Counts restarts; events of earlier incarnations are stale.
+    /// Number of restarts; events of earlier incarnations are stale.
     incarnation: u32,
     totals: WorkerTotals,
     booking: Booking,
     pricing: Pricing,
     policy: Option<Box<dyn SchedulingPolicy>>,
-    /// Injects failures; it outlives the engine's incarnations.
+    /// Injects failures; outlives the engine's incarnations.
     injector: Option<Box<Injector>>,
-    /// The source of output tokens that are not drawn.
+    /// The source of output tokens; None if tokens are drawn.
     tokens: Option<Box<ChosenTokens>>,
-    /// Passes output tokens on in a served cluster.
+    /// Output tokens that a served cluster sends to clients.
     shown: Option<Box<ShownTokens>>,
     acceptance: Stream,
-    /// Its number among the engines that share its tiers.
+    /// Index among the workers that share the tiers.
     tier_client: u32,
     waits: Waits,
-    /// Requests whose KV arrived during a step and is taken over at its end, with their attempt.
+    /// Requests (with their attempt) whose KV arrived during a step and is taken over at the step's end.
     late_kv: Vec<(u64, u32)>,
-    /// KV events in its log that the routers have seen.
+    /// Position in the log of KV events up to which the routers have seen events.
     reported_kv_events: KvEventCursor,
-    /// Its pipeline stages, if there are several.
+    /// The pipeline stages, if there are several.
     pipeline: Option<Box<Pipeline>>,
 }
 
@@ -121,7 +120,7 @@ impl Worker {
         })
     }
 
-    /// The load of this worker for a router that asks for its hits of a prompt.
+    /// The worker's load, as routers see it for a prompt with these cached blocks.
     pub(crate) fn load(&self, cached_prompt_blocks: u32, tiers: TierRun) -> WorkerLoad {
         let load = self.engine.load();
         WorkerLoad {
@@ -145,7 +144,6 @@ impl Worker {
         self.facts.role
     }
 
-    /// Index in its pool.
     pub(crate) fn index(&self) -> u32 {
         self.facts.index
     }
@@ -154,7 +152,6 @@ impl Worker {
         &self.engine
     }
 
-    /// Whether it takes requests, and for how long it has had its place.
     pub(crate) fn lifecycle(&self) -> &Lifecycle {
         &self.lifecycle
     }
@@ -188,22 +185,20 @@ impl Worker {
         self.booking.digest()
     }
 
-    /// Keeps a digest of each step from now on.
     pub(crate) fn keep_step_digests(&mut self) {
         self.booking.keep_digests();
     }
 
-    /// The digests of its steps, if they were kept.
     pub(crate) fn take_step_digests(&mut self) -> Option<Vec<u32>> {
         self.booking.take_digests()
     }
 
-    /// Reports output tokens from now on; tokens of a model replace drawn ones.
+    /// Keeps output tokens for the server from now on. Drawn tokens are mapped into `range`.
     pub(crate) fn show_tokens(&mut self, range: TokenRange) {
         self.shown = Some(Box::new(ShownTokens::new(range)));
     }
 
-    /// Takes the output tokens since the last call, if they are shown.
+    /// Takes the output tokens since the last call.
     pub(crate) fn take_shown_tokens(&mut self) -> Vec<ShownToken> {
         self.shown.as_mut().map(|shown| shown.take()).unwrap_or_default()
     }
@@ -212,12 +207,11 @@ impl Worker {
         self.injector.as_deref_mut()
     }
 
-    /// Whether outputs are drawn, and no plugin sees the requests of a step.
+    /// Whether outputs are drawn and no plugin sees the requests of a step.
     pub(crate) fn draws_outputs_unseen(&self) -> bool {
         self.injector.is_none() && self.tokens.is_none() && !self.pricing.reads_kv_groups()
     }
 
-    /// Submits a request.
     pub(crate) fn submit(&mut self, spec: RequestSpec, run_seed: u64) -> Result<RequestId, RejectReason> {
         let Some(tokens) = &mut self.tokens else { return self.engine.submit(spec) };
         let (tag, max_tokens) = (spec.tag, spec.max_tokens);
@@ -229,7 +223,7 @@ impl Worker {
         Ok(id)
     }
 
-    /// A request is taken away.
+    /// Removes a request.
     pub(crate) fn abort(&mut self, tag: u64, id: RequestId) {
         self.engine.abort(id);
         if let Some(injector) = &mut self.injector {
@@ -238,12 +232,12 @@ impl Worker {
         self.take_chosen(tag);
     }
 
-    /// The tokens that were chosen for a request that leaves.
+    /// Takes the tokens that the source chose for a request that leaves.
     pub(crate) fn take_chosen(&mut self, tag: u64) -> Option<Vec<u32>> {
         self.tokens.as_mut().map(|tokens| tokens.end(tag))
     }
 
-    /// Frees KV that it holds for another engine.
+    /// Frees KV that the worker holds for another engine.
     pub(crate) fn release_held_kv(&mut self, id: RequestId) {
         self.engine.release_held_kv(id);
     }
@@ -252,12 +246,12 @@ impl Worker {
         self.engine.remote_kv_arrived(id);
     }
 
-    /// Takes blocks for the oldest prompt from elsewhere, if there is room.
+    /// Takes blocks for the oldest prompt that another engine computes, if there is room.
     pub(crate) fn reserve_remote(&mut self) -> Option<RemoteLoad> {
         self.engine.reserve_remote()
     }
 
-    /// Whether its engine may find blocks for a prompt from elsewhere when it is asked next.
+    /// Whether the next call of [`Self::reserve_remote`] may find blocks.
     pub(crate) fn may_reserve(&self) -> bool {
         self.engine.may_reserve()
     }
@@ -266,12 +260,12 @@ impl Worker {
         self.facts.block_size_tokens
     }
 
-    /// Whether it takes blocks for prompts from elsewhere between its steps.
+    /// Whether the worker takes blocks for remotely computed prompts between its steps.
     pub(crate) fn reserves_between_steps(&self) -> bool {
         self.facts.reserves_between_steps
     }
 
-    /// KV arrived during a step, and is taken over at its end.
+    /// Records KV that arrived during a step, to take it over at the step's end.
     pub(crate) fn keep_late_kv(&mut self, tag: u64, attempt: u32) {
         self.late_kv.push((tag, attempt));
     }
@@ -280,24 +274,24 @@ impl Worker {
         std::mem::take(&mut self.late_kv)
     }
 
-    /// Whether it is at work and not stalled.
+    /// Whether the worker serves and is not stalled.
     pub(crate) fn may_work(&self) -> bool {
         self.lifecycle.is_serving() && !self.waits.is_stalled()
     }
 
-    /// Whether it drains and has nothing left: no request, no KV for another engine, no step.
+    /// Whether the worker drains and is done: it has no request, no KV for another engine, and no step.
     pub(crate) fn is_drained(&self) -> bool {
         self.lifecycle.health() == Health::Draining
             && !self.engine.step_in_flight()
             && self.engine.live_tags().is_empty()
     }
 
-    /// Ends its process, with its cache and all that it had.
+    /// Ends the worker's process.
     pub(crate) fn turn_off(&mut self, now_ns: u64) {
         self.end_process(now_ns, Health::Off);
     }
 
-    /// Does nothing until then, or longer if it is stalled for longer already.
+    /// Stalls the worker until `until_ns`, or longer if a longer stall is in progress.
     pub(crate) fn stall(&mut self, now_ns: u64, until_ns: u64) {
         let more_ns = self.waits.stall(now_ns, until_ns);
         if let Some(engine) = self.engine.as_vllm_mut() {
@@ -310,20 +304,19 @@ impl Worker {
         self.waits.end_stall(now_ns)
     }
 
-    /// The plan of the step that executes.
+    /// The plan of the oldest step in flight.
     pub(crate) fn plan(&self) -> &StepPlan {
         self.engine.oldest_plan()
     }
 
-    /// Loses all requests and the cache; `then` is its health afterwards.
+    /// Crashes the worker, which loses all requests and the cache. `then` is the health afterwards.
     pub(crate) fn crash(&mut self, now_ns: u64, then: Health) {
-        // The rest of a step in flight is not spent.
+        // The rest of the step in flight does not count as busy time.
         self.cut_step(now_ns);
         self.totals.crashes += 1;
         self.end_process(now_ns, then);
     }
 
-    /// Its process has ended.
     fn end_process(&mut self, now_ns: u64, then: Health) {
         self.booking.end();
         let tiers = self.all_tier_stats(now_ns);
@@ -349,7 +342,7 @@ impl Worker {
         self.lifecycle.end_process(now_ns, then);
     }
 
-    /// Starts as a new process.
+    /// Starts a new process.
     pub(crate) fn bring_up(&mut self, run: &str, config: &PoolConfig) -> Result<(), MakeError> {
         self.lifecycle.come_up();
         if self.incarnation == 0 {
@@ -384,29 +377,27 @@ impl Worker {
         }
     }
 
-    /// The number of the step that executes, or is next, over all incarnations.
+    /// The number of the step that executes or comes next, counted over all incarnations.
     pub(crate) fn step_number(&self) -> u64 {
         self.engine_stats().steps - self.engine.steps_in_flight() as u64
     }
 
-    /// Begins its totals again.
     pub(crate) fn begin_measuring(&mut self, now_ns: u64) {
         let tiers = self.all_tier_stats(now_ns);
         self.totals.begin_measuring(now_ns, self.engine.stats(), tiers);
     }
 
-    /// The time between the start of the measurement and `end_ns` for which it was provisioned.
+    /// The time between the start of the measurement and `end_ns` for which the worker was provisioned.
     pub(crate) fn provisioned_until(&self, end_ns: u64) -> u64 {
         let all_ns = self.lifecycle.provisioned_until(end_ns);
         all_ns - self.lifecycle.provisioned_until(self.totals.measured_from_ns.min(end_ns))
     }
 
-    /// Engine totals over all incarnations.
     pub(crate) fn engine_stats(&self) -> EngineStats {
         self.totals.engine_stats(self.engine.stats())
     }
 
-    /// Share of its steps within the fitted range of its latency models, over all incarnations.
+    /// Share of the worker's steps within the fitted range of the latency models, over all incarnations.
     pub(crate) fn range_use(&self) -> Option<RangeUse> {
         self.totals.range_use(self.pricing.range_use())
     }
@@ -432,33 +423,33 @@ pub(super) struct WorkerFacts {
     pub(super) seed: u64,
     pub(super) block_size_tokens: u32,
     pub(super) reserves_between_steps: bool,
-    /// Whether its ranks count passes together.
+    /// Whether the ranks of the worker's engine count passes together.
     pub(super) counts_passes: bool,
-    /// Whether it shares tiers with other workers of its pool.
+    /// Whether the worker shares tiers with other workers of the pool.
     pub(super) shares_tiers: bool,
-    /// Whether its cache knows the future, which other workers change.
+    /// Whether the cache knows the future use of blocks, which depends on other workers.
     pub(super) foresees: bool,
-    /// Whether routers see its KV events and the contents of its tiers.
+    /// Whether routers see the worker's KV events and the contents of its tiers.
     pub(super) reports_to_router: bool,
 }
 
 impl Worker {
-    /// Whether it has decided a step that has not ended.
+    /// Whether the worker has decided a step that has not ended.
     pub(crate) fn has_decided(&self) -> bool {
         self.engine.steps_in_flight() > 0
     }
 
-    /// Whether its engine has any requests, or KV for other engines.
+    /// Whether the engine has any requests, or KV for other engines.
     pub(crate) fn has_requests(&self) -> bool {
         !self.engine.live_tags().is_empty()
     }
 
-    /// Whether any of its requests decodes in its next pass; asked of SGLang's engines.
+    /// Whether any request decodes in the next pass. False for engines other than SGLang's.
     pub(crate) fn has_decodes(&self) -> bool {
         self.engine.as_sglang().is_some_and(|engine| engine.has_decodes())
     }
 
-    /// Its ranks begin a pass; see [`vcr_core::sglang::SglangEngine::begin_pass_of_ranks`] and
+    /// Begins a pass of the engine's ranks; see [`vcr_core::sglang::SglangEngine::begin_pass_of_ranks`] and
     /// [`vcr_core::Engine::throttle_prefills`].
     pub(crate) fn begin_pass(&mut self, any_decodes: bool, throttles_prefills: bool) {
         if let Some(engine) = self.engine.as_sglang_mut() {
@@ -469,7 +460,7 @@ impl Worker {
         }
     }
 
-    /// This many passes of its ranks are decided.
+    /// Ends this many passes of the engine's ranks.
     pub(crate) fn end_passes(&mut self, passes: u32, any_prefills: bool) {
         if let Some(engine) = self.engine.as_sglang_mut() {
             engine.end_passes_of_ranks(passes, any_prefills);

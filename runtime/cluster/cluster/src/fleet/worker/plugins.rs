@@ -1,4 +1,4 @@
-//! The plugins of a worker: their creation and its context.
+//! Makes the plugins of a worker.
 
 use vcr_core::latency::{EngineInfo, LatencyError, LatencyModel};
 use vcr_core::policy::SchedulingPolicy;
@@ -8,7 +8,7 @@ use super::chosen::ChosenTokens;
 use crate::config::PoolConfig;
 use crate::error::MakeError;
 
-/// The latency model of an incarnation of an engine, which knows the engine.
+/// Makes the latency model of an engine's incarnation. The model gets the engine's settings.
 pub(super) fn new_latency(
     plugin_context: PluginContext<'_>,
     config: &PoolConfig,
@@ -24,7 +24,7 @@ pub(super) fn new_policy(
     config.policy.as_ref().map(|make| make(plugin_context)).transpose().map_err(MakeError::Policy)
 }
 
-/// Makes an engine use per-request times, if its latency model has them.
+/// Makes an engine use per-request times if the latency model has them.
 pub(super) fn pace(engine: &mut AnyEngine, latency: &dyn LatencyModel) -> Result<(), MakeError> {
     match (engine.as_vllm_mut(), latency.request_times()) {
         (Some(engine), times) => engine.set_request_times(times),
@@ -40,7 +40,7 @@ pub(super) fn pace(engine: &mut AnyEngine, latency: &dyn LatencyModel) -> Result
     Ok(())
 }
 
-/// The token source of an incarnation of an engine, if its pool has any.
+/// Makes the token source of an engine's incarnation, if the pool has one.
 pub(super) fn new_token_source(
     plugin_context: &PluginContext<'_>,
     config: &PoolConfig,
@@ -50,7 +50,7 @@ pub(super) fn new_token_source(
     Ok(Some(Box::new(ChosenTokens::new(source))))
 }
 
-/// The context of a plugin that serves `purpose` at an engine with this seed.
+/// The context of a plugin. Its seed derives from the engine's seed, the plugin's `purpose` and the incarnation.
 pub(super) fn plugin_context<'a>(
     run: &'a str,
     pool: &'a PoolConfig,

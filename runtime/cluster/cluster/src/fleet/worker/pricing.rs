@@ -1,4 +1,4 @@
-//! Prices of a worker's steps: asked of its latency model, one by one or ahead.
+//! Step durations of a worker. The latency model prices steps one by one, or several ahead.
 
 use std::ops::Range;
 
@@ -8,11 +8,11 @@ use vcr_core::{AnyEngine, Engine, ServingEngine};
 
 use super::Worker;
 
-/// Steps with the time that each takes; there may be more steps than times.
+/// Steps and their durations; steps at the end may not have a duration yet.
 #[derive(Debug, Default)]
 pub(super) struct PricedSteps {
     first: StepShape,
-    /// The steps after it.
+    /// The steps after the first.
     decodes: DecodeSteps,
     pub(super) durations_ns: Vec<u64>,
 }
@@ -22,21 +22,20 @@ impl PricedSteps {
         index.checked_sub(1).map_or(self.first, |index| self.decodes.shape(index))
     }
 
-    /// Blocks in use in the steps of a range after its first step. All of them decode.
+    /// Blocks in use in the steps of `range` after its first step. These steps only decode.
     pub(super) fn active_blocks_after(&self, range: &Range<usize>) -> &[u64] {
         &self.decodes.kv_active_blocks()[range.start..range.end - 1]
     }
 }
 
-/// The latency model of a worker, and the steps that it has priced.
 pub(super) struct Pricing {
     model: Box<dyn LatencyModel>,
-    /// Whether the model reads the shapes of the engine's groups of layers.
+    /// Whether the model reads the shapes of KV cache groups.
     reads_kv_groups: bool,
     slow_downs: Vec<(u32, f64)>,
-    /// The host's launches, if they take time.
+    /// Kernel launches of the host, if they take time.
     launches: Option<Box<Launches>>,
-    /// The steps of the latest pricing call. The first `taken` of them are taken.
+    /// The steps of the latest pricing call. `taken` counts the steps already returned.
     priced: PricedSteps,
     taken: usize,
 }
@@ -47,7 +46,6 @@ impl Pricing {
         Self { model, reads_kv_groups, slow_downs: Vec::new(), launches, priced: PricedSteps::default(), taken: 0 }
     }
 
-    /// Replaces the latency model.
     pub(super) fn replace_model(&mut self, model: Box<dyn LatencyModel>) {
         self.model = model;
         self.reads_kv_groups = self.model.kv_group_shapes().is_some();
@@ -69,19 +67,18 @@ impl Pricing {
         self.slow_downs.retain(|(other, _)| *other != fault);
     }
 
-    /// The product of all slow-downs.
+    /// The product of all slow-down factors.
     pub(super) fn slow_down_factor(&self) -> f64 {
         self.slow_downs.iter().map(|(_, factor)| factor).product()
     }
 
-    /// The steps that are priced do not happen.
+    /// Discards the priced steps, which do not happen.
     pub(super) fn forget_steps(&mut self) {
         self.priced.durations_ns.clear();
         self.taken = 0;
     }
 
-    /// Prices the oldest step in flight; see [`Worker::price`]. `alone` if none after it may be
-    /// priced with it.
+    /// Prices the oldest step in flight; see [`Worker::price`]. With `alone`, no later step is priced with it.
     fn price(
         &mut self,
         engine: &mut AnyEngine,
@@ -89,7 +86,7 @@ impl Pricing {
         (now_ns, horizon_ns): (u64, u64),
         ahead: bool,
     ) -> Result<Range<usize>, LatencyError> {
-        // Blocks that it takes may still be copied to the host.
+        // The step may have to wait until blocks that it overwrites are copied to the host.
         let wait_ns = engine.as_vllm_mut().map_or(0, |engine| engine.flush_for_oldest(now_ns));
         let ahead = ahead && wait_ns == 0;
         if self.taken == self.priced.durations_ns.len() {
@@ -114,7 +111,7 @@ impl Pricing {
         Ok(range)
     }
 
-    /// Prices the next of the predicted steps, which starts then. Returns its range.
+    /// Prices the next predicted step, which starts at `start_ns`. Returns its range.
     fn price_predicted(&mut self, start_ns: u64) -> Result<Range<usize>, LatencyError> {
         let step = self.taken;
         let shapes = [self.priced.decodes.shape(step - 1)];
@@ -124,7 +121,7 @@ impl Pricing {
         Ok(step..self.taken)
     }
 
-    /// Whether the next of the priced steps is this one.
+    /// Whether the next priced step has this shape.
     fn has_priced(&self, shape: &StepShape) -> bool {
         match self.taken {
             0 => self.priced.first == *shape,
@@ -132,7 +129,8 @@ impl Pricing {
         }
     }
 
-    /// Prices the step that starts now and, if `ahead` or if it pays, the steps that must follow.
+    /// Prices the step that starts now. With `ahead`, or if the model prefers batches, also prices the steps that
+    /// must follow.
     fn price_ahead(
         &mut self,
         engine: &mut AnyEngine,
@@ -149,8 +147,7 @@ impl Pricing {
             durations_ns.push(0);
             return Ok(());
         }
-        // A slow-down is not known to the model, so its steps would start at
-        // other times than it is given.
+        // The model does not know of slow-downs, so later steps would start at other times than the model is told.
         let alone = alone || !self.slow_downs.is_empty() || self.reads_kv_groups;
         if let (true, Some(engine)) = (self.reads_kv_groups, engine.as_vllm())
             && let Some(shapes) = self.model.kv_group_shapes()
@@ -168,8 +165,7 @@ impl Pricing {
         self.model.price(&StepBatch { start_ns: now_ns, horizon_ns, shapes: &[*first] }, durations_ns)?;
         let end_ns = now_ns.saturating_add(durations_ns[0]);
         if looks_ahead && end_ns < horizon_ns {
-            // Steps of pure decode take about as long as the previous one, so few steps beyond the horizon
-            // are priced.
+            // A decode step takes about as long as the previous one, so this prices few steps beyond the horizon.
             let most = (horizon_ns - end_ns).div_ceil(durations_ns[0].max(1)).saturating_add(1);
             let most = Engine::MAX_PREDICTED_STEPS.min(usize::try_from(most).unwrap_or(usize::MAX));
             engine.predict_decode_steps(most, decodes);
@@ -182,21 +178,21 @@ impl Pricing {
 }
 
 impl Worker {
-    /// Prices the oldest step in progress, which starts now, and with `ahead` also the steps that must follow
-    /// it and start before `horizon_ns`: until then nothing from outside reaches the engine. Returns the
-    /// range of steps in [`Worker::take_durations_ns`].
+    /// Prices the oldest step in flight, which starts now. With `ahead`, also prices the steps that must follow it
+    /// and start before `horizon_ns`; nothing from outside reaches the engine until then. Returns the range of
+    /// these steps in [`Worker::take_durations_ns`].
     pub(crate) fn price(&mut self, now_ns: u64, horizon_ns: u64, ahead: bool) -> Result<Range<usize>, LatencyError> {
         let alone = self.injector.is_some() || self.tokens.is_some() || self.prices_adapters();
         let range = self.pricing.price(&mut self.engine, alone, (now_ns, horizon_ns), ahead)?;
         if let Some(pipeline) = &mut self.pipeline {
-            // Its single step has already passed some stages.
+            // A pipelined step is priced alone. It has already passed some stages.
             let duration_ns = &mut self.pricing.priced.durations_ns[range.start];
             *duration_ns = pipeline.end_ns(*duration_ns).saturating_sub(now_ns);
         }
         Ok(range)
     }
 
-    /// Whether steps take exactly the latency model's time, to the nanosecond.
+    /// Whether steps take exactly the latency model's time.
     pub(crate) fn has_plain_prices(&self) -> bool {
         self.pricing.slow_downs.is_empty() && self.pricing.launches.is_none() && !self.prices_adapters()
     }
@@ -206,20 +202,19 @@ impl Worker {
         self.engine.as_vllm().is_some_and(|engine| engine.config().adapter_costs().is_some())
     }
 
-    /// Predicts up to `most` steps that must follow the step in progress, which is priced. Returns their number.
+    /// Predicts up to `most` steps that must follow the priced step in progress. Returns their number.
     pub(crate) fn predict(&mut self, most: usize) -> usize {
         let decodes = &mut self.pricing.priced.decodes;
         self.engine.predict_decode_steps(most, decodes);
         decodes.len()
     }
 
-    /// Prices the next of the predicted steps, which starts then. Returns its range, like
-    /// [`Worker::price`].
+    /// Prices the next predicted step, which starts at `start_ns`. Returns its range, like [`Worker::price`].
     pub(crate) fn price_predicted(&mut self, start_ns: u64) -> Result<Range<usize>, LatencyError> {
         self.pricing.price_predicted(start_ns)
     }
 
-    /// Lends the times of the priced steps, to be given back by [`Worker::give_back`].
+    /// Lends the durations of the priced steps. [`Worker::give_back`] returns them.
     pub(crate) fn take_durations_ns(&mut self) -> Vec<u64> {
         std::mem::take(&mut self.pricing.priced.durations_ns)
     }
@@ -228,13 +223,13 @@ impl Worker {
         self.pricing.priced.durations_ns = durations_ns;
     }
 
-    /// Steps of the latest call to the latency model.
+    /// Number of steps in the latest call to the latency model.
     pub(crate) fn num_priced(&self) -> u64 {
         1 + self.pricing.priced.decodes.len() as u64
     }
 
-    /// Records consecutive steps that start at `start_ns`: the steps of a range of the priced steps. Returns
-    /// when the last one ends.
+    /// Records the priced steps of `range`, which start at `start_ns` and follow each other. Returns the end of the
+    /// last one.
     pub(crate) fn book(&mut self, start_ns: u64, range: Range<usize>) -> u64 {
         let priced = &self.pricing.priced;
         let end_ns = self.booking.book(start_ns, priced, range.clone());
@@ -248,7 +243,7 @@ impl Worker {
         end_ns
     }
 
-    /// Records that the worker is in a step of its engine from `now_ns` to `until_ns`. Its own part of the
+    /// Records that the worker's engine is in a step from `now_ns` to `until_ns`. The worker's own part of the
     /// step, if any, is already recorded.
     pub(crate) fn wait(&mut self, now_ns: u64, until_ns: u64) {
         self.totals.waited_ns += self.booking.wait(now_ns, until_ns);

@@ -1,20 +1,19 @@
-//! Output tokens that an engine keeps for a server to send.
+//! Output tokens that an engine keeps until a server sends them.
 
 use vcr_core::TokenSource;
 
-/// The model's tokens that replace drawn ones.
+/// A range of the model's token ids. Drawn tokens are mapped into it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TokenRange {
-    /// The first of them.
+    /// The lowest token id.
     pub first: u32,
-    /// Their number, at least one.
+    /// The number of token ids, at least one.
     pub count: u32,
 }
 
-/// A token with its request and its place in the output.
+/// The request, the index in the output, and the token.
 pub(crate) type ShownToken = (u64, u32, u32);
 
-/// Tokens that an engine has generated since the last call.
 pub(crate) struct ShownTokens {
     range: TokenRange,
     tokens: Vec<ShownToken>,
@@ -30,10 +29,10 @@ impl ShownTokens {
     }
 }
 
-/// A source that passes its tokens on.
+/// A token source that also keeps its tokens for the server.
 pub(super) struct Showing<'a, S> {
     pub(super) source: S,
-    /// Whether they are drawn, and so no tokens of a model.
+    /// Whether the tokens are drawn, so that they must be mapped into the range.
     pub(super) are_drawn: bool,
     pub(super) shown: &'a mut ShownTokens,
 }

@@ -3,17 +3,16 @@
 use vcr_core::latency::RangeUse;
 use vcr_core::{EngineStats, KvTierStats};
 
-/// Totals of a worker over all its incarnations.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct WorkerTotals {
     pub(crate) busy_ns: u64,
-    /// Time in steps of other ranks, after its own part or without one.
+    /// Time of waiting for other ranks' steps, with or without an own part of the step.
     pub(crate) waited_ns: u64,
     pub(crate) computed_tokens: u64,
     pub(crate) prefill_tokens: u64,
     pub(crate) peak_active_blocks: u32,
     pub(crate) crashes: u32,
-    /// Its statistics until the measurement began, and when that was.
+    /// Statistics from before the measurement. `measured_from_ns` is the start of the measurement.
     unmeasured: EngineStats,
     unmeasured_tiers: KvTierStats,
     pub(crate) measured_from_ns: u64,
@@ -23,13 +22,13 @@ pub(crate) struct WorkerTotals {
 }
 
 impl WorkerTotals {
-    /// Adds the statistics of a lost engine. `tiers` has the statistics of all incarnations so far.
+    /// Adds the statistics of an engine whose process ended. `tiers` covers all incarnations so far.
     pub(super) fn lose(&mut self, engine: &EngineStats, tiers: KvTierStats) {
         combine(&mut self.lost, engine, u64::saturating_add);
         self.lost_tiers = tiers;
     }
 
-    /// The statistics of all engines since the measurement began; `present` is the last engine.
+    /// The statistics of all incarnations since the measurement began; `present` is the current one's.
     pub(super) fn engine_stats(&self, present: &EngineStats) -> EngineStats {
         let mut all = self.lost;
         combine(&mut all, present, u64::saturating_add);
@@ -37,8 +36,7 @@ impl WorkerTotals {
         all
     }
 
-    /// Totals begin again at `now_ns`, until when the present engine and its tiers had these
-    /// statistics.
+    /// Starts the measurement at `now_ns`. `engine` and `tiers` are the statistics so far.
     pub(super) fn begin_measuring(&mut self, now_ns: u64, engine: &EngineStats, tiers: KvTierStats) {
         let mut unmeasured = self.lost;
         combine(&mut unmeasured, engine, u64::saturating_add);
@@ -53,30 +51,29 @@ impl WorkerTotals {
         };
     }
 
-    /// Adds the range use of a former latency model.
+    /// Adds the range use of a replaced latency model.
     pub(super) fn lose_range_use(&mut self, model: Option<RangeUse>) {
         self.lost_range_use = self.range_use(model);
     }
 
-    /// The range use of all latency models; `present` is the last one.
+    /// The range use of all latency models; `present` is the current one's.
     pub(super) fn range_use(&self, present: Option<RangeUse>) -> Option<RangeUse> {
         self.lost_range_use.into_iter().chain(present).reduce(RangeUse::plus)
     }
 
-    /// The statistics of all tiers; `present` are the last ones.
+    /// The tier statistics of all incarnations; `present` is the current one's.
     pub(super) fn all_tier_stats(&self, present: &KvTierStats) -> KvTierStats {
         let mut all = self.lost_tiers;
         all.add(present);
         all
     }
 
-    /// The tier statistics since the measurement began.
     pub(super) fn tier_stats(&self, present: &KvTierStats) -> KvTierStats {
         self.all_tier_stats(present).since(&self.unmeasured_tiers)
     }
 }
 
-/// Adds counts to others, or subtracts them.
+/// Combines each count of `from` into `into`, by addition or subtraction.
 fn combine(into: &mut EngineStats, from: &EngineStats, by: fn(u64, u64) -> u64) {
     let each = |into: &mut u64, from: u64| *into = by(*into, from);
     each(&mut into.steps, from.steps);

@@ -1,10 +1,10 @@
-//! Instants that a worker waits for in addition to the ends of its steps.
+//! Times that a worker waits for, other than the ends of its steps.
 
 #[derive(Default)]
 pub(super) struct Waits {
-    /// The end of its stall, if it is stalled.
+    /// The end of the current stall.
     stalled_until_ns: Option<u64>,
-    /// When a load from its tiers must be checked next, if there is one.
+    /// When loads from the tiers must be checked next.
     tiers_ns: Option<u64>,
     /// The time at which a token of a request with per-request times is expected.
     token_ns: Option<u64>,
@@ -15,8 +15,8 @@ impl Waits {
         self.stalled_until_ns.is_some()
     }
 
-    /// Stalls the worker until then, unless it is already stalled for longer. Returns by how much a
-    /// stall that ends at `until_ns` extends the known one.
+    /// Stalls the worker until `until_ns`, unless a longer stall is in progress. Returns by how much this extends
+    /// the stall.
     pub(super) fn stall(&mut self, now_ns: u64, until_ns: u64) -> u64 {
         let more_ns = until_ns.saturating_sub(self.stalled_until_ns.unwrap_or(now_ns));
         self.stalled_until_ns = Some(self.stalled_until_ns.map_or(until_ns, |other_ns| other_ns.max(until_ns)));
@@ -28,7 +28,7 @@ impl Waits {
         self.stalled_until_ns.take_if(|until_ns| *until_ns <= now_ns).is_some()
     }
 
-    /// Returns `at_ns`, the time of a token, unless it is already expected.
+    /// Returns `at_ns`, the time of a token, unless an event for it is already scheduled.
     pub(super) fn expect_token(&mut self, now_ns: u64, at_ns: u64) -> Option<u64> {
         if self.token_ns.is_some_and(|earlier_ns| now_ns < earlier_ns && earlier_ns <= at_ns) {
             return None;
@@ -37,7 +37,7 @@ impl Waits {
         Some(at_ns)
     }
 
-    /// Returns `at_ns`, when a load advances, unless it is checked by then already.
+    /// Returns `at_ns`, the time at which a load advances, unless a check is already scheduled by then.
     pub(super) fn expect_load(&mut self, at_ns: u64) -> Option<u64> {
         if self.tiers_ns.is_some_and(|earlier_ns| earlier_ns <= at_ns) {
             return None;
