@@ -1,16 +1,15 @@
 //! Clusters of simulated engines in virtual time.
 //!
-//! One call, [`simulate`], takes plain values (pools, links, workloads, faults
-//! and a seed) and returns a [`Report`]. The same values give the same bytes,
-//! always: time is integer nanoseconds, ties have a fixed order, and every
-//! random stream is named by its purpose.
+//! One call, [`simulate`], takes plain values (pools, links, workloads, faults and a seed) and returns a
+//! [`Report`]. Equal inputs give byte-identical reports: time is integer nanoseconds, ties have a fixed order, and
+//! each purpose has its own random stream.
 //!
-//! A program with its own loop steps a [`Cluster`]: it submits requests, advances time and reads
-//! the outputs and the state of the engines.
+//! A program with its own loop can step a [`Cluster`]: it submits requests, advances time, and reads outputs and
+//! engine states.
 //!
-//! Decisions in a cluster are behind traits, which callers implement:
+//! Callers can replace decisions by implementing traits:
 //!
-//! * placement: [`Router`], by [`RouterConfig::Made`];
+//! * routing: [`Router`], by [`RouterConfig::Made`]; [`Router`], by [`RouterConfig::Made`];
 //! * scaling: [`vcr_core::scale::Autoscaler`], by [`ScalingConfig`];
 //! * timing: [`vcr_core::latency::LatencyModel`], by [`PoolConfig::latency`];
 //! * order within an engine: [`vcr_core::policy::SchedulingPolicy`], by [`PoolConfig::policy`];

@@ -1,4 +1,4 @@
-//! Observation of a run while it executes.
+//! Observation of a run in progress.
 
 mod series;
 
@@ -11,14 +11,14 @@ use crate::ledger::record::RequestRecord;
 
 pub use series::{EngineSample, RunSeries};
 
-/// A step that starts and has just been priced.
+/// A step that starts now and has been priced.
 #[derive(Clone, Copy, Debug)]
 pub struct StepRecord<'a> {
-    /// Engine as an index over all engines of the run.
+    /// Index of the engine over all engines of the run.
     pub worker: u32,
-    /// When it starts.
+    /// Start of the step.
     pub start_ns: u64,
-    /// When it ends.
+    /// End of the step.
     pub end_ns: u64,
     /// Plan of the step.
     pub plan: &'a StepPlan,
@@ -26,18 +26,18 @@ pub struct StepRecord<'a> {
     pub engine: &'a AnyEngine,
 }
 
-/// A cluster at one instant, after all that happened until then.
+/// A cluster at one instant, after all events until then.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Telemetry<'a> {
     /// Virtual time.
     pub at_ns: u64,
-    /// Requests that arrived.
+    /// Number of requests that arrived.
     pub arrived: u64,
-    /// Requests that ended, completed or not.
+    /// Number of requests that ended, completed or not.
     pub ended: u64,
-    /// Requests that wait in front of the engines.
+    /// Number of requests that wait in routers.
     pub waiting_in_routers: u64,
-    /// The engines, or their ranks, by their index over all of the run.
+    /// The engines, or their ranks, by their index over all engines of the run.
     pub engines: &'a [EngineSample],
 }
 
@@ -46,65 +46,65 @@ pub struct Telemetry<'a> {
 pub struct Progress {
     /// Virtual time.
     pub now_ns: u64,
-    /// Requests that arrived.
+    /// Number of requests that arrived.
     pub arrived: u64,
-    /// Requests that ended, completed or not.
+    /// Number of requests that ended, completed or not.
     pub ended: u64,
-    /// Requests in running lists.
+    /// Number of requests in the engines' running lists.
     pub running: u64,
-    /// Requests waiting in engines.
+    /// Number of requests that wait in engines.
     pub waiting: u64,
-    /// Engine steps.
+    /// Number of engine steps.
     pub steps: u64,
     /// The total number of requests, if known.
     pub expected: Option<u64>,
 }
 
-/// Something notable that is not a step.
+/// A notable change of an engine's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Incident {
     /// An engine died.
     Crash,
     /// An engine is up again.
     Restart,
-    /// An engine begins to start, for an autoscaler wants it.
+    /// An autoscaler starts an engine.
     StartUp,
-    /// An engine that was started takes requests.
+    /// A started engine accepts requests.
     Up,
     /// An engine accepts no more requests.
     Drain,
-    /// An engine has been removed with its cache: it was drained, or its start-up was cancelled.
+    /// An engine has been removed with its cache, after it drained or its start-up was cancelled.
     Off,
     /// An engine became slower.
     SlowDown,
     /// A slow-down has ended.
     SlowDownEnd,
-    /// An engine does nothing for a while.
+    /// An engine stalls.
     Stall,
-    /// It continues.
+    /// A stalled engine continues.
     StallEnd,
 }
 
 impl Incident {
-    /// Whether the engine has been removed, with its requests and its cache.
+    /// Whether the engine has been removed with its requests and its cache.
     #[must_use]
     pub const fn ends_engine(self) -> bool {
         matches!(self, Self::Crash | Self::Off)
     }
 }
 
-/// More requests arrive than are served.
+/// A run in which more requests arrive than are served.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct Overload {
     /// The pool with the longest queues.
     pub pool: String,
-    /// When it was noticed, in the run's time.
+    /// Virtual time of the detection.
     pub at_ms: f64,
-    /// Requests that arrived each second, lately.
+    /// Recent arrivals of requests per second.
     pub arrivals_per_s: f64,
-    /// Requests that ended each second, lately.
+    /// Recent ends of requests per second.
     pub served_per_s: f64,
-    /// Requests that wait.
+    /// Number of requests that wait.
     pub waiting_requests: u64,
 }
 
@@ -121,59 +121,58 @@ impl std::fmt::Display for Overload {
     }
 }
 
-/// Observes a run. An observer can only influence when the run ends: see [`wants_stop`](Observer::wants_stop).
+/// Observes a run. An observer can only influence when the run ends; see [`wants_stop`](Observer::wants_stop).
 ///
-/// Engines are identified by their index among all engines of the run. Each rank of an engine with several
-/// ranks counts as an engine.
+/// Engines are identified by their index among all engines of the run. Each rank of an engine with several ranks
+/// counts as an engine.
 pub trait Observer {
-    /// Whether it wants to see each step. If not, runs of decode steps are applied at once, and
-    /// only incidents and progress are shown. Called occasionally: an observer may stop wanting
-    /// steps, which changes nothing else, but may not start.
+    /// Whether to report each step. If not, many decode steps are simulated at once, and only incidents and
+    /// progress are reported. Called occasionally: the answer may change from true to false, but not back.
     fn wants_steps(&self) -> bool {
         false
     }
 
-    /// The receiver of the steps of engines with their own threads, if the observer wants them. Called once
-    /// before the run; these steps are not reported here.
+    /// The receiver of the steps of engines with their own threads, if the observer wants them. Called once before
+    /// the run. The observer itself does not get these steps.
     fn step_sink(&self) -> Option<Arc<dyn StepSink>> {
         None
     }
 
-    /// Whether the report is to have the engines over time. Asked once, at the start.
+    /// Whether the report should contain time series of the engines. Called once, at the start.
     fn wants_series(&self) -> bool {
         false
     }
 
-    /// Whether the report should contain a digest of each step, `Report::step_digests`. Called once
-    /// before the run; it changes nothing else.
+    /// Whether the report should contain a digest of each step in `Report::step_digests`. Called once before the
+    /// run. Other results are unaffected.
     fn wants_step_digests(&self) -> bool {
         false
     }
 
-    /// Whether to end the run now, with a report of the results so far. Called occasionally, also
-    /// before the first event.
+    /// Whether to end the run now, with a report of the results so far. Called occasionally, first before the first
+    /// event.
     fn wants_stop(&self) -> bool {
         false
     }
 
-    /// The virtual time between two checks of all engines, if the observer wants them. Called once, at the
-    /// start. Instants in between are still grouped, so this costs little.
+    /// The virtual time between two calls of [`telemetry`](Observer::telemetry); None for no calls. Called once, at
+    /// the start.
     fn telemetry_interval_ns(&self) -> Option<u64> {
         None
     }
 
-    /// The state of all engines after all events until an instant.
+    /// Called with the state of all engines after all events until an instant.
     fn telemetry(&mut self, _telemetry: &Telemetry<'_>) {}
 
-    /// Whether it wants to see tokens and ends of requests. Asked once, at the start.
+    /// Whether to report tokens and ends of requests. Called once, at the start.
     fn wants_requests(&self) -> bool {
         false
     }
 
-    /// A request has got output tokens. Only if the observer wants requests and steps.
+    /// A request got output tokens. Called only if the observer wants requests and steps.
     fn tokens(&mut self, _tag: u64, _num_tokens: u32, _at_ns: u64) {}
 
-    /// A request has ended. Called only if the observer wants requests.
+    /// A request ended. Called only if the observer wants requests.
     fn ended(&mut self, _tag: u64, _record: &RequestRecord) {}
 
     /// A request entered an engine.
@@ -182,44 +181,44 @@ pub trait Observer {
     /// A request was removed from an engine that keeps running.
     fn aborted(&mut self, _worker: u32, _tag: u64) {}
 
-    /// The compilation of the grammar of a request in an engine has ended.
+    /// The compilation of a request's grammar has ended.
     fn compiled(&mut self, _worker: u32, _tag: u64, _compilation: Compilation) {}
 
-    /// A request without a grammar has ended in an engine that computes nothing.
+    /// A request whose grammar failed ended in an engine that computes nothing.
     fn failed(&mut self, _worker: u32, _tag: u64) {}
 
-    /// An engine decided a step, or only to preempt.
+    /// An engine decided a step, which may consist of preemptions only.
     fn scheduled(&mut self, _worker: u32, _engine: &AnyEngine) {}
 
     /// A step starts.
     fn started(&mut self, _step: &StepRecord<'_>) {}
 
-    /// The result of a step was applied. The engine has its KV events.
+    /// The result of a step was applied. The engine still has the step's KV events.
     fn applied(&mut self, _worker: u32, _start_ns: u64, _end_ns: u64, _engine: &AnyEngine) {}
 
     /// The health of an engine changed. A crashed engine has lost its steps in progress.
     fn incident(&mut self, _worker: u32, _at_ns: u64, _incident: Incident) {}
 
-    /// Called now and then.
+    /// Called occasionally.
     fn progress(&mut self, _progress: &Progress) {}
 
-    /// More requests arrive than are served; called once.
+    /// More requests arrive than are served. Called once.
     fn overloaded(&mut self, _overload: &Overload) {}
 
-    /// Checks occasionally whether the run stays within the limits of the process, such as its
-    /// memory. An error names the exceeded limit and ends the run.
+    /// Checks occasionally whether the process stays within its limits, such as memory. An error names the exceeded
+    /// limit and ends the run.
     fn check_limits(&mut self) -> Result<(), String> {
         Ok(())
     }
 }
 
-/// Watches nothing.
+/// An observer that ignores everything.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Unobserved;
 
 impl Observer for Unobserved {}
 
-/// A lent observer observes: each of its methods is the observer's own.
+/// A reference to an observer is an observer that forwards every call.
 impl<T: Observer + ?Sized> Observer for &mut T {
     fn wants_steps(&self) -> bool {
         (**self).wants_steps()
@@ -306,45 +305,45 @@ impl<T: Observer + ?Sized> Observer for &mut T {
     }
 }
 
-/// The name of a request of an engine outside of it.
+/// The external name of an engine's request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestName<'a> {
-    /// Its number in the run.
+    /// The request's number in the run.
     Number(u64),
-    /// An external name: the run itself has no such request.
+    /// A name from outside the run.
     Text(&'a str),
 }
 
-/// Sees the same steps as [`Observer`], from the threads of the engines. Each engine reports its
-/// own in order, and waits meanwhile.
+/// Receives the same steps as [`Observer`], from the threads of the engines. Each engine reports its own steps in
+/// order, and waits for the call to return.
 pub trait StepSink: Send + Sync {
-    /// A request entered an engine, which knows it by this tag.
+    /// A request entered an engine, which identifies it by `tag`.
     fn submitted(&self, worker: u32, tag: u64, name: RequestName<'_>);
 
     /// A request was removed from an engine that keeps running.
     fn aborted(&self, worker: u32, tag: u64);
 
-    /// The compilation of the grammar of a request in an engine has ended.
+    /// The compilation of a request's grammar has ended.
     fn compiled(&self, worker: u32, tag: u64, compilation: Compilation);
 
-    /// A request without a grammar has ended in an engine that computes nothing.
+    /// A request whose grammar failed ended in an engine that computes nothing.
     fn failed(&self, worker: u32, tag: u64);
 
-    /// An engine decided a step, or only to preempt.
+    /// An engine decided a step, which may consist of preemptions only.
     fn scheduled(&self, worker: u32, engine: &dyn ServingEngine);
 
-    /// The start and the end of a step are known, which has not been applied.
+    /// A step's start and end are known, but its result has not been applied.
     fn started(&self, worker: u32, times_ns: (u64, u64), plan: &StepPlan, engine: &dyn ServingEngine);
 
-    /// The result of a step was applied. The engine has its KV events.
+    /// The result of a step was applied. The engine still has the step's KV events.
     fn applied(&self, worker: u32, start_ns: u64, end_ns: u64, engine: &dyn ServingEngine);
 
-    /// An engine forgets its KV events between results of steps. It has them still.
+    /// An engine is about to clear its KV events between two results of steps.
     fn cache_changed(&self, worker: u32, engine: &dyn ServingEngine);
 
-    /// An engine has ended with its steps in flight: later steps belong to its successor.
+    /// An engine ended with its steps in flight. Later steps belong to the engine that replaces it.
     fn ended(&self, worker: u32);
 
-    /// An engine changed its health.
+    /// The health of an engine changed.
     fn incident(&self, worker: u32, at_ns: u64, incident: Incident);
 }

@@ -2,26 +2,26 @@
 
 use vcr_core::RejectReason;
 
-/// The end of a request.
+/// The outcome of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Outcome {
-    /// It has not, yet.
+    /// The request has not ended.
     #[default]
     Unfinished,
-    /// It has its complete output.
+    /// The client has the complete output.
     Completed,
-    /// Refused: it could never run.
+    /// The request was refused because it could never run.
     Rejected(RejectReason),
-    /// Refused by the router: all engines had too much to do.
+    /// The router refused the request because all engines had too much load.
     Shed,
-    /// Lost to a fault.
+    /// A fault ended the request.
     Failed(FailReason),
-    /// Its client cancelled it.
+    /// The client cancelled the request.
     GivenUp(GiveUp),
 }
 
 impl Outcome {
-    /// Its name in `requests.jsonl`.
+    /// The outcome's name in `requests.jsonl`.
     #[must_use]
     pub fn status(&self) -> &'static str {
         match self {
@@ -35,7 +35,7 @@ impl Outcome {
         }
     }
 
-    /// Why it was refused, lost or cancelled, if its status does not state this.
+    /// The cause of a rejection, failure or cancellation, if the status does not already state it.
     #[must_use]
     pub fn reason(&self) -> Option<String> {
         match self {
@@ -48,7 +48,7 @@ impl Outcome {
     }
 }
 
-/// Why a client gave its request up. The order is that at equal times.
+/// Why a client cancelled a request. The order of the variants is the order at equal times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
 #[allow(missing_docs, reason = "the error texts describe them")]
 pub enum GiveUp {
@@ -62,7 +62,7 @@ pub enum GiveUp {
     Cancelled,
 }
 
-/// Why a request was lost.
+/// Why a request failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
 #[allow(missing_docs, reason = "the error texts describe them")]
 pub enum FailReason {

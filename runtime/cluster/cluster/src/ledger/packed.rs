@@ -1,47 +1,47 @@
 //! Compact records of ended requests.
 //!
-//! A record is written as its differences from the values predicted by its neighbours: a predicted
-//! word takes one bit. Most take 20 to 40 bytes instead of the 400 of a [`RequestRecord`]. They can
-//! only be read in sequence.
+//! A record is stored as differences from predicted values. Most predictions are the values of the previous record.
+//! A correctly predicted word takes one bit. Most records take 20 to 40 bytes instead of the 400 of a
+//! [`RequestRecord`]. They can only be read in sequence.
 
 use super::record::{Outcome, RequestRecord};
 
-/// Bytes of a chunk, about: a list that grows by doubling would hold them twice for a while.
+/// Approximate bytes of a chunk. Chunks avoid a growing list, which would briefly need twice its memory.
 const CHUNK_BYTES: usize = 1 << 16;
-/// Words of a record; one bit each says whether the prediction was right.
+/// Words of a record. One bit per word says whether its prediction was right.
 const WORDS: usize = RequestRecord::FIELDS.len() + 1;
 const MASK_BYTES: usize = WORDS.div_ceil(8);
 const _: () = assert!(WORDS <= 64, "a mask has 64 bits");
-/// The most bytes of a record: 65 bits of a word take ten.
+/// Maximum bytes of a record: a word of 65 bits takes ten bytes.
 const MAX_RECORD_BYTES: usize = MASK_BYTES + WORDS * 10;
 
-/// The words of a record; none for missing fields.
+/// The words of a record; None for absent fields.
 type Words = [Option<u64>; WORDS];
 
-/// Records in their order.
+/// Packed records in order.
 #[derive(Clone, Debug, Default)]
 pub struct PackedRecords {
     chunks: Vec<Vec<u8>>,
-    /// Outcomes by their numbers in records.
+    /// Outcomes; records refer to them by index.
     outcomes: Vec<Outcome>,
     len: u64,
-    /// Records at the beginning that are left out.
+    /// Number of initial records to leave out.
     skipped: u64,
-    /// The words of the latest record.
+    /// The words of the last record.
     last: Option<Box<Words>>,
 }
 
-/// The value that a word is expected to have.
+/// The predicted value of a word.
 #[derive(Clone, Copy)]
 enum Expected {
-    /// Equal to an earlier word of the same record.
+    /// The value of an earlier word of the same record.
     As(usize),
-    /// None, or close to an earlier word of the same record.
+    /// None, or a value near an earlier word of the same record.
     NoneOrAbout(usize),
 }
 
 impl Expected {
-    /// The expected value, and the value that a difference is taken from.
+    /// The predicted value, and the value from which a difference is taken.
     fn of(self, words: &Words) -> (Option<u64>, u64) {
         match self {
             Self::As(other) => (words[other], words[other].unwrap_or_default()),
@@ -50,7 +50,7 @@ impl Expected {
     }
 }
 
-/// The index of the word of a field.
+/// The index of a field's word.
 const fn word_of(field: &str) -> usize {
     let mut index = 0;
     while index < RequestRecord::FIELDS.len() {
@@ -79,11 +79,11 @@ const TRANSFER_END: usize = word_of("transfer_end_ns");
 const FIRST_TOKEN: usize = word_of("first_token_ns");
 const SECOND_TOKEN: usize = word_of("second_token_ns");
 const LAST_TOKEN: usize = word_of("last_token_ns");
-/// The word of the outcome, behind the words of the fields.
+/// The word of the outcome comes after the words of the fields.
 const OUTCOME: usize = WORDS - 1;
 
-/// The words that are expected to equal another word of their record, in writing order, after all other
-/// words. The other words are expected to equal those of the previous record.
+/// The words that are predicted from another word of their record, in writing order. They are written after all
+/// other words, which are predicted to equal those of the previous record.
 const RELATED: [(usize, Expected); 13] = {
     use Expected::{As, NoneOrAbout};
     [
@@ -102,7 +102,7 @@ const RELATED: [(usize, Expected); 13] = {
         (word_of("preempted_since_ns"), NoneOrAbout(ARRIVAL)),
     ]
 };
-/// The bits of these words.
+/// The bits of the words in [`RELATED`].
 const RELATED_MASK: u64 = {
     let mut mask = 0;
     let mut index = 0;
@@ -119,13 +119,12 @@ fn words_of(record: &RequestRecord, outcome: u64) -> Words {
     words
 }
 
-/// The record of words that [`words_of`] has given.
+/// Inverse of [`words_of`].
 fn record_of(words: &Words, outcomes: &[Outcome]) -> RequestRecord {
     RequestRecord::of_field_words(words, outcomes[words[OUTCOME].unwrap_or_default() as usize])
 }
 
 impl PackedRecords {
-    /// Adds a record.
     pub(crate) fn push(&mut self, record: &RequestRecord) {
         let outcome = self.outcomes.iter().position(|known| *known == record.outcome).unwrap_or_else(|| {
             self.outcomes.push(record.outcome);
@@ -158,7 +157,7 @@ impl PackedRecords {
         self.len += 1;
     }
 
-    /// Leaves the first `count` out.
+    /// Leaves out the first `count` records.
     pub(crate) fn skip_first(&mut self, count: u64) {
         self.skipped = count.min(self.len);
     }
@@ -169,7 +168,7 @@ impl PackedRecords {
         self.len - self.skipped
     }
 
-    /// Whether there are none.
+    /// Whether there are no records.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -182,7 +181,7 @@ impl PackedRecords {
     }
 }
 
-/// A difference of either sign as a small number, if it is small.
+/// Maps a small positive or negative difference to a small number (zigzag encoding).
 fn folded(difference: u64) -> u64 {
     let difference = difference.cast_signed();
     (difference << 1 ^ difference >> 63).cast_unsigned()
@@ -192,7 +191,7 @@ fn unfolded(folded: u64) -> u64 {
     (folded >> 1) ^ (folded & 1).wrapping_neg()
 }
 
-/// Writes seven bits in a byte, the lowest first.
+/// Writes a number with seven bits per byte, lowest bits first.
 fn write(into: &mut Vec<u8>, mut number: u128) {
     while number >= 0x80 {
         into.push(number as u8 | 0x80);
@@ -201,7 +200,7 @@ fn write(into: &mut Vec<u8>, mut number: u128) {
     into.push(number as u8);
 }
 
-/// Takes the number off the beginning that [`write`] has written there.
+/// Takes from the beginning a number that [`write`] has written.
 fn read(bytes: &mut &[u8]) -> u128 {
     let mut take = || {
         let (&byte, rest) = bytes.split_first().expect("numbers are whole");
@@ -219,13 +218,13 @@ fn read(bytes: &mut &[u8]) -> u128 {
     u128::from(take()) << 63 | u128::from(low_bits)
 }
 
-/// Reads a word that is not as expected.
+/// Reads a word that differs from its prediction.
 fn read_word(bytes: &mut &[u8], about: u64) -> Option<u64> {
-    // A difference of 65 bits takes one more than a difference of 64.
+    // A folded difference can take 65 bits, because 1 was added to it.
     read(bytes).checked_sub(1).map(|folded| about.wrapping_add(unfolded(folded as u64)))
 }
 
-/// Reads words that are not as before, one for each bit of `changed`.
+/// Reads the words that differ from the previous record, one for each bit of `changed`.
 fn read_changed(bytes: &mut &[u8], words: &mut Words, mut changed: u64) {
     while changed != 0 {
         let index = changed.trailing_zeros() as usize;
@@ -234,13 +233,13 @@ fn read_changed(bytes: &mut &[u8], words: &mut Words, mut changed: u64) {
     }
 }
 
-/// Goes through packed records.
+/// Iterates over packed records.
 struct Reader<'a> {
     packed: &'a PackedRecords,
     chunk: usize,
     at: usize,
     left: u64,
-    /// The words of the latest record.
+    /// The words of the last record.
     words: Words,
 }
 
@@ -256,7 +255,7 @@ impl Iterator for Reader<'_> {
         let mut mask = [0; 8];
         mask[..MASK_BYTES].copy_from_slice(mask_bytes);
         let mask = u64::from_le_bytes(mask);
-        // Updated in place, because most words stay the same.
+        // The words are updated in place, because most stay the same.
         let words = &mut self.words;
         read_changed(&mut bytes, words, mask & !RELATED_MASK);
         for (index, expected) in RELATED {
@@ -275,7 +274,7 @@ mod tests {
     use super::super::record::{FailReason, GiveUp, RequestDetail};
     use super::*;
 
-    /// Small, similar or extreme words: typical values and possible ones.
+    /// Words that are small, similar or extreme.
     fn arb_word() -> impl Strategy<Value = Option<u64>> {
         prop_oneof![
             Just(None),

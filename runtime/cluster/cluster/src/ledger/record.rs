@@ -6,16 +6,16 @@ use vcr_trace::RequestRow;
 pub use super::outcome::{FailReason, GiveUp, Outcome};
 use crate::config::{Overheads, PoolRole};
 
-/// A number of a record as a word: none if it is absent.
+/// A field of a record as a number; None if the field is absent.
 trait Word: Copy {
-    /// Whether it may be absent.
+    /// Whether the field may be absent.
     const IS_OPTIONAL: bool;
 
     fn to_word(self) -> Option<u64>;
 
     fn of_word(word: Option<u64>) -> Self;
 
-    /// The word for a fingerprint.
+    /// The number that a fingerprint hashes.
     fn hashed(self) -> u64 {
         match self.to_word() {
             Some(word) if Self::IS_OPTIONAL => word.wrapping_add(1),
@@ -54,7 +54,7 @@ macro_rules! words {
 
 words!(u32 u64);
 
-/// A value of a record as its row has it: times in milliseconds.
+/// Converts a record's value to the value in a row: times become milliseconds.
 trait InRow<T> {
     fn in_row(self) -> T;
 }
@@ -77,7 +77,7 @@ impl InRow<Option<f64>> for Option<u64> {
     }
 }
 
-/// One word for a field that is hashed so, else none.
+/// 1 for a field that the fingerprint hashes, else 0.
 macro_rules! count_hashed {
     (hashed) => {
         1
@@ -108,7 +108,7 @@ macro_rules! reset_field {
     ($value:expr, kept) => {};
 }
 
-/// Sets the field of a row from the record's field, if both exist.
+/// Sets the field of a row from the record's field if both exist.
 macro_rules! set_row {
     ($record:ident $row:ident { $field:ident : $($of_field:tt)* } { $row_field:ident : $($of_row:tt)* }) => {
         $row.$row_field = $record.$field.in_row();
@@ -121,9 +121,9 @@ macro_rules! declare_record {
         request { $($doc:literal { $($field:ident : $type:ty, $retry:ident, $hash:ident)? } { $($row:tt)* };)* }
         detail { $($detail_doc:literal { $detail:ident : $detail_type:ty, $detail_retry:ident, $detail_hash:ident };)* }
     ) => {
-        /// One request from arrival to end. Times are virtual nanoseconds. After a retry they are the times of the
-        /// last attempt, except the arrival. Arrival, tokens and end are as the client sees them, all between as
-        /// the engines do. [`vcr_trace::request_fields`] declares the fields.
+        /// One request from arrival to end. Times are virtual nanoseconds. After a retry, all times except the
+        /// arrival are those of the last attempt. Arrival, tokens and end are client times; all times between are
+        /// engine times. [`vcr_trace::request_fields`] declares the fields.
         #[derive(Clone, Debug, Default)]
         pub struct RequestRecord {
             $($(
@@ -132,11 +132,11 @@ macro_rules! declare_record {
             )?)*
             /// The outcome of the request.
             pub outcome: Outcome,
-            /// Further details.
+            /// Details that explain the latency.
             pub detail: RequestDetail,
         }
 
-        /// Details of a request that explain its latency, of its last attempt.
+        /// Details of a request's last attempt that explain its latency.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct RequestDetail {
             $(
@@ -146,16 +146,16 @@ macro_rules! declare_record {
         }
 
         impl RequestRecord {
-            /// Resets the fields of a single attempt.
+            /// Resets the fields that describe a single attempt.
             pub(super) fn reset(&mut self) {
                 $($(reset_field!(self.$field, $retry);)?)*
                 $(reset_field!(self.detail.$detail, $detail_retry);)*
             }
 
-            /// Number of words of [`RequestRecord::words`]: the fields, and the status.
+            /// Number of hashed words: one per hashed field, and one for the status.
             const WORDS: usize = $($(count_hashed!($hash) +)?)* $(count_hashed!($detail_hash) +)* 1;
 
-            /// All fields as numbers, for a fingerprint; reasons are hashed as text.
+            /// The hashed fields as numbers, for a fingerprint. Reasons are hashed as text.
             pub(crate) fn words(&self) -> [u64; Self::WORDS] {
                 let mut words = [0; Self::WORDS];
                 let mut left = words.iter_mut();
@@ -173,7 +173,7 @@ macro_rules! declare_record {
                 words
             }
 
-            /// The remaining fields as numbers, for the fingerprints of runs with such requests.
+            /// The remaining fields as numbers. The fingerprint covers them only if one is not 0.
             pub(crate) fn further_words(&self) -> Option<[u64; 3]> {
                 let mut words = [0; 3];
                 let mut left = words.iter_mut();
@@ -182,15 +182,15 @@ macro_rules! declare_record {
                 (words != [0; 3]).then_some(words)
             }
 
-            /// Fields in the order of [`RequestRecord::field_words`].
+            /// Names of the fields in the order of [`RequestRecord::field_words`].
             pub(super) const FIELDS: &'static [&'static str] = &[$($(stringify!($field),)?)* $(stringify!($detail),)*];
 
-            /// The fields as words, all but the outcome.
+            /// All fields except the outcome as words.
             pub(super) fn field_words(&self) -> [Option<u64>; Self::FIELDS.len()] {
                 [$($(self.$field.to_word(),)?)* $(self.detail.$detail.to_word(),)*]
             }
 
-            /// The record of words in the order of [`RequestRecord::field_words`].
+            /// Inverse of [`RequestRecord::field_words`].
             pub(super) fn of_field_words(words: &[Option<u64>], outcome: Outcome) -> Self {
                 let mut words = words.iter().copied();
                 let mut next = || words.next().flatten();
@@ -201,7 +201,7 @@ macro_rules! declare_record {
                 }
             }
 
-            /// The row of request `id`, of the workload called `workload` and of the class `slo_class`.
+            /// The row of request `id` in `requests.jsonl`.
             #[must_use]
             pub fn row<'a>(
                 &self,
@@ -244,7 +244,7 @@ impl RequestDetail {
     }
 }
 
-/// Times of output tokens: of the first, the second and the last. The tokens between are not in a record.
+/// Times of the first, second and last output token. A record does not store other token times.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TokenTimes {
     pub(super) first_ns: u64,
@@ -252,16 +252,15 @@ pub(super) struct TokenTimes {
     pub(super) last_ns: u64,
 }
 
-/// Changes, which the ledger makes.
 impl RequestRecord {
-    /// The record of a request that arrives.
+    /// The record of an arriving request.
     pub(crate) fn new(workload: u32, session: u64, turn: u32, lengths: [u32; 2], times_ns: [u64; 2]) -> Self {
         let [prompt_tokens, max_tokens] = lengths;
         let [arrival_ns, queued_ns] = times_ns;
         Self { workload, session, turn, prompt_tokens, max_tokens, arrival_ns, queued_ns, ..Self::default() }
     }
 
-    /// Adds output tokens, or none at the end of a prompt without output.
+    /// Adds output tokens; 0 tokens end a prompt that has no output.
     #[inline]
     pub(super) fn give_tokens(&mut self, num_tokens: u32, times: TokenTimes) {
         self.prefill_end_ns.get_or_insert(times.first_ns);
@@ -277,17 +276,16 @@ impl RequestRecord {
         self.add_tokens(num_tokens, times.last_ns);
     }
 
-    /// Tokens behind the first two have arrived, the latest at `last_ns`.
+    /// Adds tokens after the first two; the latest arrived at `last_ns`.
     #[inline]
     pub(super) fn add_tokens(&mut self, num_tokens: u32, last_ns: u64) {
         self.output_tokens += num_tokens;
         self.last_token_ns = Some(last_ns);
     }
 
-    /// Converts the times of its tokens from the engine's times to its client's times. Called once, at the
-    /// end.
+    /// Converts token times from engine time to client time. Called once, at the end.
     pub(super) fn apply_client_overheads(&mut self, overheads: &Overheads) {
-        // A request that is answered as recorded has no engine, and its client's times.
+        // A request that is answered as recorded has no engine, and its times are already client times.
         if self.prefill_worker.is_none() || *overheads == Overheads::default() {
             return;
         }
@@ -309,7 +307,7 @@ impl RequestRecord {
             detail.most_cached_tokens = detail.most_cached_tokens.max(num_computed_tokens);
         } else {
             detail.decode_scheduled_ns.get_or_insert(now_ns);
-            // A prompt with transferred KV is not looked up, except after a preemption.
+            // Cached tokens of a prompt with transferred KV are counted only after a preemption.
             if detail.preempted_since_ns.is_some() {
                 detail.most_cached_tokens = detail.most_cached_tokens.max(num_computed_tokens);
                 detail.decode_cached_tokens = Some(detail.decode_cached_tokens.unwrap_or(0).max(num_computed_tokens));
@@ -323,7 +321,7 @@ impl RequestRecord {
     pub(super) fn start_load(&mut self, now_ns: u64, load: &TierLoad) {
         let detail = &mut self.detail;
         detail.load_since_ns = Some(now_ns);
-        // Hits of the first admission count, as in `cached_tokens`.
+        // Only hits of the first admission count, as in `cached_tokens`.
         if self.scheduled_ns.is_none() {
             detail.host_cached_tokens = load.host_tokens;
             detail.disk_cached_tokens = load.disk_tokens;
@@ -340,7 +338,7 @@ impl RequestRecord {
     }
 }
 
-/// Nanoseconds as milliseconds, for people and reports.
+/// Converts nanoseconds to milliseconds.
 #[must_use]
 pub fn ns_to_ms(ns: u64) -> f64 {
     ns as f64 / 1e6

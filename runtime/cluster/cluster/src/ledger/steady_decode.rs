@@ -1,15 +1,14 @@
-//! Token times of requests that an engine decodes steadily.
+//! Token times of requests in an engine's steady decode.
 //!
-//! An engine does not list their outputs ([`vcr_core::DrawnOutputs`]). All of them got
-//! their latest token at the end of the engine's latest step, so a step counts them by
-//! workload; a request's tokens are entered into its record when it leaves.
+//! An engine does not list the outputs of these requests ([`vcr_core::DrawnOutputs`]). Each of them got its latest
+//! token at the end of the engine's latest step, so a step only counts them by workload. The tokens of a request
+//! are added to its record when it leaves the steady decode.
 
-/// Times of one engine's steady decode.
 #[derive(Debug, Default)]
 pub(super) struct SteadyDecode {
     /// End of the engine's latest step.
     last_end_ns: u64,
-    /// Requests that have one token and get the second one here.
+    /// Requests that have one token and get their second token in the steady decode.
     with_one_token: Vec<u64>,
 }
 
@@ -23,17 +22,17 @@ impl SteadyDecode {
         std::mem::replace(&mut self.last_end_ns, end_ns)
     }
 
-    /// Requests with one token join.
+    /// Adds requests with one token.
     pub(super) fn join(&mut self, tags: &[u64]) {
         self.with_one_token.extend_from_slice(tags);
     }
 
-    /// A request leaves before its second token.
+    /// Removes a request that leaves before its second token.
     pub(super) fn leave(&mut self, tag: u64) {
         self.with_one_token.retain(|&other| other != tag);
     }
 
-    /// The requests that get their second token now.
+    /// Takes the requests that get their second token now.
     pub(super) fn take_with_one_token(&mut self) -> impl Iterator<Item = u64> {
         self.with_one_token.drain(..)
     }

@@ -1,4 +1,4 @@
-//! The records of requests by tag: open ones, which may change, and packed ones.
+//! The records of requests by tag: open records, which may change, and packed records.
 
 use std::ops::{Index, IndexMut};
 
@@ -6,19 +6,19 @@ use super::packed::PackedRecords;
 use super::record::{Outcome, RequestRecord};
 use crate::window::Window;
 
-/// Arrivals between two looks for records to pack.
+/// Number of arrivals between two attempts to pack records.
 const ARRIVALS_PER_LOOK: u64 = 256;
 
-/// Records by tag, from 0 on without a gap.
+/// Records by tag, from 0 on without gaps.
 #[derive(Debug, Default)]
 pub(super) struct RecordStore {
     open: Window<RequestRecord>,
-    /// Records before the open ones, if ended ones are packed.
+    /// Packed records, which precede the open ones; None if records are not packed.
     packed: Option<PackedRecords>,
 }
 
 impl RecordStore {
-    /// Packs the records of ended requests, which must not be read again.
+    /// Packs the records of ended requests from now on. Packed records cannot be read by tag efficiently.
     pub(super) fn pack_ended(&mut self) {
         self.packed = Some(PackedRecords::default());
     }
@@ -29,12 +29,10 @@ impl RecordStore {
         }
     }
 
-    /// Number of all of them.
     pub(super) fn len(&self) -> u64 {
         self.open.end()
     }
 
-    /// The first tag whose record is not packed.
     pub(super) fn first_open(&self) -> u64 {
         self.open.begin()
     }
@@ -50,7 +48,6 @@ impl RecordStore {
         self.open.push(record);
     }
 
-    /// Records that are not packed.
     pub(super) fn open(&self) -> &[RequestRecord] {
         self.open.as_slice()
     }
@@ -59,7 +56,6 @@ impl RecordStore {
         self.open.as_mut_slice()
     }
 
-    /// A record, packed or not.
     pub(super) fn find(&self, tag: u64) -> Option<RequestRecord> {
         match &self.packed {
             Some(packed) if tag < self.first_open() => packed.iter().nth(tag as usize),
@@ -67,7 +63,7 @@ impl RecordStore {
         }
     }
 
-    /// All records except the first `skipped`: in a list, or packed.
+    /// All records except the first `skipped`, unpacked or packed.
     pub(super) fn close(self, skipped: u64) -> (Vec<RequestRecord>, PackedRecords) {
         let Self { open, packed } = self;
         match packed {

@@ -1,7 +1,7 @@
-//! Output tokens: entered into records, with the gaps between them into samples.
+//! Adds output tokens to records, and the gaps between them to samples.
 //!
-//! Tokens are entered here only, whether a step lists them, a fast-forward sums them up or a
-//! steady decode counts them by workload.
+//! This is the only place that adds tokens, whether a step lists them, a fast-forward sums them up, or a steady
+//! decode counts them by workload.
 
 use vcr_core::plan::StepOutputs;
 
@@ -11,7 +11,7 @@ use super::record::TokenTimes;
 use super::steady_decode::SteadyDecode;
 
 impl Ledger {
-    /// Output tokens reach the client together. Returns whether they are the first.
+    /// Adds output tokens that reach the client together. Returns whether they are the request's first.
     pub(crate) fn emit(&mut self, tag: u64, num_tokens: u32, now_ns: u64) -> bool {
         let is_first = self.record(tag).prefill_end_ns.is_none();
         if let Some(kept) = &mut self.kept {
@@ -30,8 +30,8 @@ impl Ledger {
         is_first
     }
 
-    /// Records the tokens of all steps of a fast-forward except the last, which is in flight: the tokens that
-    /// the engine lists and the tokens of its steady decode. Returns when these steps have ended.
+    /// Records the tokens of all steps of a fast-forward except the last, which is in flight. The engine lists some
+    /// of these tokens; the others belong to its steady decode. Returns the end of these steps.
     pub(crate) fn fast_forward(
         &mut self,
         worker: u32,
@@ -71,14 +71,14 @@ impl Ledger {
         }
     }
 
-    /// The tokens of a worker's steady decode in a step that has just been applied.
+    /// Records the tokens of a worker's steady decode in the step that was just applied.
     pub(crate) fn end_steady_decode_step(&mut self, worker: u32, outputs: &StepOutputs, now_ns: u64) {
         self.emit_steady_decode(worker, &outputs.steady_decode_groups, now_ns, now_ns);
         self.steady_decodes[worker as usize].join(&outputs.joined);
     }
 
-    /// Takes a request out of a worker's steady decode, in which it got this many tokens, the
-    /// latest at the end of the engine's latest step.
+    /// Removes a request from a worker's steady decode, where it got this many tokens. The latest token came at the
+    /// end of the engine's latest step.
     pub(crate) fn leave_steady_decode(&mut self, worker: u32, tag: u64, num_tokens: u32) {
         let steady_decode = &mut self.steady_decodes[worker as usize];
         if num_tokens > 0 {
@@ -88,13 +88,13 @@ impl Ledger {
         }
     }
 
-    /// A worker's process has ended.
+    /// Forgets the steady decode of a worker whose process ended.
     pub(crate) fn forget_steady_decode(&mut self, worker: u32) {
         self.steady_decodes[worker as usize] = SteadyDecode::default();
     }
 
-    /// Enters output tokens into a record, with the gap before the first of them; the caller enters
-    /// the gaps between them. Returns the workload, and whether an engine serves the request.
+    /// Adds output tokens to a record, and samples the gap before the first of them. The caller samples the gaps
+    /// between them. Returns the workload, and whether an engine serves the request.
     fn enter_tokens(&mut self, tag: u64, num_tokens: u32, times: TokenTimes) -> (usize, bool) {
         let record = &mut self.records[tag as usize];
         let workload = record.workload as usize;
@@ -127,8 +127,8 @@ impl Ledger {
         (workload, is_served)
     }
 
-    /// Every request in a worker's steady decode has got a token, and perhaps more until
-    /// `last_ns`; `groups` counts them by workload.
+    /// Gives every request in a worker's steady decode a token at `first_ns`, and perhaps further tokens until
+    /// `last_ns`. `groups` has the number of requests by workload.
     fn emit_steady_decode(&mut self, worker: u32, groups: &[u32], first_ns: u64, last_ns: u64) {
         let steady_decode = &mut self.steady_decodes[worker as usize];
         for tag in steady_decode.take_with_one_token() {
@@ -143,8 +143,8 @@ impl Ledger {
         }
     }
 
-    /// Samples the gaps between tokens of N requests of a workload; the first gap ends at `end_ns`. For
-    /// `first_gaps` of them the first gap precedes the second token.
+    /// Samples the gaps between tokens of `requests` requests of a workload. The first gap ends at `end_ns`. For
+    /// `first_gaps` requests, it precedes the second token.
     #[inline]
     fn sample_gaps(&mut self, workload: usize, end_ns: u64, gaps_ns: &[u64], requests: u64, first_gaps: u64) {
         if requests == 0 || gaps_ns.is_empty() {

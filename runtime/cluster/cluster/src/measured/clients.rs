@@ -1,4 +1,4 @@
-//! Clients that do not wait forever: they cancel requests, time out and retry.
+//! Clients that cancel requests, time out and retry.
 
 use vcr_core::Prompt;
 
@@ -6,32 +6,31 @@ use super::MeasuredRun;
 use crate::ledger::record::{GiveUp, Outcome};
 use crate::traffic::{Attempt, Earlier, FollowUp, Patience, Turn};
 
-/// A request that has not ended.
 #[derive(Debug)]
 pub(super) struct Pending {
-    /// The turn, without its prompt unless its client may retry.
+    /// The turn. Its prompt is kept only if the client may retry.
     turn: Turn,
     client: Option<Client>,
 }
 
-/// A client that may do something but wait.
+/// A client that does not only wait.
 #[derive(Debug)]
 struct Client {
     attempt: Attempt,
     patience: Patience,
-    /// When its client cancels it, in the current state.
+    /// When and why the client cancels the request in its current state.
     gives_up: Option<(u64, GiveUp)>,
 }
 
 impl Pending {
-    /// Whether the next turn's prompt repeats the answer to this one.
+    /// Whether the prompt of the next turn repeats the answer to this request.
     pub(super) fn needs_answer(&self) -> bool {
         self.turn.follow_up.needs_answer()
     }
 }
 
 impl MeasuredRun {
-    /// A client has sent the request with the next tag, and knows how long it will wait.
+    /// Starts the client's wait for the request with the next tag.
     pub(super) fn begin_wait(&mut self, tag: u64, mut turn: Turn, sent_ns: u64) {
         let config = self.traffic.client(self.ledger.record(tag).workload);
         let client = (!config.is_patient()).then(|| {
@@ -74,7 +73,7 @@ impl MeasuredRun {
         true
     }
 
-    /// Whether the client of a request has as many tokens as it wants, and so has ended it.
+    /// Whether the client has as many tokens as it wants. If so, the request has been ended.
     pub(super) fn has_enough(&mut self, tag: u64, at_ns: u64) -> bool {
         let client = self.pending[tag as usize].as_ref().and_then(|pending| pending.client.as_ref());
         let Some(tokens) = client.and_then(|client| client.patience.cancel_tokens()) else { return false };
@@ -87,14 +86,13 @@ impl MeasuredRun {
         true
     }
 
-    /// Cancels the give-up of a request that has ended.
     pub(super) fn call_off_give_up(&mut self, tag: u64, pending: &Pending) {
         if let Some((at_ns, _)) = pending.client.as_ref().and_then(|client| client.gives_up) {
             self.events.call_off_give_up(at_ns, tag);
         }
     }
 
-    /// Retries an ended request, if its client does so. Otherwise returns the request's follow-up.
+    /// Retries an ended request if its client does so. Otherwise returns the request's follow-up.
     pub(super) fn retry(&mut self, tag: u64, pending: Pending, outcome: Outcome, at_ns: u64) -> Option<FollowUp> {
         let Pending { turn, client } = pending;
         let Some(Client { attempt, .. }) = client else { return Some(turn.follow_up) };

@@ -1,8 +1,8 @@
-//! Runs on targets other than virtual time: the same requests, accounted in the same way.
+//! Runs on targets other than virtual time, with the same requests and the same accounting.
 //!
-//! It has no clock; its caller does. The caller asks for the next due request, sends and cancels requests,
-//! and reports token times and ends. Workloads, sessions, graphs of traces and clients react as in virtual
-//! time, and so do the ledger and the report.
+//! [`MeasuredRun`] has no clock of its own. Its caller asks for the next due request, sends and cancels requests,
+//! and reports token times and ends. Workloads, sessions, trace graphs, clients, the ledger and the report work as
+//! in virtual time.
 
 mod clients;
 
@@ -24,12 +24,12 @@ use crate::simulation::RequestOrigin;
 use crate::traffic::{Start, Traffic, Turn};
 use clients::Pending;
 
-/// Next action of a run's caller.
+/// The next action of a run's caller.
 #[derive(Debug)]
 pub enum Due {
     /// Send a request.
     Send(IssuedRequest),
-    /// The client of a request cancels it: the rest of its answer does not count.
+    /// Cancel a request for its client. The rest of the answer does not count.
     GiveUp {
         /// The request's number in the run.
         tag: u64,
@@ -39,48 +39,48 @@ pub enum Due {
 /// A request to send.
 #[derive(Debug)]
 pub struct IssuedRequest {
-    /// Its number in the run.
+    /// The request's number in the run.
     pub tag: u64,
-    /// Its due time, in nanoseconds since the start of the run.
+    /// Due time, in nanoseconds since the start of the run.
     pub due_ns: u64,
-    /// Index of its workload in the run.
+    /// Index of the workload in the run.
     pub workload: u32,
-    /// Number of its session in the workload.
+    /// Number of the session in the workload.
     pub session: u64,
     /// Position in the session, from 0.
     pub turn: u32,
-    /// The prompt's tokens; drawn content has [`Prompt::DRAWN_TOKENS`].
+    /// The prompt's tokens. Drawn tokens have the bit [`Prompt::DRAWN_TOKENS`].
     pub prompt: Vec<u32>,
     /// Multimodal items of the prompt, whose placeholders are among its tokens.
     pub items: Vec<PromptItem>,
-    /// Output tokens, exactly unless it may end early.
+    /// Number of output tokens; an upper bound if the output may end early.
     pub max_tokens: u32,
-    /// Whether an answer with fewer tokens is valid: if a token source ends outputs, or recordings answer.
+    /// Whether an answer with fewer tokens is valid, because a token source or a recording may end it.
     pub may_end_early: bool,
-    /// Its LoRA adapter, by number.
+    /// Number of the LoRA adapter.
     pub adapter: Option<u32>,
-    /// Whether its client may give it up.
+    /// Whether the client may cancel the request.
     pub may_give_up: bool,
-    /// Its priority.
+    /// Priority of the request.
     pub priority: i32,
-    /// Its tenant; 0 for none.
+    /// Tenant of the request; 0 for none.
     pub tenant: u64,
-    /// Whether the next turn's prompt repeats the answer.
+    /// Whether the prompt of the next turn repeats the answer.
     pub needs_answer: bool,
-    /// Parts of the request that no protocol carries.
+    /// Facts about the request that no protocol carries.
     pub origin: RequestOrigin,
-    /// The client's recorded HTTP request, which is sent again.
+    /// The recorded HTTP request, which is sent again.
     pub call: Option<Arc<RecordedCall>>,
 }
 
 /// The end of a request on a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// It has its complete output.
+    /// The request has its complete output.
     Completed,
-    /// The router or the server had too much to do.
+    /// The router or the server refused the request because of its load.
     Shed,
-    /// It was lost.
+    /// The request was lost.
     Failed(FailReason),
 }
 
@@ -94,14 +94,13 @@ pub struct MeasuredRun {
     /// Requests by tag; None once a request has ended.
     pending: Vec<Option<Pending>>,
     names: RequestNames,
-    /// One engine of each pool, to detect requests that can never run; none if the engines are not
-    /// known.
+    /// One engine of each pool, to detect requests that can never run; empty if the engines are unknown.
     engines: Vec<AnyEngine>,
 }
 
 impl MeasuredRun {
-    /// The run before its first request. With `knows_engines`, requests that the cluster's
-    /// pools can never run are rejected, as in virtual time.
+    /// A run before its first request. With `knows_engines`, requests that the cluster's pools can never run are
+    /// rejected, as in virtual time.
     pub fn new(config: RunConfig, knows_engines: bool) -> Result<Self, SimError> {
         config.check().map_err(SimError::Config)?;
         if let Some(workload) = config.workloads.iter().find(|workload| workload.profile().is_some()) {
@@ -138,19 +137,19 @@ impl MeasuredRun {
         &self.config
     }
 
-    /// The due time of the next request, as known now: the end of a request may cause others.
+    /// The due time of the next request. The end of a request may cause earlier ones.
     #[must_use]
     pub fn next_due_ns(&self) -> Option<u64> {
         self.events.next_time().filter(|at_ns| self.config.max_time_ns.is_none_or(|max_ns| *at_ns <= max_ns))
     }
 
-    /// Whether nothing is in flight and nothing will be.
+    /// Whether no request is in flight or due later.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.in_flight() == 0 && self.next_due_ns().is_none()
     }
 
-    /// Requests that have been issued and have not ended.
+    /// Number of requests that have been issued and have not ended.
     #[must_use]
     pub fn in_flight(&self) -> u64 {
         self.ledger.arrived() - self.ledger.ended()
@@ -168,8 +167,8 @@ impl MeasuredRun {
         }
     }
 
-    /// How long before its time the next request may be fetched, at most `most_ns`: no possible event before
-    /// then changes it.
+    /// How long before its due time the next request may be fetched, at most `most_ns`. 0 if an event before its
+    /// due time might change it.
     #[must_use]
     pub fn foreseen_ns(&self, most_ns: u64) -> u64 {
         let next_ns = self.next_due_ns();
@@ -184,7 +183,7 @@ impl MeasuredRun {
     }
 
     /// The next action due at or before `now_ns`, or a [foreseen](Self::foreseen_ns) request up to `ahead_ns`
-    /// before its time. Requests that can never run are recorded as rejected and skipped.
+    /// before its due time. Requests that can never run are recorded as rejected and skipped.
     pub fn due_within(&mut self, now_ns: u64, ahead_ns: u64) -> Option<Due> {
         loop {
             let until_ns = now_ns.saturating_add(self.foreseen_ns(ahead_ns));
@@ -248,7 +247,7 @@ impl MeasuredRun {
             turn: turn.turn,
             prompt: turn.prompt.tokens().to_vec(),
             items: turn.prompt.items().to_vec(),
-            // No server stops at a word of ours; to its scheduler this is the same.
+            // Servers get no stop token of the simulation. For the scheduler, a smaller limit has the same effect.
             max_tokens: turn.stop_after.map_or(turn.max_tokens, |tokens| tokens.min(turn.max_tokens)),
             may_end_early: self
                 .config
@@ -274,13 +273,13 @@ impl MeasuredRun {
         Some(request)
     }
 
-    /// Whether the engines can run such a request, according to what is known of them.
+    /// Checks that the known engines can run such a request.
     fn fits(&self, [prompt_tokens, max_tokens]: [u32; 2], adapter: Option<u32>) -> Result<(), RejectReason> {
         for (index, (engine, pool)) in self.engines.iter().zip(self.config.topology.pools()).enumerate() {
             if adapter.is_some() && pool.engine.as_vllm().is_some_and(|one| one.max_loras() == 0) {
                 return Err(RejectReason::AdaptersOff);
             }
-            // Engines of a prefill pool generate the first token alone.
+            // Engines of a prefill pool generate only the first token.
             let is_prefill = index + 1 < self.engines.len();
             engine.check(prompt_tokens, if is_prefill { max_tokens.min(1) } else { max_tokens })?;
             if index > 0 {
@@ -290,7 +289,7 @@ impl MeasuredRun {
         Ok(())
     }
 
-    /// An engine has begun to compute a request's prompt, with the number of its cached tokens.
+    /// Records that an engine began to compute a request's prompt, with this many cached tokens.
     pub fn admitted(&mut self, tag: u64, at_ns: u64, cached_tokens: u32) {
         if self.is_pending(tag) {
             let at_ns = at_ns.max(self.ledger.record(tag).queued_ns);
@@ -298,21 +297,21 @@ impl MeasuredRun {
         }
     }
 
-    /// A request was preempted.
+    /// Records a preemption.
     pub fn preempted(&mut self, tag: u64, at_ns: u64) {
         if self.is_pending(tag) {
             self.ledger.preempt(tag, at_ns);
         }
     }
 
-    /// Notes that this engine serves a request, by its index in the report.
+    /// Records that this engine serves a request; `engine` is its index in the report.
     pub fn served_by(&mut self, tag: u64, engine: u32) {
         if self.is_pending(tag) {
             self.ledger.enter_prefill_worker(tag, engine);
         }
     }
 
-    /// A prefill engine has computed a request's prompt.
+    /// Records that a prefill engine has computed a request's prompt.
     pub fn prefilled(&mut self, tag: u64, at_ns: u64) {
         if self.is_pending(tag) {
             let record = self.ledger.record(tag);
@@ -321,7 +320,7 @@ impl MeasuredRun {
         }
     }
 
-    /// The KV of a request's prompt has reached its decode engine.
+    /// Records that the KV of a request's prompt has reached its decode engine.
     pub fn transferred(&mut self, tag: u64, at_ns: u64) {
         if self.is_pending(tag)
             && let Some(prefill_end_ns) = self.ledger.record(tag).prefill_end_ns
@@ -330,14 +329,14 @@ impl MeasuredRun {
         }
     }
 
-    /// Notes that this engine generates a request's output, by its index in the report.
+    /// Records that this engine generates a request's output; `engine` is its index in the report.
     pub fn decoded_by(&mut self, tag: u64, engine: u32) {
         if self.is_pending(tag) {
             self.ledger.enter_decode_worker(tag, engine);
         }
     }
 
-    /// Sets the cached prompt tokens of a request whose admission is unknown.
+    /// Sets the number of cached prompt tokens of a request whose admission time is unknown.
     pub fn cached(&mut self, tag: u64, cached_tokens: u32) {
         if self.is_pending(tag) {
             let cached_tokens = cached_tokens.min(self.ledger.record(tag).prompt_tokens);
@@ -345,16 +344,16 @@ impl MeasuredRun {
         }
     }
 
-    /// Copies the engines' fields of an ended request from `engines`, the record of a cluster
-    /// behind a server; times at the client stay.
+    /// Copies the engine-side fields of an ended request from `engines`, the record of a cluster behind a server.
+    /// Client-side times are unchanged.
     pub fn adopt(&mut self, tag: u64, engines: &RequestRecord) {
         if self.is_pending(tag) {
             self.ledger.adopt(tag, engines);
         }
     }
 
-    /// Output tokens of a request have arrived together. Returns whether its client keeps waiting:
-    /// otherwise it has enough, and the request has ended.
+    /// Records output tokens that arrived together. Returns false if the client now has enough tokens, which ends
+    /// the request.
     pub fn tokens(&mut self, tag: u64, num_tokens: u32, at_ns: u64) -> bool {
         if !self.is_pending(tag) {
             return false;
@@ -365,13 +364,12 @@ impl MeasuredRun {
         !self.has_enough(tag, at_ns)
     }
 
-    /// The engine of a request has been lost. Returns whether the request is sent again.
+    /// Records that the engine of a request was lost. Returns whether the request must be sent again.
     pub fn lost(&mut self, tag: u64) -> bool {
         self.is_pending(tag) && self.ledger.lose(tag, self.config.max_retries)
     }
 
-    /// A request has ended with these output tokens, which are not needed unless
-    /// [`IssuedRequest::needs_answer`].
+    /// Ends a request. `answer` has the output tokens, which are only needed with [`IssuedRequest::needs_answer`].
     pub fn ended(&mut self, tag: u64, ending: Ending, at_ns: u64, answer: Vec<u32>) {
         if !self.is_pending(tag) {
             return;
@@ -390,12 +388,12 @@ impl MeasuredRun {
         self.close_request(tag, outcome, at_ns);
     }
 
-    /// Whether a request has not ended: later reports about an ended one are ignored.
+    /// Whether a request has not ended. Reports about ended requests are ignored.
     fn is_pending(&self, tag: u64) -> bool {
         self.pending[tag as usize].is_some()
     }
 
-    /// Closes a request: its client retries, or its session continues.
+    /// Ends a request: its client retries, or its session continues.
     fn close_request(&mut self, tag: u64, outcome: Outcome, at_ns: u64) {
         let Some(pending) = self.pending[tag as usize].take() else { return };
         self.call_off_give_up(tag, &pending);
@@ -404,18 +402,18 @@ impl MeasuredRun {
         let _is_warm = self.traffic.ended(tag, self.ledger.record(tag), follow_up, at_ns, &mut self.events);
     }
 
-    /// A planned fault had no engine to act on.
+    /// Counts a planned fault that had no engine to act on.
     pub fn ignored_fault(&mut self) {
         self.ledger.count_ignored_fault();
     }
 
-    /// The duration of the run for its report; `stopped_at_ns` is the time of an early end, if any.
+    /// The duration of the run in its report; `stopped_at_ns` is the time of an early end, if any.
     #[must_use]
     pub fn duration_ns(&self, stopped_at_ns: Option<u64>) -> u64 {
         measured_ns(&self.config, &self.ledger, stopped_at_ns)
     }
 
-    /// The report of the run: the measurements, and the facts that the target adds.
+    /// Makes the report from the measurements and the facts that the target adds.
     pub fn finish(self, facts: MeasuredFacts) -> Result<Report, SimError> {
         let arrived = self.ledger.arrived();
         if arrived > 0
@@ -437,10 +435,10 @@ impl MeasuredRun {
     }
 }
 
-/// The bit that tokens of drawn content have; see [`Prompt::DRAWN_TOKENS`].
+/// The bit of tokens with drawn content; see [`Prompt::DRAWN_TOKENS`].
 pub const DRAWN_TOKENS: u32 = Prompt::DRAWN_TOKENS;
 
-/// Workloads that are answered as recorded, whatever the engines do: each as an error names it.
+/// Workloads that are answered as recorded, as errors name them.
 #[must_use]
 pub fn recorded_answers(config: &RunConfig) -> Vec<String> {
     let is_recorded =
@@ -448,7 +446,7 @@ pub fn recorded_answers(config: &RunConfig) -> Vec<String> {
     named(config, "answers as recorded", |workload| is_recorded(&workload.source))
 }
 
-/// Workloads whose requests wait for grammars for a known time, each as named in errors.
+/// Workloads whose requests wait for grammars for a given time, as errors name them.
 #[must_use]
 pub fn structured_outputs(config: &RunConfig) -> Vec<String> {
     named(config, "structured outputs", |workload| workload.structured.is_some())

@@ -1,28 +1,28 @@
-//! Time series of a run: the state of every engine at equal distances of virtual time.
+//! Time series of a run: the state of every engine at equal intervals of virtual time.
 //!
-//! The length of a run is not known when it begins. So samples are taken a millisecond apart at
-//! first, and whenever there are too many, every second one is dropped and the distance doubles.
-//! The remaining samples are exact, not averaged.
+//! The duration of a run is not known when it begins. The first samples are taken a millisecond apart. When there
+//! are too many, every second sample is dropped and the interval doubles. The remaining samples are exact, not
+//! averaged.
 
 use super::Incident;
 
 /// Virtual time between samples at the beginning of a run.
 const FIRST_INTERVAL_NS: u64 = 1_000_000;
-/// The most samples of an engine.
+/// The maximum number of samples of an engine.
 const MAX_SAMPLES: usize = 512;
 
-/// An engine at one instant. Totals include earlier incarnations of the engine.
+/// An engine at one instant. Totals include the engine's earlier incarnations.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct EngineSample {
-    /// Requests in the running list.
+    /// Number of requests in the running list.
     pub running: u32,
-    /// Requests waiting for admission or for a KV transfer.
+    /// Number of requests that wait for admission or for a KV transfer.
     pub waiting: u32,
     /// Share of the KV blocks in use.
     pub kv_usage: f64,
-    /// Total of prompt tokens computed, recomputed ones included.
+    /// Total of computed prompt tokens, including recomputed ones.
     pub prefill_tokens: u64,
-    /// Total of tokens computed in decode.
+    /// Total of tokens computed by decode.
     pub decode_tokens: u64,
     /// Total of preemptions.
     pub preemptions: u64,
@@ -32,14 +32,14 @@ pub struct EngineSample {
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunSeries {
     interval_ns: u64,
-    /// Samples by engine of the run. Sample `i` is the state after all events until `i * interval_ns`.
+    /// Samples by engine. Sample `i` is the state after all events until `i * interval_ns`.
     engines: Vec<Vec<EngineSample>>,
     incidents: Vec<(u64, u32, Incident)>,
     router_queue_ns: Option<u64>,
 }
 
 impl RunSeries {
-    /// Series without samples, of this many engines.
+    /// Empty series for this many engines.
     #[must_use]
     pub fn new(engines: usize) -> Self {
         Self {
@@ -62,20 +62,19 @@ impl RunSeries {
         &self.engines
     }
 
-    /// Changes of engines' health: time, engine, and kind of change.
+    /// Changes of engines' health: time, engine and incident.
     #[must_use]
     pub fn incidents(&self) -> &[(u64, u32, Incident)] {
         &self.incidents
     }
 
-    /// Time in which at least one request waited in a router or for an engine to start; none if
-    /// unknown.
+    /// Total time in which at least one request waited in a router or for an engine to start; None if unknown.
     #[must_use]
     pub fn router_queue_ns(&self) -> Option<u64> {
         self.router_queue_ns
     }
 
-    /// Requests waited there for that long; 0 if none did.
+    /// Adds time in which requests waited in a router or for an engine to start; may be 0.
     pub fn add_router_queue(&mut self, ns: u64) {
         *self.router_queue_ns.get_or_insert(0) += ns;
     }
@@ -87,7 +86,7 @@ impl RunSeries {
         taken.saturating_mul(self.interval_ns)
     }
 
-    /// Takes the sample that is due. `engines` are all engines of the run, in order.
+    /// Takes the sample that is due. `engines` must be all engines of the run, in order.
     pub fn sample(&mut self, engines: impl Iterator<Item = EngineSample>) {
         for (samples, sample) in self.engines.iter_mut().zip(engines) {
             samples.push(sample);
@@ -104,7 +103,7 @@ impl RunSeries {
         }
     }
 
-    /// An engine changed its health.
+    /// Records a change of an engine's health.
     pub fn incident(&mut self, at_ns: u64, worker: u32, incident: Incident) {
         self.incidents.push((at_ns, worker, incident));
     }

@@ -21,10 +21,10 @@ use crate::ledger::metrics::{Counter, Gauge, MetricSummaries, Scope, Summarised,
 use crate::ledger::record::{Outcome, ns_to_ms};
 use crate::traffic::ProfileCounts;
 
-/// Version of a run's report.
+/// Version of the report's schema.
 pub(super) const SCHEMA_VERSION: u32 = 2;
-/// The version that fingerprints cover. Additions of later versions are left out, so the
-/// fingerprint of a run stays the same.
+/// The schema version that fingerprints cover. They omit additions of later versions, so that the fingerprint of a
+/// run stays the same.
 pub(super) const FINGERPRINTED_VERSION: u32 = 1;
 
 /// The final state of a run.
@@ -32,25 +32,25 @@ pub(crate) struct RunEnd<'a> {
     pub(crate) config: &'a RunConfig,
     /// When the observer ended the run, if it did.
     pub(crate) stopped_at_ns: Option<u64>,
-    /// Whether requests were still to come at its end.
+    /// Whether further requests were due when the run ended.
     pub(crate) expects_requests: bool,
     pub(crate) workload_names: Vec<String>,
     pub(crate) ledger: Ledger,
     pub(crate) fleet: Fleet,
     pub(crate) handoffs: &'a KvHandoffs,
-    /// When the measurement began: with the run, or after a warm-up.
+    /// When the measurement began: at the start of the run, or after a warm-up.
     pub(crate) measured_from_ns: u64,
-    /// Counts of its profile, if it has one.
+    /// Counts of the profile, if the run has one.
     pub(crate) profile: Option<ProfileCounts>,
 }
 
-/// Sums up a run.
+/// Makes the report of a run.
 pub(crate) fn build(end: RunEnd<'_>) -> Result<Report, SimError> {
     let RunEnd { config, stopped_at_ns, expects_requests, workload_names, mut ledger, mut fleet, handoffs, .. } = end;
     let last_end_ns = ledger.last_end_ns();
     let (arrived, ended) = (ledger.arrived(), ledger.ended());
     let duration_ns = match stopped_at_ns {
-        // Steps of a fast-forward have been gone through ahead of their time.
+        // A fast-forward may have simulated steps beyond this time.
         Some(at_ns) => fleet.workers().iter().map(Worker::computes_until_ns).fold(at_ns, u64::max),
         None => config.max_time_ns.filter(|_| ended < arrived).unwrap_or(last_end_ns),
     };
@@ -66,7 +66,7 @@ pub(crate) fn build(end: RunEnd<'_>) -> Result<Report, SimError> {
     {
         return Err(SimError::NothingFits { requests: arrived - unmeasured, reason });
     }
-    // Steps in flight count up to the end of the run.
+    // Steps in flight count as busy until the end of the run.
     fleet.workers_mut().iter_mut().for_each(|worker| worker.cut_step(duration_ns));
     let engines = engine_reports(&mut fleet, duration_ns);
     let pools = pool_reports(&fleet, duration_ns);
@@ -77,7 +77,7 @@ pub(crate) fn build(end: RunEnd<'_>) -> Result<Report, SimError> {
     let step_digests: Vec<u64> = fleet.workers().iter().map(Worker::step_digest).collect();
     let kept_digests = fleet.workers_mut().iter_mut().map(Worker::take_step_digests).collect::<Option<Vec<_>>>();
     fleet.workers().iter().for_each(|worker| ledger.count_engine(&worker.engine_stats()));
-    // Summarising needs memory.
+    // Summarising needs the memory that this frees.
     drop(fleet);
     let kept = ledger.take_kept();
     let (records, packed, summarised) = ledger.close();
@@ -85,7 +85,7 @@ pub(crate) fn build(end: RunEnd<'_>) -> Result<Report, SimError> {
     records.iter().for_each(|record| ends.count(record));
     packed.iter().for_each(|record| ends.count(&record));
     let Summarised { each: mut sets, all, samples, token_gaps_ns } = summarised;
-    // Steps serve all workloads together.
+    // The last set belongs to the steps, which serve all workloads together.
     sets.pop();
     let workloads = sets
         .into_iter()
@@ -123,7 +123,7 @@ pub(crate) fn build(end: RunEnd<'_>) -> Result<Report, SimError> {
     unfingerprinted(&mut report);
     add_generated_tokens(&mut report, &ends);
     report.slo_classes = report.count_slos();
-    // It describes the confidence in the times, not the events.
+    // Fitted ranges describe the confidence in the times, so the fingerprint omits them.
     let fitted = range_use.filter(|used| used.priced_ns > 0 || used.tables.total_ns() == 0);
     report.outside_fitted_range = fitted.map(|used| share(used.outside_ns, used.priced_ns));
     report.table_coverage = range_use.and_then(|used| TableCoverage::of(&used.tables));
@@ -179,13 +179,13 @@ fn pool_reports(fleet: &Fleet, duration_ns: u64) -> Vec<PoolReport> {
     reports.collect()
 }
 
-/// For each pool, the nanoseconds between two times for which its engines were provisioned.
+/// For each pool, the total time between `from_ns` and `to_ns` for which its engines were provisioned.
 fn engine_ns(fleet: &Fleet, from_ns: u64, to_ns: u64) -> Vec<u128> {
     let of_engine = |worker: &Worker| u128::from(worker.provisioned_until(to_ns) - worker.provisioned_until(from_ns));
     fleet.pools().iter().map(|pool| pool.engines().map(|index| of_engine(&fleet.workers()[index])).sum()).collect()
 }
 
-/// Decisions of autoscalers while there were requests.
+/// Decisions of autoscalers until the last request ended.
 fn scaling_events(fleet: &Fleet, duration_ns: u64) -> Vec<ScalingEvent> {
     let during = fleet.rescaled().iter().filter(|rescaled| rescaled.at_ns <= duration_ns);
     let event = |&Rescaled { at_ns, role, from, to, signal }: &Rescaled| ScalingEvent {
@@ -259,8 +259,9 @@ pub(super) fn metrics_report(
     }
 }
 
-/// Adds the tokens that requests received, completed or not: the tokens of their records, and of attempts
-/// that a fault cut off. The sums follow from data that the fingerprint covers, and are not part of it.
+/// Adds the tokens that requests received, completed or not. They are the tokens in records and the tokens of
+/// attempts that a fault cut off. The fingerprint omits these sums, because it covers the data from which they
+/// follow.
 pub(super) fn add_generated_tokens(report: &mut Report, ends: &Ends) {
     let seconds = report.duration_ms / 1e3;
     let name = Counter::GeneratedTokens.info().name;
@@ -293,7 +294,7 @@ pub(super) fn trend_report(summary: &Summary, unit: Unit) -> TrendReport {
     }
 }
 
-/// Sets the fields that the fingerprint, which has just been taken, does not cover.
+/// Sets the fields that the fingerprint does not cover. Called after taking the fingerprint.
 pub(super) fn unfingerprinted(report: &mut Report) {
     report.schema_version = SCHEMA_VERSION;
 }
@@ -303,7 +304,7 @@ pub(super) fn fingerprint(report: &Report, step_digests: Vec<u64>) -> String {
     for digest in step_digests {
         hash.update(digest.to_le_bytes());
     }
-    // Records are written piece by piece, and hashed in large ones.
+    // Records are written in small pieces and hashed in large ones.
     let mut sink = BufWriter::with_capacity(1 << 16, HashWriter(&mut hash));
     // Writing to a hash cannot fail, and the report has no non-string keys.
     let mut write = |bytes: &[u8]| sink.write_all(bytes).expect("a hash accepts everything");

@@ -10,28 +10,28 @@ use crate::ledger::metrics::{Counter, Gauge};
 
 const NS_PER_HOUR: f64 = 3.6e12;
 
-/// The GPUs of an engine, and the origin of its step times.
+/// The GPUs of an engine, and the source of its step times.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct GpuDeployment {
     /// Name of the GPU.
     pub gpu: String,
-    /// GPUs of each engine.
+    /// Number of GPUs of each engine.
     pub gpus_per_engine: u32,
     /// Latency model: `tables`, `roofline`, `fitted`, or `given` for a value of the script.
     pub latency: String,
-    /// Why this latency model, if the script does not state one.
+    /// Why this latency model was chosen, if the script does not name one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub latency_reason: Option<String>,
-    /// US dollars for one GPU and hour, if known.
+    /// Price of one GPU per hour in US dollars, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub price_per_gpu_hour_usd: Option<f64>,
-    /// Source of the price: `stated`, or the cloud and the month of its list.
+    /// Source of the price: `stated`, or the cloud and the month of its price list.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub price_source: Option<String>,
 }
 
 impl GpuDeployment {
-    /// US dollars for one engine and hour, if known.
+    /// Price of one engine per hour in US dollars, if known.
     #[must_use]
     pub fn engine_usd_per_hour(&self) -> Option<f64> {
         self.price_per_gpu_hour_usd.map(|price| price * f64::from(self.gpus_per_engine))
@@ -43,17 +43,17 @@ impl GpuDeployment {
 pub struct PoolDeployment {
     /// Name of the pool.
     pub pool: String,
-    /// The hardware of its engines.
+    /// The GPUs of its engines.
     #[serde(flatten)]
     pub deployment: GpuDeployment,
-    /// GPU hours from the decision to start each engine until it is off, within the measured part of the run.
+    /// GPU hours in the measured part of the run. Each engine counts from the decision to start it until it is off.
     pub gpu_hours: f64,
-    /// Their cost in US dollars, if the price is known.
+    /// Cost of the GPU hours in US dollars, if the price is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost_usd: Option<f64>,
 }
 
-/// Why the metrics of GPUs and cost are not known; empty if they are.
+/// Why the metrics of GPUs and cost are not known; empty if they are known.
 pub(super) fn absent(config: &RunConfig) -> BTreeMap<&'static str, String> {
     let pools = config.topology.pools();
     let names =
@@ -73,8 +73,8 @@ pub(super) fn absent(config: &RunConfig) -> BTreeMap<&'static str, String> {
 }
 
 impl Report {
-    /// Adds GPUs and cost. `engine_ns` has the nanoseconds that the engines of each pool had their places within the
-    /// `measured_ns` of the run. All of it follows from data that the fingerprint covers, and is not part of it.
+    /// Adds GPUs and cost. `engine_ns` has the provisioned time of each pool's engines within the `measured_ns` of
+    /// the run. The fingerprint omits these values, because it covers the data from which they follow.
     pub(super) fn add_deployments(&mut self, config: &RunConfig, engine_ns: &[u128], measured_ns: u64) {
         let (mut gpus, mut usd_per_hour) = (0.0, 0.0);
         for (pool, &engine_ns) in config.topology.pools().into_iter().zip(engine_ns) {

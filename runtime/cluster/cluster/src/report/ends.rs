@@ -1,15 +1,14 @@
-//! Ends of requests by workload: their causes, and the tokens that requests got.
+//! Ends of requests by workload: their causes, and the tokens that requests received.
 
 use std::collections::BTreeMap;
 
 use crate::ledger::record::{FailReason, Outcome, RequestRecord};
 
-/// The ends of a workload's requests.
 #[derive(Clone, Debug, Default)]
 pub(super) struct EndsOfWorkload {
-    /// Number of requests by reason of their rejection.
+    /// Number of rejected requests by reason.
     pub(super) rejections: BTreeMap<String, u64>,
-    /// Number of requests by reason of their loss.
+    /// Number of failed requests by reason.
     pub(super) failures: BTreeMap<String, u64>,
     /// Tokens in the records of requests.
     pub(super) tokens: u64,
@@ -19,7 +18,7 @@ pub(super) struct EndsOfWorkload {
 pub(super) struct Ends(Vec<EndsOfWorkload>);
 
 impl Ends {
-    /// No requests of `workloads` workloads.
+    /// Empty counts for `workloads` workloads.
     pub(super) fn of_workloads(workloads: usize) -> Self {
         Self(vec![EndsOfWorkload::default(); workloads])
     }
@@ -31,18 +30,16 @@ impl Ends {
             Outcome::Failed(reason) => *own.failures.entry(reason.to_string()).or_insert(0) += 1,
             Outcome::Completed | Outcome::Shed | Outcome::GivenUp(_) | Outcome::Unfinished => {}
         }
-        // Injected failures and clients leave the tokens in the record, and count them as wasted.
+        // After injected failures and cancellations, the record keeps its tokens, which also count as wasted.
         if !matches!(record.outcome, Outcome::Failed(FailReason::Injected) | Outcome::GivenUp(_)) {
             own.tokens += u64::from(record.output_tokens);
         }
     }
 
-    /// The ends of a workload, by its index.
     pub(super) fn of(&self, workload: usize) -> &EndsOfWorkload {
         &self.0[workload]
     }
 
-    /// The ends of all workloads together.
     pub(super) fn of_all(&self) -> EndsOfWorkload {
         let mut all = EndsOfWorkload::default();
         for own in &self.0 {

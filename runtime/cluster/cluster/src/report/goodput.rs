@@ -1,4 +1,4 @@
-//! Goodput: the requests that completed within latency limits.
+//! Goodput: the number of requests that completed within latency limits.
 
 use std::collections::BTreeMap;
 
@@ -8,13 +8,12 @@ use super::Report;
 use crate::config::{RunConfig, Slo, WorkloadSource};
 use crate::ledger::record::{Outcome, RequestRecord};
 
-/// A latency of one request that a limit can be set for.
+/// A latency of a request for which a limit can be set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SloMetric {
     /// Time from arrival to the first output token.
     Ttft,
-    /// Mean gap between its output tokens; a request with a single token has none
-    /// and keeps every limit.
+    /// Mean gap between output tokens. A request with a single token has no gap and keeps every limit.
     Tpot,
     /// Time from arrival to the last output token.
     E2e,
@@ -23,7 +22,7 @@ pub enum SloMetric {
 }
 
 impl SloMetric {
-    /// The latency of a completed request in nanoseconds, if it has it.
+    /// The latency of a completed request in nanoseconds; None if the request does not have this latency.
     fn of(self, record: &RequestRecord) -> Option<u64> {
         let since_arrival = |at_ns: Option<u64>| Some(at_ns? - record.arrival_ns);
         match self {
@@ -38,37 +37,36 @@ impl SloMetric {
     }
 }
 
-/// Requests that completed within all limits.
+/// Number of requests that completed within all limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Goodput {
-    /// Requests that arrived.
+    /// Number of requests that arrived.
     pub arrived: u64,
-    /// Requests that completed within all limits.
+    /// Number of requests that completed within all limits.
     pub good: u64,
 }
 
-/// Requests over which a goodput is computed: the requests that match all given conditions.
+/// The requests over which goodput is computed. They must match all given conditions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Selection<'a> {
-    /// Name of their workload.
+    /// Name of the workload.
     pub workload: Option<&'a str>,
     /// Name of the SLO class.
     pub slo_class: Option<&'a str>,
-    /// Their tenant.
+    /// Tenant of the requests.
     pub tenant: Option<u64>,
 }
 
-/// SLOs of the requests of a workload.
+/// SLOs of a workload's requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WorkloadSlos {
-    /// Their tenant.
+    /// Tenant of the requests.
     pub tenant: u64,
     /// SLOs by class of requests.
     pub slos: Vec<Option<Slo>>,
 }
 
 impl WorkloadSlos {
-    /// The objectives of each workload of a run.
     pub(super) fn of(config: &RunConfig) -> Vec<Self> {
         let of_workload = |workload: &crate::config::WorkloadConfig| {
             let classes = match &workload.source {
@@ -92,16 +90,16 @@ impl Slo {
     }
 }
 
-/// Requests that met their SLO, of some requests.
+/// How many requests met their SLO.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct SloCounts {
-    /// Requests that arrived.
+    /// Number of requests that arrived.
     pub requests: u64,
-    /// Requests that met their SLO.
+    /// Number of requests that met their SLO.
     pub good: u64,
-    /// The share of them.
+    /// `good` divided by `requests`.
     pub ratio: f64,
-    /// The number of them per second of virtual time.
+    /// Requests that met their SLO per second of virtual time.
     pub rate_per_s: f64,
 }
 
@@ -117,7 +115,7 @@ impl SloCounts {
     }
 }
 
-/// The requests of an SLO class, and of each tenant among them.
+/// Counts of an SLO class, in total and by tenant.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct SloClassReport {
     /// Counts over all requests.
@@ -128,7 +126,7 @@ pub struct SloClassReport {
 }
 
 impl Report {
-    /// SLO of a request.
+    /// SLO of a request, if it has one.
     #[must_use]
     pub fn slo_of(&self, record: &RequestRecord) -> Option<&Slo> {
         self.workload_slos.get(record.workload as usize)?.slos.get(record.class as usize)?.as_ref()
@@ -155,8 +153,8 @@ impl Report {
         classes
     }
 
-    /// Counts the selected requests that completed and kept every limit, where `keeps` tests a
-    /// latency in nanoseconds; without limits, the requests that met their SLO.
+    /// Counts the selected requests that completed and kept every limit. Each limit is a function that tests a
+    /// latency in nanoseconds. Without limits, counts the requests that met their SLO.
     #[must_use]
     pub fn goodput(&self, of: Selection<'_>, limits: &[(SloMetric, &dyn Fn(u64) -> bool)]) -> Goodput {
         let index = of.workload.map(|name| self.workload_names.iter().position(|known| known == name));

@@ -9,51 +9,51 @@ use crate::ledger::record::ns_to_ms;
 /// A transfer that has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KvTransfer {
-    /// The engine that generates the output, by its index in the report.
+    /// Index in the report of the engine that generates the output.
     pub engine: u32,
-    /// The engine that computed the prompt, by the same index.
+    /// Index in the report of the engine that computed the prompt.
     pub from: u32,
-    /// When its end was known, in nanoseconds of the run.
+    /// When the receiver knew that the transfer had ended, in nanoseconds of the run.
     pub end_ns: u64,
-    /// The KV moved, or the kind of the failure.
+    /// The KV that was moved, or the kind of failure.
     pub outcome: Result<KvMoved, &'static str>,
 }
 
 /// The size and times of a complete transfer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KvMoved {
-    /// Bytes of pages.
+    /// Bytes of all pages.
     pub bytes: u64,
-    /// Pages, or parts of pages.
+    /// Number of pages or parts of pages.
     pub pages: u64,
     /// Nanoseconds until the first page was requested, without the time of a new connection.
     pub queue_ns: u64,
-    /// Nanoseconds of a new connection.
+    /// Nanoseconds for opening a new connection.
     pub connect_ns: u64,
-    /// Nanoseconds from the first page to the last one.
+    /// Nanoseconds from the first page to the last page.
     pub move_ns: u64,
 }
 
 /// All transfers between two engines.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct KvPeerReport {
-    /// The engine that generates outputs.
+    /// Name of the engine that generates outputs.
     pub engine: String,
-    /// The engine that computes prompts.
+    /// Name of the engine that computes prompts.
     pub from: String,
-    /// Complete transfers.
+    /// Number of complete transfers.
     pub transfers: u64,
-    /// Bytes of pages.
+    /// Bytes of all pages.
     pub bytes: u64,
-    /// Pages, or parts of pages.
+    /// Number of pages or parts of pages.
     pub pages: u64,
-    /// Milliseconds that all of them waited for a connection.
+    /// Total milliseconds of waiting for a connection.
     pub queue_ms: f64,
-    /// Milliseconds that they spent on new connections.
+    /// Total milliseconds for opening new connections.
     pub connect_ms: f64,
-    /// Milliseconds that their pages took.
+    /// Total milliseconds for moving pages.
     pub move_ms: f64,
-    /// Failed transfers by kind.
+    /// Number of failed transfers by kind of failure.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub failures: BTreeMap<&'static str, u64>,
 }
@@ -74,7 +74,7 @@ impl KvTransfer {
     }
 }
 
-/// Sums of transfers, by both engines.
+/// Sums of transfers by pair of engines.
 pub(crate) fn by_peer(transfers: &[KvTransfer], engine_names: &[String]) -> Vec<KvPeerReport> {
     let mut sums: BTreeMap<(u32, u32), (KvMoved, KvPeerReport)> = BTreeMap::new();
     let name = |engine: u32| engine_names.get(engine as usize).cloned().unwrap_or_else(|| engine.to_string());

@@ -1,4 +1,4 @@
-//! The report of a run on a target: client measurements and the target's own data.
+//! The report of a run on a target: client measurements and data from the target.
 
 use std::collections::BTreeMap;
 
@@ -16,39 +16,39 @@ use crate::ledger::record::ns_to_ms;
 use crate::ledger::{Ledger, StepFacts};
 use crate::observe::RunSeries;
 
-/// The target of a run in its report.
+/// The target of a run, as its report describes it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct TargetReport {
-    /// Its name: `live`, `serve`, `frontend` or `http`.
+    /// Name of the target: `live`, `serve`, `frontend` or `http`.
     pub name: String,
-    /// The address of its server.
+    /// Address of the server.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
-    /// The server's own name of itself.
+    /// The name that the server reports.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server: Option<String>,
-    /// The model's name.
+    /// Name of the model.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// The form in which prompts were sent: `token ids` or `text`.
+    /// How prompts were sent: as `token ids` or `text`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prompts: Option<String>,
-    /// Milliseconds between the schedule and the sending of requests.
+    /// Milliseconds by which requests were sent after their due time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub send_delay_ms: Option<TrendReport>,
-    /// Metrics that are not known on this target, with the reasons.
+    /// Metrics that are unknown on this target, with reasons.
     pub absent: BTreeMap<&'static str, String>,
-    /// Metrics that are known for the run, but not for single workloads, with the reasons.
+    /// Metrics that are known for the run but not for single workloads, with reasons.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub absent_of_workloads: BTreeMap<&'static str, String>,
-    /// Output files that nothing is known for on this target, with the reasons.
+    /// Output files that this target has no data for, with reasons.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub absent_files: BTreeMap<&'static str, String>,
-    /// Parts of a run by a clock that engines of `vcr play` lack, which is why its engines are simulated in
-    /// virtual time.
+    /// Parts of the cluster that engines of `vcr play` do not support in real time. The engines are therefore
+    /// simulated in virtual time.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub cluster_parts: Vec<String>,
-    /// KV transfers with real bytes, by engines.
+    /// KV transfers with real bytes, by pair of engines.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub kv_transfers: Vec<KvPeerReport>,
     /// Notes for readers of the measurement.
@@ -56,50 +56,50 @@ pub struct TargetReport {
     pub notes: Vec<String>,
 }
 
-/// Facts that a target reports about a run, in addition to the times of its clients.
+/// Facts that a target reports about a run, in addition to client times.
 #[derive(Clone, Debug, Default)]
 pub struct MeasuredFacts {
     /// The target.
     pub target: TargetReport,
-    /// Delays between schedule and sending of requests, in nanoseconds.
+    /// Delays between due time and sending of requests, in nanoseconds.
     pub send_delays_ns: Samples,
-    /// When the run was ended before its end, if it was.
+    /// When the run was ended early, if it was.
     pub stopped_at_ns: Option<u64>,
-    /// The engines, if they are known.
+    /// The engines; empty if unknown.
     pub engines: Vec<EngineReport>,
     /// Names of the engines.
     pub engine_names: Vec<String>,
     /// KV transfers with real bytes.
     pub kv_transfers: Vec<KvTransfer>,
-    /// Single steps, if they are known.
+    /// Facts about single steps; empty if unknown.
     pub steps: StepFacts,
-    /// Totals that clients cannot count, of the whole run.
+    /// Totals of the whole run that clients cannot count.
     pub counters: BTreeMap<&'static str, u64>,
     /// Largest share of an engine's KV blocks in use.
     pub kv_peak_usage: Option<f64>,
-    /// The engines over time, if they are known and wanted.
+    /// Time series of the engines, if known and requested.
     pub series: Option<RunSeries>,
-    /// Report of the engines' own run, if a cluster is behind a server.
+    /// Report of the engines' own run, if a simulated cluster is behind a server.
     pub cluster: Option<Box<Report>>,
 }
 
 /// The final state of a run on a target.
 pub(crate) struct MeasuredEnd<'a> {
     pub(crate) config: &'a RunConfig,
-    /// Whether requests were still to come at its end.
+    /// Whether further requests were due when the run ended.
     pub(crate) expects_requests: bool,
     pub(crate) workload_names: Vec<String>,
     pub(crate) ledger: Ledger,
     pub(crate) facts: MeasuredFacts,
 }
 
-/// Duration of a run on a target: until its last request ended, or until it was ended.
+/// Duration of a run on a target: until its last request ended, or until the run was ended.
 pub(crate) fn measured_ns(config: &RunConfig, ledger: &Ledger, stopped_at_ns: Option<u64>) -> u64 {
     let is_cut = ledger.ended() < ledger.arrived();
     stopped_at_ns.or(config.max_time_ns.filter(|_| is_cut)).unwrap_or(ledger.last_end_ns())
 }
 
-/// Sums up a run on a target.
+/// Makes the report of a run on a target.
 pub(crate) fn build_measured(end: MeasuredEnd<'_>) -> Report {
     let MeasuredEnd { config, expects_requests, workload_names, mut ledger, facts } = end;
     let MeasuredFacts {
@@ -120,7 +120,7 @@ pub(crate) fn build_measured(end: MeasuredEnd<'_>) -> Report {
     let seconds = duration_ns as f64 / 1e9;
     let kept = ledger.take_kept();
     ledger.take_steps(steps);
-    // Records of measured runs are in a list.
+    // Measured runs do not pack records.
     let (records, _, summarised) = ledger.close();
     let Summarised { each: mut sets, all, samples, token_gaps_ns } = summarised;
     sets.pop();
@@ -137,7 +137,7 @@ pub(crate) fn build_measured(end: MeasuredEnd<'_>) -> Report {
     if let [only] = &workload_names[..]
         && let Some(own) = workloads.get_mut(only)
     {
-        // All events belong to its requests.
+        // All events belong to the only workload's requests.
         own.replace_counters(&counters, seconds);
     } else {
         let reason = "the target reports it for all requests together";
@@ -210,13 +210,13 @@ impl Report {
         self.series = cluster.series;
     }
 
-    /// Sets the target of the run, and the delays with which it sent requests.
+    /// Sets the target of the run, and the delays of sending requests.
     pub(crate) fn set_target(&mut self, target: TargetReport, send_delays_ns: Samples) {
         self.target = Some(TargetReport { send_delay_ms: send_delay_ms(send_delays_ns), ..target });
     }
 
-    /// Why the run or its target does not know a metric, of the run or of single workloads; none if
-    /// it does.
+    /// Why the run or its target does not know a metric, for the run or for single workloads. None if the metric is
+    /// known.
     #[must_use]
     pub fn why_absent(&self, metric: Metric, of_workload: bool) -> Option<&str> {
         let name = metric.info().name;
@@ -234,7 +234,7 @@ fn send_delay_ms(send_delays_ns: Samples) -> Option<TrendReport> {
 }
 
 impl MetricsReport {
-    /// Replaces totals by the target's totals, and updates the values derived from them.
+    /// Replaces totals by the target's totals, and updates derived values.
     fn replace_counters(&mut self, counters: &BTreeMap<&'static str, u64>, seconds: f64) {
         for (&name, &total) in counters {
             self.counters.insert(name, total);
@@ -247,7 +247,7 @@ impl MetricsReport {
         }
     }
 
-    /// Takes the metrics that only engines know. Rates use the duration of the engines' own run.
+    /// Takes the metrics that only engines know. Rates use `seconds`, the duration of the run.
     fn take_engines(&mut self, engines: &Self, seconds: f64) {
         for name in Counter::ALL
             .iter()
@@ -271,7 +271,7 @@ impl MetricsReport {
         }
     }
 
-    /// Leaves metrics out that are not known.
+    /// Removes metrics that are not known.
     fn forget<'a>(&mut self, names: impl Iterator<Item = &'a &'static str>) {
         for name in names {
             self.counters.remove(name);

@@ -1,8 +1,7 @@
 //! The result of a run: totals, distributions, engines, links, fingerprint.
 //!
-//! Everything in it is a function of the run's configuration and seed. Maps are
-//! ordered and sums are taken in a fixed order, so two runs of one
-//! configuration serialise to the same bytes.
+//! Equal configurations and seeds give byte-identical reports: maps are ordered, and sums are taken in a fixed
+//! order.
 
 mod build;
 mod deployment;
@@ -38,7 +37,7 @@ pub use request_names::RequestNames;
 pub use uncertainty::{Interval, Uncertainty, quantile};
 use vcr_core::latency::TableUse;
 
-/// A trend as written: times in milliseconds, counts unchanged.
+/// A trend in reports: times in milliseconds, counts unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct TrendReport {
     /// Number of samples.
@@ -63,21 +62,21 @@ pub struct TrendReport {
     pub std: f64,
 }
 
-/// Metrics of all requests, or of the requests of one workload.
+/// Metrics of all requests, or of one workload's requests.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct MetricsReport {
     /// Totals by name.
     counters: BTreeMap<&'static str, u64>,
-    /// Totals by name, per second of virtual time.
+    /// Totals per second of virtual time, by name.
     rates_per_s: BTreeMap<&'static str, f64>,
-    /// Single values by name (`_ms` appended to times).
+    /// Single values by name (times have the suffix `_ms`).
     gauges: BTreeMap<String, f64>,
-    /// Distributions by name (`_ms` appended to times); absent without samples.
+    /// Distributions by name (times have the suffix `_ms`); absent without samples.
     trends: BTreeMap<String, TrendReport>,
-    /// Rejected requests by reason.
+    /// Number of rejected requests by reason.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub rejections: BTreeMap<String, u64>,
-    /// Failed requests by reason.
+    /// Number of failed requests by reason.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub failures: BTreeMap<String, u64>,
 }
@@ -95,58 +94,57 @@ impl MetricsReport {
         self.rates_per_s.get(counter.info().name).copied().unwrap_or(0.0)
     }
 
-    /// A single value, in milliseconds for times; none in workloads for gauges of whole
-    /// runs.
+    /// A single value, in milliseconds for times. A workload has no values that are defined only for whole runs.
     #[must_use]
     pub fn gauge(&self, gauge: Gauge) -> Option<f64> {
         self.gauges.get(&gauge.info().report_name()).copied()
     }
 
-    /// A distribution; none without samples.
+    /// A distribution; None without samples.
     #[must_use]
     pub fn trend(&self, trend: Trend) -> Option<TrendReport> {
         self.trends.get(&trend.info().report_name()).copied()
     }
 }
 
-/// Work of one engine, or of one rank of an engine that has several.
+/// Work of one engine, or of one rank of an engine with several ranks.
 #[derive(Clone, Debug, Serialize)]
 pub struct EngineReport {
-    /// Name of its pool.
+    /// Name of the pool.
     pub pool: String,
     /// Index of the engine in the pool.
     pub engine: u32,
-    /// Its rank, if engines have several.
+    /// Rank of the engine, if engines have several.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rank: Option<u32>,
-    /// Index over all engines of the run, as [`RequestRecord::prefill_worker`].
+    /// Index over all engines of the run, as in [`RequestRecord::prefill_worker`].
     #[serde(skip)]
     pub worker: u32,
-    /// Steps.
+    /// Number of steps.
     pub steps: u64,
-    /// Share of the time that it had its place for that was spent in steps.
+    /// Share of the provisioned time that was spent in steps.
     pub utilisation: f64,
-    /// Share of that time in which it waited for the ends of other ranks' steps; the sum of both is
+    /// Share of the provisioned time that was spent waiting for other ranks' steps. Its sum with `utilisation` is
     /// the same for all ranks of an engine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waiting: Option<f64>,
-    /// Tokens computed, recomputed ones included.
+    /// Number of computed tokens, including recomputed ones.
     pub computed_tokens: u64,
-    /// Preemptions.
+    /// Number of preemptions.
     pub preemptions: u64,
     /// Largest share of KV blocks in use.
     pub kv_peak_usage: f64,
-    /// Cached share of the tokens looked up at first admissions.
+    /// Cached share of the tokens that first admissions looked up.
     pub prefix_hit_ratio: f64,
-    /// Tokens that were looked up then.
+    /// Number of tokens that first admissions looked up.
     #[serde(skip)]
     pub prefix_queried_tokens: u64,
-    /// Crashes.
+    /// Number of crashes.
     pub crashes: u32,
-    /// Tokens computed in prefill chunks, recomputed ones included.
+    /// Number of tokens computed in prefill chunks, including recomputed ones.
     #[serde(skip)]
     pub prefill_tokens: u64,
-    /// Work of its tiers below the device, if it has any.
+    /// Work of the host and disk tiers, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kv_tiers: Option<KvTierReport>,
 }
@@ -154,21 +152,21 @@ pub struct EngineReport {
 /// Work of the host and disk tiers of one engine until the end of the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct KvTierReport {
-    /// Tokens found in the prefix cache of the device at admissions.
+    /// Tokens found in the device's prefix cache at admissions.
     pub device_hit_tokens: u64,
-    /// Tokens beyond these that were loaded from the host.
+    /// Further tokens that were loaded from the host.
     pub host_hit_tokens: u64,
-    /// Tokens beyond these that were loaded from the disk.
+    /// Further tokens that were loaded from the disk.
     pub disk_hit_tokens: u64,
-    /// Loads that requests waited for.
+    /// Number of loads that requests waited for.
     pub loads: u64,
-    /// Bytes of offloaded blocks.
+    /// Bytes of blocks stored from the device to the host.
     pub device_to_host_bytes: u64,
-    /// Bytes of loaded blocks.
+    /// Bytes of blocks loaded from the host to the device.
     pub host_to_device_bytes: u64,
-    /// Bytes of blocks that had to leave the host.
+    /// Bytes of blocks evicted from the host to the disk.
     pub host_to_disk_bytes: u64,
-    /// Bytes of blocks read from the disk.
+    /// Bytes of blocks read from the disk to the host.
     pub disk_to_host_bytes: u64,
 }
 
@@ -177,32 +175,32 @@ pub struct KvTierReport {
 pub struct PoolReport {
     /// Name of the pool.
     pub pool: String,
-    /// Index of the first rank of its first engine among all ranks of the run.
+    /// Index over all ranks of the run of the pool's first rank.
     #[serde(skip)]
     pub first_worker: u32,
-    /// Nanoseconds of the run for which places were occupied, summed over all engines: from the
-    /// decision to start an engine until it is off, including faults.
+    /// Provisioned nanoseconds, summed over all engines. An engine counts from the decision to start it until it is
+    /// off, including faults.
     #[serde(skip)]
     pub worker_ns: u128,
-    /// The same time in seconds.
+    /// `worker_ns` in seconds.
     pub worker_seconds: f64,
-    /// Whether the number of its engines can change.
+    /// Whether the number of engines can change.
     #[serde(skip)]
     pub scales: bool,
 }
 
-/// A change of the number of engines of a pool that are up or coming up.
+/// A change of the number of a pool's engines that are up or starting.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ScalingEvent {
     /// Virtual time.
     pub at_ms: f64,
     /// Name of the pool.
     pub pool: String,
-    /// Their number.
+    /// Number of engines before the change.
     pub from: u32,
-    /// Their number from then on.
+    /// Number of engines after the change.
     pub to: u32,
-    /// Value of the metric on which the decision rests; of HPA, KEDA and WVA only.
+    /// Metric value that the decision is based on; only for HPA, KEDA and WVA.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub signal: Option<f64>,
 }
@@ -223,19 +221,19 @@ pub struct Report {
     pub schema_version: u32,
     /// Name of the run.
     pub name: String,
-    /// The seed it ran with.
+    /// Seed of the run.
     pub seed: u64,
     /// Virtual time until the last request ended.
     pub duration_ms: f64,
-    /// Whether the run was ended early from outside: by a signal or a limit of time.
+    /// Whether the run was ended early from outside, by a signal or a time limit.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub partial: bool,
-    /// Whether its maximum time ended it before all its requests.
+    /// Whether the run reached its maximum time before all requests ended.
     #[serde(skip)]
     pub cut_short: bool,
-    /// Requests in progress when the run was cut off.
+    /// Number of requests in progress when the run was cut off.
     pub unfinished_requests: u64,
-    /// Its target, unless it ran in virtual time.
+    /// Target of the run, unless it ran in virtual time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target: Option<TargetReport>,
     /// Metrics over all workloads.
@@ -253,57 +251,56 @@ pub struct Report {
     /// The links between prefill and decode engines.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub links: Vec<LinkReport>,
-    /// Share of the time of all steps outside the fitted range of their latency models; only present if one
-    /// of them has such a range.
+    /// Share of the step time outside the fitted range of the latency models; only present if a model has such a
+    /// range.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outside_fitted_range: Option<f64>,
-    /// The sources of the times of steps priced by operator tables; only present if there were any.
+    /// The sources of step times that operator tables priced; only present if there are any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub table_coverage: Option<TableCoverage>,
-    /// Peaks of GPUs that prices rest on, by pool; only there if any latency model knows one.
+    /// Peak compute that latency models assume, by pool; only present if a latency model knows it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub peaks: Vec<PoolPeak>,
-    /// Workloads whose answers come at their recorded times.
+    /// Workloads that are answered at recorded times.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub recorded_workloads: Vec<String>,
-    /// GPUs of the pools and their cost; only there if any pool states its GPUs.
+    /// GPUs of the pools and their cost; only present if any pool states its GPUs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub deployments: Vec<PoolDeployment>,
-    /// Metrics that the run does not know, with the reasons.
+    /// Metrics that the run does not know, with reasons.
     #[serde(skip)]
     pub absent: BTreeMap<&'static str, String>,
-    /// Intervals of its metrics if the latency models are uncertain; only present if it was also simulated
-    /// with drawn coefficients.
+    /// Intervals of the metrics; only present if the run was also simulated with coefficients drawn from uncertain
+    /// latency models.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uncertainty: Option<Uncertainty>,
-    /// Requests that met their SLO, by SLO class; only there if any
-    /// have one.
+    /// Requests that met their SLO, by SLO class; only present if requests have SLOs.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub slo_classes: BTreeMap<String, SloClassReport>,
-    /// The lanes of a profile; only present if the trace is played as a profile.
+    /// Counts of a trace profile; only present if a trace is played as a profile.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub profile: Option<ProfileReport>,
-    /// The load above the capacity, if the queues kept growing; no part of the fingerprint.
+    /// The overload, if the queues kept growing; the fingerprint omits it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub overload: Option<Overload>,
-    /// SHA-256 over every step, every request and all of the above, as hex.
+    /// SHA-256 over every step, every request and all fields above, as hex.
     pub fingerprint: String,
-    /// Number of the first measured request: earlier ones warmed the caches.
+    /// Number of the first measured request. Earlier requests warmed the caches.
     #[serde(skip)]
     pub first_request: u64,
-    /// Every request that was measured, in order of arrival.
+    /// Every measured request, in order of arrival; empty if the run packs records.
     #[serde(skip)]
     pub requests: Vec<RequestRecord>,
-    /// The measured requests if the run packs them; `requests` is then empty.
+    /// Every measured request, if the run packs records.
     #[serde(skip)]
     pub packed_requests: PackedRecords,
     /// Every gap between consecutive output tokens, in nanoseconds.
     #[serde(skip)]
     pub token_gaps_ns: CountedSamples,
-    /// The same over time, if the run's observer requested time series.
+    /// Gaps between output tokens over time, if the observer requested time series.
     #[serde(skip)]
     pub gap_course: Option<GapCourse>,
-    /// The samples of all trends.
+    /// Samples of all trends.
     #[serde(skip)]
     pub samples: RunSamples,
     /// The engines over time, if the run's observer requested them.
@@ -312,28 +309,28 @@ pub struct Report {
     /// Names of the workloads, by [`RequestRecord::workload`].
     #[serde(skip)]
     pub workload_names: Vec<String>,
-    /// Names of its requests, if they come from traces.
+    /// Names of the requests, if they come from traces.
     #[serde(skip)]
     pub request_names: RequestNames,
-    /// SLOs of their requests, by [`RequestRecord::workload`].
+    /// SLOs of the requests, by [`RequestRecord::workload`].
     #[serde(skip)]
     pub workload_slos: Vec<WorkloadSlos>,
     /// Names of the engines, by [`RequestRecord::prefill_worker`].
     #[serde(skip)]
     pub engine_names: Vec<String>,
-    /// For each engine, a digest of each step and all steps before it, if the observer requested them.
+    /// For each engine, a digest of each step and all steps before it, if the observer requested digests.
     #[serde(skip)]
     pub step_digests: Option<Vec<Vec<u32>>>,
-    /// Every KV transfer with real bytes between live engines, in order of their ends.
+    /// Every KV transfer with real bytes, in order of completion.
     #[serde(skip)]
     pub kv_transfers: Vec<KvTransfer>,
-    /// For each request, the data that a capture has in addition to the record, if the run keeps it.
+    /// For each request, the data that a capture needs in addition to the record, if requested.
     #[serde(skip)]
     pub kept: Option<Vec<KeptRequest>>,
 }
 
 impl Report {
-    /// The report of a run that is not made: empty, with the SLO classes of its workloads.
+    /// The report of a run that is not executed: empty, with the SLO classes of its workloads.
     #[must_use]
     pub fn unmade(config: &RunConfig) -> Self {
         let workloads = config.workloads.iter().map(|workload| workload.name.as_str());
@@ -347,7 +344,7 @@ impl Report {
         report
     }
 
-    /// The report of a run that was not made, with its workloads but without results.
+    /// The report of a run that is not executed, with its workloads but without results.
     #[must_use]
     pub fn empty<'a>(name: &str, seed: u64, workloads: impl Iterator<Item = &'a str>) -> Self {
         let workload_names: Vec<String> = workloads.map(str::to_owned).collect();
@@ -401,22 +398,22 @@ impl Report {
         listed.chain(packed)
     }
 
-    /// Number of requests that were measured, in a list or packed.
+    /// Number of measured requests.
     #[must_use]
     pub fn num_requests(&self) -> u64 {
         self.requests.len() as u64 + self.packed_requests.len()
     }
 
-    /// Shows every request that was measured, in order of arrival, whether in a list or packed.
+    /// Calls `see` with every measured request, in order of arrival.
     pub fn for_each_request(&self, mut see: impl FnMut(&RequestRecord)) {
         self.requests.iter().for_each(&mut see);
         self.packed_requests.iter().for_each(|record| see(&record));
     }
 
-    /// The row of a request whose records are in a list.
+    /// The row of the request at index `place`. Records must not be packed.
     ///
     /// # Panics
-    /// If there are not as many requests.
+    /// If there are not as many requests, or if records are packed.
     #[must_use]
     pub fn request_row(&self, place: usize) -> RequestRow<'_> {
         self.row_of(place, &self.requests[place])
@@ -429,8 +426,8 @@ impl Report {
         RequestRow { name, ..record.row(place as u64, workload, slo_class, &self.engine_names) }
     }
 
-    /// Any percentile of a trend, of the whole run or of one workload, by the rule
-    /// of a [`TrendReport`] and in its unit. `None` without samples.
+    /// A percentile of a trend, of the whole run or of one workload, by the rule and in the unit of a
+    /// [`TrendReport`]. None without samples.
     #[must_use]
     pub fn percentile(&self, trend: Trend, workload: Option<&str>, percent: f64) -> Option<f64> {
         let workload = match workload {
@@ -451,15 +448,15 @@ impl Report {
         value.map(|value| value as f64 / scale)
     }
 
-    /// Passes on the samples of a trend, of the whole run or of one workload by its index, each with its
-    /// count, in any order and possibly several times for a value.
+    /// Calls `give` with each sample value of a trend and its count, for the whole run or one workload. The order
+    /// is arbitrary, and a value may come several times.
     pub fn for_each_sample(&self, trend: Trend, workload: Option<usize>, give: impl FnMut(u64, u64)) {
         let own = self.samples.of(trend, workload);
         let is_of_gaps = trend == Trend::Itl && own.is_empty();
         let has_gaps = workload.is_none_or(|index| {
             self.workloads.get(&self.workload_names[index]).is_some_and(|metrics| metrics.trend(trend).is_some())
         });
-        // Gaps of a single set are kept only there.
+        // If only one set has gaps, they are stored only in `token_gaps_ns`.
         match is_of_gaps && has_gaps {
             true => self.token_gaps_ns.for_each(give),
             false => own.for_each(give),
@@ -489,23 +486,24 @@ fn none_scales(pools: &[PoolReport]) -> bool {
     pools.iter().all(|pool| !pool.scales)
 }
 
-/// Counts of a profile. Its warm-up is in no other number of the report; times count from the beginning of the run.
+/// Counts of a profile. Other numbers of the report do not include its warm-up. Times count from the beginning of
+/// the run.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct ProfileReport {
-    /// Virtual time at which the profile began after the warm-up.
+    /// Virtual time at which the warm-up ended and the profile began.
     #[serde(skip)]
     pub began_ns: u64,
-    /// The same time in milliseconds.
+    /// `began_ns` in milliseconds.
     pub began_ms: f64,
-    /// Requests of the warm-up.
+    /// Number of warm-up requests.
     pub warmup_requests: u64,
-    /// Plays that were started.
+    /// Number of plays that were started.
     pub plays_started: u64,
-    /// Plays whose requests have all ended.
+    /// Number of plays whose requests have all ended.
     pub plays_ended: u64,
-    /// Number of times that a wait was cut short.
+    /// Number of waits that were shortened.
     pub idle_cuts: u64,
-    /// Time that was cut, over all of them.
+    /// Total time by which waits were shortened.
     pub idle_cut_ms: f64,
 }
 
@@ -523,12 +521,12 @@ impl ProfileReport {
     }
 }
 
-/// Shares of the step time that tables of measured operators have priced.
+/// Shares of the step time by how tables of measured operators priced it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct TableCoverage {
     /// Priced by rows of the tables.
     pub measured: f64,
-    /// Between rows.
+    /// Interpolated between rows.
     pub interpolated: f64,
     /// Extrapolated beyond rows, or from rows of another shape.
     pub extrapolated: f64,
@@ -537,7 +535,6 @@ pub struct TableCoverage {
 }
 
 impl TableCoverage {
-    /// None if no table has priced any step.
     pub(crate) fn of(used: &TableUse) -> Option<Self> {
         let total_ns = used.total_ns();
         let share = |ns: u64| ns as f64 / total_ns as f64;

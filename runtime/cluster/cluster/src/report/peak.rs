@@ -1,20 +1,20 @@
-//! Peaks of GPUs that prices rest on.
+//! Peak compute of GPUs that latency models assume.
 
 use serde::Serialize;
 
 use crate::config::PoolConfig;
 
-/// The data type of numbers that are not quantised.
+/// The data type of weights that are not quantised.
 const UNQUANTISED: &str = "bfloat16";
 
-/// The arithmetic of a pool's matrix multiplications, and its GPU's peak speed for it.
+/// The data types of a pool's matrix multiplications, and the peak speed of its GPU for them.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ComputePeak {
     /// Data type of the weights.
     pub weights: String,
-    /// Data type that they are multiplied as.
+    /// Data type in which weights are multiplied.
     pub computed_as: String,
-    /// Peak of the GPU with that type, in TFLOP/s.
+    /// Peak of the GPU for that data type, in TFLOP/s.
     pub peak_tflops: f64,
     /// Name of the GPU, if stated.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -31,7 +31,7 @@ impl std::fmt::Display for ComputePeak {
     }
 }
 
-/// The peak of a pool of a run.
+/// The peak compute of a pool's GPUs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PoolPeak {
     /// Name of the pool.
@@ -42,7 +42,7 @@ pub struct PoolPeak {
 }
 
 impl PoolPeak {
-    /// The peaks of the pools whose latency models have one.
+    /// The peaks of the pools whose latency models know one.
     pub(crate) fn of(pools: &[&PoolConfig]) -> Vec<Self> {
         let of_pool = |pool: &&PoolConfig| Some(Self { pool: pool.name.clone(), peak: pool.peak.clone()? });
         pools.iter().filter_map(of_pool).collect()

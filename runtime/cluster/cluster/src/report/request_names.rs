@@ -9,7 +9,7 @@ use vcr_trace::capture::RecordedCall;
 use crate::config::{RunConfig, WorkloadSource};
 use crate::ledger::record::RequestRecord;
 
-/// The traces of a run's workloads, and the positions of sessions' turns in them.
+/// The traces of a run's workloads, to look up the names of requests.
 #[derive(Clone, Default)]
 pub struct RequestNames {
     /// Traces by workload; None for drawn workloads, and for traces without names.
@@ -19,8 +19,7 @@ pub struct RequestNames {
 #[derive(Clone)]
 struct NamedTrace {
     trace: Arc<Trace>,
-    /// Sessions and turns with the places of their requests, sorted; made for the first
-    /// who asks.
+    /// Session, turn and row of each request, sorted. Built on first use.
     places: OnceLock<Arc<[(u32, u32, u32)]>>,
 }
 
@@ -42,7 +41,6 @@ impl NamedTrace {
 }
 
 impl RequestNames {
-    /// The names of a run's requests.
     #[must_use]
     pub fn of(run: &RunConfig) -> Self {
         let traces = run.workloads.iter().map(|workload| match &workload.source {
@@ -62,7 +60,7 @@ impl RequestNames {
         trace.requests[row].request_id.as_deref()
     }
 
-    /// The request as a client sent it over HTTP, if its trace has it.
+    /// The recorded HTTP request, if the trace has it.
     pub(crate) fn call(&self, workload: u32, session: u64, turn: u32) -> Option<Arc<RecordedCall>> {
         let (trace, row) = self.row(workload, session, turn)?;
         trace.calls.get(row)?.clone()
@@ -70,7 +68,7 @@ impl RequestNames {
 
     fn row(&self, workload: u32, session: u64, turn: u32) -> Option<(&Trace, usize)> {
         let named = self.traces.get(workload as usize)?.as_ref()?;
-        // Copies of a trace have separate sessions.
+        // Each copy of a trace has its own sessions.
         let session = (session % u64::from(named.trace.sessions.max(1))) as u32;
         let places = named.places();
         let at = places.binary_search_by_key(&(session, turn), |(session, turn, _)| (*session, *turn)).ok()?;

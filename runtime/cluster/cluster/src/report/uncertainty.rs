@@ -10,15 +10,15 @@ use super::MetricsReport;
 /// The share of draws within an interval: from the 5th to the 95th percentile.
 const CONFIDENCE: f64 = 0.9;
 
-/// Intervals of the metrics of a run that was simulated again and again, each time with
-/// other coefficients of its latency models, drawn as the data of their fits allows.
+/// Intervals of the metrics of a run that was simulated several times. Each time, the coefficients of its latency
+/// models were drawn from the uncertainty of their fits.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Uncertainty {
     /// Number of simulations with drawn coefficients.
     pub draws: usize,
-    /// The share of draws within each interval; equal shares are below and above it.
+    /// The share of draws within each interval. The draws outside are split equally between both sides.
     pub confidence: f64,
-    /// Intervals by metric, as in reports, and by statistic. Values that no draw has are left out.
+    /// Intervals by metric, as in reports, and by statistic. Values that no draw has are omitted.
     pub metrics: BTreeMap<String, BTreeMap<String, Interval>>,
 }
 
@@ -32,7 +32,7 @@ pub struct Interval {
 }
 
 impl Interval {
-    /// The intervals of the drawn values; none without draws.
+    /// The interval of the drawn values; None without draws.
     #[must_use]
     pub fn of(mut values: Vec<f64>) -> Option<Self> {
         let tail = (1.0 - CONFIDENCE) / 2.0;
@@ -40,7 +40,7 @@ impl Interval {
     }
 }
 
-/// The value of rank `round((n - 1) * share)`, which sorts them; none without any.
+/// The value of rank `round((n - 1) * share)`; None without values. Sorts the values.
 #[must_use]
 pub fn quantile(values: &mut [f64], share: f64) -> Option<f64> {
     values.sort_unstable_by(f64::total_cmp);
@@ -48,7 +48,7 @@ pub fn quantile(values: &mut [f64], share: f64) -> Option<f64> {
 }
 
 impl Uncertainty {
-    /// The uncertainty of metrics, from these draws.
+    /// The intervals of metrics in these draws.
     #[must_use]
     pub fn of(draws: &[&MetricsReport]) -> Self {
         let mut values: BTreeMap<String, BTreeMap<String, Vec<f64>>> = BTreeMap::new();
@@ -76,7 +76,7 @@ impl Uncertainty {
         Self { draws: draws.len(), confidence: CONFIDENCE, metrics }
     }
 
-    /// Adds the interval of a value that a run's report does not list.
+    /// Adds the interval of a value that the run's report does not list.
     pub fn add(&mut self, metric: &str, statistic: &str, values: Vec<f64>) {
         if let Some(interval) = Interval::of(values) {
             self.metrics.entry(metric.to_owned()).or_default().insert(statistic.to_owned(), interval);

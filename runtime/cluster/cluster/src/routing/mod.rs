@@ -1,8 +1,8 @@
-//! Routing of requests to workers: one router in front of each pool, and its queue.
+//! Routes requests to workers. Each pool has a router with a queue in front of it.
 //!
-//! A router is called once for each request. It gets everything else through the hooks of
-//! [`PoolRouter`], which do nothing by default. Hooks that could be called at every step are called
-//! only for routers that ask for them in [`RouterNeeds`].
+//! A router is called once per request. It gets everything else through the hooks of [`PoolRouter`], which do
+//! nothing by default. Hooks that might run at every step are only called for routers that request them in
+//! [`RouterNeeds`].
 
 mod kv;
 mod native;
@@ -19,50 +19,48 @@ use kv::{KvRouter, PoolFacts};
 use native::{LoadRouter, RoundRobin};
 use sessions::Sessions;
 
-/// A request to be routed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RouteInput<'a> {
     pub(crate) query: RouteRequest<'a>,
     pub(crate) arrival_ns: u64,
-    /// A higher one is sooner, independent of the priority.
+    /// Requests with a higher value leave the queue earlier, whatever their priority.
     pub(crate) strict_priority: u32,
-    /// The class or family of classes that it asks for in the router's queue.
+    /// The class or family that the request names for the router's queue.
     pub(crate) policy_class: Option<&'a str>,
 }
 
-/// Destination of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RoutedTo {
-    /// Index in the pool.
+    /// Index of the worker in the pool.
     pub(crate) worker: u32,
-    /// Leading blocks that the router takes to be cached there, if it cares.
+    /// Number of leading blocks that the router believes are cached there, if it uses caches.
     pub(crate) overlap_blocks: Option<u32>,
 }
 
-/// A router's decision about a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Routed {
     To(RoutedTo),
-    /// It is refused.
+    /// The request is refused.
     Shed,
-    /// It waits in the router.
+    /// The request waits in the router.
     Queued,
-    /// No worker is up that could take it.
+    /// No suitable worker is up.
     Nowhere,
 }
 
-/// Information that a router needs in addition to requests. It never changes.
+/// The calls that a router needs in addition to `route`. They never change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RouterNeeds {
-    /// Whether requests may wait in it.
+    /// Whether requests may wait in the router.
     pub(crate) queue: bool,
-    /// Growing outputs.
+    /// Whether the router must see outputs grow.
     pub(crate) outputs: bool,
-    /// Whether each step is shown at its end, instead of several steps at once.
+    /// Whether the router must see each step at its end, instead of several steps at once.
     pub(crate) single_steps: bool,
-    /// KV events of the engines.
+    /// Whether the router must see the engines' KV events.
     pub(crate) kv_events: bool,
-    /// Whether the router sees the events of a step when the step ends, not when it starts.
+    /// Whether the router sees the KV events of a step when the step ends. Otherwise it sees them when the step
+    /// starts.
     pub(crate) kv_events_at_step_end: bool,
 }
 
@@ -74,37 +72,37 @@ pub(crate) trait PoolRouter: Send {
         RouterNeeds::default()
     }
 
-    /// Number of requests that it will send to other workers before one for `worker`, if all stay up; None if
-    /// unknown.
+    /// Number of requests that the router will send to other workers before `worker` gets one, if all stay up. None
+    /// if unknown.
     fn requests_before(&self, _worker: u32) -> Option<u64> {
         None
     }
 
-    /// Whether the latest request went to another worker than the previous request of its session; for
-    /// routers with sticky sessions.
+    /// Whether the latest request went to another worker than the previous request of its session. Only for routers
+    /// with sticky sessions.
     fn take_moved(&mut self) -> bool {
         false
     }
 
-    /// The next request that may leave.
+    /// Takes the next request that may leave the queue.
     fn release(&mut self, _now_ns: u64, _workers: &[Worker]) -> Option<(u64, RoutedTo)> {
         None
     }
 
-    /// When requests that wait may leave without anything else happening.
+    /// The time at which queued requests may leave although no other event occurs.
     fn wakes_at_ns(&self) -> Option<u64> {
         None
     }
 
-    /// Number of requests that wait, and their prompt tokens.
+    /// Number of waiting requests, and the sum of their prompt tokens.
     fn queued(&self) -> (u64, u64) {
         (0, 0)
     }
 
-    /// A request that may wait is withdrawn.
+    /// Removes a request from the queue, if it is there.
     fn leave_queue(&mut self, _request: u64) {}
 
-    /// Takes all requests out.
+    /// Removes all requests from the queue.
     fn drain_queue(&mut self) -> Vec<u64> {
         Vec::new()
     }
@@ -115,26 +113,25 @@ pub(crate) trait PoolRouter: Send {
     /// The output of a request has grown.
     fn generated(&mut self, _now_ns: u64, _request: u64, _output_tokens: u32) {}
 
-    /// A request has left its engine without being over.
+    /// A request has left its engine but has not ended.
     fn left(&mut self, _now_ns: u64, _request: u64) {}
 
-    /// A request that this router has routed has ended.
+    /// A request that this router routed has ended.
     fn ended(&mut self, _now_ns: u64, _request: &EndedRequest) {}
 
-    /// KV events of a worker published by `at_ns`: those before `upto` in its log.
+    /// Shows the KV events before `upto` in the worker's log, which were published by `at_ns`.
     fn kv_events(&mut self, _at_ns: u64, _worker: &mut Worker, _upto: usize) {}
 
-    /// A worker has lost its cache with all else.
+    /// A worker has lost its cache and all requests.
     fn crashed(&mut self, _worker: u32) {}
 }
 
-/// The router in front of a pool, and its queue.
 struct PoolQueue {
     router: Box<dyn PoolRouter>,
     needs: RouterNeeds,
-    /// When the router is to look at its queue again, if it is.
+    /// The scheduled time at which the router checks its queue again, if any.
     wakes_at_ns: Option<u64>,
-    /// Whether something happened that may let a request out of the router's queue.
+    /// Whether something happened that may let a request leave the router's queue.
     may_release: bool,
     /// Requests that wait for a worker to start, oldest first.
     parked: Vec<u64>,
@@ -147,13 +144,11 @@ impl PoolQueue {
     }
 }
 
-/// The routers of a run, by pool.
 pub(crate) struct Routing {
     fronts: Vec<PoolQueue>,
 }
 
 impl Routing {
-    /// The routers at the start of a run.
     pub(crate) fn new(run: &RunConfig, fleet: &Fleet) -> Result<Self, SimError> {
         let fronts = fleet.pools().iter().map(|pool| Ok(PoolQueue::of(new_router(run, pool.config(), pool.role())?)));
         Ok(Self { fronts: fronts.collect::<Result<_, _>>()? })
@@ -175,7 +170,6 @@ impl Routing {
         self.front(role).router.requests_before(worker)
     }
 
-    /// Asks the router of a pool.
     pub(crate) fn route(
         &mut self,
         role: PoolRole,
@@ -185,29 +179,28 @@ impl Routing {
         self.front_mut(role).router.route(request, workers)
     }
 
-    /// Whether the request that was routed last has left the worker of its session.
+    /// Whether the request routed last went to another worker than its session's previous one.
     pub(crate) fn take_moved(&mut self, role: PoolRole) -> bool {
         self.front_mut(role).router.take_moved()
     }
 
-    /// Something happened that may let requests out of the router's queue.
+    /// Records an event that may let requests leave the router's queue.
     pub(crate) fn may_release(&mut self, role: PoolRole) {
         self.front_mut(role).may_release = true;
     }
 
-    /// Whether requests may have to leave the router's queue; one call covers all events since the
-    /// last.
+    /// Whether requests may leave the router's queue because of any event since the last call.
     pub(crate) fn take_may_release(&mut self, role: PoolRole) -> bool {
         let front = self.front_mut(role);
         std::mem::take(&mut front.may_release) && front.needs.queue
     }
 
-    /// The next request that leaves the router's queue.
+    /// Takes the next request that leaves the router's queue.
     pub(crate) fn release(&mut self, role: PoolRole, now_ns: u64, workers: &[Worker]) -> Option<(u64, RoutedTo)> {
         self.front_mut(role).router.release(now_ns, workers)
     }
 
-    /// Schedules the router's next look at its queue.
+    /// Schedules the router's next check of its queue.
     pub(crate) fn expect_wake(&mut self, role: PoolRole, now_ns: u64, events: &mut EventQueue) {
         let front = self.front_mut(role);
         if let Some(at_ns) = front.router.wakes_at_ns()
@@ -218,7 +211,7 @@ impl Routing {
         }
     }
 
-    /// Handles a planned wake-up of the router.
+    /// Handles a scheduled check of the router's queue.
     pub(crate) fn wake(&mut self, role: PoolRole) {
         let front = self.front_mut(role);
         front.may_release = true;
@@ -238,49 +231,49 @@ impl Routing {
         std::mem::take(&mut self.front_mut(role).parked)
     }
 
-    /// Removes all requests from in front of a pool, which will have no engines any more.
+    /// Removes all requests in front of a pool that will have no more engines.
     pub(crate) fn drain(&mut self, role: PoolRole) -> Vec<u64> {
         let mut tags = self.take_parked(role);
         tags.extend(self.front_mut(role).router.drain_queue());
         tags
     }
 
-    /// A request that waits in front of a pool is withdrawn.
+    /// Removes a request that waits in front of a pool.
     pub(crate) fn withdraw(&mut self, role: PoolRole, tag: u64) {
         let front = self.front_mut(role);
         front.parked.retain(|&other| other != tag);
         front.router.leave_queue(tag);
     }
 
-    /// Requests that wait in front of the engines of a pool.
+    /// Number of requests that wait in front of a pool's engines.
     pub(crate) fn waiting(&self, role: PoolRole) -> u64 {
         let (in_router, _) = self.queued(role);
         self.parked(role).len() as u64 + in_router
     }
 
-    /// Number of requests that wait in the router, and their prompt tokens.
+    /// Number of requests that wait in the router, and the sum of their prompt tokens.
     pub(crate) fn queued(&self, role: PoolRole) -> (u64, u64) {
         self.front(role).router.queued()
     }
 
-    /// The first token of a request has arrived from a pool.
+    /// Records that the first token of a request arrived from a pool.
     pub(crate) fn prefilled(&mut self, role: PoolRole, now_ns: u64, tag: u64) {
         self.front_mut(role).router.prefilled(now_ns, tag);
         self.may_release(role);
     }
 
-    /// The output of a request has grown; only for routers that need outputs.
+    /// Records that the output of a request has grown. Only for routers that need outputs.
     pub(crate) fn generated(&mut self, role: PoolRole, now_ns: u64, tag: u64, output_tokens: u32) {
         self.front_mut(role).router.generated(now_ns, tag, output_tokens);
     }
 
-    /// A request has moved on from a pool.
+    /// Records that a request has moved on from a pool.
     pub(crate) fn moved_on(&mut self, role: PoolRole, now_ns: u64, tag: u64) {
         self.front_mut(role).router.left(now_ns, tag);
         self.may_release(role);
     }
 
-    /// A request has lost its engine.
+    /// Records that a request has lost its engine.
     pub(crate) fn lost(&mut self, now_ns: u64, tag: u64) {
         for front in &mut self.fronts {
             front.router.left(now_ns, tag);
@@ -288,7 +281,7 @@ impl Routing {
         }
     }
 
-    /// Notes that `request`, last sent to the workers in `routed`, has ended.
+    /// Records that `request`, last sent to the workers in `routed`, has ended.
     pub(crate) fn ended(&mut self, now_ns: u64, routed: [Option<u32>; 2], request: EndedRequest) {
         for (front, worker) in self.fronts.iter_mut().zip(routed) {
             if let Some(worker) = worker {
@@ -298,7 +291,8 @@ impl Routing {
         }
     }
 
-    /// Shows the pool's router, if it needs them, a worker's new cache events, as seen at `at_ns`.
+    /// Shows a worker's new KV events to its pool's router, if the router needs them. `at_ns` is the time of the
+    /// events.
     pub(crate) fn show_kv_events(&mut self, at_ns: u64, worker: &mut Worker) {
         let front = self.front_mut(worker.role());
         if front.needs.kv_events {
@@ -307,7 +301,7 @@ impl Routing {
         }
     }
 
-    /// The same for the steps of a fast-forward, each at its start or end.
+    /// Shows the KV events of the steps of a fast-forward. The time of each event is the start or end of its step.
     pub(crate) fn show_fast_forward_events(&mut self, start_ns: u64, durations_ns: &[u64], worker: &mut Worker) {
         let front = self.front_mut(worker.role());
         if !front.needs.kv_events {
@@ -326,13 +320,13 @@ impl Routing {
         worker.clear_kv_events();
     }
 
-    /// A worker's process has ended, and its cache with it.
+    /// Records that a worker's process has ended and its cache is lost.
     pub(crate) fn crashed(&mut self, worker: &Worker) {
         self.front_mut(worker.role()).router.crashed(worker.index());
     }
 }
 
-/// The router of a pool.
+/// Makes the router of a pool.
 pub(crate) fn new_router(
     run: &RunConfig,
     config: &PoolConfig,

@@ -1,4 +1,4 @@
-//! The routers that are asked once for each request, with the loads of the engines.
+//! Routers that are called once per request with the loads of the engines.
 
 use std::collections::BTreeMap;
 
@@ -12,11 +12,12 @@ use crate::fleet::Worker;
 use vcr_policy::prefix_affinity::{AffinityConfig, PrefixAffinity};
 
 impl RouterConfig {
-    /// A router in its initial state.
+    /// Makes the router.
     ///
     /// # Errors
-    /// When its config is invalid, or its maker fails; for [`Self::Kv`], which is more than a
-    /// [`Router`].
+    ///
+    /// When the configuration is invalid, when the caller's factory fails, or for [`Self::Kv`], which needs more
+    /// than the inputs of a [`Router`].
     pub fn build(&self, plugin_context: &PluginContext<'_>) -> Result<Box<dyn Router>, RouteError> {
         Ok(match self {
             Self::RoundRobin => Box::new(RoundRobin::over(0, 1)),
@@ -45,8 +46,8 @@ pub(crate) struct RoundRobin {
 }
 
 impl RoundRobin {
-    /// A round robin over `engines` engines with `ranks` ranks each. The ranks take the turns of their engine
-    /// alternately.
+    /// A round robin over `engines` engines with `ranks` ranks each. The ranks of an engine take the engine's turns
+    /// in rotation.
     pub(crate) fn over(engines: u32, ranks: u32) -> Self {
         Self { engines, ranks, next_turn: 0 }
     }
@@ -60,7 +61,7 @@ impl RoundRobin {
 impl Router for RoundRobin {
     fn route(&mut self, _query: &RouteRequest<'_>, workers: &[WorkerLoad]) -> Result<Choice, RouteError> {
         let turns = || workers.iter().map(|load| (load.worker, self.turn(load.worker)));
-        // Workers that are down are absent; the turn passes to the next one up.
+        // Workers that are down are absent, so their turns pass to the next worker that is up.
         let next = turns().filter(|(_, turn)| *turn >= self.next_turn).min_by_key(|(_, turn)| *turn);
         let (choice, turn) = next.or_else(|| turns().min_by_key(|(_, turn)| *turn)).unwrap_or((0, 0));
         self.next_turn = turn + 1;
@@ -69,7 +70,7 @@ impl Router for RoundRobin {
 
     fn requests_before(&self, worker: u32) -> Option<u64> {
         let round = self.engines * self.ranks;
-        // After the last turn of a round its number is not wrapped.
+        // The number is not wrapped after the last turn of a round.
         let next_turn = if self.next_turn < round { self.next_turn } else { 0 };
         Some(u64::from((self.turn(worker) + round - next_turn) % round))
     }
@@ -84,17 +85,17 @@ impl Router for LeastLoaded {
     }
 }
 
-/// The scores of `lora-affinity-scorer` and `queue-scorer` of the Gateway API Inference Extension. An engine
-/// is assumed to hold the adapters of its latest requests, up to its number of places.
+/// The scores of `lora-affinity-scorer` and `queue-scorer` of the Gateway API Inference Extension. An engine is
+/// assumed to hold the adapters of its latest requests, up to its maximum number of adapters.
 struct LoraAffinity {
     config: LoraAffinityConfig,
-    /// Adapters by worker, the latest one last.
+    /// Adapters by worker, most recently used last.
     adapters: BTreeMap<u32, Vec<u32>>,
 }
 
-/// Score of a worker that has the adapter.
+/// Score of a worker that holds the adapter.
 const HAS_ADAPTER: f64 = 1.0;
-/// Score of a worker with a place for it.
+/// Score of a worker that has room for the adapter.
 const HAS_PLACE: f64 = 0.8;
 
 impl LoraAffinity {
@@ -133,8 +134,7 @@ impl Router for LoraAffinity {
     }
 }
 
-/// The cost of Dynamo's KV router, with exact knowledge of the caches instead
-/// of an event-fed index, and ties broken by load instead of at random.
+/// The cost of Dynamo's KV router, but with exact knowledge of the caches and with ties broken by load.
 struct KvAware {
     config: KvAwareConfig,
 }
@@ -173,7 +173,6 @@ impl Router for KvAware {
     }
 }
 
-/// Routes by prefix affinity.
 pub(crate) struct Affine(PrefixAffinity);
 
 impl Affine {
@@ -199,7 +198,7 @@ impl Router for Affine {
 
 pub(super) struct LoadRouter {
     router: Box<dyn Router>,
-    /// The engines of sessions, for routers with sticky sessions.
+    /// The workers of sessions, if sessions are sticky.
     sessions: Option<Sessions>,
     /// Scratch.
     loads: Vec<WorkerLoad>,
@@ -210,7 +209,6 @@ impl LoadRouter {
         Self { router, sessions: None, loads: Vec::new() }
     }
 
-    /// The same router with sticky sessions.
     pub(super) fn with_sessions(self, sessions: Sessions) -> Self {
         Self { sessions: Some(sessions), ..self }
     }

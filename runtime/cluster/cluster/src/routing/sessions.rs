@@ -1,4 +1,4 @@
-//! Sessions and the workers that serve them.
+//! The workers that serve sessions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,53 +7,52 @@ use vcr_core::seed::mix;
 
 use crate::config::{SessionHashConfig, StickyConfig};
 
-/// Sessions that are remembered; the ones that were used longest ago make room.
+/// Maximum number of remembered sessions. The least recently used ones are forgotten.
 const MAX_SESSIONS: usize = 1 << 20;
 
-/// The worker of a session.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     worker: u32,
     used_ns: u64,
 }
 
-/// The workers that sessions were last with.
+/// The worker that served each session last.
 #[derive(Debug, Default)]
 pub(super) struct Sessions {
     /// Whether further requests of a session go to the same worker.
     pins: bool,
     ttl_ns: Option<u64>,
     places: BTreeMap<u64, Place>,
-    /// Whether the latest request went to another worker than the previous request of its session.
+    /// Whether the latest request went to another worker than its session's previous request.
     has_moved: bool,
-    /// Requests in flight that went to the worker of their session without the router.
+    /// Requests in flight that were sent to their session's worker without asking the router.
     unasked: BTreeSet<u64>,
 }
 
 impl Sessions {
-    /// The sessions of a router that pins them.
+    /// Sessions whose requests stay with a worker.
     pub(super) fn pinned(config: &StickyConfig) -> Self {
         Self { pins: true, ttl_ns: config.ttl_ns, ..Self::default() }
     }
 
-    /// The sessions of another router, to record which of them move.
+    /// Sessions of another router, to record which of them move.
     pub(super) fn watched() -> Self {
         Self::default()
     }
 
-    /// The worker of a session, unless it has not been used for too long.
+    /// The worker of a session, unless the session was unused for too long.
     fn place(&self, session: u64, now_ns: u64) -> Option<u32> {
         let place = self.places.get(&session)?;
         let is_kept = self.ttl_ns.is_none_or(|ttl_ns| now_ns.saturating_sub(place.used_ns) <= ttl_ns);
         is_kept.then_some(place.worker)
     }
 
-    /// The worker that a request must go to, if that is up.
+    /// The worker that a request must go to, if that worker is up.
     pub(super) fn pin(&self, query: &RouteRequest<'_>, is_up: impl Fn(u32) -> bool) -> Option<u32> {
         self.place(query.session, query.now_ns).filter(|&worker| self.pins && is_up(worker))
     }
 
-    /// A request of a session goes to a worker.
+    /// Records that a request of a session goes to a worker.
     pub(super) fn enter(&mut self, query: &RouteRequest<'_>, worker: u32) {
         let before = self.place(query.session, query.now_ns);
         self.has_moved = before.is_some_and(|before| before != worker);
@@ -66,12 +65,11 @@ impl Sessions {
         }
     }
 
-    /// Whether the latest request has left the worker of its session.
     pub(super) fn take_moved(&mut self) -> bool {
         std::mem::take(&mut self.has_moved)
     }
 
-    /// The router is not asked about a request, so it does not see its end.
+    /// Records that the router was not asked about a request, so that the router does not see its end either.
     pub(super) fn pass_by(&mut self, request: u64) {
         self.unasked.insert(request);
     }
@@ -82,7 +80,7 @@ impl Sessions {
     }
 }
 
-/// Another router for the first request of each session; later requests go to the same worker while it is up.
+/// Asks another router for the first request of each session. Later requests go to the same worker while it is up.
 pub(super) struct Sticky {
     pub(super) router: Box<dyn Router>,
     pub(super) sessions: Sessions,
@@ -121,8 +119,8 @@ impl Router for Sticky {
     }
 }
 
-/// Rendezvous hashing of sessions: each goes to the worker with the highest weight for it, so a worker that
-/// starts or stops moves only its own sessions.
+/// Rendezvous hashing: each session goes to the worker with the highest weight for it. A worker that starts or
+/// stops therefore moves only its own sessions.
 pub(super) struct SessionHash {
     pub(super) config: SessionHashConfig,
     pub(super) seed: u64,
@@ -135,7 +133,7 @@ impl Router for SessionHash {
         let most = self.config.load_factor.map_or(f64::INFINITY, |factor| factor * mean);
         let session = mix(self.seed ^ mix(query.session));
         let weight = |load: &WorkerLoad| mix(session ^ mix(u64::from(load.worker) + 1));
-        // Some worker has at most the mean, so one has room.
+        // Some worker has at most the mean number of requests, so at least one has room.
         let has_room = |load: &&WorkerLoad| (requests(load) + 1) as f64 <= most.max(mean.ceil());
         let chosen = workers.iter().filter(has_room).max_by_key(|load| weight(load));
         Ok(Choice::Worker(chosen.or(workers.first()).map_or(0, |load| load.worker)))
@@ -196,7 +194,7 @@ mod tests {
         three[0].running_requests = 5;
         assert_eq!((chosen(&mut router, 1, 90, &three), chosen(&mut router, 2, 90, &three)), (0, 1));
         assert!(!router.sessions.take_moved());
-        // Its worker has been removed: it moves, and stays there when the worker is back.
+        // The session's worker has been removed: the session moves, and stays there when the worker is back.
         assert_eq!(chosen(&mut router, 1, 150, &three[1..]), 1);
         assert!(router.sessions.take_moved());
         three[1].running_requests = 9;

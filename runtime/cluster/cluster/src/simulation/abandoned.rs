@@ -1,9 +1,9 @@
-//! Prompts whose clients have cancelled before a decode engine had their KV.
+//! Prompts whose clients cancelled before a decode engine had their KV.
 //!
-//! A router may let the prompt be computed anyway. Its prefill engine then holds the KV until a decode engine
-//! has read or declined it, or until a timeout (vLLM's `VLLM_NIXL_ABORT_REQUEST_TIMEOUT`). A transfer in
-//! progress continues, and both ends hold their blocks until its end, because vLLM does not reuse blocks that
-//! are being written.
+//! Routers may let the computation of such a prompt continue. The prefill engine then holds the KV until a decode
+//! engine has read or declined it, or until a timeout (vLLM's `VLLM_NIXL_ABORT_REQUEST_TIMEOUT`). A transfer in
+//! progress continues. Both engines hold their blocks until its end, because vLLM does not reuse blocks that are
+//! being written.
 
 use vcr_core::RequestId;
 use vcr_core::route::EndedRequest;
@@ -17,8 +17,8 @@ use crate::ledger::record::{GiveUp, Outcome};
 use crate::observe::Observer;
 
 impl<O: Observer> Simulation<'_, O> {
-    /// Lets the prompt of a request be computed although its client leaves, if routers do not
-    /// cancel that. Returns whether it is.
+    /// Lets the computation of a prompt continue although its client cancelled, if routers do not cancel prefills.
+    /// Returns whether it continues.
     pub(super) fn compute_for_nobody(&mut self, tag: u64, reason: GiveUp) -> bool {
         if !matches!(self.handoffs.cancellation(), PrefillCancellation::Never { .. }) {
             return false;
@@ -43,14 +43,14 @@ impl<O: Observer> Simulation<'_, O> {
         true
     }
 
-    /// The prompt of a departed client has been computed: its KV is held in vain.
+    /// Handles the end of an abandoned prompt's computation. No engine will fetch its KV.
     pub(super) fn end_abandoned_prefill(&mut self, tag: u64, source: (u32, RequestId)) {
         self.hold_in_vain(tag, source);
         self.ledger.waste_all(tag, 0);
         self.end_abandoned(tag);
     }
 
-    /// Ends a request whose client cancelled it earlier.
+    /// Ends a request whose client cancelled earlier.
     pub(super) fn end_abandoned(&mut self, tag: u64) {
         let live = self.in_flight.remove(tag);
         let Some((reason, left_ns)) = live.abandoned else { return };
@@ -66,9 +66,8 @@ impl<O: Observer> Simulation<'_, O> {
         self.observation.ended(tag, self.ledger.record(tag));
     }
 
-    /// Keeps the KV of a computed prompt after its client has left, if connectors hold it. Returns
-    /// whether it stays. A decode engine that has not begun to read it declines, and then it is
-    /// freed at once.
+    /// Keeps the KV of a computed prompt after its client cancelled, if connectors hold it. Returns whether the KV
+    /// stays. A decode engine that has not begun to read the KV declines it, and then it is freed at once.
     pub(super) fn leave_kv(&mut self, tag: u64) -> bool {
         if self.handoffs.cancellation().hold_ns().is_none() {
             return false;
@@ -78,7 +77,7 @@ impl<O: Observer> Simulation<'_, O> {
         let live = self.in_flight.get_mut(tag);
         let Some(source) = live.source else { return false };
         match live.stage {
-            // No decode engine knows of it.
+            // No decode engine knows of the request.
             Stage::Waiting { .. } => {
                 live.source = None;
                 self.hold_in_vain(tag, source);
@@ -86,7 +85,7 @@ impl<O: Observer> Simulation<'_, O> {
             Stage::Decode { worker, id } if is_moving => {
                 let key = TransferKey { tag, attempt: live.attempt };
                 live.source = None;
-                // The workers keep their parts for now.
+                // The workers keep their blocks for now.
                 live.stage = Stage::Refused;
                 let orphan = Orphan { source: self.held_at(source), destination: self.held_at((worker, id)) };
                 self.handoffs.orphan(key, orphan);
@@ -100,7 +99,7 @@ impl<O: Observer> Simulation<'_, O> {
         HeldAt { worker, incarnation: self.fleet.worker(worker).incarnation(), id }
     }
 
-    /// A transfer has ended; its ends are free, if its client has left.
+    /// Frees the blocks at both ends of a transfer whose client has cancelled.
     pub(super) fn end_orphaned_transfer(&mut self, key: TransferKey) {
         let Some(Orphan { source, destination }) = self.handoffs.take_orphan(key) else { return };
         self.expire_held_kv(source.worker, source.incarnation, source.id);
@@ -113,7 +112,7 @@ impl<O: Observer> Simulation<'_, O> {
         }
     }
 
-    /// Makes a prefill worker hold KV that no engine will fetch, for as long as it would wait for a decode engine.
+    /// Makes a prefill worker hold KV that no engine will fetch, until its timeout.
     fn hold_in_vain(&mut self, tag: u64, source: (u32, RequestId)) {
         self.ledger.abandon(tag);
         let hold_ns = self.handoffs.cancellation().hold_ns().unwrap_or(0);
@@ -123,7 +122,7 @@ impl<O: Observer> Simulation<'_, O> {
         self.events.push(at_ns, Event::HeldKvExpires { worker, incarnation, id });
     }
 
-    /// KV that a worker has held is free.
+    /// Frees KV that a worker has held.
     pub(super) fn expire_held_kv(&mut self, worker: u32, incarnation: u32, id: RequestId) {
         if self.fleet.worker(worker).incarnation() == incarnation {
             self.fleet.worker_mut(worker).release_held_kv(id);

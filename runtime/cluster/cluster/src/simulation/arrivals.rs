@@ -1,4 +1,4 @@
-//! Requests arrive: most go to the engines, some are answered as recorded.
+//! Arrivals of requests. Most requests go to engines, some are answered as recorded.
 
 use vcr_trace::AnswerEnd;
 
@@ -39,7 +39,7 @@ impl<O: Observer> Simulation<'_, O> {
 
     pub(super) fn arrive(&mut self, workload: u32, turn: Turn) -> Result<(), SimError> {
         let arrived = self.ledger.arrived();
-        // Many sessions may arrive at one instant.
+        // Many sessions may arrive at one instant, so limits are also checked here.
         if arrived > 0 && arrived.is_multiple_of(WORK_PER_LIMIT_CHECK) {
             self.check_limits()?;
         }
@@ -56,7 +56,7 @@ impl<O: Observer> Simulation<'_, O> {
         self.reach_queue(tag)
     }
 
-    /// A request arrives with a chosen worker in the first pool.
+    /// Handles a request that arrives with a given worker in the first pool.
     pub(super) fn arrive_at(&mut self, workload: u32, turn: Turn, to: RoutedTo) {
         let (tag, _) = self.enter(workload, turn);
         self.ledger.count_load(tag);
@@ -68,8 +68,8 @@ impl<O: Observer> Simulation<'_, O> {
         }
     }
 
-    /// Opens the record of a new request. Returns its tag, and when it reaches the queue in front
-    /// of the engines.
+    /// Opens the record of a new request. Returns its tag, and the time at which it reaches the queue in front of
+    /// the engines.
     pub(super) fn enter(&mut self, workload: u32, turn: Turn) -> (u64, u64) {
         self.clock.note_send_delay();
         let lengths = [turn.prompt.len_tokens(), turn.max_tokens];
@@ -93,9 +93,9 @@ impl<O: Observer> Simulation<'_, O> {
         (tag, queued_ns)
     }
 
-    /// A request arrives from its client.
+    /// Handles a request that reaches the queue in front of the engines.
     pub(super) fn reach_queue(&mut self, tag: u64) -> Result<(), SimError> {
-        // Its client may have cancelled it in the meantime.
+        // The client may have cancelled the request in the meantime.
         if self.in_flight.find(tag).is_none() {
             return Ok(());
         }
@@ -103,8 +103,8 @@ impl<O: Observer> Simulation<'_, O> {
         self.dispatch(tag)
     }
 
-    /// Begins to answer a request as the row `row` of its workload's trace has it. No
-    /// engine, router or fault has a part in it.
+    /// Begins to answer a request as recorded in row `row` of its workload's trace. Engines, routers and faults are
+    /// not involved.
     fn start_playing(&mut self, tag: u64, row: u32) {
         let record = self.ledger.record(tag);
         let answer = self.traffic.answer_times(record.workload, row);
@@ -117,9 +117,9 @@ impl<O: Observer> Simulation<'_, O> {
         self.events.push(at_ns, Event::Played { tag });
     }
 
-    /// Plays the next output of such a request, or its end, unless it has ended.
+    /// Plays the next output of such a request, or its end, unless the request has ended.
     pub(super) fn play(&mut self, tag: u64) {
-        // Its client may have taken it back.
+        // The client may have cancelled the request.
         let Some(&Live { stage: Stage::Played { row, next_output }, .. }) = self.in_flight.find(tag) else { return };
         let record = self.ledger.record(tag);
         let answer = self.traffic.answer_times(record.workload, row);
@@ -134,7 +134,7 @@ impl<O: Observer> Simulation<'_, O> {
         };
         let next_ns = record.arrival_ns.saturating_add(answer.after_ns(next_output + 1));
         self.in_flight.get_mut(tag).stage = Stage::Played { row, next_output: next_output + 1 };
-        // No router needs to know of the first token: no engine has computed it.
+        // Routers need not see this first token, because no engine computed it.
         let _is_first = self.ledger.emit(tag, num_tokens, self.clock.now_ns());
         self.observation.tokens(tag, num_tokens, self.clock.now_ns());
         self.events.push(next_ns.max(self.clock.now_ns()), Event::Played { tag });

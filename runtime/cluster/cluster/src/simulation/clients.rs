@@ -1,4 +1,4 @@
-//! Clients that do not wait forever: they cancel requests, time out and retry.
+//! Clients that cancel requests, time out and retry.
 
 use super::Simulation;
 use crate::error::SimError;
@@ -8,7 +8,7 @@ use crate::observe::Observer;
 use crate::traffic::{Attempt, Earlier, Turn};
 
 impl<O: Observer> Simulation<'_, O> {
-    /// A client has sent a request, and knows how long it will wait.
+    /// Starts the client's wait for a request that it has sent.
     pub(super) fn begin_wait(&mut self, tag: u64, earlier: Option<Earlier>) {
         let workload = self.ledger.record(tag).workload;
         let config = self.traffic.client(workload);
@@ -30,7 +30,7 @@ impl<O: Observer> Simulation<'_, O> {
         self.in_flight.get_mut(tag).client = Some(Box::new(Client { attempt, patience, gives_up, may_retry }));
     }
 
-    /// After how many tokens the client of a request has enough.
+    /// Number of tokens after which the client cancels the request.
     pub(super) fn cancel_tokens(&self, tag: u64) -> Option<u32> {
         self.in_flight.get(tag).client.as_ref()?.patience.cancel_tokens()
     }
@@ -53,7 +53,7 @@ impl<O: Observer> Simulation<'_, O> {
         self.take_back(tag, reason);
     }
 
-    /// A request is taken back by its client.
+    /// Cancels a request for its client.
     pub(super) fn take_back(&mut self, tag: u64, reason: GiveUp) {
         if self.compute_for_nobody(tag, reason) {
             return;
@@ -68,7 +68,7 @@ impl<O: Observer> Simulation<'_, O> {
         self.end(tag, Outcome::GivenUp(reason));
     }
 
-    /// Prompt tokens that the engine of a request has yet to compute, for all it has.
+    /// Number of prompt tokens that the request's engine has not computed, over all its requests.
     fn uncomputed_tokens(&self, tag: u64) -> u64 {
         match self.in_flight.get(tag).stage {
             Stage::Prefill { worker, .. } | Stage::Decode { worker, .. } => {
@@ -78,8 +78,8 @@ impl<O: Observer> Simulation<'_, O> {
         }
     }
 
-    /// Ends the client's wait for a request whose engine has finished: the client no longer cancels, and
-    /// outputs in transit arrive. Returns the outcome for the client, who may have shortened the output.
+    /// Ends the client's wait for a request whose engine has finished. The client no longer cancels, and outputs in
+    /// transit arrive. Returns the client's outcome; the client may have shortened the output.
     pub(super) fn end_wait(&mut self, tag: u64, outcome: Outcome) -> Outcome {
         let record = self.ledger.record(tag);
         let Some(client) = &mut self.in_flight.get_mut(tag).client else { return outcome };
@@ -94,7 +94,7 @@ impl<O: Observer> Simulation<'_, O> {
         Outcome::GivenUp(GiveUp::Cancelled)
     }
 
-    /// Retries an ended request, if its client does so. Otherwise returns the request.
+    /// Retries an ended request if its client does so. Otherwise returns the request.
     pub(super) fn retry(&mut self, tag: u64, mut live: Box<Live>, outcome: Outcome) -> Option<Box<Live>> {
         let Some(client) = &live.client else { return Some(live) };
         let record = self.ledger.record(tag);
@@ -123,7 +123,7 @@ impl<O: Observer> Simulation<'_, O> {
         None
     }
 
-    /// A client tries again.
+    /// Sends the next attempt of a client.
     pub(super) fn try_again(&mut self, after: u64) -> Result<(), SimError> {
         match self.traffic.next_attempt(after) {
             Some((workload, turn)) => self.arrive(workload, turn),

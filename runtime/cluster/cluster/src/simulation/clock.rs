@@ -1,24 +1,24 @@
-//! Time of a run: the present instant, and its progress.
+//! Time of a run: the current instant, and the progress of time.
 //!
-//! An instant begins, handles its events, and ends with the steps that start. If requests come from outside,
-//! it stays open between the last two. In real time, a caller's clock decides when an instant begins: an
-//! event is handled when that clock has passed its time.
+//! At each instant, first events are handled, and then the steps that start are decided. If requests come from
+//! outside, the instant stays open between the two. In real time, an event is handled when the caller's clock has
+//! passed its time.
 
 use crate::event::EventQueue;
 use crate::ledger::metrics::Samples;
 
-/// Real time between two calls that ask the observer whether to end the run.
+/// Real time between two questions to the observer whether to end the run.
 const LOOK_INTERVAL_NS: u64 = 50_000_000;
 
 /// A clock that a run waits for.
 pub trait RunClock: Send {
-    /// Nanoseconds since the start of the run; they never run backwards.
+    /// Nanoseconds since the start of the run. They never decrease.
     fn now_ns(&mut self) -> u64;
-    /// Waits until then, or for less.
+    /// Waits until `at_ns`, or for less.
     fn wait_until(&mut self, at_ns: u64);
 }
 
-/// The caller's clock of a run that has one.
+/// The caller's clock.
 struct RealTime<'c> {
     clock: &'c mut dyn RunClock,
     next_look_ns: u64,
@@ -28,53 +28,50 @@ struct RealTime<'c> {
 #[derive(Default)]
 pub(super) struct Clock<'c> {
     now_ns: u64,
-    /// When the event being handled was due: now, unless a caller's clock is late.
+    /// When the current event was due. Equals `now_ns`, unless a caller's clock is late.
     due_ns: u64,
-    /// The caller's clock, unless time is virtual.
+    /// The caller's clock; None in virtual time.
     real_time: Option<RealTime<'c>>,
-    /// The earliest instant at which a request may arrive from outside; None if all requests come from the
-    /// event queue.
+    /// The earliest instant at which a request may arrive from outside; None if all requests come from the event
+    /// queue.
     outside_ns: Option<u64>,
-    /// Whether the events of the present instant are handled, but not their consequences.
+    /// Whether the events of the current instant are handled, but the steps that start are not decided.
     is_open: bool,
-    /// Steps that had started before the present instant.
+    /// Number of steps that started before the current instant.
     steps_before_instant: u64,
-    /// The time since which only ticks of autoscalers are to come, if that is so.
+    /// The time since which only autoscaler ticks are pending, if that is the case.
     only_ticks_since_ns: Option<u64>,
 }
 
-/// The time by a clock that waits for an event.
+/// The result of waiting for an event.
 pub(super) enum Reached {
     /// The event is due at this time.
     Event(u64),
-    /// The observer must be asked first whether the run continues.
+    /// The observer must first be asked whether to end the run.
     Look(u64),
 }
 
 impl<'c> Clock<'c> {
-    /// Goes by a caller's clock from now on.
+    /// Follows a caller's clock from now on.
     pub(super) fn follow(&mut self, clock: &'c mut dyn RunClock) {
         self.real_time = Some(RealTime { clock, next_look_ns: 0, send_delays_ns: Samples::default() });
     }
 
-    /// The present instant.
     #[inline]
     pub(super) fn now_ns(&self) -> u64 {
         self.now_ns
     }
 
-    /// When the event that is being handled was due.
     pub(super) fn due_ns(&self) -> u64 {
         self.due_ns
     }
 
-    /// Whether a caller's clock drives it.
     #[inline]
     pub(super) fn is_real(&self) -> bool {
         self.real_time.is_some()
     }
 
-    /// Waits for an event planned at `at_ns`; in virtual time it is due immediately.
+    /// Waits for an event planned at `at_ns`. In virtual time it is due immediately.
     pub(super) fn reach(&mut self, at_ns: u64) -> Reached {
         loop {
             let Some(RealTime { clock, next_look_ns, .. }) = &mut self.real_time else { return Reached::Event(at_ns) };
@@ -90,13 +87,14 @@ impl<'c> Clock<'c> {
         }
     }
 
-    /// The planned time of the next event that the caller's clock has passed meanwhile.
+    /// The planned time of the next event that the caller's clock has already passed.
     pub(super) fn overdue_ns(&self, events: &EventQueue) -> Option<u64> {
         self.real_time.as_ref()?;
         events.next_time().filter(|at_ns| *at_ns <= self.now_ns)
     }
 
-    /// Counts `steps` steps that start at `now_ns`, to which time advances or at which it stays.
+    /// Advances time to `now_ns`, at which the run has made `steps` steps. Returns the number of steps at this
+    /// instant.
     #[inline]
     pub(super) fn steps_at(&mut self, now_ns: u64, steps: u64) -> u64 {
         assert!(now_ns >= self.now_ns, "time ran backwards: {} -> {now_ns}", self.now_ns);
@@ -106,32 +104,31 @@ impl<'c> Clock<'c> {
         steps - self.steps_before_instant
     }
 
-    /// Advances time to `now_ns`.
     #[inline]
     pub(super) fn advance_to(&mut self, now_ns: u64) {
         self.now_ns = now_ns;
         self.due_ns = now_ns;
     }
 
-    /// The events that are handled next were due at `at_ns`.
+    /// Sets the time at which the next events were due.
     #[inline]
     pub(super) fn handle_due_at(&mut self, at_ns: u64) {
         self.due_ns = at_ns;
     }
 
-    /// A request arrives that was due at [`Self::due_ns`].
+    /// Records the send delay of a request that was due at [`Self::due_ns`].
     pub(super) fn note_send_delay(&mut self) {
         if let Some(real_time) = &mut self.real_time {
             real_time.send_delays_ns.push(self.now_ns - self.due_ns, 1);
         }
     }
 
-    /// Takes the delays of requests, if a caller's clock drives it.
+    /// Takes the send delays of requests, if the run follows a caller's clock.
     pub(super) fn take_send_delays_ns(&mut self) -> Option<Samples> {
         self.real_time.as_mut().map(|real_time| std::mem::take(&mut real_time.send_delays_ns))
     }
 
-    /// Declares that no request comes from outside before `at_ns`.
+    /// Declares that no request arrives from outside before `at_ns`.
     pub(super) fn expect_outside(&mut self, at_ns: u64) {
         self.outside_ns = Some(at_ns);
     }
@@ -142,12 +139,12 @@ impl<'c> Clock<'c> {
         self.outside_ns
     }
 
-    /// Opens the present instant for requests from outside, after its events.
+    /// Opens the current instant for requests from outside, after its events.
     pub(super) fn open(&mut self) {
         self.is_open = true;
     }
 
-    /// Closes the present instant. Returns whether it was open.
+    /// Closes the current instant. Returns whether it was open.
     pub(super) fn close(&mut self) -> bool {
         std::mem::take(&mut self.is_open)
     }
@@ -156,13 +153,12 @@ impl<'c> Clock<'c> {
         self.is_open
     }
 
-    /// Declares that more than ticks of autoscalers is to come.
+    /// Records that other events than autoscaler ticks are pending.
     pub(super) fn expect_more_than_ticks(&mut self) {
         self.only_ticks_since_ns = None;
     }
 
-    /// Records that nothing remains but ticks of autoscalers. Returns for how long that has been
-    /// the case.
+    /// Records that only autoscaler ticks are pending. Returns for how long this has been the case.
     pub(super) fn expect_only_ticks(&mut self) -> u64 {
         self.now_ns - *self.only_ticks_since_ns.get_or_insert(self.now_ns)
     }

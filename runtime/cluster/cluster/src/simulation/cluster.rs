@@ -1,9 +1,8 @@
 //! A cluster that its caller steps.
 //!
-//! [`Cluster`] is the simulation of [`simulate`](super::simulate) for programs with their own loop:
-//! they submit requests, cancel them, advance virtual time and read the outputs. Such a program
-//! cannot change the past: a request arrives at the present instant, and a step beyond the
-//! program's horizon ends the run.
+//! [`Cluster`] is the simulation of [`simulate`](super::simulate) for programs with their own loop. They submit and
+//! cancel requests, advance virtual time and read the outputs. Such a program cannot change the past: requests
+//! arrive at the current instant, and a step beyond the program's horizon ends the run.
 
 mod listener;
 mod served;
@@ -26,53 +25,53 @@ use crate::traffic::{FollowUp, Traffic, Turn};
 use listener::Listener;
 pub use served::{RequestOrigin, ServedRequest};
 
-/// Name of the workload that submitted requests belong to.
+/// Name of the workload of submitted requests.
 const SUBMITTED: &str = "submitted";
 
 /// A request to be submitted to a [`Cluster`].
 #[derive(Clone, Debug)]
 pub struct ClusterRequest {
-    /// Its prompt, from [`Cluster::empty_prompt`].
+    /// The prompt, from [`Cluster::empty_prompt`].
     pub prompt: Prompt,
-    /// Output tokens that it gets.
+    /// Number of output tokens.
     pub max_tokens: u32,
-    /// Its priority; lower is sooner, if engines schedule by priority.
+    /// Priority. Lower values are scheduled first, if engines schedule by priority.
     pub priority: i32,
-    /// Its session, for routers that mind.
+    /// Session of the request, for routers that use sessions.
     pub session: u64,
 }
 
 /// An output of a [`Cluster`].
 #[derive(Clone, Debug)]
 pub enum ClusterOutput {
-    /// A request has got output tokens. Only from a cluster [with tokens](Cluster::with_tokens).
+    /// A request got output tokens. Only from a cluster [with tokens](Cluster::with_tokens).
     Tokens {
-        /// The number that [`Cluster::submit`] returned, or the number of a request of a workload.
+        /// The number that [`Cluster::submit`] returned, or the number of a workload's request.
         request: u64,
-        /// Their number.
+        /// Number of tokens.
         num_tokens: u32,
         /// Virtual arrival time in nanoseconds.
         at_ns: u64,
     },
     /// A request has ended.
     Ended {
-        /// Its number.
+        /// Number of the request.
         request: u64,
-        /// Its whole record, including its end.
+        /// The request's record, including its end.
         record: Box<RequestRecord>,
     },
 }
 
-/// One engine, or one rank of an engine, between two steps of the caller.
+/// State of one engine, or one rank of an engine, between two steps of the caller.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct EngineState {
     /// Index among all engines of the cluster; the engines of the prefill pool come first.
     pub index: u32,
-    /// The pool that it belongs to.
+    /// Role of the engine's pool.
     pub role: PoolRole,
-    /// Whether it takes requests.
+    /// Whether the engine accepts requests.
     pub is_up: bool,
-    /// Prompt tokens that it must compute.
+    /// Prompt tokens that the engine still has to compute.
     pub outstanding_prefill_tokens: u64,
     /// Queues, KV usage and totals.
     pub sample: EngineSample,
@@ -117,46 +116,47 @@ pub enum ClusterError {
 
 /// A cluster in virtual time that its caller steps.
 ///
-/// It has the pools, links, routers, autoscalers, faults and workloads of a [`RunConfig`], which
-/// may have no workload. Requests submitted by the caller form one more workload, `submitted`. If
-/// the caller submits the requests of a workload at their arrival times, the cluster does the same
-/// as [`simulate`](crate::simulate) with that workload.
+/// It has the pools, links, routers, autoscalers, faults and workloads of a [`RunConfig`], which may have no
+/// workload. Requests that the caller submits form one more workload, `submitted`. If the caller submits the
+/// requests of a workload at their arrival times, the results equal those of [`simulate`](crate::simulate) with
+/// that workload.
 ///
-/// Time stands at an instant: everything earlier is done, and everything due then is handled, but
-/// the steps that start then are not decided yet. So a request submitted now can be part of them.
+/// Time stands at an instant. All events until then are handled, but the steps that start at the instant are not
+/// decided yet. A request that is submitted now can therefore be part of them.
 ///
-/// After an error each further call returns the same error; other clusters are not affected.
+/// After an error each further call returns the same error. Other clusters are not affected.
 pub struct Cluster {
     simulation: Simulation<'static, Listener>,
     submitted: u32,
     horizon_ns: u64,
-    /// Output tokens that have not been taken yet, by request and place.
+    /// Output tokens that the caller has not taken yet, by request and index in the output.
     tokens: BTreeMap<(u64, u32), u32>,
     failure: Option<ClusterError>,
 }
 
 impl Cluster {
-    /// A cluster at the instant 0.
+    /// A cluster at time 0.
     ///
     /// # Errors
-    /// When the configuration is invalid, or something that is made for an engine or a pool
-    /// cannot be made.
+    ///
+    /// When the configuration is invalid, or a plugin cannot be made.
     pub fn new(config: RunConfig) -> Result<Self, ClusterError> {
         Self::made(config, false)
     }
 
-    /// A cluster that returns an output for each token. It runs every step individually, which takes longer
+    /// A cluster that returns an output for each token. It simulates every step individually, which takes longer
     /// but does not change the results.
     pub fn with_tokens(config: RunConfig) -> Result<Self, ClusterError> {
         Self::made(config, true)
     }
 
     fn made(mut config: RunConfig, wants_tokens: bool) -> Result<Self, ClusterError> {
-        // The records of all requests must stay readable.
+        // The records of all requests must stay readable by number.
         config.packed_records = PackedRows::Never;
         let run = config.name.clone();
         let failed = |error: SimError| ClusterError::Failed { run: run.clone(), reason: error.to_string() };
-        // No request arrives automatically; a script's workload cannot have this count.
+        // The workload must not submit requests itself. [`RunConfig::check`] rejects a count of 0, so it is set
+        // after the check.
         config.workloads.push(submitted_workload(1));
         config.check_open().map_err(|errors| failed(SimError::Config(errors)))?;
         config.workloads.pop();
@@ -171,37 +171,38 @@ impl Cluster {
         Ok(Self { simulation, submitted, horizon_ns: u64::MAX, tokens: BTreeMap::new(), failure: None })
     }
 
-    /// Virtual time.
+    /// Current virtual time.
     #[must_use]
     pub fn now_ns(&self) -> u64 {
         self.simulation.clock.now_ns()
     }
 
-    /// A prompt without tokens, to be filled by [`Prompt::push_run`] or
-    /// [`Prompt::push_tokens`]. Equal contents at the beginning of two prompts are cached once.
+    /// A prompt without tokens. [`Prompt::push_run`] and [`Prompt::push_tokens`] fill it. Equal beginnings of two
+    /// prompts are cached once.
     #[must_use]
     pub fn empty_prompt(&self) -> Prompt {
         Prompt::new(self.simulation.facts.config.topology.pools()[0].engine.hashed_blocks(), 0)
     }
 
-    /// Sets the time until which the caller knows its submissions: a step beyond it ends the run. If several
-    /// simulators run side by side, each gets the instant before which no other one can affect it. Without a
-    /// horizon there is no limit.
+    /// Sets the time until which the caller knows its submissions. A step beyond it ends the run. If several
+    /// simulators run side by side, each should set the time before which no other simulator can affect it. None
+    /// removes the limit.
     pub fn set_horizon_ns(&mut self, horizon_ns: Option<u64>) {
         self.horizon_ns = horizon_ns.unwrap_or(u64::MAX);
     }
 
-    /// Submits a request at the present instant; the router of the first pool chooses its engine.
-    /// Returns its number.
+    /// Submits a request at the current instant. The router of the first pool chooses its engine. Returns the
+    /// request's number.
     pub fn submit(&mut self, request: ClusterRequest) -> Result<u64, ClusterError> {
         self.enter(request, None)
     }
 
-    /// Submits a request at the present instant to the engine with this index in the first pool,
-    /// instead of the router's choice. Returns its number.
+    /// Submits a request at the current instant to the engine with this index in the first pool, without asking the
+    /// router. Returns the request's number.
     ///
     /// # Errors
-    /// As [`Self::submit`]; when there is no such engine, or it is not up.
+    ///
+    /// As [`Self::submit`], and when there is no such engine or it is not up.
     pub fn submit_to(&mut self, engine: u32, request: ClusterRequest) -> Result<u64, ClusterError> {
         self.enter(request, Some(engine))
     }
@@ -231,7 +232,7 @@ impl Cluster {
         Ok(tag)
     }
 
-    /// Cancels a request at the present instant. Returns false if it has ended.
+    /// Cancels a request at the current instant. Returns false if it has ended.
     pub fn cancel(&mut self, request: u64) -> Result<bool, ClusterError> {
         self.check_alive()?;
         if request >= self.simulation.ledger.arrived() || self.simulation.in_flight.find(request).is_none() {
@@ -243,8 +244,8 @@ impl Cluster {
         Ok(true)
     }
 
-    /// The time of the next event if nothing is submitted before. Events of the present instant are
-    /// done: requests submitted now follow the steps that start now.
+    /// The time of the next event if nothing is submitted before. Decides the steps of the current instant, so
+    /// requests that are submitted afterwards cannot be part of them.
     pub fn next_event_ns(&mut self) -> Result<Option<u64>, ClusterError> {
         self.check_alive()?;
         if self.simulation.clock.close() {
@@ -256,11 +257,12 @@ impl Cluster {
         Ok(self.simulation.events.next_time())
     }
 
-    /// Advances to the next event and passes the outputs to `callback`, in order. Returns its time; None if
+    /// Advances to the next event and passes the outputs to `callback`, in order. Returns the event's time; None if
     /// there are no more events.
     ///
     /// # Errors
-    /// If it is beyond the horizon, the simulation fails, or the callback panics.
+    ///
+    /// When the event is beyond the horizon, the simulation fails, or the callback panics.
     pub fn step(&mut self, callback: impl FnMut(&ClusterOutput)) -> Result<Option<u64>, ClusterError> {
         let Some(at_ns) = self.next_event_ns()? else {
             self.deliver(callback)?;
@@ -296,7 +298,7 @@ impl Cluster {
         self.deliver(callback)
     }
 
-    /// The engines, or their ranks, as they are.
+    /// The states of all engines or their ranks.
     #[must_use]
     pub fn engines(&self) -> Vec<EngineState> {
         let state = |(index, worker): (usize, &crate::fleet::Worker)| EngineState {
@@ -309,7 +311,8 @@ impl Cluster {
         self.simulation.fleet.workers().iter().enumerate().map(state).collect()
     }
 
-    /// Leading blocks of a prompt that an engine of the first pool has cached. None if there is no such engine.
+    /// Number of leading blocks of a prompt that an engine of the first pool has cached. None if there is no such
+    /// engine.
     #[must_use]
     pub fn cached_blocks(&self, engine: u32, prompt: &Prompt) -> Option<u32> {
         let workers = self.simulation.fleet.workers_of(self.simulation.fleet.first_role());
@@ -322,17 +325,18 @@ impl Cluster {
         self.simulation.ledger.open_records().get(usize::try_from(request).ok()?)
     }
 
-    /// Requests in front of the engines of a pool: in its router, or waiting for an engine.
+    /// Number of requests in front of a pool's engines: in its router, or waiting for an engine to start.
     #[must_use]
     pub fn waiting_at_router(&self, pool: PoolRole) -> u64 {
         let has_pool = self.simulation.facts.config.topology.roles().contains(&pool);
         if has_pool { self.simulation.routing.waiting(pool) } else { 0 }
     }
 
-    /// Sums up the run so far; requests that have not ended are unfinished.
+    /// Makes the report of the run so far. Requests that have not ended count as unfinished.
     ///
     /// # Errors
-    /// When it has failed, or not one request could ever run.
+    ///
+    /// When the cluster has failed, or no request could ever run.
     pub fn into_report(mut self) -> Result<Report, ClusterError> {
         self.check_alive()?;
         let run = self.simulation.facts.config.name.clone();
@@ -357,7 +361,7 @@ impl Cluster {
         })
     }
 
-    /// Calls `callback` with the outputs of the present instant.
+    /// Calls `callback` with the outputs of the current instant.
     fn deliver(&mut self, mut callback: impl FnMut(&ClusterOutput)) -> Result<(), ClusterError> {
         let mut outputs = self.simulation.observation.observer_mut().take_outputs();
         let delivered = catch_unwind(AssertUnwindSafe(|| outputs.iter().for_each(&mut callback)));
@@ -372,7 +376,7 @@ impl Cluster {
     }
 }
 
-/// The workload of submitted requests, `count` of which arrive automatically.
+/// The workload of submitted requests. `count` requests arrive without being submitted.
 fn submitted_workload(count: u64) -> WorkloadConfig {
     let one = || vcr_base::random::Distribution::Constant { value: 1.0 };
     let arrivals = Arrivals::Constant { rate_per_s: 1.0, limit: Limit { count: Some(count), duration_ns: None } };

@@ -1,5 +1,4 @@
-//! Faults, planned and injected: crashes, restarts, slow-downs and stalls, and their effects on
-//! requests.
+//! Planned and injected faults: crashes, restarts, slow-downs and stalls, and their effects on requests.
 
 use std::ops::Range;
 
@@ -17,7 +16,6 @@ use crate::ledger::record::{FailReason, Outcome};
 use crate::observe::{Incident, Observer};
 
 impl<O: Observer> Simulation<'_, O> {
-    /// A planned fault takes effect.
     pub(super) fn apply_planned_fault(&mut self, index: u32) -> Result<(), SimError> {
         let fault = &self.facts.config.faults[index as usize];
         let pool = self.fleet.pool(fault.pool);
@@ -45,7 +43,7 @@ impl<O: Observer> Simulation<'_, O> {
         }
     }
 
-    /// An engine is up that was restarted or started; `index` is its first rank.
+    /// Brings up an engine that was started or restarted; `index` is its first rank.
     pub(super) fn bring_up(&mut self, index: u32, incarnation: u32) -> Result<(), SimError> {
         let worker = self.fleet.worker(index);
         if worker.incarnation() != incarnation {
@@ -59,7 +57,7 @@ impl<O: Observer> Simulation<'_, O> {
         self.fleet.bring_up(index, &self.facts.config.name, self.clock.now_ns())?;
         self.routing.may_release(pool);
         for tag in self.routing.take_parked(pool) {
-            // Requests that ended while parked no longer exist.
+            // Requests that ended while parked are no longer in flight.
             if let Some(&Live { stage: Stage::Waiting { pool }, .. }) = self.in_flight.find(tag) {
                 self.resume(tag, pool)?;
             }
@@ -67,7 +65,7 @@ impl<O: Observer> Simulation<'_, O> {
         Ok(())
     }
 
-    /// A request that waited for an engine of `pool` continues.
+    /// Continues a request that waited for an engine of `pool`.
     fn resume(&mut self, tag: u64, pool: PoolRole) -> Result<(), SimError> {
         let live = self.in_flight.get(tag);
         let has_blocks_or_kv = match pool {
@@ -77,13 +75,13 @@ impl<O: Observer> Simulation<'_, O> {
         if has_blocks_or_kv { self.submit(tag, pool) } else { self.dispatch(tag) }
     }
 
-    /// An engine dies, with all of its ranks; `index` is any of them.
+    /// Crashes an engine with all its ranks; `index` is any rank of it.
     fn crash(&mut self, index: u32, restart_after_ns: Option<u64>) -> Result<(), SimError> {
         let worker = self.fleet.worker(index);
         if !worker.lifecycle().is_serving() {
             return Ok(());
         }
-        // A draining engine is not needed again.
+        // A draining engine is not restarted.
         let restart_after_ns = restart_after_ns.filter(|_| worker.lifecycle().is_up());
         let pool = worker.role();
         let then = match restart_after_ns {
@@ -98,7 +96,7 @@ impl<O: Observer> Simulation<'_, O> {
             self.note_incident(rank, Incident::Crash);
             self.dissolve_steady_decode(rank);
             let worker = self.fleet.worker_mut(rank);
-            // The engine may also have requests that clients have cancelled, while a load still fills their blocks.
+            // The engine may also hold cancelled requests whose blocks a load still fills. They are skipped.
             let live = |tag: &u64| self.in_flight.find(*tag);
             let held = worker.engine().live_tags().into_iter();
             tags.extend(held.filter(|tag| live(tag).is_some_and(|live| live.is_at(&ranks))));
@@ -130,7 +128,7 @@ impl<O: Observer> Simulation<'_, O> {
         Ok(())
     }
 
-    /// A request loses its state on the ranks `crashed`, and so must start again.
+    /// Restarts a request that lost its state on the ranks `crashed`.
     fn lose(&mut self, tag: u64, crashed: &Range<u32>) -> Result<(), SimError> {
         self.cancel_transfer(tag);
         self.routing.lost(self.clock.now_ns(), tag);
@@ -148,7 +146,7 @@ impl<O: Observer> Simulation<'_, O> {
         }
     }
 
-    /// Shows the injector of a worker, if it has one, a request that has arrived.
+    /// Shows an arriving request to the failure injector of its worker, if any.
     pub(super) fn announce(&mut self, worker: u32, tag: u64, max_tokens: u32) {
         let Some(injector) = self.fleet.worker_mut(worker).injector_mut() else { return };
         let record = self.ledger.record(tag);
@@ -157,8 +155,8 @@ impl<O: Observer> Simulation<'_, O> {
         injector.arrived(tag, name, record.prompt_tokens, max_tokens, priority);
     }
 
-    /// Shows the injector of an engine, if it has one, the outputs of the step that has
-    /// just ended, and injects the faults that it decides.
+    /// Shows the outputs of the step that just ended to the worker's failure injector, if any, and applies the
+    /// injector's faults.
     pub(super) fn inject(&mut self, index: u32, outputs: &[RequestOutput]) -> Result<(), SimError> {
         let worker = self.fleet.worker_mut(index);
         if worker.injector_mut().is_none() {
@@ -168,7 +166,7 @@ impl<O: Observer> Simulation<'_, O> {
         let Some(injector) = worker.injector_mut() else { return Ok(()) };
         for output in outputs {
             if output.num_tokens > 0 {
-                // The record has no token of a prompt that moves on.
+                // The record does not count tokens of a prompt that moves on.
                 let emitted = self.ledger.record(output.tag).output_tokens;
                 injector.emitted(output.tag, if moves_on { output.num_tokens } else { emitted });
             }
@@ -192,14 +190,14 @@ impl<O: Observer> Simulation<'_, O> {
         Ok(())
     }
 
-    /// Injects a fault. Faults of messages have no effect, because there is no wire; they are only
-    /// counted.
+    /// Applies an injected fault. Message faults are counted but have no effect, because simulated engines exchange
+    /// no messages.
     fn apply_fault(&mut self, index: u32, action: FaultAction) -> Result<(), SimError> {
         let worker = self.fleet.worker_mut(index);
         let is_serving = worker.lifecycle().is_serving();
         match action {
             FaultAction::FailRequest { slot } => {
-                // The request is missing if a crash of the same answer removed it.
+                // The request is missing if a crash in the same answer of the injector removed it.
                 if let Some(tag) = worker.injector_mut().and_then(|injector| injector.request(slot)) {
                     self.fail_request(tag);
                 }
@@ -224,8 +222,7 @@ impl<O: Observer> Simulation<'_, O> {
         }
     }
 
-    /// A request ends with an error. Its client has its answer, so it is not
-    /// tried again.
+    /// Ends a request with an error. The error is the client's answer, so the client does not retry.
     fn fail_request(&mut self, tag: u64) {
         self.cancel_transfer(tag);
         self.withdraw(tag, &(0..0));
@@ -233,7 +230,7 @@ impl<O: Observer> Simulation<'_, O> {
         self.end(tag, Outcome::Failed(FailReason::Injected));
     }
 
-    /// An engine does nothing for a time.
+    /// Stalls an engine.
     fn stall(&mut self, index: u32, duration_ns: u64) {
         self.note_incident(index, Incident::Stall);
         self.ledger.count_stall();
@@ -244,7 +241,7 @@ impl<O: Observer> Simulation<'_, O> {
         self.events.push(until_ns, Event::StallEnd { worker: index, incarnation });
     }
 
-    /// A stall may be over, unless a longer one has begun or the engine died.
+    /// Ends a stall, unless a longer one has begun or the engine died.
     pub(super) fn end_stall(&mut self, index: u32, incarnation: u32) {
         let worker = self.fleet.worker_mut(index);
         if worker.incarnation() == incarnation && worker.end_stall(self.clock.now_ns()) {

@@ -1,10 +1,10 @@
 //! Prompts that move from prefill to decode engines.
 //!
-//! If blocks for prompts are taken between steps ([`vcr_core::Reservations`]), as in Dynamo's replay, an
-//! engine does nothing for a handoff while it is in a step. The oldest handoff that waits at the engine is
-//! tried once when a prompt arrives while the engine is idle, when one of its steps ends, and when arrived KV
-//! is made available. KV that arrives during a step becomes available at its end. All of this precedes the
-//! steps that start at the same instant, so a prompt whose KV takes no time is part of such a step.
+//! If engines reserve blocks for prompts between steps ([`vcr_core::Reservations`]), as in Dynamo's replay, an
+//! engine ignores handoffs while it is in a step. The oldest handoff that waits at the engine is tried when a
+//! prompt arrives while the engine is idle, when one of its steps ends, and when arrived KV is made available. KV
+//! that arrives during a step becomes available at the step's end. All this precedes the steps that start at the
+//! same instant, so a prompt whose KV takes no time can be part of such a step.
 
 use vcr_core::ServingEngine;
 use vcr_core::plan::{RemoteLoad, RequestOutput};
@@ -19,8 +19,8 @@ use crate::ledger::record::Outcome;
 use crate::observe::Observer;
 
 impl<O: Observer> Simulation<'_, O> {
-    /// Runs all steps of prefill engines that end at this instant, if these generate outputs in
-    /// steps of no duration. Their handoffs are due after the decode engines' steps that start now.
+    /// Runs all steps of prefill engines that end at this instant, if prefill engines generate whole outputs. Steps
+    /// without duration can follow each other. Their handoffs are due after the decode steps that start now.
     pub(super) fn exhaust_instant_steps(&mut self) -> Result<(), SimError> {
         if self.handoffs.source_output() != Some(SourceOutput::Whole) {
             return Ok(());
@@ -43,7 +43,7 @@ impl<O: Observer> Simulation<'_, O> {
         Ok(())
     }
 
-    /// Handles due handoffs, including those that they cause at this instant.
+    /// Processes due handoffs, including those that become due at this instant.
     pub(super) fn drive_kv_handoffs(&mut self) -> Result<(), SimError> {
         while let Some(due) = self.handoffs.pop_due() {
             match due {
@@ -66,12 +66,12 @@ impl<O: Observer> Simulation<'_, O> {
         Ok(())
     }
 
-    /// A step of a worker has ended: handoffs that waited for it continue.
+    /// Continues the handoffs that waited for the end of a worker's step.
     pub(super) fn go_on_between_steps(&mut self, index: u32) -> Result<(), SimError> {
         if !self.fleet.worker(index).reserves_between_steps() || !self.fleet.is_between_steps(index) {
             return Ok(());
         }
-        // Ranks that wait for each other were all in the step.
+        // With a barrier, all ranks were in the step.
         let ranks = if self.fleet.has_barrier(index) { self.fleet.ranks_of(index) } else { index..index + 1 };
         for rank in ranks {
             self.try_reservation(rank)?;
@@ -82,9 +82,9 @@ impl<O: Observer> Simulation<'_, O> {
         Ok(())
     }
 
-    /// Handles a worker that decided on an empty step. If prefill workers compute only a first token (Dynamo
-    /// 1.6's replay), that is a pass like any other, after which the worker allocates blocks for the next
-    /// prompt from another engine. Returns whether it did.
+    /// Handles a worker that decided an empty step. If prefill workers compute only a first token (Dynamo 1.6's
+    /// replay), the empty step counts as a pass, after which the worker reserves blocks for the next prompt from
+    /// another engine. Returns whether it did.
     pub(super) fn reserve_after_empty_pass(&mut self, index: u32) -> Result<bool, SimError> {
         let worker = self.fleet.worker(index);
         let is_asked = worker.reserves_between_steps()
@@ -95,14 +95,14 @@ impl<O: Observer> Simulation<'_, O> {
         if is_asked { self.try_reservation(index) } else { Ok(false) }
     }
 
-    /// Whether a prompt without blocks on a worker is retried exactly when a request has returned
-    /// some: Dynamo 1.6's mocker of vLLM and TensorRT-LLM.
+    /// Whether a prompt without blocks on a worker is retried exactly when a request has freed blocks. This holds
+    /// for Dynamo 1.6's mocker of vLLM and TensorRT-LLM.
     fn retries_when_freed(&self, index: u32) -> bool {
         self.handoffs.source_output() == Some(SourceOutput::FirstToken)
             && self.fleet.worker(index).engine().as_vllm().is_some()
     }
 
-    /// Lets a worker allocate blocks for a prompt from elsewhere. Returns whether it did.
+    /// Lets a worker reserve blocks for a prompt that another engine computes. Returns whether it did.
     fn try_reservation(&mut self, index: u32) -> Result<bool, SimError> {
         if self.retries_when_freed(index) && !self.fleet.worker(index).may_reserve() {
             return Ok(false);
@@ -113,7 +113,7 @@ impl<O: Observer> Simulation<'_, O> {
         }
     }
 
-    /// A prefill worker has computed a prompt: its KV moves on.
+    /// Moves the KV of a prompt that a prefill worker has computed.
     pub(super) fn end_prefill(&mut self, worker: u32, output: &RequestOutput) -> Result<(), SimError> {
         let tag = output.tag;
         self.release_first(PoolRole::Prefill);
@@ -134,12 +134,12 @@ impl<O: Observer> Simulation<'_, O> {
             self.ledger.enter_decode_worker(tag, worker);
             self.start_transfer(worker, load)
         } else {
-            // The sampled token is not shown; the decode side samples it again.
+            // The sampled token is not sent to the client; the decode engine samples it again.
             self.submit(tag, PoolRole::Decode)
         }
     }
 
-    /// The decode worker `worker` has reserved blocks: their content starts to move, once it is
+    /// Starts the transfer to blocks that the decode worker `worker` has reserved, as soon as the prompt is
     /// computed.
     pub(super) fn start_transfer(&mut self, worker: u32, load: RemoteLoad) -> Result<(), SimError> {
         let live = self.in_flight.get_mut(load.tag);
@@ -184,7 +184,7 @@ impl<O: Observer> Simulation<'_, O> {
         }
     }
 
-    /// The worker that this attempt's KV is being transferred to, if nothing has intervened.
+    /// The worker that receives this attempt's KV, unless the attempt has ended or failed.
     fn destination_of(&self, tag: u64, attempt: u32) -> Option<u32> {
         match self.in_flight.find(tag) {
             Some(&Live { stage: Stage::Decode { worker, .. }, attempt: now, .. }) if now == attempt => Some(worker),
@@ -192,7 +192,6 @@ impl<O: Observer> Simulation<'_, O> {
         }
     }
 
-    /// Records that a decode worker has the KV of a request, and frees the source.
     fn take_over(&mut self, tag: u64) {
         let Stage::Decode { worker, id } = self.in_flight.get(tag).stage else { return };
         self.ledger.end_transfer(tag, self.clock.now_ns());
@@ -201,7 +200,7 @@ impl<O: Observer> Simulation<'_, O> {
         self.release_source(tag);
     }
 
-    /// Frees KV that a prefill worker holds for `tag`, if any does.
+    /// Frees KV that a prefill worker holds for `tag`, if any.
     fn release_source(&mut self, tag: u64) {
         if let Some((worker, id)) = self.in_flight.get_mut(tag).source.take() {
             self.fleet.worker_mut(worker).release_held_kv(id);
@@ -209,7 +208,6 @@ impl<O: Observer> Simulation<'_, O> {
         }
     }
 
-    /// The index of a worker's engine in its pool.
     fn engine_in_pool(&self, worker: u32) -> u32 {
         self.fleet.worker(worker).index() / self.fleet.pool_of(worker).config().data_parallel.size
     }

@@ -1,8 +1,7 @@
-//! The samples of one metric: kept exactly, in little room, and summed up.
+//! Compact, exact samples of one metric, and their summary.
 //!
-//! The requests of one batch share their token times, so samples are kept as runs of equal values:
-//! a run of millions of tokens costs little more than its steps. No result depends on the order of
-//! the samples.
+//! The requests of a batch share their token times, so samples are stored as runs of equal values. Memory therefore
+//! grows with the number of steps, not of tokens. No result depends on the order of the samples.
 
 mod moments;
 mod parts;
@@ -15,25 +14,25 @@ pub use moments::Moments;
 use parts::Parts;
 use selection::Sizes;
 
-/// Values below this are counted and not listed: sizes of batches, gaps of 0.
+/// Values below this limit are counted by value instead of listed. Batch sizes and zero gaps are typical.
 const COUNTED_VALUES: u64 = 1 << 12;
 
-/// A run of up to this many equal values fits into one word with its value.
+/// Maximum length of a run of equal values that is stored in one word with its value.
 const MAX_PACKED: u64 = (1 << PACKED_COUNT_BITS) - 1;
 const PACKED_COUNT_BITS: u32 = 20;
-/// Larger values leave no room for a count in the same word.
+/// Values from here on leave no room for a count in the same word.
 const LEAST_WIDE: u64 = 1 << (u64::BITS - PACKED_COUNT_BITS);
 
-/// Samples of one trend, exact, as runs of equal values.
+/// Samples of one trend, stored exactly as runs of equal values.
 #[derive(Clone, Debug, Default)]
 pub struct Samples {
-    /// Count of each small value.
+    /// Count of each value below `COUNTED_VALUES`.
     counts: Vec<u64>,
-    /// Larger values that occurred once, as most do with small batches.
+    /// Larger values that occurred once. With small batches, most values are here.
     single: Parts<u32>,
-    /// Runs of larger ones: the value, and in the lowest bits how often.
+    /// Runs of larger values: the value, with the length of the run in the lowest bits.
     packed: Parts<u64>,
-    /// Runs of values, or lengths, that are too large for that.
+    /// Runs whose value or length is too large for `packed`.
     wide: Vec<(u64, u64)>,
 }
 
@@ -42,7 +41,7 @@ impl Samples {
     #[inline]
     pub fn push(&mut self, value: u64, times: u64) {
         match self.packed.last_mut() {
-            // A step's requests share their gaps.
+            // Consecutive samples are often equal, because a step's requests share their gaps.
             Some(last) if *last >> PACKED_COUNT_BITS == value && (*last & MAX_PACKED) + times <= MAX_PACKED => {
                 *last += times;
             }
@@ -53,7 +52,7 @@ impl Samples {
 
     fn push_single(&mut self, value: u64) {
         match u32::try_from(value) {
-            // It begins a run, if it is the same again.
+            // A repeated value begins a run.
             Ok(narrow) if self.single.last() == Some(narrow) => {
                 self.single.pop();
                 self.push_run(value, 2);
@@ -91,7 +90,7 @@ impl Samples {
         }
     }
 
-    /// Whether there are none.
+    /// Whether there are no samples.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.single.is_empty()
@@ -100,7 +99,7 @@ impl Samples {
             && self.counts.iter().all(|&count| count == 0)
     }
 
-    /// The most different values: including small ones that did not occur.
+    /// Upper bound of the number of different values.
     fn num_runs(&self) -> usize {
         self.counts.len() + self.single.len() + self.packed.len() + self.wide.len()
     }
@@ -117,8 +116,8 @@ impl Samples {
         self.wide.extend(other.wide);
     }
 
-    /// Passes each value with its number of occurrences, in no order, and perhaps several times for
-    /// one value: results must depend on neither.
+    /// Calls `give` with each value and its number of occurrences. The order is arbitrary and a value may come
+    /// several times, so results must not depend on either.
     #[inline]
     pub(crate) fn for_each(&self, mut give: impl FnMut(u64, u64)) {
         for (value, &times) in (0..).zip(&self.counts) {
@@ -132,7 +131,7 @@ impl Samples {
     }
 }
 
-/// Samples that are all there, counted by size.
+/// A complete set of samples, counted by size for fast percentiles.
 #[derive(Clone, Debug)]
 pub struct CountedSamples {
     samples: Samples,
@@ -169,41 +168,39 @@ impl CountedSamples {
         self.moments.count()
     }
 
-    /// The samples alone.
     pub(crate) fn into_samples(self) -> Samples {
         self.samples
     }
 
-    /// The sample of rank `round((n - 1) * percent / 100)`, as in a
-    /// [`Summary`]; `None` without samples.
+    /// The sample of rank `round((n - 1) * percent / 100)`, as in a [`Summary`]; None without samples.
     #[must_use]
     pub fn percentile(&self, percent: f64) -> Option<u64> {
         Some(self.at_ranks([percentile_rank(self.count(), percent)?])[0])
     }
 
-    /// Number of them that are 0.
+    /// Number of samples that are 0.
     #[must_use]
     pub fn zeros(&self) -> u64 {
         self.samples.counts.first().copied().unwrap_or(0)
     }
 
-    /// Passes each value with its number of occurrences, in no order, and perhaps several times for
-    /// one value: results must depend on neither.
+    /// Calls `give` with each value and its number of occurrences. The order is arbitrary and a value may come
+    /// several times, so results must not depend on either.
     #[inline]
     pub fn for_each(&self, give: impl FnMut(u64, u64)) {
         self.samples.for_each(give);
     }
 
-    /// The samples at these ranks, which ascend; rank 0 is the smallest sample.
+    /// The samples at these ascending ranks; rank 0 is the smallest sample.
     ///
     /// # Panics
-    /// When ranks descend, or one is not below the number of samples.
+    /// If ranks descend, or a rank is not below the number of samples.
     #[must_use]
     pub fn at_ranks<const N: usize>(&self, ranks: [u64; N]) -> [u64; N] {
         self.sizes.at_ranks(&self.samples, ranks)
     }
 
-    /// Sums the samples up; `None` without samples.
+    /// The summary of the samples; None without samples.
     #[must_use]
     pub fn summary(&self) -> Option<Summary> {
         let count = self.count();
@@ -217,9 +214,8 @@ impl CountedSamples {
 
 const PERCENTILES: [f64; 5] = [50.0, 75.0, 90.0, 95.0, 99.0];
 
-/// A trend summed up. Values are in the metric's inner unit (nanoseconds for
-/// times). A percentile `p` is the sample of rank `round((n - 1) * p / 100)`,
-/// without interpolation, as Dynamo's replay reports it.
+/// The summary of a trend. Times are in nanoseconds. Percentile `p` is the sample of rank `round((n - 1) * p /
+/// 100)`, without interpolation, as Dynamo's replay reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Summary {
     /// Number of samples.

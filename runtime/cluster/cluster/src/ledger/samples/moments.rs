@@ -1,14 +1,14 @@
-//! Sums of samples, for mean and deviation.
+//! Sums of samples, from which mean and deviation are computed.
 
-/// Number, sum and sum of squares of whole numbers. They are exact, so they do not depend on the
-/// order of the samples; for up to 2^40 samples below 2^44 (five hours in nanoseconds) derived
-/// values are exact except for their last rounding.
+/// Number, sum and sum of squares of whole numbers. They are exact, so they do not depend on the order of the
+/// samples. For up to 2^40 samples below 2^44 (five hours in nanoseconds), derived values are exact except for
+/// their last rounding.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Moments {
     count: u64,
     sum: u128,
     squares: u128,
-    /// Squares that are too large for that, in units of `COARSE` squared.
+    /// Sum of the squares that are too large for `squares`, in units of `COARSE` squared.
     coarse_squares: u128,
 }
 
@@ -21,7 +21,7 @@ impl Moments {
     pub fn add(&mut self, value: u64, times: u64) {
         self.count += times;
         match value.checked_mul(times) {
-            // One multiplication of words each.
+            // Each sum needs a single multiplication of words.
             Some(sum) if value < LEAST_COARSE => {
                 self.sum += u128::from(sum);
                 self.squares += u128::from(sum) * u128::from(value);
@@ -53,14 +53,14 @@ impl Moments {
         self.sum as f64 / self.count as f64
     }
 
-    /// Population standard deviation, if `least` is the smallest sample.
+    /// Population standard deviation. `least` must be the smallest sample.
     #[must_use]
     pub fn std(&self, least: u64) -> f64 {
         let (count, count_f64) = (u128::from(self.count), self.count as f64);
         let least = u128::from(least);
         let (beyond, squares) = if self.coarse_squares == 0 {
-            // The excess over the smallest sample keeps its digits if squares are large. The result is in
-            // range although intermediate values may wrap.
+            // Subtracting the smallest sample preserves precision if squares are large. Intermediate values may
+            // wrap, but the result is in range.
             let twice = self.sum.wrapping_mul(2 * least);
             let squares = self.squares.wrapping_sub(twice).wrapping_add(count.wrapping_mul(least * least));
             (self.sum - count * least, squares as f64)
@@ -102,7 +102,7 @@ mod tests {
             prop_assert_eq!(moments.count(), count);
             prop_assert!((moments.mean() - mean).abs() <= 1e-9 * mean, "{} {mean}", moments.mean());
             let std = moments.std(least);
-            // Squares of large samples are cut to 2^-23 of themselves.
+            // Squares of large samples have a relative precision of 2^-23.
             let off_by = (std * std - variance).abs();
             prop_assert!(off_by <= 2e-7 * (mean * mean + variance) + 1e-9, "{std} {}", variance.sqrt());
         }

@@ -1,14 +1,14 @@
-//! A list that grows without being moved.
+//! A growing list that never moves its items.
 
-/// Bytes of a part: few enough that the room left in the last one does not count, many enough
-/// that a new one is rare.
+/// Bytes of a part: small enough that unused room in the last part does not matter, large enough that new parts are
+/// rare.
 const PART_BYTES: usize = 1 << 15;
 
-/// A list in parts. A list in one piece that grows by doubling is copied each time, and takes
-/// three times its memory while that is done.
+/// A list that is stored in parts. A contiguous list is copied each time it grows, which briefly takes three times
+/// its memory.
 #[derive(Clone, Debug)]
 pub(super) struct Parts<T> {
-    /// Parts before the last one, which may be partly filled.
+    /// Full or partly filled parts before the last part.
     done: Vec<Vec<T>>,
     last: Vec<T>,
 }
@@ -45,19 +45,19 @@ impl<T: Copy> Parts<T> {
         }
     }
 
-    /// The latest item, if it is in the last part, which may be empty although the list is not.
+    /// The latest item if it is in the last part. The last part may be empty although the list is not.
     #[inline]
     pub(super) fn last(&self) -> Option<T> {
         self.last.last().copied()
     }
 
-    /// The same item, mutable.
+    /// The same item as [`Parts::last`], mutable.
     #[inline]
     pub(super) fn last_mut(&mut self) -> Option<&mut T> {
         self.last.last_mut()
     }
 
-    /// Removes and returns the last value.
+    /// Removes and returns the last item if it is in the last part.
     pub(super) fn pop(&mut self) -> Option<T> {
         self.last.pop()
     }
@@ -78,13 +78,11 @@ impl<T: Copy> Parts<T> {
         self.done.iter().chain(std::iter::once(&self.last)).map(Vec::as_slice)
     }
 
-    /// Calls `see` with each item.
     #[inline]
     pub(super) fn for_each(&self, mut see: impl FnMut(T)) {
         self.parts().for_each(|part| part.iter().for_each(|&item| see(item)));
     }
 
-    /// Adds the parts of another list.
     pub(super) fn absorb(&mut self, other: Self) {
         self.done.extend(other.done);
         if other.last.len() <= Self::PART_LEN - self.last.len() {
@@ -122,7 +120,7 @@ mod tests {
     }
 
     proptest! {
-        /// No item is lost or duplicated, whatever the contents of the parts.
+        /// The parts hold the same items as a list after any changes.
         #[test]
         fn items_are_those_of_a_list(changes in prop::collection::vec(change(), 0..30)) {
             let (mut parts, mut list) = (Parts::default(), Vec::new());

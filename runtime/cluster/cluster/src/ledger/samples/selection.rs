@@ -1,36 +1,35 @@
-//! Samples of given ranks, found without sorting.
+//! Finds the samples of given ranks without sorting.
 //!
-//! Samples of similar size are counted together. Only the sizes that contain a rank are examined
-//! further, so any number of samples takes two passes.
+//! Samples are counted by size class. Only the classes that contain a requested rank are examined further, so any
+//! number of samples takes two passes.
 
 use super::{PACKED_COUNT_BITS, Samples};
 
-/// A value and the number of its occurrences.
+/// A value and its number of occurrences.
 type Run = (u64, u64);
 
-/// Distances within one power of two are cut into this many sizes.
+/// Number of size classes per power of two.
 const SIZES_PER_OCTAVE: usize = 1 << SIZE_BITS;
 const SIZE_BITS: u32 = 7;
-/// One size for samples below the origin of the distances, one for equal samples, the sizes of 64 powers of
-/// two, and one for samples that are rounded up to the next size.
+/// One class for samples below the origin, one for samples equal to it, the classes of 64 powers of two, and one
+/// for samples that are rounded up to the next class.
 const NUM_SIZES: usize = 2 + u64::BITS as usize * SIZES_PER_OCTAVE + 1;
 
-/// Runs of so few values are sorted.
+/// Up to this many runs are sorted.
 const FEW: usize = 64;
-/// Samples of so few runs are not counted by size: that would take more memory and time than they do.
+/// Up to this many runs are not counted by size, because the counts would take more memory and time than the runs.
 const FEW_COUNTED: usize = 512;
 
-/// Number of samples of each size: of about one distance from a small one.
+/// Number of samples in each size class. A sample's class depends on its distance from the origin `least`.
 #[derive(Clone, Debug)]
 pub(super) struct Sizes {
     least: u64,
-    /// Counts by size; empty if there are few samples, which then count as one size.
+    /// Counts by class; empty if there are few samples, which then share one class.
     counts: Vec<u64>,
 }
 
 impl Sizes {
-    /// A selection before any sample is counted. Distances start at one of the smallest samples, since most
-    /// samples may differ by little.
+    /// Makes empty counts. The origin is one of the smallest samples, because most samples may differ by little.
     pub(super) fn for_samples(samples: &Samples) -> Self {
         const LOOKED_AT: usize = 512;
         if samples.num_runs() <= FEW_COUNTED {
@@ -44,31 +43,29 @@ impl Sizes {
         Self { least: some.get(some.len() / 64).copied().unwrap_or(0), counts: vec![0; NUM_SIZES] }
     }
 
-    /// The size of a value; larger values are of no smaller size.
+    /// The size class of a value. It never decreases with the value.
     #[inline]
     fn size_of(&self, value: u64) -> usize {
         const SHIFT: u32 = f64::MANTISSA_DIGITS - 1 - SIZE_BITS;
         const OF_ONE: u64 = 1f64.to_bits() >> SHIFT;
         let Some(distance) = value.checked_sub(self.least) else { return 0 };
-        // Signed numbers become doubles in one instruction.
+        // The conversion of a signed number to a double takes one instruction.
         let double = i64::try_from(distance).map_or(distance as f64, |distance| distance as f64);
         (double.to_bits() >> SHIFT).saturating_sub(OF_ONE - 1) as usize + 1
     }
 
-    /// Whether samples are to be counted.
+    /// Whether samples must be counted.
     pub(super) fn are_counted(&self) -> bool {
         !self.counts.is_empty()
     }
 
-    /// Counts `times` equal samples.
     #[inline]
     pub(super) fn count(&mut self, value: u64, times: u64) {
         let size = self.size_of(value);
         self.counts[size] += times;
     }
 
-    /// The samples of `ranks`, all of `samples` being counted; see
-    /// [`super::CountedSamples::at_ranks`].
+    /// The samples of `ranks`; all of `samples` must have been counted. See [`super::CountedSamples::at_ranks`].
     pub(super) fn at_ranks<const N: usize>(&self, samples: &Samples, ranks: [u64; N]) -> [u64; N] {
         assert!(ranks.is_sorted(), "ranks ascend: {ranks:?}");
         if !self.are_counted() {
@@ -77,7 +74,7 @@ impl Sizes {
             runs.sort_unstable();
             return ranks.map(|rank| at_rank_in_order(&runs, rank));
         }
-        // The values of each requested size, and the number of smaller samples.
+        // The runs of each requested class, and the number of samples in smaller classes.
         let mut asked: Vec<(u64, Vec<Run>)> = Vec::new();
         let mut place_of = vec![u8::MAX; NUM_SIZES];
         let mut places = [0; N];
@@ -107,7 +104,7 @@ impl Sizes {
     }
 }
 
-/// The sample of a rank among `runs`.
+/// The sample of a rank among `runs`, which may be in any order.
 fn at_rank(mut runs: Vec<Run>, mut rank: u64) -> u64 {
     const PARTS: usize = 1 << 11;
     while runs.len() > FEW {
@@ -131,7 +128,7 @@ fn at_rank(mut runs: Vec<Run>, mut rank: u64) -> u64 {
     at_rank_in_order(&runs, rank)
 }
 
-/// The same for ascending `runs`.
+/// The sample of a rank among ascending `runs`.
 fn at_rank_in_order(runs: &[Run], mut rank: u64) -> u64 {
     for &(value, times) in runs {
         match rank.checked_sub(times) {

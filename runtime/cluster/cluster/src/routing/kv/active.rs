@@ -5,31 +5,29 @@ use std::sync::Arc;
 
 use vcr_core::hash::BlockHash;
 
-/// The hashes of a prompt's full blocks. Each covers all before it, so two
-/// prompts agree up to some block and never after it.
+/// The hashes of a prompt's full blocks. Each hash covers all blocks before it, so two prompts have equal hashes up
+/// to some block and none after it.
 pub(super) type Chain = Arc<[BlockHash]>;
 
-/// A prompt of the set.
 #[derive(Debug)]
 struct Prompt {
-    /// The first block, which distinguishes most prompts: a search among the prompts of each engine
-    /// reads no chain elsewhere in memory.
+    /// The first block. It distinguishes most prompts, so that a search need not read their chains.
     first: Option<BlockHash>,
     chain: Chain,
     request: u64,
 }
 
 impl Prompt {
-    /// Its order relative to a chain that begins with `first`.
+    /// Compares the prompt with a chain that begins with `first`.
     fn order(&self, first: Option<BlockHash>, chain: &[BlockHash]) -> Ordering {
         self.first.cmp(&first).then_with(|| order(&self.chain, chain))
     }
 }
 
-/// A set of prompts, in the order of their chains.
+/// A set of prompts, ordered by their chains.
 ///
-/// Neighbours in that order have the longest common prefixes. So a prompt is compared with two others instead
-/// of all, and blocks need no counts.
+/// A prompt has its longest common prefix with one of its neighbours in this order. It is therefore compared with
+/// two others instead of all, and blocks need no counts.
 #[derive(Debug, Default)]
 pub(super) struct ActivePrompts {
     prompts: Vec<Prompt>,
@@ -37,7 +35,7 @@ pub(super) struct ActivePrompts {
 }
 
 impl ActivePrompts {
-    /// Blocks of all prompts, equal ones counted once.
+    /// Number of blocks of all prompts. Equal blocks count once.
     pub(super) fn distinct_blocks(&self) -> u64 {
         self.distinct_blocks
     }
@@ -48,14 +46,14 @@ impl ActivePrompts {
         self.shared_at(self.prompts.partition_point(|other| other.order(first, chain).is_lt()), chain)
     }
 
-    /// Adds the prompt of `request`, which is not in the set.
+    /// Adds the prompt of `request`, which must not be in the set.
     pub(super) fn insert(&mut self, chain: Chain, request: u64) {
         let position = self.position(&chain, request);
         self.distinct_blocks += (chain.len() - self.shared_at(position, &chain)) as u64;
         self.prompts.insert(position, Prompt { first: chain.first().copied(), chain, request });
     }
 
-    /// Takes out the prompt of `request`, which is in the set.
+    /// Removes the prompt of `request`, which must be in the set.
     pub(super) fn remove(&mut self, chain: &[BlockHash], request: u64) {
         let position = self.position(chain, request);
         let Prompt { chain, .. } = self.prompts.remove(position);
@@ -67,7 +65,7 @@ impl ActivePrompts {
         self.prompts.partition_point(|other| other.order(first, chain).then(other.request.cmp(&request)).is_lt())
     }
 
-    /// Blocks that a chain which belongs at `position` has in common with the set.
+    /// Number of leading blocks that the set shares with a chain that belongs at `position`.
     fn shared_at(&self, position: usize, chain: &[BlockHash]) -> usize {
         let first = chain.first().copied();
         let before = position.checked_sub(1).map(|before| &self.prompts[before]);
@@ -82,7 +80,7 @@ fn common_blocks(a: &[BlockHash], b: &[BlockHash]) -> usize {
     if most == 0 || a[0] != b[0] {
         return 0;
     }
-    // Equal hashes mean equal prefixes, so they end at one place.
+    // Hashes are equal up to some block and differ after it, so a binary search finds the end.
     let (mut equal, mut end) = (0, most);
     while equal < end {
         let middle = equal + (end - equal) / 2;

@@ -1,7 +1,7 @@
 //! One router's knowledge of the requests in progress.
 //!
-//! A router books the requests that it sends to an engine, and removes them when it sees them
-//! again. Changes by other routers reach its books later, or never.
+//! A router books the requests that it sends to an engine, and removes them when they end. Other routers' changes
+//! reach its books later, or never.
 
 use super::active::{ActivePrompts, Chain};
 use crate::config::KvRouterConfig;
@@ -9,27 +9,26 @@ use crate::config::KvRouterConfig;
 /// A change of the books.
 #[derive(Clone, Debug)]
 pub(super) enum Entry {
-    /// A request was sent to an engine, which has `prefill_tokens` of its prompt
-    /// to compute.
+    /// A request was sent to an engine that must compute `prefill_tokens` of its prompt.
     Sent { request: u64, worker: u32, prefill_tokens: u64, chain: Chain },
-    /// Its first token has arrived.
+    /// The first token of a request has arrived.
     Prefilled { request: u64 },
-    /// Its output fills `blocks` blocks.
+    /// The output of a request fills `blocks` blocks.
     Generated { request: u64, blocks: u64 },
-    /// The request has ended, or its engine has.
+    /// The request or its engine has ended.
     Over { request: u64 },
 }
 
 /// Load booked on one engine.
 #[derive(Debug, Default)]
 pub(super) struct Account {
-    /// Prompt tokens to compute.
+    /// Outstanding prompt tokens.
     pub(super) prefill_tokens: u64,
-    /// Requests in progress.
+    /// Number of requests in progress.
     pub(super) requests: u64,
-    /// Prompts in progress, in which equal blocks count once.
+    /// Prompts in progress whose equal blocks count once.
     active: ActivePrompts,
-    /// Blocks in progress that are counted one by one.
+    /// Number of blocks in progress that are counted individually.
     counted_blocks: u64,
 }
 
@@ -67,7 +66,7 @@ impl Books {
         &self.accounts[worker as usize]
     }
 
-    /// Blocks in use on `worker` with an additional prompt.
+    /// Number of blocks in use on `worker` after adding a prompt.
     pub(super) fn blocks_with(&self, worker: u32, chain: &[u64]) -> u64 {
         if !self.tracks_blocks {
             return 0;
@@ -88,8 +87,8 @@ impl Books {
             }
             Entry::Generated { request, blocks } => {
                 if let Some(own) = self.request(request) {
-                    // The number decreases if its engine crashed, and this router learns late of outputs
-                    // generated there through another router.
+                    // The number can decrease: if the engine crashed, this router learns late of outputs that
+                    // another router generated there.
                     let (worker, before) = (own.worker, std::mem::replace(&mut own.output_blocks, blocks));
                     let account = &mut self.accounts[worker as usize];
                     account.counted_blocks = account.counted_blocks + blocks - before;
@@ -104,7 +103,7 @@ impl Books {
     }
 
     fn send(&mut self, request: u64, worker: u32, prefill_tokens: u64, chain: Chain) {
-        // A request whose engine crashed is sent again.
+        // A request is sent again if its engine crashed.
         self.end(request);
         let prefill_tokens = if self.tracks_prefill { prefill_tokens } else { 0 };
         let account = &mut self.accounts[worker as usize];

@@ -1,4 +1,4 @@
-//! A router's view of the caches, if it may differ from the caches.
+//! A router's view of the caches, which may differ from the caches.
 
 use std::collections::VecDeque;
 
@@ -9,8 +9,7 @@ use vcr_core::{KvTier, KvTierChange, TierRun};
 
 use super::active::Chain;
 
-/// Something about each of many blocks. It can only be asked for single ones, so
-/// the table's order, which is arbitrary, cannot show.
+/// A value per block. Only single blocks can be looked up, so the table's arbitrary order has no effect.
 struct ByBlock<T>(HashTable<(BlockHash, T)>);
 
 impl<T> Default for ByBlock<T> {
@@ -20,7 +19,7 @@ impl<T> Default for ByBlock<T> {
 }
 
 impl<T> ByBlock<T> {
-    // Block hashes are mixed well enough to be used as they are.
+    // Block hashes are uniform enough to be used as table hashes.
     fn get(&self, hash: BlockHash) -> Option<&T> {
         self.0.find(hash, |(other, _)| *other == hash).map(|(_, value)| value)
     }
@@ -30,7 +29,7 @@ impl<T> ByBlock<T> {
         &mut entry.or_insert((hash, value)).into_mut().1
     }
 
-    /// Changes the entry of a block, and removes it unless `change` returns true.
+    /// Changes the entry of a block. Removes the entry if `change` returns false.
     fn keep_if(&mut self, hash: BlockHash, change: impl FnOnce(&mut T) -> bool) {
         if let Ok(mut entry) = self.0.find_entry(hash, |(other, _)| *other == hash)
             && !change(&mut entry.get_mut().1)
@@ -44,8 +43,8 @@ impl<T> ByBlock<T> {
     }
 }
 
-/// Cached copies of blocks, one entry for each. An entry without a count takes half the memory, and a block has
-/// few copies: one, and one more for each request that computed it at the same time.
+/// Cached copies of blocks, with one entry per copy. This takes half the memory of entries with counts, and a block
+/// has few copies: one more for each request that computed it at the same time.
 #[derive(Default)]
 struct Copies(HashTable<BlockHash>);
 
@@ -58,7 +57,7 @@ impl Copies {
         self.0.insert_unique(hash, hash, |other| *other);
     }
 
-    /// Takes one copy away, if there is one.
+    /// Removes one copy, if there is one.
     fn remove(&mut self, hash: BlockHash) {
         if let Ok(entry) = self.0.find_entry(hash, |other| *other == hash) {
             entry.remove();
@@ -70,10 +69,10 @@ impl Copies {
     }
 }
 
-/// A change of blocks in a row.
+/// A change of consecutive blocks in `coming_blocks`.
 #[derive(Clone, Copy, Debug)]
 struct Change {
-    /// The time at which it becomes visible.
+    /// The time at which the change becomes visible.
     at_ns: u64,
     kind: ChangeKind,
     blocks: u32,
@@ -86,25 +85,24 @@ enum ChangeKind {
     Cleared,
 }
 
-/// One engine's cache according to its KV events, which are delayed.
+/// One engine's cache as its delayed KV events describe it.
 #[derive(Default)]
 pub(super) struct EventIndex {
     copies: Copies,
-    /// Changes not seen yet.
+    /// Changes that are not visible yet.
     coming: VecDeque<Change>,
-    /// Their blocks.
+    /// The blocks of these changes.
     coming_blocks: VecDeque<BlockHash>,
-    /// Blocks that it keeps in its host's memory.
+    /// Blocks in the engine's host memory.
     in_host: ByBlock<()>,
-    /// Blocks that it keeps on its disk.
+    /// Blocks on the engine's disk.
     on_disk: ByBlock<()>,
-    /// Events that the router has not seen yet.
+    /// Changes of the tiers that are not visible yet.
     coming_changes: VecDeque<(u64, KvTierChange)>,
 }
 
 impl EventIndex {
-    /// Adds an event that becomes visible at `at_ns`, which is never before the time of an earlier
-    /// one.
+    /// Adds an event that becomes visible at `at_ns`. Times must not decrease between calls.
     pub(super) fn expect(&mut self, at_ns: u64, event: KvEvent<'_>) {
         let (kind, blocks) = match &event {
             KvEvent::Stored { blocks, .. } => (ChangeKind::Stored, *blocks),
@@ -119,7 +117,7 @@ impl EventIndex {
         }
     }
 
-    /// The engine has been removed, which is visible at once.
+    /// Forgets everything, because the engine has been removed. This is visible at once.
     pub(super) fn forget(&mut self) {
         self.copies.clear();
         self.coming.clear();
@@ -129,13 +127,12 @@ impl EventIndex {
         self.coming_changes.clear();
     }
 
-    /// Adds a change of its tiers that becomes visible at `at_ns`, which is never before the time
-    /// of an earlier one.
+    /// Adds a change of the tiers that becomes visible at `at_ns`. Times must not decrease between calls.
     pub(super) fn expect_change(&mut self, at_ns: u64, change: KvTierChange) {
         self.coming_changes.push_back((at_ns, change));
     }
 
-    /// Leading blocks of a chain that are visible in its tiers at `now_ns`.
+    /// Number of leading blocks of a chain that are visible in the tiers at `now_ns`.
     pub(super) fn kept_blocks(&mut self, now_ns: u64, chain: &[BlockHash]) -> TierRun {
         while let Some((_, change)) = self.coming_changes.pop_front_if(|(at_ns, _)| *at_ns <= now_ns) {
             let tier = match change.tier {
@@ -161,7 +158,7 @@ impl EventIndex {
         run
     }
 
-    /// Leading blocks of a chain that are visible in the cache at `now_ns`.
+    /// Number of leading blocks of a chain that are visible in the cache at `now_ns`.
     pub(super) fn cached_blocks(&mut self, now_ns: u64, chain: &[BlockHash]) -> u32 {
         self.see_changes(now_ns);
         chain.iter().take_while(|&&hash| self.copies.contains(hash)).count() as u32
@@ -180,7 +177,7 @@ impl EventIndex {
     }
 }
 
-/// One engine's cache as a router predicts it from the requests that it sent there.
+/// One engine's cache as a router predicts it from the requests that it sent to the engine.
 #[derive(Default)]
 pub(super) struct GuessedIndex {
     /// The time until which each block counts as cached.
@@ -204,7 +201,7 @@ impl GuessedIndex {
     pub(super) fn cached_blocks(&mut self, now_ns: u64, chain: &[BlockHash]) -> u32 {
         while let Some((until_ns, old)) = self.sent.pop_front_if(|(until_ns, _)| *until_ns <= now_ns) {
             for &hash in old.iter() {
-                // A block that was sent again since then stays longer.
+                // A block that was sent again in the meantime stays longer.
                 self.until_ns.keep_if(hash, |last_ns| *last_ns > until_ns);
             }
         }

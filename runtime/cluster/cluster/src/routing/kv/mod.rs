@@ -1,9 +1,8 @@
-//! The KV router: Dynamo's cost function over its books and its index.
+//! The KV router: Dynamo's cost function over the router's books and its view of the caches.
 //!
-//! Other routers are called once for each request and see the engines' own loads. This router sees only the
-//! engines' KV events. It records its decisions, may hold requests back while every engine is busy, and may
-//! consist of several routers that learn of each other late. The formulas are from `dynamo-kv-router` 1.4.
-//! That router breaks ties with a global random generator; this one draws from the run's seed.
+//! Other routers are called once per request and see the engines' own loads. This router sees only the engines' KV
+//! events. It records its decisions, can queue requests while every engine is busy, and may consist of several
+//! replicas that learn of each other's decisions late. The formulas are from `dynamo-kv-router` 1.4.
 
 mod active;
 mod books;
@@ -32,7 +31,7 @@ use queue::{Queued, RouterQueue};
 struct Candidate {
     worker: u32,
     overlap_blocks: u32,
-    /// Further blocks in its tiers.
+    /// Further blocks in the worker's tiers.
     tiers: TierRun,
 }
 
@@ -42,14 +41,13 @@ impl From<Candidate> for RoutedTo {
     }
 }
 
-/// Facts about a pool's engines that the router needs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PoolFacts {
     pub(super) workers: u32,
     pub(super) block_size_tokens: u32,
     pub(super) max_num_batched_tokens: u32,
     pub(super) role: PoolRole,
-    /// Whether they keep KV below the device.
+    /// Whether the engines have KV tiers.
     pub(super) has_tiers: bool,
 }
 
@@ -58,7 +56,7 @@ struct Replica {
     books: Books,
     /// The queue; it has no class if requests do not wait.
     queue: RouterQueue,
-    /// Decisions of other routers that this one does not know yet.
+    /// Decisions of other replicas that this one does not know yet, with the times at which it learns of them.
     coming: VecDeque<(u64, Entry)>,
     guesses: Vec<GuessedIndex>,
 }
@@ -68,16 +66,16 @@ pub(super) struct KvRouter {
     config: KvRouterConfig,
     facts: PoolFacts,
     replicas: Vec<Replica>,
-    /// The router that received each request; empty if there is only one.
+    /// The replica that received each request; empty if there is only one.
     owners: Vec<u32>,
     turn: u32,
-    /// Events by worker; empty if the router sees the caches themselves.
+    /// Views of the caches by worker; empty if the router reads the caches themselves.
     events: Vec<EventIndex>,
     ties: Stream,
     /// Scratch: cost of the request on each candidate.
     costs: Vec<f64>,
     no_blocks: Chain,
-    /// The engines of sessions, if sessions are sticky.
+    /// The workers of sessions, if sessions are sticky.
     sessions: Option<Sessions>,
     /// Scratch.
     candidates: Vec<Candidate>,
@@ -92,7 +90,7 @@ impl KvRouter {
                 config.overlap_score_credit = 0.0;
                 config.assume_kv_reuse = false;
                 config.track_prefill_tokens = false;
-                // Without prompt tokens, no engine is ever busy.
+                // Without prompt tokens, no engine is ever busy, so no request would wait.
                 config.queue = None;
             }
         }
@@ -124,7 +122,6 @@ impl KvRouter {
         }
     }
 
-    /// The same router with sticky sessions.
     pub(super) fn with_sessions(self, sessions: Option<Sessions>) -> Self {
         Self { sessions, ..self }
     }
@@ -132,37 +129,35 @@ impl KvRouter {
     /// Whether candidates must include the engines' current cache hits.
     fn needs_overlap(&self) -> bool {
         let knowledge = self.config.knowledge;
-        // Also without a credit, because cached tokens do not count as prompt tokens to compute.
+        // Also needed without a credit, because cached tokens do not count as uncached prompt tokens.
         self.facts.role.is_routed_by_cache() && matches!(knowledge, KvKnowledge::Events { .. }) && !knowledge.is_late()
     }
 
-    /// Whether it looks for KV below the device, too.
+    /// Whether the router also looks up the KV tiers.
     fn sees_tiers(&self) -> bool {
         self.facts.has_tiers && self.config.overlap_score_credit > 0.0
     }
 
-    /// Whether it wants the engines' KV events.
     fn needs_events(&self) -> bool {
         !self.events.is_empty()
     }
 
-    /// Whether the events of a step are sent when it ends, not when it starts.
+    /// Whether the events of a step are sent when it ends. Otherwise they are sent when it starts.
     fn sees_events_at_step_end(&self) -> bool {
         matches!(self.config.knowledge, KvKnowledge::Events { at_step_end: true, .. })
     }
 
-    /// Whether it counts the blocks of outputs.
+    /// Whether the router counts the blocks of outputs.
     fn needs_outputs(&self) -> bool {
         self.config.track_output_blocks && self.config.track_active_blocks
     }
 
-    /// Whether it must see each step when it ends: other routers learn of it a fixed
-    /// time later.
+    /// Whether the router must see each step at its end, because other replicas learn of it a fixed time later.
     fn needs_single_steps(&self) -> bool {
         self.needs_outputs() && self.replicas.len() > 1 && self.config.replicas.sync_ns.is_some()
     }
 
-    /// Chooses among the running engines, of which there is at least one, or holds the request back.
+    /// Chooses one of the running engines, or queues the request. `candidates` must not be empty.
     fn choose(&mut self, routed: &RouteInput<'_>, candidates: &mut [Candidate]) -> Routed {
         let query = &routed.query;
         let owner = self.owner_in_turn(query.id);
@@ -191,13 +186,13 @@ impl KvRouter {
         Routed::To(self.send(owner, query.now_ns, request, prompt_tokens, chain, candidates).into())
     }
 
-    /// The next request that may leave, if these are the running engines.
+    /// The next request that may leave the queue, if these engines are up.
     fn release_to(&mut self, now_ns: u64, up: &[Candidate]) -> Option<(u64, RoutedTo)> {
         for owner in 0..self.replicas.len() {
             if self.replicas[owner].queue.is_empty() {
                 continue;
             }
-            // Also without a running engine, because the router's wake-up has passed.
+            // This is needed even if no engine is up, because the router's scheduled wake-up has passed.
             self.catch_up(owner, now_ns);
             if up.is_empty() {
                 continue;
@@ -218,7 +213,7 @@ impl KvRouter {
         None
     }
 
-    /// A KV event of a worker, sent at `at_ns`.
+    /// Handles a KV event of a worker that was sent at `at_ns`.
     fn kv_event(&mut self, at_ns: u64, worker: u32, event: KvEvent<'_>) {
         let KvKnowledge::Events { lag_ns, .. } = self.config.knowledge else { return };
         if let Some(index) = self.events.get_mut(worker as usize) {
@@ -226,7 +221,7 @@ impl KvRouter {
         }
     }
 
-    /// A block has reached a tier of a worker, or left it.
+    /// Handles a block that was added to or removed from a tier of a worker.
     fn tier_change(&mut self, worker: u32, change: KvTierChange) {
         let KvKnowledge::Events { lag_ns, .. } = self.config.knowledge else { return };
         if self.sees_tiers()
@@ -260,7 +255,7 @@ impl KvRouter {
         if needed { Chain::from(blocks) } else { self.no_blocks.clone() }
     }
 
-    /// Fills in the known cache hits, unless the caller has.
+    /// Sets the known cache hits of the candidates, unless the caller has set them.
     fn look_up(&mut self, owner: usize, now_ns: u64, blocks: &[BlockHash], candidates: &mut [Candidate]) {
         if !self.facts.role.is_routed_by_cache() {
             return;
@@ -300,8 +295,8 @@ impl KvRouter {
         to
     }
 
-    /// Records an entry in the books of `owner` now, and in the books of the other routers after
-    /// their delay.
+    /// Records an entry in the books of replica `owner` now, and in the books of the other replicas after their
+    /// delay.
     fn book(&mut self, owner: usize, now_ns: u64, entry: Entry) {
         self.catch_up(owner, now_ns);
         if let Some(sync_ns) = self.config.replicas.sync_ns {
@@ -321,7 +316,7 @@ impl KvRouter {
     }
 }
 
-/// Whether no engine takes a request of a class.
+/// Whether every engine is too busy for a request of a class.
 fn all_busy(books: &Books, candidates: &[Candidate], class: &QueueClass, facts: &PoolFacts) -> bool {
     let is_busy = |worker| class.is_busy(books.account(worker).prefill_tokens, facts.max_num_batched_tokens);
     candidates.iter().all(|candidate| is_busy(candidate.worker))
@@ -331,20 +326,20 @@ fn all_busy(books: &Books, candidates: &[Candidate], class: &QueueClass, facts: 
 mod tests;
 
 impl KvRouter {
-    /// Worth of blocks below the device, in cached blocks.
+    /// Value of blocks in the tiers, in blocks cached on the device.
     fn tier_credit(&self, tiers: TierRun) -> f64 {
         self.config.host_cache_hit_weight * f64::from(tiers.host_blocks)
             + self.config.disk_cache_hit_weight * f64::from(tiers.disk_blocks)
     }
 
-    /// Cached prompt tokens; those below the device count with their weight.
+    /// Number of cached prompt tokens. Tokens in the tiers count with their weight.
     fn cached_tokens(&self, candidate: &Candidate) -> u64 {
         let block = u64::from(self.facts.block_size_tokens);
         let below = self.tier_credit(candidate.tiers) * block as f64;
         u64::from(candidate.overlap_blocks) * block + below.round() as u64
     }
 
-    /// Position of the cheapest candidate.
+    /// Index of the cheapest candidate.
     fn cheapest(&mut self, owner: usize, prompt_tokens: u32, chain: &Chain, candidates: &[Candidate]) -> usize {
         if candidates.len() == 1 {
             return 0;
@@ -367,7 +362,7 @@ impl KvRouter {
         chosen
     }
 
-    /// Draws a candidate by a softmax over its cost, scaled by the costs' spread.
+    /// Draws a candidate by a softmax of the costs, scaled by their spread.
     fn draw(&mut self, lowest: f64) -> usize {
         let highest = self.costs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let spread = highest - lowest;
@@ -381,7 +376,7 @@ impl KvRouter {
         self.costs.iter().position(|&upto| at < upto).unwrap_or(self.costs.len() - 1)
     }
 
-    /// Fills in the costs of all candidates.
+    /// Computes the costs of all candidates.
     fn weigh(&mut self, owner: usize, prompt_tokens: u32, chain: &Chain, candidates: &[Candidate]) {
         let config = &self.config;
         let books = &self.replicas[owner].books;

@@ -1,4 +1,4 @@
-//! A pool's KV routers as its [`PoolRouter`].
+//! Implements [`PoolRouter`] for a pool's KV routers.
 
 use vcr_core::route::{EndedRequest, RouteError, RouteRequest};
 use vcr_core::{ServingEngine, TierRun};
@@ -11,12 +11,12 @@ use crate::routing::sessions::Sessions;
 use crate::routing::{PoolRouter, RouteInput, Routed, RoutedTo, RouterNeeds};
 
 impl KvRouter {
-    /// Whether candidates must include the tiers below the device.
+    /// Whether candidates must include the KV tiers.
     fn needs_tiers(&self) -> bool {
         self.needs_overlap() && self.sees_tiers()
     }
 
-    /// The running workers, with their cached blocks if the router does not track these itself.
+    /// Finds the running workers, with their cached blocks if the router does not track these itself.
     fn find_candidates(&mut self, request: &RouteInput<'_>, workers: &mut [Worker]) {
         let RouteRequest { now_ns, block_hashes: blocks, .. } = request.query;
         let needs_overlap = self.needs_overlap();
@@ -139,7 +139,7 @@ impl PoolRouter for KvRouter {
 
     fn ended(&mut self, now_ns: u64, request: &EndedRequest) {
         self.left(now_ns, request.id);
-        // Visible changes are applied even without further requests, so they take no memory.
+        // Visible changes are applied even if no further request arrives, so that they do not accumulate.
         self.events.iter_mut().for_each(|index| index.see_changes(now_ns));
     }
 

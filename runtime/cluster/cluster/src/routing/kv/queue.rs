@@ -1,8 +1,7 @@
-//! Requests that wait in the router for an engine with less to compute.
+//! Requests that wait in the router until an engine is less busy.
 //!
-//! Each class has a queue with its own order. Deficit round robin chooses between classes: in each round a
-//! class may send as many prompt tokens to compute as its quantum, and keeps an unused rest while requests
-//! wait in it.
+//! Each class has a queue with its own order. Deficit round robin chooses between classes: in each round, a class
+//! may send its quantum of uncached prompt tokens. It keeps an unused remainder while requests wait in it.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -11,26 +10,25 @@ use super::active::Chain;
 use super::{Candidate, RouteInput};
 use crate::config::{QueueClass, QueueOrder};
 
-/// A request in the queue.
 #[derive(Debug)]
 pub(super) struct Queued {
     pub(super) request: u64,
     pub(super) prompt_tokens: u32,
-    /// Prompt tokens in the best cache at its arrival.
+    /// Prompt tokens that the best cache held when the request arrived.
     pub(super) cached_tokens: u64,
     pub(super) chain: Chain,
-    /// Blocks that the engines had cached of it on arrival.
+    /// Blocks of the prompt that each engine had cached when the request arrived.
     pub(super) overlaps: Vec<Candidate>,
 }
 
 impl Queued {
-    /// Prompt tokens to compute; a request without any counts as one.
+    /// Number of uncached prompt tokens, at least 1.
     fn cost(&self) -> u64 {
         u64::from(self.prompt_tokens).saturating_sub(self.cached_tokens).max(1)
     }
 }
 
-/// The request that leaves first has the smallest.
+/// The position in the queue; the lowest rank leaves first.
 #[derive(Clone, Copy, Debug)]
 struct Rank {
     strict_priority: u32,
@@ -59,18 +57,17 @@ impl PartialEq for Rank {
 
 impl Eq for Rank {}
 
-/// The waiting requests of one class.
 #[derive(Debug, Default)]
 struct ClassQueue {
     waiting: BTreeMap<Rank, Queued>,
     prompt_tokens: u64,
     cached_tokens: u64,
-    /// Prompt tokens to compute that it may still send.
+    /// Uncached prompt tokens that the class may still send.
     credit_tokens: u64,
 }
 
 impl ClassQueue {
-    /// Cost of the first of them.
+    /// Cost of the first request in the queue.
     fn next_cost(&self) -> Option<u64> {
         self.waiting.first_key_value().map(|(_, queued)| queued.cost())
     }
@@ -93,7 +90,7 @@ pub(super) struct RouterQueue {
     carried: Option<usize>,
     waiting: u64,
     pushed: u64,
-    /// Scratch: cost of the first of each class that may leave.
+    /// Scratch: cost of each class's first request, if it may leave.
     costs: Vec<Option<u64>>,
 }
 
@@ -113,17 +110,16 @@ impl RouterQueue {
         self.waiting == 0
     }
 
-    /// Whether requests of a class wait.
     pub(super) fn has_waiting(&self, class: usize) -> bool {
         !self.classes[class].waiting.is_empty()
     }
 
-    /// Number of requests that wait, and their prompt tokens.
+    /// Number of waiting requests, and the sum of their prompt tokens.
     pub(super) fn load(&self) -> (u64, u64) {
         (self.waiting, self.classes.iter().map(|class| class.prompt_tokens).sum())
     }
 
-    /// Whether the class is full while `engines` engines run. Limits do not count the new request.
+    /// Whether the class is full while `engines` engines run. The new request does not count.
     pub(super) fn is_full(&self, class: usize, config: &QueueClass, engines: usize) -> bool {
         let waits = &self.classes[class];
         [
@@ -149,7 +145,7 @@ impl RouterQueue {
         class.waiting.insert(rank, queued);
     }
 
-    /// Takes the next request out of the classes that `may_leave`.
+    /// Takes the next request from the classes that `may_leave` admits.
     pub(super) fn pop(&mut self, configs: &[QueueClass], may_leave: impl Fn(&QueueClass) -> bool) -> Option<Queued> {
         let carried = self.carried.take();
         for ((cost, class), config) in self.costs.iter_mut().zip(&self.classes).zip(configs) {
@@ -174,7 +170,7 @@ impl RouterQueue {
                 return self.pop_of(class);
             }
         }
-        // No class has enough credit yet: add as many rounds as the first one needs.
+        // No class has enough credit: add the number of rounds after which the first class has enough.
         let rounds_of = |(class, cost): (usize, &Option<u64>)| {
             let missing = (*cost)?.saturating_sub(self.classes[class].credit_tokens);
             Some(missing.div_ceil(configs[class].quantum))
@@ -189,14 +185,14 @@ impl RouterQueue {
         self.pop_of(first)
     }
 
-    /// Takes all out, class by class.
+    /// Removes all requests, class by class.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = Queued> {
         self.waiting = 0;
         self.carried = None;
         self.classes.iter_mut().flat_map(|class| std::iter::from_fn(|| class.pop()))
     }
 
-    /// Removes a withdrawn request from the queue.
+    /// Removes a request that was cancelled.
     pub(super) fn leave(&mut self, request: u64) {
         for (index, class) in self.classes.iter_mut().enumerate() {
             let Some(rank) = class.waiting.iter().find(|(_, queued)| queued.request == request).map(|(&rank, _)| rank)
@@ -223,7 +219,7 @@ impl RouterQueue {
     }
 }
 
-/// The larger, the sooner.
+/// A higher score leaves earlier.
 fn score(request: &RouteInput<'_>, order: QueueOrder, cost_tokens: u64) -> f64 {
     let priority = f64::from(request.query.priority.max(0));
     let arrival_s = request.arrival_ns as f64 / 1e9;

@@ -57,11 +57,11 @@ fn chosen(router: &mut KvRouter, query: &RouteInput<'_>, overlaps: &[u32]) -> Op
 fn a_cached_prefix_outweighs_load_until_it_does_not() {
     let mut router = router(KvRouterConfig::default(), 2);
     let prompt = blocks(1, 4);
-    // Worker 1 has all of it: 4 + 4 blocks against 0 + 4.
+    // Worker 1 has the whole prompt cached, so the costs are 4 + 4 blocks on worker 0 and 0 + 4 on worker 1.
     assert_eq!(chosen(&mut router, &query(0, 0, &prompt), &[0, 4]), Some(1));
-    // Now it has 4 blocks in use, but these are the very same: 0 + 4 again.
+    // Worker 1 now uses 4 blocks, but they are the prompt's own blocks: 0 + 4 again.
     assert_eq!(chosen(&mut router, &query(1, 1, &prompt), &[0, 4]), Some(1));
-    // A prompt of its own finds 4 blocks in use there and none here.
+    // Another prompt finds 4 blocks in use on worker 1 and none on worker 0.
     assert_eq!(chosen(&mut router, &query(2, 2, &blocks(2, 4)), &[0, 0]), Some(0));
 }
 
@@ -117,7 +117,7 @@ fn temperature_draws_the_cheaper_more_often() {
         cached += u32::from(chosen(&mut router, &query(request, request, &prompt), &[0, 8]) == Some(1));
         router.left(request, request);
     }
-    // The weights are 1 and exp(-2).
+    // The softmax weights are 1 and exp(-2).
     assert!((310..390).contains(&cached), "{cached}");
 }
 
@@ -179,7 +179,7 @@ fn with_queue(order: QueueOrder) -> KvRouter {
     router(KvRouterConfig { queue, ..KvRouterConfig::default() }, 1)
 }
 
-/// Requests wait while more than 50 tokens must be computed; returns the order in which they leave.
+/// Returns the order in which requests leave a queue that holds them while more than 50 tokens are outstanding.
 fn leave(order: QueueOrder) -> Vec<u64> {
     let mut router = with_queue(order);
     let lengths = [4, 6, 5, 8];
@@ -214,7 +214,7 @@ fn strict_priority_goes_first_and_nobody_passes_a_queue() {
     let urgent = RouteInput { strict_priority: 1, ..query(2, 2, &prompt) };
     assert_eq!(chosen(&mut router, &urgent, &[0]), None);
     router.prefilled(3, 0);
-    // There is room now, but others have been here before.
+    // The engine is no longer busy, but other requests have waited longer.
     assert_eq!(chosen(&mut router, &query(3, 3, &prompt), &[0]), None);
     assert_eq!(router.release_to(3, &up(&[0])).map(|(request, _)| request), Some(2));
     assert!(router.release_to(3, &[]).is_none(), "no worker is up");
@@ -243,11 +243,11 @@ fn a_decode_router_counts_every_block_and_no_prompt_tokens() {
     let first = chosen(&mut router, &query(0, 0, &prompt), &[0, 4]).unwrap();
     let account = router.replicas[0].books.account(first);
     assert_eq!(account.prefill_tokens, 0);
-    // Equal prompts are two requests there, so the second goes to the other worker.
+    // Equal prompts count as two requests there, so the second one goes to the other worker.
     assert_eq!(chosen(&mut router, &query(1, 1, &prompt), &[4, 4]), Some(1 - first));
 }
 
-/// Views that are never read would take the time of every event.
+/// A view that is never read would cost time for every event.
 #[test]
 fn a_decode_router_keeps_no_view_of_the_caches() {
     let late = KvKnowledge::Events { lag_ns: 10, at_step_end: true };
@@ -289,7 +289,7 @@ fn blocks_below_the_device_count_by_their_weights() {
         Candidate { worker: 1, overlap_blocks: 1, tiers: tiers(2, 4) },
         Candidate { worker: 2, overlap_blocks: 0, tiers: tiers(3, 4) },
     ];
-    // Worth 2.25, 3 and 2.5 blocks of 8.
+    // The candidates' hits are worth 2.25, 3 and 2.5 blocks of 8.
     let best = candidates[1];
     assert_eq!(router.choose(&query(0, 0, &prompt), &mut candidates), Routed::To(best.into()));
     assert_eq!(router.replicas[0].books.account(1).prefill_tokens, 5 * 16);
@@ -336,7 +336,7 @@ fn class(name: &str, takes: Option<(&str, &str)>, quantum: u64) -> QueueClass {
     }
 }
 
-/// Prompts of up to 63 tokens to compute, and longer ones.
+/// A profile with a bucket of up to 63 uncached tokens and a bucket of longer prompts.
 fn profile(policy_classes: Vec<QueueClass>) -> QueueProfile {
     let bucket = |min_tokens, bucket: &str| IslBucket { min_tokens, bucket: bucket.to_owned() };
     QueueProfile {
@@ -351,8 +351,8 @@ fn with_classes(policy_classes: Vec<QueueClass>) -> KvRouter {
     router(KvRouterConfig { queue, ..KvRouterConfig::default() }, 1)
 }
 
-/// In which order requests leave, each as soon as the one before has its first
-/// token; the first of them found the engine idle.
+/// Returns the order in which requests leave the queue. Each leaves when the previous request has its first token.
+/// Request 0 did not wait.
 fn leaving(router: &mut KvRouter) -> Vec<u64> {
     let mut left = Vec::new();
     let mut done = 0;
@@ -383,7 +383,8 @@ fn classes_share_what_leaves_by_their_quanta() {
         }
         leaving(&mut router)
     };
-    // Prompts of 32 tokens: one each in turn, two against one, and all of one before the other.
+    // All prompts have 32 tokens. The quanta send one of each class in turn, two to one, or one class before the
+    // other.
     assert_eq!(order(32, 32), [1, 2, 3, 4, 5, 6, 7, 8]);
     assert_eq!(order(64, 32), [1, 3, 2, 5, 7, 4, 6, 8]);
     assert_eq!(order(1, 1_000), [2, 4, 6, 8, 1, 3, 5, 7]);
@@ -407,10 +408,10 @@ fn a_family_is_sorted_by_what_is_to_be_computed() {
         let query = RouteInput { policy_class: asks, ..query(1, 1, &prompt) };
         chosen(&mut router, &query, &[overlap_blocks]).is_none()
     };
-    // 4 or 5 of 8 blocks are cached: 64 tokens are long, 48 are short.
+    // 4 or 5 of 8 blocks are cached: 64 uncached tokens are long, 48 are short.
     assert_eq!([waits(None, 4), waits(None, 5)], [true, false]);
     assert_eq!([waits(Some("batch"), 4), waits(Some("batch"), 5)], [true, false]);
-    // Classes of a family cannot be requested by name; others only by name.
+    // Requests cannot name a class that belongs to a family. A class without a family is only reached by name.
     assert_eq!([waits(Some("a"), 4), waits(Some("b"), 5), waits(Some("own"), 8)], [true, false, true]);
 }
 
@@ -423,7 +424,7 @@ fn limits_count_what_waits_for_each_engine_that_is_up() {
             QueueClass { cache_bucket: Some("long".to_owned()), policy_family: Some("chat".to_owned()), ..limited },
         ])
     };
-    // Each asks for 32 tokens. One block of 16 is cached.
+    // Each request has 32 tokens, of which one block of 16 is cached.
     let taken = |limited, engines: usize| {
         let mut router = all(limited);
         for worker in 0..engines as u32 {
@@ -443,7 +444,7 @@ fn limits_count_what_waits_for_each_engine_that_is_up() {
     };
     let base = || class("long", None, 1);
     assert_eq!(taken(QueueClass { request_queue_limit_per_worker: Some(3), ..base() }, 1), 3);
-    // The request that passes a limit still waits.
+    // The request that exceeds a limit still waits.
     assert_eq!(taken(QueueClass { raw_isl_token_queue_limit_per_worker: Some(33), ..base() }, 1), 2);
     assert_eq!(taken(QueueClass { cached_token_queue_limit_per_worker: Some(17), ..base() }, 1), 2);
     assert_eq!(taken(QueueClass { request_queue_limit_per_worker: Some(0), ..base() }, 1), 0);

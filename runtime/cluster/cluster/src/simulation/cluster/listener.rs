@@ -9,15 +9,15 @@ use super::{ClusterOutput, SUBMITTED};
 use crate::ledger::record::RequestRecord;
 use crate::observe::{Incident, Observer, RequestName, StepRecord, StepSink};
 
-/// Keeps the outputs for the caller.
+/// Collects the outputs for the caller.
 #[derive(Default)]
 pub(super) struct Listener {
     wants_tokens: bool,
     wants_series: bool,
     outputs: Vec<ClusterOutput>,
-    /// Sees the steps.
+    /// Receiver of the steps.
     steps: Option<Arc<dyn StepSink>>,
-    /// Names of requests for it, by their numbers here.
+    /// Numbers of requests for that receiver, by their numbers in the run.
     names: BTreeMap<u64, u64>,
 }
 
@@ -26,24 +26,24 @@ impl Listener {
         Self { wants_tokens, ..Self::default() }
     }
 
-    /// The listener of a cluster behind a server, with an output for each token.
+    /// The observer of a cluster behind a server, which gets an output for each token.
     pub(super) fn behind_server(wants_series: bool, steps: Option<Arc<dyn StepSink>>) -> Self {
         Self { wants_tokens: true, wants_series, steps, ..Self::default() }
     }
 
-    /// Sets a request's number at its source, for observers of steps.
+    /// Sets the number by which observers of steps know a request.
     pub(super) fn name(&mut self, request: u64, number: u64) {
         if self.steps.is_some() {
             self.names.insert(request, number);
         }
     }
 
-    /// Drains the outputs that the caller has not received yet.
+    /// Takes the outputs that the caller has not received yet.
     pub(super) fn take_outputs(&mut self) -> Vec<ClusterOutput> {
         std::mem::take(&mut self.outputs)
     }
 
-    /// Returns the allocation of `outputs`, which the caller has received.
+    /// Keeps the allocation of `outputs` for reuse.
     pub(super) fn keep_room(&mut self, outputs: Vec<ClusterOutput>) {
         self.outputs = outputs;
     }

@@ -1,8 +1,8 @@
 //! A cluster behind a server, with external clients.
 //!
-//! It uses the workloads of a run only for their metadata: tenants, recorded answers, the names in its
-//! report. The external clients do everything else: no request arrives, is cancelled, is retried or follows
-//! another one automatically.
+//! The workloads of the run are only used for metadata: tenants, recorded answers and the names in the report.
+//! External clients do everything else: no request arrives, is cancelled, is retried or follows another request by
+//! itself.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,22 +18,22 @@ use crate::routing::Routing;
 use crate::simulation::{RunFacts, Simulation};
 use crate::traffic::{FollowUp, Traffic, Turn};
 
-/// Origin of a request: the fields that no protocol carries.
+/// Facts about a request that no protocol carries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RequestOrigin {
-    /// Index of its workload in the run.
+    /// Index of the workload in the run.
     pub workload: u32,
-    /// Number of its class in the workload.
+    /// Number of the class in the workload.
     pub class: u32,
-    /// Number of its session in the workload.
+    /// Number of the session in the workload.
     pub session: u64,
     /// Position in the session, from 0.
     pub turn: u32,
-    /// Its rank in the router's queue.
+    /// Strict priority in the router's queue.
     pub(crate) strict_priority: u32,
-    /// Index among the policy classes of its workload's trace.
+    /// Index of the policy class in the workload's trace.
     pub(crate) policy_class: Option<u32>,
-    /// The row of the trace that is answered as recorded, if it is.
+    /// The row of the trace with the recorded answer, if the request is answered as recorded.
     pub(crate) played_row: Option<u32>,
 }
 
@@ -43,7 +43,7 @@ impl RequestOrigin {
         Self { workload, class, session, turn: place, strict_priority, policy_class, played_row }
     }
 
-    /// Whether it is answered as recorded, by no engine.
+    /// Whether the request is answered as recorded, without an engine.
     #[must_use]
     pub fn is_played(&self) -> bool {
         self.played_row.is_some()
@@ -53,24 +53,23 @@ impl RequestOrigin {
 /// A request that a server has received.
 #[derive(Clone, Debug)]
 pub struct ServedRequest {
-    /// Its number at its source, for observers of steps; none if it has none there.
+    /// The number by which observers of steps know the request, if any.
     pub number: Option<u64>,
-    /// Its origin.
+    /// Facts that no protocol carries.
     pub origin: RequestOrigin,
-    /// Its prompt, from [`Cluster::salted_prompt`].
+    /// The prompt, from [`Cluster::salted_prompt`].
     pub prompt: Prompt,
-    /// Output tokens that it gets.
+    /// Number of output tokens.
     pub max_tokens: u32,
-    /// Its priority; lower is sooner, if engines schedule by priority.
+    /// Priority. Lower values are scheduled first, if engines schedule by priority.
     pub priority: i32,
-    /// Its LoRA adapter.
+    /// Number of the LoRA adapter.
     pub adapter: Option<u32>,
 }
 
 impl Cluster {
-    /// A cluster at the instant 0 with the engines, links, routers, autoscalers and faults of a
-    /// run. It reports each output token, records time series of its engines if requested, and
-    /// reports its steps to `steps`.
+    /// A cluster at time 0 with the engines, links, routers, autoscalers and faults of a run. It reports each
+    /// output token. It records time series of its engines if requested, and reports their steps to `steps`.
     pub fn behind_server(
         mut config: RunConfig,
         tokens: TokenRange,
@@ -95,14 +94,14 @@ impl Cluster {
         Ok(Self { simulation, submitted: 0, horizon_ns: u64::MAX, tokens: BTreeMap::new(), failure: None })
     }
 
-    /// A prompt without tokens that shares no content with prompts of another salt.
+    /// A prompt without tokens. It shares no content with prompts of another salt.
     #[must_use]
     pub fn salted_prompt(&self, salt: &str) -> Prompt {
         let salt = if salt.is_empty() { 0 } else { seed::derive(0, salt, 0) };
         Prompt::new(self.simulation.facts.config.topology.pools()[0].engine.hashed_blocks(), salt)
     }
 
-    /// A request reaches the server at the present instant. Returns its number.
+    /// Submits a request at the current instant. Returns the request's number.
     pub fn serve(&mut self, request: ServedRequest) -> Result<u64, ClusterError> {
         self.check_alive()?;
         let ServedRequest { number, origin, prompt, max_tokens, priority, adapter } = request;
@@ -131,17 +130,17 @@ impl Cluster {
         Ok(tag)
     }
 
-    /// Calls `callback` with the outputs of the present instant.
+    /// Calls `callback` with the outputs of the current instant.
     pub fn deliver_outputs(&mut self, callback: impl FnMut(&ClusterOutput)) -> Result<(), ClusterError> {
         self.deliver(callback)
     }
 
-    /// Takes `count` output tokens of a request from the place `first` on. The callback of
-    /// [`Cluster::deliver_outputs`] must have had them.
+    /// Takes `count` output tokens of a request from index `first` on. The callback of [`Cluster::deliver_outputs`]
+    /// must have received them.
     pub fn take_tokens(&mut self, request: u64, first: u32, count: u32) -> Vec<u32> {
         let shown = self.simulation.fleet.workers_mut().iter_mut().flat_map(|worker| worker.take_shown_tokens());
         self.tokens.extend(shown.map(|(tag, place, token)| ((tag, place), token)));
-        // A played answer has no engine and any tokens.
+        // No engine chose the tokens of a recorded answer, so they are arbitrary.
         (first..first + count).map(|place| self.tokens.remove(&(request, place)).unwrap_or(0)).collect()
     }
 
@@ -151,7 +150,7 @@ impl Cluster {
         self.tokens.append(&mut later.split_off(&(request + 1, 0)));
     }
 
-    /// Delays of a request's outputs until they reach its client: of the first token, and of the others.
+    /// Delays of a request's outputs until they reach its client: of the first token, and of later tokens.
     #[must_use]
     pub fn way_ns(&self) -> [u64; 2] {
         [self.simulation.facts.overheads.answer_ns(1), self.simulation.facts.overheads.output_ns]
