@@ -1,7 +1,7 @@
-//! Targets: their names, and the interface of target runners.
+//! Targets of runs, and the interface of target drivers.
 //!
-//! Virtual time is this crate's; all other targets are clocks, sockets and processes, which
-//! it knows nothing of. They measure a run by [`MeasuredRun`](crate::MeasuredRun).
+//! This crate implements only virtual time. All other targets need clocks, sockets and processes, and live in other
+//! crates. They measure a run by [`MeasuredRun`](crate::MeasuredRun).
 
 use std::fmt;
 
@@ -22,15 +22,14 @@ pub enum Target {
     Serve(ServeTarget),
     /// Live engines behind vLLM's own frontend, which the run starts and stops.
     Frontend(FrontendTarget),
-    /// Any server of OpenAI's API.
+    /// Any server with OpenAI's API.
     Http(HttpTarget),
 }
 
 /// The HTTP server of `vcr serve`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServeTarget {
-    /// Faults that clients meet, as texts of `--client-fault`. Without a `path` they are of
-    /// completions alone.
+    /// Faults that clients meet, in the form of `--client-fault`. Without a `path` they only affect completions.
     pub client_faults: Vec<String>,
 }
 
@@ -39,42 +38,43 @@ pub struct ServeTarget {
 pub struct FrontendTarget {
     /// The program `vllm-rs`.
     pub binary: String,
-    /// The folder of the model whose tokenizer it loads.
+    /// The folder of the model whose tokenizer the frontend loads.
     pub model: String,
-    /// Its minor version of vLLM, such as `0.33`; none detects it.
+    /// The vLLM minor version of the frontend, such as `0.33`; None to detect it.
     pub line: Option<String>,
-    /// Further arguments.
+    /// Further command-line arguments.
     pub args: Vec<String>,
 }
 
-/// A server of OpenAI's API.
+/// A server with OpenAI's API.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct HttpTarget {
-    /// `http://host:port` or `https://host:port`, with a path in front of `/v1` if there is one.
+    /// `http://host:port` or `https://host:port`, with any path that precedes `/v1`.
     pub url: String,
-    /// The model's name; none takes the server's first one.
+    /// The model's name; None for the first model of the server.
     pub model: Option<String>,
-    /// The environment variable that has the API key.
+    /// The environment variable with the API key.
     pub api_key_env: Option<String>,
     /// Headers of every request.
     pub headers: Vec<(String, String)>,
     /// The form in which prompts are sent.
     pub prompts: Prompts,
-    /// A folder with the model's `tokenizer.json`, for prompts as texts.
+    /// A folder with the model's `tokenizer.json`, for prompts sent as text.
     pub tokenizer: Option<String>,
-    /// Tokens of prompts are below this; none asks the server's tokenizer, or is safe for most.
+    /// Upper bound of prompt token ids. With None, the server's tokenizer is asked, or a bound that suits most
+    /// models is used.
     pub vocab_size: Option<u32>,
     /// A file with certificates (PEM) to trust in addition to the system's.
     pub ca_file: Option<String>,
     /// Longest wait for the next bytes of an answer, in nanoseconds.
     pub idle_timeout_ns: Option<u64>,
-    /// The models that are the LoRA adapters of workloads.
+    /// The server's models that stand for the LoRA adapters of workloads.
     pub adapters: AdapterNames,
-    /// The header or field with which requests identify their session.
+    /// The header or field by which requests identify their session.
     pub sessions: SessionNames,
 }
 
-/// The header or field with which the requests of a session identify it.
+/// The header or field by which the requests of a session identify it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SessionNames {
     /// A header with the session's name.
@@ -83,22 +83,21 @@ pub struct SessionNames {
     pub token: Option<SessionToken>,
 }
 
-/// A token that a server or its router returns with an answer and expects with the session's next
-/// turn.
+/// A token that a server or its router returns with an answer and expects in the session's next turn.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SessionToken {
     /// Cookies.
     Cookie,
-    /// The value of this header.
+    /// The value of the response header with this name.
     Header(String),
 }
 
-/// The names of LoRA adapters by their numbers in workloads.
+/// The names of LoRA adapters, by their numbers in workloads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AdapterNames {
-    /// A text with `{}` as a placeholder for the number.
+    /// A text with `{}` as the placeholder for the number.
     Pattern(String),
-    /// Names by session number, from 0.
+    /// Names by adapter number, from 0.
     Listed(Vec<String>),
 }
 
@@ -144,10 +143,10 @@ pub enum Prompts {
 }
 
 impl Target {
-    /// The names of all targets, in the order of the docs.
+    /// The names of all targets, in the order of the documentation.
     pub const NAMES: [&'static str; 5] = ["virtual", "live", "serve", "frontend", "http"];
 
-    /// Its name in scripts and reports.
+    /// The target's name in scripts and reports.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
@@ -159,29 +158,29 @@ impl Target {
         }
     }
 
-    /// Whether runs take virtual time.
+    /// Whether runs use virtual time.
     #[must_use]
     pub const fn is_virtual(&self) -> bool {
         matches!(self, Self::Virtual)
     }
 }
 
-/// Carries out runs in real time.
+/// Executes runs in real time.
 pub trait TargetDriver: fmt::Debug + Send + Sync {
-    /// Refuses a run that the target cannot carry out, before anything starts.
+    /// Checks that the target can execute a run, before anything starts.
     ///
     /// # Errors
-    /// When it cannot, with the part of the run that it lacks.
+    /// When the target cannot execute the run, with the part of the run that it does not support.
     fn check(&self, target: &Target, run: &RunConfig) -> Result<(), TargetError>;
 
-    /// Carries out a run and measures it.
+    /// Executes a run and measures it.
     ///
     /// # Errors
-    /// When the target cannot be reached or used. Requests that fail are part of the report.
+    /// When the target cannot be reached or used. Failed requests are not errors, but part of the report.
     fn run(&self, target: &Target, run: RunConfig, observer: &mut dyn Observer) -> Result<Report, TargetError>;
 }
 
-/// Why a target could not carry out a run.
+/// Why a target could not execute a run.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the error texts describe them")]
 pub enum TargetError {
@@ -194,18 +193,18 @@ pub enum TargetError {
     },
     #[error("{0}")]
     Failed(String),
-    /// The run is invalid anywhere.
+    /// The run is invalid on every target.
     #[error(transparent)]
     Run(#[from] SimError),
 }
 
 impl TargetError {
-    /// A target that cannot be used, without a hint.
+    /// An unusable target, without a hint.
     pub fn unusable(message: impl Into<String>) -> Self {
         Self::Unusable { message: message.into(), hint: None }
     }
 
-    /// The same error with a hint.
+    /// An unusable target, with a hint.
     pub fn with_hint(message: impl Into<String>, hint: impl Into<String>) -> Self {
         Self::Unusable { message: message.into(), hint: Some(hint.into()) }
     }

@@ -15,7 +15,6 @@ impl RouterConfig {
     /// Makes the router.
     ///
     /// # Errors
-    ///
     /// When the configuration is invalid, when the caller's factory fails, or for [`Self::Kv`], which needs more
     /// than the inputs of a [`Router`].
     pub fn build(&self, plugin_context: &PluginContext<'_>) -> Result<Box<dyn Router>, RouteError> {

@@ -138,7 +138,6 @@ impl Cluster {
     /// A cluster at time 0.
     ///
     /// # Errors
-    ///
     /// When the configuration is invalid, or a plugin cannot be made.
     pub fn new(config: RunConfig) -> Result<Self, ClusterError> {
         Self::made(config, false)
@@ -201,7 +200,6 @@ impl Cluster {
     /// router. Returns the request's number.
     ///
     /// # Errors
-    ///
     /// As [`Self::submit`], and when there is no such engine or it is not up.
     pub fn submit_to(&mut self, engine: u32, request: ClusterRequest) -> Result<u64, ClusterError> {
         self.enter(request, Some(engine))
@@ -261,7 +259,6 @@ impl Cluster {
     /// there are no more events.
     ///
     /// # Errors
-    ///
     /// When the event is beyond the horizon, the simulation fails, or the callback panics.
     pub fn step(&mut self, callback: impl FnMut(&ClusterOutput)) -> Result<Option<u64>, ClusterError> {
         let Some(at_ns) = self.next_event_ns()? else {
@@ -335,7 +332,6 @@ impl Cluster {
     /// Makes the report of the run so far. Requests that have not ended count as unfinished.
     ///
     /// # Errors
-    ///
     /// When the cluster has failed, or no request could ever run.
     pub fn into_report(mut self) -> Result<Report, ClusterError> {
         self.check_alive()?;

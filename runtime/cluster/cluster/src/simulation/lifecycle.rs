@@ -1,4 +1,4 @@
-//! The life of a request in the cluster: submission, transfer, end.
+//! Submission, transfer and end of requests in the cluster.
 
 use std::ops::Range;
 
@@ -54,8 +54,7 @@ impl<O: Observer> Simulation<'_, O> {
         if pool == PoolRole::Decode { engine.check_load(prompt_tokens) } else { Ok(()) }
     }
 
-    /// Whether a request can never run in a pool, and is rejected when it reaches the head of a
-    /// worker's queue.
+    /// Whether a request can never run in a pool and must be rejected at the head of a worker's queue.
     pub(super) fn is_rejected_in_queue(&self, tag: u64, pool: PoolRole) -> bool {
         let record = self.ledger.record(tag);
         self.fleet.pool(pool).config().rejects_in_queue()
@@ -69,12 +68,12 @@ impl<O: Observer> Simulation<'_, O> {
         self.end(tag, Outcome::Rejected(fits.err().unwrap_or(RejectReason::ExceedsKvPool)));
     }
 
-    /// Whether decode workers are asked for blocks before prompts are computed.
+    /// Whether decode workers reserve blocks before prompts are computed.
     fn reserves_before_prefill(&self) -> bool {
         self.fleet.pool(PoolRole::Decode).config().engine.reserves_before_prefill()
     }
 
-    /// Output tokens that a pool generates for a request.
+    /// Number of output tokens that a pool generates for a request.
     pub(super) fn tokens_of_part(&self, tag: u64, pool: PoolRole) -> u32 {
         let max_tokens = self.ledger.record(tag).max_tokens;
         match (pool, self.handoffs.source_output()) {
@@ -83,7 +82,7 @@ impl<O: Observer> Simulation<'_, O> {
         }
     }
 
-    /// The role of a pool's worker in the transfer of the request's KV.
+    /// The part that a pool's worker plays in the transfer of the request's KV.
     pub(super) fn kv_role(&self, tag: u64, pool: PoolRole) -> KvRole {
         match pool {
             PoolRole::Aggregated => KvRole::Local,
@@ -93,7 +92,7 @@ impl<O: Observer> Simulation<'_, O> {
         }
     }
 
-    /// Routes a request to a worker of `pool`, or has it wait until one is up.
+    /// Routes a request to a worker of `pool`, or makes it wait until one is up.
     pub(super) fn submit(&mut self, tag: u64, pool: PoolRole) -> Result<(), SimError> {
         self.in_flight.get_mut(tag).stage = Stage::Waiting { pool };
         match self.route(tag, pool)? {
@@ -114,7 +113,7 @@ impl<O: Observer> Simulation<'_, O> {
         let eos_token = own.config().tokens.as_ref().and_then(|tokens| tokens.eos_token);
         self.ledger.route(tag, pool, overlap_tokens);
         let (kv_role, max_tokens) = (self.kv_role(tag, pool), self.tokens_of_part(tag, pool));
-        // If its client has enough tokens, the engine is done with it immediately.
+        // An engine stops generating when the client has as many tokens as it wants.
         let max_tokens = self.cancel_tokens(tag).map_or(max_tokens, |enough| max_tokens.min(enough));
         let drawn = self.drawn_outputs(tag, worker).filter(|_| kv_role != KvRole::Source);
         let drawn = drawn.filter(|_| self.in_flight.get(tag).stop_after.is_none());
@@ -123,7 +122,7 @@ impl<O: Observer> Simulation<'_, O> {
         let record = self.ledger.record(tag);
         let live = self.in_flight.get_mut(tag);
         live.routed[pool.index()] = Some(to.worker);
-        // Its prompt must still be computed.
+        // True if the prompt must still be computed.
         let is_ahead = kv_role == KvRole::Destination && live.source.is_none();
         let may_retry = live.client.as_ref().is_some_and(|client| client.may_retry);
         let keeps_prompt = self.facts.config.max_retries > 0 || may_retry || kv_role == KvRole::Source || is_ahead;
@@ -131,7 +130,7 @@ impl<O: Observer> Simulation<'_, O> {
         if keeps_prompt {
             live.prompt = Some(prompt.clone());
         }
-        // The token that stops the request is the one drawn at that place.
+        // The stop token is the token that is drawn at its index.
         let drawn_stop = live
             .stop_after
             .filter(|_| eos_token.is_none())
@@ -174,8 +173,8 @@ impl<O: Observer> Simulation<'_, O> {
         self.announce(worker, tag, max_tokens);
     }
 
-    /// Whether and how the outputs of a request are drawn at a worker: not if an observer, a router or an
-    /// injector sees them, or a source chooses them.
+    /// Whether and how the outputs of a request are drawn at a worker. None if an observer, router or injector sees
+    /// the outputs, or a token source chooses them.
     fn drawn_outputs(&self, tag: u64, worker: u32) -> Option<DrawnOutputs> {
         let worker = self.fleet.worker(worker);
         if self.observation.wants_steps() || !worker.draws_outputs_unseen() || self.routing.needs(worker.role()).outputs
@@ -186,8 +185,8 @@ impl<O: Observer> Simulation<'_, O> {
         Some(DrawnOutputs { seed, group: self.ledger.record(tag).workload })
     }
 
-    /// Removes a request and its resources from its queue and from all workers except `crashed`
-    /// ones, which have lost it.
+    /// Removes a request and its resources from its queue and from all workers except the `crashed` ones, which
+    /// have lost it.
     pub(super) fn withdraw(&mut self, tag: u64, crashed: &Range<u32>) {
         let live = self.in_flight.get_mut(tag);
         let reserved = live.destination.take().map(|(worker, load)| (worker, load.request));
@@ -217,13 +216,13 @@ impl<O: Observer> Simulation<'_, O> {
         }
     }
 
-    /// No engine of the pool that a request needs is up or will be.
+    /// Ends a request for which no engine is up or will be.
     pub(super) fn fail_without_engine(&mut self, tag: u64) {
         self.withdraw(tag, &(0..0));
         self.end(tag, Outcome::Failed(FailReason::NoEngine));
     }
 
-    /// Ends a request for routers and engines. Its client has yet to get the rest of the answer.
+    /// Ends a request for routers and engines. The client may not have received the complete answer yet.
     pub(super) fn end(&mut self, tag: u64, outcome: Outcome) {
         if self.in_flight.get(tag).abandoned.is_some() {
             self.end_abandoned(tag);
@@ -242,7 +241,7 @@ impl<O: Observer> Simulation<'_, O> {
         };
         let live = self.in_flight.get_mut(tag);
         self.routing.ended(self.clock.now_ns(), live.routed, ended);
-        // Recorded times are the client's.
+        // Recorded times are client times, so nothing is added to them.
         let is_played = matches!(live.stage, Stage::Played { .. });
         let way_ns = if is_played { 0 } else { self.facts.overheads.answer_ns(output_tokens) };
         live.stage = Stage::Answered;
@@ -253,7 +252,8 @@ impl<O: Observer> Simulation<'_, O> {
         }
     }
 
-    /// Passes the answer of an ended request to its client; its session continues or makes room for another one.
+    /// Gives the complete answer to the client, and ends the request. The session continues or makes room for
+    /// another.
     pub(super) fn answer(&mut self, tag: u64, outcome: Outcome) {
         let live = self.in_flight.remove(tag);
         self.ledger.end(tag, outcome, self.clock.now_ns());

@@ -1,9 +1,9 @@
-//! The loop over instants: events one after another, then steps for idle engines.
+//! The main loop over instants: it handles events one after another, then starts steps on idle engines.
 //!
-//! At each instant every due event is handled first; then every worker whose situation changed may
-//! start a step, in order of worker. Nothing here reads a clock or iterates in an order that could
-//! vary. Time is virtual unless the caller has a clock (`real_time.rs`). A [`Simulation`] joins
-//! owners with private fields; the files here define how events affect them.
+//! At each instant, all due events are handled first. Then every worker whose situation changed may start a step,
+//! in order of worker. Nothing here reads a clock or iterates in an order that could vary. Time is virtual unless
+//! the caller has a clock (`real_time.rs`). A [`Simulation`] owns the parts of a run; the files here define how
+//! events affect them.
 
 mod abandoned;
 mod arrivals;
@@ -42,11 +42,11 @@ pub use real_time::simulate_in_real_time;
 use steps::StepBuffers;
 use vcr_core::{Compilation, Forecast, RejectReason};
 
-/// Steps between two calls of [`Observer::progress`].
+/// Number of steps between two calls of [`Observer::progress`].
 const STEPS_PER_PROGRESS: u64 = 2048;
-/// Instants between two polls of the observer whether to stop the run.
+/// Number of instants between two questions to the observer whether to stop the run.
 const INSTANTS_PER_OBSERVER_CHECK: u64 = 64;
-/// Steps and arrivals between two calls of [`Observer::check_limits`].
+/// Number of steps and arrivals between two calls of [`Observer::check_limits`].
 const WORK_PER_LIMIT_CHECK: u64 = 16_384;
 
 /// A run in progress.
@@ -77,11 +77,11 @@ pub fn simulate(config: RunConfig, observer: &mut dyn Observer) -> Result<Report
 
 /// How the loop over instants ended.
 enum Passed {
-    /// All instants have been handled.
+    /// All events have been handled.
     All,
-    /// The next one is after the longest time that the run may take.
+    /// The next event is after the maximum time of the run, which is given.
     Limit(u64),
-    /// The caller stopped it.
+    /// The caller stopped the loop.
     Stopped,
 }
 
@@ -134,13 +134,12 @@ impl<O: Observer> Simulation<'_, O> {
         }
     }
 
-    /// Schedules the first events of the run.
     fn begin(&mut self) {
         self.begin_engines();
         self.traffic.begin(&mut self.events);
     }
 
-    /// Schedules the first events of its engines.
+    /// Schedules the first events that concern engines: faults and autoscaler ticks.
     fn begin_engines(&mut self) {
         for (index, fault) in (0..).zip(&self.facts.config.faults) {
             self.events.push(fault.at_ns, Event::Fault { index });
@@ -152,7 +151,7 @@ impl<O: Observer> Simulation<'_, O> {
         }
     }
 
-    /// Runs to the end.
+    /// Runs the simulation to its end.
     fn run(&mut self) -> Result<(), SimError> {
         let mut next_progress = STEPS_PER_PROGRESS;
         let mut next_limit_check = WORK_PER_LIMIT_CHECK;
@@ -192,10 +191,10 @@ impl<O: Observer> Simulation<'_, O> {
         }
     }
 
-    /// Runs the instants up to the end of the run, or up to `until_ns`, the earliest instant at
-    /// which a request may arrive from outside: the events of that instant are handled, but not
-    /// their consequences. `begin` returns the time of an instant planned at its argument, or none
-    /// to stop before it; `end` follows each instant.
+    /// Handles all instants until the end of the run, or until `until_ns`, the earliest instant at which a request
+    /// may arrive from outside. The events of that last instant are handled, but its steps are not decided. `begin`
+    /// gets the planned time of an instant and returns its actual time, or None to stop before it. `end` is called
+    /// after each instant.
     fn go_through(
         &mut self,
         until_ns: Option<u64>,
@@ -233,8 +232,8 @@ impl<O: Observer> Simulation<'_, O> {
         Ok(Passed::All)
     }
 
-    /// Advances time to `now_ns`, or stays there for events that have become due since; `at_ns` is
-    /// the planned time.
+    /// Advances time to `now_ns`, or stays there for events that have become due in the meantime. `at_ns` is the
+    /// planned time.
     fn begin_instant(&mut self, at_ns: u64, now_ns: u64) -> Result<(), SimError> {
         if self.clock.steps_at(now_ns, self.ledger.steps()) > MAX_STEPS_AT_ONE_INSTANT {
             return Err(self.time_stands_still());
@@ -246,7 +245,7 @@ impl<O: Observer> Simulation<'_, O> {
         Ok(())
     }
 
-    /// Handles the events planned at `at_ns`, and any others that a clock has passed.
+    /// Handles the events planned at `at_ns`, and others that the caller's clock has passed.
     fn handle_due(&mut self, at_ns: u64) -> Result<(), SimError> {
         let mut planned = Some(at_ns);
         while let Some(at_ns) = planned {
@@ -260,9 +259,8 @@ impl<O: Observer> Simulation<'_, O> {
         Ok(())
     }
 
-    /// Runs all events before `until_ns`, the earliest instant at which a request may arrive from
-    /// outside; without one, to the end. The instant `until_ns` stays open: a request may arrive
-    /// then, too.
+    /// Handles all events until `until_ns`, the earliest instant at which a request may arrive from outside. That
+    /// instant stays open, because requests may also arrive at it. Without `until_ns`, runs to the end.
     fn advance(&mut self, until_ns: Option<u64>) -> Result<(), SimError> {
         self.clock.expect_outside(until_ns.unwrap_or(u64::MAX));
         if self.clock.is_open() {
@@ -276,8 +274,7 @@ impl<O: Observer> Simulation<'_, O> {
         self.go_through(until_ns, |_, at_ns| Some(at_ns), |_| Ok(())).map(drop)
     }
 
-    /// Opens the instant `at_ns`, to which the simulation has been advanced, for a request from
-    /// outside.
+    /// Opens the instant `at_ns` for a request from outside. Time must have been advanced to it.
     fn open_instant(&mut self, at_ns: u64) -> Result<(), SimError> {
         if !self.clock.is_open() {
             self.begin_instant(at_ns, at_ns)?;
@@ -287,7 +284,7 @@ impl<O: Observer> Simulation<'_, O> {
         Ok(())
     }
 
-    /// Handles the consequences of this instant's events, up to the steps that start.
+    /// Processes what follows from this instant's events, up to the steps that start.
     fn end_instant(&mut self) -> Result<(), SimError> {
         self.drive_kv_handoffs()?;
         self.release_queued();
@@ -348,7 +345,7 @@ impl<O: Observer> Simulation<'_, O> {
     fn into_report(mut self) -> Result<Report, SimError> {
         self.dissolve_all_steady_decode();
         if self.traffic.is_warming() {
-            // Nothing was measured.
+            // The run ended during the warm-up, so it measured nothing.
             self.traffic.end_warm_up(self.clock.now_ns(), &mut self.events);
             self.begin_measuring();
         }
@@ -379,21 +376,21 @@ impl<O: Observer> Simulation<'_, O> {
 pub(super) struct RunFacts {
     pub(super) config: RunConfig,
     pub(super) overheads: Overheads,
-    /// Whether the end of any step can cause the arrival of a request at any engine: because another request
-    /// ends, because the router held it back, or because of an injected crash.
+    /// Whether the end of any step can cause a request to arrive at any engine: because another request ends,
+    /// because the router had queued the request, or because of an injected crash.
     pub(super) is_chained: bool,
-    /// Whether all workers are up from the beginning to the end.
+    /// Whether all workers are up during the whole run.
     pub(super) is_steady: bool,
     /// Whether any pool has an autoscaler.
     pub(super) scales: bool,
-    /// Whether its clients are external, and decide what follows their requests.
+    /// Whether external clients decide which requests follow.
     pub(super) is_served: bool,
     /// Whether caches know future prompts.
     pub(super) foresees: bool,
 }
 
 impl RunFacts {
-    /// The parts of a run with its own clients and with caches that do not know the future.
+    /// Facts about a run with its own clients and without forecasts.
     pub(super) fn of(config: RunConfig) -> Self {
         let pools = config.topology.pools();
         Self {
@@ -410,7 +407,7 @@ impl RunFacts {
     }
 }
 
-/// The blocks of all requests in order of arrival; none if no pool needs them.
+/// The blocks of all requests in order of arrival; None if no pool needs them.
 pub(super) fn forecast(run: &RunConfig) -> Option<Forecast> {
     let pools = run.topology.pools();
     if pools.iter().all(|pool| pool.kv_eviction == KvEviction::Lru) {
@@ -421,7 +418,7 @@ pub(super) fn forecast(run: &RunConfig) -> Option<Forecast> {
     traffic.begin(&mut events);
     let mut prompts = Vec::new();
     let last_ns = run.max_time_ns.unwrap_or(u64::MAX);
-    // All sessions start at times that do not depend on others.
+    // All sessions start at times that do not depend on other sessions.
     while let Some((at_ns, workload)) = events.pop_arrival(last_ns) {
         if let Start::Turn(turn) = traffic.start_session(workload, at_ns, &mut events) {
             prompts.push(turn.prompt.block_hashes().to_vec());
@@ -431,7 +428,7 @@ pub(super) fn forecast(run: &RunConfig) -> Option<Forecast> {
 }
 
 impl<O: Observer> Simulation<'_, O> {
-    /// Requests are scheduled for the first time, or never will be.
+    /// Records that requests are scheduled for the first time, or never will be.
     pub(super) fn mark_scheduled(&mut self, tags: &[u64]) {
         for &tag in tags.iter().filter(|_| self.facts.foresees) {
             self.fleet.workers_mut().iter_mut().for_each(|worker: &mut Worker| worker.mark_scheduled(tag));
@@ -440,21 +437,20 @@ impl<O: Observer> Simulation<'_, O> {
 }
 
 impl<O: Observer> Simulation<'_, O> {
-    /// The compilation of a request's grammar, if it has structured outputs.
     fn compilation_of(&self, tag: u64) -> Option<GrammarCompilation> {
         let workload = self.ledger.record(tag).workload;
         let structured = self.facts.config.workloads[workload as usize].structured.as_ref()?;
         structured.draw(self.traffic.output_seeds()[tag as usize])
     }
 
-    /// Starts the compilation of a grammar for a request with structured outputs that has reached a worker.
+    /// Starts the compilation of a request's grammar when the request reaches a worker.
     fn begin_compilation(&mut self, tag: u64, worker: u32, compilation: GrammarCompilation) {
         let incarnation = self.fleet.worker(worker).incarnation();
         let compiled = Event::GrammarCompiled { tag, worker, incarnation, succeeds: compilation.succeeds };
         self.events.push(self.clock.now_ns().saturating_add(compilation.duration_ns), compiled);
     }
 
-    /// The compilation of a request's grammar has ended, unless the worker was restarted since.
+    /// Handles the end of a grammar's compilation, unless the worker was restarted in the meantime.
     fn end_compilation(&mut self, tag: u64, worker: u32, incarnation: u32, succeeds: bool) {
         if self.fleet.worker(worker).incarnation() != incarnation {
             return;
@@ -466,7 +462,7 @@ impl<O: Observer> Simulation<'_, O> {
         }
     }
 
-    /// A worker with nothing to compute has reached requests without a grammar: they end at once.
+    /// Ends requests whose grammars failed, if their worker has nothing to compute.
     fn end_without_grammars(&mut self, index: u32) {
         for tag in self.fleet.worker_mut(index).end_without_grammars() {
             self.observation.failed(index, tag);

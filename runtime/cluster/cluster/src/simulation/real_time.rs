@@ -1,8 +1,8 @@
-//! Runs in real time: the events of virtual time, each handled when a clock reaches it.
+//! Runs in real time. Each event of virtual time is handled when a clock reaches it.
 //!
-//! An event is handled when the clock has passed its time, and its consequences start at the
-//! clock's time, not at the planned one: steps take their real durations, and latencies are
-//! measured. Only requests count from their due time, as on every target.
+//! An event is handled when the clock has passed its time. Its consequences start at the clock's time, not at the
+//! planned one: steps take their real durations, and latencies are measured. Only requests count from their due
+//! time, as on every target.
 
 use super::Simulation;
 use super::clock::{Reached, RunClock};
@@ -11,7 +11,7 @@ use crate::error::SimError;
 use crate::observe::{Observer, Progress};
 use crate::report::{Report, TargetReport};
 
-/// Runs `config` to its end in real time, by a clock; `target` is how its report names that.
+/// Runs `config` to its end in real time, by a clock. `target` is the target that the report names.
 ///
 /// # Errors
 /// See [`SimError`]; a run that only lost requests to faults is not an error.
@@ -32,8 +32,8 @@ pub fn simulate_in_real_time(
 }
 
 impl<O: Observer> Simulation<'_, O> {
-    /// Waits for an event planned at `at_ns`. Returns the time then; None if the observer ends the run in the
-    /// meantime. In virtual time, the event is due immediately.
+    /// Waits for an event planned at `at_ns`. Returns the time of its handling, or None if the observer ends the
+    /// run in the meantime. In virtual time, the event is due immediately.
     pub(super) fn reach(&mut self, at_ns: u64) -> Option<u64> {
         loop {
             match self.clock.reach(at_ns) {

@@ -1,4 +1,4 @@
-//! Requests meet the routers of the pools.
+//! Calls the routers of the pools for requests.
 
 use vcr_core::KvRole;
 use vcr_core::route::{RoutePhase, RouteRequest};
@@ -10,7 +10,6 @@ use crate::observe::Observer;
 use crate::routing::{RouteInput, Routed};
 
 impl<O: Observer> Simulation<'_, O> {
-    /// The router's choice among the workers of `pool` that are up.
     pub(super) fn route(&mut self, tag: u64, pool: PoolRole) -> Result<Routed, SimError> {
         self.release_first(pool);
         let phase = match self.kv_role(tag, pool) {
@@ -31,7 +30,7 @@ impl<O: Observer> Simulation<'_, O> {
             adapter: record.adapter,
             tenant: self.facts.config.workloads[record.workload as usize].tenant,
             slo: self.facts.config.workloads[record.workload as usize].objectives_of(record.class),
-            // Sessions are numbered within their workload.
+            // Sessions are numbered within their workload, so the workload is added.
             session: u64::from(record.workload) << 48 | record.session,
             block_size_tokens: config.engine.block_size(),
             phase,
@@ -64,7 +63,8 @@ impl<O: Observer> Simulation<'_, O> {
         }
     }
 
-    /// The same for one pool: requests for which earlier events of this instant have made room precede later ones.
+    /// Releases requests of one pool. Called before later requests of the same instant are routed, so that queued
+    /// requests come first.
     pub(super) fn release_first(&mut self, pool: PoolRole) {
         if !self.routing.take_may_release(pool) {
             return;

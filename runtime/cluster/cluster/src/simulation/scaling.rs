@@ -1,4 +1,4 @@
-//! Ticks of autoscalers, and their effects in virtual time.
+//! Autoscaler ticks and their effects.
 
 use super::Simulation;
 use crate::config::PoolRole;
@@ -8,12 +8,12 @@ use crate::in_flight::Stage;
 use crate::observe::{Incident, Observer};
 
 impl<O: Observer> Simulation<'_, O> {
-    /// The autoscaler of a pool decides.
+    /// Runs the autoscaler of a pool.
     pub(super) fn scale_tick(&mut self, pool: PoolRole) -> Result<(), SimError> {
         self.turn_off_drained();
         let waiting = self.waiting_in_front(pool);
         let change = self.fleet.decide_scale(pool, self.clock.now_ns(), self.ledger.tally(), waiting)?;
-        // Before any step starts: a step that starts now must know its horizon.
+        // The next tick is scheduled before any step starts, because steps must not run ahead of it.
         let interval_ns = self.fleet.pool(pool).scale_interval_ns();
         if let Some(at_ns) = interval_ns.and_then(|interval_ns| self.clock.now_ns().checked_add(interval_ns)) {
             self.events.push(at_ns, Event::ScaleTick { pool });
@@ -34,12 +34,12 @@ impl<O: Observer> Simulation<'_, O> {
         Ok(())
     }
 
-    /// Requests that wait in front of the engines of a pool, and those of their prompt tokens that this pool
-    /// computes.
+    /// Number of requests that wait in front of the engines of a pool, and the number of their prompt tokens that
+    /// this pool computes.
     pub(super) fn waiting_in_front(&self, pool: PoolRole) -> (u64, u64) {
         let (mut requests, mut tokens) = self.routing.queued(pool);
         for &tag in self.routing.parked(pool) {
-            // Requests that ended while parked no longer exist.
+            // Requests that ended while parked are no longer in flight.
             let Some(live) = self.in_flight.find(tag) else { continue };
             if live.stage == (Stage::Waiting { pool }) {
                 requests += 1;
@@ -65,7 +65,7 @@ impl<O: Observer> Simulation<'_, O> {
             self.fleet.worker_mut(rank).lifecycle_mut().drain();
             self.note_incident(rank, Incident::Drain);
         }
-        // It may have nothing to finish.
+        // The worker may already have finished.
         self.fleet.note_change(index);
     }
 
@@ -88,7 +88,8 @@ impl<O: Observer> Simulation<'_, O> {
         }
     }
 
-    /// Whether only ticks remain, and no tick can change that because each autoscaler has seen the final state.
+    /// Whether only autoscaler ticks remain, and each autoscaler has seen the final state for long enough that no
+    /// tick will change it.
     pub(super) fn only_ticks_are_left(&mut self) -> bool {
         if self.events.has_more_than_ticks() {
             self.clock.expect_more_than_ticks();

@@ -1,7 +1,7 @@
-//! The watchdog: ends runs that make no progress, and describes their state.
+//! Ends runs that make no progress, and describes their state.
 //!
-//! Owns the two cases of no progress: endless steps without duration, which a latency model may
-//! cause, and requests without any event left.
+//! There are two cases: endless steps without duration, which a latency model may cause, and unfinished requests
+//! without any event left.
 
 use vcr_core::ServingEngine;
 use vcr_core::plan::AdmissionStop;
@@ -13,7 +13,7 @@ use crate::ledger::record::Outcome;
 use crate::observe::Observer;
 
 impl<O: Observer> Simulation<'_, O> {
-    /// The error for too many steps at this instant.
+    /// The error for too many steps at one instant.
     pub(super) fn time_stands_still(&self) -> SimError {
         let at_work =
             self.fleet.workers().iter().find(|worker| worker.is_executing() || worker.engine().load().num_running > 0);
@@ -24,7 +24,7 @@ impl<O: Observer> Simulation<'_, O> {
         SimError::TimeStandsStill { at_ms: self.clock.now_ns() as f64 / 1e6, place }
     }
 
-    /// Whether all requests have ended, now that nothing is left to happen.
+    /// Checks that all requests have ended when no event is left.
     pub(super) fn check_that_all_ended(&self) -> Result<(), SimError> {
         let mut open = (self.ledger.first_open()..).zip(self.ledger.open_records());
         let Some((first, _)) = open.find(|(_, record)| record.outcome == Outcome::Unfinished) else { return Ok(()) };
@@ -36,7 +36,7 @@ impl<O: Observer> Simulation<'_, O> {
         })
     }
 
-    /// Stage of an unfinished request, and the event it waits for.
+    /// Stage of an unfinished request, and the event that it waits for.
     fn whereabouts(&self, tag: u64) -> String {
         let Some(live) = self.in_flight.find(tag) else { return "has ended".to_owned() };
         let (worker, id) = match live.stage {
@@ -86,7 +86,7 @@ mod tests {
     use crate::config::{PoolConfig, RunConfig, SyntheticInput, Topology};
     use crate::observe::Unobserved;
 
-    /// Every step takes this long.
+    /// A latency model with a constant step time.
     struct Constant(u64);
 
     impl LatencyModel for Constant {
@@ -95,7 +95,7 @@ mod tests {
         }
     }
 
-    /// Many requests at once at an engine with two running slots.
+    /// A run that sends all requests at once to an engine with two running slots.
     fn config(step_ns: u64, requests: u32, output_tokens: u32) -> RunConfig {
         let engine = EngineConfigInput { max_num_seqs: 2, ..EngineConfigInput::default() };
         let engine = EngineConfig::new(engine).expect("valid");

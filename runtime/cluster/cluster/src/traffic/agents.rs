@@ -1,9 +1,9 @@
-//! Agents: sessions whose requests call tools and further agents, and wait for them; and conversations of a fixed form
-//! with branches.
+//! Agents, whose requests call tools and further agents and wait for them, and conversations of a fixed form with
+//! branches.
 //!
-//! They form a [`Trace`] whose requests wait for each other, so a tree of agents is played like a
-//! recorded one. An agent works in rounds. In each it asks the model, whose answer calls tools in
-//! parallel; their results are part of the next round's prompt. A tool is a wait or another agent.
+//! Both are planned as a [`Trace`] whose requests wait for each other, so a tree of agents is played like a
+//! recorded one. An agent works in rounds. In each round it sends a request to the model. The answer calls tools in
+//! parallel, and their results are part of the next round's prompt. A tool is a wait or another agent.
 
 use std::sync::Arc;
 
@@ -13,13 +13,13 @@ use vcr_trace::{Dependency, ItemRange, Trace, TraceRequest, Trigger};
 
 use crate::config::{Answers, Lengths, TracePacing, WorkloadSource};
 
-/// Tokens of a block. Prompts share whole blocks.
+/// Tokens per block. Prompts share whole blocks.
 const BLOCK_TOKENS: u32 = 16;
-/// The most requests of all agents together.
+/// Maximum number of requests of all agents together.
 const MAX_REQUESTS: usize = 10_000_000;
-/// The most blocks of all prompts together; each costs four bytes.
+/// Maximum number of blocks of all prompts together; each takes four bytes.
 const MAX_BLOCKS: usize = 250_000_000;
-/// The most rounds of an agent, and tools of a round.
+/// Maximum number of rounds of an agent, and of tools in a round.
 const MOST: f64 = 10_000.0;
 
 /// Trees of agents.
@@ -27,34 +27,34 @@ const MOST: f64 = 10_000.0;
 pub struct AgentsInput {
     /// Number of trees.
     pub count: u32,
-    /// Trees that start each second, with exponential gaps.
+    /// Trees that start per second, with exponential gaps.
     pub rate_per_s: Option<f64>,
-    /// Trees in flight instead.
+    /// Trees in flight, if starts have no rate.
     pub concurrency: Option<u64>,
-    /// Tokens in front of every prompt of all agents: instructions and tools.
+    /// Tokens at the beginning of every prompt of all agents: instructions and tool definitions.
     pub system_tokens: u32,
-    /// Tokens of the task of an agent.
+    /// Tokens of an agent's task.
     pub task_tokens: Lengths,
     /// Tokens of each answer of the model.
     pub output_tokens: Lengths,
     /// Rounds of an agent (rounded, at least 1).
     pub rounds: Distribution,
-    /// Tools that are called after each round but the last (rounded).
+    /// Tools called after each round except the last (rounded).
     pub tools: Distribution,
     /// Milliseconds that a tool takes.
     pub tool_time_ms: Distribution,
-    /// Tokens that a tool, or an agent, adds to its caller's next prompt.
+    /// Tokens that the result of a tool or agent adds to its caller's next prompt.
     pub result_tokens: Lengths,
-    /// The share of tools that are agents themselves, from 0 to 1.
+    /// The share of tools that are agents, from 0 to 1.
     pub agent_share: f64,
-    /// Maximum levels of agents; 1 for no agents among the tools.
+    /// Maximum number of levels of agents; with 1, no tool is an agent.
     pub depth: u32,
     /// The seed of all draws.
     pub seed: u64,
 }
 
 impl AgentsInput {
-    /// The source of a workload with such agents.
+    /// The source of a workload with these agents.
     pub fn source(&self) -> Result<WorkloadSource, String> {
         self.check()?;
         let pacing = match self.concurrency {
@@ -85,14 +85,15 @@ impl AgentsInput {
     }
 }
 
-/// Conversations of one form. From some of their turns branches start, whose answers later turns wait for and repeat.
+/// Conversations of one form with branches that start after some of their turns. Later turns wait for the branches
+/// and repeat their answers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BranchedInput {
     /// Number of conversations.
     pub count: u32,
     /// Conversations in flight.
     pub concurrency: u64,
-    /// Turns of a conversation, without its branches.
+    /// Turns of a conversation, not counting branches.
     pub turns: u32,
     /// New prompt tokens of each turn.
     pub prompt_tokens: Lengths,
@@ -102,33 +103,33 @@ pub struct BranchedInput {
     pub first_prompt_tokens: Lengths,
     /// Tokens of the first answer.
     pub first_output_tokens: Lengths,
-    /// Tokens in front of a conversation, which conversations share.
+    /// Tokens at the beginning of a conversation, which conversations share.
     pub prefix_tokens: u32,
     /// Number of different prefixes.
     pub prefix_groups: u32,
-    /// The branches, in the order in which answers of several are repeated.
+    /// The branches. A turn repeats the answers of several branches in this order.
     pub branches: Vec<Branch>,
     /// The seed of all draws.
     pub seed: u64,
 }
 
-/// A conversation that starts with a context of its own.
+/// A branch: a conversation with its own context.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Branch {
-    /// The turn after which it starts, from 0.
+    /// The turn after which the branch starts, from 0.
     pub at_turn: u32,
-    /// The turn that waits for it and repeats its last question and answer.
+    /// The turn that waits for the branch and repeats its last question and answer.
     pub merge_turn: u32,
-    /// Its turns.
+    /// Number of turns.
     pub turns: u32,
-    /// New prompt tokens of its first turn.
+    /// New prompt tokens of the first turn.
     pub first_prompt_tokens: Lengths,
-    /// Tokens of its first answer.
+    /// Tokens of the first answer.
     pub first_output_tokens: Lengths,
 }
 
 impl BranchedInput {
-    /// The source of a workload of such conversations.
+    /// The source of a workload with these conversations.
     pub fn source(&self) -> Result<WorkloadSource, String> {
         let is_wrong = |branch: &Branch| branch.turns == 0 || branch.at_turn >= branch.merge_turn;
         if self.count == 0 || self.turns == 0 || self.prefix_groups == 0 || self.branches.iter().any(is_wrong) {
@@ -165,7 +166,7 @@ impl BranchedInput {
         context.ids.iter_mut().for_each(|id| *id += group * (self.prefix_tokens / BLOCK_TOKENS));
         let mut arrival_ns = Some(0);
         let mut waits = Waits::new();
-        // The end of each branch that has started: its last request, and the tokens of the question and the answer.
+        // For each started branch: its last request, and the tokens of its last question and answer.
         let mut ends: Vec<(&Branch, u32, u32)> = Vec::new();
         for turn in 0..self.turns {
             for (_, last, tokens) in ends.iter().filter(|(branch, ..)| branch.merge_turn == turn) {
@@ -189,7 +190,8 @@ impl BranchedInput {
         Ok(())
     }
 
-    /// Adds a branch that starts after a request; returns its last request, and the tokens of its question and answer.
+    /// Adds a branch that starts after a request. Returns its last request, and the tokens of its last question and
+    /// answer.
     fn branch(&self, branch: &Branch, start: u32, planner: &mut Planner) -> Result<(u32, u32), String> {
         let mut context = Context::new(0);
         let (mut last, mut tokens) = (start, 0);
@@ -209,7 +211,7 @@ impl BranchedInput {
     }
 }
 
-/// Dependencies of a request, or of the next one of its agent.
+/// Requests that another request waits for.
 type Waits = Vec<Dependency>;
 
 /// A wait for the end of a request.
@@ -219,7 +221,7 @@ fn ended(request: u32, delay_ns: u64) -> Dependency {
 
 struct Planner {
     trace: Trace,
-    /// Blocks of all prompts so far.
+    /// Number of blocks of all prompts so far.
     blocks: usize,
     session: u32,
     turn: u32,
@@ -242,7 +244,7 @@ impl AgentsInput {
         Ok(planner.trace)
     }
 
-    /// Adds an agent that starts after `waits`; returns its last request.
+    /// Adds an agent that starts after `waits`. Returns its last request.
     fn agent(
         &self,
         planner: &mut Planner,
@@ -266,7 +268,7 @@ impl AgentsInput {
         Ok(last)
     }
 
-    /// Adds the tools that an answer calls; returns the waits of the next round.
+    /// Adds the tools that an answer calls. Returns the waits of the next round.
     fn tools(&self, planner: &mut Planner, level: u32, caller: u32, context: &mut Context) -> Result<Waits, String> {
         let tools = self.tools.draw(&mut planner.rng).clamp(0.0, MOST).round() as u32;
         let mut waits = vec![ended(caller, 0)];
@@ -278,7 +280,7 @@ impl AgentsInput {
                 let last = self.agent(planner, level + 1, vec![ended(caller, takes_ns)], None)?;
                 waits.push(ended(last, 0));
             } else {
-                // The slowest of the tools that are called together counts.
+                // Tools run in parallel, so only the slowest counts.
                 waits[0].delay_ns = waits[0].delay_ns.max(takes_ns);
             }
             context.grow(result_tokens, &mut planner.trace.distinct_hash_ids);
@@ -343,19 +345,19 @@ impl Planner {
     }
 }
 
-/// The prompt of an agent, which grows from round to round.
+/// The prompt of an agent, which grows every round.
 struct Context {
     ids: Vec<u32>,
     len_tokens: u32,
 }
 
 impl Context {
-    /// The instructions of all agents, in whole shared blocks.
+    /// A prompt with only the instructions of all agents, in whole shared blocks.
     fn new(system_tokens: u32) -> Self {
         Self { ids: (0..system_tokens / BLOCK_TOKENS).collect(), len_tokens: system_tokens }
     }
 
-    /// Adds tokens of its own. A block that was not full becomes another block.
+    /// Adds tokens that no other prompt has. A partly filled last block becomes a new block.
     fn grow(&mut self, tokens: u32, next_id: &mut u32) {
         self.ids.truncate((self.len_tokens / BLOCK_TOKENS) as usize);
         self.len_tokens = self.len_tokens.saturating_add(tokens);
@@ -392,7 +394,7 @@ mod tests {
     #[test]
     fn an_agent_waits_for_all_that_it_has_called() {
         let trace = input().plan().unwrap();
-        // A root, three agents of two rounds each, and the root again.
+        // The root's first round, two rounds of each of three agents, and the root's second round.
         assert_eq!(trace.requests.len(), 2 * 8);
         let waits = |row: usize| {
             let waits = trace.dependencies(&trace.requests[row]).iter();
@@ -400,7 +402,7 @@ mod tests {
         };
         assert_eq!(waits(0), []);
         assert_eq!([waits(1), waits(3), waits(5)], [vec![(0, 50)], vec![(0, 50)], vec![(0, 50)]]);
-        // Agents at the last level call tools that are only waits.
+        // At the last level, tools are only waits.
         assert_eq!(waits(2), [(1, 50)]);
         assert_eq!(waits(7), [(0, 0), (2, 0), (4, 0), (6, 0)]);
         assert_eq!(trace.requests[8].session, 1);
@@ -412,7 +414,7 @@ mod tests {
         let [first, second, other, _] = &trace.requests[..] else { panic!("two trees of two requests") };
         assert_eq!((first.input_tokens, second.input_tokens), (70, 70 + 10 + 3 * 20));
         let ids = |request| trace.hash_ids(request).to_vec();
-        // 70 tokens are four whole blocks; 40 are two.
+        // 70 tokens fill four whole blocks; 40 fill two.
         assert_eq!(ids(first)[..4], ids(second)[..4]);
         assert_ne!(ids(first)[4], ids(second)[4]);
         assert_eq!((ids(first)[..2].to_vec(), ids(other)[..2].to_vec()), (vec![0, 1], vec![0, 1]));
@@ -446,7 +448,7 @@ mod tests {
         let trace = input.plan().unwrap();
         let waits =
             |row: usize| trace.dependencies(&trace.requests[row]).iter().map(|wait| wait.request).collect::<Vec<_>>();
-        // A turn, the two turns of a branch, the other branch, and two more turns.
+        // The first turn, the two turns of a branch, the other branch, and two more turns.
         assert_eq!([0, 1, 2, 3, 4, 5].map(waits), [vec![], vec![0], vec![1], vec![0], vec![0, 2], vec![4, 3]]);
         let lengths: Vec<u32> = trace.requests.iter().map(|request| request.input_tokens).collect();
         let first = 32 + 50;

@@ -1,6 +1,6 @@
-//! Decisions of a request's client: when it cancels, and whether it retries.
+//! Decisions of a request's client: when to cancel, and whether to retry.
 //!
-//! Decisions depend only on numbers, so virtual time and a clock give the same results.
+//! The decisions depend only on numbers, so they are the same in virtual and in real time.
 
 use vcr_base::random::Stream;
 use vcr_core::seed;
@@ -15,37 +15,37 @@ const NS_PER_MS: f64 = 1e6;
 pub struct Attempt {
     /// Number of earlier attempts.
     pub number: u32,
-    /// When the first of them was sent.
+    /// When the first attempt was sent.
     pub first_sent_ns: u64,
-    /// When it is sent itself.
+    /// When this attempt is sent.
     pub sent_ns: u64,
 }
 
-/// Time that the client of an attempt will wait.
+/// How long the client of an attempt waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Patience {
     first_token_ns: Option<u64>,
-    /// The earliest of all other reasons.
+    /// The earliest cancellation for any reason other than the first token.
     whole: Option<(u64, GiveUp)>,
     cancel_tokens: Option<u32>,
 }
 
 impl Patience {
-    /// The client's next cancellation and its reason.
+    /// The time and reason of the client's next cancellation.
     #[must_use]
     pub fn ends(&self, has_first_token: bool) -> Option<(u64, GiveUp)> {
         let first = self.first_token_ns.filter(|_| !has_first_token).map(|at_ns| (at_ns, GiveUp::FirstToken));
         first.into_iter().chain(self.whole).min()
     }
 
-    /// The client's patience, which also ends at `cancels_at_ns` if that is given.
+    /// Limits the wait to `cancels_at_ns`, if given.
     #[must_use]
     pub(crate) fn at_most(self, cancels_at_ns: Option<u64>) -> Self {
         let cancelled = cancels_at_ns.map(|at_ns| (at_ns, GiveUp::Cancelled));
         Self { whole: self.whole.into_iter().chain(cancelled).min(), ..self }
     }
 
-    /// After how many tokens it has enough.
+    /// Number of tokens after which the client cancels.
     #[must_use]
     pub fn cancel_tokens(&self) -> Option<u32> {
         self.cancel_tokens
@@ -59,8 +59,7 @@ impl ClientConfig {
         self.deadline_ns.map(|limit_ns| attempt.first_sent_ns.saturating_add(limit_ns))
     }
 
-    /// Time that the client of an attempt will wait; `request_seed` is the same for all
-    /// attempts at a request.
+    /// How long the client of an attempt waits. `request_seed` must be the same for all attempts of a request.
     #[must_use]
     pub fn patience(&self, request_seed: u64, attempt: Attempt) -> Patience {
         let sent = |limit_ns: Option<u64>| limit_ns.map(|limit_ns| attempt.sent_ns.saturating_add(limit_ns));
@@ -77,7 +76,7 @@ impl ClientConfig {
         }
     }
 
-    /// The time of the next attempt after one that has ended, if there is one.
+    /// The time of the next attempt after a failed one, if the client retries.
     #[must_use]
     pub fn next_attempt_ns(&self, request_seed: u64, attempt: Attempt, outcome: Outcome, ended_ns: u64) -> Option<u64> {
         let retry = self.retry?;
@@ -98,21 +97,21 @@ impl ClientConfig {
     fn changes_mind(&self, request_seed: u64, first_sent_ns: u64) -> (Option<u64>, Option<u32>) {
         let Some(cancel) = &self.cancel else { return (None, None) };
         let mut stream = Stream::new(request_seed, "cancel");
-        // All values are always drawn, so that a share only changes who cancels.
+        // All values are always drawn, so that the share only changes which clients cancel.
         let is_one = stream.unit() < cancel.share;
         let after_ms = cancel.after_ms.map(|after_ms| after_ms.draw(&mut stream));
         let tokens = cancel.after_tokens.map(|tokens| whole(tokens.draw(&mut stream)));
         if !is_one {
             return (None, None);
         }
-        // With no time at all, the request would not have been sent.
+        // With a time of 0, the client would not have sent the request.
         let after_ns = after_ms.map(|ms| ((ms * NS_PER_MS).round() as u64).max(1));
         (after_ns.map(|after_ns| first_sent_ns.saturating_add(after_ns)), tokens)
     }
 }
 
 impl RetryConfig {
-    /// Time that a client waits after the attempt with this number.
+    /// How long a client waits after attempt number `attempt`.
     fn wait_ns(&self, request_seed: u64, attempt: u32) -> u64 {
         let longest = self.max_backoff_ns.max(self.backoff_ns) as f64;
         let wait = (self.backoff_ns as f64 * libm::pow(self.factor, f64::from(attempt))).min(longest);
@@ -164,7 +163,7 @@ mod tests {
         let ones = all.iter().filter(|patience| patience.cancel_tokens() == Some(7));
         assert!((900..1100).contains(&ones.clone().count()));
         assert!(ones.clone().all(|one| one.ends(true) == Some((10 * S + S / 2, GiveUp::Cancelled))));
-        // A later attempt at the same request has the same end.
+        // A later attempt of the same request is cancelled at the same time.
         assert!(
             (0..4000).zip(&all).all(|(seed, one)| client.patience(seed, attempt(1, 11)).ends(true) == one.ends(true))
         );
@@ -183,7 +182,7 @@ mod tests {
         assert_eq!(next(0, timeout, 69), None, "the deadline would have passed");
         assert_eq!(next(0, Outcome::GivenUp(GiveUp::Cancelled), 20), None);
         assert_eq!(next(0, Outcome::Failed(FailReason::EngineCrash), 20), Some(21 * S));
-        // A client that has cancelled meanwhile does not retry.
+        // A client that has cancelled in the meantime does not retry.
         let cancel =
             CancelConfig { share: 1.0, after_ms: Some(Distribution::Constant { value: 10_500.0 }), after_tokens: None };
         let fickle = ClientConfig { cancel: Some(cancel), ..client.clone() };

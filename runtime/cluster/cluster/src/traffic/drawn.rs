@@ -1,6 +1,6 @@
-//! Sessions of synthetic workloads: the requests of their turns.
+//! Requests of the sessions of synthetic workloads.
 //!
-//! Each optional property is drawn from its own stream, so an option does not change other properties.
+//! Each optional property has its own random stream, so setting one does not change the others.
 
 use vcr_base::random::{Stream, Weights};
 use vcr_core::{Prompt, seed};
@@ -8,19 +8,17 @@ use vcr_core::{Prompt, seed};
 use super::turn::{DrawnSession, FollowUp, Turn};
 use crate::config::{Documents, Media, RequestClass, whole};
 
-/// The classes of a workload, and how they are drawn.
+/// The classes of a workload, from which sessions are drawn.
 pub(super) struct Sessions<'a> {
     pub(super) classes: &'a [RequestClass],
-    /// None if there is one class.
+    /// Shares of the classes; None if there is one class.
     pub(super) shares: Option<&'a Weights>,
-    /// The seed of the workload.
     pub(super) seed: u64,
     pub(super) priority: i32,
 }
 
 impl Sessions<'_> {
-    /// Session `number` before its first turn.
-    /// `empty_prompt` makes one of a salt.
+    /// Session `number` before its first turn. `empty_prompt` makes an empty prompt with a given salt.
     pub(super) fn begin(&self, number: u64, empty_prompt: impl FnOnce(u64) -> Prompt) -> DrawnSession {
         let session_seed = seed::derive(self.seed, "session", number);
         let mut rng = Stream::new(session_seed, "draws");
@@ -29,7 +27,7 @@ impl Sessions<'_> {
         let adapter = adapters.as_ref().map(|adapters| {
             adapters.first.saturating_add(adapters.popularity.draw(&mut Stream::new(session_seed, "adapter")) as u32)
         });
-        // Requests with different adapters cannot share KV.
+        // Requests with different adapters cannot share KV, so the adapter salts the prompt.
         let salt = adapter.map_or(0, |adapter| seed::derive(0, "adapter", u64::from(adapter)));
         let mut conversation = empty_prompt(salt);
         if mix.shared_prefix_tokens > 0 {
@@ -49,7 +47,6 @@ impl Sessions<'_> {
         DrawnSession { rng, number, next_turn: 0, turns, conversation, class, adapter, dialogue }
     }
 
-    /// The next turn of a session.
     pub(super) fn turn(&self, mut session: DrawnSession) -> Turn {
         let RequestClass { mix, priority, .. } = &self.classes[session.class as usize];
         let (number, turn) = (session.number, session.next_turn);
@@ -70,7 +67,7 @@ impl Sessions<'_> {
         let known = mix.conversations.as_ref().and_then(|known| known.prompts.get(session.dialogue as usize));
         let known = known.map_or(&[][..], |prompts| &prompts[turn as usize]);
         session.conversation.push_tokens(known.iter().copied());
-        // A text without tokens is a prompt of one.
+        // A prompt has at least one token, even if its text has none.
         let drawn_tokens = new_tokens.saturating_sub(known.len() as u32);
         if known.is_empty() || drawn_tokens > 0 {
             session.conversation.push_run(content, 0, drawn_tokens);
@@ -98,7 +95,7 @@ impl Sessions<'_> {
         }
     }
 
-    /// Puts the images of a turn in front of its text.
+    /// Adds the media items of a turn, before its text.
     fn push_media(&self, media: &Media, class: u32, content: u64, prompt: &mut Prompt) {
         let most = (u32::MAX / 4).checked_div(media.tokens_per_item).unwrap_or(0);
         let items = media.items.draw(&mut Stream::new(content, "media")).round().clamp(0.0, f64::from(most)) as u64;
@@ -116,7 +113,7 @@ impl Sessions<'_> {
         }
     }
 
-    /// Puts the documents of a question in front of it, each once.
+    /// Adds the documents of a question, before the question and without duplicates.
     fn push_documents(&self, documents: &Documents, class: u32, content: u64, prompt: &mut Prompt) {
         let mut stream = Stream::new(content, "documents");
         let wanted = documents.per_question.draw(&mut stream).round().max(0.0) as usize;
@@ -125,7 +122,7 @@ impl Sessions<'_> {
         let mut taken: Vec<usize> = Vec::with_capacity(wanted);
         while taken.len() < wanted {
             let mut document = documents.popularity.draw(&mut stream);
-            // The next document that is not taken: with few documents, most are drawn again.
+            // Takes the next document that is not taken yet: redrawing would take long with few documents.
             while taken.contains(&document) {
                 document = (document + 1) % documents.popularity.count();
             }

@@ -1,12 +1,12 @@
 //! Requests of a trace that wait for each other.
 //!
-//! A request starts when everything it waits for has happened and the delays
-//! have passed, and not before its time. Requests that are linked, by waiting or
-//! by session, make up a play; a closed loop keeps plays in flight, since a
-//! session that waits for another could hold the other's place.
+//! A request starts when everything it waits for has happened and the delays have passed, but not before its own
+//! arrival time. Requests that are linked by waits or by their session form a play. A closed loop limits the number
+//! of plays in flight. Limiting sessions could deadlock, because a session could wait for another one that has no
+//! slot.
 //!
-//! Each request of each copy of the trace is a *node*. Nodes are numbered in file order, so nodes
-//! that start at the same time do so in that order.
+//! Each request of each copy of the trace is a *node*. Nodes are numbered in file order, so nodes that start at the
+//! same time do so in file order.
 
 use std::sync::Arc;
 
@@ -14,7 +14,6 @@ use vcr_trace::{Trace, Trigger};
 
 use crate::config::TracePacing;
 
-/// A request that waits for another one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Waiter {
     pub(super) row: u32,
@@ -22,34 +21,33 @@ pub(super) struct Waiter {
     pub(super) delay_ns: u64,
 }
 
-/// Progress of the requests of a trace.
 pub(crate) struct Graph {
     trace: Arc<Trace>,
     copies: u32,
     pacing: TracePacing,
-    /// Index in `waiters` at which the waiters of each row begin, and of the end of the last.
+    /// Start of each row's waiters in `waiters`, followed by the end of the last row's.
     first_waiter: Vec<u32>,
     waiters: Vec<Waiter>,
     /// The play of each row.
     play_of: Vec<u32>,
-    /// For each play, the start of its rows in `play_rows`, in file order.
+    /// Start of each play's rows in `play_rows`. The rows are in file order.
     first_of_play: Vec<u32>,
     play_rows: Vec<u32>,
-    /// For each node, the number of dependencies that have not occurred.
+    /// Number of dependencies of each node that have not occurred.
     num_waits: Vec<u32>,
-    /// For each node, the earliest start that its predecessors allow.
+    /// The earliest start of each node that its dependencies allow.
     ready_ns: Vec<u64>,
-    /// For each play of each copy, the number of its requests that have not ended.
+    /// Number of requests that have not ended, for each play of each copy.
     num_left: Vec<u32>,
-    /// For each play of each copy, the virtual time that is the origin of its rows.
+    /// The virtual time that corresponds to trace time 0, for each play of each copy.
     origin_ns: Vec<u64>,
-    /// Nodes that may start, with their times; the caller takes them.
+    /// Nodes that may start, with their start times. The caller takes them.
     released: Vec<(u64, u64)>,
 }
 
 impl Graph {
-    /// The graph before anything has happened. Times of copies count from
-    /// `start_ns`, each later by `stagger_ns`.
+    /// The graph before any event. Trace time 0 of the first copy is `start_ns`; each further copy is `stagger_ns`
+    /// later.
     pub(crate) fn new(trace: &Arc<Trace>, copies: u32, pacing: TracePacing, start_ns: u64, stagger_ns: u64) -> Self {
         let (first_waiter, waiters) = waiters(trace, pacing);
         let play_of = plays(trace);
@@ -79,12 +77,11 @@ impl Graph {
         u64::from(row) * u64::from(self.copies) + u64::from(copy)
     }
 
-    /// The row and the copy of a node.
     pub(crate) fn place(&self, node: u64) -> (u32, u32) {
         ((node / u64::from(self.copies)) as u32, (node % u64::from(self.copies)) as u32)
     }
 
-    /// Whether a row waits only for its time.
+    /// Whether a row has no dependencies, so that it starts at its arrival time.
     pub(crate) fn is_root(&self, row: u32) -> bool {
         self.trace.requests[row as usize].dependencies.len == 0
     }
@@ -94,8 +91,7 @@ impl Graph {
         self.first_of_play.windows(2).map(|range| self.play_rows[range[0] as usize])
     }
 
-    /// Starts the play of `row` in one copy: its times count from `now_ns`, the start of its
-    /// earliest request.
+    /// Starts the play of `row` in one copy. Its earliest request starts at `now_ns`.
     pub(crate) fn open_play(&mut self, row: u32, copy: u32, now_ns: u64) {
         let play = self.play_of[row as usize];
         let range = self.first_of_play[play as usize] as usize..self.first_of_play[play as usize + 1] as usize;
@@ -109,11 +105,11 @@ impl Graph {
         let released: Vec<(u64, u64)> = roots.into_iter().map(release).collect();
         self.released.extend(released);
         let index = self.play_index(play, copy);
-        // Rows' times count from an earlier origin and never precede it.
+        // The rows' times are relative to the trace's beginning, which precedes the earliest request.
         self.origin_ns[index] = now_ns.saturating_sub(self.pacing.scale(earliest_ns));
     }
 
-    /// A request has arrived.
+    /// Records the arrival of a request.
     pub(crate) fn arrived(&mut self, node: u64, now_ns: u64) {
         self.happened(node, Trigger::Dispatch, now_ns);
     }
@@ -127,7 +123,7 @@ impl Graph {
         self.num_left[play] == 0
     }
 
-    /// A node that may start, and when.
+    /// Takes a node that may start, with its start time.
     pub(crate) fn pop_released(&mut self) -> Option<(u64, u64)> {
         self.released.pop()
     }
@@ -158,7 +154,7 @@ impl Graph {
     }
 }
 
-/// For each row, the rows that wait for it, with delays in the trace's pacing.
+/// For each row, the rows that wait for it. Delays are scaled by `pacing`.
 pub(super) fn waiters(trace: &Trace, pacing: TracePacing) -> (Vec<u32>, Vec<Waiter>) {
     let (first, order) = grouped(trace.requests.len() as u32, trace.dependencies.iter().map(|other| other.request));
     let mut row_of = vec![0; trace.dependencies.len()];
@@ -174,8 +170,8 @@ pub(super) fn waiters(trace: &Trace, pacing: TracePacing) -> (Vec<u32>, Vec<Wait
     (first, order.iter().map(waiter).collect())
 }
 
-/// Items by group: the indices at which groups begin and the last one ends, in the list of items, which keep
-/// their order inside a group.
+/// Groups items. Returns the start of each group in the list of items, followed by the end of the last group, and
+/// the list. Items keep their order within a group.
 pub(super) fn grouped(groups: u32, group_of: impl Iterator<Item = u32> + Clone) -> (Vec<u32>, Vec<u32>) {
     let mut first = vec![0u32; groups as usize + 1];
     let mut count = 0;
@@ -195,7 +191,6 @@ pub(super) fn grouped(groups: u32, group_of: impl Iterator<Item = u32> + Clone) 
     (first, items)
 }
 
-/// The play of each row, numbered in file order.
 pub(super) fn plays(trace: &Trace) -> Vec<u32> {
     let mut parent: Vec<u32> = (0..trace.requests.len() as u32).collect();
     let mut first_of_session = vec![None; trace.sessions as usize];
@@ -206,7 +201,7 @@ pub(super) fn plays(trace: &Trace) -> Vec<u32> {
             join(&mut parent, row as u32, dependency.request);
         }
     }
-    // The root of a play is its first row, so plays are met in file order.
+    // The root of a play is its first row, so plays are numbered in file order.
     let mut play_of = vec![0; parent.len()];
     let mut num_plays = 0;
     for row in 0..parent.len() as u32 {

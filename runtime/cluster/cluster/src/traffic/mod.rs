@@ -1,7 +1,7 @@
-//! Sources of requests: workloads, and the sessions between two turns.
+//! Sources of requests: workloads, and sessions between two turns.
 //!
-//! Owns every workload's position, thinking sessions, and the answers that next turns repeat;
-//! schedules the arrivals that follow from them.
+//! Holds every workload's position, waiting sessions, and the answers that next turns repeat. Schedules the
+//! resulting arrivals.
 
 mod agents;
 mod client;
@@ -31,56 +31,55 @@ use workload::Workload;
 pub(crate) use profile::ProfileCounts;
 pub(crate) use turn::{Earlier, FollowUp, Turn};
 
-/// A session between two turns.
+/// A session that waits for its next turn.
 #[derive(Debug)]
 struct Thinking {
     workload: u32,
     follow_up: FollowUp,
-    /// The request that was its latest turn.
+    /// The request of the latest turn.
     tag: u64,
     output_seed: u64,
     output_tokens: u32,
 }
 
-/// Workloads that start after the warm-up, as they were before it.
+/// Workloads that start after the warm-up, in their initial state.
 struct Later {
-    /// By index, with the index of the first workload that plays the same trace.
+    /// Index and configuration of each workload, and index of the first workload that plays the same trace.
     workloads: Vec<(u32, WorkloadConfig, usize)>,
     blocks: HashedBlocks,
     keeps_tokens: bool,
 }
 
-/// Result of starting a session.
 #[expect(clippy::large_enum_variant, reason = "it is taken apart at once")]
 pub(crate) enum Start {
-    /// It starts with this turn.
+    /// The session starts with this turn.
     Turn(Turn),
-    /// It was dropped because too many were in progress.
+    /// The session was dropped because too many were in flight.
     Dropped,
-    /// There is none, or its requests start by themselves.
+    /// There is no session, or its requests start by themselves.
     Nothing,
 }
 
 pub(crate) struct Traffic {
     run_seed: u64,
     workloads: Vec<Workload>,
-    /// Seeds by tag.
+    /// Output seeds by tag.
     output_seeds: Window<u64>,
-    /// Turns by slot of [`Event::NextTurn`].
+    /// Waiting sessions by slot of [`Event::NextTurn`].
     thinking: Vec<Option<Thinking>>,
     vacant: Vec<u32>,
-    /// Further attempts of clients, by the tag of the attempt before.
+    /// Further attempts of clients, by the tag of the previous attempt.
     attempts: BTreeMap<u64, (u32, Turn)>,
     /// Chosen outputs of requests whose session continues.
     answers: BTreeMap<u64, Vec<u32>>,
-    /// While the caches are warmed.
+    /// Workloads that start after the warm-up; None when it has ended.
     later: Option<Later>,
-    /// When the warm-up ended; 0 without one.
+    /// When the warm-up ended; 0 without a warm-up.
     warmed_ns: u64,
 }
 
 impl Traffic {
-    /// With `keeps_tokens`, prompts have tokens in addition to hashes of blocks.
+    /// With `keeps_tokens`, prompts have tokens in addition to block hashes.
     pub(crate) fn new(run: &RunConfig, blocks: HashedBlocks, keeps_tokens: bool) -> Self {
         let first = |index| first_of_trace(run, index);
         let workload =
@@ -104,7 +103,7 @@ impl Traffic {
         }
     }
 
-    /// The same for a single engine whose requests come from outside.
+    /// The traffic of a single engine whose requests come from outside.
     pub(crate) fn from_outside(run: &RunConfig) -> Self {
         Self {
             run_seed: run.seed,
@@ -119,17 +118,17 @@ impl Traffic {
         }
     }
 
-    /// Begins a session of a workload from outside.
+    /// Begins a session of a workload whose requests come from outside.
     pub(crate) fn begin_session(&mut self, workload: u32) {
         self.workloads[workload as usize].begin_session();
     }
 
-    /// Number of sessions that start at times that do not depend on others, if known.
+    /// Total number of sessions, if known. Such sessions start at times that do not depend on each other.
     pub(crate) fn sessions_known(&self) -> Option<u64> {
         self.workloads.iter().map(Workload::sessions_known).sum()
     }
 
-    /// Schedules the first event of each workload, or of each that warms the caches.
+    /// Schedules the first event of each workload. If there is a warm-up, only for its workloads.
     pub(crate) fn begin(&mut self, events: &mut EventQueue) {
         let starts_later =
             |index: u32| self.later.as_ref().is_some_and(|later| later.workloads.iter().any(|(own, ..)| *own == index));
@@ -138,12 +137,12 @@ impl Traffic {
         }
     }
 
-    /// Whether the caches are warmed: workloads have yet to start.
+    /// Whether the caches are being warmed, so that other workloads have not started.
     pub(crate) fn is_warming(&self) -> bool {
         self.later.is_some()
     }
 
-    /// Ends the warm-up: the other workloads start.
+    /// Ends the warm-up and starts the other workloads.
     pub(crate) fn end_warm_up(&mut self, now_ns: u64, events: &mut EventQueue) {
         let Some(Later { workloads, blocks, keeps_tokens }) = self.later.take() else { return };
         self.warmed_ns = now_ns;
@@ -155,7 +154,6 @@ impl Traffic {
         }
     }
 
-    /// When the measurement began.
     pub(crate) fn measured_from_ns(&self) -> u64 {
         self.profile_counts().map_or(0, |counts| counts.began_ns).max(self.warmed_ns)
     }
@@ -168,12 +166,11 @@ impl Traffic {
         self.workloads[workload as usize].name()
     }
 
-    /// The seeds of outputs, by tag.
     pub(crate) fn output_seeds(&self) -> &Window<u64> {
         &self.output_seeds
     }
 
-    /// The name of a request's class in the router's queue, if it has one.
+    /// The policy class of a request in the router's queue, if it has one.
     pub(crate) fn policy_class(&self, workload: u32, index: Option<u32>) -> Option<&str> {
         self.workloads[workload as usize].policy_class(index)
     }
@@ -189,19 +186,18 @@ impl Traffic {
         workload.foreseen_start_ns(before)
     }
 
-    /// The behaviour of a workload's clients.
     pub(crate) fn client(&self, workload: u32) -> &ClientConfig {
         self.workloads[workload as usize].client()
     }
 
-    /// There should be one more user of a workload now.
+    /// Schedules the time at which a workload should have one more user.
     pub(crate) fn expect_next_user(&mut self, index: u32, events: &mut EventQueue) {
         if let Some(at_ns) = self.workloads[index as usize].next_rise_ns() {
             events.push(at_ns, Event::UserComes { workload: index });
         }
     }
 
-    /// The next session of a workload starts, if there is one and it may.
+    /// Starts the next session of a workload, if there is one and it may start.
     pub(crate) fn start_session(&mut self, index: u32, now_ns: u64, events: &mut EventQueue) -> Start {
         let workload = &mut self.workloads[index as usize];
         if workload.closed_loop().is_none() {
@@ -216,7 +212,7 @@ impl Traffic {
                 Start::Turn(workload.start_next())
             };
             if let Some(at_ns) = workload.next_start_ns() {
-                // Sessions that were due meanwhile start now.
+                // Sessions whose due time has passed start now.
                 events.push(at_ns.max(now_ns), Event::Arrival { workload: index });
             }
             return start;
@@ -231,18 +227,18 @@ impl Traffic {
         Start::Turn(workload.start_next())
     }
 
-    /// A client will try again.
+    /// Schedules the next attempt of a client.
     pub(crate) fn expect_attempt(&mut self, at_ns: u64, tag: u64, workload: u32, turn: Turn, events: &mut EventQueue) {
         self.attempts.insert(tag, (workload, turn));
         events.push(at_ns, Event::NextAttempt { after: tag });
     }
 
-    /// The next attempt after `after`, with its workload.
+    /// Takes the attempt that follows `after`, with its workload.
     pub(crate) fn next_attempt(&mut self, after: u64) -> Option<(u32, Turn)> {
         self.attempts.remove(&after)
     }
 
-    /// Starts a request of a workload's graph, or of one of its lanes if it is still due.
+    /// Starts a request of a workload's graph. With lanes, only if the request is still due.
     pub(crate) fn start_node(&mut self, index: u32, node: u64, now_ns: u64, events: &mut EventQueue) -> Option<Turn> {
         let workload = &mut self.workloads[index as usize];
         let started = workload.start_node(node, now_ns);
@@ -256,7 +252,7 @@ impl Traffic {
         started.map(|(turn, _)| turn)
     }
 
-    /// The next turn of a session that has thought, with its workload.
+    /// Takes the next turn of a waiting session, with its workload.
     pub(crate) fn continue_session(&mut self, slot: u32) -> Option<(u32, Turn)> {
         let Thinking { workload, follow_up, tag, output_seed, output_tokens } = self.thinking[slot as usize].take()?;
         self.vacant.push(slot);
@@ -269,13 +265,13 @@ impl Traffic {
         Some((workload, turn))
     }
 
-    /// Records that a turn of a workload has the next tag.
+    /// Records that a turn of a workload gets the next tag.
     pub(crate) fn arrived(&mut self, workload: u32, turn: &Turn) {
         let stream = seed::derive(self.run_seed, "output", u64::from(workload));
         self.output_seeds.push(seed::derive(seed::mix(stream ^ turn.session), "turn", u64::from(turn.turn)));
     }
 
-    /// Forgets requests before `tag`, which have all ended.
+    /// Forgets requests before `tag`, which must all have ended.
     pub(crate) fn forget_before(&mut self, tag: u64) {
         self.output_seeds.advance(tag);
     }
@@ -285,7 +281,8 @@ impl Traffic {
         self.answers.insert(tag, answer);
     }
 
-    /// Ends a request: its session continues, or makes room for another one. Returns whether a warm-up ends with it.
+    /// Ends a request. Its session continues, or makes room for another session. Returns whether this ends a
+    /// warm-up.
     pub(crate) fn ended(
         &mut self,
         tag: u64,
@@ -295,8 +292,8 @@ impl Traffic {
         events: &mut EventQueue,
     ) -> bool {
         let index = record.workload;
-        // A drawn conversation cannot continue without an answer; rows of a trace are independent of it, and
-        // each of them must be accounted for.
+        // A drawn conversation cannot continue without an answer. A trace continues, because its rows do not depend
+        // on answers and all of them must be accounted for.
         if record.outcome != Outcome::Completed && matches!(follow_up, FollowUp::Drawn(_)) {
             follow_up = FollowUp::None;
         }
@@ -319,7 +316,7 @@ impl Traffic {
         if workload.end_session() {
             events.push(now_ns, Event::Arrival { workload: index });
         }
-        // A refusal takes no time: without a count to end it, a loop of refused requests would run
+        // A refusal takes no time. Without a limit on its count, a closed loop of refused requests would run
         // forever at one instant.
         let is_refused = matches!(record.outcome, Outcome::Rejected(_) | Outcome::Shed) && !workload.is_counted();
         if workload.closed_loop().is_some() && !is_refused && workload.has_next(now_ns) {
@@ -328,8 +325,8 @@ impl Traffic {
         false
     }
 
-    /// Ends a request of a workload's graph or lanes: requests that wait for it continue. Returns whether a
-    /// warm-up ends with it.
+    /// Ends a request of a workload's graph or lanes, and releases the requests that wait for it. Returns whether
+    /// this ends a warm-up.
     fn end_node(&mut self, index: u32, node: u64, is_completed: bool, now_ns: u64, events: &mut EventQueue) -> bool {
         let workload = &mut self.workloads[index as usize];
         if let Some(profile) = workload.profile_mut() {
@@ -345,12 +342,12 @@ impl Traffic {
         false
     }
 
-    /// When requests of a workload are cancelled that are in flight still.
+    /// The time at which requests of a workload that are still in flight are cancelled.
     pub(crate) fn cancels_at_ns(&self, workload: u32) -> Option<u64> {
         self.workloads[workload as usize].profile()?.cancels_at_ns()
     }
 
-    /// Counts of the profile of the run, if it has one.
+    /// Counts of the run's profile, if there is one.
     pub(crate) fn profile_counts(&self) -> Option<ProfileCounts> {
         self.workloads.iter().find_map(|workload| Some(workload.profile()?.counts()))
     }
@@ -363,7 +360,6 @@ fn push_released(workload: &mut Workload, index: u32, events: &mut EventQueue) {
     }
 }
 
-/// Schedules the first event of a workload.
 fn begin(workload: &mut Workload, index: u32, events: &mut EventQueue) {
     let arrival = Event::Arrival { workload: index };
     let start_ns = workload.start_ns();
@@ -381,7 +377,7 @@ fn begin(workload: &mut Workload, index: u32, events: &mut EventQueue) {
     }
 }
 
-/// The first workload that plays the same trace as this one, or this one.
+/// The first workload that plays the same trace as workload `index`, or `index` itself.
 fn first_of_trace(run: &RunConfig, index: usize) -> usize {
     let own = &run.workloads[index];
     let same_trace = |other: &WorkloadConfig| match (&own.source, &other.source) {
@@ -391,7 +387,7 @@ fn first_of_trace(run: &RunConfig, index: usize) -> usize {
     run.workloads.iter().position(same_trace).unwrap_or(index)
 }
 
-/// A recorded answer of a workload.
+/// A recorded answer, with times scaled by the workload's pacing.
 pub(crate) struct PacedAnswer<'a> {
     pacing: TracePacing,
     pub(crate) times: &'a AnswerTimes,
@@ -399,24 +395,23 @@ pub(crate) struct PacedAnswer<'a> {
 }
 
 impl PacedAnswer<'_> {
-    /// Nanoseconds from the arrival to the admission.
     pub(crate) fn queue_ns(&self) -> u64 {
         self.pacing.scale(self.times.queue_ns)
     }
 
-    /// Nanoseconds from the arrival to an output, or to the end after the last.
+    /// Nanoseconds from the arrival to output number `output`. After the last output, the time of the end.
     pub(crate) fn after_ns(&self, output: u32) -> u64 {
         self.pacing.scale(self.outputs.get(output as usize).map_or(self.times.end_ns, |output| output.after_ns))
     }
 
-    /// Tokens of an output; none behind the last.
+    /// Number of tokens of an output; None after the last output.
     pub(crate) fn num_tokens(&self, output: u32) -> Option<u32> {
         self.outputs.get(output as usize).map(|output| output.num_tokens)
     }
 }
 
 impl TracePacing {
-    /// The divisor of times.
+    /// The factor by which times are divided.
     pub(crate) fn speedup(self) -> f64 {
         match self {
             Self::Recorded { speedup } | Self::ClosedLoop { speedup, .. } => speedup,
@@ -424,28 +419,27 @@ impl TracePacing {
         }
     }
 
-    /// A time or a wait of the trace as virtual time.
+    /// Scales a time or wait of the trace to virtual time.
     pub(crate) fn scale(self, ns: u64) -> u64 {
         let speedup = self.speedup();
-        // The result is exact if nothing is scaled: a double holds 53 bits.
+        // The integer is returned unchanged if nothing is scaled, because a double only holds 53 bits.
         if speedup == 1.0 { ns } else { (ns as f64 / speedup).round() as u64 }
     }
 }
 
 const NS_PER_MS: f64 = 1e6;
 
-/// Structured outputs of the requests of a workload.
+/// Structured outputs of a workload's requests.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StructuredOutputs {
-    /// The share of requests that have them, from 0 to 1.
+    /// The share of requests with structured outputs, from 0 to 1.
     pub share: f64,
     /// Milliseconds from a request's arrival at an engine until its grammar is compiled.
     pub compile_ms: Distribution,
-    /// The share of requests with a grammar whose grammar cannot be compiled, from 0 to 1.
+    /// The share of grammars that cannot be compiled, from 0 to 1.
     pub failing_share: f64,
 }
 
-/// The compilation of one request's grammar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct GrammarCompilation {
     pub(crate) duration_ns: u64,
@@ -453,17 +447,17 @@ pub(crate) struct GrammarCompilation {
 }
 
 impl StructuredOutputs {
-    /// The compilation of a request's grammar, if it has one; `request_seed` is the same for all attempts at a request.
+    /// The compilation of a request's grammar, if the request has one. `request_seed` must be the same for all
+    /// attempts of a request.
     pub(crate) fn draw(&self, request_seed: u64) -> Option<GrammarCompilation> {
         let mut stream = Stream::new(request_seed, "structured outputs");
-        // All values are always drawn, so that a share only changes which requests have a grammar.
+        // All values are always drawn, so that the share only changes which requests have a grammar.
         let is_one = stream.unit() < self.share;
         let succeeds = stream.unit() >= self.failing_share;
         let duration_ns = (self.compile_ms.draw(&mut stream).max(0.0) * NS_PER_MS).round() as u64;
         is_one.then_some(GrammarCompilation { duration_ns, succeeds })
     }
 
-    /// Every problem of it.
     pub(crate) fn check(&self, problem: &mut dyn FnMut(&str)) {
         for (name, share) in [("share", self.share), ("fails", self.failing_share)] {
             if !(0.0..=1.0).contains(&share) {

@@ -354,7 +354,7 @@ impl KvRouter {
         for (position, &cost) in self.costs.iter().enumerate().filter(|(_, cost)| **cost == lowest) {
             debug_assert!(cost.is_finite());
             equal += 1;
-            // All engines with the same cost have the same probability.
+            // All engines with the lowest cost are equally likely.
             if equal == 1 || self.ties.unit() * f64::from(equal) < 1.0 {
                 chosen = position;
             }

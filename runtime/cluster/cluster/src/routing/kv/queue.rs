@@ -86,7 +86,7 @@ pub(super) struct RouterQueue {
     classes: Vec<ClassQueue>,
     /// The class that the next round begins with.
     next_class: usize,
-    /// The class that sent last and has credit left: it continues first.
+    /// The class that sent last and has credit left. It is served first.
     carried: Option<usize>,
     waiting: u64,
     pushed: u64,

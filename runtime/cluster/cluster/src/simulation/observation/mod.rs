@@ -1,7 +1,7 @@
-//! The observer of a run: its wishes, and its notifications.
+//! The observer of a run: what it asked for, and its notifications.
 //!
-//! Nothing here changes the run except its end. Instants between two samples are still grouped, so
-//! [`Observation::due_ns`] bounds the horizon of engines.
+//! The only effect on the run is an early end. Instants between two samples are still grouped, so
+//! [`Observation::due_ns`] limits how far engines run ahead.
 
 mod overload;
 
@@ -19,33 +19,30 @@ pub(super) use overload::{OverloadWatch, Queues};
 
 pub(super) struct Observation<O> {
     observer: O,
-    /// Whether the observer, or the ledger, sees each step.
+    /// Whether the observer or the ledger must see each step.
     wants_steps: bool,
-    /// Whether the observer sees the progress of requests.
+    /// Whether the observer sees tokens and ends of requests.
     wants_requests: bool,
-    /// Whether the ledger keeps more than records, so that it must see each step.
+    /// Whether the ledger keeps data beyond records, for which it must see each step.
     keeps_requests: bool,
     /// Whether the run was stopped before its end.
     is_stopped: bool,
-    /// The engines over time, if the observer requests them.
+    /// Time series of the engines, if the observer requests them.
     series: Option<RunSeries>,
-    /// When the observer is shown the engines next, and the time from then on between two
-    /// times, if it wants to see them.
+    /// The next time of telemetry, and the interval; None if the observer does not request telemetry.
     telemetry: Option<(u64, u64)>,
-    /// Kept for its room.
+    /// Scratch.
     samples: Vec<EngineSample>,
     overload: OverloadWatch,
     /// The overload that was reported.
     overloaded: Option<Overload>,
 }
 
-/// Whether each step of a run must be visible.
 pub(super) fn sees_steps(observer: &impl Observer, config: &RunConfig) -> bool {
     observer.wants_steps() || config.keeps_requests
 }
 
 impl<O: Observer> Observation<O> {
-    /// The observation before the start of a run with `workers` workers.
     pub(super) fn new(observer: O, config: &RunConfig, workers: usize) -> Self {
         Self {
             wants_steps: sees_steps(&observer, config),
@@ -65,12 +62,11 @@ impl<O: Observer> Observation<O> {
         &mut self.observer
     }
 
-    /// Whether each step is seen.
     pub(super) fn wants_steps(&self) -> bool {
         self.wants_steps
     }
 
-    /// Whether the observer ends the run. The observer may also stop wanting steps.
+    /// Whether the observer ends the run. Also checks whether the observer still wants steps.
     pub(super) fn stops(&mut self, fleet: &mut Fleet) -> bool {
         if self.wants_steps && !self.observer.wants_steps() && !self.keeps_requests {
             self.wants_steps = false;
@@ -80,7 +76,6 @@ impl<O: Observer> Observation<O> {
         self.is_stopped
     }
 
-    /// Stops the run before its end.
     pub(super) fn stop(&mut self) {
         self.is_stopped = true;
     }
@@ -89,8 +84,8 @@ impl<O: Observer> Observation<O> {
         self.is_stopped
     }
 
-    /// Instants before which engines must not run ahead: an engine that has done so has no state
-    /// of the instant of a sample.
+    /// Times of due samples. Engines must not run ahead of them, because an engine that has run ahead has no state
+    /// of the sample's instant.
     pub(super) fn due_ns(&self) -> impl Iterator<Item = u64> {
         let sample = self.series.as_ref().map(RunSeries::due_ns);
         sample.into_iter().chain(self.telemetry.map(|(due_ns, _)| due_ns))
@@ -100,7 +95,7 @@ impl<O: Observer> Observation<O> {
         self.series.is_some()
     }
 
-    /// Its parts of a report: the time series and an overload.
+    /// The parts of a report that come from the observation: the time series, and an overload.
     pub(super) fn into_report(self) -> (Option<RunSeries>, Option<Overload>) {
         (self.series, self.overloaded)
     }
@@ -113,7 +108,7 @@ impl<O: Observer> Observation<O> {
         }
     }
 
-    /// Shows the observer the engines as they were before `at_ns`, at the instants it wants.
+    /// Calls the observer's telemetry for all times that are due before `at_ns`.
     pub(super) fn show_telemetry(&mut self, at_ns: u64, ledger: &Ledger, fleet: &Fleet, routing: &Routing) {
         let Some((mut due_ns, interval_ns)) = self.telemetry else { return };
         while due_ns < at_ns {
@@ -132,14 +127,14 @@ impl<O: Observer> Observation<O> {
         self.telemetry = Some((due_ns, interval_ns));
     }
 
-    /// Requests have waited in routers for that long.
+    /// Adds time in which requests waited in routers.
     pub(super) fn add_router_queue(&mut self, waited_ns: u64) {
         if let Some(series) = &mut self.series {
             series.add_router_queue(waited_ns);
         }
     }
 
-    /// An engine changed its health.
+    /// Reports a change of an engine's health.
     pub(super) fn incident(&mut self, at_ns: u64, worker: u32, incident: Incident) {
         if let Some(series) = &mut self.series {
             series.incident(at_ns, worker, incident);
@@ -151,7 +146,6 @@ impl<O: Observer> Observation<O> {
         self.observer.progress(progress);
     }
 
-    /// Asks whether the run stays within the limits of the process.
     pub(super) fn check_limits(&mut self) -> Result<(), String> {
         self.observer.check_limits()
     }
@@ -184,7 +178,7 @@ impl<O: Observer> Observation<O> {
         }
     }
 
-    /// A step of a worker starts, with that plan.
+    /// Reports the start of a step.
     pub(super) fn started(&mut self, index: u32, [start_ns, end_ns]: [u64; 2], worker: &Worker) {
         if self.wants_steps {
             let (plan, engine) = (worker.plan(), worker.engine());
@@ -192,7 +186,6 @@ impl<O: Observer> Observation<O> {
         }
     }
 
-    /// The result of a step was applied.
     pub(super) fn applied(&mut self, index: u32, [start_ns, end_ns]: [u64; 2], engine: &AnyEngine) {
         if self.wants_steps {
             self.observer.applied(index, start_ns, end_ns, engine);
@@ -233,7 +226,8 @@ impl<O: Observer> Simulation<'_, O> {
         }
     }
 
-    /// Adds the time until `until_ns` to that of waiting requests, because nothing happens before.
+    /// Adds the time until `until_ns` to the time with waiting requests, if any wait. Nothing changes before
+    /// `until_ns`.
     pub(super) fn note_router_queue(&mut self, until_ns: u64) {
         if !self.observation.has_series() {
             return;
@@ -243,7 +237,6 @@ impl<O: Observer> Simulation<'_, O> {
         self.observation.add_router_queue(waited_ns);
     }
 
-    /// An engine changed its health.
     pub(super) fn note_incident(&mut self, worker: u32, incident: Incident) {
         self.observation.incident(self.clock.now_ns(), worker, incident);
     }

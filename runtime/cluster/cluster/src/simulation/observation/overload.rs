@@ -1,7 +1,7 @@
-//! Load above capacity: a waiting queue that grows without end.
+//! Detects overload: a queue that grows without end.
 //!
-//! The observer is warned early: such a run ends late, if at all, and its latencies depend more on the length
-//! of the run than on the cluster. The warning does not change the run.
+//! The warning comes early, because such a run ends late, if at all, and its latencies depend more on the length of
+//! the run than on the cluster. The warning does not change the run.
 
 use vcr_core::ServingEngine;
 
@@ -11,18 +11,18 @@ use crate::fleet::{Fleet, Worker};
 use crate::observe::{Observer, Overload};
 use crate::simulation::Simulation;
 
-/// Arrivals between two checks at least.
+/// Minimum number of arrivals between two checks.
 const MIN_ARRIVALS: u64 = 512;
-/// A queue that grows by less than this share of the arrivals may be chance.
+/// A queue that grows by less than this share of the arrivals may grow by chance.
 const MIN_GROWTH: f64 = 0.1;
 /// Shorter queues are not reported.
 const MIN_WAITING: u64 = 1000;
-/// Waiting requests for each running one at least.
+/// Minimum number of waiting requests per running request.
 const MIN_WAITING_PER_RUNNING: u64 = 4;
-/// Checks in a row that must find the queue grown.
+/// Number of consecutive checks that must find the queue grown.
 const CHECKS: u32 = 5;
 
-/// A cluster's requests at one instant, after all that happened in it.
+/// A cluster's requests at one instant, after all its events.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::simulation) struct Queues {
     pub(in crate::simulation) at_ns: u64,
@@ -32,22 +32,21 @@ pub(in crate::simulation) struct Queues {
     pub(in crate::simulation) waiting: u64,
 }
 
-/// Checks the queues at arrival times, which do not depend on how the steps between them are
-/// grouped.
+/// Checks the queues at arrival times, which do not depend on how the steps between them are grouped.
 #[derive(Debug, Default)]
 pub(in crate::simulation) struct OverloadWatch {
     last: Queues,
-    /// Arrivals when it was last asked.
+    /// Number of arrivals at the previous call.
     seen: u64,
-    /// The instant of the latest check that was due, and arrivals until then.
+    /// The instant of the latest due check, and the number of arrivals until then.
     latest_due: (u64, u64),
-    /// Checks in a row that found the queue grown.
+    /// Number of consecutive checks that found the queue grown.
     grown: u32,
     is_reported: bool,
 }
 
 impl OverloadWatch {
-    /// Whether the queues are to be checked at a completed instant. `arrived` requests arrived up to its end.
+    /// Whether the queues must be checked after an instant. `arrived` requests arrived up to its end.
     pub(in crate::simulation) fn is_due(&mut self, at_ns: u64, arrived: u64) -> bool {
         let is_new = std::mem::replace(&mut self.seen, arrived) != arrived;
         let (last_ns, before) = self.latest_due;
@@ -58,8 +57,8 @@ impl OverloadWatch {
         is_due
     }
 
-    /// Checks the queues when a check is due; instants come in order. The queues of `pool` are the
-    /// longest. Returns an overload once.
+    /// Checks the queues. Calls must be in order of time. `pool` has the longest queue. Returns an overload at most
+    /// once.
     pub(in crate::simulation) fn check(&mut self, now: Queues, pool: &str) -> Option<Overload> {
         if self.is_reported {
             return None;
@@ -82,13 +81,13 @@ impl OverloadWatch {
 }
 
 impl<O: Observer> Observation<O> {
-    /// Whether the queues are to be checked after an instant; `arrived` requests have arrived up to its end.
+    /// Whether the queues must be checked after an instant. `arrived` requests arrived up to its end.
     pub(in crate::simulation) fn checks_queues(&mut self, at_ns: u64, arrived: u64) -> bool {
         self.overload.is_due(at_ns, arrived)
     }
 
-    /// Warns the observer once if queues have grown in several consecutive checks. `waiting` has the queues
-    /// by pool.
+    /// Warns the observer once if the queues have grown in several consecutive checks. `waiting` has the number of
+    /// waiting requests by pool.
     pub(in crate::simulation) fn check_queues(&mut self, queues: Queues, waiting: &[u64], fleet: &Fleet) {
         let (longest, _) = waiting.iter().enumerate().max_by_key(|(_, waiting)| **waiting).unwrap_or((0, &0));
         let now = Queues { waiting: waiting.iter().sum(), ..queues };
@@ -100,7 +99,6 @@ impl<O: Observer> Observation<O> {
 }
 
 impl<O: Observer> Simulation<'_, O> {
-    /// Checks the queues after an instant.
     pub(in crate::simulation) fn watch_for_overload(&mut self) {
         if self.observation.checks_queues(self.clock.now_ns(), self.ledger.arrived()) {
             let waiting: Vec<u64> = self.fleet.pools().iter().map(|pool| self.waiting_in(pool.role())).collect();
@@ -108,7 +106,7 @@ impl<O: Observer> Simulation<'_, O> {
         }
     }
 
-    /// The requests of all engines.
+    /// Number of running and waiting requests in all engines.
     pub(in crate::simulation) fn queues(&self) -> Queues {
         let sum = |number: fn(&Worker) -> usize| self.fleet.workers().iter().map(|w| number(w) as u64).sum();
         Queues {
@@ -120,7 +118,7 @@ impl<O: Observer> Simulation<'_, O> {
         }
     }
 
-    /// Requests that wait for an engine of a pool, or in one.
+    /// Number of requests that wait for an engine of a pool, or in one.
     fn waiting_in(&self, pool: PoolRole) -> u64 {
         let in_engines: usize =
             self.fleet.workers_of(pool).iter().map(|worker| worker.engine().load().num_waiting).sum();

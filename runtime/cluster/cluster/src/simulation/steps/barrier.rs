@@ -1,8 +1,8 @@
 //! Steps of ranks that wait for each other.
 //!
-//! While nothing from outside reaches any rank of an engine and all that have work decode, they
-//! are fast-forwarded together. Each of their steps is priced when the one before has ended on the
-//! slowest rank, so latency models see the starts of single steps.
+//! The ranks of an engine are fast-forwarded together while nothing from outside reaches them and all ranks with
+//! work decode. Each step is priced when the previous one has ended on the slowest rank, so latency models see the
+//! starts of single steps.
 
 use std::ops::Range;
 
@@ -13,9 +13,9 @@ use crate::observe::Observer;
 use crate::simulation::Simulation;
 
 impl<O: Observer> Simulation<'_, O> {
-    /// Starts a step of an engine with the ranks `ranks`, and applies the following steps unless they are
-    /// observed. The ranks in `together` have work. `is_last` unless other workers have yet to start at this
-    /// instant.
+    /// Starts a step of an engine with the ranks `ranks`, and simulates the following steps unless they are
+    /// observed. Only the ranks in `together` have work. `is_last` is false if other workers have yet to start at
+    /// this instant.
     pub(super) fn start_together(
         &mut self,
         ranks: Range<u32>,
@@ -49,8 +49,8 @@ impl<O: Observer> Simulation<'_, O> {
         Ok(())
     }
 
-    /// Prices and books the step of all ranks that starts at `start_ns`, by its index in the group
-    /// of steps. Returns when the slowest rank ends.
+    /// Prices and records the step of all ranks that starts at `start_ns`. `step` is its index in the fast-forward.
+    /// Returns the end on the slowest rank.
     fn book_together(
         &mut self,
         ranks: &Range<u32>,
@@ -62,7 +62,7 @@ impl<O: Observer> Simulation<'_, O> {
         for &index in together {
             let worker = self.fleet.worker_mut(index);
             let priced = match step {
-                // Without a horizon ahead, one step is priced.
+                // With a horizon of now, only one step is priced.
                 0 => worker.price(start_ns, start_ns, false),
                 _ => worker.price_predicted(start_ns),
             };
@@ -77,20 +77,19 @@ impl<O: Observer> Simulation<'_, O> {
         Ok(end_ns)
     }
 
-    /// The instant until which nothing from outside can reach any rank of an engine; now, if its steps must be
-    /// taken one by one.
+    /// The time until which nothing from outside can reach any rank of an engine. The current time if steps must be
+    /// simulated one by one.
     fn horizon_together_ns(&mut self, ranks: &Range<u32>, together: &[u32], is_last: bool) -> u64 {
         let decodes_alone = |index: u32| {
             let worker = self.fleet.worker(index);
-            // Prompts that wait for a pass of their ranks are included.
+            // This also covers prompts that wait for a later pass of the ranks.
             let may_prefill = self.fleet.counts_passes(index) && worker.engine().load().outstanding_prefill_tokens > 0;
             worker.plan().shape.prefill_requests == 0
                 && worker.has_plain_prices()
                 && !may_prefill
                 && !self.must_single_step(index)
         };
-        // A rank without a step may find room for waiting KV from elsewhere when another step ends,
-        // between two steps of the engine.
+        // A rank without a step may find room for a waiting remote prompt when a step of another rank ends.
         let rests = |rank: u32| {
             let worker = self.fleet.worker(rank);
             together.contains(&rank) || !worker.can_step() && !worker.may_reserve()
@@ -101,7 +100,7 @@ impl<O: Observer> Simulation<'_, O> {
         ranks.clone().map(|rank| self.horizon_ns(rank, is_last)).min().unwrap_or(self.clock.now_ns())
     }
 
-    /// Lets all of these ranks predict up to `most` steps. Returns how many steps all of them predicted.
+    /// Lets each of these ranks predict up to `most` steps. Returns how many steps every rank predicted.
     fn predict_together(&mut self, together: &[u32], most: u64) -> usize {
         let most = usize::try_from(most).unwrap_or(usize::MAX).min(Engine::MAX_PREDICTED_STEPS);
         together.iter().fold(most, |most, &index| match most {

@@ -1,10 +1,9 @@
-//! Steps of engines: their start, how far they run ahead, their end.
+//! Steps of engines: their start, how far engines run ahead, and their end.
 //!
-//! Workers whose situation changed at an instant decide their steps first ([`schedule`]). Then the
-//! steps that may start are priced and applied together, as far as nothing from outside can reach
-//! the engine ([`horizon`]): predicted in steady decode, one by one with several tokens each
-//! ([`bursts`]), or for all ranks that wait for each other ([`barrier`]). Their outputs become
-//! visible at the end of the last one ([`end`]).
+//! First, workers whose situation changed at an instant decide their steps ([`schedule`]). Then the steps that may
+//! start are priced and simulated, as far ahead as nothing from outside can reach the engine. Steps in a steady
+//! decode are predicted. Steps with several tokens per request are simulated one by one. Ranks with a barrier run
+//! together ([`barrier`]). The outputs become visible at the end of the last step.
 
 mod barrier;
 mod schedule;
@@ -22,7 +21,7 @@ use crate::in_flight::Stage;
 use crate::ledger::record::Outcome;
 use crate::observe::Observer;
 
-/// Lists that are kept for their room.
+/// Lists whose allocations are reused.
 #[derive(Default)]
 pub(super) struct StepBuffers {
     outputs: Vec<RequestOutput>,
@@ -35,21 +34,20 @@ pub(super) struct StepBuffers {
 }
 
 impl<O: Observer> Simulation<'_, O> {
-    /// Lets every worker with changes decide and start steps.
+    /// Lets every changed worker decide and start steps.
     pub(super) fn start_steps(&mut self) -> Result<(), SimError> {
         self.exhaust_instant_steps()?;
         self.start_changed()
     }
 
-    /// Starts steps of the workers with changes.
+    /// Lets changed workers decide and start steps.
     pub(super) fn start_changed(&mut self) -> Result<(), SimError> {
         let mut changed = self.fleet.take_changed();
         self.begin_passes(&changed);
-        // All of them are scheduled before the first is priced: a transfer may end a fast-forward of
-        // predictable steps.
+        // All workers are scheduled before the first step is priced, because a transfer may end a fast-forward.
         for &worker in &changed {
             while self.fleet.may_decide(worker) {
-                // Blocks are allocated after an empty pass, too.
+                // Blocks are also reserved after an empty pass.
                 if !self.schedule_step(worker)? && !self.reserve_after_empty_pass(worker)? {
                     break;
                 }
@@ -57,7 +55,7 @@ impl<O: Observer> Simulation<'_, O> {
             self.fleet.worker_mut(worker).drop_empty_batches();
         }
         changed.retain(|&worker| self.fleet.may_start(worker));
-        // KV that one of several ranks has reserved blocks for may be there at once.
+        // KV that a rank has just reserved blocks for may arrive at this instant.
         let is_settled = self.events.next_but_step_ends() != Some(self.clock.now_ns());
         let mut postponed = Vec::new();
         let mut rest = &changed[..];
@@ -80,7 +78,7 @@ impl<O: Observer> Simulation<'_, O> {
         Ok(())
     }
 
-    /// Begins passes of engines whose ranks count them together.
+    /// Begins passes of engines whose ranks count passes together.
     fn begin_passes(&mut self, changed: &[u32]) {
         for &worker in changed {
             if self.fleet.counts_passes(worker) {
@@ -89,9 +87,8 @@ impl<O: Observer> Simulation<'_, O> {
         }
     }
 
-    /// Starts the oldest step that `index` has scheduled, and runs the steps that must follow
-    /// unless they are watched. `is_last` is false if other workers have yet to start at this
-    /// instant.
+    /// Starts the oldest step that worker `index` has scheduled, and simulates the steps that must follow unless
+    /// they are observed. `is_last` is false if other workers have yet to start at this instant.
     fn start_step(&mut self, index: u32, is_last: bool) -> Result<(), SimError> {
         let now_ns = self.clock.now_ns();
         let horizon_ns = self.horizon_ns(index, is_last);
@@ -118,7 +115,7 @@ impl<O: Observer> Simulation<'_, O> {
         Ok(())
     }
 
-    /// Applies all steps except the last, which is then in progress.
+    /// Simulates all steps except the last, which is then in flight.
     fn fast_forward(&mut self, index: u32, durations_ns: &[u64]) {
         let now_ns = self.clock.now_ns();
         let worker = self.fleet.worker_mut(index);
@@ -137,7 +134,7 @@ impl<O: Observer> Simulation<'_, O> {
         self.enter_left_steady_decode(index);
     }
 
-    /// Shows routers the KV events of a step that has started and ends at `end_ns`, if they are published at the end.
+    /// Shows routers the KV events of a step that ends at `end_ns`, if events are published at the end of steps.
     fn show_events_at_step_end(&mut self, index: u32, end_ns: u64) {
         let worker = self.fleet.worker_mut(index);
         if self.routing.needs(worker.role()).kv_events_at_step_end {
@@ -145,7 +142,7 @@ impl<O: Observer> Simulation<'_, O> {
         }
     }
 
-    /// A step of a worker has started and will end then.
+    /// Schedules the end of a step that has started.
     fn expect_step_end(&mut self, index: u32, end_ns: u64) {
         let worker = self.fleet.worker(index);
         let end = Event::StepEnd { worker: index, incarnation: worker.incarnation() };
@@ -153,20 +150,19 @@ impl<O: Observer> Simulation<'_, O> {
         self.observation.started(index, [self.clock.now_ns(), end_ns], worker);
     }
 
-    /// Enters the tokens of requests that have left an engine's steady decode.
+    /// Records the tokens of requests that have left an engine's steady decode.
     fn enter_left_steady_decode(&mut self, index: u32) {
         let ledger = &mut self.ledger;
         let enter = |tag, num_tokens| ledger.leave_steady_decode(index, tag, num_tokens);
         self.fleet.worker_mut(index).take_left_steady_decode(enter);
     }
 
-    /// Ends an engine's steady decode and records its tokens.
     pub(super) fn dissolve_steady_decode(&mut self, index: u32) {
         self.fleet.worker_mut(index).dissolve_steady_decode();
         self.enter_left_steady_decode(index);
     }
 
-    /// The failure of a worker's latency model to price the step that starts now.
+    /// The error of a worker's latency model, for the step that starts now.
     fn pricing_error(&self, index: u32, reason: LatencyError) -> SimError {
         let worker = self.fleet.worker(index);
         let config: &PoolConfig = self.fleet.pool(worker.role()).config();
@@ -177,21 +173,20 @@ impl<O: Observer> Simulation<'_, O> {
 
 // Consecutive steps whose requests get several tokens each.
 //
-// The number of tokens is drawn at the end of a step, so such steps cannot be predicted. While nothing from
-// outside reaches the engine and no request can end, they are taken one after another without the event
-// queue.
+// The number of tokens is drawn at the end of a step, so such steps cannot be predicted. While nothing from outside
+// reaches the engine and no request can end, they are simulated one after another without the event queue.
 
 impl<O: Observer> Simulation<'_, O> {
-    /// Advances from the step of a worker that ends at `end_ns` to the last one that starts before
-    /// `horizon_ns` and must follow, or to one before it. Returns its end.
+    /// Advances from the step of a worker that ends at `end_ns` through the steps that must follow and start before
+    /// `horizon_ns`. Returns the end of the last step.
     fn decode_bursts(&mut self, index: u32, mut end_ns: u64, horizon_ns: u64) -> Result<u64, SimError> {
         let role = self.fleet.worker(index).role();
         let needs = self.routing.needs(role);
-        // Blocks for other engines are allocated between steps, and cache events reported in them.
+        // Not for these pools: between steps, blocks for other engines are reserved and KV events are reported.
         if role != PoolRole::Aggregated || needs.kv_events {
             return Ok(end_ns);
         }
-        // As for predicted steps, the observer is called at intervals.
+        // The number of steps is limited, as for predicted steps, so that the observer is called at intervals.
         for _ in 0..Engine::MAX_PREDICTED_STEPS {
             if end_ns >= horizon_ns || !self.fleet.worker(index).decodes_bursts_on() {
                 break;
@@ -220,7 +215,7 @@ impl<O: Observer> Simulation<'_, O> {
 }
 
 impl<O: Observer> Simulation<'_, O> {
-    /// Whether the step that a worker has scheduled must be taken alone.
+    /// Whether the step that a worker has scheduled must be simulated alone.
     fn must_single_step(&self, index: u32) -> bool {
         let worker = self.fleet.worker(index);
         let role = worker.role();
@@ -235,13 +230,12 @@ impl<O: Observer> Simulation<'_, O> {
 
     /// The time until which nothing from outside can reach a worker.
     ///
-    /// This is the next instant at which anything outside may reach the engine. Anything not yet in the queue
-    /// results from a step of another engine: the end of a request on which another one depends, or a prompt
-    /// that moves to a decode engine. A prefill engine that waits for blocks may start such a step as soon as
-    /// any decode engine takes a prompt from it.
+    /// Events in the queue bound this time. Other events result from steps of other engines: the end of a request
+    /// on which another request depends, or a prompt that moves to a decode engine. A prefill engine that waits for
+    /// blocks may start such a step as soon as a decode engine takes a prompt from it.
     fn horizon_ns(&mut self, index: u32, all_priced: bool) -> u64 {
         if self.clock.is_real() {
-            // Steps may end late, and arrivals come earlier among them than planned.
+            // Steps may end late in real time, and requests may arrive before they end.
             return self.clock.now_ns();
         }
         let role = self.fleet.worker(index).role();
@@ -254,19 +248,19 @@ impl<O: Observer> Simulation<'_, O> {
         let roles = self.facts.config.topology.roles();
         let feeding = if any_pool { roles } else { &roles[..role.index()] };
         let steps = feeding.iter().filter_map(|&other| self.events.next_step_end(other));
-        // Steps that start after the last instant of the run do not happen.
+        // Steps that start after the end of the run do not happen.
         let end = self.facts.config.max_time_ns.map(|max| max.saturating_add(1));
         let arrival = foreseen.or_else(|| {
-            // A request that starts then is on the way to the queue for at least as long.
+            // A request that starts at that time takes at least this long to reach the queue.
             self.events.next_arrival().map(|at_ns| at_ns.saturating_add(self.facts.overheads.arrival_ns))
         });
         let others = self.events.next_other().into_iter().chain(self.observation.due_ns());
         others.chain(arrival).chain(self.clock.outside_ns()).chain(steps).chain(end).min().unwrap_or(u64::MAX)
     }
 
-    /// The next arrival of a session at a worker, if known. The sessions of a single workload start at times
-    /// that do not depend on others and go to the workers in turn, unless they may overtake each other before
-    /// the router.
+    /// The next arrival of a session at a worker, if known. Sessions of a single workload start at times that do
+    /// not depend on each other and go to the workers in turn, unless they can overtake each other before the
+    /// router.
     fn foreseen_arrival_ns(&mut self, index: u32) -> Option<u64> {
         let worker = self.fleet.worker(index);
         let may_overtake = self.facts.overheads.delays_arrivals() || self.clock.outside_ns().is_some();
@@ -316,7 +310,7 @@ impl<O: Observer> Simulation<'_, O> {
             }
         }
         for tag in refused.drain(..) {
-            // Its client may have given it up since.
+            // The client may have cancelled the request in the meantime.
             if self.in_flight.find(tag).is_some_and(|live| live.stage == Stage::Refused) {
                 self.reject_in_queue(tag, role);
             }
@@ -342,7 +336,7 @@ impl<O: Observer> Simulation<'_, O> {
         Ok(start_ns)
     }
 
-    /// Output tokens become visible to the client.
+    /// Records output tokens that reach the client.
     fn emit(&mut self, tag: u64, num_tokens: u32, pool: PoolRole) {
         self.observation.tokens(tag, num_tokens, self.clock.now_ns());
         let needs = self.routing.needs(pool);
@@ -357,8 +351,7 @@ impl<O: Observer> Simulation<'_, O> {
         }
     }
 
-    /// Keeps the chosen output of a request that is about to be complete, if the
-    /// next turn of its session needs it.
+    /// Keeps the chosen output of a request that is about to complete, if the next turn of its session repeats it.
     fn keep_answer(&mut self, index: u32, tag: u64) {
         if let Some(answer) = self.fleet.worker_mut(index).take_chosen(tag)
             && self.in_flight.get(tag).follow_up.needs_answer()

@@ -1,4 +1,4 @@
-//! Scheduling of engine steps, with the resulting admissions, preemptions, refusals and loads.
+//! Schedules engine steps, and records the resulting admissions, preemptions, refusals and loads.
 
 use vcr_core::plan::ScheduledKind;
 
@@ -9,7 +9,7 @@ use crate::observe::Observer;
 use crate::simulation::Simulation;
 
 impl<O: Observer> Simulation<'_, O> {
-    /// Lets a worker decide its next step. Returns false if there was no step.
+    /// Lets a worker decide its next step. Returns false if there is no step.
     pub(super) fn schedule_step(&mut self, index: u32) -> Result<bool, SimError> {
         let now_ns = self.clock.now_ns();
         let worker = self.fleet.worker_mut(index);
@@ -24,17 +24,17 @@ impl<O: Observer> Simulation<'_, O> {
         for &tag in &plan.preempted {
             self.ledger.preempt(tag, now_ns);
         }
-        // Newly admitted requests come after all running ones.
+        // The plan lists newly admitted requests after all running ones.
         for entry in plan.scheduled.iter().rev().take_while(|entry| entry.kind != ScheduledKind::Running) {
             self.ledger.admit(entry.tag, now_ns, entry.num_computed_tokens);
             if self.facts.foresees {
                 self.buffers.admitted.push(entry.tag);
             }
         }
-        // A prompt that continues is before all other requests.
+        // The plan lists a continued prompt before all other requests.
         let continued = plan.scheduled.first().filter(|entry| entry.is_prefill && entry.kind == ScheduledKind::Running);
         let continued = continued.map(|entry| (entry.tag, entry.num_computed_tokens));
-        // A step that only preempted requests has made room for another one.
+        // A schedule that only preempted requests has made room for another one.
         let any = !plan.is_empty() || !plan.preempted.is_empty() || !plan.refused.is_empty();
         let has_step = !plan.is_empty();
         self.buffers.refused.clear();
@@ -80,8 +80,8 @@ impl<O: Observer> Simulation<'_, O> {
         Ok(self.fleet.worker_mut(index).queue_batch(has_step, any, now_ns))
     }
 
-    /// Ends the requests in `buffers.refused`, which a worker's queue has reached: with the step
-    /// that was decided with them, or at once without a step.
+    /// Ends the requests in `buffers.refused`, which reached the head of a worker's queue: at the end of the step
+    /// that was decided with them, or now if there is none.
     fn refuse(&mut self, index: u32, has_step: bool) {
         let role = self.fleet.worker(index).role();
         let mut refused = std::mem::take(&mut self.buffers.refused);
@@ -94,7 +94,7 @@ impl<O: Observer> Simulation<'_, O> {
         self.buffers.refused = refused;
     }
 
-    /// Schedules a worker's next token if requests have per-request times.
+    /// Schedules the event for the next token of a worker's requests with per-request times.
     fn expect_token(&mut self, index: u32) {
         let worker = self.fleet.worker_mut(index);
         if let Some(at_ns) = worker.expect_token_ns(self.clock.now_ns()) {
@@ -103,7 +103,7 @@ impl<O: Observer> Simulation<'_, O> {
         }
     }
 
-    /// Something may have arrived for a load from a worker's tiers.
+    /// Advances the loads from a worker's tiers.
     pub(in crate::simulation) fn progress_loads(&mut self, index: u32, incarnation: u32) {
         let worker = self.fleet.worker_mut(index);
         if worker.incarnation() != incarnation {
@@ -121,7 +121,7 @@ impl<O: Observer> Simulation<'_, O> {
         self.expect_loads(index);
     }
 
-    /// A worker has sent, or will not send, data that engines with the same tiers may wait for.
+    /// Schedules progress of other workers that wait for a store of this worker into shared tiers.
     pub(in crate::simulation) fn expect_loads_of_others(&mut self, index: u32) {
         if !self.fleet.shares_tiers() || !self.fleet.worker_mut(index).others_await_stores() {
             return;
