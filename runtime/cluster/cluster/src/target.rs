@@ -77,7 +77,7 @@ pub struct HttpTarget {
 /// The header or field by which the requests of a session identify it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SessionNames {
-    /// A header with the session's name.
+    /// The header that carries the session's name.
     pub header: Option<String>,
     /// The token that an answer provides for the next turn of its session.
     pub token: Option<SessionToken>,

@@ -1,17 +1,17 @@
-//! Items by number. The first items are dropped as time advances.
+//! A list of numbered items whose first items are dropped over time.
 
 use std::ops::{Index, IndexMut};
 
-/// Least number of items that are dropped together: the rest are moved then.
+/// Minimum number of items that are dropped together, because the remaining items are then moved.
 const MIN_FORGOTTEN: usize = 512;
 
-/// Items with the numbers from `begin` to `end`.
+/// Items with the numbers from `begin` (inclusive) to `end` (exclusive).
 #[derive(Clone, Debug)]
 pub(crate) struct Window<T> {
     /// Number of the first item in the list.
     first: usize,
     items: Vec<T>,
-    /// Items at the front of the list that are forgotten, but still there.
+    /// Number of items at the front of the list that are forgotten but not removed yet.
     forgotten: usize,
 }
 
@@ -27,7 +27,7 @@ impl<T> Window<T> {
         (self.first + self.forgotten) as u64
     }
 
-    /// The number of the item that is added next.
+    /// The number of the next item to be added.
     pub(crate) fn end(&self) -> u64 {
         (self.first + self.items.len()) as u64
     }
@@ -51,7 +51,7 @@ impl<T> Window<T> {
         }
     }
 
-    /// An item, unless it is forgotten or still to come.
+    /// An item, unless it is forgotten or not added yet.
     #[inline]
     pub(crate) fn get(&self, number: u64) -> Option<&T> {
         let place = usize::try_from(number).ok()?.checked_sub(self.first)?;
@@ -80,7 +80,7 @@ impl<T> Window<T> {
 }
 
 /// # Panics
-/// If the item is forgotten or still to come.
+/// If the item is forgotten or not added yet.
 impl<T> Index<usize> for Window<T> {
     type Output = T;
 

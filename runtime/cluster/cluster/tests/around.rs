@@ -1,4 +1,4 @@
-//! Native routers that refuse and fail, failure injectors and token sources.
+//! Tests of native routers that refuse and fail, of failure injectors and of token sources.
 
 use std::sync::{Arc, Mutex};
 
@@ -18,7 +18,7 @@ use vcr_core::tokens::{
     AcceptedDrafts, BatchTokenSource, TokenAnswer, TokenError, TokenRefusal, TokenRequest, TokenWant,
 };
 
-/// Requests of one size, all at once.
+/// Requests of one size that all arrive at once.
 fn burst(name: &str, count: u64, prompt_tokens: u32, output_tokens: u32) -> WorkloadConfig {
     let sizes = RequestMix {
         prompt_tokens: constant(prompt_tokens.into()).into(),
@@ -32,7 +32,7 @@ fn one_pool(pool: PoolConfig) -> RunConfig {
     config(Topology::Aggregated(pool), vec![burst("work", 40, 64, 20)])
 }
 
-/// A router that answers by a function, and logs its notifications.
+/// A router that answers by a function, and logs the ends of requests.
 struct Scripted<F> {
     answer: F,
     log: Arc<Mutex<Vec<EndedRequest>>>,
@@ -135,7 +135,7 @@ fn a_choice_of_no_engine_and_an_error_end_the_run_and_name_the_pool() {
     );
 }
 
-/// Answers a list of actions at some of its calls.
+/// An injector that answers each call by a function.
 struct Planned(fn(&FaultBatch<'_>) -> Vec<FaultAction>);
 
 impl FailureInjector for Planned {
@@ -235,7 +235,7 @@ fn an_injector_that_fails_ends_the_run_and_is_named() {
 
 const EOS: u32 = 7;
 
-/// Ends each output after the number of tokens given by its prompt's first token.
+/// A token source that ends each output after the number of tokens given by its prompt's first token.
 #[derive(Default)]
 struct Ending(Vec<u32>);
 
@@ -269,7 +269,7 @@ fn ending(latency: LatencyFactory, async_scheduling: bool) -> PoolConfig {
     PoolConfig { tokens: Some(tokens), latency, engine, ..plain }
 }
 
-/// Refuses the second request of its engine.
+/// A token source that refuses the second request of its engine.
 struct Refusing(Ending);
 
 impl BatchTokenSource for Refusing {
@@ -293,12 +293,12 @@ fn a_refused_request_ends_the_run_and_is_named() {
     let tokens = TokenConfig { source, eos_token: Some(EOS) };
     let pool = PoolConfig { tokens: Some(tokens), ..pool("engines", 2, 2000, RouterConfig::RoundRobin) };
     let text = simulate(one_pool(pool), &mut Unobserved).expect_err("there is no retry").to_string();
-    // Engine 0 has requests 0, 2, ...
+    // Engine 0 serves requests 0, 2 and so on.
     let expected = "token source `picky` failed: it refused request 2: it is odd (engine 0 of pool `engines`, at ";
     assert!(text.starts_with(expected), "{text}");
 }
 
-/// Accepts two drafts of the first of `every` requests, and never ends an output.
+/// A token source that accepts two drafts of the first of `every` requests, and never ends an output.
 struct Accepting {
     every: Option<u32>,
     seen: u32,
@@ -325,7 +325,7 @@ impl BatchTokenSource for Accepting {
 
 #[test]
 fn a_token_source_decides_how_many_drafts_of_a_request_are_accepted() {
-    // When each request ends, with two running at once.
+    // Returns the ends of requests when two run at a time.
     let ends = |every: Option<u32>, acceptance_rates: &[f64], async_scheduling: bool| {
         let source: vcr_cluster::TokenFactory = Arc::new(move |_seed| Ok(Box::new(Accepting { every, seen: 0 })));
         let tokens = TokenConfig { source, eos_token: None };
@@ -348,7 +348,7 @@ fn a_token_source_decides_how_many_drafts_of_a_request_are_accepted() {
         assert_eq!(ends(Some(1), &[0.0], is_async), two, "the source decides, and no rate");
         let one = ends(None, &[1.0], is_async);
         assert_ne!(one, two);
-        // The first of two that start together ends sooner; the other has the rates.
+        // Of two requests that start together, the first ends earlier. The acceptance rates apply to the other.
         let mixed = ends(Some(2), &[1.0], is_async);
         assert!(mixed[0] < mixed[1] && one[0] == one[1], "{mixed:?}");
     }

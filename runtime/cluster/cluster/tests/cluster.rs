@@ -1,4 +1,4 @@
-//! Tests of clusters through the public interface, in one binary, because linking each file by itself takes longer.
+//! Tests of clusters through the public interface. They form one binary, because linking one per file takes longer.
 
 mod around;
 mod data_parallel;

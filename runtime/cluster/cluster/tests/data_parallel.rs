@@ -1,5 +1,4 @@
-//! Data-parallel ranks: the barrier, by hand and over random loads; ranks without it;
-//! engines that break.
+//! Tests of data-parallel ranks with and without a barrier: calculated cases, random loads, and engines that fail.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,7 +19,7 @@ fn ranked(engines: u32, size: u32, barrier: bool, router: RouterConfig) -> PoolC
     PoolConfig { data_parallel: DataParallel { size, barrier }, ..pool("engines", engines, 2000, router) }
 }
 
-/// A run of rows: arrival in milliseconds, prompt and output tokens.
+/// A run of a trace. Each row has an arrival in milliseconds, prompt tokens and output tokens.
 fn of_rows(pool: PoolConfig, rows: &[(u64, u32, u32)]) -> RunConfig {
     let line = |(number, (at_ms, prompt, output)): (usize, &(u64, u32, u32))| {
         format!(
@@ -31,21 +30,21 @@ fn of_rows(pool: PoolConfig, rows: &[(u64, u32, u32)]) -> RunConfig {
     config(Topology::Aggregated(pool), vec![recorded("rows", &text)])
 }
 
-/// Rank, first and last token of each request.
+/// Rank, first token time and last token time of each request, times in microseconds.
 fn served(report: &Report) -> Vec<(u32, u64, u64)> {
     let of = |ns: Option<u64>| ns.expect("it was served") / 1_000;
     let requests = report.requests.iter();
     requests.map(|r| (r.prefill_worker.expect("it was served"), of(r.first_token_ns), of(r.last_token_ns))).collect()
 }
 
-/// The first step is as long as the longer prompt. In its middle, the third request arrives at a rank with
-/// work, and the fourth at one without: both wait for the next step.
+/// The first step takes as long as the longer prompt. During it, the third request arrives at a rank with work and
+/// the fourth at a rank without work. Both wait for the next step.
 const ROWS: [(u64, u32, u32); 4] = [(0, 100, 3), (0, 300, 2), (4, 200, 2), (10, 50, 1)];
 
 #[test]
 fn ranks_behind_a_barrier_end_at_the_slowest() {
     let report = run(&of_rows(ranked(1, 2, true, RouterConfig::RoundRobin), &ROWS));
-    // Steps of 2 ms and 10 us a prompt token: 0 to 5 ms, to 9, to 11, to 13.5.
+    // Steps take 2 ms and 10 us per prompt token. They end at 5, 9, 11 and 13.5 ms.
     assert_eq!(served(&report), [(0, 5_000, 11_000), (1, 5_000, 9_000), (0, 9_000, 11_000), (1, 13_500, 13_500)]);
     let shares = |engine: &EngineReport| {
         [engine.utilisation, engine.waiting.expect("it has a barrier")].map(|share| (share * 13_500.0).round())
@@ -60,7 +59,7 @@ fn ranks_without_a_barrier_do_not_know_each_other() {
     let report = run(&of_rows(ranked(1, 2, false, RouterConfig::RoundRobin), &ROWS));
     assert_eq!(served(&report), [(0, 3_000, 9_000), (1, 5_000, 7_000), (0, 9_000, 11_000), (1, 12_500, 12_500)]);
     assert!(report.engines.iter().all(|engine| engine.waiting.is_none()));
-    // They equal the same number of engines, except for their names.
+    // The results equal those of independent engines, except for names.
     let engines = run(&of_rows(ranked(2, 1, true, RouterConfig::RoundRobin), &ROWS));
     assert_eq!(served(&engines), served(&report));
     assert_eq!((engines.pools[0].worker_ns, report.pools[0].worker_ns), (25_000_000, 12_500_000));
@@ -76,7 +75,7 @@ fn engines_take_turns_before_their_ranks_do() {
     let first = |worker| (Some(worker), None);
     let whole = Topology::Aggregated(ranked(2, 2, true, RouterConfig::RoundRobin));
     assert_eq!(workers(whole, &[(0, 100, 1); 5]), [0, 2, 1, 3, 0].map(first));
-    // Engines with half of the work are traversed rank by rank.
+    // Prefill and decode engines are traversed rank by rank.
     let split = Topology::Disaggregated {
         prefill: ranked(2, 2, true, RouterConfig::RoundRobin),
         decode: PoolConfig { name: "decode".to_owned(), ..ranked(1, 2, false, RouterConfig::RoundRobin) },
@@ -98,12 +97,12 @@ fn an_engine_breaks_with_all_of_its_ranks() {
     let lost: Vec<Option<u32>> = report.requests.iter().filter(lost).map(|r| r.prefill_worker).collect();
     assert_eq!(lost, [Some(2), Some(3), Some(2), Some(3)]);
     assert_eq!(report.engines.iter().map(|engine| engine.crashes).collect::<Vec<_>>(), [0, 0, 1, 1]);
-    // Two steps took 22 ms, so they were 8 ms into another.
+    // The first two steps took 22 ms. The crash came 8 ms into the third.
     let busy = |engine: &EngineReport| (engine.utilisation * report.duration_ms).round() as u64;
     assert_eq!(report.engines[2..].iter().map(busy).collect::<Vec<_>>(), [30, 30]);
 }
 
-/// Stalls its engine for 10 ms after the first step, and breaks it after the third.
+/// An injector that stalls its engine for 10 ms after the first step, and crashes it after the third.
 struct Failing;
 
 impl FailureInjector for Failing {
@@ -127,7 +126,7 @@ impl FailureInjector for Idle {
 
 #[test]
 fn what_befalls_a_rank_befalls_its_engine() {
-    // Only the second rank has an injector that does something.
+    // Only the injector of the second rank does something.
     let injector: InjectorFactory = Arc::new(|plugin_context| match plugin_context.engine {
         Some(1) => Ok(Box::new(Failing)),
         _ => Ok(Box::new(Idle)),
@@ -140,17 +139,17 @@ fn what_befalls_a_rank_befalls_its_engine() {
         assert!(report.requests.iter().all(|request| request.end_ns == Some(17 * MS)), "{:?}", report.requests);
         report.metrics.count(Counter::WastedTokens)
     };
-    // Steps from 0 to 3 ms, from 13 to 15 and to 17, when the engine breaks.
+    // Steps end at 3 ms, 15 ms (after a stall of 10 ms) and 17 ms, when the engine crashes.
     assert_eq!(lost(true), 3 + 3);
     // Without a barrier, the first rank continues while the second is stalled.
     assert_eq!(lost(false), 8 + 3);
 }
 
-/// Sees to it that the ranks of an engine step together.
+/// An observer that checks that the ranks of an engine step together.
 #[derive(Default)]
 struct Lockstep {
     size: u32,
-    /// The latest step of each engine.
+    /// Start and end of each engine's latest step.
     latest: BTreeMap<u32, (u64, u64)>,
     together: u64,
 }
@@ -178,8 +177,8 @@ impl Observer for Lockstep {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
-    /// No token comes in the middle of another rank's step, and all ranks of an engine are in a step, working
-    /// or waiting, for the same time.
+    /// No token comes in the middle of another rank's step, and the busy and waiting times of all ranks of an
+    /// engine have the same sum.
     #[test]
     fn all_ranks_end_at_the_slowest_and_idle_ones_wait_too(
         size in 2..5u32,
@@ -219,7 +218,7 @@ proptest! {
         }
     }
 
-    /// Ranks without a barrier behave like engines.
+    /// Ranks without a barrier behave like independent engines.
     #[test]
     fn independent_ranks_are_engines(count in 1..60u64, size in 2..5u32, seed in any::<u64>()) {
         let serve = |engines, size| {

@@ -1,4 +1,4 @@
-//! Cached blocks are evicted in the order of their next use, if future prompts are known.
+//! Tests of eviction in the order of the next use, with known future prompts.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ fn evicting(pool: PoolConfig, kv_eviction: KvEviction) -> Topology {
     Topology::Aggregated(PoolConfig { kv_eviction, ..pool })
 }
 
-/// Prompts of four blocks of 16 tokens with one output token, 100 ms apart.
+/// Requests with prompts of four blocks of 16 tokens and one output token, 100 ms apart.
 fn prompts(contents: &[u32]) -> WorkloadConfig {
     let mut rows = String::new();
     for (number, content) in contents.iter().enumerate() {
@@ -39,7 +39,7 @@ fn prompts(contents: &[u32]) -> WorkloadConfig {
 }
 
 fn cached(kv_eviction: KvEviction, capacity: CapacityPolicy) -> Vec<u32> {
-    // Two of three prompts fit into the eight blocks.
+    // The eight blocks hold two of the three prompts.
     let pool = pool("gpu", 1, 9, RouterConfig::RoundRobin);
     let own = pool.engine.as_vllm().expect("pools are vLLM's").stated();
     let engine = EngineConfig::new(EngineConfigInput { capacity, ..own }).expect("a valid engine").into();
@@ -52,8 +52,8 @@ fn cached(kv_eviction: KvEviction, capacity: CapacityPolicy) -> Vec<u32> {
 #[test]
 fn a_prompt_that_comes_back_finds_what_the_least_recently_used_order_has_lost() {
     assert_eq!(cached(KvEviction::Lru, CapacityPolicy::Preempt), [0; 9]);
-    // For the third, all of the second goes; for the fourth a block of the third, which comes last;
-    // for the fifth all of the first but one block, and so on.
+    // The numbers follow from evicting the blocks with the furthest next use, last block first. Request 2 evicts
+    // prompt 2, request 3 evicts one block of prompt 3, request 4 all but one block of prompt 1, and so on.
     assert_eq!(cached(KvEviction::Belady, CapacityPolicy::Preempt), [0, 0, 0, 48, 0, 48, 16, 48, 16]);
     assert!(cached(KvEviction::Belady, CapacityPolicy::GuaranteedNoEvict).iter().sum::<u32>() > 0);
 }
@@ -73,7 +73,7 @@ fn what_cannot_be_foreseen_is_refused() {
     refused(RunConfig { faults, ..config(topology(), vec![prompts(&[1])]) }, "without faults");
 }
 
-/// Wants every step, so that none is skipped.
+/// An observer that wants every step, so that none is skipped.
 struct Watching;
 
 impl Observer for Watching {
@@ -87,7 +87,7 @@ impl Observer for Watching {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Small pools lose no requests, and observation changes no results.
+    /// No request is lost in small pools, and observation changes no results.
     #[test]
     fn runs_that_know_the_future_are_conserved(
         seed in any::<u64>(),

@@ -1,4 +1,4 @@
-//! Generated requests compared with the requests of a trace file, and packed records with a list of records.
+//! Compares generated requests with those of a trace, and packed records with unpacked ones.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ fn input() -> SyntheticInput {
     }
 }
 
-/// Sessions one after another, as in a trace file.
+/// The trace with the requests that `input` generates, session by session.
 fn trace(input: &SyntheticInput) -> Trace {
     let blocks = input.input_tokens.div_ceil(input.block_size_tokens);
     let shared_blocks = match input.num_prefix_groups {
@@ -84,7 +84,7 @@ fn trace(input: &SyntheticInput) -> Trace {
     trace
 }
 
-/// The same workload as if it had been read from a file.
+/// The same workload, played from a trace.
 fn from_trace(input: &SyntheticInput) -> WorkloadConfig {
     let speedup = input.arrival_speedup_ratio;
     let pacing = match input.replay_concurrency {
@@ -140,7 +140,7 @@ fn arb_input() -> impl Strategy<Value = SyntheticInput> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Requests generated when due equal those of a complete file; packed records equal those in a list.
+    /// Generated requests give the same results as a trace with them, and packed records equal unpacked ones.
     #[test]
     fn generated_requests_run_as_those_of_a_file(input in arb_input(), engines in 1u32..5) {
         let generated = input.workload("load").expect("valid");

@@ -1,5 +1,5 @@
-//! Passes of ranks between two that prefill: vLLM's `prefill_schedule_interval` and SGLang's
-//! `prefill_decode_interval`, by hand and over random loads.
+//! Tests of the minimum number of passes between prefills of ranks: vLLM's `prefill_schedule_interval` and SGLang's
+//! `prefill_decode_interval`. Calculated cases and random loads.
 
 use std::collections::BTreeMap;
 
@@ -41,7 +41,7 @@ fn ranked(scheduler: Scheduler, engines: u32, ranks: u32, interval: u32) -> Pool
     }
 }
 
-/// A pass of an engine: whether any rank prefills, and whether any decodes.
+/// A pass of an engine: which kinds of work any rank has in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Pass {
     prefills: bool,
@@ -49,7 +49,7 @@ struct Pass {
     decodes: bool,
 }
 
-/// The passes of each engine by their starts.
+/// The passes of each engine, by engine and start time.
 #[derive(Default)]
 struct Passes {
     ranks: u32,
@@ -83,7 +83,7 @@ impl Passes {
     }
 }
 
-/// Arrival in milliseconds, prompt and output tokens.
+/// A run of a trace. Each row has an arrival in milliseconds, prompt tokens and output tokens.
 fn of_rows(pool: PoolConfig, rows: &[(u64, u32, u32)]) -> RunConfig {
     let line = |(number, (at_ms, prompt, output)): (usize, &(u64, u32, u32))| {
         format!(
@@ -94,7 +94,7 @@ fn of_rows(pool: PoolConfig, rows: &[(u64, u32, u32)]) -> RunConfig {
     config(Topology::Aggregated(pool), vec![recorded("rows", &text)])
 }
 
-/// A long answer on rank 0 from the beginning, and short prompts for both ranks meanwhile.
+/// Long answers from the beginning, and short prompts that arrive while they decode.
 const ROWS: [(u64, u32, u32); 5] = [(0, 100, 100), (0, 100, 100), (4, 100, 2), (4, 100, 2), (9, 100, 2)];
 
 fn prefilling(config: &RunConfig) -> Vec<usize> {
@@ -104,11 +104,11 @@ fn prefilling(config: &RunConfig) -> Vec<usize> {
 
 #[test]
 fn ranks_of_vllm_prefill_in_passes_of_their_wave_that_are_multiples_of_the_interval() {
-    // Passes of 3, 2, 2 ... ms: pass 1 begins at 3 ms, pass 2 at 5, pass 4 at 9.
+    // The first pass takes 3 ms and later ones 2 ms, so pass 1 begins at 3 ms, pass 2 at 5 ms and pass 4 at 9 ms.
     assert_eq!(prefilling(&of_rows(ranked(Scheduler::Vllm, 1, 2, 1), &ROWS)), [0, 2, 4]);
     assert_eq!(prefilling(&of_rows(ranked(Scheduler::Vllm, 1, 2, 4), &ROWS)), [0, 4]);
     assert_eq!(prefilling(&of_rows(ranked(Scheduler::Vllm, 1, 2, 7), &ROWS)), [0, 7]);
-    // One rank takes no notice of it.
+    // The interval does not apply to engines with a single rank.
     let alone = PoolConfig { data_parallel: DataParallel::default(), ..ranked(Scheduler::Vllm, 1, 2, 7) };
     assert!(run(&of_rows(alone, &ROWS)).requests[2].first_token_ns < Some(12 * MS));
 }
@@ -122,7 +122,7 @@ fn an_engine_of_one_rank_counts_its_own_steps() {
         let (_, engines) = Passes::of(&of_rows(pool, &ROWS), 1);
         (0..).zip(&engines[0]).filter(|(_, pass)| pass.prefills).map(|(number, _)| number).collect()
     };
-    // One rank computes both first prompts, so step 1 begins when the others have arrived.
+    // One rank computes both first prompts, so step 1 begins when the other requests have arrived.
     assert_eq!(prefilling(1)[..2], [0, 1]);
     for interval in [3, 4, 7] {
         let found = prefilling(interval);
@@ -134,25 +134,26 @@ fn an_engine_of_one_rank_counts_its_own_steps() {
 #[test]
 fn a_wave_of_vllms_ranks_begins_when_all_are_idle() {
     let rows = [(0, 100, 4), (0, 100, 4), (40, 100, 100), (40, 100, 100), (46, 100, 2)];
-    // Four passes, then another wave: its first pass, and the pass of the last request five later.
+    // The first wave has four passes. The second wave prefills in its first pass, and the last request's prompt
+    // five passes later.
     assert_eq!(prefilling(&of_rows(ranked(Scheduler::Vllm, 1, 2, 5), &rows)), [0, 4, 9]);
 }
 
 #[test]
 fn ranks_without_decodes_prefill_at_once() {
     let rows = [(0, 100, 100), (4, 100, 2)];
-    // The second request arrives at the idle rank.
+    // The second request arrives at an idle rank.
     assert_eq!(prefilling(&of_rows(ranked(Scheduler::Vllm, 1, 2, 50), &rows)), [0, 2]);
 }
 
 #[test]
 fn ranks_of_sglang_wait_for_passes_after_one_in_which_any_prefills() {
     assert_eq!(prefilling(&of_rows(ranked(Scheduler::Sglang, 1, 2, 0), &ROWS)), [0, 2, 4]);
-    // Two passes decode after each. The idle rank waits, too.
+    // Two decode passes follow each prefill. They also delay prefills on the idle rank.
     assert_eq!(prefilling(&of_rows(ranked(Scheduler::Sglang, 1, 2, 2), &ROWS)), [0, 3, 6]);
     let rows = [(0, 100, 100), (4, 100, 2)];
     assert_eq!(prefilling(&of_rows(ranked(Scheduler::Sglang, 1, 2, 8), &rows)), [0, 9]);
-    // Without any decode, the passes that are due take no time.
+    // Without any decode, these passes take no time.
     let rows = [(0, 100, 1), (0, 100, 1), (4, 100, 1)];
     assert_eq!(prefilling(&of_rows(ranked(Scheduler::Sglang, 1, 2, 8), &rows)), [0, 1]);
 }
@@ -160,8 +161,8 @@ fn ranks_of_sglang_wait_for_passes_after_one_in_which_any_prefills() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
-    /// Grouped passes equal individual passes, on any number of threads, and no pass prefills
-    /// without permission.
+    /// Results do not depend on whether passes are grouped, nor on the number of threads. No pass prefills too
+    /// early.
     #[test]
     fn passes_together_are_passes_one_by_one(
         is_vllm in any::<bool>(),
@@ -183,7 +184,7 @@ proptest! {
             for passes in &passes {
                 for (first, pass) in passes.iter().enumerate().filter(|(_, pass)| pass.prefills) {
                     let due = passes[first + 1..].iter().take(interval as usize);
-                    // A pass with only a prefill ends all passes that are due.
+                    // A pass that only prefills ends the wait.
                     let early = due.take_while(|pass| pass.decodes).find(|pass| pass.prefills);
                     prop_assert_eq!(early, None, "after pass {} {:?}", first, pass);
                 }

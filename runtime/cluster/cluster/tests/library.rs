@@ -1,4 +1,4 @@
-//! The cluster as a library: stepped by its caller, and the examples of that.
+//! Tests of clusters that their caller steps, with the examples.
 
 #[path = "../examples/co_simulation.rs"]
 mod co_simulation;
@@ -37,7 +37,6 @@ fn empty(engines: u32, router: RouterConfig) -> RunConfig {
     config(Topology::Aggregated(pool("engines", engines, 400, router)), Vec::new())
 }
 
-/// A request with a unique prompt.
 fn request(cluster: &Cluster, content: u64, prompt_tokens: u32, max_tokens: u32) -> ClusterRequest {
     let mut prompt = cluster.empty_prompt();
     prompt.push_run(content, 0, prompt_tokens);
@@ -47,7 +46,7 @@ fn request(cluster: &Cluster, content: u64, prompt_tokens: u32, max_tokens: u32)
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Requests do the same whatever the caller's steps of time.
+    /// Results do not depend on how the caller advances time.
     #[test]
     fn a_cluster_that_is_stepped_does_what_a_run_does(
         seed in any::<u64>(),
@@ -110,7 +109,7 @@ fn requests_go_where_they_are_sent_and_are_seen() {
     assert_eq!((report.unfinished_requests, report.partial), (0, false));
 }
 
-/// A request of a trace with recorded answers: tokens after 20 and 30 ms.
+/// A trace request with a recorded answer: tokens after 20 and 30 ms.
 fn played() -> WorkloadConfig {
     let rows = "{\"timestamp\":0,\"input_length\":100,\"output_length\":3,\"hash_ids\":[1]}\n";
     let mut workload = recorded("rows", rows);

@@ -1,4 +1,4 @@
-//! Runs that are measured get the requests that virtual time has.
+//! Tests that measured runs get the same requests as runs in virtual time.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use vcr_core::{EngineConfig, EngineConfigInput, EngineKind};
 
 use crate::support::{MS, config, constant, pool, synthetic};
 
-/// Every answer takes this long, and the same for each of its tokens.
+/// Time until the first token, and between tokens.
 const TOKEN_NS: u64 = 5_000_000;
 
 fn chats() -> RunConfig {
@@ -73,8 +73,7 @@ fn a_measured_run_issues_the_requests_of_virtual_time() {
     assert_eq!(measured.requests.len(), prompts.len());
     let lengths = measured.requests.iter().zip(&prompts);
     assert!(lengths.into_iter().all(|(record, prompt)| record.prompt_tokens as usize == prompt.len()));
-    // Prompts of a group begin with the same tokens; a later turn of a session repeats the whole
-    // turn before.
+    // Prompts of a group begin with the same tokens, and a later turn of a session repeats the whole previous turn.
     let begins =
         |length: usize| prompts.iter().map(|prompt| &prompt[..length]).collect::<std::collections::BTreeSet<_>>();
     assert_eq!(begins(64).len(), 4, "two groups in each of two workloads");
@@ -89,7 +88,7 @@ fn a_measured_run_issues_the_requests_of_virtual_time() {
     assert!(prompts[later][prompts[before].len()..].starts_with(&answer), "and its answer");
 }
 
-/// Four users arrive, one after another.
+/// Four users arrive one after another.
 #[test]
 fn users_come_to_a_measured_run_as_in_virtual_time() {
     let users = Curve::stages(0.0, &[(2_000_000_000, 4.0), (2_000_000_000, 4.0)]);
@@ -98,7 +97,7 @@ fn users_come_to_a_measured_run_as_in_virtual_time() {
     let users = synthetic("users", arrivals, RequestMix::new(constant(50.0), constant(10.0)));
     let mut run = MeasuredRun::new(config(topology, vec![users]), true).expect("it is a run");
     let mut issued = Vec::new();
-    // None of them ends, so each user sends one.
+    // No request ends, so each user sends only one.
     while let Some(due_ns) = run.next_due_ns() {
         issued.extend(sent(run.due(due_ns)).map(|request| request.due_ns));
     }
@@ -194,7 +193,7 @@ fn answers_that_stop_early_are_asked_for_with_that_length() {
     assert_eq!((finished(run).requests[0].max_tokens), 10);
 }
 
-/// Engines without room for adapters refuse their requests, as in virtual time.
+/// Engines without room for adapters refuse requests with adapters, as in virtual time.
 #[test]
 fn adapters_are_numbers_of_requests() {
     for max_loras in [0, 2] {

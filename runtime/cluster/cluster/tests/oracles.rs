@@ -1,8 +1,7 @@
-//! Dynamo's published runs, number for number.
+//! Compares runs with Dynamo's results, number for number.
 //!
-//! Each case is a tiny trace that was replayed with `python -m dynamo.replay`
-//! 1.4.2 and with the native function of 1.6.1; its results are compared to the
-//! last digit that was printed, under the preset of the matching version.
+//! Each case is a tiny trace that was replayed with `python -m dynamo.replay` 1.4.2 and with the native function of
+//! 1.6.1. Results must equal the printed digits under the preset of the matching version.
 
 use std::sync::Arc;
 
@@ -20,10 +19,10 @@ use PassSemantics::{Dynamo1_4, Dynamo1_6};
 
 const BOTH: [PassSemantics; 2] = [Dynamo1_4, Dynamo1_6];
 
-/// The row of most cases: 1,000 tokens in, 4 out.
+/// The row of most cases: 1,000 prompt tokens and 4 output tokens.
 const R: &str = r#"{"timestamp": 0, "input_length": 1000, "output_length": 4, "hash_ids": [1, 2]}"#;
 
-/// One prompt of `input_tokens` at 0, and the same again at `again_ms`.
+/// A prompt of `input_tokens` at 0, repeated at `again_ms`.
 fn twice(again_ms: u32, input_tokens: u32) -> String {
     let row = |at_ms| {
         format!(r#"{{"timestamp": {at_ms}, "input_length": {input_tokens}, "output_length": 4, "hash_ids": [1, 2]}}"#)
@@ -165,7 +164,7 @@ fn reuse(report: &Report) -> f64 {
     report.metrics.gauge(Gauge::PrefixHitRatio).expect("of every run")
 }
 
-/// Checks one figure under both presets.
+/// Checks one result under both presets.
 #[track_caller]
 fn check(case: Case<'_>, figure: impl Fn(&Report) -> String, expected: [&str; 2]) {
     let got = BOTH.map(|semantics| figure(&case.aggregated(semantics)));
@@ -247,7 +246,7 @@ fn gaps_between_timestamps_of_a_session_count_from_the_answer() {
     check(case, duration, ["403.376224", "391.755799"]);
 }
 
-/// 20,000 tokens over 40 ids: chunks of 8,192, 8,192 and 3,616.
+/// A prompt of 20,000 tokens with 40 ids, computed in chunks of 8,192, 8,192 and 3,616 tokens.
 const LONG: &str = concat!(
     r#"{"timestamp": 0, "input_length": 20000, "output_length": 4, "hash_ids": "#,
     "[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31,32,33,34,35,36,37,38,39,40]}",
@@ -337,7 +336,7 @@ fn a_lone_request_of_an_engine_that_never_evicts() {
 #[test]
 fn a_full_hit_of_an_engine_that_never_evicts_is_not_prefilled() {
     let case = Case { rows: &twice(5000, 1024), ..TRTLLM };
-    // The second time costs a decode step alone, under either version.
+    // The repeated prompt costs only a decode step in both versions.
     let single = Case { rows: R, ..TRTLLM };
     for semantics in BOTH {
         let second_ms = case.aggregated(semantics).metrics.trend(Trend::Ttft).expect("it has samples").min;
@@ -383,15 +382,15 @@ fn a_prefill_first_pass_lets_older_requests_wait() {
         r#"{"timestamp": 33, "input_length": 1000, "output_length": 4, "hash_ids": [3, 4]}"#,
     );
     let case = Case { rows, block_size_tokens: 64, ..SGLANG };
-    // 1.4 decodes both in four passes and one more; 1.6 has two prefills, a decode
-    // of the first alone in between, and decodes of both.
+    // 1.4 decodes both requests in four passes and takes one more pass. 1.6 has two prefill passes with one decode
+    // pass of the first request between them, and then decodes both.
     check(case, |r| r.metrics.count(Counter::Steps).to_string(), ["5", "6"]);
 }
 
 #[test]
 fn sglang_in_two_pools_moves_its_kv() {
     let case = Case { kv_bytes_per_token: 1_000_000, block_size_tokens: 64, ..SGLANG };
-    // Prefill, transfer, and the decode step of the first token.
+    // TTFT consists of the prefill, the transfer and the first decode step.
     for semantics in BOTH {
         let report = case.disaggregated(semantics);
         let decode_ms = report.metrics.trend(Trend::Ttft).expect("it has samples").mean - 32.105_859 - 15.625;

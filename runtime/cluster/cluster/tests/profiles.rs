@@ -1,4 +1,4 @@
-//! Plays of agents in lanes: snapshots, warm-up, profiles of a fixed duration.
+//! Tests of profiles: plays in lanes that start in the middle, warm up, or have a fixed duration.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use vcr_cluster::{
 };
 use vcr_trace::{Format, Trace, TraceOptions};
 
-/// Plays of an agent with three turns, a second apart, whose prompts grow by a block.
+/// Plays of an agent with three turns one second apart, whose prompts grow by a block per turn.
 fn trace(plays: u32) -> Arc<Trace> {
     let mut rows =
         r#"{"schema":"dynamo.agentic_mooncake","version":2,"block_size":16,"hash_id_scope":"local"}"#.to_owned();
@@ -56,7 +56,7 @@ fn each_lane_has_one_play_at_a_time_and_each_play_is_played_once() {
     assert_eq!(report.requests.len(), 15);
     let profile = report.profile.expect("it is a profile");
     assert_eq!((profile.plays_started, profile.plays_ended, profile.warmup_requests), (5, 5, 0));
-    // Starts and ends of plays, in order of time.
+    // Starts and ends of plays, by time.
     let of_play = |session: u64| report.requests.iter().filter(move |record| record.session == session);
     let mut edges: Vec<(u64, i32)> = Vec::new();
     for session in 0..5 {
@@ -78,17 +78,17 @@ fn a_profile_repeats_the_trace_with_content_of_its_own_until_its_end() {
     let counts = report.profile.expect("it is a profile");
     assert!(counts.plays_started > 4, "{counts:?}");
     assert!(report.requests.iter().all(|record| record.arrival_ns < 20 * S));
-    // Turns find their own play's tokens, on an engine of two, and a new play finds nothing.
+    // A turn finds cached tokens of its own play. A new play finds none.
     assert!(report.requests.iter().filter(|record| record.turn == 0).all(|record| record.cached_tokens == 0));
     assert!(report.requests.iter().any(|record| record.cached_tokens > 0));
-    // Repetitions have other sessions.
+    // Repeated plays have new sessions.
     let sessions: std::collections::BTreeSet<u64> = report.requests.iter().map(|record| record.session).collect();
     assert_eq!(sessions.len() as u64, counts.plays_started);
 }
 
 #[test]
 fn requests_in_flight_after_the_grace_are_cancelled() {
-    // The second turn starts at a second and takes more than 50 ms.
+    // The second turn starts at 1 s and takes more than 50 ms.
     let profile = ProfileConfig { duration_ns: Some(1001 * MS), grace_ns: 20 * MS, ..ProfileConfig::new(1) };
     let report = play(1, profile);
     let ends: Vec<(Outcome, Option<u64>)> =
@@ -107,7 +107,7 @@ fn a_warm_up_fills_the_caches_and_is_in_no_number() {
     let warm = ProfileConfig { warmup_requests: 2, ..cold };
     let [cold, warm] = [cold, warm].map(|profile| play(3, profile));
     let counts = warm.profile.expect("it is a profile");
-    // One conversation of each lane continues: its last request, and two of these again.
+    // One conversation of each lane continues. Its last request is sent, and then repeated twice.
     assert_eq!((counts.warmup_requests, warm.first_request), (9, 9));
     assert_eq!(warm.requests.len(), cold.requests.len());
     assert!(warm.requests.iter().all(|record| record.arrival_ns >= counts.began_ns && record.max_tokens == 20));
@@ -118,7 +118,7 @@ fn a_warm_up_fills_the_caches_and_is_in_no_number() {
     assert_eq!(warm.metrics.count(vcr_cluster::metrics::Counter::Requests), warm.requests.len() as u64);
     let computed = |report: &Report| report.engines.iter().map(|engine| engine.computed_tokens).sum::<u64>();
     assert!(computed(&warm) < computed(&cold));
-    // The time of the profile is the same except for cached tokens.
+    // Apart from cached tokens, the profile takes the same time.
     assert!(warm.duration_ms < cold.duration_ms + 1.0, "{} {}", warm.duration_ms, cold.duration_ms);
     assert!(warm.engines.iter().all(|engine| engine.utilisation <= 1.0));
 }
@@ -129,7 +129,7 @@ fn idle_caps_shorten_the_run_and_nothing_else_changes() {
     let capped = play(2, ProfileConfig { play_idle_cap_ns: Some(100 * MS), ..ProfileConfig::new(1) });
     let counts = capped.profile.expect("it is a profile");
     assert_eq!((counts.idle_cuts, free.profile.expect("it is a profile").idle_cuts), (4, 0));
-    // Every turn of a play except the first starts as late as it may.
+    // Every turn of a play except the first starts at the idle limit.
     let waits = |report: &Report| {
         let turns = report.requests.windows(2).filter(|turns| turns[1].turn > 0);
         turns.map(|turns| turns[1].arrival_ns - turns[0].end_ns.expect("it has ended")).collect::<Vec<_>>()

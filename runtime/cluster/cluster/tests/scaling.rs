@@ -1,5 +1,4 @@
-//! Pools whose engines start and stop: the inputs of autoscalers and the effects of their
-//! decisions.
+//! Tests of pools whose engines start and stop: the inputs of autoscalers and the effects of their decisions.
 
 use std::sync::{Arc, Mutex};
 
@@ -13,7 +12,7 @@ use vcr_cluster::{
 };
 use vcr_core::scale::{Autoscaler, PoolView, ScaleError};
 
-/// Wants a scripted number, tick by tick, and the last of it from then on.
+/// An autoscaler with one planned number of engines per tick. The last one is repeated.
 struct Planned {
     plan: Vec<u32>,
     views: Arc<Mutex<Vec<PoolView>>>,
@@ -28,7 +27,7 @@ impl Autoscaler for Planned {
     }
 }
 
-/// An autoscaler with a plan, and the views it receives.
+/// An autoscaler with a plan, and the views that it receives.
 fn planned(plan: &[u32]) -> (ScalerFactory, Arc<Mutex<Vec<PoolView>>>) {
     let views = Arc::new(Mutex::new(Vec::new()));
     let (plan, seen) = (plan.to_vec(), Arc::clone(&views));
@@ -42,8 +41,8 @@ fn scaled(max_engines: u32, startup_ms: u64, policy: ScalerFactory) -> PoolConfi
     PoolConfig { scaling: Some(scaling), ..pool("engines", 1, 2000, RouterConfig::RoundRobin) }
 }
 
-/// `count` requests over `over_ms`, each of one step for the prompt and 100 for the
-/// output: about 202 ms.
+/// `count` requests that arrive over `over_ms`. Each takes one step for the prompt and 100 for the output, about
+/// 202 ms.
 fn work(count: u64, over_ms: u64, pool: PoolConfig) -> RunConfig {
     let requests =
         RequestMix { prompt_tokens: constant(10.0).into(), output_tokens: constant(101.0).into(), ..mix(1.0, 1.0) };
@@ -68,11 +67,11 @@ fn a_started_engine_takes_requests_after_its_start_up_and_a_drained_one_finishes
     assert_eq!(report.metrics.count(Counter::Completed), 100);
     assert_eq!(changes(&report), [(100, 1, 2), (500, 2, 1)]);
     let of_second = || report.requests.iter().filter(|request| request.prefill_worker == Some(1));
-    // A tick sees everything else of its instant; then the engine drains.
+    // A tick comes after all other events of its instant. Then the engine drains.
     assert!(of_second().all(|request| (250 * MS..=500 * MS).contains(&request.arrival_ns)));
     assert!(of_second().any(|request| request.end_ns > Some(600 * MS)));
     let last_end_ns = of_second().filter_map(|request| request.end_ns).max().expect("it had some");
-    // The first exists for the whole run, the second until it is empty.
+    // The first engine is provisioned for the whole run, the second until it is empty.
     let duration_ns = report.requests.iter().filter_map(|request| request.end_ns).max().expect("it has requests");
     assert_eq!(report.pools[0].worker_ns, u128::from(duration_ns + last_end_ns - 100 * MS));
     let busy_ns = report.engines[1].utilisation * (last_end_ns - 100 * MS) as f64;
@@ -85,9 +84,9 @@ fn a_started_engine_takes_requests_after_its_start_up_and_a_drained_one_finishes
 #[test]
 fn a_tick_sees_the_load_when_it_is_offered_and_all_else_of_its_instant() {
     let (policy, views) = planned(&[1]);
-    // Requests at 0, 50, 100, ... ms; each ends 202 ms and 100 us later.
+    // Requests arrive at 0, 50, 100, ... ms. Each takes 202 ms and 100 us.
     let mut config = work(20, 1000, scaled(1, 0, policy));
-    // Half of a request's 202 ms: none meets it.
+    // The SLO is half of a request's 202 ms, so no request meets it.
     let slo = |e2e_ns| Some(Slo { class: "chat".to_owned(), ttft_ns: None, tpot_ns: None, e2e_ns: Some(e2e_ns) });
     config.workloads[0].slo = slo(101 * MS);
     let report = run(&config);
@@ -99,7 +98,7 @@ fn a_tick_sees_the_load_when_it_is_offered_and_all_else_of_its_instant() {
     let total = |of: fn(&PoolView) -> u64| views.iter().map(of).sum::<u64>();
     let itl = report.metrics.trend(Trend::Itl).expect("it has samples");
     assert_eq!((total(|v| v.arrived_requests), total(|v| v.ttft_count)), (20, 20));
-    // Events after the last tick are not seen.
+    // Autoscalers do not see events after the last tick.
     let last_ns = views.last().expect("there are ticks").now_ns;
     let ended = report.requests.iter().filter(|request| request.end_ns <= Some(last_ns)).count();
     assert_eq!(total(|v| v.completed_requests), ended as u64);
@@ -115,7 +114,7 @@ fn a_tick_sees_the_load_when_it_is_offered_and_all_else_of_its_instant() {
         views.iter().map(|v| v.token_gap_sum_ns).sum::<u128>() as f64 / total(|v| v.token_gap_count) as f64 / MS as f64;
     assert!((mean_ms - itl.mean).abs() < 0.1, "{mean_ms} and {}", itl.mean);
     assert!(report.scaling.is_empty(), "nothing has changed");
-    // Twice a request's time: all meet it.
+    // The SLO is twice a request's time, so all requests meet it.
     let (policy, seen) = planned(&[1]);
     let mut config = work(20, 1000, scaled(1, 0, policy));
     config.workloads[0].slo = slo(404 * MS);
@@ -152,7 +151,7 @@ fn start_ups_are_called_off_before_engines_drain() {
     let views = views.lock().expect("no holder panicked");
     let starting: Vec<_> = views[..5].iter().map(|v| (v.up_engines, v.starting_engines)).collect();
     assert_eq!(starting, [(1, 0), (1, 3), (1, 1), (1, 0), (1, 2)]);
-    // The newest were called off first, and the places used again.
+    // The newest start-ups were cancelled first, and their slots were used again.
     let end_ms = report.duration_ms as u128;
     let expected = [end_ms, (300 - 100) + (end_ms - 400), (200 - 100) + (end_ms - 400), 200 - 100];
     let worker_ms = report.pools[0].worker_ns / u128::from(MS);
@@ -160,7 +159,7 @@ fn start_ups_are_called_off_before_engines_drain() {
     assert!(report.engines[1..].iter().all(|engine| engine.steps == 0 && engine.utilisation == 0.0));
 }
 
-/// Engines count, whatever their number of ranks, and start and stop as a whole.
+/// Autoscalers count engines, whatever their number of ranks. Engines start and stop with all their ranks.
 #[test]
 fn engines_come_and_go_with_all_of_their_ranks() {
     for barrier in [false, true] {
@@ -173,7 +172,7 @@ fn engines_come_and_go_with_all_of_their_ranks() {
         let of_second = || report.requests.iter().filter(|request| request.prefill_worker >= Some(2));
         assert!(of_second().all(|request| (250 * MS..=400 * MS).contains(&request.arrival_ns)));
         assert!([2, 3].iter().all(|&rank| of_second().any(|request| request.prefill_worker == Some(rank))));
-        // It exists until both of its ranks are empty.
+        // The second engine is provisioned until both of its ranks are empty.
         let last_end_ns = of_second().filter_map(|request| request.end_ns).max().expect("it had some");
         let duration_ns = report.requests.iter().filter_map(|request| request.end_ns).max().expect("it has requests");
         assert_eq!(report.pools[0].worker_ns, u128::from(duration_ns + last_end_ns - 100 * MS));
@@ -211,7 +210,7 @@ fn an_engine_that_died_for_good_is_replaced_and_requests_wait_for_that() {
     assert_eq!(changes(&report), [(200, 0, 1)]);
     let retried = || report.requests.iter().filter(|request| request.retries > 0);
     assert!(retried().count() > 0 && retried().all(|request| request.first_token_ns > Some(230 * MS)));
-    // Its place was free from 150 to 200 ms.
+    // The slot of the crashed engine was free from 150 to 200 ms.
     let duration_ns = report.requests.iter().filter_map(|request| request.end_ns).max().expect("it has requests");
     assert_eq!(report.pools[0].worker_ns, u128::from(duration_ns - 50 * MS));
 }
@@ -220,7 +219,8 @@ fn an_engine_that_died_for_good_is_replaced_and_requests_wait_for_that() {
 fn crashes_of_what_drains_or_starts_or_is_off_come_to_their_own_ends() {
     let (policy, _) = planned(&[2, 2, 1, 1, 2]);
     let mut config = work(40, 800, scaled(3, 50, policy));
-    // Off, starting, draining with a restart that it will not have, and off again.
+    // The crashes hit an engine that is off, one that is starting, one that drains and so does not restart, and one
+    // that is off again.
     config.faults = vec![crash(2, 50, Some(10)), crash(1, 120, None), crash(1, 310, Some(10)), crash(1, 350, None)];
     let report = run(&config);
     assert_conserved(&report);
@@ -237,7 +237,7 @@ fn a_prefill_engine_keeps_its_place_until_its_kv_is_fetched() {
     let scaling = ScalingConfig { interval_ns: 50 * MS, min_engines: 1, max_engines: 2, startup_ns: 0, policy };
     let prefill = PoolConfig { scaling: Some(scaling), ..pool("prefill", 2, 4000, RouterConfig::RoundRobin) };
     let decode = pool("decode", 1, 4000, RouterConfig::RoundRobin);
-    // 50 MB at 100 MB/s: half a second for each transfer.
+    // Each transfer of 50 MB takes half a second at 100 MB/s.
     let link = link(Some(100_000_000), LinkSharing::PerPrefillEngine);
     let requests =
         RequestMix { prompt_tokens: constant(500.0).into(), output_tokens: constant(5.0).into(), ..mix(1.0, 1.0) };
@@ -253,7 +253,6 @@ fn a_prefill_engine_keeps_its_place_until_its_kv_is_fetched() {
     assert_eq!((report.pools[0].worker_ns, decode_ns), (u128::from(duration_ns + last_ns), u128::from(duration_ns)));
 }
 
-/// KV routers forget the cache of a removed engine.
 #[test]
 fn a_cache_is_gone_with_its_engine() {
     let (policy, _) = planned(&[1, 1, 2]);
@@ -276,8 +275,7 @@ fn a_cache_is_gone_with_its_engine() {
     };
     let report = run(&config(Topology::Aggregated(pool), vec![burst("before", 0, 8), burst("after", 350 * MS, 8)]));
     assert_eq!(changes(&report), [(100, 2, 1), (300, 1, 2)]);
-    // Whatever the router assumes to be cached at the new engine, nothing is before the engine has computed
-    // something.
+    // The router may have predicted blocks at the removed engine. It must not expect any at the new engine.
     let mut on_second = report.requests.iter().filter(|r| r.arrival_ns >= 350 * MS && r.prefill_worker == Some(1));
     assert!(on_second.next().is_none_or(|first| first.detail.prefill_overlap_tokens == Some(0)));
     assert!(report.requests.iter().any(|r| r.arrival_ns == 0 && r.prefill_worker == Some(1)));

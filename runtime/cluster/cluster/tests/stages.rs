@@ -1,4 +1,4 @@
-//! Engines of several stages in virtual time: by hand, and over random loads.
+//! Tests of pipeline-parallel engines in virtual time: calculated cases and random loads.
 
 use crate::support::{MS, assert_conserved, config, engine, linear, mix, recorded, run, synthetic};
 use proptest::prelude::*;
@@ -12,10 +12,10 @@ fn pool(engines: u32, pipeline_parallel_size: u32, async_scheduling: bool) -> Po
     PoolConfig { router: RouterConfig::RoundRobin, ..PoolConfig::new("engines", engines, engine, linear()) }
 }
 
-/// A run of rows: arrival in milliseconds, prompt and output tokens.
+/// A run of a trace. Each row has an arrival in milliseconds, prompt tokens and output tokens.
 fn of_rows(pool: PoolConfig, rows: &[(u64, u32, u32)]) -> RunConfig {
     let line = |(number, (at_ms, prompt, output)): (usize, &(u64, u32, u32))| {
-        // Blocks of 512 tokens, all different.
+        // Every prompt has its own blocks of 512 tokens.
         let ids = (0..prompt.div_ceil(512)).map(|block| format!("{}", number * 100 + block as usize));
         format!(
             r#"{{"timestamp": {at_ms}, "input_length": {prompt}, "output_length": {output}, "hash_ids": [{}]}}"#,
@@ -26,13 +26,13 @@ fn of_rows(pool: PoolConfig, rows: &[(u64, u32, u32)]) -> RunConfig {
     config(Topology::Aggregated(pool), vec![recorded("rows", &text)])
 }
 
-/// First and last token of each request, in microseconds.
+/// First and last token time of each request, in microseconds.
 fn tokens(report: &Report) -> Vec<(u64, u64)> {
     let of = |ns: Option<u64>| ns.expect("it was served") / 1_000;
     report.requests.iter().map(|record| (of(record.first_token_ns), of(record.last_token_ns))).collect()
 }
 
-/// Steps take 2 ms and 10 us a prompt token, at most 512 of them.
+/// Steps take 2 ms and 10 us per prompt token. A step has at most 512 prompt tokens.
 #[test]
 fn a_request_alone_is_as_fast_as_on_one_stage() {
     for (stages, is_async) in [(1, false), (2, false), (4, false), (1, true), (2, true), (4, true)] {
@@ -43,7 +43,7 @@ fn a_request_alone_is_as_fast_as_on_one_stage() {
 
 #[test]
 fn chunks_of_a_prompt_follow_each_other_through_the_stages() {
-    // Two chunks of 7.12 ms, the second half of one behind the first.
+    // Two chunks take 7.12 ms each. The second starts when the first has passed half of the stages.
     let report = run(&of_rows(pool(1, 2, false), &[(0, 1024, 2)]));
     assert_eq!(tokens(&report), [(10_680, 12_680)]);
     let report = run(&of_rows(pool(1, 1, false), &[(0, 1024, 2)]));
@@ -52,7 +52,7 @@ fn chunks_of_a_prompt_follow_each_other_through_the_stages() {
 
 #[test]
 fn requests_of_different_steps_take_turns() {
-    // The prompts fill a step each. Decodes of 2 ms then end every millisecond, of one request and the other.
+    // Each prompt fills a step. The requests then alternate, and decodes of 2 ms end every millisecond.
     let report = run(&of_rows(pool(1, 2, false), &[(0, 512, 3), (0, 512, 3)]));
     assert_eq!(tokens(&report), [(7_120, 13_680), (10_680, 14_680)]);
 }
@@ -74,8 +74,7 @@ fn stages_raise_the_rate_of_prompts() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
-    /// Requests end once, for any number of stages, crashed engines restart, and runs are
-    /// repeatable.
+    /// For any number of stages, requests end once, crashed engines restart, and runs are repeatable.
     #[test]
     fn every_request_ends_once(
         stages in 2..6u32, is_async in any::<bool>(), engines in 1..4u32, seed in any::<u64>(), crash_ms in 1..400u64,

@@ -1,4 +1,4 @@
-//! Host and disk tiers at work: times to the nanosecond, routers, crashes.
+//! Tests of host and disk tiers: exact times, routers and crashes.
 
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex};
@@ -14,8 +14,7 @@ use vcr_cluster::{
 use vcr_core::{EngineConfig, EngineConfigInput, EvictionPolicy, HostRules, KvTiersConfig, SharedTier};
 use vcr_trace::{Format, Trace, TraceOptions};
 
-/// A block of 16 tokens has 1.6 MB: a millisecond to the host, half of one back,
-/// 2 ms to the disk and 4 ms from there.
+/// A block of 16 tokens has 1.6 MB. It takes 1 ms to the host and 0.5 ms back, 2 ms to the disk and 4 ms back.
 const TIERS: KvTiersConfig = KvTiersConfig {
     rules: HostRules::Dynamo,
     eviction_policy: EvictionPolicy::Lru,
@@ -47,7 +46,7 @@ fn row(at_ms: u32, content: u32, blocks: u32) -> String {
     )
 }
 
-/// Engines with eight blocks on the device each.
+/// Engines with eight blocks on each device.
 fn small(engines: u32, tiers: Option<KvTiersConfig>, router: RouterConfig, rows: &str) -> RunConfig {
     let pool = pool("workers", engines, 9, router);
     let own = pool.engine.as_vllm().expect("pools are vLLM's").stated();
@@ -80,8 +79,8 @@ fn cached(report: &Report) -> Vec<u32> {
     report.requests.iter().map(|record| record.cached_tokens).collect()
 }
 
-/// A prompt of 6 blocks, one of 7 that drives it from the device and in part from
-/// the host, and the first again. Steps take 2 ms and 10 us a token.
+/// A prompt of 6 blocks, then one of 7 that evicts it from the device and partly from the host, then the first
+/// again. Steps take 2 ms and 10 us per token.
 fn there_and_back() -> String {
     row(0, 1, 6) + &row(20, 2, 7) + &row(40, 1, 6)
 }
@@ -90,14 +89,14 @@ fn there_and_back() -> String {
 fn what_was_driven_out_comes_back_after_bytes_over_bandwidth() {
     let report = played(&small(1, Some(TIERS), RouterConfig::RoundRobin, &there_and_back()));
     let again: &RequestRecord = &report.requests[2];
-    // The device still has the first block, the host the second, and the disk, which received four
-    // blocks at 23.12 ms, three more usable ones.
+    // The device still has the first block, and the host the second. The disk, which received four blocks at 23.12
+    // ms, has three more usable blocks.
     assert_eq!((again.cached_tokens, again.detail.host_cached_tokens, again.detail.disk_cached_tokens), (80, 16, 48));
-    // From the disk: 12 ms and the wait, then 1.5 ms to the device.
+    // The load takes 12 ms from the disk plus its latency, then 1.5 ms from the host to the device.
     let loaded_ns = 40 * MS + 12 * MS + 100_000 + 1_500_000;
     assert_eq!(again.scheduled_ns, Some(loaded_ns));
     assert_eq!((again.detail.first_load_ns, again.detail.load_ns), (Some(13_600_000), Some(13_600_000)));
-    // The last block is computed.
+    // Only the last block is computed.
     assert_eq!(again.end_ns, Some(loaded_ns + 2_160_000));
     assert_eq!(
         tiers_of(&report, 0),
@@ -106,12 +105,12 @@ fn what_was_driven_out_comes_back_after_bytes_over_bandwidth() {
             host_hit_tokens: 16,
             disk_hit_tokens: 48,
             loads: 1,
-            // All of both prompts, and for the first prompt again the blocks that the host had lost
-            // and the disk had not returned: its first and its last block.
+            // All blocks of both prompts, and two blocks of the repeated prompt: the first and the last one. The
+            // host had lost both, and neither was loaded from the disk.
             device_to_host_bytes: (6 + 7 + 2) * BLOCK_BYTES,
             host_to_device_bytes: 4 * BLOCK_BYTES,
-            // Four for the second prompt, three for blocks from the disk, two
-            // for the two.
+            // Four blocks for the second prompt, three for blocks from the disk, and two for the repeated prompt's
+            // blocks.
             host_to_disk_bytes: 9 * BLOCK_BYTES,
             disk_to_host_bytes: 3 * BLOCK_BYTES,
         }
@@ -122,7 +121,7 @@ fn what_was_driven_out_comes_back_after_bytes_over_bandwidth() {
     assert_eq!((load.count, load.max), (1, 13.6));
 }
 
-/// Chooses the first engine, and keeps its observed values.
+/// A router that chooses the first engine and keeps the loads that it sees.
 struct Seeing {
     needs_tiers: bool,
     seen: Arc<Mutex<Vec<WorkerLoad>>>,
@@ -154,14 +153,14 @@ fn seen_by_router(tiers: KvTiersConfig, needs_tiers: bool, rows: &str) -> Vec<Wo
 
 #[test]
 fn a_router_that_asks_sees_prompts_by_tier_loads_on_their_way_and_the_last_step() {
-    // While the first prompt comes back, from 40 to 53.6 ms, another request is routed.
+    // Another request is routed during the load of the first prompt, which takes from 40 to 53.6 ms.
     let rows = there_and_back() + &row(45, 3, 1);
     for needs_tiers in [true, false] {
         let seen = seen_by_router(TIERS, needs_tiers, &rows);
         let blocks = |load: &WorkerLoad| (load.cached_prompt_blocks, load.host_prompt_blocks, load.disk_prompt_blocks);
         let of_tiers = if needs_tiers { (1, 1, 4) } else { (1, 0, 0) };
         assert_eq!(seen.iter().map(blocks).collect::<Vec<_>>(), [(0, 0, 0), (0, 0, 0), of_tiers, (0, 0, 0)]);
-        // 2 ms and 10 us for each of 96 and of 112 tokens.
+        // A step takes 2 ms plus 10 us for each of 96 or 112 tokens.
         let steps = seen.iter().map(|load| load.last_step_ns).collect::<Vec<_>>();
         assert_eq!(steps, [0, 2_960_000, 3_120_000, 3_120_000]);
         assert_eq!(seen.iter().map(|load| load.loading_requests).collect::<Vec<_>>(), [0, 0, 0, 1]);
@@ -180,7 +179,7 @@ fn without_tiers_nothing_of_them_is_reported_and_the_prompt_is_computed() {
 
 #[test]
 fn offloads_on_their_way_bring_nothing_yet() {
-    // The first prompt has arrived at 8.96 ms: an earlier request does not wait for it, and
+    // The first prompt's blocks reach the host at 8.96 ms. A request before that does not wait for them, and
     // computes its prompt.
     let rows = row(0, 1, 6) + &row(3, 2, 8) + &row(6, 1, 6);
     let report = played(&small(1, Some(TIERS), RouterConfig::RoundRobin, &rows));
@@ -190,11 +189,11 @@ fn offloads_on_their_way_bring_nothing_yet() {
 #[test]
 fn loads_share_a_way_in_order() {
     let tiers = KvTiersConfig { host_blocks: 40, ..TIERS };
-    // Both prompts have left the device when they are requested again, at the same time.
+    // Both prompts have left the device when they are requested again at the same time.
     let rows = row(0, 1, 3) + &row(10, 2, 3) + &row(20, 3, 8) + &row(60, 1, 3) + &row(60, 2, 3);
     let report = played(&small(1, Some(tiers), RouterConfig::RoundRobin, &rows));
     assert_eq!(cached(&report), [0, 0, 0, 32, 32]);
-    // Two blocks each, half a millisecond a block.
+    // Two blocks each, at half a millisecond per block.
     let loads: Vec<_> = report.requests[3..].iter().map(|record| record.detail.first_load_ns).collect();
     assert_eq!(loads, [Some(MS), Some(2 * MS)]);
     assert_eq!(report.requests[3].scheduled_ns, Some(61 * MS));
@@ -207,7 +206,7 @@ fn a_crash_takes_host_and_disk_with_it() {
     config.faults = vec![FaultConfig { at_ns: 30 * MS, pool: PoolRole::Aggregated, engine: 0, kind }];
     let report = played(&config);
     assert_eq!(cached(&report), [0, 0, 0]);
-    // Earlier transfers still count.
+    // Transfers before the crash still count.
     assert_eq!(tiers_of(&report, 0).device_to_host_bytes, (6 + 7 + 6) * BLOCK_BYTES);
 }
 
@@ -225,7 +224,7 @@ fn a_load_that_a_crash_cuts_off_is_tried_again_elsewhere() {
 
 #[test]
 fn a_crash_forgets_loads_of_requests_that_were_given_up() {
-    // A block takes a second from the host.
+    // Loading a block from the host takes a second.
     let tiers = KvTiersConfig {
         rules: HostRules::Vllm,
         host_blocks: 40,
@@ -245,7 +244,7 @@ fn a_crash_forgets_loads_of_requests_that_were_given_up() {
     assert_eq!((report.metrics.count(Counter::Retries), report.metrics.count(Counter::Completed)), (0, 3));
 }
 
-/// In how many of 20 runs a prompt goes to the one of two idle engines whose host alone has it.
+/// Returns in how many of 20 runs the router finds the prompt. Only the host of one of two idle engines has it.
 fn found_of_20(host_cache_hit_weight: f64, lag_ns: u64) -> usize {
     let router = RouterConfig::Kv(KvRouterConfig {
         host_cache_hit_weight,
@@ -253,7 +252,7 @@ fn found_of_20(host_cache_hit_weight: f64, lag_ns: u64) -> usize {
         ..KvRouterConfig::default()
     });
     let tiers = KvTiersConfig { host_blocks: 40, ..TIERS };
-    // The two in the middle drive the first out, wherever that was.
+    // The two prompts in the middle evict the first prompt from the device of either engine.
     let rows = row(0, 1, 5) + &row(30, 3, 8) + &row(30, 4, 8) + &row(80, 1, 5);
     let finds = |seed| {
         let config = RunConfig { seed, ..small(2, Some(tiers), router.clone(), &rows) };
@@ -266,14 +265,14 @@ fn found_of_20(host_cache_hit_weight: f64, lag_ns: u64) -> usize {
 fn the_router_goes_to_the_host_that_has_the_prompt_if_it_knows_and_minds() {
     for lag_ns in [0, 5 * MS] {
         assert_eq!(found_of_20(0.75, lag_ns), 20, "lag {lag_ns}");
-        // Both engines then cost the same, and chance decides.
+        // Both engines then cost the same, so the choice is random.
         assert!((1..20).contains(&found_of_20(0.0, lag_ns)), "lag {lag_ns}");
     }
-    // The first request is not visible yet.
+    // With this delay, the router does not know the first request's blocks yet.
     assert!((1..20).contains(&found_of_20(0.75, 90 * MS)));
 }
 
-/// All engines together read as fast as one engine alone may.
+/// The shared bandwidth equals the bandwidth of one engine.
 const SHARED: SharedTier = SharedTier { write_bytes_per_s: Some(1_600_000_000), read_bytes_per_s: Some(3_200_000_000) };
 
 const ONE_HOST: KvTiersConfig = KvTiersConfig { host_blocks: 40, disk_blocks: 0, shared_host: Some(SHARED), ..TIERS };
@@ -288,11 +287,11 @@ fn what_one_engine_keeps_in_a_shared_host_another_loads() {
         assert_eq!(cached(&report), [0, 80]);
         let (kept, loaded) = (tiers_of(&report, 0), tiers_of(&report, 1));
         assert_eq!((kept.device_to_host_bytes, kept.host_to_device_bytes), (6 * BLOCK_BYTES, 0));
-        // The host has all of the prompt already.
+        // The host already has the whole prompt.
         assert_eq!((loaded.device_to_host_bytes, loaded.host_to_device_bytes), (0, 5 * BLOCK_BYTES));
         report.requests[1].scheduled_ns.expect("it ran")
     };
-    // By its own bandwidth, by half of that for all, and after the wait for the first byte.
+    // Limited by the engine's own bandwidth, by half of that shared by all, and with the latency in addition.
     assert_eq!(read(None, 0), 22 * MS + MS / 2);
     assert_eq!(read(Some(1_600_000_000), 0), 25 * MS);
     assert_eq!(read(Some(1_600_000_000), MS), 26 * MS);
@@ -302,7 +301,7 @@ fn what_one_engine_keeps_in_a_shared_host_another_loads() {
 
 #[test]
 fn loads_of_engines_share_the_bandwidth_of_the_host() {
-    // Both engines load the prompt at once; none of it is left on their devices.
+    // Both engines load the prompt at the same time. Neither device has any of its blocks.
     let rows = row(0, 1, 6) + &row(20, 2, 8) + &row(21, 3, 8) + &row(60, 1, 6) + &row(60, 1, 6);
     let scheduled = |read_bytes_per_s| {
         let shared_host = Some(SharedTier { read_bytes_per_s: Some(read_bytes_per_s), ..SHARED });
@@ -312,7 +311,7 @@ fn loads_of_engines_share_the_bandwidth_of_the_host() {
         [report.requests[3].scheduled_ns, report.requests[4].scheduled_ns]
     };
     assert_eq!(scheduled(3_200_000_000), [Some(65 * MS); 2]);
-    // Only its own bandwidth limits each of them.
+    // Only the own bandwidth of each engine limits it.
     assert_eq!(scheduled(6_400_000_000), [Some(62 * MS + MS / 2); 2]);
 }
 
@@ -331,7 +330,7 @@ fn a_shared_host_outlives_engines() {
 
 #[test]
 fn what_leaves_the_host_of_one_engine_another_reads_from_a_shared_disk() {
-    // Two prompts of 8 blocks drive the first out of the host of engine 0.
+    // Two prompts of 8 blocks evict the first prompt from the host of engine 0.
     let filler = [row(10, 2, 1), row(20, 3, 8), row(40, 4, 1), row(60, 5, 8)].concat();
     let rows = row(0, 1, 6) + &filler + &row(100, 1, 6);
     let shared = SharedTier { write_bytes_per_s: None, read_bytes_per_s: Some(800_000_000) };
@@ -339,7 +338,7 @@ fn what_leaves_the_host_of_one_engine_another_reads_from_a_shared_disk() {
     let report = played(&small(2, Some(tiers), RouterConfig::RoundRobin, &rows));
     let again = &report.requests[5];
     assert_eq!((again.cached_tokens, again.detail.host_cached_tokens, again.detail.disk_cached_tokens), (80, 0, 80));
-    // From the disk 20 ms by its own bandwidth and the wait, then 2.5 ms to the device.
+    // The load takes 20 ms from the disk plus its latency, then 2.5 ms from the host to the device.
     assert_eq!(again.scheduled_ns, Some(122 * MS + 600_000));
     assert_eq!(tiers_of(&report, 1).disk_to_host_bytes, 5 * BLOCK_BYTES);
     let own = KvTiersConfig { shared_disk: None, ..tiers };
@@ -348,7 +347,7 @@ fn what_leaves_the_host_of_one_engine_another_reads_from_a_shared_disk() {
 
 #[test]
 fn a_shared_host_is_the_same_for_every_engine_that_the_router_weighs() {
-    // Engine 0's tiers count for both: only chance chooses between them.
+    // Engine 0's tiers count for both engines, so the choice is random.
     for lag_ns in [0, 5 * MS] {
         let knowledge = KvKnowledge::Events { lag_ns, at_step_end: false };
         let router = RouterConfig::Kv(KvRouterConfig { knowledge, ..KvRouterConfig::default() });

@@ -1,4 +1,4 @@
-//! Traces in a simulation: requests that wait for others, deltas, closed loops.
+//! Tests of traces: requests that wait for others, prompts given as deltas, closed loops.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -36,12 +36,12 @@ fn play_copies(trace: &Arc<Trace>, pacing: TracePacing, engines: u32, copies: u3
     report
 }
 
-/// A row of an agent: one unique block and three tokens, which take 2.16 ms and 4 ms.
+/// A row with one unique block and three output tokens. The prompt takes 2.16 ms and the output 4 ms.
 fn row(id: u32, rest: &str) -> String {
     format!("{{\"request_id\":\"{id}\",\"output_length\":3,\"hash_ids\":[{id}]{rest}}}\n")
 }
 
-/// The record of each row, if sessions have one request.
+/// The records in order of session and turn.
 fn by_session(report: &Report) -> Vec<&RequestRecord> {
     let mut records: Vec<_> = report.requests.iter().collect();
     records.sort_by_key(|record| (record.session, record.turn));
@@ -64,7 +64,7 @@ fn a_request_waits_for_all_it_names_and_then_its_delay() {
     assert_eq!((records[0].arrival_ns, records[1].arrival_ns), (0, 50 * MS));
     assert_eq!(records[2].arrival_ns, end_ns(records[1]) + 10 * MS);
     assert_eq!(records[3].arrival_ns, end_ns(records[0]));
-    // Twice as fast: half the arrivals and delays, the same engines.
+    // Double speed halves arrivals and delays, but not the engines' times.
     let report = play(&trace, TracePacing::Recorded { speedup: 2.0 }, 1);
     let records = by_session(&report);
     assert_eq!(records[1].arrival_ns, 25 * MS);
@@ -107,7 +107,7 @@ fn what_waits_for_a_rejected_request_starts_all_the_same() {
 
 #[test]
 fn requests_of_one_instant_start_in_file_order() {
-    // Three that wait for the first and one that arrives when they start, on three engines.
+    // On three engines, three requests wait for the first one, and another arrives when they start.
     let rows = row(0, ",\"timestamp\":0")
         + &row(1, ",\"wait_for\":[\"0\"],\"delay\":100")
         + &row(2, ",\"wait_for\":[\"0\"],\"delay\":100")
@@ -123,7 +123,7 @@ fn requests_of_one_instant_start_in_file_order() {
 
 #[test]
 fn a_closed_loop_keeps_plays_in_flight() {
-    // Three plays of a parent, and a child that the parent waits for.
+    // Each of three plays has a parent with two turns, and a child for which the second turn waits.
     let rows: String = (0..3)
         .map(|play| {
             let id = |index: u32| play * 10 + index;
@@ -136,14 +136,14 @@ fn a_closed_loop_keeps_plays_in_flight() {
     for concurrency in [1, 2] {
         let report = play(&trace, closed(concurrency), 1);
         let records = by_session(&report);
-        // Sessions 0, 2, 4 are parents of two turns, 1, 3, 5 their children.
+        // Sessions 0, 2 and 4 are parents with two turns; sessions 1, 3 and 5 are their children.
         let plays: Vec<&[&RequestRecord]> = records.chunks(3).collect();
         for (index, play) in plays.iter().enumerate() {
             let [first, join, child] = play else { panic!("three requests") };
             assert_eq!(child.arrival_ns, end_ns(first) + 20 * MS);
             assert_eq!(join.arrival_ns, end_ns(child));
             let before = index.checked_sub(concurrency as usize);
-            // The place is kept while nothing of the play is in flight.
+            // A play keeps its slot while none of its requests is in flight.
             assert_eq!(first.arrival_ns, before.map_or(0, |before| end_ns(plays[before][1])));
         }
     }
@@ -177,10 +177,10 @@ fn a_delta_goes_on_from_the_prompt_and_the_answer_before() {
     let records = by_session(&report);
     let prompts: Vec<_> = records.iter().map(|record| record.prompt_tokens).collect();
     assert_eq!(prompts, [24, 44 + 30, 78 + 10]);
-    // 43 tokens have KV: the last generated one has none. That makes two whole blocks; half of the
-    // second is an answer.
+    // 43 tokens have KV, because the last generated token has none. They fill two blocks; half of the second is an
+    // answer.
     assert_eq!((records[1].cached_tokens, records[2].cached_tokens), (32, 64));
-    // As complete prompts, the same rows share nothing.
+    // If the rows are read as complete prompts, they share nothing.
     let whole = play(&read(&rows, Format::Mooncake), RECORDED, 1);
     assert!(by_session(&whole).iter().all(|record| record.cached_tokens == 0));
 }
@@ -217,7 +217,8 @@ fn synthetic_requests_share_what_their_group_shares() {
     assert_eq!(report.requests.iter().filter(|record| record.arrival_ns == 0).count(), 3);
 }
 
-/// Items of rows and of captures: computed by the encoder once for all that have them, and part of their blocks.
+/// Items of rows and of captures. The encoder computes an item once for all requests, and items are part of the
+/// block hashes.
 #[test]
 fn items_reach_the_encoder_and_the_blocks() {
     let mooncake = |at: u32, ids: &str, image: &str| {
@@ -245,7 +246,7 @@ fn items_reach_the_encoder_and_the_blocks() {
         let trace = read(&text, format);
         let report = play(&trace, RECORDED, 1);
         let cached: Vec<u32> = by_session(&report).iter().map(|record| record.cached_tokens).collect();
-        // The last token is recomputed, and blocks are shared up to the first block of another image.
+        // The last token is recomputed. Blocks are shared up to the first block with another image.
         assert_eq!(cached, [0, 80, 32, 0], "{format:?}");
         let counters = [Counter::EncoderItems, Counter::EncoderTokens, Counter::EncoderHits];
         assert_eq!(counters.map(|counter| report.metrics.count(counter)), [2, 60, 1], "{format:?}");

@@ -1,4 +1,4 @@
-//! Lanes of plays: each has one play at a time, and takes the next when it ends.
+//! Lanes of plays. Each lane runs one play at a time, and takes the next play when it ends.
 //!
 //! Before the profile begins, lanes may warm the caches. A request of a play is a *node*, named by the number
 //! of the play's start and its position in the play. Warm-up nodes are named by their lane. Nodes may become
@@ -16,59 +16,57 @@ use vcr_trace::{Trace, Trigger};
 use crate::config::ProfileConfig;
 use play::{Play, Source};
 
-/// Marks the nodes of the warm-up.
+/// The bit of warm-up nodes.
 const WARMUP: u64 = 1 << 63;
-/// The part of a play's recorded time before which no snapshot starts, and the length of the part
-/// in which one starts.
+/// A play that starts in the middle does so between a quarter and three quarters of its recorded time.
 const CUT_FROM: f64 = 0.25;
 const CUT_WITHIN: f64 = 0.5;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ProfileCounts {
-    /// When it began, after the warm-up.
+    /// When the profile began, after the warm-up.
     pub(crate) began_ns: u64,
-    /// Requests of the warm-up.
+    /// Number of warm-up requests.
     pub(crate) warmup_requests: u64,
-    /// Plays that were started.
+    /// Number of plays that were started.
     pub(crate) plays_started: u64,
-    /// Plays whose requests have all ended.
+    /// Number of plays whose requests have all ended.
     pub(crate) plays_ended: u64,
-    /// Number of times that waits were cut short.
+    /// Number of waits that were shortened.
     pub(crate) idle_cuts: u64,
-    /// Time that was cut, over all of them.
+    /// Total time by which waits were shortened.
     pub(crate) idle_cut_ns: u64,
 }
 
-/// A request that is due.
+/// A request that is due now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct DueRow {
     pub(super) row: u32,
-    /// The copy of the trace, which has content of its own.
+    /// The copy of the trace. Each copy has its own content.
     pub(super) copy: u32,
     pub(super) is_warmup: bool,
 }
 
-/// Requests that a lane sends before the profile begins, one after another.
+/// Requests that a lane sends one after another before the profile begins.
 #[derive(Debug)]
 struct Warmup {
     rows: Vec<u32>,
     num_sent: usize,
 }
 
-/// Progress of a profile.
 pub(super) struct Profile {
     config: ProfileConfig,
     source: Source,
     /// Warm-ups by lane.
     warmups: Vec<Warmup>,
-    /// Lanes that are still warming up.
+    /// Number of lanes that are still warming up.
     warming: usize,
     has_begun: bool,
     /// Plays in progress, by the number of their start.
     open: BTreeMap<u32, Play>,
-    /// Requests of plays in flight.
+    /// Number of plays' requests in flight.
     in_flight: u64,
-    /// Nodes with new times.
+    /// Nodes with new start times.
     released: Vec<(u64, u64)>,
     counts: ProfileCounts,
 }
@@ -93,7 +91,7 @@ impl Profile {
         self.counts
     }
 
-    /// Fills the lanes, and begins with the warm-up if there is one.
+    /// Fills the lanes. Begins with the warm-up, if there is one.
     pub(super) fn begin(&mut self, now_ns: u64) {
         for lane in 0..u64::from(self.config.lanes) {
             let cut = self
@@ -115,7 +113,7 @@ impl Profile {
         self.released.extend((0..self.warming as u64).map(|lane| (now_ns, WARMUP | lane)));
     }
 
-    /// A node that may start, and when.
+    /// Takes a node that may start, with its start time.
     pub(super) fn pop_released(&mut self) -> Option<(u64, u64)> {
         let cutoff_ns = self.cutoff_ns();
         loop {
@@ -126,12 +124,12 @@ impl Profile {
         }
     }
 
-    /// When requests are cancelled that are in flight still.
+    /// The time at which requests that are still in flight are cancelled.
     pub(super) fn cancels_at_ns(&self) -> Option<u64> {
         Some(self.cutoff_ns()?.saturating_add(self.config.grace_ns))
     }
 
-    /// A node was to start; the request, if it does.
+    /// Starts a node if it is still due. Returns its request.
     pub(super) fn start(&mut self, node: u64, now_ns: u64) -> Option<DueRow> {
         if node & WARMUP != 0 {
             let warmup = &mut self.warmups[(node & !WARMUP) as usize];
@@ -149,8 +147,7 @@ impl Profile {
         Some(DueRow { row, copy, is_warmup: false })
     }
 
-    /// Records that a request has ended, completed or not. Returns whether the warm-up ends with
-    /// it.
+    /// Records that a request has ended, completed or not. Returns whether this ends the warm-up.
     pub(super) fn ended(&mut self, node: u64, is_completed: bool, now_ns: u64) -> bool {
         if node & WARMUP != 0 {
             let warmup = &self.warmups[(node & !WARMUP) as usize];
@@ -170,7 +167,7 @@ impl Profile {
         let Some(play) = self.open.get_mut(&number) else { return false };
         play.end(is_completed);
         if play.is_over() {
-            // A lane of plays that can never run would loop forever at one instant.
+            // A lane whose plays can never run would loop forever at one instant.
             let goes_on = play.has_completed();
             self.open.remove(&number);
             self.counts.plays_ended += 1;
@@ -185,13 +182,13 @@ impl Profile {
         false
     }
 
-    /// When no more requests start.
+    /// The time from which on no requests start.
     fn cutoff_ns(&self) -> Option<u64> {
         let duration_ns = self.config.duration_ns.filter(|_| self.has_begun)?;
         Some(self.counts.began_ns.saturating_add(duration_ns))
     }
 
-    /// The next play of the trace, which starts at a part of its recorded time if it is cut; its
+    /// Opens the next play of the trace. With `cut`, it starts at this share of its recorded time. Returns its
     /// number.
     fn open_play(&mut self, cut: Option<f64>) -> Option<u32> {
         let (number, plays) = (self.counts.plays_started, u64::from(self.source.num_plays()));
@@ -206,7 +203,7 @@ impl Profile {
         Some(number)
     }
 
-    /// Begins the plays with which lanes were filled.
+    /// Begins the plays in the lanes.
     fn begin_profile(&mut self, now_ns: u64) {
         self.has_begun = true;
         self.counts.began_ns = now_ns;
@@ -227,14 +224,14 @@ impl Profile {
         self.released.extend(due.map(|(at_ns, index)| (at_ns, node(number, index))));
     }
 
-    /// Cuts the wait of a play with nothing in flight.
+    /// Shortens the wait of a play that has nothing in flight.
     fn cut_wait_of_play(&mut self, number: u32, now_ns: u64) {
         let (Some(cap_ns), Some(play)) = (self.config.play_idle_cap_ns, self.open.get(&number)) else { return };
         let Some(next_ns) = play.next_ns().filter(|_| play.is_idle()) else { return };
         self.cut(&[number], next_ns.saturating_sub(now_ns.saturating_add(cap_ns)));
     }
 
-    /// Cuts the wait of all plays while none has anything in flight.
+    /// Shortens the waits of all plays if nothing is in flight.
     fn cut_wait_of_all(&mut self, now_ns: u64) {
         let Some(cap_ns) = self.config.idle_cap_ns.filter(|_| self.in_flight == 0) else { return };
         let Some(next_ns) = self.open.values().filter_map(Play::next_ns).min() else { return };
@@ -256,7 +253,7 @@ impl Profile {
 }
 
 fn node(number: u32, index: u32) -> u64 {
-    // Bit 63 stays free.
+    // Bit 63 remains free for [`WARMUP`].
     (u64::from(number) << 31) | u64::from(index)
 }
 

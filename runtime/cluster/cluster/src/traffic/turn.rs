@@ -1,4 +1,4 @@
-//! Turns of sessions, and the turns after them.
+//! Turns of sessions, and what follows a turn.
 
 use vcr_base::random::Stream;
 use vcr_core::Prompt;
@@ -8,45 +8,44 @@ use vcr_core::Prompt;
 pub(crate) struct Turn {
     pub(crate) prompt: Prompt,
     pub(crate) max_tokens: u32,
-    /// After how many output tokens a stop token comes, if before `max_tokens`.
+    /// Number of output tokens before a stop token, if less than `max_tokens`.
     pub(crate) stop_after: Option<u32>,
     pub(crate) priority: i32,
     pub(crate) strict_priority: u32,
-    /// Index among the policy classes of the trace.
+    /// Index of the policy class in the trace.
     pub(crate) policy_class: Option<u32>,
-    /// Number of its class in the workload.
+    /// Number of the class in the workload.
     pub(crate) class: u32,
-    /// Its LoRA adapter.
+    /// Number of the LoRA adapter.
     pub(crate) adapter: Option<u32>,
     /// Number of the session in its workload.
     pub(crate) session: u64,
     /// Position in the session, from 0.
     pub(crate) turn: u32,
-    /// Attempts of its client before this one, if there were any.
+    /// Earlier attempts of the client, if any.
     pub(crate) earlier: Option<Earlier>,
     pub(crate) follow_up: FollowUp,
-    /// The row of the trace that is answered as recorded, if it is.
+    /// The row of the trace with the recorded answer, if the turn is answered as recorded.
     pub(crate) played_row: Option<u32>,
 }
 
-/// Attempts at a request before the present one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Earlier {
     pub(crate) attempts: u32,
     pub(crate) first_sent_ns: u64,
 }
 
-/// The turn after one that has ended.
+/// What follows a turn that has ended.
 #[derive(Debug)]
 pub(crate) enum FollowUp {
-    /// The session has ended.
+    /// Nothing: the session has ended.
     None,
     /// A row of the workload's trace, `delay_ns` later.
     TraceRow {
         row: u32,
         copy: u32,
         delay_ns: u64,
-        /// The prompt of this turn, if the next one extends it.
+        /// The prompt of the ended turn, if the next turn extends it.
         conversation: Option<Box<Prompt>>,
     },
     /// The requests that wait for this node of the workload's graph.
@@ -56,7 +55,7 @@ pub(crate) enum FollowUp {
 }
 
 impl FollowUp {
-    /// Whether the next turn's prompt repeats the answer to this one.
+    /// Whether the prompt of the next turn repeats the answer of the ended turn.
     pub(crate) fn needs_answer(&self) -> bool {
         matches!(self, Self::Drawn(_) | Self::TraceRow { conversation: Some(_), .. })
     }
@@ -70,9 +69,9 @@ pub(crate) struct DrawnSession {
     pub(super) next_turn: u32,
     pub(super) turns: u32,
     pub(super) conversation: Prompt,
-    /// Number of its class in the workload.
+    /// Number of the class in the workload.
     pub(super) class: u32,
     pub(super) adapter: Option<u32>,
-    /// Number of its conversation in the data set, if it has one.
+    /// Number of the conversation in the data set, if there is one.
     pub(super) dialogue: u32,
 }

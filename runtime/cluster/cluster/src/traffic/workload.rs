@@ -1,7 +1,7 @@
-//! Running workloads: start and content of each next request.
+//! Workloads in progress: start and content of each next request.
 //!
-//! Every session draws from a stream of its own, named by workload and session number, so the
-//! interleaving of sessions never changes their requests.
+//! Every session draws from its own random stream, which depends on the workload and the session number. The
+//! interleaving of sessions therefore never changes their requests.
 
 mod generated;
 mod placed_media;
@@ -20,16 +20,15 @@ use generated::Generated;
 use rows::{FirstTurn, Plan, Rows};
 use synthetic::Synthetic;
 
-/// A workload and its position.
 pub(crate) struct Workload {
     name: String,
     client: ClientConfig,
     common: Common,
     source: Source,
     started: u64,
-    /// Sessions that have started and are not over; not kept for graphs.
+    /// Number of sessions in flight; not counted for graphs.
     active: u64,
-    /// Whether a session of an open loop is due and waits until another one ends.
+    /// Whether an open loop's next session is due and waits for another session to end.
     is_delayed: bool,
 }
 
@@ -39,10 +38,10 @@ struct Common {
     priority: i32,
     seed: u64,
     blocks: HashedBlocks,
-    /// Whether prompts keep tokens, for engines that are not a simulation.
+    /// Whether prompts keep tokens, for engines that are not simulated.
     keeps_tokens: bool,
-    /// Salt of a trace's content: the same for workloads that play the same
-    /// trace, since equal ids of different traces mean nothing.
+    /// Salt of a trace's content. Workloads that play the same trace have the same salt. Equal ids of different
+    /// traces have no relation.
     content_salt: u64,
 }
 
@@ -55,7 +54,7 @@ impl Common {
     }
 }
 
-/// The source of a workload's requests, and the position there.
+/// The source of a workload's requests, with the position in it.
 #[expect(clippy::large_enum_variant, reason = "a run has few workloads")]
 enum Source {
     Synthetic(Synthetic),
@@ -64,8 +63,8 @@ enum Source {
 }
 
 impl Workload {
-    /// A workload at its beginning. `first_of_trace` is the index of the first
-    /// workload of the run that plays the same trace.
+    /// A workload at its beginning. `first_of_trace` is the index of the run's first workload that plays the same
+    /// trace.
     pub(crate) fn new(
         config: WorkloadConfig,
         run_seed: u64,
@@ -77,7 +76,7 @@ impl Workload {
         Self::of(config, run_seed, plan, (blocks, keeps_tokens, seed::derive(0, "trace", first_of_trace as u64)))
     }
 
-    /// A workload whose sessions start elsewhere.
+    /// A workload whose sessions start outside of the simulation.
     pub(crate) fn from_outside(config: WorkloadConfig, run_seed: u64) -> Self {
         Self::of(config, run_seed, |_| Plan::default(), (1.into(), false, 0))
     }
@@ -104,12 +103,12 @@ impl Workload {
         Self { name, client, common, source, started: 0, active: 0, is_delayed: false }
     }
 
-    /// A session has started elsewhere.
+    /// Records that a session started outside.
     pub(crate) fn begin_session(&mut self) {
         self.active += 1;
     }
 
-    /// Number of sessions that an open loop starts, where that is known.
+    /// Number of sessions that an open loop starts, if known.
     pub(crate) fn sessions_known(&self) -> Option<u64> {
         match &self.source {
             Source::Synthetic(synthetic) => synthetic.sessions_known(),
@@ -126,7 +125,7 @@ impl Workload {
         &self.name
     }
 
-    /// Sessions to start at once; the rest start as others end.
+    /// Number of sessions that a closed loop starts at once; the rest start as others end. None for an open loop.
     pub(crate) fn closed_loop(&self) -> Option<u64> {
         match &self.source {
             Source::Synthetic(synthetic) => synthetic.closed_loop(),
@@ -135,7 +134,7 @@ impl Workload {
         }
     }
 
-    /// Whether a closed loop ends by number and not only by time.
+    /// Whether the number of a closed loop's sessions is limited, not only its duration.
     pub(crate) fn is_counted(&self) -> bool {
         match &self.source {
             Source::Synthetic(synthetic) => synthetic.is_counted(),
@@ -143,7 +142,7 @@ impl Workload {
         }
     }
 
-    /// The requests that wait for each other, if the workload has such.
+    /// The graph of requests that wait for each other, if the workload has one.
     pub(crate) fn graph_mut(&mut self) -> Option<&mut Graph> {
         match &mut self.source {
             Source::Trace(Rows { plan: Plan::Graph { graph, .. }, .. }) => Some(graph),
@@ -151,7 +150,7 @@ impl Workload {
         }
     }
 
-    /// The lanes of plays, if the workload has such.
+    /// The profile with lanes of plays, if the workload has one.
     pub(crate) fn profile(&self) -> Option<&Profile> {
         match &self.source {
             Source::Trace(Rows { plan: Plan::Lanes(profile), .. }) => Some(profile),
@@ -159,7 +158,6 @@ impl Workload {
         }
     }
 
-    /// The same to be changed.
     pub(crate) fn profile_mut(&mut self) -> Option<&mut Profile> {
         match &mut self.source {
             Source::Trace(Rows { plan: Plan::Lanes(profile), .. }) => Some(profile),
@@ -167,7 +165,7 @@ impl Workload {
         }
     }
 
-    /// A node of a graph or of lanes that may start now, and when.
+    /// Takes a node of a graph or of lanes that may start, with its start time.
     pub(crate) fn pop_released(&mut self) -> Option<(u64, u64)> {
         match &mut self.source {
             Source::Trace(rows) => rows.plan.pop_released(),
@@ -175,7 +173,8 @@ impl Workload {
         }
     }
 
-    /// Starts the next play of a graph, if the workload is one; its requests are released there.
+    /// Opens the next play of a graph, which releases its first requests. Returns false if the workload has no
+    /// graph.
     pub(crate) fn open_next_play(&mut self, now_ns: u64) -> bool {
         let Source::Trace(Rows { plan: Plan::Graph { graph, first_turns }, .. }) = &mut self.source else {
             return false;
@@ -194,8 +193,8 @@ impl Workload {
         }
     }
 
-    /// Starts a node of a graph or of lanes and returns its turn, unless it is not due any more,
-    /// and whether it is the node last returned by [`Self::next_node`], which is then consumed.
+    /// Starts a node of a graph or of lanes if it is still due. Returns its turn, and whether it is the node that
+    /// [`Self::next_node`] returned, which is then used up.
     pub(crate) fn start_node(&mut self, node: u64, now_ns: u64) -> Option<(Turn, bool)> {
         let is_next = self.closed_loop().is_none() && self.next_node() == Some(node);
         let Source::Trace(rows) = &mut self.source else { return None };
@@ -208,7 +207,7 @@ impl Workload {
         self.common.start_ns
     }
 
-    /// When the next session of an open loop starts. Called once for each.
+    /// The start of the next session of an open loop. Must be called once per session.
     pub(crate) fn next_start_ns(&mut self) -> Option<u64> {
         match &mut self.source {
             Source::Synthetic(synthetic) => synthetic.next_start_ns(self.common.start_ns, self.started),
@@ -216,7 +215,7 @@ impl Workload {
         }
     }
 
-    /// When there should next be one more user. Called once for each.
+    /// The time at which there should be one more user. Must be called once per user.
     pub(crate) fn next_rise_ns(&mut self) -> Option<u64> {
         match &mut self.source {
             Source::Synthetic(synthetic) => synthetic.next_rise_ns(self.common.start_ns, self.started),
@@ -224,43 +223,42 @@ impl Workload {
         }
     }
 
-    /// Whether an open loop has as many sessions in flight as it may have.
+    /// Whether an open loop has its maximum number of sessions in flight.
     pub(crate) fn is_full(&self) -> bool {
         self.client.max_in_flight.is_some_and(|most| self.active >= most)
     }
 
-    /// The next session of an open loop does not start.
+    /// Skips the next session of an open loop.
     pub(crate) fn drop_next(&mut self) {
         self.started += 1;
     }
 
-    /// The next session of an open loop starts when another one ends.
+    /// Delays the next session of an open loop until another one ends.
     pub(crate) fn delay_next(&mut self) {
         self.is_delayed = true;
     }
 
-    /// Ends a session whose turns do not wait for others. Returns whether a session that waited for it
-    /// starts.
+    /// Ends a session whose turns do not wait for other sessions. Returns whether a delayed session starts.
     pub(crate) fn end_session(&mut self) -> bool {
         self.active -= 1;
         std::mem::take(&mut self.is_delayed)
     }
 
-    /// When the session after `before` others of an open loop starts, never if there are fewer.
-    /// None if that is not known.
+    /// The start of an open loop's session after `before` others; `u64::MAX` if there is none. None if the start is
+    /// not known.
     pub(crate) fn foreseen_start_ns(&mut self, before: u64) -> Option<u64> {
         let is_planned = match &self.source {
             Source::Synthetic(synthetic) => synthetic.is_planned(),
             Source::Trace(rows) => rows.plan.is_of_sessions(),
             Source::Generated(_) => true,
         };
-        // Sessions that are dropped, and further attempts, change whose turn it is.
+        // Dropped sessions and retries change which worker gets the next session.
         let is_steady = self.client.retry.is_none() && self.client.max_in_flight.is_none();
         let is_known = is_planned && is_steady && self.closed_loop().is_none();
         is_known.then(|| self.planned_start_ns(self.started + before).unwrap_or(u64::MAX))
     }
 
-    /// When a session of an open loop without drawn times starts, if there is one.
+    /// The start of an open loop's session, if its time is not drawn and the session exists.
     fn planned_start_ns(&mut self, session: u64) -> Option<u64> {
         let start_ns = self.common.start_ns;
         match &mut self.source {
@@ -270,7 +268,6 @@ impl Workload {
         }
     }
 
-    /// Whether a closed loop has another session to start at `now_ns`.
     pub(crate) fn has_next(&self, now_ns: u64) -> bool {
         match &self.source {
             Source::Synthetic(synthetic) => {
@@ -281,7 +278,6 @@ impl Workload {
         }
     }
 
-    /// The first turn of the next session.
     pub(crate) fn start_next(&mut self) -> Turn {
         let number = self.started;
         self.started += 1;
@@ -293,7 +289,7 @@ impl Workload {
         }
     }
 
-    /// Think time of a user before the next turn.
+    /// Time between the end of a turn and the next turn.
     pub(crate) fn think_time_ns(&self, follow_up: &mut FollowUp) -> Option<u64> {
         match (follow_up, &self.source) {
             (FollowUp::TraceRow { delay_ns, .. }, _) => Some(*delay_ns),
@@ -302,7 +298,7 @@ impl Workload {
         }
     }
 
-    /// The turn after `follow_up`'s; `answer` returns the tokens of the last one's output.
+    /// The turn that follows. `answer` yields the output tokens of the ended turn.
     pub(crate) fn next_turn(&self, follow_up: FollowUp, answer: impl Iterator<Item = u32>) -> Option<Turn> {
         match (follow_up, &self.source) {
             (FollowUp::TraceRow { row, copy, conversation, .. }, Source::Trace(rows)) => {
@@ -317,13 +313,12 @@ impl Workload {
                 session.conversation.push_tokens(answer);
                 Some(synthetic.turn(*session, &self.common))
             }
-            // Rows and drawn sessions come from no other source, and nothing else follows by
-            // itself.
+            // Nothing else follows without an event of its own.
             _ => None,
         }
     }
 
-    /// The name of a turn's class in the router's queue, if it has one.
+    /// The policy class of a turn in the router's queue, if it has one.
     pub(crate) fn policy_class(&self, index: Option<u32>) -> Option<&str> {
         match &self.source {
             Source::Trace(rows) => rows.policy_class(index?),
@@ -331,8 +326,8 @@ impl Workload {
         }
     }
 
-    /// When a recorded answer came, as the workload is paced. The caller has the
-    /// row from [`Turn::played_row`].
+    /// The recorded answer of a row, with times scaled by the workload's pacing. The row must come from
+    /// [`Turn::played_row`].
     pub(crate) fn answer_times(&self, row: u32) -> PacedAnswer<'_> {
         let answer = match &self.source {
             Source::Trace(rows) => rows.answer_times(row),

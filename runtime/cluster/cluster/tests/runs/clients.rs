@@ -1,4 +1,4 @@
-//! Clients that cancel, time out and retry.
+//! Tests of clients that cancel, time out and retry.
 
 use std::cell::Cell;
 
@@ -20,8 +20,8 @@ fn retry(max_attempts: u32) -> RetryConfig {
     RetryConfig { max_attempts, backoff_ns: 10 * MS, factor: 2.0, max_backoff_ns: 100 * MS, jitter: 0.5 }
 }
 
-/// Requests of 100 prompt tokens and 100 output tokens on one engine: 3 ms for the prompt,
-/// 2 ms for each token behind the first.
+/// Requests of 100 prompt tokens and 100 output tokens on one engine. The prompt takes 3 ms, and each token after
+/// the first 2 ms.
 fn clients(client: ClientConfig, arrivals: Arrivals) -> RunConfig {
     let requests = RequestMix::new(constant(100.0), constant(100.0));
     let workload = WorkloadConfig { client, ..synthetic("w", arrivals, requests) };
@@ -41,14 +41,14 @@ fn a_client_that_gives_up_ends_its_request_at_that_instant() {
     let report = one(ClientConfig { timeout_ns: Some(50 * MS), ..ClientConfig::default() });
     let record = &report.requests[0];
     assert_eq!((record.outcome, record.end_ns), (Outcome::GivenUp(GiveUp::Timeout), Some(50 * MS)));
-    // Tokens at 3, 5, ..., 49 ms.
+    // Tokens arrive at 3, 5, ..., 49 ms.
     assert_eq!((record.output_tokens, record.last_token_ns), (24, Some(49 * MS)));
     assert_eq!((count(&report, Counter::Timeouts), count(&report, Counter::Completed)), (1, 0));
     assert_eq!((count(&report, Counter::WastedTokens), count(&report, Counter::WastedPromptTokens)), (24, 100));
     assert_eq!(count(&report, Counter::GeneratedTokens), 24);
-    // The running step continues, and no step follows.
+    // The running step continues, and no step follows it.
     assert_eq!(count(&report, Counter::Steps), 25);
-    // A client that has its answer in time has all of it.
+    // A client whose answer is complete in time gets all of it.
     let patient = one(ClientConfig { timeout_ns: Some(201 * MS), ..ClientConfig::default() });
     assert_eq!((patient.requests[0].outcome, patient.requests[0].output_tokens), (Outcome::Completed, 100));
     assert_eq!(patient.fingerprint, one(ClientConfig::default()).fingerprint);
@@ -73,7 +73,7 @@ fn a_first_token_in_time_saves_a_request_from_that_timeout_only() {
 
 #[test]
 fn a_prompt_that_is_given_up_half_way_wastes_half_of_it() {
-    // 2000 tokens in chunks of 512: 7.12 ms each.
+    // 2000 tokens are computed in chunks of 512, which take 7.12 ms each.
     let requests = RequestMix::new(constant(2000.0), constant(10.0));
     let client = ClientConfig { timeout_ns: Some(10 * MS), ..ClientConfig::default() };
     let workload = WorkloadConfig { client, ..synthetic("w", Arrivals::Burst { count: 1, over_ns: 0 }, requests) };
@@ -91,7 +91,7 @@ fn enough_tokens_end_an_answer_and_count_as_wasted() {
     assert_eq!((record.outcome, record.output_tokens), (Outcome::GivenUp(GiveUp::Cancelled), 7));
     assert_eq!(record.end_ns, record.last_token_ns);
     assert_eq!((count(&report, Counter::Cancelled), count(&report, Counter::WastedTokens)), (1, 7));
-    // A client that has the whole answer before does not cancel.
+    // A client that has the complete answer earlier does not cancel.
     let late = CancelConfig { share: 1.0, after_ms: Some(constant(500.0)), after_tokens: Some(constant(100.0)) };
     let report = one(ClientConfig { cancel: Some(late), ..ClientConfig::default() });
     assert_eq!(report.requests[0].outcome, Outcome::Completed);
@@ -107,7 +107,7 @@ fn further_attempts_ask_for_the_same_and_find_what_was_computed() {
     let waits: Vec<u64> = report.requests.windows(2).map(|two| two[1].arrival_ns - two[0].end_ns.unwrap()).collect();
     assert!((5 * MS..=10 * MS).contains(&waits[0]) && (10 * MS..=20 * MS).contains(&waits[1]), "{waits:?}");
     assert_eq!((count(&report, Counter::ClientRetries), count(&report, Counter::Timeouts)), (2, 3));
-    // No attempt starts after the deadline, and none continues beyond it.
+    // No attempt starts or continues after the deadline.
     let report = one(ClientConfig { deadline_ns: Some(80 * MS), ..client });
     let last = report.requests.last().unwrap();
     assert_eq!((last.attempt, last.outcome, last.end_ns), (1, Outcome::GivenUp(GiveUp::Deadline), Some(80 * MS)));
@@ -118,7 +118,7 @@ fn what_does_not_fit_in_flight_is_dropped_and_counted() {
     let limit = Limit { count: Some(20), duration_ns: None };
     let client = ClientConfig { max_in_flight: Some(2), ..ClientConfig::default() };
     let report = run(&clients(client, Arrivals::Constant { rate_per_s: 20.0, limit }));
-    // One every 50 ms, each takes 201 ms or more: two of five start.
+    // One session is due every 50 ms and takes 201 ms or more, so two of five start.
     assert_eq!(count(&report, Counter::Requests) + count(&report, Counter::Dropped), 20);
     assert_eq!(count(&report, Counter::Dropped), 12);
     let sessions: Vec<u64> = report.requests.iter().map(|record| record.session).collect();
@@ -133,7 +133,7 @@ fn what_does_not_fit_in_flight_may_wait_instead() {
     assert_eq!((count(&report, Counter::Requests), count(&report, Counter::Dropped)), (20, 0));
     let sessions: Vec<u64> = report.requests.iter().map(|record| record.session).collect();
     assert_eq!(sessions, (0..20).collect::<Vec<_>>());
-    // From the third on, each starts when one of the two before it ends.
+    // From the third session on, each starts when one of the two sessions in flight ends.
     for (index, record) in report.requests.iter().enumerate().skip(2) {
         let ends = report.requests[..index].iter().filter_map(|earlier| earlier.end_ns);
         assert!(ends.clone().any(|end_ns| end_ns == record.arrival_ns), "{index}: {}", record.arrival_ns);
@@ -141,7 +141,7 @@ fn what_does_not_fit_in_flight_may_wait_instead() {
     }
 }
 
-/// Whatever clients do, no request is lost, and grouping steps changes nothing.
+/// No request is lost whatever clients do, and grouping steps changes nothing.
 #[test]
 fn impatient_clients_are_served_alike_whether_steps_are_seen_or_not() {
     assert_served_alike(48, arb_case());

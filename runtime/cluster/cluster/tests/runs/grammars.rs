@@ -1,4 +1,4 @@
-//! Structured outputs: requests that wait in their engine for a grammar.
+//! Tests of structured outputs, whose requests wait in their engine for a grammar.
 
 use vcr_cluster::metrics::Counter;
 use vcr_cluster::record::Outcome;
@@ -12,7 +12,7 @@ use crate::runs::random::watched;
 use crate::runs::{burst, crash, disaggregated};
 use crate::support::{MS, assert_conserved, config, constant, mix, pool, run, synthetic};
 
-/// Requests, a share of which has a grammar that takes 50 ms; a share of these fails.
+/// Requests of which `share` have a grammar that compiles in 50 ms. `failing_share` of the grammars fail.
 fn with_grammars(arrivals: Arrivals, share: f64, failing_share: f64) -> WorkloadConfig {
     let structured = StructuredOutputs { share, compile_ms: constant(50.0), failing_share };
     WorkloadConfig { structured: Some(structured), ..synthetic("structured", arrivals, mix(100.0, 8.0)) }
@@ -38,7 +38,7 @@ fn requests_are_scheduled_once_their_grammar_is_compiled() {
 #[test]
 fn requests_without_a_grammar_are_rejected() {
     let rejected = Outcome::Rejected(RejectReason::GrammarFailed);
-    // An engine without other work.
+    // The engine has no other work.
     let report = run(&one_pool(1, with_grammars(Arrivals::Burst { count: 1, over_ns: 0 }, 1.0, 1.0)));
     assert_eq!((report.requests[0].outcome, report.requests[0].end_ns), (rejected, Some(50 * MS)));
     for topology in [one_pool(2, with_grammars(burst(1), 0.0, 0.0)).topology, disaggregated(2_000, None)] {
@@ -50,7 +50,7 @@ fn requests_without_a_grammar_are_rejected() {
     }
 }
 
-/// A crash takes its requests with it, and their grammars are compiled again elsewhere.
+/// A crash loses requests. Their grammars are compiled again on another engine.
 #[test]
 fn grammars_are_compiled_again_after_a_crash() {
     let mut config = one_pool(2, with_grammars(burst(20), 1.0, 0.0));

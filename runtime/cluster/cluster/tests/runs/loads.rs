@@ -1,4 +1,4 @@
-//! Loads that change, and requests of several kinds.
+//! Tests of loads that change over time, and of several kinds of requests.
 
 use std::collections::BTreeSet;
 
@@ -63,7 +63,7 @@ fn burstiness_spreads_the_gaps_as_it_says() {
         assert!((0.9e7..1.1e7).contains(&mean), "{mean}");
         (gaps.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>() / gaps.len() as f64).sqrt() / mean
     };
-    // Gamma: the root of 1 / shape. Weibull of shape 2: 0.523.
+    // Expected coefficients of variation: for gamma the square root of 1 / shape, for Weibull with shape 2 0.523.
     let found = [Gaps::Gamma { shape: 4.0 }, Gaps::Gamma { shape: 0.25 }, Gaps::Weibull { shape: 2.0 }].map(variation);
     for (found, wanted) in found.iter().zip([0.5, 2.0, 0.523]) {
         assert!((found / wanted - 1.0).abs() < 0.1, "{found} instead of {wanted}");
@@ -148,7 +148,7 @@ fn adapters_share_no_blocks() {
         let report = run(&config(Topology::Aggregated(engines), vec![workload]));
         report.requests.iter().filter(|record| record.cached_tokens == 0).count()
     };
-    // Each adapter computes the prefix that all share once.
+    // Each adapter computes the shared prefix once.
     assert_eq!((with(Weights::zipf(1, 0.0)), with(Weights::zipf(4, 0.0))), (1, 4));
 }
 
@@ -167,7 +167,7 @@ fn popular_documents_are_found_in_the_cache() {
     assert!(even.requests.iter().all(|record| record.prompt_tokens == 832));
     let cached = |report: &Report| report.metrics.count(Counter::CachedTokens);
     assert!(cached(&skewed) > 2 * cached(&even), "{} and {}", cached(&skewed), cached(&even));
-    // Each question has a document once.
+    // A question has each document only once.
     let all =
         Documents { popularity: Weights::zipf(2, 9.0), tokens: constant(400.0).into(), per_question: constant(5.0) };
     let mix = RequestMix { documents: Some(all), ..small() };

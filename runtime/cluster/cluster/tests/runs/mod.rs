@@ -1,4 +1,4 @@
-//! Whole runs: conservation, determinism, faults, contention.
+//! Tests of whole runs: conservation, determinism, faults, contention.
 
 mod clients;
 mod grammars;
@@ -47,7 +47,7 @@ fn an_aggregated_burst_is_conserved() {
     assert!(report.metrics.count(Counter::Preemptions) > 0, "the pool is small enough to preempt");
 }
 
-/// Ends a run at its third look.
+/// An observer that ends the run at its third call.
 #[derive(Default)]
 struct Impatient {
     looks: std::cell::Cell<u32>,
@@ -216,7 +216,7 @@ fn sessions_grow_their_prompts_and_hit_their_own_cache() {
     };
     let report = run(&config(topology, vec![synthetic("chat", Arrivals::Burst { count: 1, over_ns: 0 }, requests)]));
     let lengths: Vec<_> = report.requests.iter().map(|r| (r.prompt_tokens, r.cached_tokens)).collect();
-    // Each turn finds the conversation so far, except the last partial block.
+    // Each turn finds the conversation so far in the cache, except its last partial block.
     assert_eq!(lengths, [(224, 0), (320, 240), (416, 336), (512, 432)]);
     let ends: Vec<_> = report.requests.iter().map(|r| r.end_ns.unwrap()).collect();
     assert!(report.requests[1..].iter().zip(&ends).all(|(turn, end)| turn.arrival_ns == end + 250 * MS));
@@ -268,7 +268,7 @@ fn a_cut_off_run_counts_what_is_unfinished() {
     assert!(report.unfinished_requests > 0);
 }
 
-/// Takes as long as [`support::linear`]; only decodes were measured.
+/// Prices steps like [`support::linear`]. Only decodes are within the fitted range.
 #[derive(Default)]
 struct Ranged(RangeUse);
 
@@ -286,7 +286,7 @@ impl LatencyModel for Ranged {
     }
 }
 
-/// Steps of 2 ms, a quarter of which is beyond the rows of tables.
+/// Prices every step at 2 ms, of which a quarter is extrapolated beyond table rows.
 #[derive(Default)]
 struct Tabulated(TableUse);
 
@@ -318,8 +318,8 @@ fn the_coverage_of_tables_is_told() {
     assert_eq!(coverage.to_string(), text);
 }
 
-/// A prompt of 100 tokens and four outputs take steps of 3, 2, 2 and 2 ms. The crash removes the
-/// first attempt and the model, but not the model's counts.
+/// A prompt of 100 tokens and four outputs take steps of 3, 2, 2 and 2 ms. The crash loses the first attempt and
+/// the latency model, but not the model's counts.
 #[test]
 fn steps_outside_of_a_fitted_range_are_reported() {
     let ranged = |faults| {
@@ -335,7 +335,7 @@ fn steps_outside_of_a_fitted_range_are_reported() {
     let text = "33.3 % of the simulated step time is outside the range that the latency model was fitted on";
     assert_eq!(whole.outside_fitted_range_text().as_deref(), Some(text));
     assert_eq!(ranged(vec![crash(PoolRole::Aggregated, 0, 4, Some(1))]).outside_fitted_range, Some(6.0 / 14.0));
-    // It is not one of the events.
+    // The fingerprint does not cover this value.
     let topology = Topology::Aggregated(pool("engines", 1, 2000, RouterConfig::RoundRobin));
     let requests =
         RequestMix { prompt_tokens: constant(100.0).into(), output_tokens: constant(4.0).into(), ..mix(1.0, 1.0) };
@@ -346,8 +346,8 @@ fn steps_outside_of_a_fitted_range_are_reported() {
     assert_eq!((plain.outside_fitted_range, plain.fingerprint), (None, whole.fingerprint));
 }
 
-/// A third of the prompts are short. They stay with the decode engines, prefill engines compute the others,
-/// and all are answered.
+/// A third of the prompts are short. Decode engines compute these, and prefill engines the others. All requests are
+/// answered.
 #[test]
 fn short_prompts_may_stay_with_the_decode_engines() {
     let staying = |conditional| {
@@ -378,7 +378,7 @@ fn short_prompts_may_stay_with_the_decode_engines() {
         assert_eq!(stayed, record.prompt_tokens <= 200, "{record:?}");
         assert_eq!(stayed, record.decode_worker.is_none(), "{record:?}");
     }
-    // All prompts would be short enough, but no request may stay with busy engines.
+    // All prompts are short enough, but none may go to decode engines that are busy.
     let busy = ConditionalConfig { decode_busy_threshold: Some(0.0), ..limit(u32::MAX) };
     let some = staying(Some(busy)).metrics.count(Counter::StayedWithDecode);
     assert!((1..60).contains(&some), "{some}");

@@ -1,4 +1,4 @@
-//! Time outside steps: its effect for clients, and that nothing else changes.
+//! Tests of the time that requests spend outside of steps.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::runs::random::{arb_case, priced_in_batches, watched, watched_until, w
 use crate::runs::{burst, disaggregated};
 use crate::support::{MS, assert_conserved, config, constant, mix, pool, recorded, run, synthetic};
 
-/// 8 ms and 2 us a prompt token, 1 ms for the first token, half a millisecond for each.
+/// On arrival 8 ms and 2 us per prompt token; 1 ms for the first token; 0.5 ms for every output.
 const OVERHEADS: Overheads = Overheads {
     arrival_ns: 8 * MS,
     arrival_per_prompt_token_ps: 2_000_000,
@@ -49,7 +49,7 @@ fn single(prompt_tokens: f64, output_tokens: f64) -> RunConfig {
     one_pool(1, synthetic("one", arrivals, exact(prompt_tokens, output_tokens)))
 }
 
-/// A step takes 2 ms and 10 us for each prefill token.
+/// A step takes 2 ms and 10 us per prefill token.
 #[test]
 fn a_request_takes_its_way_to_the_queue_and_its_tokens_theirs_to_the_client() {
     let report = run(&with_overheads(single(100.0, 4.0), OVERHEADS));
@@ -79,7 +79,7 @@ fn the_first_token_comes_with_the_second_at_the_latest() {
     assert_eq!((record.first_token_ns, record.detail.second_token_ns), (Some(5 * MS), Some(5 * MS)));
     let itl = report.metrics.trend(Trend::Itl).expect("it has samples");
     assert_eq!((itl.min, record.end_ns), (0.0, Some(9 * MS)));
-    // Without a second token, nothing ends its wait.
+    // Without a second token, only the first token's delay counts.
     let report = run(&with_overheads(single(100.0, 1.0), slow_start));
     let record = &report.requests[0];
     assert_eq!(
@@ -102,7 +102,7 @@ fn a_closed_loop_and_its_sessions_wait_for_what_the_client_sees() {
     }
 }
 
-/// The answer is on its way when the run is cut off.
+/// The run is cut off while the answer is on its way.
 #[test]
 fn an_answer_that_comes_too_late_is_unfinished() {
     let cut = |at_ns| RunConfig { max_time_ns: Some(at_ns), ..with_overheads(single(100.0, 4.0), OVERHEADS) };
@@ -111,7 +111,7 @@ fn an_answer_that_comes_too_late_is_unfinished() {
     assert_eq!((report.unfinished_requests, report.requests[0].outcome), (1, Outcome::Unfinished));
     let report = run(&cut(17 * MS + 700_000));
     assert_eq!((report.unfinished_requests, report.requests[0].outcome), (0, Outcome::Completed));
-    // A request that has not reached the queue.
+    // The run is cut off before the request reaches the queue.
     let report = run(&cut(8 * MS));
     assert_eq!((report.unfinished_requests, report.requests[0].scheduled_ns), (1, None));
 }
@@ -139,7 +139,7 @@ fn short_prompts_overtake_long_ones_on_the_way() {
     assert!(report.requests[1].scheduled_ns < report.requests[0].scheduled_ns);
 }
 
-/// The first of two pools adds the request's delay and the second the answer's.
+/// The first pool adds the arrival overhead, and the last pool the output overhead.
 #[test]
 fn each_pool_pays_for_its_own_side() {
     let Topology::Disaggregated { prefill, decode, link, .. } = disaggregated(2000, None) else { unreachable!() };
@@ -160,7 +160,7 @@ fn each_pool_pays_for_its_own_side() {
     later(|report| report.requests[0].end_ns, way_ns + 3 * MS);
 }
 
-/// The transfer to the engines is not repeated; a lost request was not answered.
+/// A retried request does not take the arrival overhead again, and a lost attempt takes no output overhead.
 #[test]
 fn a_request_that_is_tried_again_has_come_already() {
     let mut config = with_overheads(single(100.0, 10.0), OVERHEADS);
@@ -178,7 +178,7 @@ fn a_request_that_is_tried_again_has_come_already() {
     assert_eq!((record.scheduled_ns, record.first_token_ns), (Some(20 * MS), Some(24 * MS + MS / 2)));
 }
 
-/// A capture contains the client's times.
+/// Recorded times are client times, so no overhead is added.
 #[test]
 fn recorded_answers_keep_their_times() {
     let mut workload =
@@ -226,7 +226,7 @@ fn arb_overheads() -> impl Strategy<Value = Overheads> {
     )
 }
 
-/// The gaps between tokens add up to the time between the first and the last of each request.
+/// Checks that the gaps between tokens add up to the time between each request's first and last token.
 fn assert_gaps_add_up(report: &Report) {
     let Some(itl) = report.metrics.trend(Trend::Itl) else { return };
     let spans = report.requests.iter().filter_map(|record| Some(record.last_token_ns? - record.first_token_ns?));
@@ -237,7 +237,7 @@ fn assert_gaps_add_up(report: &Report) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, source_file: Some(file!()), ..ProptestConfig::default() })]
 
-    /// Whether steps are grouped, single or in batches, clients see the same.
+    /// Clients see the same whether steps are grouped, single or priced in batches.
     #[test]
     fn any_run_with_overheads_is_the_same_however_it_is_gone_through(
         case in arb_case(),
@@ -271,7 +271,7 @@ proptest! {
         prop_assert_eq!(report.fingerprint, watched(&priced_in_batches(run_config)).fingerprint);
     }
 
-    /// Without queueing, overheads shift the clients' times and leave the steps unchanged.
+    /// Without queueing, overheads shift client times and leave the steps unchanged.
     #[test]
     fn steps_do_not_depend_on_the_way_back(seed in any::<u64>(), overheads in arb_overheads(), count in 1..60u64) {
         let overheads = Overheads {

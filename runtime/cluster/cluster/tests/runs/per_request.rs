@@ -1,5 +1,5 @@
-//! Requests with per-request times: the clients' view, alone and with crashes, stalls, slow engines,
-//! transfers and other engines.
+//! Tests of requests with per-request times: alone, and with crashes, stalls, slow-downs, transfers and several
+//! engines.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::runs::random::with_pools;
 use crate::runs::{burst, crash, disaggregated};
 use crate::support::{MS, assert_conserved, config, constant, mix, pool, run, synthetic};
 
-/// 50 ms for the first token, 10 ms for the others.
+/// A latency model with 50 ms until the first token and 10 ms between tokens.
 #[derive(Clone, Debug)]
 struct Times;
 
@@ -66,7 +66,7 @@ fn running_slots_queue_what_is_too_much() {
     let report = run(&engines(1, 20_000, 40));
     assert_conserved(&report);
     let trend = |trend| report.metrics.trend(trend).expect("it has samples");
-    // 16 run at once.
+    // 16 requests run at a time.
     assert!(trend(Trend::Queue).max > 50.0);
     assert!(report.requests.iter().all(|record| {
         record.first_token_ns.zip(record.scheduled_ns).is_none_or(|(first, scheduled)| first == scheduled + 50 * MS)
@@ -93,7 +93,7 @@ fn faults_and_transfers_are_conserved() {
     assert!(report.metrics.count(Counter::Completed) > 40);
 }
 
-/// One request of 100 prompt tokens.
+/// A run with one request of 100 prompt tokens.
 fn single(output_tokens: f64) -> RunConfig {
     let arrivals = Arrivals::Burst { count: 1, over_ns: 0 };
     let (prompt_tokens, output_tokens) = (constant(100.0), constant(output_tokens));
@@ -102,7 +102,7 @@ fn single(output_tokens: f64) -> RunConfig {
     paced(config(topology, vec![synthetic("one", arrivals, requests)]))
 }
 
-/// Stalls once, after the third step, which has the second token.
+/// An injector that stalls once, after the third step, which has the second token.
 struct Stalls;
 
 impl FailureInjector for Stalls {
@@ -135,12 +135,12 @@ fn a_slow_engine_stretches_times() {
         kind: FaultKind::SlowDown { factor: 3.0, duration_ns: None },
     }];
     let report = run(&slow);
-    // The gap after the first token was drawn before.
+    // The gap after the first token was drawn before the slow-down.
     let record = &report.requests[0];
     assert_eq!((record.first_token_ns, record.end_ns), (Some(50 * MS), Some(90 * MS)));
 }
 
-/// Counts steps and checks that they are in order and take no time.
+/// An observer that checks that steps are in order and take no time.
 #[derive(Default)]
 struct Steps {
     last_ns: u64,
@@ -163,7 +163,7 @@ impl Observer for Steps {
     }
 }
 
-/// An observer sees all of it, and changes nothing.
+/// Steps are observed in order, and observation changes nothing.
 #[test]
 fn an_observer_sees_steps_in_order() {
     let mut steps = Steps::default();

@@ -1,4 +1,4 @@
-//! Random clusters: no request is ever lost, and observing them changes nothing.
+//! Tests of random clusters: no request is lost, and observation changes nothing.
 
 mod case;
 mod routers;
@@ -27,7 +27,7 @@ pub(crate) fn priced_in_batches(config: RunConfig) -> RunConfig {
     with_pools(config, |pool| PoolConfig { latency: linear_in_batches(), ..pool })
 }
 
-/// Sees every step, so that none is skipped, until it has seen enough.
+/// An observer that sees every step, until it has seen `enough` steps.
 struct Watching {
     steps: u64,
     enough: u64,
@@ -44,7 +44,7 @@ impl Observer for Watching {
     }
 }
 
-/// Wants the engines over time, and perhaps steps, too.
+/// An observer that wants time series, and optionally steps.
 struct Sampling {
     steps: bool,
 }
@@ -75,7 +75,7 @@ pub(crate) fn watched_until(config: &RunConfig, enough: u64) -> Report {
     report
 }
 
-/// Share of the cases that must run, rather than be refused for lack of room.
+/// Minimum share of the cases that must run. The others are refused because no request fits.
 const FEWEST_RUNS_PERCENT: usize = 90;
 
 /// Whatever fails, every request ends once or is rejected, and the run ends.
@@ -139,11 +139,11 @@ fn assert_runs_conserved(cases: u32, drawn: impl Strategy<Value = Case>) {
                 // Packing records does not change them.
                 let packed = RunConfig { packed_records: PackedRows::Always, ..run_config.clone() };
                 prop_assert_eq!(&report.fingerprint, &run(&packed).fingerprint);
-                // Going through steps at once, or pricing them so, changes nothing.
+                // Results do not depend on whether steps are simulated or priced together.
                 prop_assert_eq!(&report.fingerprint, &watched(&run_config).fingerprint);
-                // Nor does watching that ends on the way.
+                // Results do not depend on an observer that stops watching.
                 prop_assert_eq!(&report.fingerprint, &watched_until(&run_config, 20).fingerprint);
-                // Nor do time series, which show the same whether steps are skipped or not.
+                // Results do not depend on time series, and time series do not depend on skipped steps.
                 let series = sampled(&run_config, false);
                 prop_assert_eq!(&report.fingerprint, &series.fingerprint);
                 prop_assert_eq!(series.series, sampled(&run_config, true).series);
@@ -160,9 +160,9 @@ fn assert_runs_conserved(cases: u32, drawn: impl Strategy<Value = Case>) {
     assert!(runs.get() * 100 >= all * FEWEST_RUNS_PERCENT, "only {} of {all} cases ran", runs.get());
 }
 
-/// Fingerprints of 200 random clusters, the same on every machine.
+/// Fingerprints of 200 random clusters, which are the same on every machine.
 ///
-/// To accept new ones, replace the file by the list that the failure prints.
+/// To accept new fingerprints, replace the file by the list that the failure prints.
 #[test]
 fn random_clusters_keep_their_fingerprints() {
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &[7; 32]);
@@ -181,7 +181,7 @@ fn random_clusters_keep_their_fingerprints() {
     assert!(fingerprints == golden, "{differing} of 200 differ; now they are\n{fingerprints}");
 }
 
-/// A run; a case in which no request fits into the engines is drawn again.
+/// Runs a case. A case in which no request fits into the engines is drawn again.
 fn run_that_fits(run_config: &RunConfig) -> Result<Report, TestCaseError> {
     match simulate(run_config.clone(), &mut Unobserved) {
         Ok(report) => Ok(report),
@@ -193,7 +193,7 @@ fn run_that_fits(run_config: &RunConfig) -> Result<Report, TestCaseError> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// With one engine, no router has a choice.
+    /// With one engine, routers have no choice.
     #[test]
     fn a_lone_engine_does_the_same_behind_every_router(seed in any::<u64>(), count in 1..40u64, blocks in 60..400u32) {
         let report = |router: RouterConfig| {
@@ -211,7 +211,7 @@ proptest! {
         }
     }
 
-    /// Engines that know their next arrival look further ahead, with the same results.
+    /// Engines that know their next arrival run further ahead, with the same results.
     #[test]
     fn whoever_knows_its_turn_does_the_same(
         seed in any::<u64>(),
@@ -244,7 +244,7 @@ proptest! {
     }
 }
 
-/// Engines in turn, without saying so in advance.
+/// A router that chooses engines in turn without announcing its order.
 #[derive(Default)]
 struct InTurn {
     asked: usize,

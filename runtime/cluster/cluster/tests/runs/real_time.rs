@@ -1,4 +1,4 @@
-//! Runs with a clock: a clock that is never late changes nothing, and a late clock loses nothing.
+//! Tests of runs by a clock: a clock that is never late changes nothing, and a late clock loses nothing.
 
 use std::cell::Cell;
 
@@ -12,7 +12,7 @@ use crate::runs::{burst, disaggregated};
 use crate::support::{MS, assert_conserved, config, mix, pool, run, synthetic};
 use vcr_cluster::{Report, RouterConfig, simulate};
 
-/// A clock that overshoots each wait by some nanoseconds.
+/// A clock that overshoots each wait by `late_ns`.
 #[derive(Default)]
 struct MadeUpClock {
     now_ns: u64,
@@ -36,7 +36,7 @@ fn by_clock(config: &RunConfig, late_ns: u64) -> Result<Report, SimError> {
     simulate_in_real_time(config.clone(), &mut Unobserved, &mut clock, target)
 }
 
-/// Everything that a cluster does in virtual time, it does in real time, too.
+/// Runs with a clock that is never late equal runs in virtual time.
 #[test]
 fn a_clock_that_is_never_late_changes_no_cluster() {
     assert_same_by_clock(48, arb_case());
@@ -71,7 +71,7 @@ fn assert_same_by_clock(cases: u32, drawn: impl Strategy<Value = Case>) {
         .unwrap_or_else(|error| panic!("{error}"));
 }
 
-/// Lateness is measured: requests count from their due time, steps by their real duration.
+/// Lateness is measured: requests count from their due time, and steps take their real durations.
 #[test]
 fn a_late_clock_makes_steps_longer_and_requests_late() {
     let topology = Topology::Aggregated(pool("engines", 1, 4_000, RouterConfig::RoundRobin));
@@ -90,7 +90,7 @@ fn a_late_clock_makes_steps_longer_and_requests_late() {
     }
 }
 
-/// Transfers share their link in real time, and report it.
+/// Transfers share their link in real time, and the report has the link.
 #[test]
 fn transfers_share_a_link_by_a_clock() {
     let shared =
@@ -101,7 +101,7 @@ fn transfers_share_a_link_by_a_clock() {
     assert_eq!(timed.target.expect("it has one").absent.len(), 0, "nothing is unknown");
 }
 
-/// Ends a run once some requests have ended.
+/// An observer that ends a run once some requests have ended.
 struct Enough<'a>(&'a Cell<u64>);
 
 impl Observer for Enough<'_> {
@@ -114,7 +114,7 @@ impl Observer for Enough<'_> {
     }
 }
 
-/// A stop is noticed while nothing happens, and the results so far are kept.
+/// A stop is noticed even while no event occurs, and the report has the results so far.
 #[test]
 fn runs_by_a_clock_can_be_stopped() {
     let topology = Topology::Aggregated(pool("engines", 1, 4_000, RouterConfig::RoundRobin));

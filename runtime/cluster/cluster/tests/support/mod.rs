@@ -1,4 +1,4 @@
-//! Shared by the cluster's tests: small engines, fixed prices, short runs.
+//! Shared helpers of the cluster's tests: small engines, simple latency models, short runs.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use vcr_trace::{Format, Trace, TraceOptions};
 
 pub(crate) const MS: u64 = 1_000_000;
 
-/// 2 ms a step and 10 us a prefill token.
+/// A latency model with 2 ms per step and 10 us per prefill token.
 struct Linear {
     prefers_batches: bool,
 }
@@ -35,7 +35,7 @@ pub(crate) fn linear() -> LatencyFactory {
     Arc::new(|_seed| Ok(Box::new(Linear { prefers_batches: false })))
 }
 
-/// The same prices, requested in batches.
+/// The same latency model, but it prefers batches.
 pub(crate) fn linear_in_batches() -> LatencyFactory {
     Arc::new(|_seed| Ok(Box::new(Linear { prefers_batches: true })))
 }
@@ -80,7 +80,7 @@ pub(crate) fn synthetic(name: &str, arrivals: Arrivals, mix: RequestMix) -> Work
     WorkloadConfig::new(name, WorkloadSource::Synthetic { arrivals, classes: mix.into() })
 }
 
-/// Rows in Mooncake's format, with their own arrival times.
+/// A workload that plays rows in Mooncake's format with their own arrival times.
 pub(crate) fn recorded(name: &str, rows: &str) -> WorkloadConfig {
     let trace = Trace::read(rows.as_bytes(), name, Format::Mooncake, &TraceOptions::default());
     let source = WorkloadSource::Trace {
@@ -101,7 +101,7 @@ pub(crate) fn run(config: &RunConfig) -> Report {
     simulate(config.clone(), &mut Unobserved).expect("the run reaches its end")
 }
 
-/// Every request ended once, in one way, and tokens add up.
+/// Checks that every request ended once, and that tokens add up.
 pub(crate) fn assert_conserved(report: &Report) {
     let count = |counter| report.metrics.count(counter);
     let ends =

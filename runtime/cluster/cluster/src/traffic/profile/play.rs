@@ -12,10 +12,10 @@ use crate::traffic::graph::{Waiter, grouped, plays, waiters};
 pub(super) struct Source {
     trace: Arc<Trace>,
     pacing: TracePacing,
-    /// For each play, the start of its rows in `rows`, in file order.
+    /// Start of each play's rows in `rows`. The rows are in file order.
     first_of_play: Vec<u32>,
     rows: Vec<u32>,
-    /// For each row of the trace, the start in `waiters` of the rows that wait for it.
+    /// Start in `waiters` of the rows that wait for each row.
     first_waiter: Vec<u32>,
     waiters: Vec<Waiter>,
 }
@@ -34,14 +34,14 @@ impl Source {
         self.first_of_play.len() as u32 - 1
     }
 
-    /// A play before its beginning: whole, or from a part of its recorded time on.
+    /// A play that has not begun. With `cut`, requests before this share of its recorded time are over.
     pub(super) fn open(&self, play: u32, copy: u32, cut: Option<f64>) -> Play {
         let rows = self.rows_of(play);
         let starts = || rows.iter().map(|row| self.recorded_ns(*row));
         let (first_ns, last_ns) = (starts().min().unwrap_or(0), starts().max().unwrap_or(0));
         let cut_ns = first_ns + cut.map_or(0, |cut| ((last_ns - first_ns) as f64 * cut).round() as u64);
         let mut is_over: Vec<bool> = starts().map(|start_ns| start_ns < cut_ns).collect();
-        // A request that waits for future ones has not happened, whenever it was recorded.
+        // A request that waits for a future one is not over, whatever its recorded time.
         loop {
             let waits = |index: usize| self.inside(rows, rows[index]).any(|(other, _)| !is_over[other]);
             let to_come: Vec<usize> = (0..rows.len()).filter(|index| is_over[*index] && waits(*index)).collect();
@@ -74,8 +74,8 @@ impl Source {
         Play { play, copy, nodes, due: BTreeSet::new(), num_left, num_in_flight: 0, has_completed: false }
     }
 
-    /// Rows that warm the caches for a play: for each session that continues, the last request before the
-    /// cut; then `requests` of these alternately, or of the first request to come.
+    /// Rows that warm the caches for a play. First, the last request before the cut of each session that continues.
+    /// Then `requests` further requests, which repeat these rows in turn, or the play's first future request.
     pub(super) fn warmup(&self, play: &Play, requests: usize) -> Vec<u32> {
         let rows = self.rows_of(play.play);
         let session = |index: usize| self.trace.requests[rows[index] as usize].session;
@@ -97,18 +97,18 @@ impl Source {
         &self.rows[self.first_of_play[play as usize] as usize..self.first_of_play[play as usize + 1] as usize]
     }
 
-    /// Dependencies of a row on rows of its play, by their positions there.
+    /// Dependencies of a row on rows of its play, by their index in the play.
     fn inside<'a>(&'a self, rows: &'a [u32], row: u32) -> impl Iterator<Item = (usize, &'a Dependency)> {
         let dependencies = self.trace.dependencies(&self.trace.requests[row as usize]).iter();
         dependencies.filter_map(|other| Some((rows.binary_search(&other.request).ok()?, other)))
     }
 
-    /// When a row started as recorded, or the time before which it does not.
+    /// The recorded start of a row, or the recorded lower bound of its start.
     fn recorded_ns(&self, row: u32) -> u64 {
         self.trace.requests[row as usize].arrival_ns.unwrap_or(0)
     }
 
-    /// When something happened to a row as recorded.
+    /// The recorded time of a trigger of a row.
     fn happened_ns(&self, row: u32, trigger: Trigger) -> u128 {
         let taken_ns = self.trace.recorded_ns.get(row as usize).copied().flatten();
         let taken_ns = taken_ns.filter(|_| trigger == Trigger::Completion).unwrap_or(0);
@@ -116,33 +116,31 @@ impl Source {
     }
 }
 
-/// A request of a play.
 #[derive(Clone, Copy, Debug)]
 struct Node {
     state: State,
-    /// Number of its predecessors.
+    /// Number of dependencies that have not occurred.
     num_waits: u32,
-    /// When its past predecessors let it start; before that, the beginning of the play.
+    /// The earliest start that past dependencies allow. Relative to the play's beginning until the play begins.
     ready_ns: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// It was sent before the cut.
+    /// The request was sent before the cut.
     Over,
-    /// It was not sent yet.
+    /// The request has not been sent.
     Waiting,
-    /// It was.
+    /// The request has been sent.
     Sent,
 }
 
-/// A play of a lane.
 #[derive(Debug)]
 pub(super) struct Play {
     play: u32,
     copy: u32,
     nodes: Vec<Node>,
-    /// Nodes that wait only for their time.
+    /// Nodes without open dependencies, by start time.
     due: BTreeSet<(u64, u32)>,
     num_left: u32,
     num_in_flight: u32,
@@ -162,17 +160,15 @@ impl Play {
         self.num_in_flight == 0
     }
 
-    /// Whether any of its requests was completed.
     pub(super) fn has_completed(&self) -> bool {
         self.has_completed
     }
 
-    /// The due time of its next request, if known.
     pub(super) fn next_ns(&self) -> Option<u64> {
         self.due.first().map(|(at_ns, _)| *at_ns)
     }
 
-    /// The play begins; nodes with their times.
+    /// Begins the play. Returns the nodes without open dependencies, with their start times.
     pub(super) fn begin(&mut self, now_ns: u64) -> impl Iterator<Item = (u64, u32)> {
         for (index, node) in (0..).zip(&mut self.nodes) {
             node.ready_ns = node.ready_ns.saturating_add(now_ns);
@@ -183,7 +179,7 @@ impl Play {
         self.due.iter().copied()
     }
 
-    /// Sends a node if it is due; returns its row.
+    /// Sends a node if it is due. Returns its row.
     pub(super) fn start(&mut self, source: &Source, index: u32, now_ns: u64) -> Option<u32> {
         let node = self.nodes.get_mut(index as usize)?;
         if node.ready_ns > now_ns || !self.due.remove(&(node.ready_ns, index)) {
@@ -194,14 +190,15 @@ impl Play {
         Some(source.rows_of(self.play)[index as usize])
     }
 
-    /// A request of it has ended.
+    /// Records the end of a request.
     pub(super) fn end(&mut self, is_completed: bool) {
         self.num_in_flight -= 1;
         self.num_left -= 1;
         self.has_completed |= is_completed;
     }
 
-    /// Something has happened to a node; the nodes that are due by it, with their times.
+    /// Records a trigger of a node. Returns the nodes that have no open dependencies any more, with their start
+    /// times.
     pub(super) fn happened(
         &mut self,
         source: &Source,
@@ -226,7 +223,7 @@ impl Play {
         due.into_iter()
     }
 
-    /// Advances everything that waits only for its time; returns nodes with their times.
+    /// Advances the start times of all nodes without open dependencies. Returns these nodes with their times.
     pub(super) fn bring_forward(&mut self, by_ns: u64) -> impl Iterator<Item = (u64, u32)> {
         self.due = self.due.iter().map(|(at_ns, index)| (at_ns.saturating_sub(by_ns), *index)).collect();
         for &(at_ns, index) in &self.due {

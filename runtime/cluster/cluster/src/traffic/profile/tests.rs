@@ -4,8 +4,8 @@ use super::*;
 
 const S: u64 = 1_000_000_000;
 
-/// A play of a main conversation of three requests at 0, 40 and 100 s, each 10 s long, and of a branch at 20
-/// and 60 s.
+/// A trace with one play: a main conversation with requests at 0, 40 and 100 s that take 10 s each, and a branch
+/// with requests at 20 and 60 s.
 fn trace() -> Arc<Trace> {
     let row = |id: &str, session: &str, at_s: u64, ids: &str, dependencies: &str| {
         format!(
@@ -28,7 +28,7 @@ fn trace() -> Arc<Trace> {
     Arc::new(Trace::read(rows.join("\n").as_bytes(), "t", Format::AgenticMooncake, &options).unwrap())
 }
 
-/// Released nodes by time, as seconds and rows.
+/// Released nodes as pairs of seconds and row, by time.
 fn released(profile: &mut Profile) -> Vec<(u64, u32)> {
     let mut released: Vec<_> =
         std::iter::from_fn(|| profile.pop_released()).map(|(at_ns, node)| (at_ns / S, split(node).1)).collect();
@@ -49,7 +49,7 @@ fn a_lane_takes_the_next_play_when_its_own_ends() {
         assert_eq!(profile.start(node(0, row), at_s * S).map(|due| due.row), Some(row));
         assert_eq!(released(&mut profile), next);
     }
-    // It ended at 6 s: 30 s later, but not before the recorded 40.
+    // It ended at 6 s. The next row is due 30 s later, but not before the recorded 40 s.
     assert!(!profile.ended(node(0, 0), true, 6 * S));
     assert_eq!(released(&mut profile), [(45, 2)]);
     profile.ended(node(0, 1), true, 26 * S);
@@ -70,16 +70,15 @@ fn a_lane_takes_the_next_play_when_its_own_ends() {
 fn a_snapshot_starts_where_the_recording_was() {
     let trace = trace();
     let source = Source::new(&trace, 1.0);
-    // At half of 100 s rows 0 to 2 were sent; 2 ended at 50 s.
+    // At half of 100 s, rows 0 to 2 were sent, and row 2 ended at 50 s.
     let mut play = source.open(0, 0, Some(0.5));
     assert_eq!(play.begin(0).map(|(at_ns, row)| (at_ns / S, row)).collect::<Vec<_>>(), [(10, 3)]);
     assert_eq!(play.start(&source, 3, 10 * S), Some(3));
     assert_eq!(play.happened(&source, 3, Trigger::Completion, 12 * S).collect::<Vec<_>>(), [(50 * S, 4)]);
-    // Both conversations continue: their last requests fill the caches, and then warm them
-    // alternately.
+    // Both conversations continue. Their last requests fill the caches and are then repeated in turn.
     assert_eq!(source.warmup(&play, 3), [2, 1, 2, 1, 2]);
     assert_eq!(source.warmup(&source.open(0, 0, None), 2), [0, 0]);
-    // Twice as fast, all comes in half the time.
+    // With double speed, all times halve.
     let faster = Source::new(&trace, 2.0);
     assert_eq!(faster.open(0, 0, Some(0.5)).begin(0).collect::<Vec<_>>(), [(5 * S, 3)]);
 }
@@ -96,7 +95,7 @@ fn snapshots_follow_from_their_seed_and_lane() {
     assert_eq!(cut(7), cut(7));
     let all: std::collections::BTreeSet<_> = (0..20).map(cut).collect();
     assert!(all.len() > 10, "{all:?}");
-    // No cut is before 25 s or after 75 s, so the second row has ended and the last is to come.
+    // The cut is between 25 s and 75 s, so the second row has ended and the last has not started.
     assert!(all.iter().all(|times| times.iter().all(|at_ns| *at_ns <= 75 * S)));
 }
 
@@ -125,16 +124,16 @@ fn waits_with_nothing_in_flight_are_cut() {
     profile.start(node(0, 0), 0);
     let _planned = released(&mut profile);
     profile.ended(node(0, 0), true, S);
-    // Rows 1 and 2 were due at 20 and 40 s; the first is due 5 s after the end now.
+    // Rows 1 and 2 were due at 20 and 40 s. Now row 1 is due 5 s after the end.
     let mut again = released(&mut profile);
     again.dedup();
     assert!(again.contains(&(6, 1)) && again.contains(&(26, 2)), "{again:?}");
-    // The event of the former time finds nothing.
+    // The event of the former due time does nothing.
     assert_eq!(profile.start(node(0, 2), 25 * S), None);
     assert_eq!(profile.start(node(0, 1), 6 * S).map(|due| due.row), Some(1));
     assert_eq!(profile.start(node(0, 1), 20 * S), None);
     assert_eq!((profile.counts().idle_cuts, profile.counts().idle_cut_ns), (1, 14 * S));
-    // With something in flight in any play, the cap of all does nothing.
+    // The common idle cap has no effect while any play has a request in flight.
     let mut all = of(ProfileConfig { idle_cap_ns: Some(2 * S), duration_ns: Some(900 * S), ..ProfileConfig::new(2) });
     all.begin(0);
     all.start(node(0, 0), 0);
@@ -156,7 +155,7 @@ fn nothing_starts_after_the_profile_and_hopeless_lanes_end() {
     let mut hopeless = of(ProfileConfig { duration_ns: Some(900 * S), ..ProfileConfig::new(1) });
     hopeless.begin(0);
     while let Some((at_ns, node)) = hopeless.pop_released() {
-        // None if it was due again, earlier.
+        // None if the node was released again with an earlier time.
         if hopeless.start(node, at_ns).is_some() {
             hopeless.ended(node, false, at_ns);
         }

@@ -1,4 +1,4 @@
-//! Turns of generated workloads, made when they are due.
+//! Turns of generated workloads. Each turn is generated when it is due.
 
 use std::collections::VecDeque;
 
@@ -8,10 +8,10 @@ use super::super::turn::{FollowUp, Turn};
 use super::Common;
 use crate::config::SyntheticInput;
 
-/// The starts of sessions. Some starts are forecast before they are due.
+/// The starts of sessions. Some are drawn before they are due, to forecast them.
 struct Starts {
     gaps: Stream,
-    /// Drawn seeds of the sessions from `first` on.
+    /// Drawn start times of the sessions from `first` on.
     drawn: VecDeque<u64>,
     first: u64,
     last_ns: u64,
@@ -19,12 +19,12 @@ struct Starts {
 
 impl Starts {
     fn new(input: &SyntheticInput) -> Self {
-        // The first one is at 0.
+        // The first session starts at 0.
         let drawn = VecDeque::from([0]);
         Self { gaps: Stream::new(input.arrival_seed, "arrivals"), drawn, first: 0, last_ns: 0 }
     }
 
-    /// When a session starts, if there is one. None before `started` is asked for again.
+    /// The start of a session, if it exists. Starts before `started` are forgotten.
     fn at_ns(&mut self, input: &SyntheticInput, session: u64, started: u64) -> Option<u64> {
         if session >= u64::from(input.request_count) {
             return None;
@@ -43,7 +43,6 @@ impl Starts {
     }
 }
 
-/// The sessions of a workload that is generated.
 pub(super) struct Generated {
     input: SyntheticInput,
     starts: Starts,
@@ -58,28 +57,27 @@ impl Generated {
         u64::from(self.input.request_count)
     }
 
-    /// Sessions to start immediately, if the end of one starts the next.
+    /// Number of sessions that a closed loop starts at once. None for an open loop.
     pub(super) fn closed_loop(&self) -> Option<u64> {
         self.input.replay_concurrency
     }
 
-    /// When a session of an open loop starts, since the start of the workload. None before
-    /// `started` is asked for again.
+    /// The start of an open loop's session, relative to the workload's start. Starts before `started` are
+    /// forgotten.
     pub(super) fn planned_ns(&mut self, session: u64, started: u64) -> Option<u64> {
         let at_ns = self.starts.at_ns(&self.input, session, started)?;
         Some(self.input.pacing().scale(at_ns))
     }
 
-    /// The first turn of the session `number`.
     pub(super) fn session(&self, number: u64, common: &Common) -> Turn {
         self.turn(number as u32 * self.input.turns_per_session, common)
     }
 
-    /// A turn of a session; turns are numbered session by session.
+    /// A turn. Turns are numbered session by session.
     pub(super) fn turn(&self, row: u32, common: &Common) -> Turn {
         let input = &self.input;
         let mut prompt = common.empty_prompt(common.content_salt);
-        // The answer's blocks are hashed behind the blocks of the prompt.
+        // The blocks of the answer are hashed after those of the prompt, so there must be room for them.
         prompt.reserve(input.input_tokens.saturating_add(input.output_tokens));
         let mut left = input.input_tokens;
         for block in input.blocks_of(row) {

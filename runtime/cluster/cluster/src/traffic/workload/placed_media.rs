@@ -1,4 +1,4 @@
-//! Multimodal items at their places in the content of a prompt.
+//! Multimodal items at their positions in a prompt.
 
 use vcr_core::{Prompt, seed};
 use vcr_trace::MediaItem;
@@ -6,11 +6,11 @@ use vcr_trace::MediaItem;
 /// The remaining items of a prompt while its content is added.
 pub(super) struct PlacedMedia<'a> {
     items: &'a [MediaItem],
-    /// Sets equal hashes of different traces and copies apart, as their contents are.
+    /// Distinguishes equal hashes of different traces and copies, whose contents differ.
     salt: u64,
-    /// Place of the next content.
+    /// Position of the next content, in tokens.
     begin_tokens: u32,
-    /// Tokens of the next content that are placeholders of an item already pushed.
+    /// Number of the next content's tokens that are placeholders of an item that was already pushed.
     ahead_tokens: u32,
 }
 
@@ -19,8 +19,8 @@ impl<'a> PlacedMedia<'a> {
         Self { items, salt, begin_tokens: 0, ahead_tokens: 0 }
     }
 
-    /// Pushes the next `len_tokens` tokens to a prompt: tokens of `content`, with the placeholders of items
-    /// between them.
+    /// Adds the next `len_tokens` tokens to a prompt. They have the content `content`, except for the placeholders
+    /// of items.
     #[inline]
     pub(super) fn push_run(&mut self, content: u64, len_tokens: u32, prompt: &mut Prompt) {
         if self.items.is_empty() && self.ahead_tokens == 0 {
@@ -69,7 +69,7 @@ mod tests {
         MediaItem { hash: hash.to_owned(), offset, tokens, ..MediaItem::default() }
     }
 
-    /// A prompt of 30 tokens in blocks of 2, of the contents 0 to 3.
+    /// A prompt of 30 tokens in blocks of 2 tokens, with the contents 0 to 3.
     fn prompt(items: &[MediaItem], salt: u64) -> Prompt {
         let mut prompt = Prompt::new(2, 0);
         let mut media = PlacedMedia::new(items, salt);

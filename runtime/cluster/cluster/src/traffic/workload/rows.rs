@@ -1,4 +1,4 @@
-//! The rows of a trace: when they start, and their turns.
+//! The rows of a trace: their starts and their turns.
 
 use std::sync::Arc;
 
@@ -13,10 +13,9 @@ use super::Common;
 use super::placed_media::PlacedMedia;
 use crate::config::{Answers, TracePacing, WorkloadConfig, WorkloadSource};
 
-/// Tokens that a request generates which warms the caches.
+/// Output tokens of a request that warms the caches.
 const WARMUP_OUTPUT_TOKENS: u32 = 1;
 
-/// A trace as a workload plays it.
 pub(super) struct Rows {
     pub(super) trace: Arc<Trace>,
     pub(super) pacing: TracePacing,
@@ -24,35 +23,34 @@ pub(super) struct Rows {
     pub(super) plan: Plan,
 }
 
-/// The first turn of a session, in order of starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct FirstTurn {
-    /// Since the start of the workload.
+    /// Time since the start of the workload.
     pub(super) at_ns: u64,
     pub(super) row: u32,
     pub(super) copy: u32,
 }
 
-/// The start of a trace's rows.
+/// How the rows of a trace start.
 pub(super) enum Plan {
-    /// By sessions, in the order of their first turns.
+    /// Session by session, in the order of the first turns.
     Sessions(Vec<FirstTurn>),
-    /// Some turns do not wait for the turn before. In a closed loop, the first turns are the first turns of
-    /// its plays.
+    /// Some turns do not wait for the previous turn. In a closed loop, `first_turns` has the first turn of each
+    /// play.
     Graph { graph: Graph, first_turns: Vec<FirstTurn> },
     /// In lanes of plays.
     Lanes(Profile),
 }
 
 impl Default for Plan {
-    /// Without rows.
+    /// A plan without rows.
     fn default() -> Self {
         Self::Sessions(Vec::new())
     }
 }
 
 impl Plan {
-    /// The rows of a workload; empty if it plays no trace.
+    /// The plan of a workload; empty if the workload plays no trace.
     pub(super) fn new(config: &WorkloadConfig) -> Self {
         match &config.source {
             WorkloadSource::Trace { trace, pacing: TracePacing::Profile(lanes), .. } => {
@@ -71,7 +69,8 @@ impl Plan {
         }
     }
 
-    /// The first turns of sessions, or of nodes without predecessors; lanes have their own.
+    /// The first turns of sessions, or of nodes without dependencies. Empty for lanes, which start their own
+    /// requests.
     fn first_turns(&self) -> &[FirstTurn] {
         match self {
             Self::Sessions(first_turns) | Self::Graph { first_turns, .. } => first_turns,
@@ -79,7 +78,7 @@ impl Plan {
         }
     }
 
-    /// The first turn of the session `number`; none if there are fewer sessions.
+    /// The first turn of session `number`; None if there are fewer sessions.
     pub(super) fn first_turn(&self, number: u64) -> Option<FirstTurn> {
         self.first_turns().get(number as usize).copied()
     }
@@ -101,7 +100,7 @@ impl Plan {
         first_turns.get(number as usize).map(|first| graph.node(first.row, first.copy))
     }
 
-    /// A node that may start, and when.
+    /// Takes a node that may start, with its start time.
     pub(super) fn pop_released(&mut self) -> Option<(u64, u64)> {
         match self {
             Self::Sessions(_) => None,
@@ -112,7 +111,7 @@ impl Plan {
 }
 
 impl Rows {
-    /// Sessions to start immediately, if the end of one starts the next.
+    /// Number of sessions that a closed loop starts at once. None for an open loop.
     pub(super) fn closed_loop(&self) -> Option<u64> {
         match self.pacing {
             TracePacing::ClosedLoop { concurrency, .. } => Some(concurrency),
@@ -120,13 +119,12 @@ impl Rows {
         }
     }
 
-    /// The first turn of the session `number`.
     pub(super) fn session(&self, number: u64, common: &Common) -> Turn {
         let FirstTurn { row, copy, .. } = self.plan.first_turns()[number as usize];
         self.turn(row, copy, None, common)
     }
 
-    /// The turn of a starting node of the graph or of the lanes, unless it is not due any more.
+    /// Starts a node of the graph or of lanes if it is still due, and returns its turn.
     pub(super) fn start_node(&mut self, node: u64, now_ns: u64, common: &Common) -> Option<Turn> {
         let (row, copy, is_warmup) = match &mut self.plan {
             Plan::Sessions(_) => return None,
@@ -145,7 +143,7 @@ impl Rows {
         Some(Turn { follow_up: FollowUp::Waiters { node }, max_tokens, ..turn })
     }
 
-    /// A turn of the trace; its prompt extends `conversation`.
+    /// A turn of the trace. Its prompt extends `conversation`, if given.
     pub(super) fn turn(&self, row: u32, copy: u32, conversation: Option<Prompt>, common: &Common) -> Turn {
         let Self { trace, pacing, answers, .. } = self;
         let is_played = *answers == Answers::Recorded && trace.answer_times[row as usize].is_some();
@@ -188,7 +186,7 @@ impl Rows {
             media.push_run(content, request.input_tokens, &mut prompt);
             return prompt;
         }
-        // The answer's blocks are hashed behind the blocks of the prompt.
+        // The blocks of the answer are hashed after those of the prompt, so there must be room for them.
         prompt.reserve(request.input_tokens.saturating_add(request.output_tokens));
         let mut left = request.input_tokens;
         for id in ids.iter() {
@@ -199,20 +197,18 @@ impl Rows {
         prompt
     }
 
-    /// The name of a class in the router's queue.
     pub(super) fn policy_class(&self, index: u32) -> Option<&str> {
         Some(&*self.trace.policy_classes[index as usize])
     }
 
-    /// The times of a recorded answer, if the row has one.
     pub(super) fn answer_times(&self, row: u32) -> Option<PacedAnswer<'_>> {
         let times = self.trace.answer_times[row as usize].as_ref()?;
         Some(PacedAnswer { pacing: self.pacing, times, outputs: self.trace.outputs(times) })
     }
 }
 
-/// First turns of all copies, in order of arrival, then of file, then of copy. In a graph these are
-/// the nodes without predecessors, in a closed loop the first row of each play.
+/// First turns of all copies, ordered by arrival, then file order, then copy. In a graph these are the nodes
+/// without dependencies; in a closed loop, the first row of each play.
 fn first_turns(
     trace: &Arc<Trace>,
     copies: u32,

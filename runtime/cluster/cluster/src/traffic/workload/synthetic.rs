@@ -1,4 +1,4 @@
-//! Randomly drawn sessions: their start times and random streams.
+//! Randomly drawn sessions: start times and random streams.
 
 use vcr_base::random::{Stream, Weights};
 
@@ -13,13 +13,13 @@ const NS_PER_MS: f64 = 1e6;
 pub(super) struct Synthetic {
     arrivals: Arrivals,
     classes: Vec<RequestClass>,
-    /// The distribution of sessions over several classes.
+    /// Shares of the classes; None if there is one class.
     shares: Option<Weights>,
     gaps: Stream,
     last_start_ns: u64,
-    /// Progress of a rate that changes, or of a number of users.
+    /// Position on the curve of a changing rate or number of users.
     walk: CurveWalk,
-    /// The whole number of users that there should be at that place.
+    /// The whole number of users at that position.
     users: u64,
 }
 
@@ -46,7 +46,7 @@ impl Synthetic {
         }
     }
 
-    /// Sessions to start immediately, if the end of one starts the next.
+    /// Number of sessions that a closed loop starts at once. None for an open loop.
     pub(super) fn closed_loop(&self) -> Option<u64> {
         match &self.arrivals {
             Arrivals::ClosedLoop { concurrency, .. } => Some(*concurrency),
@@ -59,7 +59,7 @@ impl Synthetic {
         }
     }
 
-    /// Whether a closed loop ends by number and not only by time.
+    /// Whether the number of a closed loop's sessions is limited, not only its duration.
     pub(super) fn is_counted(&self) -> bool {
         match &self.arrivals {
             Arrivals::ClosedLoop { limit, .. } | Arrivals::Users { limit, .. } => limit.count.is_some(),
@@ -72,7 +72,7 @@ impl Synthetic {
         !matches!(self.arrivals, Arrivals::Poisson { .. } | Arrivals::Varying { .. })
     }
 
-    /// When the session `started` of an open loop starts. Called once for each.
+    /// The start of session `started` of an open loop. Must be called once per session.
     pub(super) fn next_start_ns(&mut self, start_ns: u64, started: u64) -> Option<u64> {
         match &self.arrivals {
             Arrivals::Poisson { rate_per_s, limit } => {
@@ -96,7 +96,7 @@ impl Synthetic {
         }
     }
 
-    /// When a session of an open loop without drawn times starts, if there is one.
+    /// The start of an open loop's session, if its time is not drawn and the session exists.
     pub(super) fn planned_start_ns(&self, start_ns: u64, session: u64) -> Option<u64> {
         match &self.arrivals {
             Arrivals::Burst { count, over_ns } => {
@@ -114,20 +114,20 @@ impl Synthetic {
         }
     }
 
-    /// When there should next be one more user. Called once for each.
+    /// The time at which there should be one more user. Must be called once per user.
     pub(super) fn next_rise_ns(&mut self, start_ns: u64, started: u64) -> Option<u64> {
         let Arrivals::Users { users, limit } = &self.arrivals else { return None };
         let since_ns = self.walk.advance_to_rise(users, &mut self.users)?;
         limit.allows(started, since_ns).then(|| start_ns.saturating_add(since_ns))
     }
 
-    /// Whether a closed loop has another session to start, `since_ns` after the start of the
-    /// workload, with `active` in flight.
+    /// Whether a closed loop with `active` sessions in flight starts another one, `since_ns` after the start of the
+    /// workload.
     pub(super) fn has_next(&self, since_ns: u64, started: u64, active: u64) -> bool {
         match &self.arrivals {
             Arrivals::ClosedLoop { limit, .. } => limit.allows(started, since_ns),
             Arrivals::Users { users, limit } => {
-                // When the level rises to a whole number, it may be a little below it.
+                // At the time of a rise to a whole number, rounding may leave the level slightly below it.
                 let wanted = (users.level_at(since_ns) + 1e-6).floor() as u64;
                 limit.allows(started, since_ns) && active < wanted
             }
@@ -138,13 +138,11 @@ impl Synthetic {
         }
     }
 
-    /// The first turn of the session `number`.
     pub(super) fn first_turn(&self, number: u64, common: &Common) -> Turn {
         let sessions = self.sessions(common);
         sessions.turn(sessions.begin(number, |salt| common.empty_prompt(salt)))
     }
 
-    /// The next turn of a session.
     pub(super) fn turn(&self, session: DrawnSession, common: &Common) -> Turn {
         self.sessions(common).turn(session)
     }
@@ -154,7 +152,7 @@ impl Synthetic {
         Sessions { classes: &self.classes, shares: self.shares.as_ref(), seed, priority }
     }
 
-    /// Think time of a user before the next turn of a session.
+    /// Time between the end of a turn and the next turn of a session.
     pub(super) fn think_time_ns(&self, session: &mut DrawnSession) -> u64 {
         let mix = &self.classes[session.class as usize].mix;
         (mix.think_time_ms.draw(&mut session.rng) * NS_PER_MS).max(0.0).round() as u64

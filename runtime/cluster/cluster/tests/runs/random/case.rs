@@ -40,7 +40,6 @@ pub(crate) fn arb_fault() -> impl Strategy<Value = FaultConfig> {
     })
 }
 
-/// An autoscaler, as a case shows it.
 #[derive(Clone, Debug)]
 pub(crate) struct Scaling {
     interval_ms: u64,
@@ -84,7 +83,7 @@ pub(crate) fn arb_ranks() -> impl Strategy<Value = DataParallel> {
     (prop_oneof![2 => Just(1), 1 => 2..4u32], any::<bool>()).prop_map(|(size, barrier)| DataParallel { size, barrier })
 }
 
-/// A random cluster with its traffic, before it is put together.
+/// A random cluster with its traffic, from which a run is built.
 #[derive(Clone, Debug)]
 pub(crate) struct Case {
     is_split: bool,
@@ -156,12 +155,12 @@ impl Case {
         }
     }
 
-    /// The same case with engines of ticks, in one pool.
+    /// The same case in one pool, with engines that have tick schedulers.
     pub(crate) fn in_ticks(self) -> Self {
         Self { is_split: false, conditional: None, scheduler: Scheduler::Ticks, ..self }
     }
 
-    /// The same case with decode ranks that wait for each other and allocate blocks for prompts between their steps.
+    /// The same case with decode ranks that wait for each other and reserve blocks for prompts between steps.
     pub(crate) fn with_barrier(self, pass_order: PassOrder) -> Self {
         let (prefill_ranks, _) = self.ranks;
         let (schedule_policy, reservations) = (SchedulePolicy::Fifo, Reservations::BetweenSteps);
@@ -179,12 +178,12 @@ impl Case {
         Self { scheduler: Scheduler::SharedTiers(tiers), ..self }
     }
 
-    /// The case with tiers of vLLM's connector.
+    /// The same case with tiers of vLLM's connector.
     pub(crate) fn with_connected(self, tiers: KvTiersConfig, async_scheduling: bool) -> Self {
         Self { scheduler: Scheduler::Vllm { async_scheduling, drafts: 0, tiers: Some(tiers) }, ..self }
     }
 
-    /// The same case with layers in groups, one of them with a window.
+    /// The same case with layers in two KV cache groups, one of them with a sliding window.
     pub(crate) fn with_groups(self, window_tokens: u32, async_scheduling: bool) -> Self {
         Self { scheduler: Scheduler::Groups { window_tokens, async_scheduling }, ..self }
     }

@@ -19,7 +19,7 @@ pub(crate) fn arb_router() -> impl Strategy<Value = RouterConfig> {
     ]
 }
 
-/// A class without its family.
+/// A class whose name and bucket are not set yet.
 pub(crate) fn arb_queue_class() -> impl Strategy<Value = QueueClass> {
     let order = prop_oneof![Just(QueueOrder::Fcfs), Just(QueueOrder::Wspt)];
     (order, 1..5_000u64, proptest::option::of(0..2_000u64)).prop_map(|(queue_policy, quantum, threshold)| QueueClass {
@@ -37,7 +37,7 @@ pub(crate) fn arb_queue_class() -> impl Strategy<Value = QueueClass> {
     })
 }
 
-/// Classes of short and of long prompts.
+/// A queue with one class for short and one for long prompts.
 pub(crate) fn two_classes(classes: [QueueClass; 2]) -> QueueConfig {
     let buckets = [("short", 0), ("long", 150)];
     let named = |(class, (name, _)): (QueueClass, (&str, u64))| QueueClass {

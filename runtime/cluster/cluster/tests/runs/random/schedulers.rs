@@ -22,7 +22,7 @@ pub(crate) fn with_pools(config: RunConfig, change: impl Fn(PoolConfig) -> PoolC
     RunConfig { topology, ..config }
 }
 
-/// Engines that run ahead of their outputs, verify drafts or keep KV below the device.
+/// Engines with asynchronous scheduling, drafts or KV tiers.
 pub(crate) fn in_mode(
     config: RunConfig,
     async_scheduling: bool,
@@ -39,7 +39,7 @@ pub(crate) fn in_mode(
 
 /// Engines with a drafter that has its own KV.
 fn drafting(config: RunConfig, drafter: Drafter, async_scheduling: bool) -> RunConfig {
-    // As with vLLM's connectors.
+    // vLLM's connectors also require this.
     let disable_lookahead_block_hashes = matches!(config.topology, Topology::Disaggregated { .. });
     with_pools(config, |pool| {
         let own = pool.engine.as_vllm().expect("an engine with modes").stated();
@@ -56,7 +56,7 @@ fn drafting(config: RunConfig, drafter: Drafter, async_scheduling: bool) -> RunC
     })
 }
 
-/// Engines whose layers are in groups, one of them with a window.
+/// Engines with layers in two KV cache groups, one of them with a sliding window.
 fn grouped(config: RunConfig, window_tokens: u32, async_scheduling: bool) -> RunConfig {
     let groups = [KvCacheKind::FullAttention, KvCacheKind::SlidingWindow { window_tokens }];
     with_pools(config, |pool| {
@@ -69,7 +69,7 @@ fn grouped(config: RunConfig, window_tokens: u32, async_scheduling: bool) -> Run
     })
 }
 
-/// The same pools with another scheduler in their engines.
+/// The scheduler of a case's engines.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Scheduler {
     Vllm {
@@ -83,17 +83,16 @@ pub(crate) enum Scheduler {
         schedule_policy: SchedulePolicy,
         reservations: Reservations,
     },
-    /// Never drawn, because it does not support clusters of two pools.
+    /// Never drawn, because it does not support clusters with two pools.
     Ticks,
-    /// vLLM's with a drafter that has its own KV. Never drawn, so that drawn cases keep their
-    /// fingerprints.
+    /// vLLM with a drafter that has its own KV. Never drawn, so that drawn cases keep their fingerprints.
     Drafter {
         drafter: Drafter,
         async_scheduling: bool,
     },
-    /// vLLM's with tiers that engines share. Never drawn.
+    /// vLLM with tiers that engines share. Never drawn.
     SharedTiers(KvTiersConfig),
-    /// vLLM's with layers in groups, one of them with a window of this size in tokens. Never drawn.
+    /// vLLM with layers in two KV cache groups, one with a sliding window of this many tokens. Never drawn.
     Groups {
         window_tokens: u32,
         async_scheduling: bool,
@@ -115,7 +114,7 @@ pub(crate) fn arb_scheduler() -> impl Strategy<Value = Scheduler> {
     ]
 }
 
-/// Small tiers, with transfers that take up to 3 ms per block.
+/// Small tiers with transfers that take up to 3 ms per block.
 pub(crate) fn arb_tiers() -> impl Strategy<Value = KvTiersConfig> {
     let speed = || proptest::option::of(500_000_000..5_000_000_000u64);
     (1..120u32, 0..120u32, 1..9u32, (speed(), speed(), speed(), speed()), 0..2 * MS).prop_map(
@@ -135,12 +134,12 @@ pub(crate) fn arb_tiers() -> impl Strategy<Value = KvTiersConfig> {
     )
 }
 
-/// The same tiers without a disk, by the rules of Dynamo 1.6's mocker.
+/// Small tiers without a disk, by the rules of Dynamo 1.6's mocker.
 pub(crate) fn arb_mocked_tiers() -> impl Strategy<Value = KvTiersConfig> {
     arb_tiers().prop_map(|tiers| KvTiersConfig { rules: HostRules::Dynamo16, disk_blocks: 0, ..tiers })
 }
 
-/// The same tiers by the rules of vLLM's connector for offloading.
+/// Small tiers by the rules of vLLM's offloading connector.
 pub(crate) fn arb_connected_tiers() -> impl Strategy<Value = KvTiersConfig> {
     (arb_tiers(), any::<bool>(), 0..3u32, any::<bool>()).prop_map(
         |(tiers, is_adaptive, store_threshold, offload_prompt_only)| KvTiersConfig {
@@ -153,7 +152,7 @@ pub(crate) fn arb_connected_tiers() -> impl Strategy<Value = KvTiersConfig> {
     )
 }
 
-/// The same tiers with a disk, and possibly a host, that engines share.
+/// Small tiers with a disk, and possibly a host, that engines share.
 pub(crate) fn arb_shared_tiers() -> impl Strategy<Value = KvTiersConfig> {
     let speed = || proptest::option::of(300_000_000..5_000_000_000u64);
     let shared = || {
