@@ -46,7 +46,7 @@ fn asked(record: &RequestRecord) -> [u64; 6] {
 fn a_measured_run_issues_the_requests_of_virtual_time() {
     let simulated = simulate(chats(), &mut Unobserved).expect("it runs");
     let mut run = MeasuredRun::new(chats(), true).expect("it is a run");
-    // Ends of requests by time; a made-up server answers each at the same pace.
+    // Ends of requests by time. The test's server sends tokens at a constant pace.
     let mut ends: BTreeMap<(u64, u64), u32> = BTreeMap::new();
     let mut prompts: Vec<Vec<u32>> = Vec::new();
     while !run.is_over() {

@@ -1,4 +1,4 @@
-//! Autoscaling during a replay, instead of Dynamo's planner.
+//! Autoscaling during a replay, in place of Dynamo's planner.
 
 use serde_json::{Map, Value};
 use vcr_cluster::{TargetMetric, TargetPolicy};
@@ -12,7 +12,7 @@ pub enum AutoscalePolicy {
     /// A built-in policy.
     Target(TargetPolicy),
     Guest {
-        /// Its path or reference.
+        /// Path or reference of the guest.
         reference: String,
         config: Map<String, Value>,
     },
@@ -21,19 +21,19 @@ pub enum AutoscalePolicy {
 /// A checked configuration of an autoscaler.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AutoscaleArgs {
-    /// The policy of an autoscaler.
+    /// The autoscaling policy.
     pub policy: AutoscalePolicy,
     /// Nanoseconds between two decisions.
     pub interval_ns: u64,
-    /// Minimum workers of each pool.
+    /// Minimum number of workers of each pool.
     pub min_workers: u32,
-    /// Maximum workers of each pool.
+    /// Maximum number of workers of each pool.
     pub max_workers: u32,
 }
 
 impl AutoscaleArgs {
-    /// Reads it from JSON text, given at `place`. `is_guest` returns whether a policy's name is a guest's
-    /// name.
+    /// Reads the JSON text `text`. `place` names its origin in errors. `is_guest` returns whether a policy's name
+    /// refers to a guest.
     pub fn read(place: &str, text: &str, is_guest: impl Fn(&str) -> bool) -> Result<Self, DynamoError> {
         let mut findings = Findings::default();
         let map = parse(place, text, &mut findings);
@@ -64,7 +64,7 @@ impl AutoscaleArgs {
     }
 }
 
-/// A guest, whose settings are in its own configuration.
+/// Reads a guest, whose settings are in its own configuration.
 fn guest(reference: String, keys: &mut Keys<'_>) -> AutoscalePolicy {
     let config = keys.object("config").unwrap_or_default();
     for key in ["target", "scale_down_delay_ticks"] {
@@ -75,7 +75,7 @@ fn guest(reference: String, keys: &mut Keys<'_>) -> AutoscalePolicy {
     AutoscalePolicy::Guest { reference, config }
 }
 
-/// A built-in policy.
+/// Reads a built-in policy.
 fn target(keys: &mut Keys<'_>) -> AutoscalePolicy {
     let names = TargetMetric::ALL.map(|metric| (metric.name(), metric));
     let guests = ", or a guest: the path of a .wasm file, or an oci:// reference";

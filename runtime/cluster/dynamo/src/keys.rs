@@ -1,5 +1,5 @@
-//! Reads a JSON object key by key: each is taken once, remaining keys are unknown, and every
-//! problem names its key.
+//! Reads a JSON object key by key. Each key is taken once, remaining keys are unknown, and every problem names its
+//! key.
 
 use serde_json::{Map, Value};
 use vcr_base::suggestion::{did_you_mean, nearest};
@@ -10,14 +10,14 @@ use crate::problem::{Findings, Problem};
 /// An object that is being read.
 pub(crate) struct Keys<'f> {
     place: &'f str,
-    /// Names of the objects around it, each with a dot.
+    /// Names of the enclosing objects, each followed by a dot.
     prefix: String,
     map: Map<String, Value>,
     known: Vec<&'static str>,
     findings: &'f mut Findings,
 }
 
-/// Parses an object of JSON text.
+/// Parses JSON text that must be an object.
 pub(crate) fn parse(place: &str, text: &str, findings: &mut Findings) -> Map<String, Value> {
     let (key, text) = match serde_json::from_str::<Value>(text) {
         Ok(Value::Object(map)) => return map,
@@ -37,31 +37,30 @@ impl<'f> Keys<'f> {
         Problem { place: self.place.to_owned(), key: format!("{}{key}", self.prefix), text }
     }
 
-    /// Adds a problem of a key.
     pub(crate) fn problem(&mut self, key: &str, text: impl Into<String>) {
         let problem = self.at(key, text.into());
         self.findings.problems.push(problem);
     }
 
-    /// Whether a key has a problem already.
+    /// Whether a problem was already added for a key.
     pub(crate) fn has_problem(&self, key: &str) -> bool {
         let key = format!("{}{key}", self.prefix);
         self.findings.problems.iter().any(|problem| problem.key == key)
     }
 
-    /// Adds a warning: a key does not have its effect.
+    /// Adds a warning that a key has no effect.
     pub(crate) fn remark(&mut self, key: &str, text: impl Into<String>) {
         let remark = self.at(key, text.into());
         self.findings.remarks.push(remark);
     }
 
-    /// The value of a key; null stays null.
+    /// Takes the value of a key; null stays null.
     pub(crate) fn raw(&mut self, key: &'static str) -> Option<Value> {
         self.known.push(key);
         self.map.remove(key)
     }
 
-    /// The value of a key; null counts as absent.
+    /// Takes the value of a key; null counts as absent.
     pub(crate) fn value(&mut self, key: &'static str) -> Option<Value> {
         self.raw(key).filter(|value| !value.is_null())
     }
@@ -75,18 +74,18 @@ impl<'f> Keys<'f> {
         read
     }
 
-    /// A number of at least 1.
+    /// Reads a number of at least 1.
     pub(crate) fn count(&mut self, key: &'static str) -> Option<u32> {
         let count = |value: &Value| value.as_u64().and_then(|count| u32::try_from(count).ok()).filter(|&n| n > 0);
         self.read(key, "a whole number from 1 to 4294967295", count)
     }
 
-    /// An option of the engine that is a count, in its range.
+    /// Reads an engine option that is a count within its range.
     pub(crate) fn count_option<C>(&mut self, option: &EngineOption<C>) -> Option<u32> {
         self.read(option.name, &range_text(option), |value| count_in_range(option, value))
     }
 
-    /// An option of the engine that is a count, or null for no limit.
+    /// Reads an engine option that is a count, or null for no limit.
     pub(crate) fn bound_option(&mut self, option: &EngineOption) -> Option<Option<u32>> {
         let value = self.raw(option.name)?;
         if value.is_null() {
@@ -115,25 +114,23 @@ impl<'f> Keys<'f> {
         self.read(key, "a text", |value| value.as_str().map(str::to_owned))
     }
 
-    /// A number of at least `least`.
     pub(crate) fn at_least(&mut self, key: &'static str, least: f64) -> Option<f64> {
         let number = |value: &Value| value.as_f64().filter(|number| number.is_finite() && *number >= least);
         self.read(key, &format!("a number of at least {least}"), number)
     }
 
-    /// A number of `least` to `most`.
     pub(crate) fn between(&mut self, key: &'static str, least: f64, most: f64) -> Option<f64> {
         let number = |value: &Value| value.as_f64().filter(|number| (least..=most).contains(number));
         self.read(key, &format!("a number from {least} to {most}"), number)
     }
 
-    /// A name out of a list.
+    /// Reads a name from a list.
     pub(crate) fn choice<T: Copy>(&mut self, key: &'static str, words: &[(&str, T)]) -> Option<T> {
         self.choice_or(key, words, "")
     }
 
-    /// A name out of a list. `more` names the other kinds of values, which the caller has already tried, for
-    /// the error message.
+    /// Reads a name from a list. `more` describes other valid values in the error message; the caller has already
+    /// tried them.
     pub(crate) fn choice_or<T: Copy>(&mut self, key: &'static str, words: &[(&str, T)], more: &str) -> Option<T> {
         let names: Vec<String> = words.iter().map(|(word, _)| format!("\"{word}\"")).collect();
         let chosen =
@@ -141,7 +138,7 @@ impl<'f> Keys<'f> {
         self.read(key, &format!("one of {}{more}", names.join(", ")), chosen)
     }
 
-    /// The name of a guest, if the value is one; any other value must still be read.
+    /// Takes the name of a guest. Any other value is left to be read.
     pub(crate) fn guest(&mut self, key: &'static str, is_guest: impl Fn(&str) -> bool) -> Option<String> {
         let name = self.map.get(key)?.as_str().filter(|word| is_guest(word))?.to_owned();
         self.value(key);
@@ -170,7 +167,7 @@ impl<'f> Keys<'f> {
         }
     }
 
-    /// Accepts a second name of a key.
+    /// Accepts `other` as a second name of a key.
     pub(crate) fn alias(&mut self, key: &'static str, other: &'static str) {
         self.known.push(other);
         let Some(value) = self.map.remove(other) else { return };
@@ -186,12 +183,12 @@ impl<'f> Keys<'f> {
         }
     }
 
-    /// The keys of an object that is the value of `key`.
+    /// Reads an object that is the value of `key`.
     pub(crate) fn inner(&mut self, key: &str, map: Map<String, Value>) -> Keys<'_> {
         Keys::new(self.place, &format!("{}{key}.", self.prefix), map, self.findings)
     }
 
-    /// Refuses keys that were not read. `elsewhere` returns where a key belongs, if it knows.
+    /// Refuses keys that were not read. `elsewhere` returns the right place of a key, if known.
     pub(crate) fn finish(mut self, elsewhere: impl Fn(&str) -> Option<String>) {
         for key in std::mem::take(&mut self.map).into_iter().map(|(key, _)| key) {
             let hint = elsewhere(&key).or_else(|| nearest(&key, self.known.iter().copied()).map(did_you_mean));

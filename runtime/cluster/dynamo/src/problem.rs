@@ -7,7 +7,7 @@ use std::fmt;
 pub struct Problem {
     /// Origin of the configuration, such as `--extra-engine-args`.
     pub place: String,
-    /// The key; empty if it is about the whole.
+    /// The key; empty if the problem concerns the whole configuration.
     pub key: String,
     /// The problem and its remedy.
     pub text: String,
@@ -33,18 +33,16 @@ fn lines(problems: &[Problem]) -> String {
 }
 
 impl DynamoError {
-    /// One problem.
+    /// An error with a single problem.
     #[must_use]
     pub fn one(place: &str, key: &str, text: impl Into<String>) -> Self {
         Self(vec![Problem { place: place.to_owned(), key: key.to_owned(), text: text.into() }])
     }
 }
 
-/// A warning about a key that was accepted without its effect; a [`Problem`] when read
-/// strictly.
+/// A warning about a key that was accepted but has no effect. A strict reader reports it as a [`Problem`].
 pub type Remark = Problem;
 
-/// Problems and remarks found while a configuration is read.
 #[derive(Debug, Default)]
 pub(crate) struct Findings {
     pub(crate) problems: Vec<Problem>,
@@ -52,7 +50,7 @@ pub(crate) struct Findings {
 }
 
 impl Findings {
-    /// `read` with its remarks, unless there are problems.
+    /// Returns `read` with its remarks, unless there are problems.
     pub(crate) fn finish<T>(self, strict: bool, read: T) -> Result<(T, Vec<Remark>), DynamoError> {
         let Self { mut problems, mut remarks } = self;
         if strict {

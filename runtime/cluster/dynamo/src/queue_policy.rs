@@ -1,5 +1,4 @@
-//! Files of queue policies: classes of requests in the router's queue, for all
-//! models or for each.
+//! Files of queue policies: classes of requests in the router's queue, for all models or for single models.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,7 +8,7 @@ use vcr_cluster::{IslBucket, QueueClass, QueueConfig, QueueProfile};
 
 use crate::problem::{DynamoError, Problem};
 
-/// A file: a profile for all models at its top level, and profiles for single models.
+/// A file with a profile for all models at its top level, and profiles for single models.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PolicyFile {
@@ -23,11 +22,11 @@ struct PolicyFile {
     models: BTreeMap<String, QueueProfile>,
 }
 
-/// Reads the YAML file `path`, which `place` names, and returns the profile of `model_name`, or else the
-/// profile for all models; None if the file has neither.
+/// Reads the YAML file `path`, and returns the profile of `model_name`, or else the profile for all models. None if
+/// the file has neither. `place` names the option in errors.
 ///
 /// # Errors
-/// If the file cannot be read or has another form, or all problems of its profiles.
+/// If the file cannot be read or has the wrong structure, or its profiles have problems.
 pub fn read_queue_policies(
     place: &str,
     path: &str,
@@ -38,7 +37,7 @@ pub fn read_queue_policies(
     parse_queue_policies(path, &text, model_name)
 }
 
-/// The same from `text`; `path` is its name in errors.
+/// Parses queue policies like [`read_queue_policies`]. `path` is the file's name in errors.
 pub fn parse_queue_policies(
     path: &str,
     text: &str,

@@ -52,9 +52,9 @@ pub fn known_router_key(key: &str) -> bool {
 pub struct RouterArgs {
     /// The router of an aggregated cluster.
     pub config: KvRouterConfig,
-    /// Order of its queue, if it is given.
+    /// Order of the queue, if given.
     pub queue_policy: Option<QueueOrder>,
-    /// A file of queue policies, which override the queue's other settings; see
+    /// A file of queue policies, which override other settings of the queue; see
     /// [`read_queue_policies`](crate::read_queue_policies).
     pub policy_config: Option<String>,
     /// Conditional disaggregation, if it is enabled.
@@ -75,7 +75,7 @@ impl RouterArgs {
         findings.finish(strict, args)
     }
 
-    /// The JSON text `text` with another value for one key.
+    /// Returns the JSON text `text` with another value for one key.
     #[must_use]
     pub fn with_key(text: Option<&str>, key: &str, value: serde_json::Value) -> String {
         let text = text.unwrap_or("{}");
@@ -102,7 +102,7 @@ fn read(keys: &mut Keys<'_>) -> RouterArgs {
         temperature: weight("router_temperature", default.temperature),
         ..default
     };
-    // The deprecated weight of 1.3 and before.
+    // The deprecated weight of Dynamo 1.3 and earlier.
     if let Some(weight) = keys.at_least("overlap_score_weight", 0.0) {
         keys.remark("overlap_score_weight", "is deprecated; it sets `prefill_load_scale`, and 0 also the credit to 0");
         config.prefill_load_scale = weight;
@@ -131,7 +131,6 @@ fn read(keys: &mut Keys<'_>) -> RouterArgs {
     RouterArgs { config, queue_policy, policy_config, conditional }
 }
 
-/// Conditional disaggregation.
 fn conditional(keys: &mut Keys<'_>) -> Option<ConditionalConfig> {
     let is_enabled = keys.boolean("conditional_disagg_enabled") == Some(true);
     let default = ConditionalConfig::default();
@@ -152,8 +151,8 @@ fn conditional(keys: &mut Keys<'_>) -> Option<ConditionalConfig> {
     is_enabled.then_some(config)
 }
 
-/// Keys that Dynamo's replay checks and ignores: its router has no shared cache and no sessions,
-/// and its index contains only KV events.
+/// Reads keys that Dynamo's replay checks and ignores. Its router has no shared cache and no sessions, and its
+/// index contains only KV events.
 fn without_effect(keys: &mut Keys<'_>, use_kv_events: bool) {
     let multiplier = keys.between("shared_cache_multiplier", 0.0, 1.0).is_some_and(|multiplier| multiplier > 0.0);
     let cache = keys.choice("shared_cache_type", &[("none", false), ("hicache", true)]) == Some(true);
@@ -173,7 +172,7 @@ fn without_effect(keys: &mut Keys<'_>, use_kv_events: bool) {
     }
 }
 
-/// Keys without meaning in a simulation, and keys that are not simulated.
+/// Reads keys without meaning in a simulation, and refuses keys that are not simulated.
 fn not_simulated(keys: &mut Keys<'_>) {
     if keys.choice("router_prefill_load_model", &[("none", false), ("aic", true)]) == Some(true) {
         let text = "\"aic\" is not simulated: it estimates the load of prefills for the router; use \"none\"";
@@ -226,7 +225,7 @@ mod tests {
                 "conditional_disagg_policy" => "\"isl_or_load\"",
                 _ => "7.5",
             };
-            // It changes the router's knowledge without events.
+            // This key only has an effect without events.
             let with = match *key {
                 "router_ttl_secs" => r#""use_kv_events": false, "#,
                 "conditional_disagg_enabled" => "",

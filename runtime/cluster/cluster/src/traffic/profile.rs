@@ -1,8 +1,8 @@
 //! Lanes of plays. Each lane runs one play at a time, and takes the next play when it ends.
 //!
-//! Before the profile begins, lanes may warm the caches. A request of a play is a *node*, named by the number
-//! of the play's start and its position in the play. Warm-up nodes are named by their lane. Nodes may become
-//! due earlier while nothing is in flight, so an event of a node counts only if the node is still due then.
+//! Lanes may warm the caches before the profile begins. A request of a play is a *node*, identified by the number
+//! of the play's start and the request's index in the play. A warm-up node is identified by its lane. Nodes may
+//! become due earlier while nothing is in flight, so an event of a node only counts if the node is still due then.
 
 mod play;
 

@@ -25,9 +25,9 @@ pub use pool::PoolOptions;
 /// The version of Dynamo whose pass rules and report layout apply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Preset {
-    /// Dynamo 1.4: a first token costs a prefill and a decode step.
+    /// Dynamo 1.4: the first token needs a prefill and a decode step.
     Dynamo1_4,
-    /// Dynamo 1.6: a first token comes from the prefill.
+    /// Dynamo 1.6: the prefill step yields the first token.
     #[default]
     Dynamo1_6,
 }
@@ -36,9 +36,8 @@ impl Preset {
     /// Names and presets, for help texts and errors.
     pub const NAMES: [(&'static str, Self); 2] = [("dynamo-1.4", Self::Dynamo1_4), ("dynamo-1.6", Self::Dynamo1_6)];
 
-    /// Part of the output that prefill workers generate before a prompt moves on. In
-    /// 1.4.2 that is all of it: passes that take no time unless there are prompts to
-    /// compute in them.
+    /// Part of the output that prefill workers generate before the KV transfer. In 1.4.2 they generate the whole
+    /// output. Passes without prompts to compute take no time there.
     #[must_use]
     pub fn source_output(self) -> SourceOutput {
         match self {
@@ -73,27 +72,27 @@ pub struct SglangArgs {
     pub max_prefill_tokens: u32,
     /// Maximum prompt tokens of one request in a pass.
     pub chunked_prefill_size: u32,
-    /// Maximum output tokens that are reserved for a request.
+    /// Maximum number of output tokens that are reserved for a request.
     pub clip_max_new_tokens: u32,
-    /// Factor of the share of outputs that is reserved.
+    /// Factor by which the reserved share of outputs is multiplied.
     pub schedule_conservativeness: f64,
-    /// Passes of decoding between two that prefill.
+    /// Number of decode passes between two passes that prefill.
     pub prefill_decode_interval: u32,
 }
 
 /// The scheduler of an engine.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum EngineType {
-    /// vLLM's.
+    /// vLLM's scheduler.
     Vllm,
-    /// SGLang's.
+    /// SGLang's scheduler.
     Sglang(SglangArgs),
-    /// TensorRT-LLM's: guaranteed no evict.
+    /// TensorRT-LLM's scheduler with guaranteed no evict.
     Trtllm,
 }
 
 impl EngineType {
-    /// Its name in engine arguments.
+    /// The engine type's name in engine arguments.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
@@ -109,16 +108,16 @@ impl EngineType {
 pub enum Timing {
     /// Dynamo's default formula.
     Polynomial,
-    /// Constants, in milliseconds.
+    /// Constant times.
     Fixed {
-        /// The time for a pass with prefills.
+        /// Milliseconds of a pass with prefills.
         prefill_ms: f64,
-        /// The time for a pass with decodes.
+        /// Milliseconds of a pass with decodes.
         decode_ms: f64,
     },
-    /// A planner profile: an `.npz` file or a profiler's folder.
+    /// A planner profile: an `.npz` file, or a profiler's folder.
     Profile(PathBuf),
-    /// Operator tables (`aic_backend` and its companions).
+    /// Operator tables (`aic_backend` and related arguments).
     Tables(Box<TablesInput>),
 }
 
@@ -127,7 +126,7 @@ pub enum Timing {
 pub struct Mtp {
     /// Maximum extra tokens per pass, 1 to 5.
     pub extra_tokens: u32,
-    /// The probability that the first, second, ... of them is accepted if the previous ones were.
+    /// The probability that the first, second, ... extra token is accepted if the previous ones were accepted.
     pub acceptance_rates: Vec<f64>,
 }
 
@@ -136,7 +135,7 @@ pub struct Mtp {
 pub struct KvTransfer {
     /// KV bytes of one token.
     pub bytes_per_token: Option<u64>,
-    /// Decimal gigabytes per second.
+    /// Bandwidth in decimal gigabytes per second.
     pub bandwidth_gb_per_s: Option<f64>,
     /// The tokens that are moved.
     pub scope: Option<TransferScope>,
@@ -152,42 +151,42 @@ pub enum PreemptionMode {
     Fifo,
 }
 
-/// Checked engine arguments; fields have the names of their keys.
+/// Checked engine arguments. The fields are named like the keys.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EngineArgs {
-    /// The scheduler (`engine_type`, in 1.6 `backend`).
+    /// The scheduler (`engine_type`; in 1.6 `backend`).
     pub engine_type: EngineType,
-    /// Usable KV blocks.
+    /// Number of usable KV blocks.
     pub num_gpu_blocks: u32,
     /// Tokens per KV block.
     pub block_size: u32,
-    /// Longest sequence.
+    /// Maximum length of a sequence in tokens.
     pub max_model_len: Option<u32>,
-    /// Maximum running requests; none for no bound.
+    /// Maximum number of running requests; None for no limit.
     pub max_num_seqs: Option<u32>,
-    /// Maximum tokens per pass; none for no bound.
+    /// Maximum tokens per pass; None for no limit.
     pub max_num_batched_tokens: Option<u32>,
     /// Whether full blocks are kept for later requests.
     pub enable_prefix_caching: bool,
     /// Whether a prompt may be computed in several passes.
     pub enable_chunked_prefill: bool,
-    /// Whether each step is decided before the outputs of the previous one are
-    /// known, as vLLM does; Dynamo does not simulate it. Only with engines of vLLM.
+    /// Whether each step is scheduled before the outputs of the previous step are known, as in vLLM. Dynamo does
+    /// not simulate this. Only for vLLM engines.
     pub async_scheduling: bool,
-    /// One in this many passes starts prefills while anything decodes. Engines of one rank start prefills in
-    /// each pass.
+    /// Number of passes between two passes that start prefills while any request decodes. Engines with one rank
+    /// start prefills in every pass.
     pub prefill_schedule_interval: u32,
-    /// Divides all times; above 0.
+    /// Factor by which all times are divided; above 0.
     pub speedup_ratio: f64,
-    /// Divides decode times once more; above 0.
+    /// Further factor by which decode times are divided; above 0.
     pub decode_speedup_ratio: f64,
-    /// Data-parallel ranks of a worker.
+    /// Number of data-parallel ranks of a worker.
     pub dp_size: u32,
-    /// GPUs of one rank.
+    /// Number of GPUs of one rank.
     pub tensor_parallel_size: u32,
-    /// Time until an added worker serves, in nanoseconds.
+    /// Nanoseconds until an added worker serves.
     pub startup_time_ns: u64,
-    /// Role of its engines, if it is given.
+    /// Role of the engines, if given.
     pub worker_type: Option<PoolRole>,
     /// The latency model of passes.
     pub timing: Timing,
@@ -195,9 +194,9 @@ pub struct EngineArgs {
     pub mtp: Option<Mtp>,
     /// Costs of KV transfers.
     pub kv_transfer: KvTransfer,
-    /// KV tiers below the device (`num_g2_blocks`, in 1.6 `native_host_offload`), if any.
+    /// KV tiers (`num_g2_blocks`; in 1.6 `native_host_offload`), if any.
     pub kv_tiers: Option<KvTiersConfig>,
-    /// Blocks of a state of Mamba or linear attention (`state_cache`); 0 without.
+    /// Number of blocks of a Mamba or linear attention state (`state_cache`); 0 without states.
     pub state_blocks: u32,
     /// The eviction order of cached blocks (`kv_eviction_policy`).
     pub kv_eviction: KvEviction,
@@ -208,20 +207,18 @@ pub struct EngineArgs {
 }
 
 impl EngineArgs {
-    /// Reads the JSON text `text`: the flat object of 1.4 or the nested one of 1.6, which
-    /// differ in shape. `place` is its origin for errors. Keys without meaning in a
-    /// simulation are returned as remarks, or are errors if `strict`.
+    /// Reads the JSON text `text`, which may be the flat object of 1.4 or the nested one of 1.6. `place` names its
+    /// origin in errors. Keys without meaning in a simulation are returned as remarks, or are errors if `strict`.
     ///
     /// # Errors
-    /// Every key that is unknown, has an invalid value, contradicts another or is not
-    /// simulated.
+    /// Every key that is unknown, has an invalid value, contradicts another key or is not simulated.
     pub fn read(place: &str, text: &str, strict: bool) -> Result<(Self, Vec<Remark>), DynamoError> {
         let mut findings = Findings::default();
         let args = read::engine_args(place, text, &mut findings);
         findings.finish(strict, args)
     }
 
-    /// GPUs of a worker, over all its ranks.
+    /// Number of GPUs of a worker, over all its ranks.
     #[must_use]
     pub fn gpus_per_worker(&self) -> u32 {
         self.tensor_parallel_size.saturating_mul(self.dp_size)
@@ -237,7 +234,6 @@ impl Default for EngineArgs {
 #[cfg(test)]
 mod tests;
 
-/// Maximum extra tokens of multi-token prediction.
 const MAX_EXTRA_TOKENS: u64 = 5;
 
 const ABOUT_MEMORY: &str = "the number of KV blocks is given, not estimated";
@@ -249,7 +245,7 @@ pub(crate) struct Raw {
     num_gpu_blocks: Option<u32>,
     block_size: Option<u32>,
     max_model_len: Option<u32>,
-    /// The inner none removes the bound.
+    /// The inner None removes the limit.
     max_num_seqs: Option<Option<u32>>,
     max_num_batched_tokens: Option<Option<u32>>,
     enable_prefix_caching: Option<bool>,
@@ -262,7 +258,7 @@ pub(crate) struct Raw {
     worker_type: Option<PoolRole>,
     preemption_mode: PreemptionMode,
     kv_transfer: KvTransfer,
-    /// Its bytes per token are 0 unless they are given.
+    /// `kv_bytes_per_token` is 0 if it is not given.
     kv_tiers: Option<KvTiersConfig>,
     state_cache: Option<StateCache>,
     kv_eviction: KvEviction,
@@ -280,23 +276,22 @@ pub(crate) struct Raw {
     is_nested: bool,
 }
 
-/// Sizes that decide how many blocks a state takes.
+/// Sizes that determine how many blocks a state takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StateCache {
     bytes_per_request: u64,
-    /// 0 unless it is given.
+    /// 0 if not given.
     kv_bytes_per_token: u64,
 }
 
 impl StateCache {
-    /// Blocks of a state, by the tokens of a block; none if the KV of a token has no size.
+    /// Number of blocks of a state; None if `kv_bytes_per_token` is not given.
     fn blocks(self, block_size: u32) -> Option<u64> {
         let block_bytes = self.kv_bytes_per_token.checked_mul(u64::from(block_size)).filter(|&bytes| bytes > 0)?;
         Some(self.bytes_per_request.div_ceil(block_bytes))
     }
 }
 
-/// Names of engine types.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Vllm,

@@ -94,7 +94,7 @@ pub(super) const FLAT_ONLY: &[&str] = &[
     "bandwidth_g4_to_g2_gbps",
 ];
 
-/// Keys of the objects of tiers inside `engine`.
+/// Keys of the tier objects inside `engine`.
 const TIERS: &[(&str, &[&str])] = &[
     (
         "native_host_offload",
@@ -127,7 +127,7 @@ pub(super) fn is_nested(map: &Map<String, Value>) -> bool {
     ["engine", "dynamo", "tensor_parallel_size", "cuda_graph_reserved_bytes"].iter().any(|key| map.contains_key(*key))
 }
 
-/// Right place of a key that is unknown at its own in the nested layout.
+/// The right place of a key of the nested layout that is not known where it stands.
 pub(super) fn nested_place(key: &str) -> Option<String> {
     let renamed = match key {
         "engine_type" => Some("engine.backend"),
@@ -162,22 +162,22 @@ pub fn known_engine_key(key: &str) -> bool {
 }
 
 impl super::EngineArgs {
-    /// The JSON text `text` with another engine type, under the name in its layout.
+    /// Returns the JSON text `text` with another engine type, under the key of its layout.
     #[must_use]
     pub fn with_engine_type(text: &str, engine_type: &str) -> String {
         let nested = serde_json::from_str::<Map<String, Value>>(text).is_ok_and(|map| is_nested(&map));
         Self::with_key(Some(text), if nested { "backend" } else { "engine_type" }, Value::from(engine_type))
     }
 
-    /// The JSON text `text` (none for all defaults) with another value for one engine argument, at
-    /// its place in the layout. Text that is not a JSON object stays unchanged:
+    /// Returns the JSON text `text` with another value for one engine argument, at its place in the layout. No text
+    /// means all defaults. Text that is not a JSON object is returned unchanged, because
     /// [`EngineArgs::read`](super::EngineArgs::read) refuses it.
     #[must_use]
     pub fn with_key(text: Option<&str>, key: &str, value: Value) -> String {
         let text = text.unwrap_or("{}");
         let Ok(Value::Object(mut map)) = serde_json::from_str(text) else { return text.to_owned() };
         let nested = is_nested(&map);
-        // The disk's capacity has the same name in both layouts.
+        // In the nested layout, the key belongs into its own object, although both layouts use the same name.
         let tier = TIERS.iter().find(|(_, keys)| keys.contains(&key)).map(|(object, _)| *object);
         if let Some(object) = tier.or((nested && key == "num_g3_blocks").then_some("g3_offload")) {
             set_inside(&mut map, &["engine", object], key, value);
@@ -195,8 +195,8 @@ impl super::EngineArgs {
     }
 }
 
-/// Sets a key of a nested object, and adds missing objects. Values other than objects stay
-/// unchanged: the reader refuses them.
+/// Sets a key of a nested object, and adds missing objects. Values that are not objects stay unchanged, because the
+/// reader refuses them.
 fn set_inside(map: &mut Map<String, Value>, objects: &[&str], key: &str, value: Value) {
     let Some((object, deeper)) = objects.split_first() else {
         map.insert(key.to_owned(), value);

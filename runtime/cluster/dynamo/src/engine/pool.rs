@@ -15,17 +15,17 @@ use super::{EngineArgs, EngineType, PreemptionMode, Preset, SglangArgs, Timing, 
 use crate::autoscale::AutoscaleArgs;
 use crate::problem::{DynamoError, Problem};
 
-/// Token budget of passes without a limit; no pass has as many tokens.
+/// Token budget of passes without a limit. No pass has this many tokens.
 const UNBOUNDED_TOKENS: u32 = 1 << 30;
 
-/// Factor of SGLang's `schedule_conservativeness` with data-parallel attention.
+/// Factor by which data-parallel attention changes SGLang's `schedule_conservativeness`.
 const DATA_PARALLEL_CONSERVATIVENESS: f64 = 0.3;
 
 /// Options of a pool beyond the engine arguments.
 pub struct PoolOptions<'a> {
     /// Origin of the engine arguments, for errors.
     pub place: &'a str,
-    /// Name in reports.
+    /// Name of the pool in reports.
     pub name: &'a str,
     /// Number of engines; with an autoscaler, the number at the start.
     pub engines: u32,
@@ -35,8 +35,8 @@ pub struct PoolOptions<'a> {
     pub preset: Preset,
     /// Role of the engines.
     pub role: PoolRole,
-    /// Whether decode engines also compute whole prompts (`conditional_disagg_enabled`). If
-    /// not, prompts are free there.
+    /// Whether decode engines also compute whole prompts (`conditional_disagg_enabled`). Otherwise prompts take no
+    /// time there.
     pub computes_prompts: bool,
     /// Latency model that overrides the arguments, if any.
     pub latency: Option<LatencyFactory>,
@@ -44,11 +44,10 @@ pub struct PoolOptions<'a> {
 }
 
 impl EngineArgs {
-    /// The pool that the arguments describe.
+    /// Makes the pool that the arguments describe.
     ///
     /// # Errors
-    /// When the settings of an engine are invalid, its profile cannot be read, or an
-    /// argument is not simulated.
+    /// When the settings of an engine are invalid, its profile cannot be read, or an argument is not simulated.
     pub fn pool(&self, options: PoolOptions<'_>) -> Result<PoolConfig, DynamoError> {
         let refused = |key: &str, text: String| Problem { place: options.place.to_owned(), key: key.to_owned(), text };
         let mut problems = Vec::new();
@@ -97,7 +96,7 @@ impl EngineArgs {
 
     fn vllm(&self, capacity: CapacityPolicy) -> Result<EngineKind, Vec<ConfigError>> {
         let max_num_batched_tokens = self.max_num_batched_tokens.unwrap_or(UNBOUNDED_TOKENS);
-        // No request is admitted without a token to compute, nor runs without a block.
+        // A request needs at least one token to be admitted, and one block to run.
         let most_seqs = max_num_batched_tokens.min(self.num_gpu_blocks);
         let input = EngineConfigInput {
             block_size: self.block_size,
@@ -115,8 +114,8 @@ impl EngineArgs {
                 PreemptionMode::Fifo => Victim::Oldest,
             },
             async_scheduling: self.async_scheduling,
-            // Dynamo has no asynchronous scheduling; with it, vLLM's rule applies. Workers with states
-            // receive no KV from other workers.
+            // Dynamo has no asynchronous scheduling, so vLLM's rule applies to it. Workers with states receive no
+            // KV from other workers.
             reservations: match self.async_scheduling || self.state_blocks > 0 {
                 true => Reservations::InSteps,
                 false => Reservations::BetweenSteps,
@@ -130,8 +129,8 @@ impl EngineArgs {
 
     fn sglang(&self, own: SglangArgs, preset: Preset) -> Result<EngineKind, Vec<ConfigError>> {
         let (mut chunk, mut conservativeness) = (own.chunked_prefill_size, own.schedule_conservativeness);
-        // With data-parallel attention SGLang gives each rank its share of a chunk, and reserves
-        // less for outputs; Dynamo has this since 1.6.
+        // With data-parallel attention, SGLang gives each rank its share of a chunk, and reserves less for outputs.
+        // Dynamo simulates this since 1.6.
         if self.dp_size > 1 && preset == Preset::Dynamo1_6 {
             let pages = chunk / self.dp_size / self.block_size.max(1);
             chunk = pages.max(1) * self.block_size;
@@ -167,8 +166,8 @@ impl EngineArgs {
         SglangConfig::new(input).map(EngineKind::from)
     }
 
-    /// Whether Dynamo's router receives the KV events of a pass at its end, not at its
-    /// start: under 1.6, and always from SGLang's engines.
+    /// Whether Dynamo's router receives the KV events of a pass at its end. This holds in 1.6, and always for
+    /// SGLang engines. Otherwise the router receives them at the start of the pass.
     #[must_use]
     pub fn reports_kv_at_step_end(&self, preset: Preset) -> bool {
         preset == Preset::Dynamo1_6 || matches!(self.engine_type, EngineType::Sglang(_))
@@ -178,7 +177,7 @@ impl EngineArgs {
         let semantics = preset.semantics();
         let is_sglang = matches!(self.engine_type, EngineType::Sglang(_));
         let phases = match role {
-            // They generate whole outputs, which takes time.
+            // These prefill workers generate whole outputs, which takes time.
             PoolRole::Prefill if is_sglang && preset == Preset::Dynamo1_4 => WorkerPhases::Both,
             PoolRole::Prefill => WorkerPhases::Prefill,
             PoolRole::Decode if !computes_prompts => WorkerPhases::Decode,
@@ -213,7 +212,6 @@ impl EngineArgs {
     }
 }
 
-/// Makes a copy of a model for each engine.
 fn copies<M: LatencyModel + Clone + Sync + 'static>(model: Result<M, InvalidConfig>) -> Result<LatencyFactory, String> {
     model.map(factory::copies).map_err(|error| error.to_string())
 }

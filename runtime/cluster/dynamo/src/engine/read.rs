@@ -14,14 +14,14 @@ use super::{rules, state, tables, tiers};
 use crate::keys::{Keys, parse};
 use crate::problem::Findings;
 
-/// Dynamo's default conditional acceptance rates.
+/// Dynamo's default acceptance rates.
 const ACCEPTANCE_RATES: [f64; 5] = [0.85, 0.3, 0.0, 0.0, 0.0];
 
 const ABOUT_AIC: &str = "give the flat arguments `aic_backend`, `aic_system` and `aic_model_path`, a planner profile, \
                          or a latency model with --latency";
 const ABOUT_LIVE: &str = "it is about live engines";
 
-/// Reads and checks all arguments. The result is valid only without problems.
+/// Reads and checks all arguments. The result is only valid if there are no problems.
 pub(super) fn engine_args(place: &str, text: &str, findings: &mut Findings) -> EngineArgs {
     let map = parse(place, text, findings);
     let mut raw = Raw { is_nested: is_nested(&map), ..Raw::default() };
@@ -39,7 +39,7 @@ pub(super) fn engine_args(place: &str, text: &str, findings: &mut Findings) -> E
 
 fn checked(raw: Raw) -> EngineArgs {
     let sglang = raw.sglang.unwrap_or_default();
-    // Most of Dynamo's defaults equal the engine's.
+    // Most of Dynamo's defaults equal the simulator's.
     let (own, own_sglang) = (EngineConfigInput::default(), SglangConfigInput::default());
     let kind = raw.engine_type.unwrap_or(Kind::Vllm);
     let engine_type = match kind {
@@ -60,14 +60,14 @@ fn checked(raw: Raw) -> EngineArgs {
         Kind::Sglang => own_sglang.page_size,
         Kind::Trtllm => 32,
     };
-    // More is refused by the rules.
+    // The rules refuse more extra tokens.
     let mtp = raw.nextn.map(|nextn| nextn.min(MAX_EXTRA_TOKENS)).map(|nextn| {
         let mut acceptance_rates = raw.rates.clone().unwrap_or_else(|| ACCEPTANCE_RATES.to_vec());
         acceptance_rates.resize(nextn as usize, 0.0);
         Mtp { extra_tokens: nextn as u32, acceptance_rates }
     });
     let block_size = raw.block_size.or(page_size).unwrap_or(default_block_size);
-    // More is refused by the rules.
+    // The rules refuse more state blocks.
     let state_blocks = raw.state_cache.and_then(|state| state.blocks(block_size)).unwrap_or(0);
     EngineArgs {
         engine_type,
@@ -97,7 +97,7 @@ fn checked(raw: Raw) -> EngineArgs {
     }
 }
 
-/// The flat object of 1.4: all keys on one level.
+/// Reads the flat object of 1.4, with all keys on one level.
 fn flat(raw: &mut Raw, keys: &mut Keys<'_>) {
     keys.alias("engine_type", "backend");
     keys.alias("kv_bytes_per_token", "kv_transfer_bytes_per_token");
@@ -137,7 +137,7 @@ fn flat(raw: &mut Raw, keys: &mut Keys<'_>) {
     keys.pass_over(&["has_perf_model"], ABOUT_LIVE);
 }
 
-/// The nested object of 1.6.
+/// Reads the nested object of 1.6.
 fn nested(raw: &mut Raw, keys: &mut Keys<'_>) {
     let engine = keys.object("engine").unwrap_or_default();
     let dynamo = keys.object("dynamo").unwrap_or_default();
@@ -157,7 +157,7 @@ fn nested(raw: &mut Raw, keys: &mut Keys<'_>) {
     keys.finish(nested_place);
 }
 
-/// Keys of the engine itself; two have other names in each layout.
+/// Reads the keys of the engine itself. Two of them have different names in each layout.
 fn engine_level(raw: &mut Raw, keys: &mut Keys<'_>, engine_type: &'static str, bytes_per_token: &'static str) {
     raw.engine_type =
         keys.choice(engine_type, &[("vllm", Kind::Vllm), ("sglang", Kind::Sglang), ("trtllm", Kind::Trtllm)]);
@@ -211,7 +211,7 @@ fn sglang(keys: &mut Keys<'_>) -> SglangRaw {
     }
 }
 
-/// Keys of `engine` since 1.6.
+/// Reads the keys of `engine` that only 1.6 has.
 fn nested_engine_level(raw: &mut Raw, keys: &mut Keys<'_>) {
     if let Some(map) = keys.object("timing_model") {
         let mut keys = keys.inner("timing_model", map);
@@ -249,7 +249,7 @@ fn timing_model(keys: &mut Keys<'_>) -> Option<Timing> {
 
 fn external(keys: &mut Keys<'_>) -> Option<Timing> {
     let provider = keys.text("provider");
-    // Dynamo keeps the provider's own settings in `config`.
+    // Dynamo puts the provider's own settings into `config`.
     let mut config = keys.object("config").unwrap_or_default();
     if let Some(path) = keys.text("path") {
         config.insert("path".to_owned(), Value::String(path));
@@ -265,7 +265,7 @@ fn external(keys: &mut Keys<'_>) -> Option<Timing> {
     None
 }
 
-/// Keys of a worker outside its engine.
+/// Reads the keys of a worker outside of its engine.
 fn worker_level(raw: &mut Raw, keys: &mut Keys<'_>) {
     raw.dp_size = keys.count("dp_size");
     raw.startup_time_s = keys.between("startup_time", 0.0, 1e9);
@@ -273,7 +273,7 @@ fn worker_level(raw: &mut Raw, keys: &mut Keys<'_>) {
     keys.pass_over(&estimates, ABOUT_MEMORY);
 }
 
-/// Keys of Dynamo's runtime around a worker.
+/// Reads the keys of Dynamo's runtime around a worker.
 fn dynamo_level(raw: &mut Raw, keys: &mut Keys<'_>) {
     let live = [
         "enable_local_indexer",
@@ -288,7 +288,7 @@ fn dynamo_level(raw: &mut Raw, keys: &mut Keys<'_>) {
     raw.router_queue_policy = keys.choice("router_queue_policy", crate::router::QUEUE_ORDERS);
 }
 
-/// A speed-up; 0 means 1, as in Dynamo's code (its help states otherwise).
+/// Reads a speed-up. 0 means 1, as in Dynamo's code (its help differs).
 fn ratio(keys: &mut Keys<'_>, key: &'static str) -> Option<f64> {
     let ratio = keys.at_least(key, 0.0)?;
     if ratio == 0.0 {
@@ -297,7 +297,7 @@ fn ratio(keys: &mut Keys<'_>, key: &'static str) -> Option<f64> {
     Some(ratio)
 }
 
-/// Rates as Dynamo writes them, `"0.85,0.3"`, or as a list.
+/// Reads rates in Dynamo's form `"0.85,0.3"`, or as a list.
 fn rates(keys: &mut Keys<'_>, key: &'static str) -> Option<Vec<f64>> {
     let value = keys.value(key)?;
     let rates: Option<Vec<f64>> = match &value {

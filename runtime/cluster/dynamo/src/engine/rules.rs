@@ -6,7 +6,7 @@ use super::{Kind, MAX_EXTRA_TOKENS, Raw};
 use super::{state, tiers};
 use crate::keys::Keys;
 
-/// Adds the problems of arguments that contradict each other.
+/// Adds a problem for each contradiction between arguments.
 pub(super) fn check(raw: &Raw, keys: &mut Keys<'_>) {
     let engine = if raw.is_nested { "engine." } else { "" };
     let mut problem = |key: &str, text: String| keys.problem(&format!("{engine}{key}"), text);

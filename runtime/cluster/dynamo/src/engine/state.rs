@@ -1,15 +1,15 @@
 //! State blocks of models with Mamba or linear attention (`state_cache` of 1.6).
 //!
-//! Dynamo counts a state in blocks of its one pool. Here each of these blocks is a group of layers that keeps
-//! a state, so vLLM's rules for states apply: a request has one state in addition to its KV, chunks of
-//! prompts end where states are kept, and a prefix is hit up to a state.
+//! Dynamo counts a state in blocks of its single pool. Here, each of these blocks becomes a KV cache group that
+//! keeps a state. vLLM's rules for states therefore apply: a request has one state in addition to its KV, prompt
+//! chunks end where states are kept, and a prefix hit ends at a state.
 
 use vcr_core::{KvCacheGroup, KvCacheKind};
 
 use super::{Kind, Raw, StateCache};
 use crate::keys::Keys;
 
-/// The most blocks of a state: one for each of 64 groups of layers, without the first.
+/// Maximum number of blocks of a state: one for each of the 64 KV cache groups except the first.
 const MAX_BLOCKS: u64 = 63;
 
 /// Reads the keys inside `engine`.
@@ -31,11 +31,11 @@ pub(super) fn nested(keys: &mut Keys<'_>) -> Option<StateCache> {
         keys.problem("bytes_per_request", "is missing: expected the bytes of a state, at least 1");
     }
     keys.finish(|_| None);
-    // A missing value has a problem already.
+    // A problem was already added for a missing value.
     Some(StateCache { bytes_per_request: bytes_per_request.unwrap_or(1), kv_bytes_per_token })
 }
 
-/// Adds the problems of engines that cannot have states.
+/// Adds a problem if the engine cannot have states.
 pub(super) fn check(raw: &Raw, block_size: u32, problem: &mut dyn FnMut(&str, String)) {
     let Some(state) = raw.state_cache else { return };
     let key = "state_cache";
@@ -61,7 +61,7 @@ pub(super) fn check(raw: &Raw, block_size: u32, problem: &mut dyn FnMut(&str, St
     }
 }
 
-/// The groups of layers of an engine whose states take this number of blocks; empty without states.
+/// The KV cache groups of an engine whose states take this number of blocks; empty without states.
 pub(super) fn groups(blocks: u32) -> Vec<KvCacheGroup> {
     let group = |kind| KvCacheGroup { kind, block_size: None, has_drafter: false };
     let states = (0..blocks).map(|_| group(KvCacheKind::Mamba { checkpoint_tokens: None }));

@@ -1,4 +1,4 @@
-//! Passes priced by operator tables: the arguments `aic_*`.
+//! Step times from operator tables: the arguments `aic_*`.
 
 use vcr_cluster::LatencyFactory;
 use vcr_core::factory::copies;
@@ -9,10 +9,10 @@ use vcr_latency::tables::{Tables, TablesInput};
 use super::Raw;
 use crate::keys::Keys;
 
-/// Dynamo's own default.
+/// Dynamo's default.
 const DEFAULT_SYSTEM: &str = "h200_sxm";
 
-/// Reads the flat arguments. None without `aic_backend`.
+/// Reads the flat arguments. None if `aic_backend` is missing.
 pub(super) fn flat(raw: &Raw, keys: &mut Keys<'_>) -> Option<TablesInput> {
     let backend = keys.text("aic_backend");
     if backend.is_none() {
@@ -52,7 +52,7 @@ pub(super) fn flat(raw: &Raw, keys: &mut Keys<'_>) -> Option<TablesInput> {
     })
 }
 
-/// Prices passes by tables.
+/// Makes latency models that use operator tables.
 pub(super) fn latency(input: &TablesInput, phases: WorkerPhases, speeds: [f64; 2]) -> Result<LatencyFactory, String> {
     let tables = Tables::new(input).map_err(|error| match error.hint() {
         Some(hint) => format!("{error}; {hint}"),
@@ -61,17 +61,17 @@ pub(super) fn latency(input: &TablesInput, phases: WorkerPhases, speeds: [f64; 2
     Ok(copies(Passes { tables, phases, speeds }))
 }
 
-/// The tables' prices of a worker's charges, at Dynamo's speeds.
+/// Prices passes by tables, at Dynamo's speeds. Only the phases that the worker computes take time.
 #[derive(Clone)]
 struct Passes {
     tables: Tables,
     phases: WorkerPhases,
-    /// Divisors of all times, and second divisors of passes without prompts.
+    /// Divisors of all times, and further divisors of passes without prompts.
     speeds: [f64; 2],
 }
 
 impl Passes {
-    /// A pass without the part that costs nothing.
+    /// The pass without the phases that take no time.
     fn charged(&self, shape: &StepShape) -> StepShape {
         match self.phases {
             WorkerPhases::Both => *shape,

@@ -1,4 +1,4 @@
-//! Engine arguments in both layouts.
+//! Tests of engine arguments in both layouts.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -172,7 +172,7 @@ fn tiers_are_those_of_either_line() {
     let tiers = args(flat).kv_tiers.expect("it has tiers");
     assert_eq!(args(nested).kv_tiers, Some(tiers));
     assert_eq!((tiers.device_to_host_bytes_per_s, tiers.host_to_device_bytes_per_s), (Some(1_500_000_000), None));
-    // Defaults of 1.6.
+    // The values that are not given have 1.6's defaults.
     let short = json!({"engine": {
         "kv_cache_bytes_per_token": 1000, "native_host_offload": {"num_host_blocks": 9},
         "g3_offload": {"scope": "worker_local", "num_g3_blocks": 99},
@@ -196,7 +196,7 @@ fn tiers_are_those_of_either_line() {
     let tier = |write, read| Some(vcr_core::SharedTier { write_bytes_per_s: write, read_bytes_per_s: read });
     assert_eq!(shared.shared_host, tier(Some(80_000_000_000), None));
     assert_eq!(shared.shared_disk, tier(Some(80_000_000_000), Some(1_500_000_000)));
-    // Bandwidths of absent tiers are reported.
+    // A bandwidth of a tier that is not configured is reported.
     let warnings = read(r#"{"bandwidth_g1_to_g2_gbps": 1, "offload_batch_size": 8}"#).expect("valid").1;
     assert_eq!(warnings.len(), 2);
 }
@@ -244,7 +244,7 @@ fn capacities_of_tiers_can_be_swept_in_either_layout() {
 }
 
 proptest! {
-    /// Any input is read or refused, and a read one makes a pool or is refused.
+    /// Any input is read or refused, and accepted arguments make a pool or are refused.
     #[test]
     fn nothing_makes_it_panic(
         key in prop::sample::select([ENGINE, BESIDE, DYNAMO, FLAT_ONLY].concat()),

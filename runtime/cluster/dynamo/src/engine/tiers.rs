@@ -1,6 +1,6 @@
-//! Host and disk tiers of both layouts.
+//! Host and disk tiers in both layouts.
 //!
-//! The flat layout has 1.4's names (`num_g2_blocks`, ...), the nested layout 1.6's (`native_host_offload`,
+//! The flat layout uses 1.4's names (`num_g2_blocks`, ...), the nested layout 1.6's (`native_host_offload`,
 //! `g3_offload`). Each has the defaults of its version.
 
 use vcr_core::{HostRules, KvTiersConfig, SharedTier};
@@ -8,13 +8,13 @@ use vcr_core::{HostRules, KvTiersConfig, SharedTier};
 use super::{ABOUT_MEMORY, Kind, Raw};
 use crate::keys::Keys;
 
-/// Default bandwidth to and from the host in 1.6.
+/// Default bandwidth between device and host in 1.6.
 const HOST_GB_PER_S: f64 = 32.0;
 
-/// Default bandwidth to and from the disk in 1.6.
+/// Default bandwidth between host and disk in 1.6.
 const DISK_GB_PER_S: f64 = 10.0;
 
-/// Default bandwidth of all workers together, to and from a tier that they share.
+/// Default bandwidth of a shared tier for all workers together.
 const SHARED_GB_PER_S: f64 = 80.0;
 
 /// Default latency of the disk in 1.6.
@@ -22,7 +22,7 @@ const DISK_LATENCY_MS: f64 = 0.1;
 
 const ABOUT_OBJECTS: &str = "is not simulated: there is a host and a disk, and no object store; remove it";
 
-/// The tiers of 1.4, without the size of a token.
+/// Reads the tiers of 1.4, which lack the bytes per token.
 pub(super) fn flat(keys: &mut Keys<'_>) -> Option<KvTiersConfig> {
     let own = KvTiersConfig::default();
     let host_blocks = blocks(keys, "num_g2_blocks");
@@ -69,7 +69,7 @@ pub(super) fn flat(keys: &mut Keys<'_>) -> Option<KvTiersConfig> {
     })
 }
 
-/// The tiers of 1.6, with the size of a token if it is stated.
+/// Reads the tiers of 1.6, with the bytes per token if stated.
 pub(super) fn nested(keys: &mut Keys<'_>) -> Option<KvTiersConfig> {
     let host = keys.object("native_host_offload");
     let disk = keys.object("g3_offload");
@@ -119,7 +119,7 @@ pub(super) fn nested(keys: &mut Keys<'_>) -> Option<KvTiersConfig> {
     Some(tiers)
 }
 
-/// Adds the problems of engines that cannot have tiers.
+/// Adds a problem if the engine cannot have tiers.
 pub(super) fn check(raw: &Raw, problem: &mut dyn FnMut(&str, String)) {
     let Some(tiers) = &raw.kv_tiers else { return };
     let (key, bytes) = match raw.is_nested {
@@ -140,7 +140,7 @@ pub(super) fn check(raw: &Raw, problem: &mut dyn FnMut(&str, String)) {
     }
 }
 
-/// A capacity; 0 counts as absent.
+/// Reads a capacity; 0 counts as absent.
 fn blocks(keys: &mut Keys<'_>, key: &'static str) -> u32 {
     keys.drop_zero(key);
     keys.count(key).unwrap_or(0)
@@ -151,7 +151,7 @@ fn required_blocks(keys: &mut Keys<'_>, key: &'static str) -> u32 {
     if blocks.is_none() && !keys.has_problem(key) {
         keys.problem(key, "is missing: expected a number of blocks");
     }
-    // A missing value has a problem already.
+    // A problem was already added for a missing value.
     blocks.unwrap_or(1)
 }
 
@@ -159,7 +159,7 @@ fn bandwidth(keys: &mut Keys<'_>, key: &'static str, default_gb_per_s: f64) -> O
     bytes_per_s(keys.at_least(key, 0.0).unwrap_or(default_gb_per_s))
 }
 
-/// Bandwidths of all workers together, for writes and reads, if they share a tier.
+/// Reads the bandwidths that all workers have together for a shared tier. None if the tier is not shared.
 fn shared_tier(keys: &mut Keys<'_>, is_shared: bool, [write, read]: [&'static str; 2]) -> Option<SharedTier> {
     if !is_shared {
         keys.pass_over(&[write, read], "it is about a tier that workers share");
@@ -169,7 +169,7 @@ fn shared_tier(keys: &mut Keys<'_>, is_shared: bool, [write, read]: [&'static st
     Some(SharedTier { write_bytes_per_s: of_all(write), read_bytes_per_s: of_all(read) })
 }
 
-/// Decimal gigabytes per second; 0 for instant transfers.
+/// Converts decimal gigabytes per second; 0 means instant transfers.
 fn bytes_per_s(gb_per_s: f64) -> Option<u64> {
     Some((gb_per_s * 1e9).round() as u64).filter(|&bytes| bytes > 0)
 }

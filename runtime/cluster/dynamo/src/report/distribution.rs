@@ -4,7 +4,7 @@ use vcr_base::percentile::percentile_rank;
 use vcr_cluster::TrendReport;
 use vcr_cluster::metrics::{CountedSamples, Moments};
 
-/// A summary of samples. Without samples all fields are 0, as in Dynamo.
+/// Statistics of samples. Without samples all fields are 0, as in Dynamo.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Distribution {
     /// Number of samples.
@@ -33,14 +33,14 @@ const NS_PER_MS: f64 = 1e6;
 const PERCENTILES: [f64; 5] = [50.0, 75.0, 90.0, 95.0, 99.0];
 
 impl Distribution {
-    /// The distribution of times in nanoseconds, in any order; the result is in milliseconds.
+    /// The distribution, in milliseconds, of times in nanoseconds.
     #[must_use]
     pub fn of_ns(mut samples_ns: Vec<u64>) -> Self {
         samples_ns.sort_unstable();
         Self::of(samples_ns.len(), |index| samples_ns[index] as f64, NS_PER_MS)
     }
 
-    /// The distribution of a trend of times in a run's report; without samples if the trend is absent.
+    /// The distribution of a trend in a run's report; 0 in all fields if the trend is absent.
     #[must_use]
     pub fn of_trend(trend: Option<TrendReport>) -> Self {
         let Some(trend) = trend else { return Self::default() };
@@ -58,7 +58,7 @@ impl Distribution {
         }
     }
 
-    /// The distribution of rates per second, the inverse of gaps in nanoseconds; gaps of 0 are left out.
+    /// The distribution of rates per second, which are the inverse of gaps in nanoseconds. Gaps of 0 are omitted.
     #[must_use]
     pub fn of_rates(gaps_ns: &CountedSamples) -> Self {
         let (all, zeros) = (gaps_ns.count(), gaps_ns.zeros());
@@ -66,13 +66,13 @@ impl Distribution {
         if count == 0 {
             return Self::default();
         }
-        // The longest gap is the lowest rate, so ranks count from the other end.
+        // The longest gap is the lowest rate, so ranks are reversed.
         let [p50, p75, p90, p95, p99] =
             PERCENTILES.map(|percent| all - 1 - percentile_rank(count, percent).unwrap_or(0));
         let of_gaps = gaps_ns.at_ranks([zeros, p99, p95, p90, p75, p50, all - 1]);
         let [max, p99, p95, p90, p75, median, min] = of_gaps.map(|gap_ns| 1e9 / gap_ns as f64);
-        // Sums are whole numbers, in parts of the highest rate, so they do not depend on the
-        // order of the gaps.
+        // Sums are integers in units of a fraction of the highest rate, so they do not depend on the order of the
+        // gaps.
         let parts_per_rate = (1u64 << 43) as f64 / max;
         let parts_of = |rate: f64| (rate * parts_per_rate) as i64 as u64;
         let mut parts = Moments::default();
@@ -82,7 +82,7 @@ impl Distribution {
             }
         });
         let least = parts_of(min);
-        // Rounding must not put a mean outside of its samples.
+        // Rounding must not move the mean out of the samples' range.
         let mean = (parts.mean() / parts_per_rate).clamp(min, max);
         Self { count, mean, min, max, median, p75, p90, p95, p99, std: parts.std(least) / parts_per_rate }
     }
@@ -94,14 +94,14 @@ impl Distribution {
         Self::of(samples_ms.len(), |index| samples_ms[index], 1.0)
     }
 
-    /// The distribution of ascending samples, divided by `scale`. Sums are taken in that order, so equal
+    /// The distribution of ascending samples, divided by `scale`. Samples are summed in ascending order, so equal
     /// samples give equal sums.
     fn of(len: usize, sample: impl Fn(usize) -> f64, scale: f64) -> Self {
         let Some(last) = len.checked_sub(1) else { return Self::default() };
         let (min, max) = (sample(0), sample(last));
         let count = len as u64;
         let sum: f64 = (0..len).map(&sample).sum();
-        // Rounding must not put a mean outside of its samples.
+        // Rounding must not move the mean out of the samples' range.
         let mean = (sum / count as f64).clamp(min, max);
         let squares: f64 = (0..len).map(|index| (sample(index) - mean) * (sample(index) - mean)).sum();
         let at = |percent: f64| sample(percentile_rank(count, percent).unwrap_or(0) as usize) / scale;
@@ -120,7 +120,7 @@ impl Distribution {
         }
     }
 
-    /// The statistics with their names in Dynamo's keys, in its order.
+    /// The statistics with their names in Dynamo's keys, in Dynamo's order.
     #[must_use]
     pub fn statistics(&self) -> [(&'static str, f64); 9] {
         [

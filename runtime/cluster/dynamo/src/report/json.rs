@@ -1,4 +1,4 @@
-//! The report as JSON: Dynamo's keys, and the object `vcr` with further ones.
+//! The report as JSON: Dynamo's keys, and the object `vcr` with further results.
 
 use std::collections::BTreeMap;
 
@@ -19,15 +19,15 @@ use super::time::TimeSpent;
 pub struct RunFacts<'a> {
     /// Name of the preset.
     pub preset: &'a str,
-    /// Options that were accepted without their effect.
+    /// Options that were accepted but have no effect.
     pub warnings: &'a [String],
     /// The limit that stopped the run early, if any.
     pub stopped_by: Option<&'a str>,
-    /// The time for which each limit kept requests waiting, if requested.
+    /// The time for which each limit made requests wait, if requested.
     pub capacity: Option<&'a Value>,
     /// Host resources used, if requested.
     pub host: Option<&'a Value>,
-    /// Its workers over time, if requested.
+    /// Time series of the workers, if requested.
     pub timeline: Option<&'a Value>,
 }
 
@@ -104,7 +104,7 @@ pub fn flat(summary: &Summary) -> Map<String, Value> {
     map
 }
 
-/// The keys added in 1.6.
+/// The keys that 1.6 added.
 fn added_by_1_6(summary: &Summary) -> Map<String, Value> {
     let keys = json!({
         "committed_prefill_tokens": summary.committed_prefill_tokens,
@@ -119,7 +119,7 @@ fn added_by_1_6(summary: &Summary) -> Map<String, Value> {
     map
 }
 
-/// The object `vcr`: results that Dynamo does not report.
+/// The object `vcr` with results that Dynamo does not report.
 fn ours(run: &Report, facts: RunFacts<'_>) -> Value {
     let sums = Sums::of(run, &Sla::default());
     let time: Map<String, Value> = TimeSpent::of(run)
@@ -156,7 +156,7 @@ fn ours(run: &Report, facts: RunFacts<'_>) -> Value {
         "scaling": run.scaling,
     });
     if run.engines.iter().any(|engine| engine.kv_tiers.is_some()) {
-        // Parts of the tokens cached at first admissions.
+        // These are parts of the tokens cached at first admissions.
         ours["prefix_cache"]["loaded_from_host_tokens"] = json!(sums.host_cached_tokens);
         ours["prefix_cache"]["loaded_from_disk_tokens"] = json!(sums.disk_cached_tokens);
     }
@@ -185,7 +185,7 @@ fn statistics(distribution: &Distribution) -> Map<String, Value> {
     distribution.statistics().into_iter().map(|(name, value)| (format!("{name}_ms"), json!(value))).collect()
 }
 
-/// Work of each worker, and of each of its ranks if it has several.
+/// Work of each worker, and of each of its ranks if there are several.
 fn workers(run: &Report, requests: &BTreeMap<u32, u64>) -> Vec<Value> {
     let place = |engine: &EngineReport| (engine.pool.clone(), engine.engine);
     let workers = run.engines.chunk_by(|one, other| place(one) == place(other)).map(|ranks| {
@@ -207,7 +207,7 @@ fn workers(run: &Report, requests: &BTreeMap<u32, u64>) -> Vec<Value> {
     workers.collect()
 }
 
-/// Work of several ranks together: sums, means of shares of time, and the maximum of memory.
+/// Work of several ranks together: sums, means of time shares, and the maximum memory.
 fn work_of(ranks: &[EngineReport], requests: &BTreeMap<u32, u64>, written: &mut Map<String, Value>) {
     let total = |of: fn(&EngineReport) -> u64| json!(ranks.iter().map(of).sum::<u64>());
     let mean = |shares: f64| json!(shares / ranks.len() as f64);

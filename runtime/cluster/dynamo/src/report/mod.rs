@@ -1,9 +1,9 @@
-//! Results in Dynamo's terms.
+//! Results with Dynamo's names and definitions.
 //!
-//! [`Summary::of`] summarises a run with Dynamo's definitions; [`json`] writes it as the flat
-//! object of 1.4 or in the layout of 1.6, with further results in an object `vcr`; [`rows`] writes
-//! a line per request; [`table`] is the table that Dynamo prints. All of it depends only on the
-//! run, so equal runs give equal bytes; times of the host are reported only where they are given.
+//! [`Summary::of`] summarises a run. [`json`] writes the summary as the flat object of 1.4 or in the layout of 1.6,
+//! with further results in an object `vcr`. [`rows`] writes a line per request. [`table`] is the table that Dynamo
+//! prints. Results depend only on the run, so equal runs give equal bytes. Host times are reported only if they are
+//! given.
 
 mod distribution;
 pub mod json;
@@ -26,7 +26,7 @@ use vcr_cluster::record::{Outcome, RequestRecord};
 pub enum ReportFormat {
     /// The flat object of 1.4.
     Flat1_4,
-    /// The object of 1.6: the same keys and more under `summary`.
+    /// The object of 1.6, with these keys and others under `summary`.
     #[default]
     Nested1_6,
 }
@@ -46,7 +46,7 @@ impl std::str::FromStr for ReportFormat {
 #[cfg(test)]
 mod tests;
 
-/// Latency limits of goodput; a limit that is not set is met by all requests.
+/// Latency limits of goodput. All requests meet a limit that is not set.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Sla {
     /// Maximum milliseconds to the first token.
@@ -68,7 +68,7 @@ impl Sla {
         let keeps = |value_ms: f64, bound_ms: Option<f64>| bound_ms.is_none_or(|bound_ms| value_ms <= bound_ms);
         let since_ms = |ns: u64| (ns - record.arrival_ns) as f64 / 1e6;
         let (Some(first_ns), Some(last_ns)) = (record.first_token_ns, record.last_token_ns) else {
-            // Without a token, only the limit for the end applies.
+            // Without a token, only the limit of the end applies.
             let end_ms = record.end_ns.map(since_ms);
             let about_tokens = self.ttft_ms.is_some() || self.itl_ms.is_some();
             return !about_tokens && end_ms.is_some_and(|end_ms| keeps(end_ms, self.e2e_ms));
@@ -81,7 +81,7 @@ impl Sla {
     }
 }
 
-/// Sums over completed requests, or over all requests if stated.
+/// Sums over completed requests, unless stated otherwise.
 #[derive(Debug, Default)]
 pub(crate) struct Sums {
     completed: u64,
@@ -89,20 +89,20 @@ pub(crate) struct Sums {
     output_tokens: u64,
     /// Prompt tokens found cached at the first admission.
     cached_tokens: u64,
-    /// The most found at any.
+    /// Sum over requests of the maximum of cached tokens at any admission.
     most_cached_tokens: u64,
     decode_cached_tokens: u64,
     host_cached_tokens: u64,
     disk_cached_tokens: u64,
-    /// Requests with at least one prefix-hit token at the first admission.
+    /// Number of requests with cached tokens at the first admission.
     with_a_hit: u64,
-    /// Requests that kept the SLA.
+    /// Number of requests that kept the SLA.
     good: u64,
-    /// Output tokens of these.
+    /// Output tokens of requests that kept the SLA.
     good_output_tokens: u64,
-    /// When the last of all requests ended.
+    /// When the last request ended, completed or not.
     end_ns: u64,
-    /// All requests that each worker has served, completed or not.
+    /// Number of requests that each worker served, completed or not.
     by_worker: BTreeMap<u32, u64>,
 }
 
@@ -169,7 +169,6 @@ impl Times {
     }
 }
 
-/// Mean gap between the tokens of a request.
 fn tpot_ms(record: &RequestRecord) -> Option<f64> {
     let gaps = record.output_tokens.checked_sub(1).filter(|&gaps| gaps > 0)?;
     Some((record.last_token_ns? - record.first_token_ns?) as f64 / 1e6 / f64::from(gaps))

@@ -1,4 +1,4 @@
-//! One line per request.
+//! Writes one line per request.
 
 use std::io::{self, Write};
 
@@ -9,7 +9,7 @@ use vcr_core::seed;
 
 use super::tpot_ms;
 
-/// A line. Its keys are Dynamo's; times are milliseconds of virtual time.
+/// A line with Dynamo's keys. Times are milliseconds of virtual time.
 #[derive(Debug, Serialize)]
 struct Row {
     session_id: Option<String>,
@@ -40,13 +40,13 @@ struct Row {
     prefill_route_overlap_tokens: Option<u32>,
     decode_route_overlap_tokens: Option<u32>,
     terminal_status: &'static str,
-    /// Not in Dynamo: the reason why it was not completed.
+    /// Why the request was not completed. Dynamo has no such key.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
 }
 
-/// Writes a JSON line for each request that has ended, in order of arrival, then
-/// of the trace. `session_id` names the session of a request, if it has one.
+/// Writes a JSON line for each request that has ended, in order of arrival. Requests that arrive together are in
+/// the order of the trace. `session_id` returns the session's name, if there is one.
 pub fn write(
     out: &mut dyn Write,
     report: &Report,
@@ -65,7 +65,7 @@ pub fn write(
     written
 }
 
-/// Number of prefill workers, whose indices come first.
+/// Number of prefill workers, which have the lowest indices. None in an aggregated cluster.
 fn prefill_workers(report: &Report) -> Option<u32> {
     report.pools.get(1).map(|decode| decode.first_worker)
 }
@@ -82,7 +82,7 @@ fn row(
     let since = |from: Option<u64>, to: Option<u64>| Some(ns_to_ms(to? - from?));
     let detail = &record.detail;
     let is_split = prefill_workers.is_some();
-    // Fields of requests with a prefill worker only.
+    // Only requests with a prefill worker have these fields.
     let split = |ns: Option<u64>| ms(ns).filter(|_| is_split);
     let (prefill_worker_idx, decode_worker_idx) = match prefill_workers {
         Some(first) => (record.prefill_worker, record.decode_worker.map(|worker| worker - first)),
@@ -130,8 +130,7 @@ fn row(
     }
 }
 
-/// A name for a request that is the same in every run with this seed, in the form
-/// of a UUID (version 8: the application's own).
+/// An id that is the same in every run with this seed, in the form of a UUID of version 8 (application-defined).
 fn uuid(run_seed: u64, number: u64) -> String {
     let high = seed::derive(run_seed, "request uuid high", number);
     let low = seed::derive(run_seed, "request uuid low", number);

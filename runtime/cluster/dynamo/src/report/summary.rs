@@ -1,4 +1,4 @@
-//! A run summed up with Dynamo's definitions.
+//! Summary of a run with Dynamo's definitions.
 
 use vcr_cluster::metrics::Trend;
 use vcr_cluster::{KvEviction, Report};
@@ -13,18 +13,18 @@ pub struct ReportSettings {
     pub sla: Sla,
     /// GPUs of a prefill worker; 0 in an aggregated cluster.
     pub prefill_gpus_per_worker: u32,
-    /// GPUs of any other worker.
+    /// GPUs of every other worker.
     pub decode_gpus_per_worker: u32,
-    /// Time of the run on the host, if it is to be reported.
+    /// Host time of the run, if it should be reported.
     pub wall_time_ms: Option<f64>,
-    /// The eviction order of cached blocks in its workers.
+    /// The eviction order of the workers' cached blocks.
     pub kv_eviction: KvEviction,
 }
 
 /// Throughput of the requests that kept the [`Sla`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Goodput {
-    /// Number of them.
+    /// Number of completed requests that kept the [`Sla`].
     pub completed_requests: u64,
     /// Requests per second.
     pub request_throughput_rps: f64,
@@ -32,71 +32,69 @@ pub struct Goodput {
     pub output_throughput_tok_s: f64,
 }
 
-/// Summary of a run. Fields have the names of Dynamo's keys; distributions are of completed
-/// requests and in milliseconds unless stated otherwise.
+/// Summary of a run. The fields are named like Dynamo's keys. Distributions are in milliseconds and cover completed
+/// requests, unless stated otherwise.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Summary {
-    /// Requests that arrived.
+    /// Number of requests that arrived.
     pub num_requests: u64,
     pub completed_requests: u64,
     /// Prompt tokens of completed requests.
     pub total_input_tokens: u64,
     /// Output tokens of completed requests.
     pub total_output_tokens: u64,
-    /// Virtual time at which the last request ended, whether completed or not.
+    /// Virtual time at which the last request ended, completed or not.
     pub duration_ms: f64,
-    /// Time on the host, if it is reported.
+    /// Host time, if reported.
     pub wall_time_ms: Option<f64>,
     /// Completed requests per second of virtual time.
     pub request_throughput_rps: f64,
-    /// Their prompt tokens per second.
+    /// Prompt tokens of completed requests per second.
     pub input_throughput_tok_s: f64,
-    /// Their output tokens per second.
+    /// Output tokens of completed requests per second.
     pub output_throughput_tok_s: f64,
-    /// Throughput of input and output tokens.
+    /// Prompt and output tokens of completed requests per second.
     pub total_throughput_tok_s: f64,
-    /// Seconds of prefill workers, summed over them.
+    /// Seconds of prefill workers, summed over the workers.
     pub prefill_worker_seconds: f64,
-    /// Seconds of other workers, summed over them.
+    /// Seconds of other workers, summed over the workers.
     pub decode_worker_seconds: f64,
     /// See [`ReportSettings`].
     pub prefill_gpus_per_worker: u32,
     /// See [`ReportSettings`].
     pub decode_gpus_per_worker: u32,
-    /// Hours of GPUs, summed over them.
+    /// GPU hours, summed over all GPUs.
     pub gpu_hours: f64,
-    /// Prompt tokens found in a prefix cache, as a share: for each request the most
-    /// at any of its admissions.
+    /// Cached share of prompt tokens. For each request, the admission with the most cached tokens counts.
     pub prefix_cache_reused_ratio: f64,
-    /// The same ratio at the first admission.
+    /// Cached share of prompt tokens at the first admission.
     pub first_admission_prefix_cache_reused_ratio: f64,
     /// See [`ReportSettings`].
     pub kv_eviction: KvEviction,
-    /// Tokens computed in prefill chunks.
+    /// Number of tokens computed in prefill chunks.
     pub committed_prefill_tokens: u64,
-    /// Goodput, if an SLA was given.
+    /// Goodput, if an SLA is given.
     pub goodput: Option<Goodput>,
-    /// First token since the arrival.
+    /// Time from the arrival to the first token.
     pub ttft: Distribution,
-    /// Second token since the first.
+    /// Time from the first to the second token.
     pub ttst: Distribution,
     /// Mean gap between the tokens of a request.
     pub tpot: Distribution,
-    /// Every gap between tokens of all requests.
+    /// Every gap between tokens, of all requests.
     pub itl: Distribution,
-    /// Last token since the arrival.
+    /// Time from the arrival to the last token.
     pub e2e_latency: Distribution,
-    /// 1000 ms over every gap that is not 0, in tokens per second.
+    /// 1000 ms divided by every gap that is not 0, in tokens per second.
     pub output_token_throughput_per_user: Distribution,
 }
 
 impl Summary {
-    /// Summarises a run.
     #[must_use]
     pub fn of(report: &Report, settings: &ReportSettings) -> Self {
         let sums = Sums::of(report, &settings.sla);
         let Times { ttft_ns, ttst_ns, e2e_ns, tpot_ms } = Times::of(report, sums.completed);
-        // A warm-up is not measured.
+        // The warm-up is not measured.
         let began_ns = report.profile.map_or(0, |profile| profile.began_ns);
         let duration_ns = sums.end_ns.saturating_sub(began_ns);
         let seconds = duration_ns as f64 / 1e9;
@@ -140,7 +138,7 @@ impl Summary {
         }
     }
 
-    /// The distributions of times with their names in Dynamo's keys.
+    /// The time distributions with their names in Dynamo's keys.
     #[must_use]
     pub fn latencies(&self) -> [(&'static str, &Distribution); 5] {
         [
@@ -153,7 +151,7 @@ impl Summary {
     }
 }
 
-/// Worker time of prefill workers, and of the others.
+/// Worker time of prefill workers and of other workers, in seconds.
 fn worker_seconds(report: &Report) -> (f64, f64) {
     match &report.pools[..] {
         [prefill, decode, ..] => (prefill.worker_seconds, decode.worker_seconds),
@@ -162,7 +160,7 @@ fn worker_seconds(report: &Report) -> (f64, f64) {
     }
 }
 
-/// The same for live engines, which are up for the whole run.
+/// Worker time of live engines, which are up for the whole run.
 fn live_worker_seconds(report: &Report) -> (f64, f64) {
     let pools = report.engines.chunk_by(|one, other| one.pool == other.pool).map(|engines| {
         let workers = engines.chunk_by(|one, other| one.engine == other.engine).count();

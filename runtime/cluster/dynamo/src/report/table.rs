@@ -1,11 +1,11 @@
-//! The table that Dynamo prints, which is AIPerf's.
+//! The table that Dynamo prints, which has AIPerf's form.
 
 use super::distribution::Distribution;
 use super::summary::Summary;
 
 const HEADER: [&str; 8] = ["Metric", "avg", "min", "max", "p99", "p90", "p75", "std"];
 
-/// The table and the lines below it, ending with a line feed.
+/// The table and the lines below it. Ends with a line feed.
 #[must_use]
 pub fn aiperf(summary: &Summary) -> String {
     let row = |name: &str, of: &Distribution| {
@@ -42,7 +42,7 @@ fn cells(name: &str, values: [String; 7]) -> [String; 8] {
     std::array::from_fn(|_| cells.next().unwrap_or_default())
 }
 
-/// Two decimals, and a comma for each thousand.
+/// Formats a number with two decimals and thousands separators.
 fn two_decimals(value: f64) -> String {
     let text = format!("{value:.2}");
     let (whole, decimals) = text.split_once('.').unwrap_or((&text, "00"));
@@ -57,7 +57,7 @@ fn two_decimals(value: f64) -> String {
     format!("{sign}{grouped}.{decimals}")
 }
 
-/// A box around the rows, heavy down to the header.
+/// Draws a box around the rows, with heavy lines down to the header.
 fn boxed(rows: &[[String; 8]]) -> String {
     let widths: [usize; 8] = std::array::from_fn(|column| {
         let longest = rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);

@@ -1,4 +1,4 @@
-//! Reports of a small run, checked by hand.
+//! Tests of reports of a small run with calculated results.
 
 use proptest::prelude::*;
 use serde_json::Value;
@@ -29,10 +29,10 @@ fn keys(value: &Value) -> Vec<&str> {
     value.as_object().expect("an object").keys().map(String::as_str).collect()
 }
 
-/// Statistics of each distribution in a report, as prefixes of its name.
+/// Statistics of each distribution in a report, which are prefixes of key names.
 const STATISTICS: [&str; 9] = ["mean", "min", "max", "median", "p75", "p90", "p95", "p99", "std"];
 
-/// Keys of a report of `python -m dynamo.replay` 1.4.2 that are not statistics.
+/// Keys of a report of `python -m dynamo.replay` 1.4.2, without statistics.
 const KEYS_OF_1_4: [&str; 20] = [
     "completed_requests",
     "decode_gpus_per_worker",
@@ -56,7 +56,7 @@ const KEYS_OF_1_4: [&str; 20] = [
     "wall_time_ms",
 ];
 
-/// Keys that 1.6 has added.
+/// Keys that 1.6 added.
 const KEYS_SINCE_1_6: [&str; 7] = [
     "committed_prefill_tokens",
     "kv_eviction_policy",
@@ -67,7 +67,7 @@ const KEYS_SINCE_1_6: [&str; 7] = [
     "power_w",
 ];
 
-/// `keys` and the keys of the statistics, sorted.
+/// `keys` and the keys of all statistics, sorted.
 fn with_statistics(keys: &[&[&str]]) -> Vec<String> {
     let distributions =
         ["ttft_ms", "ttst_ms", "tpot_ms", "itl_ms", "e2e_latency_ms", "output_token_throughput_per_user"];
@@ -97,13 +97,12 @@ fn the_nested_report_has_the_keys_of_1_6() {
     assert_eq!(flat["vcr"], report["vcr"]);
 }
 
-/// A run without requests.
 fn empty() -> vcr_cluster::Report {
     vcr_cluster::Report { schema_version: 1, ..vcr_cluster::Report::empty("replay", 1, std::iter::empty()) }
 }
 
 proptest! {
-    /// The summary of rates equals the single rates.
+    /// The summary of rates equals the summary of individually computed rates.
     #[test]
     fn rates_are_those_of_single_gaps(gaps_ns in prop::collection::vec(0_u64..50, 1..60)) {
         let mut samples = Samples::default();

@@ -5,25 +5,24 @@ use vcr_cluster::record::{Outcome, RequestRecord};
 
 use super::distribution::Distribution;
 
-/// A phase of a request. Its phases add up to the time from its arrival to its last token.
+/// A phase of a request. The phases add up to the time from the arrival to the last token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Waiting for its first step.
+    /// Waiting for the first step.
     Queue,
-    /// Waiting for KV from the memory of the host or its disk, before its first step.
+    /// Waiting for KV from host memory or disk, before the first step.
     Load,
-    /// From its first step until its prompt was computed.
+    /// From the first step until the prompt is computed.
     Prefill,
     /// Waiting for KV blocks of a decode engine.
     Reservation,
-    /// Waiting for its KV to arrive there.
+    /// Waiting for the KV to arrive at the decode engine.
     Transfer,
-    /// Waiting for its first step there.
+    /// Waiting for the first step on the decode engine.
     DecodeQueue,
-    /// From there, or from the end of its prompt, to its last token.
+    /// From the first step on the decode engine, or from the end of the prompt, to the last token.
     Decode,
-    /// Preempted, or loading KV after a preemption. This time is not counted in the interrupted
-    /// phase.
+    /// Preempted, or loading KV after a preemption. The interrupted phase does not include this time.
     Preempted,
 }
 
@@ -40,7 +39,7 @@ impl Phase {
         Self::Preempted,
     ];
 
-    /// Its name in reports.
+    /// The phase's name in reports.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -60,14 +59,14 @@ impl Phase {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TimeSpent {
     pub phase: Phase,
-    /// Its share of all time.
+    /// Share of the time of all phases.
     pub share: f64,
-    /// Milliseconds of each request.
+    /// Milliseconds per request.
     pub distribution: Distribution,
 }
 
 impl TimeSpent {
-    /// Each phase of the run, in order.
+    /// The time spent in each phase, in the order of [`Phase::ALL`].
     #[must_use]
     pub fn of(report: &Report) -> Vec<Self> {
         let mut samples: [Vec<u64>; Phase::ALL.len()] = Default::default();
@@ -89,14 +88,14 @@ impl TimeSpent {
     }
 }
 
-/// Nanoseconds in each phase of a request.
+/// Nanoseconds of each phase of a request.
 pub(super) fn phases_ns(record: &RequestRecord) -> [Option<u64>; Phase::ALL.len()] {
     let detail = &record.detail;
     let between = |from: Option<u64>, to: Option<u64>| Some(to?.saturating_sub(from?));
     let mut prefill_ns = between(record.scheduled_ns, record.prefill_end_ns);
     let decode_from = detail.decode_scheduled_ns.or(record.prefill_end_ns);
     let mut decode_ns = between(decode_from, record.last_token_ns);
-    // Nearly always it had a token when it was preempted.
+    // A preempted request nearly always has a token already, so the time is first taken from decode.
     let mut left_ns = detail.preempted_ns;
     for phase_ns in [&mut decode_ns, &mut prefill_ns].into_iter().flatten() {
         let here_ns = left_ns.min(*phase_ns);

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-/// The fields of an object in order, each with its text.
+/// The fields of an object in order, each with its JSON text.
 pub(crate) struct Fields<'a>(pub(crate) Vec<(String, &'a RawValue)>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for Fields<'a> {
@@ -44,7 +44,7 @@ impl<'a> Text<'a> {
         Self { text, starts: std::iter::once(0).chain(breaks).collect() }
     }
 
-    /// The line, from 1, of the beginning of a part of this text.
+    /// The line (from 1) at which a part of this text begins.
     pub(crate) fn line_of(&self, part: &str) -> usize {
         let offset = (part.as_ptr() as usize).saturating_sub(self.text.as_ptr() as usize);
         self.starts.partition_point(|start| *start <= offset)

@@ -1,8 +1,8 @@
-//! Replays in ticks: a workload file, the cluster with one engine of ticks, a report.
+//! Replays with a tick scheduler: a workload file, a cluster with one engine, and a report.
 //!
-//! Owns the formats of the workload and of the report, and the report's fingerprint. The
-//! scheduler is [`vcr_core::ticks`], driven by [`vcr_cluster::simulate`] with steps of one
-//! tick; nothing is scheduled here. Equal workloads and settings have equal reports.
+//! This module defines the formats of the workload and of the report, and the report's fingerprint. The scheduler
+//! is [`vcr_core::ticks`], driven by [`vcr_cluster::simulate`] with steps of one tick. Equal workloads and settings
+//! give equal reports.
 
 mod fields;
 mod run;
@@ -26,7 +26,7 @@ pub const SCHEMA_VERSION: u32 = 1;
 /// The report of a replay.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TickReport {
-    /// Name of this schema: `ticks`.
+    /// Name of the schema: `ticks`.
     pub kind: String,
     pub schema_version: u32,
     /// The scheduler's settings.
@@ -34,7 +34,7 @@ pub struct TickReport {
     /// Why the replay was stopped early, if it was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stopped_by: Option<String>,
-    /// Sums over the ticks.
+    /// Sums over all ticks.
     pub summary: Summary,
     /// The requests, in order of arrival.
     pub requests: Vec<RequestReport>,
@@ -47,16 +47,16 @@ impl TickReport {
     pub const KIND: &'static str = "ticks";
 }
 
-// The fingerprint of a replay: FNV-1a 64 over its tick records.
+// The fingerprint of a replay is FNV-1a 64 over its tick records.
 //
-// The layout is vcr's own. Other tools that print a fingerprint of ticks hash other bytes,
-// which are not published, so equal schedules have different fingerprints there.
+// The layout is vcr's own. Other tools with a tick fingerprint hash other bytes, which are not published, so their
+// fingerprints of equal schedules differ.
 //
-// Layout 1: for each tick record in order, its JSON without spaces and with the keys in the
-// order of [`TickRecord`], as UTF-8, then a line break (0x0A). Texts are escaped as by
-// `serde_json`: quotation marks, backslashes and control characters only.
+// Layout 1: for each tick record in order, its JSON as UTF-8 without spaces and with the keys in the order of
+// [`TickRecord`], then a line feed (0x0A). Strings are escaped as by `serde_json`, which escapes only quotation
+// marks, backslashes and control characters.
 
-/// Version of the layout; it changes whenever a record's bytes do.
+/// Version of the layout. It changes whenever a record's bytes change.
 pub const FINGERPRINT_LAYOUT: u32 = 1;
 
 /// The fingerprint as 16 hexadecimal digits.
@@ -70,52 +70,52 @@ fn fingerprint(ticks: &[TickRecord]) -> String {
     format!("{:016x}", hasher.finish())
 }
 
-/// Resource that a waiting request lacks.
+/// The resource that a waiting request lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Bound {
-    /// A place among the admitted requests.
+    /// A slot for an admitted request.
     MaxActive,
-    /// Free pages.
+    /// Free KV pages.
     KvPages,
-    /// Prompt tokens of the tick.
+    /// Prefill tokens of the tick.
     PrefillTokens,
 }
 
-/// A tick with work. Keys are in this order in JSON, which the fingerprint covers.
+/// A tick with work. The fingerprint covers the order of the JSON keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TickRecord {
-    /// Its number, from 0.
+    /// Number of the tick, from 0.
     pub tick: u64,
-    /// Requests that it admits, in order of admission.
+    /// Requests that the tick admits, in order of admission.
     pub admitted_ids: Vec<String>,
-    /// Prompt tokens of these.
+    /// Prompt tokens of the admitted requests.
     pub admitted_prefill_tokens: u64,
-    /// Requests that get a token, in turn.
+    /// Requests that get a token, in order.
     pub decoded_ids: Vec<String>,
-    /// Tokens that they get.
+    /// Number of tokens that these requests get.
     pub decoded_tokens: u64,
-    /// Requests that end with it, in turn.
+    /// Requests that complete in this tick, in order.
     pub completed_ids: Vec<String>,
-    /// Requests that still wait after admission.
+    /// Number of requests that still wait after admission.
     pub queued: u64,
-    /// Admitted requests, including those that end with it.
+    /// Number of admitted requests, including those that complete in this tick.
     pub active: u64,
-    /// Pages that these have reserved.
+    /// Pages that the admitted requests have reserved.
     pub used_kv_pages: u64,
-    /// Resource that the first waiting request lacks; none if no request waits.
+    /// The resource that the first waiting request lacks; None if no request waits.
     pub held_by: Option<Bound>,
 }
 
-/// The end of a request.
+/// The status of a request at the end of the replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RequestStatus {
-    /// It has its complete output.
+    /// The request has its complete output.
     Completed,
-    /// It could never be admitted.
+    /// The request could never be admitted.
     Refused,
-    /// The replay was stopped before.
+    /// The replay was stopped before the request completed.
     Unfinished,
 }
 
@@ -123,17 +123,17 @@ pub enum RequestStatus {
 pub struct RequestReport {
     pub id: String,
     pub status: RequestStatus,
-    /// Why it was refused.
+    /// Why the request was refused, if it was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     pub arrival_tick: u64,
-    /// Tick of its admission.
+    /// Tick of the admission.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub admitted_tick: Option<u64>,
-    /// Tick of its last token.
+    /// Tick of the last token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completed_tick: Option<u64>,
-    /// Pages that it has reserved.
+    /// Number of pages that the request reserved.
     pub reserved_kv_pages: u64,
 }
 
@@ -158,7 +158,7 @@ mod tests {
         };
         let bytes = r#"{"tick":3,"admitted_ids":["a\"b"],"admitted_prefill_tokens":7,"decoded_ids":["c"],"decoded_tokens":1,"completed_ids":[],"queued":2,"active":2,"used_kv_pages":5,"held_by":"kv_pages"}"#;
         assert_eq!(serde_json::to_string(&tick).expect("JSON"), bytes);
-        // FNV-1a 64 by its definition.
+        // FNV-1a 64, computed by its definition.
         let mut hash = 0xcbf2_9ce4_8422_2325_u64;
         for byte in format!("{bytes}\n").bytes() {
             hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);

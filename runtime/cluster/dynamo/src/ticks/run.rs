@@ -1,4 +1,4 @@
-//! Runs the workload on a cluster of one engine whose steps take one tick each.
+//! Runs a workload on a cluster with one engine whose steps take one tick each.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,23 +22,23 @@ use crate::ticks::workload::{TickRequest, Workload};
 use crate::ticks::{Bound, RequestReport, RequestStatus, TickRecord};
 use crate::ticks::{SCHEMA_VERSION, TickReport};
 
-/// Virtual time of a tick.
+/// Virtual duration of a tick.
 pub const TICK_NS: u64 = 1_000_000;
 
-/// Name of the run, of its pool and of its workload.
+/// Name of the run, its pool and its workload.
 const NAME: &str = "ticks";
 
-/// Why a replay has no report.
+/// Why a replay could not finish.
 #[derive(Debug, thiserror::Error)]
 pub enum TickRunError {
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
     Config(Vec<RunConfigError>),
-    /// The simulation ended with an error.
+    /// The simulation failed.
     #[error(transparent)]
     Simulation(SimError),
 }
 
-/// Replays a workload. `watcher` may end it early; steps are not shown to it.
+/// Replays a workload. `watcher` may end the replay early, but sees no steps.
 pub fn replay(
     config: &TickConfig,
     workload: &Workload,
@@ -80,7 +80,7 @@ fn workload_config(workload: &Workload) -> WorkloadConfig {
             hash_ids: Default::default(),
             output_token_ids: Default::default(),
             items: Default::default(),
-            // The core serves smaller priorities first.
+            // The scheduler serves smaller priorities first.
             priority: -request.priority,
             strict_priority: 0,
             policy_class: None,
@@ -93,8 +93,8 @@ fn workload_config(workload: &Workload) -> WorkloadConfig {
     WorkloadConfig { start_ns: u64::from(first_tick) * TICK_NS, ..WorkloadConfig::new(NAME, source) }
 }
 
-/// Records ticks, and passes everything else to another observer. Requests are tagged in order of arrival,
-/// which is their order in the workload.
+/// Records ticks, and forwards all other calls to another observer. Request tags are indices into the workload,
+/// because both are in order of arrival.
 struct Recorder<'a> {
     requests: &'a [TickRequest],
     ticks: Vec<TickRecord>,
@@ -174,7 +174,7 @@ fn request_reports(
     let one = |(index, request): (usize, &TickRequest)| {
         let admitted_tick = admitted.get(request.id.as_str()).copied();
         let completed_tick = completed.get(request.id.as_str()).copied();
-        // Requests that a stopped replay has not reached have no record.
+        // A stopped replay has no records of requests that have not arrived.
         let outcome = report.requests.get(index).map(|record| record.outcome);
         let pages = config.reserved_pages(request.prompt_tokens, request.max_output_tokens);
         RequestReport {

@@ -1,13 +1,13 @@
-//! Settings of the scheduler, from a workload file and from options that replace them.
+//! Settings of the tick scheduler, from a workload file and from options that override them.
 
 use serde::{Deserialize, Serialize};
 use vcr_core::ticks::{TickConfig, TickConfigInput};
 
-/// Settings of the scheduler; none if neither the file nor an option has one.
+/// Settings of the tick scheduler. A setting is None if neither the file nor an option has it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TickSettings {
     pub total_kv_pages: Option<u32>,
-    /// Tokens of a KV page.
+    /// Tokens per KV page.
     pub page_size_tokens: Option<u32>,
     /// Maximum number of admitted requests.
     pub max_active: Option<u32>,
@@ -22,7 +22,6 @@ impl TickSettings {
     pub(crate) const NAMES: [&'static str; 5] =
         ["total_kv_pages", "page_size_tokens", "max_active", "prefill_tokens_per_tick", "decode_width"];
 
-    /// The setting of this name.
     pub(crate) fn named(&mut self, name: &str) -> Option<&mut Option<u32>> {
         match name {
             "total_kv_pages" => Some(&mut self.total_kv_pages),
@@ -34,7 +33,7 @@ impl TickSettings {
         }
     }
 
-    /// These settings; absent ones come from `others`.
+    /// These settings, completed by `others`.
     #[must_use]
     pub fn or(self, others: Self) -> Self {
         Self {
@@ -46,10 +45,10 @@ impl TickSettings {
         }
     }
 
-    /// The scheduler's settings.
+    /// The checked configuration.
     ///
     /// # Errors
-    /// Every setting that is missing or out of range, in words.
+    /// A message for every setting that is missing or out of range.
     pub fn config(mut self) -> Result<TickConfig, Vec<String>> {
         let is_missing = |name: &&str| self.named(name).is_none_or(|value| value.is_none());
         let missing: Vec<String> = Self::NAMES
@@ -81,7 +80,6 @@ impl TickSettings {
         TickConfig::new(input).map_err(|errors| errors.iter().map(ToString::to_string).collect())
     }
 
-    /// The settings of a scheduler.
     pub(crate) fn of(config: &TickConfig) -> Self {
         Self {
             total_kv_pages: Some(config.total_kv_pages()),

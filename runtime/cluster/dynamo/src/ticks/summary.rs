@@ -11,46 +11,46 @@ use crate::ticks::{RequestReport, RequestStatus, TickRecord};
 pub struct Summary {
     /// Fingerprint of the tick records.
     pub fingerprint: String,
-    /// Version of its layout.
+    /// Version of the fingerprint's layout.
     pub fingerprint_layout: u32,
-    /// Ticks from 0 to the last with work.
+    /// Number of ticks from 0 to the last tick with work.
     pub ticks: u64,
-    /// Ticks without work, which have no record.
+    /// Number of ticks without work, which have no record.
     pub idle_ticks: u64,
-    /// Requests of the workload.
+    /// Number of requests in the workload.
     pub requests: u64,
-    /// Completed requests.
+    /// Number of completed requests.
     pub completed: u64,
-    /// Refused requests.
+    /// Number of refused requests.
     pub refused: u64,
     /// Prompt tokens of admitted requests.
     pub prompt_tokens: u64,
-    /// Output tokens.
+    /// Number of generated tokens.
     pub decode_tokens: u64,
-    /// Pages reserved at all admissions.
+    /// Number of pages reserved, summed over all admissions.
     pub reserved_kv_pages: u64,
-    /// Maximum of used pages.
+    /// Maximum number of pages in use.
     pub peak_kv_pages: u64,
     pub total_kv_pages: u64,
-    /// That maximum in percent of all pages.
+    /// `peak_kv_pages` in percent of all pages.
     pub peak_kv_pressure_percent: f64,
-    /// Maximum of waiting requests.
+    /// Maximum number of waiting requests.
     pub max_queue_depth: u64,
-    /// Maximum of admitted requests.
+    /// Maximum number of admitted requests.
     pub max_active: u64,
-    /// Ticks in which a request still waits after admission.
+    /// Number of ticks in which a request still waits after admission.
     pub queue_pressure_ticks: u64,
-    /// Their share of all ticks.
+    /// `queue_pressure_ticks` as a share of all ticks.
     pub queue_pressure_ratio: f64,
-    /// Ticks with the maximum number of admitted requests.
+    /// Number of ticks with the maximum number of admitted requests.
     pub active_capacity_ticks: u64,
-    /// Their share of all ticks.
+    /// `active_capacity_ticks` as a share of all ticks.
     pub active_capacity_ratio: f64,
-    /// Prompt tokens that all ticks could have admitted.
+    /// Number of prompt tokens that all ticks together could have admitted.
     pub prefill_capacity_tokens: u64,
-    /// Tokens that all ticks could have decoded.
+    /// Number of tokens that all ticks together could have decoded.
     pub decode_capacity_tokens: u64,
-    /// Pages times ticks.
+    /// Number of pages times number of ticks.
     pub kv_capacity_page_ticks: u64,
     /// Used share of `prefill_capacity_tokens`.
     pub prefill_capacity_utilization: f64,
@@ -107,7 +107,7 @@ impl Summary {
     }
 }
 
-/// 0 of nothing.
+/// `part` divided by `whole`; 0 if `whole` is 0.
 fn share(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }

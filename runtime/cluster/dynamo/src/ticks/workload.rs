@@ -1,4 +1,4 @@
-//! The workload file: its reading, and every problem with its line and its field.
+//! Reads the workload file. Every problem names its line and field.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -9,13 +9,13 @@ use serde_json::value::RawValue;
 use crate::ticks::fields::{Fields, Text};
 use crate::ticks::settings::TickSettings;
 
-/// Maximum length of a workload file.
+/// Maximum size of a workload file.
 const MAX_FILE_BYTES: u64 = 256 << 20;
-/// Problems of one file that are reported.
+/// Maximum number of reported problems of a file.
 const MAX_PROBLEMS: usize = 20;
-/// Latest arrival, which leaves room for 2^32 ticks of work in the clock of a run.
+/// Latest arrival. The run's clock then has room for 2^32 ticks of work.
 const MAX_ARRIVAL_TICK: u32 = u32::MAX;
-/// Priorities that can be negated.
+/// Maximum priority: it must be negatable.
 const MAX_PRIORITY: i64 = i32::MAX as i64;
 
 const REQUEST_FIELDS: &str = "id, prompt_tokens, max_output_tokens, priority and arrival_tick";
@@ -23,23 +23,23 @@ const REQUEST_FIELDS: &str = "id, prompt_tokens, max_output_tokens, priority and
 /// One request of a workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TickRequest {
-    /// Its name, unique in the workload.
+    /// Unique name of the request.
     pub id: String,
-    /// Length of its prompt, at least 1.
+    /// Prompt tokens, at least 1.
     pub prompt_tokens: u32,
-    /// Tokens to generate, at least 1.
+    /// Output tokens, at least 1.
     pub max_output_tokens: u32,
-    /// A higher one is tried first.
+    /// Priority; higher values are tried first.
     pub priority: i32,
-    /// The tick at whose start it begins to wait.
+    /// The tick at whose start the request begins to wait.
     pub arrival_tick: u32,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Workload {
-    /// Settings that the file has.
+    /// The settings in the file.
     pub settings: TickSettings,
-    /// Requests in order of arrival, and of their ids if they arrive together.
+    /// Requests in order of arrival; requests that arrive together are ordered by id.
     pub requests: Vec<TickRequest>,
 }
 
@@ -49,7 +49,7 @@ pub enum WorkloadError {
     #[error("cannot read `{file}`: {source}")]
     Read {
         file: String,
-        /// The system's error.
+        /// The operating system's error.
         source: io::Error,
     },
     #[error("{}", .0.join("\n"))]
@@ -57,7 +57,6 @@ pub enum WorkloadError {
 }
 
 impl Workload {
-    /// Reads a file.
     pub fn read(path: &Path) -> Result<Self, WorkloadError> {
         let file = path.display().to_string();
         match vcr_base::input::read_text(path, MAX_FILE_BYTES) {
@@ -66,7 +65,7 @@ impl Workload {
         }
     }
 
-    /// Reads the text of a file of that name.
+    /// Parses the text of the file named `file`.
     pub fn parse(file: &str, text: &str) -> Result<Self, WorkloadError> {
         let mut reader = Reader { file, text: Text::new(text), problems: Vec::new() };
         let workload = reader.workload();
@@ -82,7 +81,6 @@ impl Workload {
     }
 }
 
-/// A text while it is read.
 struct Reader<'a> {
     file: &'a str,
     text: Text<'a>,
@@ -94,7 +92,7 @@ impl<'a> Reader<'a> {
         self.problems.push(format!("invalid `{}`, line {line}, {what}: {text}", self.file));
     }
 
-    /// The fields of an object, unless it is none or names one twice.
+    /// The fields of an object. None if the value is not an object, or names a field twice.
     fn fields(&mut self, raw: &'a str, what: &str) -> Option<Vec<(String, &'a RawValue)>> {
         let line = self.text.line_of(raw);
         match serde_json::from_str::<Fields<'a>>(raw) {
@@ -131,7 +129,7 @@ impl<'a> Reader<'a> {
                     has_requests = true;
                     workload.requests = self.requests(raw);
                 }
-                // Remarks, such as where the workload comes from.
+                // Other keys may describe the workload, such as its origin.
                 _ => {}
             }
         }
@@ -191,7 +189,7 @@ impl<'a> Reader<'a> {
         let mut fields = self.fields(raw.get(), &place)?;
         let mut take = |name: &str| {
             let value = fields.iter().find(|(own, _)| own == name)?.1;
-            // Repetitions are a problem already.
+            // A problem was already added for repeated fields.
             fields.retain(|(own, _)| own != name);
             Some(value)
         };
@@ -266,7 +264,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The reason without its place, which counts from the beginning of a part.
+/// The reason without a position, which would be relative to a part of the file.
 fn reason_of(error: &serde_json::Error) -> String {
     error.to_string().split(" at line ").next().unwrap_or_default().to_owned()
 }
