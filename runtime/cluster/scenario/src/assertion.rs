@@ -1,4 +1,4 @@
-//! Assertions as they are written: `"ttft{workload:chat}"`, `"p99 < 4s"`.
+//! Assertions as scripts write them: `"ttft{workload:chat}"`, `"p99 < 4s"`.
 
 pub(crate) mod compared;
 mod comparison;
@@ -22,7 +22,7 @@ use crate::script::error::Thrown;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AssertionResult {
-    /// Name of the run it is about; absent for free conditions.
+    /// Name of the run that is checked; absent for free conditions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run: Option<String>,
     /// The metric, or the condition.
@@ -30,14 +30,13 @@ pub struct AssertionResult {
     /// The condition on the metric, as written.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub condition: Option<String>,
-    /// The value that was compared, in milliseconds for times; absent when there
-    /// were no samples.
+    /// The value that was compared, in milliseconds for times; absent without samples.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed: Option<f64>,
-    /// The observed value for people.
+    /// The observed value as text with its unit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_text: Option<String>,
-    /// The share of draws in which the condition must hold, if one is required.
+    /// The share of draws in which the condition must hold, if the script requires one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub confidence: Option<f64>,
     /// The share of draws in which it holds.
@@ -48,7 +47,7 @@ pub struct AssertionResult {
 }
 
 impl AssertionResult {
-    /// A check outside the script; `observed` is for people.
+    /// A check from outside the script. `observed` is text with a unit.
     #[must_use]
     pub fn beside_the_script(
         run: Option<String>,
@@ -102,7 +101,7 @@ impl<'a> Assertion<'a> {
         Ok(Self { subject, statistic, comparison, limit, metric_text, condition_text })
     }
 
-    /// Whether it holds in a run.
+    /// Evaluates the assertion on a run.
     pub(crate) fn evaluate(&self, report: &Report) -> Result<AssertionResult, Malformed> {
         self.subject.check_workload(report)?;
         self.subject.check_known(report)?;
@@ -116,12 +115,12 @@ impl<'a> Assertion<'a> {
             observed_text: observed.map(|value| format_value(value, unit, self.statistic)),
             confidence: None,
             held_share: None,
-            // An assertion on samples that do not exist fails.
+            // An assertion on missing samples fails.
             passed: self.holds(observed),
         })
     }
 
-    /// Whether it holds in at least the share `confidence` of the draws of a run.
+    /// Evaluates whether the assertion holds in at least the share `confidence` of the draws of a run.
     pub(crate) fn evaluate_in_draws(
         &self,
         report: &Report,
@@ -147,13 +146,13 @@ impl<'a> Assertion<'a> {
     }
 }
 
-/// Checks an assertion written in the script, before any run. Returns the queries for its draws.
+/// Checks an assertion of the script before any run. Returns the statistic that draws must compute for it, if any.
 fn check_assertion(metric: &str, condition: &str) -> Result<Option<Watched>, Thrown> {
     let Assertion { subject, statistic, .. } = Assertion::parse(metric, condition)?;
     Ok(Watched::of(subject, statistic, metric))
 }
 
-/// The same for a metric and a statistic that are literals in the script.
+/// Checks a metric and a statistic that are literals in the script, like [`check_assertion`].
 fn check_value(metric: &str, statistic: &str) -> Result<Option<Watched>, Thrown> {
     let (subject, statistic) = parse_value(metric, statistic)?;
     Ok(Watched::of(subject, statistic, metric))
@@ -167,7 +166,7 @@ pub(crate) fn value(report: &Report, metric: &str, statistic: &str) -> Result<f6
     subject.observe(report, statistic).ok_or_else(|| without_samples(metric))
 }
 
-/// Checks that a report can be asked for a statistic of a metric.
+/// Checks that a report has a statistic of a metric.
 pub(crate) fn check_names(report: &Report, metric: &str, statistic: &str) -> Result<(), Malformed> {
     let (subject, _) = parse_value(metric, statistic)?;
     subject.check_workload(report)?;
@@ -181,7 +180,7 @@ pub(crate) fn is_known(report: &Report, metric: &str) -> Result<bool, Malformed>
     Ok(subject.why_absent(report).is_none())
 }
 
-/// The value that the share `share` of the draws of a run do not exceed.
+/// The value that the share `share` of a run's draws do not exceed.
 pub(crate) fn quantile_of_draws(
     report: &Report,
     draws: &Draws,

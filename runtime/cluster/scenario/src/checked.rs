@@ -1,4 +1,4 @@
-//! Checks of a scenario without a run: `vcr check`.
+//! Checks of scenarios without runs: `vcr check`.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -12,32 +12,32 @@ use crate::vocabulary;
 use crate::vocabulary::run::parameter;
 use crate::{Reporter, RunOptions, SourceFile};
 
-/// Summary of a scenario that was checked and not run.
+/// Summary of a scenario that was checked without running it.
 #[derive(Clone, Debug)]
 pub struct Checked {
-    /// Runs that it plans.
+    /// Number of runs that the scenario plans.
     pub runs: usize,
-    /// Assertions that it makes.
+    /// Number of assertions.
     pub assertions: usize,
-    /// Searches that it makes; each plans further runs.
+    /// Number of searches; each plans further runs.
     pub searches: usize,
     /// Parameters with their values.
     pub parameters: BTreeMap<String, String>,
-    /// The files that it has read, as seen from the process.
+    /// The files that the script has read, by their paths.
     pub files_read: Vec<PathBuf>,
-    /// The files and folders that it names, with their names in it.
+    /// The files and folders that the script names.
     pub sources: Vec<SourceFile>,
-    /// Parameters that it takes and does not use.
+    /// Parameters that the script reads but does not use.
     pub unused: Vec<String>,
-    /// Why the rest of the script could not be checked, if it depends on results.
+    /// Why the rest of the script could not be checked: it depends on results.
     pub unchecked: Option<String>,
 }
 
 impl Scenario {
-    /// Executes the script without making its runs: it reads all files, tries all guests, and plans all runs.
+    /// Executes the script without its runs. It reads all files, tries all guests, and plans all runs.
     ///
     /// # Errors
-    /// The error that would end the scenario before its first run, and all errors that can be found in the rest.
+    /// The error that would end the scenario before its first run, and all errors found in the rest of the script.
     pub fn check(&self, options: RunOptions, reporter: Arc<dyn Reporter>) -> Result<Checked, ScenarioError> {
         with_large_stack(|| self.check_here(options, reporter))
     }
@@ -48,7 +48,7 @@ impl Scenario {
         context.is_check = true;
         let context = Arc::new(context);
         let mut engine = vocabulary::script_engine(&context);
-        // Also checks names of variables in parts that the script does not reach: once, whatever the options.
+        // This also checks variable names in unreachable parts. Once is enough, because options do not affect them.
         if self.has_known_names.get().is_none() {
             engine.set_strict_variables(true);
             engine.compile(&context.source).map_err(|error| error::from_parser(&file, &context.source, &error))?;
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
     use crate::Silent;
 
-    /// Closures that capture each other, far more than a usual stack can free.
+    /// Closures that capture each other, deeper than a default stack can free.
     #[test]
     fn nested_values_are_freed() {
         let check = |source: &str| {
@@ -104,7 +104,7 @@ mod tests {
         assert!(check("let f = |x| x; for i in 0..300000 { let g = f; f = |x| g; } throw f").is_err());
     }
 
-    /// In unreachable code, only the check of names sees it.
+    /// In unreachable code, only the check of variable names finds the unknown variable.
     #[test]
     fn each_check_refuses_unknown_variables_and_only_them() {
         let check = |source: &str| {

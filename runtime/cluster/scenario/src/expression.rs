@@ -1,5 +1,5 @@
-//! Single values of the vocabulary, for commands that take one as an option:
-//! `knobs(#{ ttft: "200ms", itl: "10ms" })`.
+//! Evaluates single values of the vocabulary for commands that take them as options, such as `knobs(#{ ttft:
+//! "200ms", itl: "10ms" })`.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -25,11 +25,11 @@ use crate::vocabulary::run::target;
 use crate::vocabulary::script_engine;
 use crate::{RunOptions, Silent};
 
-/// Evaluates `source` to a latency model. Relative paths in it start at `folder`; errors call it `name`. With
-/// live engines, calls of guests may take `guest_wall_time`.
+/// Evaluates `source` to a latency model. Relative paths in `source` start at `folder`, and errors call it `name`.
+/// With live engines, each call of a guest may take `guest_wall_time`.
 ///
 /// # Errors
-/// If it is not an expression of the vocabulary, or is a value of another kind.
+/// If `source` is not an expression of the vocabulary, or has a value of another kind.
 pub fn latency(
     name: &str,
     source: &str,
@@ -44,8 +44,8 @@ pub fn latency(
     Ok(spec.factory)
 }
 
-/// The contradictions between the latency model of `source` and a command line of `vllm serve`,
-/// with their corrections.
+/// The contradictions between the latency model in `source` and a command line of `vllm serve`, with suggested
+/// corrections.
 pub fn contradictions(
     name: &str,
     source: &str,
@@ -58,7 +58,7 @@ pub fn contradictions(
     Ok(placement.map(|placement| Placement::contradictions(&of_engine, &placement)).unwrap_or_default())
 }
 
-/// The latency model's time outside steps; none if it has none.
+/// The latency model's time outside of steps; None if the model has none.
 pub fn overheads(name: &str, source: &str, folder: &Path) -> Result<Option<Overheads>, ScenarioError> {
     let value = evaluate(name, source, folder, None)?;
     let spec = LatencySpec::of(&value).map_err(|what| {
@@ -68,18 +68,19 @@ pub fn overheads(name: &str, source: &str, folder: &Path) -> Result<Option<Overh
     Ok(spec.overheads)
 }
 
-/// The engines that `source` describes, with a latency model that takes no time: the map
-/// of `engine(#{ ... })`, with or without its braces, or as JSON; a command line of `vllm serve`,
-/// or its arguments alone; or a whole `pool(#{ ... })`.
+/// Evaluates `source` to engines with a latency model that takes no time. `source` may be the map of `engine(#{ ...
+/// })` with or without braces, the same as JSON, a command line of `vllm serve` or only its arguments, or a whole
+/// `pool(#{ ... })`.
 ///
 /// # Errors
-/// When it is not an expression of the vocabulary, or makes something else. Places are those in `source`.
+/// When `source` is not an expression of the vocabulary, or has a value of another kind. Positions refer to
+/// `source`.
 pub fn engines(name: &str, source: &str) -> Result<PoolConfig, ScenarioError> {
     let source = source.trim();
     if is_command_line(source) {
         return engines_of_args(name, source);
     }
-    // The source has lines of its own, and its first line has text before it.
+    // The source starts on a line of its own, after the text `before`.
     let (start, before, end) = match source {
         _ if source.starts_with("pool(") => ("", "", ""),
         _ if source.starts_with("engine(") => (POOL, "", "})"),
@@ -97,7 +98,8 @@ const POOL: &str = "pool(#{ latency: fixed(#{ step: \"1ms\" }), engine:";
 const ENGINE: &str = "pool(#{ latency: fixed(#{ step: \"1ms\" }), engine: engine(";
 const ENGINE_OPTIONS: &str = "pool(#{ latency: fixed(#{ step: \"1ms\" }), engine: engine(#{";
 
-/// Line and column of a script in the source that begins in its second line behind `before`; none outside of it.
+/// Converts a position in the script to a position in the source. The source starts in the script's second line
+/// after `before`. None outside of the source.
 fn place_in(source: &str, before: &str, (line, column): (usize, usize)) -> Option<(usize, usize)> {
     let line = line.checked_sub(1).filter(|line| (1..=source.lines().count()).contains(line))?;
     let shift = if line == 1 { before.len() } else { 0 };
@@ -110,17 +112,17 @@ fn pool_of(name: &str, value: Dynamic) -> Result<PoolConfig, ScenarioError> {
     })
 }
 
-/// Whether it is a command line of `vllm serve`, or arguments of one.
+/// Whether `source` is a command line of `vllm serve`, or its arguments.
 fn is_command_line(source: &str) -> bool {
     let first = source.split_whitespace().next().unwrap_or_default();
     first.starts_with('-') || first == "vllm" || ["vllm serve", "vllm.entrypoints"].iter().any(|it| source.contains(it))
 }
 
-/// An argument of older versions, and vLLM's own.
+/// The argument's name in older versions of vcr, and its name in vLLM.
 const NUM_GPU_BLOCKS: [&str; 2] = ["--num-gpu-blocks", "--num-gpu-blocks-override"];
 
-/// The engines of a command line. If neither an argument nor the model determines the KV blocks, the number
-/// is that of an `engine(#{})`.
+/// The engines of a command line. If neither an argument nor the model determines the number of KV blocks, it is
+/// that of `engine(#{})`.
 fn engines_of_args(name: &str, source: &str) -> Result<PoolConfig, ScenarioError> {
     let [older, own] = NUM_GPU_BLOCKS;
     let word = |word: &str| match word.strip_prefix(older) {
@@ -145,13 +147,13 @@ fn engines_of_args(name: &str, source: &str) -> Result<PoolConfig, ScenarioError
     let script = format!("{POOL} vllm_args(command, #{{ num_gpu_blocks: blocks }}) }})");
     let context = context(String::new(), Path::new(""), None);
     let made = script_engine(&context).eval_expression_with_scope::<Dynamic>(&mut scope, &script);
-    // Positions refer to the generated script, which the user has not written.
+    // Positions refer to the generated script, which the user does not see.
     let made = made.map_err(|error| ScenarioError { at: None, ..error::from_script(name, &error) })?;
     pool_of(name, made)
 }
 
-/// The target that `source` names or makes: a name, a URL, or an expression such as
-/// `http("http://localhost:8000", #{ model: "..." })`. `name` is its origin for errors.
+/// Evaluates `source` to a target. It may be a name, a URL, or an expression such as `http("http://localhost:8000",
+/// #{ model: "..." })`. Errors call it `name`.
 pub fn target(name: &str, source: &str) -> Result<Target, ScenarioError> {
     let is_url = source.starts_with("http://") || source.starts_with("https://");
     let is_place = |(host, port): (&str, &str)| {
@@ -175,12 +177,12 @@ pub fn target(name: &str, source: &str) -> Result<Target, ScenarioError> {
     })
 }
 
-/// The scheduling policy that `source` names or makes: the policy of engines, and their ranking
-/// unless their own rules apply. A name is used directly; anything else is evaluated like
+/// Evaluates `source` to a scheduling policy: the policy of engines, and the factory of rankings unless the
+/// engines' own rules apply. A single word is taken as a policy's name. Anything else is evaluated like
 /// [`latency`].
 ///
 /// # Errors
-/// When it is not an expression of the vocabulary, or has another kind of value.
+/// When `source` is not an expression of the vocabulary, or has a value of another kind.
 pub fn policy(
     name: &str,
     source: &str,
@@ -194,8 +196,7 @@ pub fn policy(
     Ok((spec.policy, spec.factory))
 }
 
-/// Like [`policy`], as the fallback of a guest: `fcfs` and `priority` also become policies
-/// that rank.
+/// Like [`policy`], for the fallback of a guest: `fcfs` and `priority` also become rankings.
 pub fn ranking_policy(
     name: &str,
     source: &str,
@@ -206,10 +207,11 @@ pub fn ranking_policy(
     Ok(PolicySpec { policy, factory }.into_ranking())
 }
 
-/// The router for `source`. The name of a router is used directly; anything else is evaluated like [`latency`].
+/// Evaluates `source` to a router. A single word is taken as a router's name. Anything else is evaluated like
+/// [`latency`].
 ///
 /// # Errors
-/// If it is not an expression of the vocabulary, or is a value of another kind.
+/// If `source` is not an expression of the vocabulary, or has a value of another kind.
 pub fn router(
     name: &str,
     source: &str,
@@ -222,34 +224,33 @@ pub fn router(
     })
 }
 
-/// A guest as a latency model: its path, relative to the working directory, or its `oci://` reference. Errors
-/// call it `name`.
+/// Loads a guest as a latency model. `reference` is a path relative to the working directory, or an `oci://`
+/// reference. Errors call it `name`.
 ///
 /// # Errors
-/// If it cannot be loaded, or belongs to another world.
+/// If the guest cannot be loaded, or does not implement a latency model.
 pub fn guest_latency(name: &str, reference: &str) -> Result<LatencyFactory, ScenarioError> {
     let spec = LatencySpec::of(&guest(name, reference, "{}")?)
         .map_err(|what| wrong(name, &format!("expected {what}"), "give the path of a guest that is a latency model"))?;
     Ok(spec.factory)
 }
 
-/// The router that a guest is; otherwise like [`guest_latency`].
+/// Loads a guest as a router; otherwise like [`guest_latency`].
 pub fn guest_router(name: &str, reference: &str) -> Result<RouterConfig, ScenarioError> {
     router::of(&guest(name, reference, "{}")?)
         .map_err(|what| wrong(name, &format!("expected {what}"), "give the path of a guest that is a router"))
 }
 
-/// The autoscaler that a guest is, with its configuration as JSON; otherwise like
-/// [`guest_latency`].
+/// Loads a guest with this JSON configuration as an autoscaler; otherwise like [`guest_latency`].
 pub fn guest_autoscaler(name: &str, reference: &str, config_json: &str) -> Result<ScalerFactory, ScenarioError> {
     autoscale::of_guest(&guest(name, reference, config_json)?)
         .map_err(|what| wrong(name, &format!("expected {what}"), "give the path of a guest that is an autoscaler"))
 }
 
-/// Evaluates `source` to a distribution of counts; a number is a distribution, too.
+/// Evaluates `source` to a distribution of counts. A number is a constant distribution.
 ///
 /// # Errors
-/// If it is not an expression of the vocabulary, or is a value of another kind.
+/// If `source` is not an expression of the vocabulary, or has a value of another kind.
 pub fn count_distribution(name: &str, source: &str) -> Result<Distribution, ScenarioError> {
     let value = evaluate(name, source, Path::new(""), None)?;
     if let Some(value) = as_number(&value) {
@@ -271,13 +272,13 @@ fn wrong(name: &str, message: &str, hint: &str) -> ScenarioError {
     }
 }
 
-/// The value of `source`, or the name that it is.
+/// The text itself if `source` is a single word; otherwise the value of the expression.
 fn named(name: &str, source: &str, folder: &Path, guest_wall_time: Option<Duration>) -> Result<Dynamic, ScenarioError> {
     let is_word = source.chars().all(|character| character.is_ascii_alphanumeric() || "-_".contains(character));
     if is_word { Ok(Dynamic::from(source.to_owned())) } else { evaluate(name, source, folder, guest_wall_time) }
 }
 
-/// A guest as the vocabulary has it, without a script.
+/// Loads a guest, as the vocabulary represents it, without a script.
 fn guest(name: &str, reference: &str, config_json: &str) -> Result<Dynamic, ScenarioError> {
     let context = context(String::new(), Path::new(""), None);
     let loaded = GuestSpec::load(&context, reference, Limits::default(), config_json.to_owned(), Position::NONE);

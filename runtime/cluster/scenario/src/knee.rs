@@ -1,29 +1,28 @@
-//! The knee of a curve of throughput over load: where it rises less than before.
+//! Finds the knee of a throughput curve: the load beyond which throughput rises less than before.
 //!
-//! Two lines instead of one are fitted to the measured points. The thresholds are those of guidellm's profile
-//! `knee` (0.8), with the same results.
+//! Fits two lines, and compares them with a single line. The thresholds and results are those of guidellm's profile
+//! `knee` (0.8).
 
-/// A knee.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Knee {
     /// The load at which the two lines meet.
     pub(crate) load: f64,
-    /// The lowest measured load that is not below.
+    /// The lowest measured load that is at least `load`.
     pub(crate) measured: f64,
 }
 
-/// Points at least.
+/// Minimum number of points.
 pub(crate) const MIN_POINTS: usize = 5;
-/// Slope behind the knee at most, as a share of the slope in front of it.
+/// Maximum slope after the knee, as a share of the slope before it.
 const MAX_TAIL_SLOPE: f64 = 0.25;
-/// Share of the squared error of one line that two lines must save.
+/// Minimum share by which two lines must reduce the squared error of one line.
 const MIN_IMPROVEMENT: f64 = 0.5;
-/// Share of the highest throughput that the knee must reach.
+/// Minimum share of the highest throughput that the knee must reach.
 const MIN_REACHED: f64 = 0.85;
-/// Errors and slopes below are none.
+/// Errors and slopes below this count as 0.
 const NOTHING: f64 = 1e-12;
 
-/// A straight line by least squares.
+/// A line fitted by least squares.
 struct Line {
     at_0: f64,
     slope: f64,
@@ -44,7 +43,7 @@ impl Line {
     }
 }
 
-/// The means of points with the same load, in order of loads.
+/// Merges points with equal load into their mean, in order of load.
 fn merged(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let mut sorted = points.to_vec();
     sorted.sort_by(|one, other| one.0.total_cmp(&other.0));
@@ -52,7 +51,7 @@ fn merged(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     groups.map(|group| (group[0].0, group.iter().map(|(_, y)| y).sum::<f64>() / group.len() as f64)).collect()
 }
 
-/// The knee of points of load and throughput, if they have one.
+/// Finds the knee of points of load and throughput, if there is one.
 pub(crate) fn knee(points: &[(f64, f64)]) -> Option<Knee> {
     let points = merged(points);
     let ends =
@@ -68,7 +67,7 @@ pub(crate) fn knee(points: &[(f64, f64)]) -> Option<Knee> {
     if whole <= NOTHING {
         return None;
     }
-    // The tail has three points, or two if there are no more.
+    // The tail has three points, or two if there are only the minimum number of points.
     let end = if points.len() == MIN_POINTS { points.len() - 1 } else { points.len() - 2 };
     let split = |at: usize| {
         let (rise, tail) = (Line::of(&unit[..=at]), Line::of(&unit[at..]));
@@ -94,7 +93,7 @@ pub(crate) fn knee(points: &[(f64, f64)]) -> Option<Knee> {
 mod tests {
     use super::*;
 
-    /// The knee that guidellm 0.8.1 finds in the same points.
+    /// The results equal those of guidellm 0.8.1 for the same points.
     #[test]
     fn the_knee_is_where_guidellm_finds_it() {
         let of = |loads: &[f64], throughputs: &[f64]| {

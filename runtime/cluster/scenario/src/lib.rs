@@ -1,9 +1,8 @@
 //! Scenarios: Rhai scripts that describe clusters, workloads and assertions.
 //!
-//! The only crate that knows Rhai. [`run_file`] executes a script, whose `run`
-//! calls are simulations in virtual time, and returns the [`Outcome`]: every report, every
-//! assertion, and one fingerprint over all of it. The vocabulary is
-//! described in `docs/reference/scenarios`.
+//! This is the only crate that uses Rhai. [`run_file`] executes a script, whose `run` calls simulate in virtual
+//! time unless they name a target. It returns the [`Outcome`]: every report, every assertion, and one fingerprint
+//! over all runs. `docs/reference/scenarios` describes the vocabulary.
 
 mod assertion;
 mod checked;
@@ -54,55 +53,53 @@ use search::SearchReport;
 /// Settings from outside the script.
 #[derive(Clone, Debug)]
 pub struct RunOptions {
-    /// Replaces the seed of every run.
+    /// Overrides the seed of every run.
     pub seed: Option<u64>,
-    /// Added to the seed of every run: the number of the repetition.
+    /// Number of the repetition, which is added to the seed of every run.
     pub repetition: u64,
     /// Values for `param(name, default)`.
     pub parameters: BTreeMap<String, String>,
-    /// Maximum number of threads: for the runs of a `run_all`, and for a single run.
+    /// Maximum number of threads, for the runs of a `run_all` and for a single run.
     pub threads: usize,
     /// Maximum number of runs of the scenario.
     pub max_runs: u64,
-    /// Ends each run at this virtual time, in nanoseconds. Runs that it cuts short are marked
-    /// partial; the script continues with their results.
+    /// Maximum virtual time of each run, in nanoseconds. Runs that reach it are marked partial, and the script
+    /// continues with their results.
     pub max_time_ns: Option<u64>,
-    /// Number of further simulations of each run with drawn coefficients of its latency models, if these can
-    /// be drawn.
+    /// Number of further simulations of each run with drawn coefficients, if its latency models allow draws.
     pub uncertainty: usize,
-    /// The folder to write to.
+    /// Folder of the output files.
     pub out: Option<PathBuf>,
-    /// Replaces the target of every run.
+    /// Overrides the target of every run.
     pub target: Option<Target>,
-    /// Carries out runs on targets other than virtual time; none in builds without them.
+    /// Executes runs on targets other than virtual time; None in builds without such targets.
     pub targets: Option<Arc<dyn TargetDriver>>,
-    /// Files to write to the folder. None: all [default ones](OutFile::is_default), but steps
-    /// and trace only while they have at most `steps_limit_bytes` together.
+    /// Files to write to the folder. None writes all [default files](OutFile::is_default). Steps and trace are then
+    /// dropped if they exceed `steps_limit_bytes` together.
     pub files: Option<Vec<OutFile>>,
-    /// See `files`.
+    /// Limit of the default files `steps` and `trace`; see `files`.
     pub steps_limit_bytes: u64,
-    /// Path for the requests alone.
+    /// Path of an additional file with only the requests.
     pub requests: Option<PathBuf>,
-    /// Whether files that exist are replaced.
+    /// Whether existing files are replaced.
     pub force: bool,
-    /// Files of a pack that replace the files that the script names, by their names in it.
+    /// Files of a pack that replace the files of the script, by their names in the script.
     pub files_by_name: BTreeMap<String, PathBuf>,
-    /// Write no captures of runs, even if the script asks for them: it is executed to be packed, or
+    /// Whether to write no captures even if the script asks for them, because the scenario is packed or executed
     /// many times.
     pub leaves_recordings_out: bool,
-    /// Keep a digest of each step of the runs.
+    /// Whether to keep a digest of each step.
     pub keeps_step_digests: bool,
-    /// Keep the engines of every run over time, for the charts of a page that is written later.
+    /// Whether to keep time series of every run's engines, for charts that are written later.
     pub keeps_series: bool,
-    /// Latency models, routers and scheduling policies of the program that has the scenario
-    /// executed, for `plugin(name)`.
+    /// Plugins of the calling program for `plugin(name)`: latency models, routers and scheduling policies.
     pub plugins: BTreeMap<String, HostPlugin>,
-    /// Digest the files that the script reads, for a report that the caller writes or prints.
-    /// With `out` they are digested in any case.
+    /// Whether to digest the files that the script reads, for a report that the caller writes or prints. With
+    /// `out`, files are always digested.
     pub digests_inputs: bool,
-    /// The tokenizers for data sets without stated lengths.
+    /// Tokenizers for data sets without stated lengths.
     pub tokenizers: Option<Tokenizers>,
-    /// Checks in addition to the script's, in this order. Stopped scenarios are not judged.
+    /// Further checks after the script's, in this order. They are skipped if the scenario is stopped.
     pub judges: Vec<Arc<dyn Judge>>,
 }
 
@@ -137,28 +134,28 @@ impl Default for RunOptions {
 
 /// Receives the progress of a scenario. Runs may be parallel.
 pub trait Reporter: Send + Sync {
-    /// A run begins.
+    /// A run has begun.
     fn run_started(&self, _name: &str) {}
     /// A run has made progress.
     fn progress(&self, _name: &str, _progress: &Progress) {}
-    /// Draws of a run that are done, and of how many.
+    /// `done` of the `of` draws of a run are done.
     fn drawn(&self, _name: &str, _done: usize, _of: usize) {}
     /// A run has ended or failed.
     fn run_ended(&self, _name: &str) {}
     /// The script printed something.
     fn print(&self, _text: &str) {}
-    /// The files that the script has named, when it has ended or failed.
+    /// The script has ended or failed after naming these files.
     fn has_read(&self, _files: &[SourceFile]) {}
     fn warn(&self, _text: &str) {}
-    /// The reason to stop the scenario now with its results so far, if there is one, such as
-    /// `SIGINT`. Polled regularly.
+    /// The reason to stop the scenario now with its results so far, such as `SIGINT`; None to continue. Called
+    /// regularly.
     fn stop(&self) -> Option<&'static str> {
         None
     }
 }
 
-/// Checks the results of a scenario beyond the assertions of its script. Its results are among the
-/// assertions of every output, because they decide whether the scenario passes.
+/// Checks the results of a scenario in addition to the script's assertions. The results are listed with the
+/// assertions of every output, because they also decide whether the scenario passes.
 pub trait Judge: Send + Sync + fmt::Debug {
     /// The checked conditions and their results.
     fn judge(&self, outcome: &Outcome) -> Vec<AssertionResult>;
@@ -170,7 +167,7 @@ pub struct Silent;
 
 impl Reporter for Silent {}
 
-/// The result of a scenario: the contents of `report.json`.
+/// The result of a scenario. Its fields are the contents of `report.json`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
     pub schema_version: u32,
@@ -179,61 +176,60 @@ pub struct Outcome {
     pub scenario: String,
     /// SHA-256 of the script, as hex.
     pub scenario_sha256: String,
-    /// Versions of vLLM whose scheduling rules the engines follow.
+    /// vLLM versions whose scheduling rules the engines follow.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub vllm_rules: Vec<&'static str>,
-    /// The files that the script has read; empty unless they were digested.
+    /// The files that the script has read; empty unless files are digested.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub inputs: Vec<Input>,
-    /// The claim in the script's first comment, if it has one.
+    /// The script's leading comment, which states what it shows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub claim: Option<String>,
     /// Parameters with their values.
     pub parameters: BTreeMap<String, String>,
     /// Whether every assertion passed.
     pub passed: bool,
-    /// Present if the scenario was stopped early: it then has the runs so far and the
-    /// assertions that were checked.
+    /// Why the scenario was stopped early, if it was. The outcome then covers the runs and assertions so far.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub partial: Option<Partial>,
     /// The assertions of the script, in order, followed by the results of [`RunOptions::judges`].
     pub assertions: Vec<AssertionResult>,
-    /// The searches that the script has made, in the order of their ends.
+    /// The searches of the script, in the order in which they ended.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub searches: Vec<SearchReport>,
-    /// The comparisons that the script made, in order.
+    /// The comparisons of the script, in order.
     #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "serialize_comparisons")]
     pub comparisons: Vec<Arc<Compared>>,
-    /// The decisions about releases that the script made, in order.
+    /// The gate decisions of the script, in order.
     #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "serialize_gates")]
     pub gates: Vec<Arc<vcr_gate::Report>>,
     /// SHA-256 over the fingerprints of all runs, as hex.
     pub fingerprint: String,
-    /// The guests that took part, in the order of the script.
+    /// The guests with an instance in any run, in the order of the script.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub guests: Vec<GuestReport>,
     /// The runs, in order.
     #[serde(serialize_with = "serialize_reports")]
     pub runs: Vec<Arc<Report>>,
-    /// Names of the files in the folder of [`RunOptions::out`].
+    /// Names of the files in [`RunOptions::out`].
     #[serde(skip)]
     pub files: Vec<&'static str>,
-    /// The files that the script has read, as seen from the process.
+    /// Paths of the files that the script has read.
     #[serde(skip)]
     pub files_read: Vec<PathBuf>,
 }
 
 impl Outcome {
-    /// Writes one of the files that are made only of results, as `--out` does; `source` is the text of the
-    /// script. Charts of engines over time need [`RunOptions::keeps_series`].
+    /// Writes one of the files that depend only on results, as `--out` does. `source` is the script. Time series of
+    /// engines need [`RunOptions::keeps_series`].
     ///
     /// # Errors
-    /// If the writer fails, or the file is one that is written while runs are made.
+    /// If the writer fails, or the file can only be written during runs.
     pub fn write_file(&self, file: OutFile, source: &str, out: &mut (impl Write + Send)) -> io::Result<()> {
         results::outputs::write_file(self, file, source, out)
     }
 
-    /// The requests of all runs, with the columns of `requests.csv`.
+    /// The requests of all runs as columns, like `requests.csv`.
     #[must_use]
     pub fn request_columns(&self) -> Vec<Column> {
         results::pictures::request_table(&self.runs).into_columns()
@@ -243,9 +239,9 @@ impl Outcome {
 /// Why an outcome is partial.
 #[derive(Clone, Debug, Serialize)]
 pub struct Partial {
-    /// The reason that [`Reporter::stop`] returned, or `error` for one of the script.
+    /// The reason from [`Reporter::stop`], or `error` for an error of the script.
     pub stopped_by: &'static str,
-    /// The error, if it was one.
+    /// The error of the script, if there was one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
@@ -265,8 +261,8 @@ fn serialize_gates<S: serde::Serializer>(all: &[Arc<vcr_gate::Report>], serializ
 /// Executes the scenario at `path`.
 ///
 /// # Errors
-/// When the script, a file it names or an option is bad, or when a guest or an
-/// engine fails. Failed assertions are part of the outcome, not an error.
+/// When the script, a file that it names, or an option is invalid, or when a guest or an engine fails. Failed
+/// assertions are not errors, but part of the outcome.
 pub fn run_file(path: &Path, options: RunOptions, reporter: Arc<dyn Reporter>) -> Result<Outcome, ScenarioError> {
     Scenario::open(path)?.run(options, reporter)
 }

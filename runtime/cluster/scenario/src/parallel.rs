@@ -1,12 +1,12 @@
-//! Runs that share nothing, several at a time.
+//! Executes independent work on several threads.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use crate::script::stack::{start, with_large_stack};
 
-/// Does `work` for each of `items`, on up to `threads` threads, and gives the
-/// results in the order of the items: how many threads there are cannot show.
+/// Calls `work` for each of `items` on up to `threads` threads. Results are in the order of the items, so they do
+/// not depend on the number of threads.
 pub fn parallel<T: Sync, R: Send>(threads: usize, items: &[T], work: impl Fn(usize, &T) -> R + Sync) -> Vec<R> {
     let next = AtomicUsize::new(0);
     let done: Vec<Mutex<Option<R>>> = items.iter().map(|_| Mutex::new(None)).collect();
@@ -18,7 +18,7 @@ pub fn parallel<T: Sync, R: Send>(threads: usize, items: &[T], work: impl Fn(usi
             *done[index].lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
         }
     };
-    // Threads that can execute scripts: to start one for each script takes longer than a short run.
+    // Starting a large stack for each script would take longer than a short run, so threads are reused.
     match threads.min(items.len()) {
         0 | 1 => with_large_stack(worker),
         threads => std::thread::scope(|scope| {

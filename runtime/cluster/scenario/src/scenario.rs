@@ -1,4 +1,4 @@
-//! A scenario that is read and compiled once, and executed as often as is wanted.
+//! A scenario that is read and compiled once, and can be executed many times.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -22,16 +22,16 @@ use crate::vocabulary;
 use crate::vocabulary::run::parameter;
 use crate::{Outcome, Partial, Reporter, RunOptions, Silent};
 
-/// A script, ready to be executed. Executions may be parallel; they share the guests, traces
-/// and operator tables that the script names.
+/// A compiled script. Executions may be parallel. They share the guests, traces and operator tables that the script
+/// names.
 pub struct Scenario {
     path: PathBuf,
     source: String,
     script: AST,
-    /// Values of drawn runs that assertions in the script may need.
+    /// Statistics that draws must compute for the script's assertions.
     watched: Vec<Watched>,
     loaded: Arc<Loaded>,
-    /// Set once a check has found that the script uses no unknown variables.
+    /// Set when a check has found that the script uses no unknown variables.
     pub(crate) has_known_names: OnceLock<()>,
 }
 
@@ -39,20 +39,20 @@ impl Scenario {
     /// Reads and compiles the script at `path`, and checks everything that needs no run.
     ///
     /// # Errors
-    /// When it cannot be read, is not a script, or has a bad assertion.
+    /// When the script cannot be read or compiled, or has an invalid assertion.
     pub fn open(path: &Path) -> Result<Self, ScenarioError> {
         let source = vcr_base::input::read_text(path, MAX_SCRIPT_BYTES)
             .map_err(|error| input(path, format!("cannot read the scenario: {error}"), None))?;
         Self::compile(path, source)
     }
 
-    /// As [`Scenario::open`], for a script in memory. Results and errors call it `path`, which is also the
-    /// base of its relative paths; the file may not exist.
+    /// Like [`Scenario::open`], for a script in memory. Results and errors call it `path`, which is also the base
+    /// of its relative paths. The file need not exist.
     ///
     /// # Errors
-    /// If it is not a script, or has an invalid assertion.
+    /// If the script cannot be compiled, or has an invalid assertion.
     pub fn compile(path: &Path, source: String) -> Result<Self, ScenarioError> {
-        // Some editors begin a file with a byte order mark.
+        // Some editors write a byte order mark at the beginning of files.
         let source = source.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(source);
         let file = path.display().to_string();
         let context = Context::new(source, folder(path), RunOptions::default(), Arc::new(Silent), None);
@@ -72,32 +72,32 @@ impl Scenario {
         })
     }
 
-    /// The same scenario, which shares loaded guests, traces and operator tables with another one.
+    /// Makes the scenario share loaded guests, traces and operator tables with `other`.
     #[must_use]
     pub fn sharing(mut self, other: &Self) -> Self {
         self.loaded = Arc::clone(&other.loaded);
         self
     }
 
-    /// Path that it was read from.
+    /// Path of the script.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Its text.
+    /// Text of the script.
     #[must_use]
     pub fn source(&self) -> &str {
         &self.source
     }
 
-    /// The parameters that it reads.
+    /// The parameters that the script reads.
     #[must_use]
     pub fn parameters(&self) -> Parameters {
         calls::parameters(&self.script)
     }
 
-    /// Executes it.
+    /// Executes the scenario.
     pub fn run(&self, options: RunOptions, reporter: Arc<dyn Reporter>) -> Result<Outcome, ScenarioError> {
         let unwritable = |error: &OutputError| input(&self.path, error.to_string(), error.hint().map(str::to_owned));
         let outputs = Outputs::create(&self.path, &options).map_err(|error| unwritable(&error))?;
@@ -127,9 +127,8 @@ impl Scenario {
         Ok(outcome)
     }
 
-    /// Writes the results so far after an error of the script if a part of them was measured in
-    /// real time, because that cannot be repeated. A fault of a guest or an engine is a result as
-    /// well: the verdict files contain it, and nothing of an earlier run remains beside them.
+    /// Writes the results so far after an error, if a part of them was measured in real time and so cannot be
+    /// repeated. If a guest or engine failed, writes only the verdict files, which replace those of an earlier run.
     fn keep_failed(&self, context: &Arc<Context>, error: &ScenarioError) {
         let is_measured = context.state().runs.iter().any(|run| run.target.is_some());
         if !is_measured && error.blame != Blame::Fault {
@@ -150,7 +149,7 @@ impl Scenario {
         }
     }
 
-    /// Writes the files of an outcome, if any are wanted.
+    /// Writes the files of an outcome, if any are requested.
     fn write(&self, context: &Arc<Context>, outcome: &mut Outcome) -> Result<(), ScenarioError> {
         let unwritable = |error: &OutputError| input(&self.path, error.to_string(), error.hint().map(str::to_owned));
         let outputs = context.state().outputs.take();
@@ -158,7 +157,7 @@ impl Scenario {
             let digested = context.state().inputs.digest();
             let undigested = |error| input(&self.path, format!("cannot digest an input: {error}"), None);
             outcome.inputs = match digested {
-                // The error may be that it cannot be read.
+                // The execution may have failed because a file cannot be read, so this error would repeat it.
                 Err(_) if outcome.partial.is_some() => Vec::new(),
                 digested => digested.map_err(undigested)?,
             };
@@ -179,12 +178,11 @@ impl Scenario {
         Ok(())
     }
 
-    /// The compiled script.
     pub(crate) fn script(&self) -> &AST {
         &self.script
     }
 
-    /// The state of an execution that begins.
+    /// The initial state of an execution.
     pub(crate) fn context(
         &self,
         options: RunOptions,
@@ -198,7 +196,7 @@ impl Scenario {
         context
     }
 
-    /// Executes the script; returns the reason for an early stop, if any.
+    /// Executes the script. Returns the reason for an early stop, if any.
     fn execute(&self, context: &Arc<Context>) -> Result<Option<Partial>, ScenarioError> {
         with_large_stack(|| self.execute_here(context))
     }
@@ -213,7 +211,7 @@ impl Scenario {
                 _ => Err(error::from_script(&file, &error)),
             };
         }
-        // This includes the config of a guest that is not used.
+        // A guest may have refused its configuration although no option uses the guest.
         let refused = context.state().refusals.first().cloned();
         if let Some(refusal) = refused {
             return Err(error::from_script(&file, &refusal.error()));
@@ -253,7 +251,7 @@ impl Scenario {
     }
 }
 
-/// The folder that relative paths of a script start at. For a copy it is the folder of its URL.
+/// The base folder of a script's relative paths. For a downloaded script, this is the folder of its URL.
 fn folder(path: &Path) -> PathBuf {
     let path = vcr_base::input::remote::origin(path).unwrap_or_else(|| path.to_owned());
     path.parent().unwrap_or(Path::new("")).to_owned()

@@ -1,4 +1,4 @@
-//! Environment of scripts: their state, limits and options, and their errors.
+//! The environment of scripts: state, limits, options and errors.
 
 pub(crate) mod calls;
 pub(crate) mod context;

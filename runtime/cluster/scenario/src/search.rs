@@ -1,24 +1,24 @@
-//! Searches by bisection: the highest or the lowest value that satisfies a condition.
+//! Bisection: searches the highest or lowest value that satisfies a condition.
 //!
-//! They assume that the condition changes once between the two ends. For a load, this is true if more load
-//! never helps: every value below one that satisfies the condition satisfies it, too.
+//! The search assumes that the condition changes only once between the ends of the range. For a load, this holds if
+//! more load never helps: if a load satisfies the condition, every lower load does, too.
 
 use serde::Serialize;
 
-/// Maximum number of steps between the ends of a range; more are a mistyped tolerance.
+/// Maximum number of steps in a range. More steps mean that the tolerance is mistyped.
 const MAX_STEPS: f64 = 1e12;
 
 /// Goal of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Goal {
-    /// The highest value that keeps the condition; lower ones do.
+    /// The highest value that satisfies the condition. Lower values are expected to satisfy it.
     Highest,
-    /// The lowest value that keeps it; higher ones do.
+    /// The lowest value that satisfies the condition. Higher values are expected to satisfy it.
     Lowest,
 }
 
-/// The values that a search may try: from `low` on in steps, and `high`.
+/// The values that a search may try: `low`, further values in steps, and `high`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SearchRange {
     low: f64,
@@ -28,10 +28,10 @@ pub struct SearchRange {
 }
 
 impl SearchRange {
-    /// Whole numbers at a distance of `tolerance` (1 unless given).
+    /// Whole numbers in steps of `tolerance` (default 1).
     ///
     /// # Errors
-    /// The reason, if there are no such values.
+    /// The reason why there are no such values.
     pub fn whole(low: i64, high: i64, tolerance: Option<f64>) -> Result<Self, String> {
         let step = tolerance.unwrap_or(1.0);
         if step.fract() != 0.0 {
@@ -40,8 +40,8 @@ impl SearchRange {
         Self { low: low as f64, high: high as f64, step, is_whole: true }.checked()
     }
 
-    /// Fractions, `tolerance` apart. Unless it is given that is the largest of 1, 2 or 5
-    /// times a power of ten that is at most a hundredth of the range.
+    /// Fractions in steps of `tolerance`. The default is the largest step of at most a hundredth of the range that
+    /// is 1, 2 or 5 times a power of ten.
     pub fn fractions(low: f64, high: f64, tolerance: Option<f64>) -> Result<Self, String> {
         let step = tolerance.unwrap_or_else(|| round_step((high - low) / 100.0));
         Self { low, high, step, is_whole: false }.checked()
@@ -61,9 +61,9 @@ impl SearchRange {
         Ok(self)
     }
 
-    /// Number of the last value; the first is 0.
+    /// Index of the last value; the first is 0.
     fn last(&self) -> u64 {
-        // A step that does not add up in binary adds no value before the end.
+        // Rounding errors of a step must not add a value before the end.
         ((self.high - self.low) / self.step - 1e-9).ceil().max(1.0) as u64
     }
 
@@ -74,7 +74,7 @@ impl SearchRange {
             return self.high;
         }
         let value = self.low + index as f64 * self.step;
-        // Without the digits that binary fractions add, which would be visible in names of runs.
+        // Rounds off the digits that binary fractions add, because names of runs contain values.
         format!("{value:.9}").parse().unwrap_or(value)
     }
 
@@ -85,7 +85,7 @@ impl SearchRange {
     }
 }
 
-/// The largest of 1, 2 or 5 times a power of ten that is at most `most`.
+/// The largest number of at most `most` that is 1, 2 or 5 times a power of ten.
 fn round_step(most: f64) -> f64 {
     if !(most.is_finite() && most > 0.0) {
         return most;
@@ -98,7 +98,7 @@ fn round_step(most: f64) -> f64 {
     [5.0, 2.0, 1.0].map(|digit| digit * unit).into_iter().find(|step| *step <= most).unwrap_or(most)
 }
 
-/// Computed from decimal notation, not with the platform's mathematics.
+/// Parses decimal notation, because the platform's power function may differ.
 fn power_of_ten(exponent: i32) -> f64 {
     format!("1e{exponent}").parse().unwrap_or(f64::INFINITY)
 }
@@ -108,28 +108,27 @@ fn power_of_ten(exponent: i32) -> f64 {
 pub struct Bisection {
     goal: Goal,
     range: SearchRange,
-    /// Numbers of the values that keep the condition and break it, as close to each other
-    /// as is known.
+    /// Indices of the closest known values that satisfy the condition (`kept`) and that do not (`broken`).
     kept: Option<u64>,
     broken: Option<u64>,
     climbs: bool,
 }
 
 impl Bisection {
-    /// A search that has tried nothing.
+    /// A search that has not tried any value.
     #[must_use]
     pub fn new(goal: Goal, range: SearchRange) -> Self {
         Self { goal, range, kept: None, broken: None, climbs: false }
     }
 
-    /// The same for a real server, which must not be overloaded: the value is doubled from the lowest one
-    /// until one breaks the condition; the search then bisects.
+    /// A search on a real server, which must not be overloaded. It doubles the value, starting from the lowest,
+    /// until the condition fails. Then it bisects.
     #[must_use]
     pub fn climbing(goal: Goal, range: SearchRange) -> Self {
         Self { climbs: goal == Goal::Highest && range.low > 0.0, ..Self::new(goal, range) }
     }
 
-    /// The end of the range that keeps the condition if any value does, and the other one.
+    /// The end of the range that satisfies the condition if any value does, and the other end.
     fn ends(&self) -> (u64, u64) {
         match self.goal {
             Goal::Highest => (0, self.range.last()),
@@ -137,13 +136,13 @@ impl Bisection {
         }
     }
 
-    /// Number of the value to try next; none once the search has ended.
+    /// Index of the value to try next; None if the search has ended.
     #[must_use]
     pub fn next(&self) -> Option<u64> {
         let (easy, hard) = self.ends();
         match (self.kept, self.broken) {
             (None, None) => Some(easy),
-            // Not even the easiest value satisfies it, or even the hardest one does.
+            // Even the easiest value fails.
             (None, Some(_)) => None,
             (Some(kept), None) if self.climbs && kept != hard => {
                 let twice = (2.0 * self.range.value(kept) - self.range.low) / self.range.step;
@@ -157,16 +156,16 @@ impl Bisection {
         }
     }
 
-    /// Values to try in parallel at first: both ends of the range, which nearly every search tries.
+    /// Values to try in parallel at first: both ends of the range, because nearly every search tries them.
     #[must_use]
     pub fn begin(&self) -> Vec<u64> {
         let (easy, hard) = self.ends();
         if self.climbs { vec![easy] } else { vec![easy, hard] }
     }
 
-    /// Notes whether value number `index` keeps the condition.
+    /// Records whether value number `index` satisfies the condition.
     pub fn note(&mut self, index: u64, holds: bool) {
-        // If the easiest value does not satisfy it, no other value matters.
+        // If the easiest value fails, no other value matters.
         if self.kept.is_none() && self.broken.is_some() {
             return;
         }
@@ -185,33 +184,33 @@ impl Bisection {
     }
 }
 
-/// Result of a search: two neighbours, or one value if all values have the same result.
+/// Result of a search: two neighbouring values, or one value if all values have the same result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Bracket {
-    /// The value that keeps the condition; absent if none does.
+    /// The value that satisfies the condition; absent if no value does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kept: Option<f64>,
-    /// The next value, which does not satisfy the condition; absent if all do.
+    /// The neighbouring value that does not satisfy the condition; absent if all values do.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub broken: Option<f64>,
 }
 
-/// A search of a script, as reports list it.
+/// A search of a script, in reports.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SearchReport {
     /// Name of the searched quantity.
     pub name: String,
     pub goal: Goal,
-    /// The lowest value that could be tried.
+    /// The lowest value of the range.
     pub from: f64,
-    /// The highest one.
+    /// The highest value of the range.
     pub to: f64,
-    /// Maximum distance of the two values of the bracket.
+    /// Maximum distance of the bracket's values.
     pub tolerance: f64,
     /// The result.
     #[serde(flatten)]
     pub bracket: Bracket,
-    /// Number of runs that it took.
+    /// Number of runs of the search.
     pub runs: u64,
     /// The values that were tried, in order.
     pub probes: Vec<ProbeReport>,
@@ -221,18 +220,18 @@ pub struct SearchReport {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ProbeReport {
     pub value: f64,
-    /// Whether it keeps the condition.
+    /// Whether the value satisfies the condition.
     pub passed: bool,
-    /// The assertions that failed, as texts.
+    /// The failed assertions, as text.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub failed: Vec<String>,
-    /// Names of its runs that are in the report.
+    /// Names of the value's runs that are in the report.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub runs: Vec<String>,
 }
 
 impl SearchReport {
-    /// A search that has tried nothing.
+    /// A search that has not tried any value.
     #[must_use]
     pub fn new(name: String, goal: Goal, range: SearchRange) -> Self {
         let SearchRange { low, high, step, .. } = range;
@@ -240,7 +239,7 @@ impl SearchReport {
         Self { name, goal, from: low, to: high, tolerance: step, bracket, runs: 0, probes: Vec::new() }
     }
 
-    /// Whether it has made the run of this name.
+    /// Whether the search has made a run with this name.
     #[must_use]
     pub fn has_run(&self, name: &str) -> bool {
         self.probes.iter().any(|probe| probe.runs.iter().any(|run| run == name))
@@ -251,7 +250,7 @@ impl SearchReport {
 mod tests {
     use super::*;
 
-    /// Result of a search with the condition `holds`, and the number of values it tries.
+    /// Result of a search with the condition `holds`, and the number of values that it tried.
     fn found(goal: Goal, range: SearchRange, holds: impl Fn(f64) -> bool) -> (Bracket, usize) {
         let mut search = Bisection::new(goal, range);
         let mut tried = 0;
@@ -302,7 +301,7 @@ mod tests {
             }
             assert_eq!(search.bracket(), found(Goal::Highest, range, holds).0, "{limit}");
         }
-        // A condition that only the hardest value keeps does not change once.
+        // A condition that only the hardest value satisfies changes more than once.
         let mut search = Bisection::new(Goal::Highest, range);
         search.begin().into_iter().for_each(|index| search.note(index, range.value(index) == 9.0));
         assert_eq!((search.next(), search.bracket()), (None, Bracket { kept: None, broken: Some(1.0) }));

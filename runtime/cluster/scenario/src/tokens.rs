@@ -1,20 +1,20 @@
-//! Tokens of texts: a tokenizer is the caller's, since it is much code for a few files.
+//! Token ids of texts. The caller supplies tokenizers, because they are a lot of code that few scenarios need.
 
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-/// The tokens of a text.
+/// Returns the token ids of a text.
 pub type Tokenize = dyn FnMut(&str) -> Result<Vec<u32>, String>;
 
 type Open = dyn Fn(&Path) -> Result<Box<Tokenize>, String> + Send + Sync;
 
-/// Sources of tokenizers.
+/// Opens tokenizers.
 #[derive(Clone)]
 pub struct Tokenizers(Arc<Open>);
 
 impl Tokenizers {
-    /// The tokenizers that `open` makes from a model's folder.
+    /// Tokenizers that `open` makes from a model's folder.
     pub fn new(open: impl Fn(&Path) -> Result<Box<Tokenize>, String> + Send + Sync + 'static) -> Self {
         Self(Arc::new(open))
     }

@@ -1,4 +1,4 @@
-//! Runs with drawn latency models: intervals, and assertions about draws.
+//! Tests of runs with drawn latency models: intervals, and assertions on draws.
 
 use std::sync::Arc;
 
@@ -6,9 +6,8 @@ use vcr_cluster::metrics::Trend;
 
 use crate::{Outcome, RunOptions, ScenarioError, Silent, run_file};
 
-/// `c` is a cluster, `w` a workload of four requests that an engine serves one by one:
-/// each has a step for its prompt and nine for its output, of 10 ms, and arrives 5 ms
-/// before.
+/// `c` is a cluster. `w` is a workload of four requests that an engine serves one by one. Each request has an
+/// arrival overhead of 5 ms, one step for its prompt and nine for its output, of 10 ms each.
 const HEAD: &str = r#"
 let model = spread(#{ step: "10ms", percent: 20, arrival: "5ms" });
 let c = cluster(#{ engines: pool(#{ latency: model }) });
@@ -38,7 +37,7 @@ fn draws_give_every_metric_an_interval_and_change_nothing_else() {
     let uncertainty = drawn.runs[0].uncertainty.as_ref().expect("it was drawn");
     assert_eq!((uncertainty.draws, uncertainty.confidence), (101, 0.9));
     let interval = |metric: &str, statistic: &str| uncertainty.metrics[metric][statistic];
-    // Evenly between 80 % and 120 % of 10 ms and 5 ms.
+    // Step and overhead are drawn uniformly between 80 % and 120 % of 10 ms and 5 ms.
     let e2e = interval("e2e_ms", "p50");
     assert!((84.0..88.0).contains(&e2e.low) && (120.0..126.0).contains(&e2e.high), "{e2e:?}");
     let ttft = interval("ttft_ms", "mean");
@@ -61,7 +60,7 @@ fn the_number_of_threads_does_not_show() {
     assert_eq!(one, json(7));
 }
 
-/// Draws of one seed are the same in each run, so a comparison is between the clusters.
+/// Runs with the same seed share their draws, so their differences come from the clusters.
 #[test]
 fn runs_of_a_seed_share_their_draws() {
     let script = r#"
@@ -95,7 +94,7 @@ fn an_assertion_holds_in_a_share_of_the_draws() {
     let text = failed.observed_text.as_deref().expect("there are samples");
     assert_eq!(text, format!("105.0ms; holds in {:.1} % of 101 draws", share * 100.0));
     assert_eq!((failed.confidence, outcome.assertions[1].confidence), (Some(0.9), None));
-    // A script's query has an interval, too.
+    // Statistics that the script uses also have intervals.
     let metrics = &outcome.runs[0].uncertainty.as_ref().expect("it was drawn").metrics;
     assert!(metrics["goodput{e2e<106ms}"]["ratio"].low < 0.01 && metrics["ttft"].contains_key("p99.9"));
 }
@@ -110,7 +109,7 @@ fn overheads_of_the_engine_are_not_drawn() {
     let run = &outcome(script, 50, 2).runs[0];
     assert_eq!(run.metrics.trend(Trend::Ttft).map(|ttft| ttft.max), Some(11.0));
     let interval = run.uncertainty.as_ref().expect("it was drawn").metrics["ttft_ms"]["p50"];
-    // 1 ms, and from 8 to 12.
+    // 1 ms, and between 8 and 12 ms.
     assert!((9.0..9.7).contains(&interval.low) && (12.0..=13.0).contains(&interval.high), "{interval:?}");
 }
 

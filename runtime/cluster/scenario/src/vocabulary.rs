@@ -1,4 +1,4 @@
-//! The functions of a scenario, by subject, and the script engine that knows them.
+//! The functions of scenarios by topic, and the script engine that provides them.
 
 pub(crate) mod capture;
 pub(crate) mod cluster;
@@ -27,17 +27,16 @@ use crate::script::limits::{
 };
 use crate::script::meter::OPERATIONS_PER_LOOK;
 
-/// The functions of the language itself, some thousands: made once for all engines.
+/// The thousands of functions of the language itself, which all script engines share.
 static STANDARD: LazyLock<StandardPackage> = LazyLock::new(StandardPackage::new);
 
-/// A script engine that knows the vocabulary and can do nothing else: no
-/// modules, no files, no clock, bounded work and memory.
+/// A script engine with the vocabulary and nothing else: no modules, files or clock, and limited work and memory.
 pub(crate) fn script_engine(context: &Arc<Context>) -> Engine {
     let mut engine = Engine::new_raw();
     STANDARD.register_into_engine(&mut engine);
     set_limits(&mut engine, context);
     engine.disable_symbol("eval");
-    // Function pointers that contain each other are copied whole by each operation. Closures share.
+    // Every operation would copy function pointers that contain each other. Closures share their contents instead.
     engine.disable_symbol("curry");
     refuse(&mut engine, "exit", "a scenario cannot end before its assertions are checked; to fail it, use `throw`");
     refuse(&mut engine, "sleep", "a scenario has no wall clock; times are options such as `at` and `start`");
@@ -71,7 +70,6 @@ pub(crate) fn script_engine(context: &Arc<Context>) -> Engine {
     engine
 }
 
-/// Sets the limits of an engine for scripts.
 fn set_limits(engine: &mut Engine, context: &Arc<Context>) {
     engine
         .set_max_call_levels(MAX_CALL_LEVELS)

@@ -1,4 +1,4 @@
-//! Conditions on a comparison: `"ttft p50 error < 10%"`, `"ttft p50 reference"`.
+//! Conditions on comparisons: `"ttft p50 error < 10%"`, `"ttft p50 reference"`.
 
 use vcr_compare::{Compared, Gate, Metric, Statistic, Subject};
 
@@ -7,16 +7,16 @@ use crate::assertion::malformed::Malformed;
 const HINT: &str = "write a metric (ttft, itl, e2e, queue), a statistic (mean, any percentile, mape, pearson, ks, \
                     wasserstein) and a limit, such as \"ttft p50 error < 10%\", or \"throughput error < 5%\"";
 
-/// A condition on a comparison.
+/// Parses a condition on a comparison.
 pub(crate) fn gate(text: &str) -> Result<Gate, Malformed> {
     let malformed =
         || Malformed { message: format!("`{text}` is not a condition on a comparison"), hint: Some(HINT.to_owned()) };
     let gate: Gate = text.parse().map_err(|_| malformed())?;
-    // Only for fits.
+    // This subject is only for fits.
     if gate.subject() == Subject::Outside { Err(malformed()) } else { Ok(gate) }
 }
 
-/// Subject of a condition on a comparison.
+/// Parses the subject of a condition on a comparison.
 pub(crate) fn subject(text: &str) -> Result<Subject, Malformed> {
     let known = text.parse().ok().filter(|subject| *subject != Subject::Outside);
     known.ok_or_else(|| Malformed {
@@ -27,9 +27,9 @@ pub(crate) fn subject(text: &str) -> Result<Subject, Malformed> {
     })
 }
 
-/// A number of a comparison.
+/// A number that a comparison yields.
 pub(crate) enum ComparedValue {
-    /// A distance or an error; errors have a sign.
+    /// A distance, or an error with its sign.
     Of(Subject),
     /// The statistic of one side, in milliseconds.
     Side { metric: Metric, statistic: Statistic, is_reference: bool },
@@ -49,7 +49,7 @@ impl ComparedValue {
         }
     }
 
-    /// None if it is not known on both sides.
+    /// None if the value is not known for both sides.
     pub(crate) fn of(&self, comparison: &Compared) -> Option<f64> {
         match self {
             Self::Of(subject) => comparison.signed_value(*subject),

@@ -10,7 +10,7 @@ pub(crate) enum Comparison {
     NotEqual,
 }
 
-// Longer operators first, so that `<=` is not read as `<`.
+// `<=` comes before `<`, so that it is not read as `<`.
 pub(crate) const COMPARISONS: &[(&str, Comparison)] = &[
     ("<=", Comparison::AtMost),
     (">=", Comparison::AtLeast),

@@ -1,4 +1,4 @@
-//! Conditions on a gate: `"decision == promote"`.
+//! Conditions on gates: `"decision == promote"`.
 
 use vcr_gate::Decision;
 
@@ -15,7 +15,7 @@ pub(crate) struct DecisionCondition {
 }
 
 impl DecisionCondition {
-    /// Whether a text is meant for a gate, right or wrong.
+    /// Whether a text is a condition on a gate, well-formed or not.
     pub(crate) fn is_one(text: &str) -> bool {
         text.trim_start().starts_with(SUBJECT)
     }
@@ -43,7 +43,7 @@ impl DecisionCondition {
         (decision == self.decision) == self.is_equal
     }
 
-    /// The condition behind its subject.
+    /// The condition without its subject.
     pub(crate) fn limit(self) -> String {
         format!("{} {}", if self.is_equal { "==" } else { "!=" }, self.decision.name())
     }

@@ -1,8 +1,8 @@
-//! Assertions on a run that was simulated again with drawn coefficients.
+//! Assertions on runs that were simulated again with drawn coefficients.
 //!
-//! A drawn run is kept without its requests and samples, so that thousands of them fit into memory.
-//! Values that its report does not list are computed while it is complete: the literal texts of the
-//! script name them.
+//! A drawn run is kept without its requests and samples, so that thousands of runs fit into memory. Values that its
+//! report does not list are computed before the requests are dropped. The script's string literals name these
+//! values.
 
 use vcr_cluster::metrics::CountedSamples;
 use vcr_cluster::{Report, Uncertainty};
@@ -11,7 +11,7 @@ use crate::assertion::malformed::Malformed;
 use crate::assertion::statistic::Statistic;
 use crate::assertion::subject::Subject;
 
-/// A statistic that a script asks for and reports do not list.
+/// A statistic that the script uses and that reports do not list.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Watched {
     subject: Subject,
@@ -20,7 +20,7 @@ pub(crate) struct Watched {
 }
 
 impl Watched {
-    /// None if a report lists it.
+    /// None if reports list the statistic.
     pub(crate) fn of(subject: Subject, statistic: Statistic, metric_text: &str) -> Option<Self> {
         let metric_text = metric_text.to_owned();
         (!subject.is_listed(statistic)).then_some(Self { subject, statistic, metric_text })
@@ -51,7 +51,7 @@ impl DrawnRun {
     }
 }
 
-/// All draws of one run.
+/// All draws of a run.
 pub(crate) struct Draws {
     watched: Vec<Watched>,
     runs: Vec<DrawnRun>,
@@ -62,7 +62,7 @@ impl Draws {
         Self { watched, runs }
     }
 
-    /// A statistic in each draw; none in a draw without samples.
+    /// The statistic in each draw; None for a draw without samples.
     pub(crate) fn observe(&self, subject: &Subject, statistic: Statistic) -> Result<Vec<Option<f64>>, Malformed> {
         if subject.is_listed(statistic) {
             return Ok(self.runs.iter().map(|run| subject.observe(&run.report, statistic)).collect());
@@ -75,7 +75,7 @@ impl Draws {
         Ok(self.runs.iter().map(|run| run.watched[index]).collect())
     }
 
-    /// The intervals of all metrics of reports, and of the script's queries.
+    /// The intervals of all metrics in reports, and of the statistics that the script uses.
     pub(crate) fn uncertainty(&self) -> Uncertainty {
         let metrics: Vec<_> = self.runs.iter().map(|run| &run.report.metrics).collect();
         let mut uncertainty = Uncertainty::of(&metrics);

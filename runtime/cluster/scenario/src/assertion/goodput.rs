@@ -8,7 +8,7 @@ use vcr_cluster::{Report, Selection, SloMetric};
 use crate::assertion::comparison::{COMPARISONS, Comparison};
 use crate::assertion::malformed::Malformed;
 use crate::assertion::statistic::Statistic;
-/// The latencies by their names in vLLM's benchmark.
+/// Latencies, by their names in vLLM's benchmark.
 const LATENCIES: [(&str, SloMetric); 5] = [
     ("ttft", SloMetric::Ttft),
     ("tpot", SloMetric::Tpot),
@@ -25,27 +25,26 @@ pub(crate) struct Slo {
     limit_ns: u64,
 }
 
-/// Requests that a goodput is about, and the limits on their latencies.
+/// The requests that a goodput covers, and the limits of their latencies.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct GoodputOf {
     pub(crate) workload: Option<String>,
     /// Name of the SLO class.
     pub(crate) class: Option<String>,
     pub(crate) tenant: Option<u64>,
-    /// The limits; empty for the SLO of the workload.
+    /// The limits; empty if the workload's SLO applies.
     slos: Vec<Slo>,
 }
 
 impl GoodputOf {
-    /// The limited metrics that can be unknown.
+    /// Metrics with limits that a report may lack.
     pub(crate) fn needs(&self) -> impl Iterator<Item = Metric> {
         let slos = self.slos.iter().filter(|slo| slo.metric == SloMetric::Queue);
         slos.map(|_| Metric::Trend(Trend::Queue))
     }
 }
 
-/// Reads the part of `text` after `{`: limits, and optionally `workload:NAME`,
-/// `class:NAME` and `tenant:NUMBER`.
+/// Parses the part of `text` after `{`: limits, and optionally `workload:NAME`, `class:NAME` and `tenant:NUMBER`.
 pub(crate) fn parse(text: &str, rest: &str) -> Result<GoodputOf, Malformed> {
     let Some(inner) = rest.trim().strip_suffix('}') else {
         return Err(Malformed { message: format!("`{text}` has no closing `}}`"), hint: Some(form()) });
@@ -95,7 +94,7 @@ fn slo(part: &str) -> Result<Slo, Malformed> {
     }
     let Some((_, metric)) = LATENCIES.iter().find(|(known, _)| *known == name) else {
         let names = || LATENCIES.iter().map(|(name, _)| *name);
-        // Elsewhere, `itl` is every single gap, and a request has many.
+        // Elsewhere, `itl` means every single gap, but a limit applies to one value per request.
         let mean_gap = (name == "itl").then(|| "the mean gap between the tokens of a request is `tpot`".to_owned());
         let close = mean_gap.or_else(|| nearest(name, names()).map(did_you_mean));
         let hint = close.unwrap_or_else(|| format!("limits are set for {}", names().collect::<Vec<_>>().join(", ")));
@@ -106,8 +105,8 @@ fn slo(part: &str) -> Result<Slo, Malformed> {
     Ok(Slo { metric: *metric, comparison, limit_ns })
 }
 
-/// The requests that met all limits: their number, their number per second, or their share of
-/// all that arrived.
+/// The requests that met all limits: their number, their number per second, or their share of all requests that
+/// arrived.
 pub(crate) fn observe(report: &Report, of: &GoodputOf, statistic: Statistic) -> Option<f64> {
     let keeps: Vec<_> = of
         .slos

@@ -4,7 +4,6 @@ use std::fmt;
 
 use crate::script::error::Thrown;
 
-/// An assertion that is not well-formed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Malformed {
     pub(crate) message: String,

@@ -1,7 +1,7 @@
-//! Checks of a script before it runs.
+//! Checks a script before it runs.
 //!
-//! Assertions written as literal texts are checked here, so that a mistyped metric does not cost
-//! the runs before it, and drawn runs compute the values they need.
+//! Assertions written as literals are checked before the first run, so that a mistyped metric costs no runs. Drawn
+//! runs also learn here which values they must compute.
 
 use rhai::AST;
 
@@ -12,8 +12,8 @@ use crate::assertion::{check_assertion, check_value};
 use crate::script::calls::{Call, each_call, literal};
 use crate::script::error::{Scripted, Thrown};
 
-/// Checks every `expect`, `value` and `interval` with literal arguments. Returns the distinct
-/// queries for drawn runs.
+/// Checks every `expect`, `value` and `interval` with literal arguments. Returns the distinct statistics that draws
+/// must compute.
 pub(crate) fn check(script: &AST) -> Scripted<Vec<Watched>> {
     let mut outcome = Ok(());
     let mut watched = Vec::new();
@@ -25,7 +25,7 @@ pub(crate) fn check(script: &AST) -> Scripted<Vec<Watched>> {
 }
 
 fn check_call(&Call { call, is_method, position }: &Call<'_>) -> Scripted<Option<Watched>> {
-    // In a method call, the result is in front of the dot.
+    // In a method call, the first argument (the result) precedes the dot.
     let arguments = call.args.len() + usize::from(is_method);
     let texts: Vec<&str> = call.args.iter().filter_map(literal).collect();
     let checked = match (call.name.as_str(), arguments, &texts[..]) {

@@ -1,4 +1,4 @@
-//! Statistics of metrics: percentiles, means, counts, rates, shares.
+//! Statistics of metrics: percentiles, means, counts, rates, ratios.
 
 use vcr_base::suggestion::{did_you_mean, nearest};
 use vcr_base::units;
@@ -33,7 +33,7 @@ const STATISTICS: &[(&str, Statistic)] = &[
     ("avg", Statistic::Mean),
 ];
 
-/// Names of percentiles that a typo may have meant.
+/// Percentiles to suggest for a mistyped name.
 const USUAL_PERCENTILES: [&str; 5] = ["p50", "p75", "p90", "p95", "p99"];
 
 impl Statistic {
@@ -55,7 +55,7 @@ impl Statistic {
         Err(Malformed { message: format!("there is no statistic `{text}`"), hint: Some(hint) })
     }
 
-    /// An error if the metric does not have this statistic.
+    /// Fails if the metric does not have this statistic.
     pub(crate) fn check_applies(self, metric: MetricInfo) -> Result<(), Malformed> {
         let (applies, wanted) = match metric.kind {
             MetricKind::Trend => (
@@ -86,7 +86,7 @@ fn looks_like_number(text: &str) -> bool {
         && text.chars().all(|c| c.is_ascii_digit() || "-.".contains(c))
 }
 
-/// The limit of a condition, in milliseconds for times.
+/// Parses the limit of a condition; the result is in milliseconds for times.
 pub(crate) fn parse_limit(text: &str, unit: Unit, statistic: Statistic) -> Result<f64, units::UnitError> {
     match (statistic, unit) {
         (Statistic::Count, _) => units::number(text),
@@ -99,7 +99,7 @@ pub(crate) fn parse_limit(text: &str, unit: Unit, statistic: Statistic) -> Resul
     }
 }
 
-/// An observed value for people.
+/// Formats an observed value with its unit.
 pub(crate) fn format_value(value: f64, unit: Unit, statistic: Statistic) -> String {
     match (statistic, unit) {
         (Statistic::Count, _) => format!("{value}"),

@@ -1,4 +1,4 @@
-//! Subject of an assertion: a metric, of the whole run or of one workload.
+//! Subject of an assertion: a metric of the whole run or of one workload.
 
 use vcr_base::suggestion::{did_you_mean, nearest};
 use vcr_cluster::metrics::{Metric, MetricInfo, Scope};
@@ -7,18 +7,17 @@ use vcr_cluster::{MetricsReport, Report, TrendReport};
 use crate::assertion::goodput::{self, GoodputOf};
 use crate::assertion::malformed::Malformed;
 use crate::assertion::statistic::Statistic;
-/// A metric, of the whole run or of one workload.
+/// A metric of the whole run or of one workload.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Subject {
     metric: Metric,
     workload: Option<String>,
-    /// Subject of [`Metric::Goodput`].
+    /// The requests and limits of [`Metric::Goodput`].
     goodput: GoodputOf,
 }
 
 impl Subject {
-    /// Reads `name` or `name{workload:NAME}`; the unit suffix of reports may be
-    /// left on.
+    /// Parses `name` or `name{workload:NAME}`. The unit suffix that reports use is optional.
     pub(crate) fn parse(text: &str) -> Result<Self, Malformed> {
         let (name, workload) = match text.split_once('{') {
             Some((name, rest)) if name.trim() == Metric::Goodput.info().name => {
@@ -54,7 +53,7 @@ impl Subject {
         Ok(subject)
     }
 
-    /// Fails when the run has no workload or SLO class of that name.
+    /// Fails if the run has no such workload or SLO class.
     pub(crate) fn check_workload(&self, report: &Report) -> Result<(), Malformed> {
         if let Some(class) = &self.goodput.class
             && !report.slo_classes.contains_key(class)
@@ -79,7 +78,7 @@ impl Subject {
         Err(Malformed { message, hint: Some(hint) })
     }
 
-    /// Fails when the run or its target does not know it.
+    /// Fails if the run or its target does not know the metric.
     pub(crate) fn check_known(&self, report: &Report) -> Result<(), Malformed> {
         let Some(reason) = self.why_absent(report) else { return Ok(()) };
         let (name, run) = (self.info().name, &report.name);
@@ -91,19 +90,18 @@ impl Subject {
         })
     }
 
-    /// Why the run or its target does not know it, if it does not.
+    /// Why the run or its target does not know the metric; None if it is known.
     pub(crate) fn why_absent<'a>(&self, report: &'a Report) -> Option<&'a str> {
         let of_workload = self.workload.is_some();
         let mut needed = self.goodput.needs().chain([self.metric]);
         needed.find_map(|metric| report.why_absent(metric, of_workload))
     }
 
-    /// The metric's description.
     pub(crate) fn info(&self) -> MetricInfo {
         self.metric.info()
     }
 
-    /// Whether a report lists this statistic of it: samples and requests are not needed.
+    /// Whether reports list this statistic of the metric, so that samples and requests are not needed.
     pub(crate) fn is_listed(&self, statistic: Statistic) -> bool {
         match statistic {
             Statistic::Percentile(percent) => LISTED_PERCENTILES.contains(&percent),
@@ -111,7 +109,7 @@ impl Subject {
         }
     }
 
-    /// The value, in milliseconds for times; none without samples.
+    /// The value, in milliseconds for times; None without samples.
     pub(crate) fn observe(&self, report: &Report, statistic: Statistic) -> Option<f64> {
         let metrics: &MetricsReport = match &self.workload {
             Some(workload) => report.workloads.get(workload)?,

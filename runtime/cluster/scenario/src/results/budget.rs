@@ -1,4 +1,4 @@
-//! A limit on the total size of the files of steps.
+//! A limit on the total size of step files.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -6,8 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes left of the total size of files. Parallel runs share it; whether it suffices does
-/// not depend on their order.
+/// The remaining bytes of the files' total size. Parallel runs share the budget, and whether it suffices does not
+/// depend on their order.
 #[derive(Debug)]
 pub(crate) struct Budget {
     limit_bytes: u64,
@@ -24,7 +24,7 @@ impl Budget {
     }
 }
 
-/// A file whose bytes are charged to a budget.
+/// A file whose size is charged to a budget.
 #[derive(Debug)]
 pub(crate) struct Counted {
     file: File,
@@ -39,7 +39,7 @@ impl Counted {
 
 impl Write for Counted {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        // The file will be removed.
+        // The file will be removed, so nothing is written.
         if self.budget.is_spent() {
             return Ok(bytes.len());
         }

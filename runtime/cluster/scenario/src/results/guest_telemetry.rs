@@ -1,7 +1,7 @@
-//! Telemetry of the guests of a scenario, by instance.
+//! Telemetry of the scenario's guests, by instance.
 //!
-//! The telemetry of an instance is written by the thread that simulates its run, and read when the run ends.
-//! Everything is read in the order of guests, runs, pools and engines, so the thread count has no effect.
+//! The thread that simulates a run writes the telemetry of its instances, and it is read when the run ends.
+//! Telemetry is read in the order of guests, runs, pools and engines, so the number of threads has no effect.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,7 +13,7 @@ use vcr_guest::{FailureSink, GaugeSummary, GuestModule, GuestStats, Note, NoteSi
 /// The guests of a scenario and their telemetry.
 #[derive(Default)]
 pub(crate) struct Recorder {
-    /// Whether values of gauges over time, annotations and lines are kept, for files.
+    /// Whether gauge values over time, annotations and log lines are kept for files.
     keeps_course: bool,
     state: Mutex<State>,
 }
@@ -29,17 +29,17 @@ struct Guest {
     config_json: String,
 }
 
-/// Identifies an instance; in the order of the listing.
+/// Identifies an instance. The order is that of reports.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct InstanceKey {
-    /// Index of the guest in the script's order.
+    /// Index of the guest in the script.
     guest: usize,
     run: String,
     pool: String,
     engine: Option<u32>,
 }
 
-/// Telemetry at one place of a run; several instances in turn if the engine was restarted.
+/// Telemetry of a guest at one engine or pool of a run. If the engine restarted, several instances share it.
 struct PluginNotes {
     keeps_course: bool,
     notes: Mutex<Notes>,
@@ -49,11 +49,11 @@ struct PluginNotes {
 pub(crate) struct Notes {
     pub(crate) stats: GuestStats,
     pub(crate) failures: Vec<String>,
-    /// Values of gauges: name, time and value.
+    /// Gauge values: name, time and value.
     pub(crate) courses: Vec<(Arc<str>, u64, f64)>,
     pub(crate) annotations: Vec<(u64, String)>,
     pub(crate) lines: Vec<String>,
-    /// Names in `courses`, each held once.
+    /// Names in `courses`, each stored once.
     names: Vec<Arc<str>>,
 }
 
@@ -87,11 +87,11 @@ impl NoteSink for PluginNotes {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A thread that panicked is a bug that has been reported already.
+    // A poisoned lock means that a thread panicked, which was already reported.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Telemetry of one instance of a run, and its place.
+/// Telemetry of an instance, with the instance's place in the run.
 pub(crate) struct InstanceTelemetry {
     pub(crate) guest: String,
     pub(crate) pool: String,
@@ -104,7 +104,7 @@ impl Recorder {
         Self { keeps_course, ..Self::default() }
     }
 
-    /// Lists a guest of the script; returns its number.
+    /// Adds a guest of the script. Returns its number.
     pub(crate) fn list(&self, module: &GuestModule, config_json: &str) -> usize {
         let mut state = lock(&self.state);
         state.guests.push(Guest { module: module.clone(), config_json: config_json.to_owned() });
@@ -122,12 +122,12 @@ impl Recorder {
         Arc::clone(lock(&self.state).instances.entry(key).or_insert_with(fresh))
     }
 
-    /// The sink for notes of guest number `guest` at `instance`.
+    /// The sink for notes of guest number `guest` at this instance.
     pub(crate) fn sink(&self, guest: usize, instance: &PluginContext<'_>) -> Arc<dyn NoteSink> {
         self.instance(guest, instance)
     }
 
-    /// The sink for failures of an instance there; its fallback continues after them.
+    /// The sink for failures of an instance whose fallback continues.
     pub(crate) fn failure_sink(&self, guest: usize, instance: &PluginContext<'_>) -> FailureSink {
         let notes = self.instance(guest, instance);
         Arc::new(move |reason| lock(&notes.notes).failures.push(reason.to_owned()))
@@ -146,12 +146,11 @@ impl Recorder {
         instances.map(instance).collect()
     }
 
-    /// Drops the telemetry of a run.
     pub(crate) fn forget(&self, run: &str) {
         lock(&self.state).instances.retain(|key, _| key.run != run);
     }
 
-    /// The guests that had an instance in any run, in the order of the script.
+    /// The guests with an instance in any run, in the order of the script.
     pub(crate) fn reports(&self) -> Vec<GuestReport> {
         let state = lock(&self.state);
         let mut reports: Vec<(usize, GuestReport)> = Vec::new();
@@ -177,23 +176,23 @@ impl Recorder {
 /// A guest that took part in a scenario.
 #[derive(Clone, Debug, Serialize)]
 pub struct GuestReport {
-    /// Its name, which is the name of its file.
+    /// The guest's name, which is its file name.
     pub name: String,
-    /// Its world, as in `wit/`.
+    /// The guest's world, as in `wit/`.
     pub world: &'static str,
     /// SHA-256 of the component, as hex.
     pub digest: String,
-    /// The version of the interface that it was made for.
+    /// The version of the interface for which the guest was built.
     pub api_version: String,
     pub config: serde_json::Value,
-    /// Engines and pools that it served, over all runs.
+    /// Number of engines and pools that the guest served, over all runs.
     pub instances: u64,
-    /// Instances that failed and were replaced by their fallback.
+    /// Number of instances that failed and were replaced by their fallback.
     pub failures: u64,
-    /// The first failure in the order of runs and engines.
+    /// The first failure, in the order of runs and engines.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first_failure: Option<String>,
-    /// Its telemetry by instance, without instances that sent none.
+    /// Telemetry by instance, without instances that sent none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub stats: Vec<InstanceReport>,
 }
@@ -206,7 +205,7 @@ impl GuestReport {
             world: module.world().name(),
             digest: module.digest().to_owned(),
             api_version: module.api_version().to_string(),
-            // It was made from a value of the script.
+            // The configuration was written from a script value, so it is valid JSON.
             config: serde_json::from_str(config_json).unwrap_or_default(),
             instances: 0,
             failures: 0,
@@ -226,19 +225,19 @@ pub struct InstanceReport {
     /// Index of the engine in the pool; absent if the guest serves the whole pool.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub engine: Option<u32>,
-    /// Totals of its counters.
+    /// Totals of counters.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub counters: BTreeMap<String, u64>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub gauges: BTreeMap<String, GaugeReport>,
-    /// Dropped notes: too many, or not allowed.
+    /// Number of notes that were dropped, because there were too many or they were invalid.
     pub dropped: u64,
     /// Failures that the fallback handled.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub failures: Vec<String>,
 }
 
-/// A gauge over a run.
+/// A gauge over the whole run.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct GaugeReport {
     /// The latest value.

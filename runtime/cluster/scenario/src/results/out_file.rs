@@ -1,4 +1,4 @@
-//! The files of `vcr run --out`, by name.
+//! The output files of `vcr run --out`, by name.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -6,8 +6,7 @@ use std::str::FromStr;
 
 use vcr_trace::import::table::TableFormat;
 
-/// Maximum bytes of `steps.jsonl` and `trace.json` together, over all runs, unless they are
-/// requested by name.
+/// Maximum total size in bytes of `steps.jsonl` and `trace.json` over all runs, unless they are requested by name.
 pub const STEPS_LIMIT_BYTES: u64 = 128_000_000;
 
 /// A file of `vcr run --out`.
@@ -21,11 +20,11 @@ pub enum OutFile {
     Steps,
     /// A trace for Perfetto.
     Trace,
-    /// Log lines of guests; absent without any.
+    /// Log lines of guests; absent without log lines.
     Guests,
-    /// Data of the page's charts.
+    /// Data of the charts in the page.
     Charts,
-    /// The page with charts.
+    /// An HTML page with charts.
     Html,
     /// The assertions as JUnit test cases.
     Junit,
@@ -33,14 +32,14 @@ pub enum OutFile {
     Summary,
     /// The metrics in the OpenMetrics text format.
     OpenMetrics,
-    /// The requests as CSV; only on request.
+    /// The requests as CSV; only written on request.
     Csv,
-    /// The requests as Parquet; only on request.
+    /// The requests as Parquet; only written on request.
     Parquet,
 }
 
 impl OutFile {
-    /// All files, in the order of the listing.
+    /// All files, in the order in which they are listed.
     pub const ALL: [Self; 12] = [
         Self::Report,
         Self::Requests,
@@ -56,13 +55,13 @@ impl OutFile {
         Self::Parquet,
     ];
 
-    /// Whether it is written when no files are named.
+    /// Whether the file is written if no files are named.
     #[must_use]
     pub fn is_default(self) -> bool {
         !matches!(self, Self::Csv | Self::Parquet)
     }
 
-    /// Its name on the command line.
+    /// The file's name on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -81,7 +80,7 @@ impl OutFile {
         }
     }
 
-    /// Its name in the folder.
+    /// The file's name in the folder.
     #[must_use]
     pub fn file_name(self) -> &'static str {
         match self {
@@ -100,12 +99,12 @@ impl OutFile {
         }
     }
 
-    /// Whether it is derived from the others, for people and other tools.
+    /// Whether the file is derived from other results, for people and other tools.
     pub(crate) fn is_picture(self) -> bool {
         self >= Self::Charts
     }
 
-    /// Whether it grows with the number of steps.
+    /// Whether the file grows with the number of steps.
     pub(crate) fn is_of_steps(self) -> bool {
         matches!(self, Self::Steps | Self::Trace)
     }
@@ -130,7 +129,7 @@ impl FromStr for OutFile {
     }
 }
 
-/// The part of a run in a file.
+/// The path of run number `index`'s part of a file.
 pub(crate) fn part(drafts: &Path, index: usize, file: OutFile) -> PathBuf {
     drafts.join(format!("{}.{index}", file.file_name()))
 }

@@ -20,16 +20,15 @@ use crate::results::run_files::RunFiles;
 use crate::results::step_files::EnginePlace;
 use crate::{Outcome, RunOptions};
 
-/// Destinations of a scenario's outputs.
 pub(crate) struct Outputs {
     rule: vcr_base::output::Outputs,
     folder: Option<OutputFolder>,
-    /// Files of the folder.
+    /// Files that are written to the folder.
     wanted: BTreeSet<OutFile>,
-    /// The budget for files that grow with the number of steps.
+    /// The size limit of files that grow with the number of steps.
     budget: Arc<Budget>,
     requests: Option<OutputFile>,
-    /// Numbers of the runs that have parts.
+    /// Indices of the runs that have parts.
     opened: BTreeSet<usize>,
 }
 
@@ -37,7 +36,7 @@ pub(crate) struct Outputs {
 #[derive(Default)]
 pub(crate) struct Written {
     pub(crate) names: Vec<&'static str>,
-    /// Files that became too large and were left out.
+    /// Files that were dropped because they became too large.
     pub(crate) left_out: Vec<&'static str>,
 }
 
@@ -61,22 +60,21 @@ impl Outputs {
         Ok(Some(Self { rule, folder, wanted, budget, requests, opened: BTreeSet::new() }))
     }
 
-    /// A file that the scenario reads.
+    /// Records a file that the scenario reads, so that outputs cannot replace it.
     pub(crate) fn reads(&mut self, path: &Path) -> Result<(), OutputError> {
         self.rule.reads(path)
     }
 
-    /// Whether telemetry of guests over time is written to any file.
+    /// Whether any file has guest telemetry over time.
     pub(crate) fn wants_course(&self) -> bool {
         self.wants(OutFile::Trace) || self.wants(OutFile::Guests)
     }
 
-    /// Whether any file has charts.
     pub(crate) fn wants_charts(&self) -> bool {
         self.wants(OutFile::Charts) || self.wants(OutFile::Html)
     }
 
-    /// Leaves out every file except the verdicts of the scenario.
+    /// Drops all files except those with the scenario's verdict.
     pub(crate) fn keep_verdicts_only(&mut self) {
         self.wanted.retain(|file| matches!(file, OutFile::Report | OutFile::Junit | OutFile::Summary));
         self.requests = None;
@@ -86,7 +84,7 @@ impl Outputs {
         self.folder.is_some() && self.wanted.contains(&file) && !(file.is_of_steps() && self.budget.is_spent())
     }
 
-    /// Opens the parts of run number `index`; none if nothing is written during runs.
+    /// Opens the parts of run number `index`. None if no files are written during runs.
     pub(crate) fn open_run(
         &mut self,
         index: usize,
@@ -101,14 +99,14 @@ impl Outputs {
         opened.map(Some).map_err(|source| self.error(source))
     }
 
-    /// An error of the drafts as one of their folder.
+    /// Converts an error of a draft to an error of the folder.
     pub(crate) fn error(&self, source: io::Error) -> OutputError {
         let folder = self.folder.as_ref().map_or(Path::new(""), |folder| folder.path());
         OutputError::Folder { path: folder.to_owned(), source }
     }
 
-    /// Writes the report, the requests and files for people, joins the parts, and renames
-    /// all drafts to their final names.
+    /// Writes the report, the requests and the derived files, joins the parts, and renames all drafts to their
+    /// final names.
     pub(crate) fn finish(
         mut self,
         runs: &[Arc<Report>],
@@ -150,7 +148,7 @@ impl Outputs {
         Ok(written)
     }
 
-    /// The whole of a file, still a draft; none if it has no contents.
+    /// Writes the draft of a complete file. None if the file has no contents.
     fn make(
         &self,
         file: OutFile,
@@ -164,14 +162,14 @@ impl Outputs {
             _ => {
                 let path = drafts.join(file.file_name());
                 self.join(file, drafts, &path)?;
-                // There may be no guests, and foreign servers report no steps.
+                // A run may have no guests, and external servers report no steps.
                 let is_absent = matches!(file, OutFile::Guests | OutFile::Steps) && fs::metadata(&path)?.len() == 0;
                 Ok((!is_absent).then_some(path))
             }
         }
     }
 
-    /// Joins the parts of all runs; they are appended to the first one.
+    /// Joins the parts of all runs by appending to the first part.
     fn join(&self, file: OutFile, drafts: &Path, path: &Path) -> io::Result<()> {
         let is_trace = file == OutFile::Trace;
         let mut parts = self.opened.iter().peekable();
@@ -181,7 +179,7 @@ impl Outputs {
             whole.seek(SeekFrom::End(0))?;
             whole
         } else {
-            // The first run was stopped before it began, the second one after.
+            // The first run was stopped before it began, but a later run was not.
             let mut whole = File::create(path)?;
             whole.write_all(if is_trace { PerfettoWriter::<File>::HEADER } else { b"" })?;
             whole
@@ -201,7 +199,6 @@ impl Outputs {
     }
 }
 
-/// The draft of a file.
 fn write_draft(
     drafts: &Path,
     file: OutFile,
@@ -214,7 +211,7 @@ fn write_draft(
     Ok(path)
 }
 
-/// Writes a file of an outcome that is made only from results.
+/// Writes a file that depends only on results.
 pub(crate) fn write_file(
     outcome: &Outcome,
     file: OutFile,
@@ -235,13 +232,12 @@ pub(crate) fn write_file(
     }
 }
 
-/// The results, as JSON.
 fn write_report(out: &mut impl Write, report: &impl Serialize) -> io::Result<()> {
     serde_json::to_writer_pretty(&mut *out, report)?;
     out.write_all(b"\n")
 }
 
-/// A line for each request of each run.
+/// Writes a line for each request of each run.
 pub(crate) fn write_requests(out: &mut impl Write, runs: &[Arc<Report>]) -> io::Result<()> {
     for run in runs {
         for row in run.request_rows() {
@@ -284,7 +280,7 @@ mod tests {
     fn steps_beyond_the_limit_are_left_out_and_change_nothing() {
         let (all, whole) = written(u64::MAX, 1);
         let size = (whole["steps.jsonl"].len() + whole["trace.json"].len()) as u64;
-        // In addition to the parts there are a footer and three separators.
+        // In addition to the parts, there are a footer and three separators.
         for (limit_bytes, fits) in [(size, true), (size / 2, false), (1000, false)] {
             for threads in [1, 3] {
                 let (outcome, files) = written(limit_bytes, threads);

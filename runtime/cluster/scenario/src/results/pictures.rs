@@ -1,4 +1,4 @@
-//! Files for people, and their data: report.html and its charts, JUnit, Markdown, OpenMetrics,
+//! Files for people and other tools, with their data: report.html and its charts, JUnit, Markdown, OpenMetrics, and
 //! tables of requests. `vcr_report` writes them.
 
 use std::io::{self, Write};
@@ -19,10 +19,10 @@ use vcr_trace::RequestRow;
 
 use crate::results::out_file::OutFile;
 
-/// The latencies whose distributions are drawn.
+/// Latencies with charts of their distributions.
 const DRAWN: [Trend; 3] = [Trend::Ttft, Trend::Itl, Trend::E2e];
 
-/// A scenario's results as files for people show them.
+/// A scenario's results in the form that derived files need.
 pub(crate) struct Pictures<'a> {
     folder: Folder,
     /// Contents of `charts.json`.
@@ -31,10 +31,11 @@ pub(crate) struct Pictures<'a> {
 }
 
 impl<'a> Pictures<'a> {
-    /// Pictures of the contents of `report.json` and of its runs. `source` is the script's source; none if
-    /// nothing is drawn.
+    /// Makes the derived files from the contents of `report.json` and its runs. `source` is the script, or None if
+    /// no charts are needed.
     pub(crate) fn new(report: &impl Serialize, runs: &'a [Arc<Report>], source: Option<Source>) -> io::Result<Self> {
-        // Through text, because numbers read from files later may differ in the last digit.
+        // The report is converted through text, because numbers that are read from files may differ in the last
+        // digit.
         let report: Document = serde_json::from_slice(&serde_json::to_vec(report)?)?;
         let drawn = &runs[..runs.len().min(MAX_DRAWN_RUNS)];
         let charts = match &source {
@@ -47,7 +48,7 @@ impl<'a> Pictures<'a> {
         Ok(Self { folder: Folder { label, report, charts, files: Vec::new() }, charts: json, runs })
     }
 
-    /// Sets the files for report.html to link to.
+    /// Sets the files that report.html links to.
     pub(crate) fn link_to(&mut self, files: &[&str]) {
         self.folder.files = files.iter().map(|&name| name.to_owned()).collect();
     }
@@ -85,12 +86,11 @@ pub(crate) fn request_table(runs: &[Arc<Report>]) -> RequestTable {
     table
 }
 
-/// The rows of the listed requests of a run.
 fn rows_of(run: &Report) -> impl Iterator<Item = RequestRow<'_>> {
     (0..run.requests.len()).map(|place| RequestRow { of: Some(run.name.as_str().into()), ..run.request_row(place) })
 }
 
-/// The charts of a run, one of `runs` that are drawn.
+/// The charts of a run; `runs` is the number of runs with charts.
 fn charts_of(run: &Report, runs: usize) -> RunCharts {
     let mut charts = RunCharts { name: run.name.clone(), ..RunCharts::default() };
     let mut requests = RequestCharts::new(run.duration_ms);
@@ -120,9 +120,9 @@ fn charts_of(run: &Report, runs: usize) -> RunCharts {
     charts
 }
 
-/// Percentiles of the gaps between output tokens over time.
+/// Percentiles over time of the gaps between output tokens.
 fn gap_course(gaps: &GapCourse) -> Option<Course> {
-    // Microseconds are enough for a chart.
+    // Microseconds are precise enough for a chart.
     let of = |percent| gaps.percentile_ns(percent).map(|gap| gap.map(|ns| (ns as f64 / 1e3).round() / 1e3)).collect();
     let p50: Vec<Option<f64>> = of(50.0);
     let interval_ms = ns_to_ms(gaps.interval_ns());
@@ -139,7 +139,7 @@ fn distribution_of(run: &Report, trend: Trend, workload: Option<&str>, bounds: O
     Distribution::of(Scope { metric: trend.info().name, workload, unit: "ms" }, samples, bounds)
 }
 
-/// The engines of a run that were ever started, over time, in a report with `runs` timelines.
+/// Time series of the engines that were ever started. `runs` is the number of runs with timelines.
 #[must_use]
 pub fn timeline_of(run: &Report, series: &RunSeries, runs: usize) -> Timeline {
     let lines = run.engines.iter().map(|engine| {
@@ -161,7 +161,7 @@ pub fn timeline_of(run: &Report, series: &RunSeries, runs: usize) -> Timeline {
     Timeline { router_queue_ms: series.router_queue_ns().map(ns_to_ms), ..timeline }
 }
 
-/// An incident for people.
+/// The text that names an incident.
 pub(crate) fn name_of(incident: Incident) -> &'static str {
     match incident {
         Incident::Crash => "crash",

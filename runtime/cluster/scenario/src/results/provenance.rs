@@ -1,5 +1,5 @@
-//! Provenance of a report: digests of the files that the script names, and the vLLM versions
-//! whose scheduling rules its engines follow.
+//! Provenance of a report: digests of the files that the script names, and the vLLM versions whose scheduling rules
+//! its engines follow.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -14,10 +14,10 @@ use vcr_core::{CapacityPolicy, EngineKind, NamedValue};
 /// A file that a scenario has read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Input {
-    /// `trace` (captures, too), `capture` (of latencies), `workload_file`, `dataset`,
-    /// `profile`, `coefficients`, `model`, `tables` or `guest`.
+    /// `trace` (also a capture), `capture` (of latencies), `workload_file`, `dataset`, `profile`, `coefficients`,
+    /// `model`, `tables` or `guest`.
     pub kind: &'static str,
-    /// Its path as the script names it; for a folder, the path of the file in it.
+    /// The path in the script; for a file in a folder, the folder's path in the script and the file's path in it.
     pub path: String,
     /// SHA-256 of the file's bytes, compressed or not, as hex.
     pub sha256: String,
@@ -28,16 +28,16 @@ pub struct Input {
 pub struct SourceFile {
     /// See [`Input::kind`].
     pub kind: &'static str,
-    /// Its path, or its reference, in the script.
+    /// The path or reference in the script.
     pub name: String,
-    /// Its path: a file, the first one of a rotated capture, or a folder.
+    /// The real path: a file, the first file of a rotated capture, or a folder.
     pub path: PathBuf,
-    /// The files that were read, if only some files of a folder were read.
+    /// The files that were read, if only some files of the folder were read.
     pub parts: Option<Vec<PathBuf>>,
 }
 
 impl SourceFile {
-    /// All its files: their paths in the script, and where they are.
+    /// All files, with their paths in the script and their real paths.
     pub fn files(&self) -> io::Result<Vec<(String, PathBuf)>> {
         let Some(parts) = &self.parts else { return files_of(&self.name, &self.path) };
         let named = |part: &PathBuf| (Path::new(&self.name).join(part).display().to_string(), self.path.join(part));
@@ -45,19 +45,19 @@ impl SourceFile {
     }
 }
 
-/// Files that the script has named, by their paths in it and their kinds.
+/// Files that the script names, by path and kind.
 #[derive(Default)]
 pub(crate) struct Inputs {
     named: BTreeMap<(String, &'static str), PathBuf>,
-    /// Guests are digested when they are loaded.
+    /// Guests with their digests, which are computed on loading.
     guests: BTreeMap<String, (String, PathBuf)>,
-    /// Folders with operator tables, and their files that were read.
+    /// Folders with operator tables, and the files in them that were read.
     tables: BTreeMap<String, (PathBuf, BTreeSet<PathBuf>)>,
     rules: BTreeSet<&'static str>,
 }
 
 impl Inputs {
-    /// Records a file or folder that the script calls `path`.
+    /// Records a file or folder, which the script calls `path`.
     pub(crate) fn named(&mut self, kind: &'static str, path: &str, resolved: PathBuf) {
         self.named.insert((path.to_owned(), kind), resolved);
     }
@@ -72,7 +72,7 @@ impl Inputs {
         self.tables.entry(name.to_owned()).or_insert_with(|| (folder, BTreeSet::new())).1.extend(files);
     }
 
-    /// Records the scheduler rules of a run's engines.
+    /// Records the vLLM rules that a run's engines follow.
     pub(crate) fn engines_of(&mut self, topology: &Topology) {
         for pool in topology.pools() {
             match &pool.engine {
@@ -89,7 +89,7 @@ impl Inputs {
         self.rules.iter().copied().collect()
     }
 
-    /// The files and folders, as seen from the process.
+    /// The real paths of all files and folders.
     pub(crate) fn paths(&self) -> Vec<PathBuf> {
         let paths = self.sources().into_iter().flat_map(|source| match source.parts {
             Some(parts) => parts.iter().map(|part| source.path.join(part)).collect(),
@@ -98,7 +98,7 @@ impl Inputs {
         paths.collect()
     }
 
-    /// Everything that was named, in order.
+    /// Everything that the script has named, in order.
     pub(crate) fn sources(&self) -> Vec<SourceFile> {
         let source = |kind, name: &str, path: &Path| SourceFile {
             kind,
@@ -118,7 +118,7 @@ impl Inputs {
     /// Reads and digests all files.
     ///
     /// # Errors
-    /// When a file can no longer be read; the path is in the message.
+    /// When a file can no longer be read. The message contains the path.
     pub(crate) fn digest(&self) -> io::Result<Vec<Input>> {
         let mut inputs = Vec::new();
         for source in self.sources().iter().filter(|source| source.kind != "guest") {
@@ -138,13 +138,12 @@ impl Inputs {
     }
 }
 
-/// SHA-256 of bytes, as hex.
 pub(crate) fn sha256_of(bytes: &[u8]) -> String {
     hex::encode(Sha256::digest(bytes))
 }
 
-/// The file called `name`, or all files in and below the folder of that name, or all files of a capture that
-/// starts with `name`.
+/// The file called `name`; or all files in a folder of that name; or all files of a capture whose first file is
+/// `name`.
 fn files_of(name: &str, path: &Path) -> io::Result<Vec<(String, PathBuf)>> {
     let with_path = |error: io::Error| io::Error::new(error.kind(), format!("`{}`: {error}", path.display()));
     if !path.is_dir() {

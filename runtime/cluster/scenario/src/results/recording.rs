@@ -1,4 +1,4 @@
-//! Captures of runs: the output of a run's option `record`, made from its report.
+//! Captures of runs, made from their reports. A run's option `record` requests one.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -12,11 +12,10 @@ use vcr_trace::capture::{
     RequestRecord as CapturedRequest,
 };
 
-/// Producer of these captures.
 const SOURCE: &str = "run";
 
-/// Writes the requests of a run as a capture, compressed according to the name of `path`. Prompts
-/// were hashed in blocks of `block_size_tokens`.
+/// Writes the requests of a run as a capture. The name of `path` determines the compression. Prompts were hashed in
+/// blocks of `block_size_tokens`.
 pub(crate) fn write(
     report: &Report,
     block_size_tokens: u32,
@@ -42,7 +41,7 @@ fn meta(report: &Report) -> CaptureMeta {
     }
 }
 
-/// Requests in the order of their ends, as captures have them.
+/// Writes requests in the order of their ends, as captures require.
 fn write_lines(report: &Report, mut writer: CaptureWriter) -> io::Result<()> {
     let mut ends_ns: Vec<u64> = report.requests.iter().filter_map(|record| record.end_ns).collect();
     ends_ns.sort_unstable();
@@ -54,7 +53,7 @@ fn write_lines(report: &Report, mut writer: CaptureWriter) -> io::Result<()> {
         let record = &report.requests[*place];
         let ended_before = ends_ns.partition_point(|end_ns| *end_ns <= record.arrival_ns);
         let mut line = captured(report, *place, *end_ns);
-        // Requests are in order of arrival.
+        // Requests are stored in order of arrival, so `place` is the number of earlier arrivals.
         line.concurrency = Some((place + 1).saturating_sub(ended_before).max(1) as u32);
         let session = (record.workload, record.session);
         line.session = sessions
@@ -72,7 +71,7 @@ fn write_lines(report: &Report, mut writer: CaptureWriter) -> io::Result<()> {
     writer.finish()
 }
 
-/// Sessions of several turns, by workload and number.
+/// Sessions with several turns, by workload and number.
 fn sessions_with_turns(records: &[RequestRecord]) -> BTreeSet<(u32, u64)> {
     records.iter().filter(|record| record.turn > 0).map(|record| (record.workload, record.session)).collect()
 }
@@ -121,7 +120,6 @@ fn captured(report: &Report, place: usize, end_ns: u64) -> CapturedRequest {
     }
 }
 
-/// The outputs of a request, as captures have them.
 #[derive(Default)]
 struct Outputs {
     first_tokens: Option<u32>,
@@ -129,7 +127,7 @@ struct Outputs {
     gap_tokens: Option<Vec<u32>>,
 }
 
-/// Outputs as their client got them; none if not all of them were kept.
+/// Outputs at the client's times. None if not all outputs were kept.
 fn outputs(record: &RequestRecord, emitted: &[(u64, u32)]) -> Option<Outputs> {
     let kept_tokens: u64 = emitted.iter().map(|(_, tokens)| u64::from(*tokens)).sum();
     if kept_tokens != u64::from(record.output_tokens) {
@@ -152,7 +150,7 @@ fn outputs(record: &RequestRecord, emitted: &[(u64, u32)]) -> Option<Outputs> {
     Some(Outputs { first_tokens: (first_tokens != 1).then_some(first_tokens), gap_ns, gap_tokens })
 }
 
-/// Whether the engines of the run reported when they began with a request.
+/// Whether the run knows when engines began to compute a request.
 fn knows_queue(target: Option<&TargetReport>) -> bool {
     target.is_none_or(|target| !target.absent.contains_key("queue"))
 }

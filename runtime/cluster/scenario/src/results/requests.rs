@@ -1,16 +1,16 @@
-//! Requests of a run, as they are compared.
+//! Converts the requests of a run for comparisons.
 
 use vcr_cluster::Report;
 use vcr_cluster::record::{Outcome, RequestRecord};
 use vcr_compare::{Request, Requests};
 
-/// The requests of a run in the form for comparisons.
+/// The requests of a run, in the form for comparisons.
 #[must_use]
 pub fn compared_requests(report: &Report) -> Requests {
     Requests::new(report.requests.iter().map(|record| compared_request(report, record)).collect())
 }
 
-/// A request of a run, known by its workload, session and turn, and by its name in a trace.
+/// A request of a run, identified by workload, session and turn, and by its name in a trace.
 pub(crate) fn compared_request(report: &Report, record: &RequestRecord) -> Request {
     let workload = &report.workload_names[record.workload as usize];
     let since = |at_ns: Option<u64>| at_ns.map(|at_ns| at_ns.saturating_sub(record.arrival_ns));

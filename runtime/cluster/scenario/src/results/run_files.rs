@@ -1,7 +1,7 @@
-//! The parts of one run in the files of `--out DIR`: steps, trace and logs of guests.
+//! One run's parts of the files of `--out DIR`: steps, trace and guest logs.
 //!
-//! Runs may be parallel, so each writes its own parts, and the parts are joined in the order of the runs: the
-//! files do not depend on the thread count.
+//! Runs may be parallel, so each run writes its own parts. The parts are joined in the order of the runs, so the
+//! files do not depend on the number of threads.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -17,7 +17,6 @@ use crate::results::guest_telemetry::InstanceTelemetry;
 use crate::results::out_file::{OutFile, part};
 use crate::results::step_files::{EnginePlace, StepFiles};
 
-/// The parts of one run.
 pub(crate) struct RunFiles {
     name: String,
     steps: Arc<StepFiles>,
@@ -41,12 +40,12 @@ impl RunFiles {
         })
     }
 
-    /// The files of single steps.
+    /// The files that record steps.
     pub(crate) fn steps(&self) -> &Arc<StepFiles> {
         &self.steps
     }
 
-    /// Writes telemetry of guests and the spans of requests, and closes the parts.
+    /// Writes guest telemetry and request spans, and closes the parts.
     pub(crate) fn finish(mut self, report: &Report, instances: &[InstanceTelemetry]) -> io::Result<()> {
         self.steps.finish_steps()?;
         let requests = self.steps.process() + 1;
@@ -68,7 +67,7 @@ impl RunFiles {
         self.steps.close()
     }
 
-    /// KV transfers with real bytes: spans with their phases, and failures on the track of the engine.
+    /// Writes KV transfers with real bytes: spans for their phases, and failures on the engine's track.
     fn trace_transfers(&self, report: &Report) -> io::Result<()> {
         let process = self.steps.process();
         let name = |engine: u32| report.engine_names.get(engine as usize).map_or("?", String::as_str);
@@ -96,8 +95,8 @@ impl RunFiles {
         })
     }
 
-    /// Gauges over time, and annotations on the track of the engine. A guest that serves a whole pool has a
-    /// track before all engines.
+    /// Writes gauges over time, and annotations on the engine's track. A guest that serves a whole pool has a track
+    /// before all engines.
     fn trace_notes(&self, instance: &InstanceTelemetry) -> io::Result<()> {
         let (process, engines) = (self.steps.process(), self.steps.engines());
         let (place, thread) = match instance.engine {
@@ -142,7 +141,7 @@ impl RunFiles {
     }
 }
 
-/// The phases of a request's life that have both ends.
+/// The phases of a request whose start and end are known.
 fn phases(record: &RequestRecord) -> Vec<(&'static str, u64, u64)> {
     let has_way = record.queued_ns > record.arrival_ns;
     let stops = [

@@ -1,8 +1,7 @@
-//! The steps of a run's engines in its files: `steps.jsonl`, and the engines' tracks of
-//! `trace.json`.
+//! Steps of a run's engines in the output files: `steps.jsonl`, and the engines' tracks in `trace.json`.
 //!
-//! Engines in real time report their steps on their own threads. Each engine's log has its own lock; the lock
-//! of the files is held while a line is written.
+//! Engines in real time report their steps from their own threads. Each engine's log has its own lock. The lock of
+//! the files is held while a line is written.
 
 use std::fs;
 use std::io::{self, BufWriter, Write};
@@ -22,20 +21,19 @@ use crate::results::budget::{Budget, Counted};
 use crate::results::out_file::{OutFile, part};
 use crate::results::pictures::name_of;
 
-/// The trace of a run.
 pub(crate) type Trace = PerfettoWriter<BufWriter<Counted>>;
 
-/// The place of an engine of a run, or of one of its ranks.
+/// The place of an engine, or of one of its ranks, in a run.
 pub(crate) struct EnginePlace {
     pub(super) pool: String,
-    /// Index in the pool, over all ranks.
+    /// Index in the pool, counted over all ranks.
     pub(super) index: u32,
     pub(super) name: String,
     settings: Map<String, Value>,
 }
 
 impl EnginePlace {
-    /// All places of a cluster, in the order of a run.
+    /// All places in a cluster, in the order of the run's engines.
     pub(crate) fn all_of(topology: &Topology) -> Vec<Self> {
         let place = |pool: &PoolConfig, index| {
             let name = format!("{} {}", pool.name, pool.rank_name(index));
@@ -50,13 +48,13 @@ impl EnginePlace {
 #[derive(Default)]
 struct EngineSteps {
     log: EngineLog,
-    /// Whether the current line has a schedule.
+    /// Whether the current line already has a schedule.
     scheduled: bool,
-    /// Requests that arrived after that schedule, and so belong to the next line.
+    /// Requests that arrived after that schedule and therefore belong to the next line.
     submitted_later: Vec<u64>,
-    /// Whether the engine's settings were written.
+    /// Whether the engine's settings are written.
     wrote_settings: bool,
-    /// A line as text; kept for its memory.
+    /// Buffer for a line.
     text: Vec<u8>,
 }
 
@@ -79,11 +77,10 @@ impl EngineSteps {
     }
 }
 
-/// Files that are open.
 struct Open {
     steps: Option<BufWriter<Counted>>,
     trace: Option<Trace>,
-    /// The first error of an observation; observers cannot return one.
+    /// The first error of an observer call; observers cannot return errors.
     failure: Option<io::Error>,
 }
 
@@ -95,31 +92,29 @@ impl Open {
     }
 }
 
-/// The files of steps of one run.
 pub(crate) struct StepFiles {
     run: String,
-    /// Places by engine of the run.
+    /// Places by engine index.
     engines: Vec<EnginePlace>,
-    /// Logs by engine of the run.
+    /// Logs by engine index.
     logs: Vec<Mutex<EngineSteps>>,
-    /// The engines' number in the trace.
+    /// Process number of the engines in the trace.
     process: u64,
     /// The folder of the parts.
     drafts: PathBuf,
     budget: Arc<Budget>,
-    /// Whether there were any at the start, and whether a step log was among them.
+    /// Whether any of these files was wanted at the start, and whether a step log was.
     are_wanted: bool,
     has_log: bool,
     open: Mutex<Open>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A line that a panic has cut off is not the last error of this run.
+    // The lock may be poisoned by a panic, which is reported separately.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl StepFiles {
-    /// Opens the parts of run number `index`.
     pub(crate) fn open(
         drafts: PathBuf,
         (index, run): (usize, &str),
@@ -157,17 +152,16 @@ impl StepFiles {
         })
     }
 
-    /// The engines of the run.
     pub(super) fn engines(&self) -> &[EnginePlace] {
         &self.engines
     }
 
-    /// The engines' number in the trace; the number of requests follows.
+    /// Process number of the engines in the trace. The next number is that of the requests.
     pub(super) fn process(&self) -> u64 {
         self.process
     }
 
-    /// Whether any file has single steps.
+    /// Whether any file needs single steps.
     pub(crate) fn are_wanted(&self) -> bool {
         self.are_wanted && !self.budget.is_spent()
     }
@@ -177,7 +171,7 @@ impl StepFiles {
         lock(&self.open).trace.as_mut().map_or(Ok(()), write)
     }
 
-    /// Removes the files of steps, of all runs, if they have become too large.
+    /// Removes the step files of all runs if they have become too large.
     fn keep_to_budget(&self, open: &mut Open) {
         if !self.budget.is_spent() || (open.steps.is_none() && open.trace.is_none()) {
             return;
@@ -187,19 +181,18 @@ impl StepFiles {
             let name = entry.file_name();
             let is_of = |file: OutFile| name.to_string_lossy().starts_with(file.file_name());
             if is_of(OutFile::Steps) || is_of(OutFile::Trace) {
-                // Another run may have removed it; the folder is removed at the end.
+                // Another run may already have removed the file. The folder is removed at the end in any case.
                 let _ = fs::remove_file(entry.path());
             }
         }
     }
 
-    /// A request entered an engine under its number in the run.
+    /// Records that a request entered an engine under its number in the run.
     pub(crate) fn arrived(&self, worker: u32, tag: u64) {
         lock(&self.logs[worker as usize]).submitted(tag);
     }
 
-    /// Writes the content of an engine's log; its step lasted from the first to the second
-    /// time.
+    /// Writes the content of an engine's log. `times_ns` is the start and end of its step.
     fn write_line(&self, worker: u32, engine: &mut EngineSteps, times_ns: Option<(u64, u64)>) {
         let Some(mut line) = engine.take_line().filter(|_| self.has_log) else {
             return self.keep_to_budget(&mut lock(&self.open));
@@ -249,7 +242,7 @@ impl StepFiles {
         trace.counter(self.process, &self.engines[worker as usize].name, start_ns, &counters)
     }
 
-    /// Writes the rest of the engines' steps. Returns the first error of all writes.
+    /// Writes the remaining content of all logs. Returns the first error of any write.
     pub(crate) fn finish_steps(&self) -> io::Result<()> {
         if self.are_wanted() {
             for (worker, engine) in self.logs.iter().enumerate() {
@@ -259,7 +252,6 @@ impl StepFiles {
         lock(&self.open).failure.take().map_or(Ok(()), Err)
     }
 
-    /// Closes the parts.
     pub(crate) fn close(&self) -> io::Result<()> {
         let mut open = lock(&self.open);
         open.steps.as_mut().map_or(Ok(()), Write::flush)?;
@@ -270,7 +262,7 @@ impl StepFiles {
 }
 
 impl StepFiles {
-    /// Logs the part of a line before the schedule.
+    /// Records something that comes before the next schedule.
     fn log_between_steps(&self, worker: u32, log: impl FnOnce(&mut EngineLog)) {
         if !self.are_wanted() {
             return;
@@ -341,7 +333,7 @@ impl StepSink for StepFiles {
             return;
         }
         let mut steps = lock(&self.logs[worker as usize]);
-        // Steps that only preempted requests have no result.
+        // Steps that only preempted requests have no result, so they are completed first.
         while steps.log.next_is_empty() {
             steps.log.applied(engine);
         }

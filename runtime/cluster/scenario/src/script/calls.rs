@@ -1,4 +1,4 @@
-//! The calls that a script contains, wherever they are written.
+//! Finds the calls in a script.
 
 use std::collections::BTreeSet;
 
@@ -7,20 +7,20 @@ use rhai::{AST, ASTNode, Expr, FnCallExpr, Position, Stmt};
 /// The parameters that a script reads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Parameters {
-    /// Names that are written out in the script.
+    /// Names that are string literals in the script.
     pub names: BTreeSet<String>,
-    /// Whether all of them are.
+    /// Whether all names are string literals.
     pub are_all_known: bool,
 }
 
 pub(crate) struct Call<'a> {
     pub(crate) call: &'a FnCallExpr,
-    /// Whether its first argument is in front of a dot.
+    /// Whether it is a method call, whose first argument precedes the dot.
     pub(crate) is_method: bool,
     pub(crate) position: Position,
 }
 
-/// Shows every call of the script to `see`, until it returns false.
+/// Calls `see` for every call in the script, until `see` returns false.
 pub(crate) fn each_call(script: &AST, mut see: impl FnMut(Call<'_>) -> bool) {
     script.walk(&mut |path: &[ASTNode<'_>]| {
         let (call, is_method, position) = match path.last() {
@@ -34,7 +34,7 @@ pub(crate) fn each_call(script: &AST, mut see: impl FnMut(Call<'_>) -> bool) {
     });
 }
 
-/// Whether the script calls a function of this name.
+/// Whether the script calls the function `name`.
 pub(crate) fn calls(script: &AST, name: &str) -> bool {
     let mut is_called = false;
     each_call(script, |Call { call, .. }| {
@@ -58,7 +58,7 @@ pub(crate) fn unused_parameters(script: &AST) -> Vec<String> {
                     taken.push((name.name.to_string(), parameter.to_owned()));
                 }
             }
-            // A closure that captures a variable shares it.
+            // A closure that captures a variable shares it, which counts as reading.
             Some(ASTNode::Stmt(Stmt::Share(variables))) => {
                 read.extend(variables.iter().map(|(variable, ..)| variable.name.to_string()));
             }
@@ -72,7 +72,7 @@ pub(crate) fn unused_parameters(script: &AST) -> Vec<String> {
     taken.into_iter().filter(|(variable, _)| !read.contains(variable)).map(|(_, parameter)| parameter).collect()
 }
 
-/// The text that an argument is, if it is written out.
+/// The text of an argument that is a string literal.
 pub(crate) fn literal(expression: &Expr) -> Option<&str> {
     match expression {
         Expr::StringConstant(text, _) => Some(text.as_str()),

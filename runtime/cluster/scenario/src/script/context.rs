@@ -21,10 +21,10 @@ use crate::script::refusal::Refusal;
 use crate::search::SearchReport;
 use crate::{Reporter, RunOptions};
 
-/// State shared by the vocabulary functions of one script.
+/// State that the vocabulary's functions share.
 pub(crate) struct Context {
     pub(crate) source: String,
-    /// Relative paths in the script start here.
+    /// Base folder of relative paths in the script.
     pub(crate) folder: PathBuf,
     pub(crate) options: RunOptions,
     pub(crate) reporter: Arc<dyn Reporter>,
@@ -33,54 +33,54 @@ pub(crate) struct Context {
     /// Maximum duration of a guest's call, for live engines.
     pub(crate) guest_wall_time: Option<Duration>,
     pub(crate) meter: Meter,
-    /// Whether runs are planned and checked, but not made.
+    /// Whether the script is only checked, without making runs.
     pub(crate) is_check: bool,
-    /// Whether the script reads engines over time, which cost a little.
+    /// Whether the script reads time series of engines, which cost some time.
     pub(crate) asks_series: bool,
-    /// Files loaded by this and other executions of the script.
+    /// Files loaded by all executions of the script.
     pub(crate) loaded: Arc<Loaded>,
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 pub(crate) struct State {
-    /// Parameters of the script, with their values as text.
+    /// Values of the script's parameters, as text.
     pub(crate) parameters: BTreeMap<String, String>,
     pub(crate) runs: Vec<Arc<Report>>,
     pub(crate) run_names: RunNames,
     pub(crate) assertions: Vec<AssertionResult>,
     pub(crate) comparisons: Vec<Arc<Compared>>,
     pub(crate) gates: Vec<Arc<vcr_gate::Report>>,
-    /// Values of drawn runs that assertions in the script may need.
+    /// Statistics that draws must compute for the script's assertions.
     pub(crate) watched: Vec<Watched>,
     pub(crate) outputs: Option<Outputs>,
-    /// The captures that runs write, once there is one.
+    /// The captures that runs write; None before the first one.
     pub(crate) recordings: Option<vcr_base::output::Outputs>,
     /// Files that the script has read.
     pub(crate) inputs: Inputs,
-    /// Configs that guests have refused, in the order of the script.
+    /// Configurations that guests refused, in the order of the script.
     pub(crate) refusals: Vec<Arc<Refusal>>,
-    /// Whether the script has read a missing result in a check: its later behaviour may then differ
-    /// from a real run.
+    /// Whether the script read a missing result during a check. Its further behaviour may then differ from that of
+    /// a real execution.
     pub(crate) has_read_results: bool,
-    /// URLs that cannot be fetched, and why.
+    /// URLs that cannot be fetched, with reasons.
     pub(crate) unreadable: BTreeMap<PathBuf, String>,
     /// Searches that have ended.
     pub(crate) searches: Vec<SearchReport>,
-    /// Current values of the searches in progress, the innermost last, as in names of runs.
+    /// Current values of the searches in progress, innermost last. Names of runs contain them.
     pub(crate) probes: Vec<String>,
 }
 
-/// The names that runs have.
+/// The names of runs so far.
 #[derive(Default)]
 pub(crate) struct RunNames {
     taken: BTreeSet<String>,
-    /// For each name that several runs use, the number that the next run tries first.
+    /// For each name that several runs use, the number to try for the next run.
     next_copy: BTreeMap<String, u64>,
 }
 
 impl RunNames {
-    /// `name`, with a number appended if another run already has it.
+    /// Returns `name`, with a number appended if another run already has it.
     pub(crate) fn unique(&mut self, name: &str) -> String {
         let mut unique = name.to_owned();
         while !self.taken.insert(unique.clone()) {
@@ -119,26 +119,25 @@ impl Context {
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
-        // A poisoned lock means that a vocabulary function panicked, which is a
-        // bug that has been reported already.
+        // A poisoned lock means that a vocabulary function panicked, which was already reported.
         self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// Shows the script's printed text, up to a limit.
+    /// Shows text that the script prints, up to a limit.
     pub(crate) fn print(&self, text: &str) {
         if self.meter.may_print(text) {
             self.reporter.print(text);
         }
     }
 
-    /// Whether a result that the script reads now is not there, because nothing is run.
+    /// Whether a result that the script reads now is missing, because the script is only checked.
     pub(crate) fn reads_unmade_result(&self) -> bool {
         self.state().has_read_results |= self.is_check;
         self.is_check
     }
 
-    /// A path of the script relative to the process; for a URL, the path of its copy. [`reads`](Self::reads)
-    /// refuses a URL that cannot be fetched.
+    /// The real path of a path in the script; for a URL, the path of its local copy. [`reads`](Self::reads) refuses
+    /// a URL that cannot be fetched.
     pub(crate) fn resolve(&self, path: &str) -> PathBuf {
         if let Some(file) = self.options.files_by_name.get(path) {
             return file.clone();
@@ -156,7 +155,7 @@ impl Context {
         }
     }
 
-    /// Refuses to read a file that the outputs will replace, or that cannot be fetched.
+    /// Refuses to read a file that outputs will replace, or a URL that cannot be fetched.
     pub(crate) fn reads(&self, path: &Path) -> Result<(), Thrown> {
         if let Some(reason) = self.state().unreadable.get(path) {
             return Err(Thrown::input(reason.clone()));

@@ -1,4 +1,4 @@
-//! Errors of scenarios, and who is to blame.
+//! Errors of scenarios, and their origins.
 
 use std::fmt;
 
@@ -12,19 +12,19 @@ use crate::script::functions::FUNCTIONS;
 use crate::script::limits::{
     MAX_ARRAY_ELEMENTS, MAX_CALL_LEVELS, MAX_FUNCTIONS, MAX_MAP_ENTRIES, MAX_STRING_BYTES, MEMORY_HINT,
 };
-/// Origin of an error; decides the exit code.
+/// The origin of an error. It determines the exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blame {
-    /// The script, or a file it names.
+    /// The script, or a file that it names.
     Input,
-    /// A parameter's value that the script cannot take, whatever the other parameters are.
+    /// A parameter's value that the script cannot accept, whatever the other parameters are.
     Argument,
-    /// A guest or an engine, while running.
+    /// A guest or an engine, during a run.
     Fault,
 }
 
 impl Blame {
-    /// Origin of a failed run, and the next step, if known.
+    /// The origin of a failed run, and a hint if there is one.
     #[must_use]
     pub fn of(error: &SimError) -> (Self, Option<&'static str>) {
         match error {
@@ -54,7 +54,7 @@ pub struct ScenarioError {
     pub file: String,
     /// Line and column (from 1) in the script, if known.
     pub at: Option<(usize, usize)>,
-    /// The errors; one per line.
+    /// The error messages, one per line.
     pub message: String,
     pub hint: Option<String>,
 }
@@ -71,7 +71,7 @@ impl fmt::Display for ScenarioError {
 
 impl std::error::Error for ScenarioError {}
 
-/// An error that a vocabulary function throws through the script engine.
+/// An error of a vocabulary function, which passes through the script engine.
 #[derive(Clone, Debug)]
 pub(crate) struct Thrown {
     pub(crate) blame: Blame,
@@ -99,7 +99,7 @@ impl Thrown {
         self
     }
 
-    /// The error of a script as a whole.
+    /// Converts the error to one of the script as a whole.
     pub(crate) fn of_script(self, file: &str) -> ScenarioError {
         let Self { blame, message, hint } = self;
         ScenarioError { blame, file: file.to_owned(), at: None, message, hint }
@@ -110,7 +110,6 @@ impl Thrown {
     }
 }
 
-/// The result of vocabulary functions.
 pub(crate) type Scripted<T> = Result<T, Box<EvalAltResult>>;
 
 /// Whether the script was stopped from outside.
@@ -118,7 +117,7 @@ pub(crate) fn is_stopped(error: &EvalAltResult) -> bool {
     matches!(innermost(error), EvalAltResult::ErrorTerminated(..))
 }
 
-/// The error of a script as its author should read it.
+/// Converts an error of the script engine to one for the script's author.
 pub(crate) fn from_script(file: &str, error: &EvalAltResult) -> ScenarioError {
     let inner = innermost(error);
     let position = if inner.position().is_none() { error.position() } else { inner.position() };
@@ -146,7 +145,7 @@ pub(crate) fn from_script(file: &str, error: &EvalAltResult) -> ScenarioError {
     }
 }
 
-/// A syntax error as the author of a script should read it.
+/// Converts a syntax error to one for the script's author.
 pub(crate) fn from_parser(file: &str, source: &str, error: &ParseError) -> ScenarioError {
     let position = error.position();
     let at = position.line().map(|line| (line, position.position().unwrap_or(1)));
@@ -165,7 +164,7 @@ pub(crate) fn from_parser(file: &str, source: &str, error: &ParseError) -> Scena
     ScenarioError { blame: Blame::Input, file: file.to_owned(), at, message, hint }
 }
 
-/// The last `{` before a position where a value is expected, because a map was probably meant; line and
+/// The last `{` before a position at which a value is expected, because the author probably meant a map. Line and
 /// column from 1.
 fn opened_block(source: &str, (error_line, error_column): (usize, usize)) -> Option<(usize, usize)> {
     let mut found = None;
@@ -186,7 +185,7 @@ fn opened_block(source: &str, (error_line, error_column): (usize, usize)) -> Opt
     found
 }
 
-/// The limit that a value exceeds, by the script engine's name for its size.
+/// The limit that a value exceeds. `what` is the script engine's name for the size.
 fn most_of(what: &str) -> String {
     if what.contains("string") {
         format!("at most {MAX_STRING_BYTES} bytes of text")

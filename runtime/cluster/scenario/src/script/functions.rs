@@ -1,6 +1,6 @@
-//! Names of the functions and kinds of values of scripts, for error texts and docs.
+//! Names of the functions and value kinds of scripts, for error messages and documentation.
 
-/// Every function of the vocabulary with its usage, for error texts and docs.
+/// Every function of the vocabulary with its usage, for error messages and documentation.
 pub const FUNCTIONS: &[(&str, &str)] = &[
     ("param", "param(\"name\", default)"),
     ("engine", "engine(#{ num_gpu_blocks: 16_385, ... })"),
@@ -96,7 +96,7 @@ pub const FUNCTIONS: &[(&str, &str)] = &[
     ("interval", "interval(comparison, \"ttft p50 error\")"),
 ];
 
-/// A value of this Rust type, as an error names it.
+/// The phrase by which errors name a value of this Rust type.
 pub(crate) fn kind_of(type_name: &str) -> &'static str {
     let kinds = [
         ("EngineSpec", "an engine"),
@@ -137,8 +137,8 @@ mod tests {
     use crate::vocabulary::script_engine;
     use crate::{RunOptions, Silent};
 
-    /// Registered names that are not a scenario's: refused functions, the length of requests, and
-    /// a model that only tests have.
+    /// Registered names that scripts should not use: refused functions, the length of requests, and a latency model
+    /// for tests.
     const NOT_LISTED: [&str; 4] = ["exit", "sleep", "len", "spread"];
 
     /// Functions that the script engine adds to the language, without operators and properties.
@@ -157,7 +157,6 @@ mod tests {
         assert_eq!(listed, registered());
     }
 
-    /// The index of functions on the page of the language has every function, in order.
     #[test]
     fn the_page_of_the_language_lists_every_function() {
         let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/reference/scenarios/language.md");

@@ -1,8 +1,8 @@
-//! Limits of scripts, declared once. `docs/reference/scenarios/language.md` lists it.
+//! Limits of scripts. `docs/reference/scenarios/language.md` lists them.
 //!
-//! The script engine bounds operations, the depth of calls and the size of each single value. The
-//! [`Meter`](crate::script::meter::Meter) bounds the rest: all values together, runs, and printed
-//! text.
+//! The script engine limits operations, call depth and the size of each value. The
+//! [`Meter`](crate::script::meter::Meter) limits the rest: the size of all values together, the number of runs, and
+//! printed text.
 
 use std::time::Duration;
 
@@ -10,15 +10,14 @@ use vcr_base::input::memory;
 use vcr_base::units::format_bytes;
 use vcr_cluster::MemoryEstimate;
 
-/// A script with more operations counts as endless.
+/// A script with more operations than this counts as endless.
 pub const MAX_SCRIPT_OPERATIONS: u64 = 50_000_000;
 
-/// Processor time of the operations of a script, its runs and the reading of files not counted. An
-/// operation may copy a value, so their number alone does not bound it. Usual scripts take far less
-/// than a second.
+/// Maximum processor time of a script's operations. Runs and reading files do not count. The number of operations
+/// alone is no limit, because an operation may copy a large value. Most scripts take far less than a second.
 pub(crate) const MAX_SCRIPT_TIME: Duration = Duration::from_secs(60);
 
-/// Default maximum of runs of a scenario.
+/// Default limit of runs of a scenario.
 pub const DEFAULT_MAX_RUNS: u64 = 10_000;
 
 /// Maximum depth of nested calls of a script.
@@ -26,25 +25,25 @@ pub(crate) const MAX_CALL_LEVELS: usize = 64;
 
 /// Maximum bytes of a text, or of all texts in one array or map.
 pub(crate) const MAX_STRING_BYTES: usize = 1 << 20;
-/// Elements of an array, including nested arrays. The script engine counts them after every call on
-/// it, so building one takes quadratic time.
+/// Maximum number of elements of an array, including nested arrays. The script engine counts them after every call
+/// on the array, so building an array takes quadratic time.
 pub(crate) const MAX_ARRAY_ELEMENTS: usize = 20_000;
-/// Entries of a map, including nested maps.
+/// Maximum number of entries of a map, including nested maps.
 pub(crate) const MAX_MAP_ENTRIES: usize = 10_000;
-/// Maximum number of functions in a script, including closures. Reading a closure that uses a
-/// variable takes time proportional to the number of earlier ones.
+/// Maximum number of functions in a script, including closures. Compiling a closure that uses a variable takes time
+/// proportional to the number of earlier closures.
 pub(crate) const MAX_FUNCTIONS: usize = 1000;
-/// Maximum variables in scope at once.
+/// Maximum number of variables in scope at once.
 pub(crate) const MAX_VARIABLES: usize = 10_000;
 
-/// Hint for insufficient memory.
+/// The hint of errors about missing memory.
 pub const MEMORY_HINT: &str = "ask for fewer requests: lower the rate, the count or the duration, or cut the run off by \
      its virtual time; --memory-limit SIZE sets the limit, by default 80 % of the available memory more than is in use";
 
-/// Checks that there is memory for a run, before it begins.
+/// Checks that there is enough memory for a run before it begins.
 ///
 /// # Errors
-/// When there is not; with the needed and the available memory.
+/// When there is not enough, with the needed memory and the limit.
 pub fn check_room(estimate: MemoryEstimate) -> Result<(), String> {
     let Some(used) = memory::resident_bytes() else { return Ok(()) };
     let needed = used.saturating_add(estimate.bytes);

@@ -1,5 +1,5 @@
-//! Loaded guests, traces and operator tables: each is loaded once, although a script may name it repeatedly
-//! and be executed repeatedly.
+//! Loaded guests, traces and operator tables. Each is loaded only once, however often a script names it or is
+//! executed.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -9,10 +9,10 @@ use vcr_guest::GuestModule;
 use vcr_latency::tables::{Tables, TablesError, TablesInput};
 use vcr_trace::Trace;
 
-/// A trace by its files and the options that it was read with.
+/// The files of a trace, and the options for reading it.
 pub(crate) type TraceKey = (Vec<PathBuf>, String);
 
-/// Shared by all executions of a script, which may be parallel.
+/// Loaded files that all executions of a script share. Executions may be parallel.
 #[derive(Default)]
 pub(crate) struct Loaded {
     guests: Mutex<BTreeMap<PathBuf, GuestModule>>,
@@ -21,7 +21,7 @@ pub(crate) struct Loaded {
 }
 
 impl Loaded {
-    /// The guest at `path`, which `load` loads the first time.
+    /// The guest at `path`. `load` is called only the first time.
     pub(crate) fn guest<E>(
         &self,
         path: PathBuf,
@@ -30,7 +30,7 @@ impl Loaded {
         once(&self.guests, path, load)
     }
 
-    /// The trace of `key`, which `read` reads the first time.
+    /// The trace of `key`. `read` is called only the first time.
     pub(crate) fn trace<E>(
         &self,
         key: TraceKey,
@@ -39,13 +39,13 @@ impl Loaded {
         once(&self.traces, key, read)
     }
 
-    /// The tables of `input`, read the first time.
+    /// The tables of `input`, which are read only the first time.
     pub(crate) fn tables(&self, input: &TablesInput) -> Result<Tables, TablesError> {
         once(&self.tables, format!("{input:?}"), || Tables::new(input))
     }
 }
 
-/// Holds the lock while it makes a value, so that no two threads make the same.
+/// Returns or makes the value of `key`. The lock is held meanwhile, so that no two threads make the same value.
 fn once<K: Ord, V: Clone, E>(
     known: &Mutex<BTreeMap<K, V>>,
     key: K,

@@ -1,4 +1,4 @@
-//! Resources that a script has used, and its end when they exceed their limits.
+//! Measures the resources that a script uses, and ends it when they exceed their limits.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,17 +13,17 @@ use vcr_base::units::format_bytes;
 use crate::script::error::Thrown;
 use crate::script::limits::{MAX_SCRIPT_OPERATIONS, MAX_SCRIPT_TIME, MEMORY_HINT};
 
-/// Memory of all values of a script together.
+/// Maximum memory of all values of a script together.
 const MAX_VALUE_BYTES: u64 = 256 << 20;
-/// Lines and bytes that a script may print.
+/// Maximum number of lines that a script may print.
 const MAX_PRINTED_LINES: u64 = 100_000;
 const MAX_PRINTED_BYTES: u64 = 16 << 20;
 
-/// Operations between two checks of the used memory. One operation may take a few MiB.
+/// Number of operations between two checks of memory and time. One operation may take a few MiB.
 pub(crate) const OPERATIONS_PER_LOOK: u64 = 64;
 
 thread_local! {
-    /// The processor time of this thread that is accounted for.
+    /// Processor time of this thread at the last call of [`processor_time`].
     static ACCOUNTED: Cell<Duration> = const { Cell::new(Duration::ZERO) };
 }
 
@@ -38,21 +38,21 @@ fn processor_time() -> Duration {
 /// Resources that a script has used so far.
 #[derive(Debug)]
 pub(crate) struct Meter {
-    /// Resident memory except the script's values: the process before the script, and its runs,
+    /// Resident memory that does not belong to the script's values: the process before the script, and its runs,
     /// traces and guests.
     other_bytes: AtomicU64,
-    /// Includes operations of functions that the vocabulary calls, which the script engine's own
-    /// count loses.
+    /// Number of operations. Includes operations of functions that the vocabulary calls, which the script engine
+    /// does not count.
     operations: AtomicU64,
-    /// Tokens of its text read so far.
+    /// Number of tokens of the script that were read so far.
     tokens: AtomicU64,
-    /// Nanoseconds of its tokens and operations.
+    /// Processor time of reading tokens and executing operations, in nanoseconds.
     time_ns: AtomicU64,
     runs: AtomicU64,
     printed_lines: AtomicU64,
     printed_bytes: AtomicU64,
     is_exceeded: AtomicBool,
-    /// The exceeded limit, if any.
+    /// The error of the first exceeded limit, if any.
     exceeded: Mutex<Option<Thrown>>,
 }
 
@@ -71,7 +71,7 @@ impl Meter {
         }
     }
 
-    /// Runs code whose memory and time are not charged to the script.
+    /// Executes code whose memory and time do not count for the script.
     pub(crate) fn outside<T>(&self, work: impl FnOnce() -> T) -> T {
         self.count_time();
         let before = memory::resident_bytes().unwrap_or(0);
@@ -82,7 +82,7 @@ impl Meter {
         result
     }
 
-    /// Counts runs before they begin.
+    /// Counts runs before they begin. Fails if there are too many.
     pub(crate) fn count_runs(&self, runs: usize, max_runs: u64) -> Result<(), Thrown> {
         let before = self.runs.fetch_add(runs as u64, Ordering::Relaxed);
         if before.saturating_add(runs as u64) <= max_runs {
@@ -92,7 +92,7 @@ impl Meter {
         Err(Thrown::input(format!("the scenario makes more than {max_runs} runs")).hint(hint))
     }
 
-    /// Counts a text before it is printed; returns whether it may be.
+    /// Counts a text before it is printed. Returns whether it may be printed.
     pub(crate) fn may_print(&self, text: &str) -> bool {
         let lines = 1 + self.printed_lines.fetch_add(1, Ordering::Relaxed);
         let bytes = text.len() as u64 + self.printed_bytes.fetch_add(text.len() as u64, Ordering::Relaxed);
@@ -110,7 +110,7 @@ impl Meter {
         self.is_exceeded.store(true, Ordering::Relaxed);
     }
 
-    /// Counts the time of operations; returns their sum.
+    /// Adds the processor time since the last call. Returns the total.
     fn count_time(&self) -> Duration {
         let time_ns = u64::try_from(processor_time().as_nanos()).unwrap_or(u64::MAX);
         Duration::from_nanos(self.time_ns.fetch_add(time_ns, Ordering::Relaxed).saturating_add(time_ns))
@@ -135,7 +135,7 @@ impl Meter {
         }
     }
 
-    /// Counts a token of the script that is read; returns why reading ends, if it does.
+    /// Counts a token that is read. Returns the reason if reading must end.
     pub(crate) fn end_of_reading(&self) -> Option<String> {
         let tokens = 1 + self.tokens.fetch_add(1, Ordering::Relaxed);
         let is_late = tokens.is_multiple_of(OPERATIONS_PER_LOOK) && self.count_time() > MAX_SCRIPT_TIME;
@@ -143,12 +143,12 @@ impl Meter {
         is_late.then(|| format!("reading the script takes more than {seconds} s of processor time; make it shorter"))
     }
 
-    /// Counts an operation of the script; returns how many there were.
+    /// Counts an operation. Returns the number of operations so far.
     pub(crate) fn count_operation(&self) -> u64 {
         1 + self.operations.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The reason to end the script after this many operations, if there is one.
+    /// Whether the script must end after this many operations, as the error to end it with.
     pub(crate) fn end_of_script(&self, operations: u64) -> Option<Dynamic> {
         if operations > MAX_SCRIPT_OPERATIONS {
             let message = format!("the script did not end within {MAX_SCRIPT_OPERATIONS} operations");

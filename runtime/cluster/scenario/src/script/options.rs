@@ -1,7 +1,7 @@
-//! Reading the option maps that scenario functions take.
+//! Reads the option maps of scenario functions.
 //!
-//! Every function declares its options by taking them; any other option is unknown. All problems of a map are reported at once, each with the
-//! line and column of its key.
+//! A function declares an option by taking it; any other option is unknown. All problems of a map are reported
+//! together, each with the line and column of its key.
 
 use std::sync::Arc;
 
@@ -13,30 +13,28 @@ use vcr_cluster::{Histogram, Lengths};
 use crate::script::error::{Scripted, Thrown};
 use vcr_base::units::{self as units, UnitError};
 
-/// A distribution as scripts make it: of durations (in milliseconds) or of counts.
+/// A distribution as scripts make it, either of durations in milliseconds or of counts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ScriptDistribution {
     pub(crate) distribution: Distribution,
     pub(crate) is_time: bool,
 }
 
-/// The largest parameter of a distribution of tokens or turns, and of milliseconds; larger
-/// ones are typos that would fill the memory.
+/// Maximum parameter of a distribution of counts. Larger values are probably mistyped, and would fill the memory.
 const MAX_COUNT: f64 = 1e7;
 const MAX_MS: f64 = 1e12;
 
-/// Longest name of a run, pool or workload.
+/// Maximum length of the name of a run, pool or workload.
 const MAX_NAME_CHARS: usize = 128;
 
 struct Problem {
-    /// The option it is about; empty for the call as a whole.
+    /// The option with the problem; empty for the call as a whole.
     option: String,
     position: Position,
     message: String,
     hint: Option<String>,
 }
 
-/// The options of one call.
 pub(crate) struct Options<'s> {
     function: &'static str,
     source: &'s str,
@@ -51,23 +49,23 @@ impl<'s> Options<'s> {
         Self { function, source, call: context.call_position(), map, known: Vec::new(), problems: Vec::new() }
     }
 
-    /// Position of the call, for problems found after the options are read.
+    /// Position of the call, for problems that are found after reading the options.
     pub(crate) fn call_position(&self) -> Position {
         self.call
     }
 
-    /// The value of an option, if it is given.
+    /// Takes the value of an option, if it is given.
     pub(crate) fn take(&mut self, name: &'static str) -> Option<Dynamic> {
         self.known.push(name);
         self.map.remove(name)
     }
 
-    /// Takes the value of an option if it is given and `wanted`.
+    /// Takes the value of an option if it is given and `wanted` holds for it.
     pub(crate) fn take_if(&mut self, name: &str, wanted: impl Fn(&Dynamic) -> bool) -> Option<Dynamic> {
         if self.map.get(name).is_some_and(wanted) { self.map.remove(name) } else { None }
     }
 
-    /// The result of a function, without taking it.
+    /// The value of an option if it has this type. The option is not taken.
     pub(crate) fn peek<T: Clone + Send + Sync + 'static>(&self, name: &str) -> Option<T> {
         self.map.get(name)?.clone().try_cast::<T>()
     }
@@ -77,13 +75,12 @@ impl<'s> Options<'s> {
         self.map.contains_key(name)
     }
 
-    /// Adds a problem of an option.
     pub(crate) fn problem(&mut self, name: &str, message: impl Into<String>) {
         let (option, position) = (name.to_owned(), self.position_of(name));
         self.problems.push(Problem { option, position, message: message.into(), hint: None });
     }
 
-    /// Adds a problem if an option is given that must not be.
+    /// Adds a problem if an option that is not allowed is given.
     pub(crate) fn refuse(&mut self, name: &str, message: &str) {
         if self.map.contains_key(name) {
             self.problem(name, message);
@@ -91,7 +88,7 @@ impl<'s> Options<'s> {
         }
     }
 
-    /// Takes the value of an option's former name as the value of its present name.
+    /// Accepts a former name of an option.
     pub(crate) fn accept_former_name(&mut self, former: &str, present: &str) {
         if !self.map.contains_key(present)
             && let Some(value) = self.map.remove(former)
@@ -121,7 +118,7 @@ impl<'s> Options<'s> {
         Err(Thrown { blame: crate::Blame::Input, message, hint }.at(position))
     }
 
-    /// Notes the options that were not read.
+    /// Adds a problem for each option that was not taken.
     fn note_unknown(&mut self) {
         let left: Vec<String> = self.map.keys().map(ToString::to_string).collect();
         for name in left {
@@ -135,7 +132,7 @@ impl<'s> Options<'s> {
         }
     }
 
-    /// An option that is a map with options of its own, such as `example`.
+    /// Reads an option that is a map with its own options. `example` is shown in errors.
     pub(crate) fn nested<T>(
         &mut self,
         name: &'static str,
@@ -153,12 +150,12 @@ impl<'s> Options<'s> {
         Some(made)
     }
 
-    /// Records a problem of a value that another call created, at the position of that call.
+    /// Adds a problem of a value that another call made, at the position of that call.
     pub(crate) fn problem_at(&mut self, position: Position, message: impl Into<String>) {
         self.problems.push(Problem { option: String::new(), position, message: message.into(), hint: None });
     }
 
-    /// An option that is an array of maps with options of their own, such as `example`.
+    /// Reads an option that is an array of maps with their own options. `example` is shown in errors.
     pub(crate) fn each<T>(
         &mut self,
         name: &'static str,
@@ -184,7 +181,7 @@ impl<'s> Options<'s> {
     }
 
     pub(crate) fn required<T: Default>(&mut self, name: &'static str, value: Option<T>) -> T {
-        // A wrong value is a problem already.
+        // A problem was already added for an invalid value.
         let complained = self.problems.iter().any(|problem| problem.option == name);
         if value.is_none() && !complained {
             self.problem(name, format!("`{}` needs the option `{name}`", self.function));
@@ -202,7 +199,7 @@ impl<'s> Options<'s> {
         self.check(name, as_text(&value), "a text", &value)
     }
 
-    /// A name, as reports and tables show it.
+    /// Reads a name that reports and tables can show.
     pub(crate) fn name(&mut self, name: &'static str) -> Option<String> {
         let text = self.string(name)?;
         if text.is_empty() || text.chars().count() > MAX_NAME_CHARS || text.contains(char::is_control) {
@@ -213,7 +210,7 @@ impl<'s> Options<'s> {
         Some(text)
     }
 
-    /// A text, or several; an empty array is refused.
+    /// Reads a text or a non-empty array of texts.
     pub(crate) fn strings(&mut self, name: &'static str) -> Option<Vec<String>> {
         let value = self.take(name)?;
         let texts = match value.clone().try_cast::<Array>() {
@@ -280,7 +277,7 @@ impl<'s> Options<'s> {
         self.parse_unit(name, &value, "a rate such as \"20/s\", or a number per second", units::rate_per_s)
     }
 
-    /// A distribution of counts; a bare number is a constant.
+    /// Reads a distribution of counts. A number is a constant distribution.
     pub(crate) fn counts(&mut self, name: &'static str) -> Option<Distribution> {
         let value = self.take(name)?;
         if let Some(number) = as_number(&value) {
@@ -292,7 +289,7 @@ impl<'s> Options<'s> {
         self.valid(name, scripted.distribution, MAX_COUNT)
     }
 
-    /// Numbers of tokens: as [`Options::counts`], or a histogram.
+    /// Reads token lengths: a histogram, or a distribution as in [`Options::counts`].
     pub(crate) fn lengths(&mut self, name: &'static str) -> Option<Lengths> {
         match self.take_if(name, |value| value.is::<Arc<Histogram>>()).and_then(|value| value.try_cast()) {
             Some(histogram) => {
@@ -303,7 +300,7 @@ impl<'s> Options<'s> {
         }
     }
 
-    /// A distribution of durations in milliseconds; a duration is a constant.
+    /// Reads a distribution of durations in milliseconds. A duration is a constant distribution.
     pub(crate) fn durations_ms(&mut self, name: &'static str) -> Option<Distribution> {
         let value = self.take(name)?;
         let wanted = "a duration such as \"250ms\", or a distribution such as normal(\"250ms\", \"50ms\")";
@@ -316,13 +313,13 @@ impl<'s> Options<'s> {
         self.valid(name, scripted.distribution, MAX_MS)
     }
 
-    /// A value created by another function of the vocabulary.
+    /// Reads a value that another function of the vocabulary made.
     pub(crate) fn made<T: Clone + Send + Sync + 'static>(&mut self, name: &'static str, by: &str) -> Option<T> {
         let value = self.take(name)?;
         self.check(name, value.clone().try_cast::<T>(), by, &value)
     }
 
-    /// A name out of a list.
+    /// Reads a name from a list.
     pub(crate) fn choice<T: Copy>(&mut self, name: &'static str, choices: &[(&str, T)]) -> Option<T> {
         let text = self.string(name)?;
         if let Some((_, value)) = choices.iter().find(|(choice, _)| *choice == text) {
@@ -382,8 +379,8 @@ impl<'s> Options<'s> {
         value
     }
 
-    /// Position of the key in the script: the first position after the call that is written as a key, or else
-    /// the position of the call.
+    /// Position of an option in the script: the first place after the call where its name is a map key, or else the
+    /// position of the call.
     fn position_of(&self, name: &str) -> Position {
         let line = self.call.line().unwrap_or(1);
         let mut depth_seen = false;
@@ -393,7 +390,7 @@ impl<'s> Options<'s> {
             if let Some(column) = key_column(&text, from, name) {
                 return Position::new((index + 1) as u16, (column + 1) as u16);
             }
-            // The call ends where its braces close; later keys belong to other calls.
+            // The call ends at its closing brace; later keys belong to other calls.
             let rest: String = text.iter().skip(from).collect();
             depth_seen |= rest.contains("#{");
             if depth_seen && rest.contains("})") {
@@ -404,7 +401,7 @@ impl<'s> Options<'s> {
     }
 }
 
-/// Column (from 0) at which `name` is written as a map key, at or after `from`.
+/// Column (from 0) of the first place at or after `from` where `name` is a map key.
 fn key_column(text: &[char], from: usize, name: &str) -> Option<usize> {
     let name: Vec<char> = name.chars().collect();
     let is_word = |c: char| c.is_alphanumeric() || c == '_';
@@ -424,7 +421,7 @@ pub(crate) fn as_number(value: &Dynamic) -> Option<f64> {
     value.as_float().ok().or_else(|| value.as_int().ok().map(|number| number as f64))
 }
 
-/// A value as an error names it.
+/// The phrase by which errors name a value.
 pub(crate) fn describe(value: &Dynamic) -> String {
     if let Some(text) = as_text(value) {
         return format!("the text \"{text}\"");

@@ -1,4 +1,4 @@
-//! Configs that guests refuse.
+//! Configurations that guests refuse.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -6,13 +6,13 @@ use rhai::Position;
 
 use crate::script::error::Thrown;
 
-/// A config that a guest has refused. It is reported once the guest is given to an option of
-/// its world: before that it may be the wrong guest, and its message would mislead.
+/// A configuration that a guest has refused. It is reported when the guest is given to an option of its world.
+/// Before that, the guest may be the wrong one, and its message would mislead.
 pub(crate) struct Refusal {
     pub(crate) thrown: Thrown,
     /// Position of the guest in the script.
     position: Position,
-    /// Whether it was given to an option of its world.
+    /// Whether the guest was given to an option of its world.
     is_due: AtomicBool,
 }
 
@@ -21,7 +21,7 @@ impl Refusal {
         Self { thrown, position, is_due: AtomicBool::new(false) }
     }
 
-    /// The guest was given to an option of its world.
+    /// Records that the guest was given to an option of its world.
     pub(crate) fn becomes_due(&self) {
         self.is_due.store(true, Ordering::Relaxed);
     }
@@ -30,7 +30,7 @@ impl Refusal {
         self.is_due.load(Ordering::Relaxed)
     }
 
-    /// The error at the position of the guest.
+    /// The error, at the position of the guest.
     pub(crate) fn error(&self) -> Box<rhai::EvalAltResult> {
         self.thrown.clone().at(self.position)
     }

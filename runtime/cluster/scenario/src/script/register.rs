@@ -1,4 +1,4 @@
-//! Registration of functions that scripts can call.
+//! Registers functions that scripts can call.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ pub(crate) fn with_options<T: Clone + Send + Sync + 'static>(
     engine.register_fn(name, move |call: NativeCallContext<'_>, map: Map| {
         let options = Options::new(name, &context.source, &call, map);
         let made = context.meter.outside(|| make(&context, options));
-        // An option with a guest cannot report more than one without.
+        // An option cannot report a guest's refusal itself, so it is looked up afterwards.
         let due = || context.state().refusals.iter().find(|refusal| refusal.is_due()).cloned();
         made.map_err(|error| due().map_or(error, |refusal| refusal.error()))
     });

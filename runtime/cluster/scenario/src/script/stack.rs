@@ -1,15 +1,15 @@
-//! The thread of a script.
+//! Executes scripts on threads with large stacks.
 //!
-//! Values of a script can contain each other, such as a closure that captures a closure. The script engine
-//! frees them by recursion, so the depth that the memory limit allows needs a large stack. The system only
-//! allocates the used part of a stack.
+//! Values of a script can contain each other, such as closures that capture closures. The script engine frees them
+//! by recursion, so the depth that the memory limit allows needs a large stack. The operating system only allocates
+//! the used part of a stack.
 
 use std::cell::Cell;
 use std::sync::{Mutex, PoisonError};
 use std::thread::{Builder, Scope, ScopedJoinHandle};
 
-/// Stack sizes; the first size that the process may have is taken. A level of nested closures takes about 190
-/// bytes of memory, of the 256 MiB that a script has, and 350 bytes of stack.
+/// Stack sizes. The first size that the process can get is used. A level of nested closures takes about 190 bytes
+/// of the 256 MiB that a script may use, and 350 bytes of stack.
 const STACK_BYTES: [usize; 3] = [1 << 30, 128 << 20, 8 << 20];
 
 thread_local! {
@@ -17,12 +17,12 @@ thread_local! {
     static IS_LARGE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Does work on a thread with a large stack, which may be this one. The caller waits.
+/// Calls `work` on a thread with a large stack, which may be this thread. The caller waits for the result.
 pub(crate) fn with_large_stack<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     if IS_LARGE.get() {
         return work();
     }
-    // A thread that fails to start drops its arguments, so the work is passed by reference.
+    // A thread that cannot be started drops its closure, so the work is passed by reference.
     let work = Mutex::new(Some(work));
     let do_it = || {
         let work = work.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -34,7 +34,7 @@ pub(crate) fn with_large_stack<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-/// Starts a thread with a large stack; none if the process may have no more threads.
+/// Starts a thread with a large stack. None if the process may not have another thread.
 pub(crate) fn start<'scope, T: Send + 'scope>(
     scope: &'scope Scope<'scope, '_>,
     work: &'scope (impl Fn() -> T + Sync),

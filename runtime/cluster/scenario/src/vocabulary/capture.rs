@@ -14,19 +14,19 @@ use crate::script::error::{Scripted, Thrown};
 use crate::script::options::{Options, describe};
 use crate::vocabulary::workload::trace::open_trace;
 
-/// Name of a workload that is a capture.
+/// Name of a workload that plays a capture.
 const WORKLOAD: &str = "capture";
 
-/// A capture, as scripts hold it.
+/// A capture as a script value.
 #[derive(Clone)]
 pub(crate) struct CaptureSpec {
-    /// Its path in the script.
+    /// The path in the script.
     pub(crate) path: String,
-    /// Its requests with their times.
+    /// The requests with their times.
     pub(crate) requests: Arc<Requests>,
-    /// Acceptance of drafts by position, as its outputs show it.
+    /// Acceptance rates of drafts by position, derived from the outputs.
     acceptance_rates: Vec<f64>,
-    /// Position of its call, for errors of the workload.
+    /// Position of the call, for errors of the workload.
     call: Position,
 }
 
@@ -74,7 +74,7 @@ fn read_requests(path: &Path) -> Result<(Requests, AcceptanceTally), CaptureErro
     Ok((Requests::of_capture(reader.meta(), requests), acceptance))
 }
 
-/// The capture as a workload: the same as `trace(#{ path: ... })` without further options.
+/// The capture as a workload, like `trace(#{ path: ... })` without further options.
 fn workload(context: &Context, capture: &CaptureSpec, answers: Answers) -> Result<WorkloadConfig, Thrown> {
     let is_recorded = answers == Answers::Recorded;
     let read = TraceOptions { answer_times: is_recorded, first_timestamp_required: true, ..TraceOptions::default() };
@@ -88,7 +88,7 @@ fn workload(context: &Context, capture: &CaptureSpec, answers: Answers) -> Resul
     Ok(WorkloadConfig::new(WORKLOAD, source))
 }
 
-/// The option `workloads`: workloads, or captures.
+/// Reads the option `workloads`, an array of workloads and captures.
 pub(crate) fn workloads(context: &Context, options: &mut Options<'_>) -> Vec<WorkloadConfig> {
     let mut found = Vec::new();
     for (index, value) in options.array("workloads").unwrap_or_default().into_iter().enumerate() {

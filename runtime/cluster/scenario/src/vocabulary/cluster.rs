@@ -26,7 +26,7 @@ use crate::vocabulary::engine::EngineSpec;
 use crate::vocabulary::placement::Placement;
 use crate::vocabulary::{engine, latency, model};
 
-/// A pool that may be named by its role in the cluster.
+/// A pool. Without a name, its role in the cluster becomes its name.
 #[derive(Clone)]
 pub(crate) struct PoolSpec {
     name: Option<String>,
@@ -163,8 +163,8 @@ fn make_pool(mut options: Options<'_>) -> Scripted<PoolSpec> {
     Ok(PoolSpec { name, config, drawn })
 }
 
-/// Ranks that step together count the steps between prefills together. Other ranks count their own:
-/// engines by their own setting, and the steps of the pool.
+/// Reads the number of steps between prefills. Ranks that step together share the count, so the pool gets the
+/// number. Other ranks count for themselves, so the engine keeps it.
 fn shared_interval(
     options: &mut Options<'_>,
     mut engine: Result<EngineSpec, String>,
@@ -181,7 +181,7 @@ fn shared_interval(
     (engine, interval)
 }
 
-/// The ranks of each engine of a pool; by default as many as its command line has.
+/// Reads the ranks of each engine. The default is the number in the engine's command line.
 fn data_parallel(options: &mut Options<'_>, ranks: u32, has_barrier: bool) -> DataParallel {
     let size = options.u32("data_parallel_size").unwrap_or(ranks);
     let barrier = options.boolean("data_parallel_barrier").unwrap_or(has_barrier);
@@ -228,7 +228,7 @@ fn make_link(mut options: Options<'_>) -> Scripted<LinkSpec> {
     Ok(LinkSpec(config))
 }
 
-/// How prompts of clients that cancel are treated.
+/// Reads what happens to prompts of clients that cancel.
 fn cancellation(options: &mut Options<'_>) -> PrefillCancellation {
     let times = ["anytime", "handoff", "never"].map(|name| (name, name));
     let until = options.choice("prefill_cancel_until", &times).unwrap_or("anytime");
@@ -246,7 +246,7 @@ fn cancellation(options: &mut Options<'_>) -> PrefillCancellation {
     }
 }
 
-/// Data plane between live engines.
+/// Reads the data plane between live engines.
 fn live_plane(options: &mut Options<'_>) -> Option<KvPlane> {
     let times =
         [("real", KvPlaneTime::Real), ("modelled", KvPlaneTime::Modelled), ("slower-of", KvPlaneTime::SlowerOf)];

@@ -1,4 +1,4 @@
-//! `deployment("vllm serve ...", #{ gpu: ... })`: engine, latency model and GPUs as one value that cannot disagree.
+//! `deployment("vllm serve ...", #{ gpu: ... })`: one value with an engine, a latency model and GPUs that agree.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,10 +18,9 @@ use crate::vocabulary::engine::{EngineSpec, served};
 use crate::vocabulary::latency::{LatencySpec, fitted, roofline, tables};
 use crate::vocabulary::placement::Placement;
 
-/// The name of the function.
 const FUNCTION: &str = "deployment";
 
-/// Options of `engine(...)` that the command line states, with its arguments.
+/// Options of `engine(...)` that the command line determines, with its arguments.
 const OF_COMMAND: [(&str, &str); 5] = [
     ("model", "vllm serve MODEL"),
     ("pipeline_parallel_size", "--pipeline-parallel-size"),
@@ -30,7 +29,7 @@ const OF_COMMAND: [(&str, &str); 5] = [
     ("kv_cache_groups", "vllm serve MODEL"),
 ];
 
-/// Native latency models by name.
+/// Names of native latency models.
 const NAMES: [&str; 2] = ["tables", "roofline"];
 
 /// An engine with its latency model and its GPUs.
@@ -39,7 +38,7 @@ pub(crate) struct DeploymentSpec {
     pub(crate) engine: EngineSpec,
     pub(crate) latency: LatencySpec,
     pub(crate) gpus: GpuDeployment,
-    /// Whether the ranks of an engine share experts, and so wait for each other.
+    /// Whether the ranks of an engine share experts and therefore wait for each other.
     pub(crate) has_barrier: bool,
     args: Arc<VllmArgs>,
     weight_bytes: f64,
@@ -54,14 +53,14 @@ impl DeploymentSpec {
         self.engine.kind.as_vllm().map_or(0, EngineConfig::num_gpu_blocks)
     }
 
-    /// Tokens in the KV blocks of a rank if every group keeps every token.
+    /// Number of tokens that the KV blocks of a rank hold if every KV cache group keeps every token.
     fn kv_tokens(&self) -> u64 {
         let kv = &self.served().kv;
         u64::from(self.num_gpu_blocks()) / kv.groups.len().max(1) as u64 * kv.block_size * kv.context_ranks
     }
 }
 
-/// A latency model, with its name and, if the script does not state one, the reason for the choice.
+/// A latency model with its name, and the reason for choosing it unless the script names it.
 struct Chosen {
     latency: LatencySpec,
     name: &'static str,
@@ -91,7 +90,7 @@ pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
     engine.register_get("cost_per_hour", move |spec: &mut DeploymentSpec| optional(spec.gpus.engine_usd_per_hour()));
 }
 
-/// The deployment of a command line. Unknown options are passed to `engine(...)`.
+/// Makes the deployment of a command line. Options that are not its own are passed to `engine(...)`.
 fn make(context: &Context, command: &str, mut options: Options<'_>) -> Scripted<DeploymentSpec> {
     let position = options.call_position();
     for (option, argument) in OF_COMMAND {
@@ -120,7 +119,7 @@ fn make(context: &Context, command: &str, mut options: Options<'_>) -> Scripted<
              stages by `--pipeline-parallel-size`, or state `gpus_per_node`"
         )));
     }
-    // Stated blocks need the weights to fit, too.
+    // Even with a stated number of blocks, the weights must fit.
     let weights = served.model.memory_left(
         &served.serving,
         gpu.memory_bytes(),
@@ -143,7 +142,7 @@ fn make(context: &Context, command: &str, mut options: Options<'_>) -> Scripted<
     Ok(DeploymentSpec { engine, latency: chosen.latency, gpus, has_barrier, args, weight_bytes })
 }
 
-/// The option `gpu`, which stays for the engine's defaults.
+/// Reads the option `gpu`, and leaves it for the engine's defaults.
 fn gpu(options: &mut Options<'_>) -> Option<Gpu> {
     let Some(name) = options.peek::<ImmutableString>("gpu") else {
         options.required::<()>("gpu", None);
@@ -157,13 +156,13 @@ fn gpu(options: &mut Options<'_>) -> Option<Gpu> {
             None => format!("expected one of {}", names().collect::<Vec<_>>().join(", ")),
         };
         options.problem("gpu", format!("invalid `gpu` \"{name}\": {hint}"));
-        // One problem is enough.
+        // The option is removed, so that the engine does not report it again.
         options.take("gpu");
     }
     found
 }
 
-/// US dollars for a GPU and hour, and their source.
+/// Reads the price of a GPU per hour in US dollars, with its source.
 fn price(options: &mut Options<'_>, gpu: Option<Gpu>) -> Option<(f64, String)> {
     if let Some(usd) = options.f64("price_per_hour") {
         if !(usd.is_finite() && usd >= 0.0) {
@@ -175,7 +174,7 @@ fn price(options: &mut Options<'_>, gpu: Option<Gpu>) -> Option<(f64, String)> {
     Some((listed.usd_per_hour, format!("list price of {}, {}", listed.provider, listed.date)))
 }
 
-/// The latency model that is stated, or the best known one.
+/// Chooses the stated latency model, or else the best one that is available.
 fn choose(
     context: &Context,
     stated: Option<Dynamic>,
@@ -254,7 +253,7 @@ fn tables_of(context: &Context, args: &VllmArgs, served: &ServedModel, gpu: Gpu)
     tables::of_input(context, input)
 }
 
-/// The data type that a plain checkpoint is quantised to while it is loaded, if it is.
+/// The data type to which an unquantised checkpoint is quantised on loading, if it is.
 fn loaded_as(served: &ServedModel) -> Result<Option<String>, String> {
     let stored = Serving { quantization: None, ..served.serving.clone() };
     let format = |serving| served.model.weight_format(serving).map_err(|error| error.to_string());
@@ -277,7 +276,6 @@ mod tests {
         run_file(&path, RunOptions::default(), Arc::new(Silent))
     }
 
-    /// A run of a pool with these options.
     fn report(pool: &str) -> Arc<Report> {
         let script = format!(
             r#"let load = poisson(#{{ rate: 20, duration: "20s", prompt_tokens: 500, output_tokens: 100 }});

@@ -1,4 +1,4 @@
-//! Distributions: of counts from numbers, of durations from texts with units.
+//! Distributions of counts (from numbers) and of durations (from texts with units).
 
 use rhai::{Dynamic, Engine, NativeCallContext};
 use vcr_base::random::Distribution;
@@ -43,7 +43,7 @@ fn both(name: &str, first: &Dynamic, second: &Dynamic) -> Result<(f64, f64, bool
     Ok((first, second, first_is_time))
 }
 
-/// A number, or a duration in milliseconds.
+/// Reads a number, or a duration in milliseconds. Returns whether it is a duration.
 fn one(name: &str, value: &Dynamic) -> Result<(f64, bool), Thrown> {
     if let Some(number) = as_number(value) {
         return Ok((number, false));

@@ -1,4 +1,4 @@
-//! Divisions of whole numbers that drop a rest, which few authors mean: `3 / 2` is 1, not 1.5.
+//! Warns of divisions of whole numbers that drop a remainder, which few authors intend: `3 / 2` is 1, not 1.5.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,15 +11,17 @@ use crate::script::error::{Scripted, Thrown};
 /// Precedence of a division in the language.
 const PRECEDENCE: u8 = 180;
 
-/// Warns if a division drops a remainder, once for each place in the script. The result remains that of the language.
+/// Prints a warning, once per place in the script, if a division drops a remainder. The result does not change.
 pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
-    // The language computes its own operators of numbers without a look at functions, so `/` is no longer its own.
+    // The script engine computes built-in number operators without calling functions, so `/` is redefined as a
+    // custom operator.
     engine.disable_symbol("/");
     _ = engine.register_custom_operator("/", PRECEDENCE).expect("the symbol is free");
     engine.register_fn("/", |of: f64, by: f64| of / by);
     engine.register_fn("/", |of: f64, by: i64| of / by as f64);
     engine.register_fn("/", |of: i64, by: f64| of as f64 / by);
-    // An assignment cannot be replaced like this. Looking at functions doubles the time of arithmetic.
+    // `/=` cannot be redefined like this, so scripts that use it look up all operators as functions, which doubles
+    // the time of arithmetic.
     engine.set_fast_operators(!context.source.contains("/="));
     let divisions = Arc::new(Divisions { context: Arc::clone(context), warned: Mutex::default() });
     let assigning = Arc::clone(&divisions);
@@ -32,7 +34,7 @@ pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
 
 struct Divisions {
     context: Arc<Context>,
-    /// Lines and columns of divisions that a warning was printed for.
+    /// Lines and columns of divisions with a printed warning.
     warned: Mutex<BTreeSet<(Option<usize>, Option<usize>)>>,
 }
 
@@ -70,7 +72,7 @@ mod tests {
         }
     }
 
-    /// Warnings of lines, or the error.
+    /// The warnings that a script prints, or its error.
     fn said(lines: &str) -> Result<Vec<String>, String> {
         let head = "let c = cluster(#{ engines: pool(#{ latency: fixed(#{ step: \"10ms\" }) }) });\n";
         let run = "\nrun(#{ cluster: c, workloads: [burst(#{ count: 1, prompt_tokens: 1, output_tokens: 1 })] });";
@@ -101,7 +103,7 @@ mod tests {
             if a != 7 || t != \"x7\" || a < 7 || (a << 1) != 14 || -a != -7 || 2 ** 3 / 4 != 2 { throw \"other\" }
             if 1 + quarter * 6 / 2 - 2 * 3 != 1 || 7.0 / 2 != 3.5 || 7 / 2.0 != 3.5 { throw \"division\" }";
         assert_eq!(said(lines), Ok(Vec::new()));
-        // With this assignment, operators of numbers are looked up as functions.
+        // With this assignment, number operators are looked up as functions.
         let assigned = format!("let b = 9.0; b /= 2; if b != 4.5 {{ throw b }}\n{lines}");
         assert_eq!(said(&assigned), Ok(Vec::new()));
         assert!(said("let a = 9_223_372_036_854_775_807; a += 1;").is_err(), "overflow is an error");

@@ -36,13 +36,13 @@ pub(crate) struct EngineSpec {
     /// The eviction order of cached blocks.
     pub(crate) kv_eviction: KvEviction,
     pub(crate) memory: MemoryPlan,
-    /// Overrides the overheads of its latency model.
+    /// Overheads that override those of the latency model.
     pub(crate) overheads: Option<Overheads>,
-    /// Settings of an engine whose `num_gpu_blocks` is computed when its model is known.
+    /// Settings of an engine whose `num_gpu_blocks` is computed from its model later.
     auto_blocks: Option<EngineConfigInput>,
-    /// The command line that it was read from.
+    /// The command line of the engine, if it has one.
     pub(crate) served: Option<Arc<VllmArgs>>,
-    /// Its model, if stated.
+    /// The model, if stated.
     model: Option<ModelSpec>,
 }
 
@@ -64,7 +64,7 @@ impl Default for EngineSpec {
 }
 
 impl EngineSpec {
-    /// The GPUs of its model, if stated.
+    /// The GPUs of the engine's model, if stated.
     pub(crate) fn placement(&self) -> Option<Placement> {
         match (&self.model, &self.served) {
             (Some(model), _) => Some(Placement::of_model("engine", model)),
@@ -73,8 +73,8 @@ impl EngineSpec {
         }
     }
 
-    /// The engine with a model: refused if the model is larger than its GPUs; with `"auto"` it gets as many
-    /// KV blocks as fit.
+    /// Combines the engine with the memory of its model. Fails if the model is larger than its GPUs. With
+    /// `num_gpu_blocks: "auto"`, the engine gets as many KV blocks as fit.
     pub(crate) fn beside(self, model: Option<&ModelMemory>) -> Result<Self, String> {
         model.map(|model| model.available_bytes(&self.memory)).transpose()?;
         let Some(input) = self.auto_blocks else { return Ok(self) };
@@ -102,7 +102,6 @@ impl EngineSpec {
     }
 }
 
-/// The scheduler of an engine.
 #[derive(Clone, Copy, Default)]
 enum EngineType {
     #[default]
@@ -119,7 +118,6 @@ const TYPES: &[(&str, EngineType)] = &[
     ("ticks", EngineType::Ticks),
 ];
 
-/// Block size of TensorRT-LLM.
 const TRTLLM_BLOCK_SIZE_TOKENS: u32 = 32;
 
 pub(crate) fn make(mut options: Options<'_>) -> Scripted<EngineSpec> {
@@ -167,7 +165,7 @@ pub(crate) fn make(mut options: Options<'_>) -> Scripted<EngineSpec> {
     read.finish(options)
 }
 
-/// An engine whose scheduler settings have been read.
+/// An engine with its scheduler settings, before the common options are read.
 struct Read {
     made: Result<EngineKind, Vec<ConfigError>>,
     policy: Option<PolicyFactory>,
@@ -178,7 +176,7 @@ struct Read {
 }
 
 impl Read {
-    /// Reads the options common to all schedulers.
+    /// Reads the options that all schedulers have.
     fn finish(self, mut options: Options<'_>) -> Scripted<EngineSpec> {
         let Self { made, policy, memory, is_auto, served, model } = self;
         let rates = options.array(ACCEPTANCE_RATES.name).unwrap_or_default();
@@ -204,7 +202,7 @@ impl Read {
     }
 }
 
-/// An engine with vLLM's core; options that are not given are as in `own`.
+/// Reads an engine with vLLM's scheduler. Options that are not given keep the values of `own`.
 fn vllm(options: &mut Options<'_>, own: EngineConfigInput, is_auto: bool) -> Result<EngineKind, Vec<ConfigError>> {
     compat::refuse_unsupported(options);
     let mut input = own;
@@ -212,7 +210,7 @@ fn vllm(options: &mut Options<'_>, own: EngineConfigInput, is_auto: bool) -> Res
         model.apply(options, &mut input, is_auto);
     }
     if is_auto {
-        // A placeholder until the number is known.
+        // A placeholder until the number is computed.
         input.num_gpu_blocks = option::NUM_GPU_BLOCKS.max;
     }
     read(options, OPTIONS, &mut input);
@@ -233,7 +231,7 @@ fn vllm(options: &mut Options<'_>, own: EngineConfigInput, is_auto: bool) -> Res
     Ok(config.into())
 }
 
-/// Drafts by the size of the batch, each an array of three numbers.
+/// Reads numbers of draft tokens by batch size. Each entry is an array of three numbers.
 fn draft_ranges(entries: Array) -> Result<Vec<DraftRange>, String> {
     let number = |value: Dynamic| value.as_int().ok().and_then(|number| u32::try_from(number).ok());
     let entry = |entry: Dynamic| -> Option<Vec<u32>> { entry.try_cast::<Array>()?.into_iter().map(number).collect() };
@@ -242,7 +240,7 @@ fn draft_ranges(entries: Array) -> Result<Vec<DraftRange>, String> {
     DraftRange::read(&entries.ok_or_else(|| expected.to_owned())?)
 }
 
-/// Groups of layers, each a text.
+/// Reads KV cache groups, each of which is a text.
 fn kv_cache_groups(options: &mut Options<'_>) -> Vec<KvCacheGroup> {
     let values = options.array(KV_CACHE_GROUPS.name).unwrap_or_default();
     let texts: Vec<String> = values.iter().map(|value| as_text(value).unwrap_or_else(|| value.to_string())).collect();

@@ -1,4 +1,4 @@
-//! `guest(#{ ... })`: a WebAssembly component, for every option that takes one of its world.
+//! `guest(#{ ... })`: a WebAssembly component for any option that accepts its world.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,32 +15,32 @@ use crate::script::options::{Options, describe};
 use crate::script::refusal::Refusal;
 use crate::script::register::with_options;
 
-/// The unit of growth of WebAssembly memory.
+/// Page size of WebAssembly memory.
 const WASM_PAGE_BYTES: usize = 64 << 10;
 
 /// The address space of a 32-bit guest.
 const MAX_MEMORY_BYTES: usize = 4 << 30;
 
-/// A guest and its config, tried once.
+/// A guest with its configuration, which was tried once.
 #[derive(Clone)]
 pub(crate) struct GuestSpec {
     pub(crate) module: GuestModule,
     pub(crate) config_json: String,
-    /// The fallback for an instance that fails: another value of the same option, already read.
+    /// The value of the same option that replaces a failed instance.
     pub(crate) fallback: Option<Dynamic>,
-    /// Its number among the guests of the scenario.
+    /// Number of the guest in the scenario.
     number: usize,
     recorder: Arc<Recorder>,
-    /// Set if it refuses its config.
+    /// Set if the guest refuses its configuration.
     refusal: Option<Arc<Refusal>>,
 }
 
 impl GuestSpec {
-    /// The guest at a path or in a registry, without a fallback. `position` is the position of its call in
+    /// Loads the guest at a path or in a registry, without a fallback. `position` is the position of the call in
     /// the script, if any.
     ///
     /// # Errors
-    /// If it cannot be loaded, or fails with its config for a reason other than the config itself.
+    /// If the guest cannot be loaded, or fails for a reason other than its configuration.
     pub(crate) fn load(
         context: &Context,
         path: &str,
@@ -50,7 +50,7 @@ impl GuestSpec {
     ) -> Result<Self, Thrown> {
         let (module, resolved) = load(context, path, limits)?;
         context.state().inputs.guest(path, module.digest(), resolved);
-        // Makes a first instance now, so that a bad configuration costs no run.
+        // Makes a first instance now, so that an invalid configuration costs no run.
         let refusal = match module.try_config(&config_json) {
             Ok(()) => None,
             Err(error @ GuestError::Call { fault: CallFault::Rejected { .. }, .. }) => {
@@ -64,7 +64,7 @@ impl GuestSpec {
         Ok(Self { module, config_json, fallback: None, number, recorder: Arc::clone(&context.recorder), refusal })
     }
 
-    /// Checks that it is of the expected world, and then that it accepts its config.
+    /// Checks that the guest has the expected world and accepts its configuration.
     pub(crate) fn must_be(&self, expected: World) -> Result<(), String> {
         let found = self.module.world();
         if found == expected {
@@ -77,12 +77,12 @@ impl GuestSpec {
         Err(format!("a {expected} (world `{wanted}`), but the guest `{name}` is a {found} (world `{is}`)"))
     }
 
-    /// The guest for the instance at `plugin_context`, with its telemetry recorded.
+    /// The guest for the instance at `plugin_context`, whose telemetry is recorded.
     pub(crate) fn at(&self, plugin_context: &PluginContext<'_>) -> GuestModule {
         self.module.observed_by(self.recorder.sink(self.number, plugin_context))
     }
 
-    /// Called when the instance at `plugin_context` has failed and its fallback continues.
+    /// The sink to call when the instance at `plugin_context` has failed and its fallback continues.
     pub(crate) fn failure_sink(&self, plugin_context: &PluginContext<'_>) -> FailureSink {
         self.recorder.failure_sink(self.number, plugin_context)
     }
@@ -105,7 +105,7 @@ fn make_guest(context: &Context, mut options: Options<'_>) -> Scripted<GuestSpec
         memory_bytes: options.bytes("memory").map_or(default.memory_bytes, |bytes| bytes as usize),
         ..default
     };
-    // Limits that no guest can keep are an error of the script, not of the guest.
+    // Limits that no guest can keep are errors of the script.
     if limits.fuel_per_call == 0 {
         options.problem("fuel", "invalid `fuel`: expected at least 1");
     }
@@ -128,7 +128,7 @@ fn make_guest(context: &Context, mut options: Options<'_>) -> Scripted<GuestSpec
     Ok(GuestSpec { fallback, ..spec })
 }
 
-/// The option `wasi`: the parts that the guest may import.
+/// Reads the option `wasi`: the interfaces that the guest may import.
 fn wasi_grants(options: &mut Options<'_>) -> WasiGrants {
     let mut grants = WasiGrants::default();
     for name in options.array("wasi").unwrap_or_default() {
@@ -141,7 +141,7 @@ fn wasi_grants(options: &mut Options<'_>) -> WasiGrants {
     grants
 }
 
-/// The guest at a path, or at a digest in a registry, and its file.
+/// Loads the guest at a path, or by its digest from a registry. Also returns its file.
 fn load(context: &Context, path: &str, limits: Limits) -> Result<(GuestModule, PathBuf), Thrown> {
     let reference = GuestReference::parse(path).map_err(|error| not_found(&error))?;
     let (name, resolved) = match &reference {
@@ -174,7 +174,7 @@ fn not_found(error: &RegistryError) -> Thrown {
     Thrown { blame: Blame::Input, message: error.to_string(), hint: error.hint() }
 }
 
-/// Errors in files and configurations are the user's; failures while running are the guest's.
+/// Errors in files and configurations are the user's; failures of calls are the guest's.
 fn thrown(error: &GuestError) -> Thrown {
     let blame = match error {
         GuestError::Read { .. } | GuestError::Load { .. } => Blame::Input,

@@ -1,4 +1,4 @@
-//! Latency models: native ones and guests.
+//! Latency models: built-in ones and guests.
 
 pub mod fitted;
 mod physics;
@@ -29,33 +29,33 @@ use crate::vocabulary::engine::memory::ModelMemory;
 use crate::vocabulary::guest::GuestSpec;
 use crate::vocabulary::placement::Placement;
 
-/// Draws a latency model by a seed.
+/// Draws a latency model with a seed.
 pub(crate) type Draws = Arc<dyn Fn(u64) -> LatencySpec + Send + Sync>;
 
-/// A latency model, ready to be made for any number of engines.
+/// A latency model from which models of any number of engines are made.
 #[derive(Clone)]
 pub(crate) struct LatencySpec {
     pub(crate) factory: LatencyFactory,
     /// Memory of the model and its KV cache, if known.
     pub(crate) memory: Option<ModelMemory>,
-    /// The peak of a GPU that its prices rest on, if it knows one.
+    /// The peak compute that the model assumes, if it knows one.
     pub(crate) peak: Option<ComputePeak>,
-    /// Time of requests outside of steps, if the model knows it.
+    /// Time that requests spend outside of steps, if the model knows it.
     pub(crate) overheads: Option<Overheads>,
-    /// The GPUs that it prices, if it knows them.
+    /// The GPUs that the model describes, if it knows them.
     pub(crate) placement: Option<Placement>,
-    /// The same model with coefficients drawn with a seed, within their uncertainty; None for a model without
-    /// uncertainty. Equal seeds draw equal coefficients.
+    /// Draws the same model with coefficients within their uncertainty. Equal seeds give equal coefficients. None
+    /// for a model without uncertainty.
     pub(crate) draws: Option<Draws>,
 }
 
 impl LatencySpec {
-    /// A model without further known facts.
+    /// A latency model without further facts.
     pub(crate) fn new(factory: LatencyFactory) -> Self {
         Self { factory, memory: None, peak: None, overheads: None, placement: None, draws: None }
     }
 
-    /// Reads a latency model of a script: a native one, or a guest of that world.
+    /// Reads a latency model: a built-in one or a guest.
     pub(crate) fn of(value: &Dynamic) -> Result<Self, String> {
         if let Some(spec) = value.clone().try_cast::<Self>() {
             return Ok(spec);
@@ -81,7 +81,7 @@ impl LatencySpec {
     }
 }
 
-/// The first `tensor_parallel` in a guest's config: the roofline's own, or that of a wrapped guest.
+/// The first `tensor_parallel` in a guest's configuration: its own, or that of a wrapped guest.
 fn tensor_parallel(config: &serde_json::Value) -> Option<u64> {
     let config = config.as_object()?;
     let gpus = config.get("tensor_parallel").and_then(serde_json::Value::as_u64);
@@ -113,7 +113,7 @@ pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
     spread::register(engine, context);
 }
 
-/// A native model. Each engine gets a copy.
+/// A built-in model. Each engine gets a copy.
 fn copied<M: LatencyModel + Clone + Sync + 'static>(
     model: Result<M, InvalidConfig>,
     options: &mut Options<'_>,
@@ -141,7 +141,7 @@ fn make_fixed(mut options: Options<'_>) -> Scripted<LatencySpec> {
         (Some(step_ns), None, None) => FixedInput::Step { step_ns },
         (None, Some(prefill_ns), Some(decode_ns)) => FixedInput::Phases { prefill_ns, decode_ns },
         _ => {
-            // Wrong values of the right options are problems already.
+            // Problems were already added for invalid values of the right options.
             if !matches!(given, [true, false, false] | [false, true, true]) {
                 options.problem("step", "`fixed` needs either `step`, or both `prefill` and `decode`");
             }
@@ -152,7 +152,7 @@ fn make_fixed(mut options: Options<'_>) -> Scripted<LatencySpec> {
     finish(options, spec)
 }
 
-/// The options of models of first-token and inter-token times.
+/// Reads the options of models with TTFT and inter-token times.
 fn knobs_input(options: &mut Options<'_>) -> KnobsInput {
     let zero = Distribution::Constant { value: 0.0 };
     let ttft = options.durations_ms("ttft");
@@ -179,7 +179,7 @@ fn make_per_request(mut options: Options<'_>) -> Scripted<LatencySpec> {
     seeded("per_request", options, PerRequest::new)
 }
 
-/// A model that each engine creates from the same input with its own seed.
+/// A model that each engine makes from the same input with its own seed.
 fn seeded<M: LatencyModel + 'static>(
     name: &'static str,
     mut options: Options<'_>,
@@ -206,7 +206,7 @@ fn speed(options: &mut Options<'_>) -> SpeedInput {
     }
 }
 
-/// The phases that take time on an engine of a disaggregated cluster.
+/// Reads which phases take time on an engine of a disaggregated cluster.
 fn phases(options: &mut Options<'_>) -> WorkerPhases {
     let only = |options: &mut Options<'_>, name| options.boolean(name).unwrap_or(false);
     match (only(options, "prefill_only"), only(options, "decode_only")) {

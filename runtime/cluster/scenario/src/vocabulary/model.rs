@@ -1,4 +1,4 @@
-//! `model("NAME")`: a model's layers, KV-cache groups, weights and KV blocks.
+//! `model("NAME")`: a model's layers, KV cache groups, weights and KV blocks.
 
 use std::sync::Arc;
 
@@ -14,7 +14,6 @@ use crate::script::error::Scripted;
 use crate::script::options::Options;
 use crate::vocabulary::engine::memory::MemoryPlan;
 
-/// The name of the function.
 const FUNCTION: &str = "model";
 
 /// A model with its serving settings.
@@ -24,14 +23,14 @@ pub(crate) struct ModelSpec {
     serving: Arc<Serving>,
     kv: Arc<KvPlan>,
     weight_bytes: f64,
-    /// Its GPU's name, if stated.
+    /// Name of the GPU, if stated.
     gpu: Option<&'static str>,
-    /// If the memory for them is known.
+    /// Number of KV blocks, if the GPU's memory is known.
     num_gpu_blocks: Option<u32>,
 }
 
 impl ModelSpec {
-    /// A model from the table on that many GPUs, otherwise as `vllm serve` starts it.
+    /// A model from the table on this many GPUs, otherwise with the defaults of `vllm serve`.
     pub(crate) fn of_table(name: &str, tensor_parallel: u64) -> Result<Self, String> {
         let serving = Serving { tensor_parallel, ..Serving::default() };
         let of = || -> Result<Self, ModelError> {
@@ -44,47 +43,45 @@ impl ModelSpec {
         of().map_err(|error| error.to_string())
     }
 
-    /// Bytes of its weights on each GPU.
+    /// Bytes of the weights on each GPU.
     pub(crate) fn weight_bytes(&self) -> f64 {
         self.weight_bytes
     }
 
-    /// Bytes of the KV cache of a token on each GPU.
+    /// Bytes of a token's KV on each GPU.
     pub(crate) fn kv_bytes_per_token(&self) -> f64 {
         self.kv.bytes_per_token()
     }
 
-    /// Whether all layers are in one group of full attention.
+    /// Whether all layers form one KV cache group with full attention.
     pub(crate) fn has_one_group(&self) -> bool {
         self.kv.engine_groups(SchedulerRules::V0_33).is_empty()
     }
 
-    /// Its name in the table, or its file.
+    /// The model's name in the table, or its file.
     pub(crate) fn name(&self) -> &str {
         &self.model.name
     }
 
-    /// Its serving configuration.
     pub(crate) fn serving(&self) -> &Serving {
         &self.serving
     }
 
-    /// The GPU, if stated.
     pub(crate) fn gpu(&self) -> Option<&'static str> {
         self.gpu
     }
 
-    /// Work of its steps on each GPU.
+    /// Work of the model's steps on each GPU.
     pub(crate) fn work(&self) -> Result<LayeredSpec, ModelError> {
         self.model.work(&self.serving)
     }
 
-    /// Format of the largest part of its weights.
+    /// Format of the largest part of the weights.
     pub(crate) fn weight_format(&self) -> Result<WeightFormat, ModelError> {
         self.model.weight_format(&self.serving)
     }
 
-    /// Applies the model's consequences to an engine.
+    /// Applies the model's properties to an engine.
     pub(crate) fn apply(&self, options: &mut Options<'_>, input: &mut EngineConfigInput, is_auto: bool) {
         input.kv_cache_groups = self.kv.engine_groups(input.rules);
         let number = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
@@ -132,7 +129,7 @@ pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
     });
 }
 
-/// The model of a name or path, with how it is served.
+/// Makes the model of a name or path with its serving settings.
 fn make(context: &Context, name: &str, mut options: Options<'_>) -> Scripted<ModelSpec> {
     let default = Serving::default();
     let serving = Serving {
@@ -188,7 +185,7 @@ fn make(context: &Context, name: &str, mut options: Options<'_>) -> Scripted<Mod
     Ok(found.expect("a model that cannot be used is a problem of the options"))
 }
 
-/// The model; paths start at the script.
+/// Finds the model. Relative paths start at the script's folder.
 fn find(context: &Context, name: &str) -> Result<Model, String> {
     let path = context.resolve(name);
     let found = if path.exists() {
@@ -201,7 +198,7 @@ fn find(context: &Context, name: &str) -> Result<Model, String> {
     found.map_err(|error| error.to_string())
 }
 
-/// The options `drafter` and `draft_model`: vLLM's method, and the model of a head or a draft model.
+/// Reads the options `drafter` and `draft_model`: vLLM's method, and the model of the drafter.
 fn drafter(context: &Context, options: &mut Options<'_>) -> Option<(DraftMethod, Result<Option<Model>, String>)> {
     let (name, own) = (options.string("drafter"), options.string("draft_model"));
     let Some(name) = name else {
@@ -218,7 +215,7 @@ fn drafter(context: &Context, options: &mut Options<'_>) -> Option<(DraftMethod,
     Some((method?, own.map(|own| find(context, &own)).transpose()))
 }
 
-/// The options `gpu` and `gpu_memory`: the name of a known GPU, and the memory.
+/// Reads the options `gpu` and `gpu_memory`: the name of a known GPU, and the memory.
 fn gpu(options: &mut Options<'_>) -> (Option<&'static str>, Option<f64>) {
     let stated = options.bytes("gpu_memory").map(|bytes| bytes as f64);
     let Some(name) = options.string("gpu") else { return (None, stated) };

@@ -1,17 +1,17 @@
-//! The model and GPUs stated by engines and latency models, which must agree.
+//! The GPUs that engines and latency models state. Both must agree.
 
 use vcr_model::vllm_args::VllmArgs;
 
 use crate::vocabulary::model::ModelSpec;
 
-/// The placement stated by an engine or a latency model.
+/// The GPUs that an engine or a latency model states.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Placement {
-    /// Function of the vocabulary.
+    /// The function in the script that states them.
     function: &'static str,
-    /// GPUs that share each layer, and the source of that number.
+    /// Number of GPUs that share each layer, with its source.
     tensor_parallel: Option<Stated>,
-    /// Stages of the pipeline, and the source of that number.
+    /// Number of pipeline stages, with its source.
     pipeline_parallel: Option<Stated>,
 }
 
@@ -20,7 +20,7 @@ pub(crate) struct Placement {
 struct Stated {
     number: u64,
     by: String,
-    /// Writes the option with another number.
+    /// Formats the option with another number.
     write: fn(u64) -> String,
 }
 
@@ -36,8 +36,8 @@ impl Placement {
         Self { function, tensor_parallel, pipeline_parallel: None }
     }
 
-    /// The placement of a latency model or an engine with `model: model(...)`. The price of a step covers all
-    /// stages, so a latency model without `pipeline_parallel` fits any number of them.
+    /// The placement of a latency model or an engine with `model: model(...)`. A step time covers all stages, so a
+    /// latency model without `pipeline_parallel` fits any number of stages.
     pub(crate) fn of_model(function: &'static str, model: &ModelSpec) -> Self {
         let (serving, name) = (model.serving(), model.name());
         let stated = |option: &str, number: u64, write| {
@@ -51,7 +51,6 @@ impl Placement {
         Self { function, tensor_parallel: Some(tensor), pipeline_parallel: Some(pipeline).filter(|_| stages > 1) }
     }
 
-    /// The placement of an engine described by a command line.
     pub(crate) fn of_args(function: &'static str, args: &VllmArgs) -> Self {
         let stated = |name: &str, number: u32, write| {
             let by = if args.has(name) { format!("`{name} {number}`") } else { format!("vLLM's default of `{name}`") };
@@ -66,7 +65,7 @@ impl Placement {
         Self { function, tensor_parallel: tensor, pipeline_parallel: pipeline }
     }
 
-    /// The contradictions between an engine and its latency model, with their corrections.
+    /// The contradictions between an engine and its latency model, with suggested corrections.
     pub(crate) fn contradictions(engine: &Self, latency: &Self) -> Vec<String> {
         let pairs = [
             ("number of GPUs that share each layer", &engine.tensor_parallel, &latency.tensor_parallel),

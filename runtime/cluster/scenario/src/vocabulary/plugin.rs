@@ -1,5 +1,4 @@
-//! `plugin(name)`: latency models, routers and scheduling policies of the program that has the
-//! scenario executed, such as Python classes.
+//! `plugin(name)`: latency models, routers and scheduling policies of the calling program, such as Python classes.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,7 +12,7 @@ use crate::script::error::{Scripted, Thrown};
 use crate::vocabulary::engine::policy::PolicySpec;
 use crate::vocabulary::latency::LatencySpec;
 
-/// A plugin that the program has, ready to be made for any number of engines or pools.
+/// A plugin of the calling program, from which plugins of any number of engines or pools are made.
 #[derive(Clone)]
 pub enum HostPlugin {
     /// A latency model.
@@ -34,7 +33,7 @@ impl fmt::Debug for HostPlugin {
 }
 
 impl HostPlugin {
-    /// It as the value that options take.
+    /// The script value of the plugin.
     fn value(&self) -> Dynamic {
         match self {
             Self::Latency(factory) => Dynamic::from(LatencySpec::new(Arc::clone(factory))),

@@ -1,5 +1,5 @@
-//! `series`, `requests`, `engines` and `saturation`: the parts of a result, in addition to metrics, that a
-//! script can read.
+//! `series`, `requests`, `engines` and `saturation`: the parts of a result, other than metrics, that scripts can
+//! read.
 
 pub(super) mod check;
 pub(super) mod comparison;
@@ -18,7 +18,7 @@ use crate::script::error::{Scripted, Thrown};
 use crate::script::limits::MAX_ARRAY_ELEMENTS;
 use crate::vocabulary::run::RunResult;
 
-/// The requests of a run. Their maps are created on demand, because a run may have millions.
+/// The requests of a run. A request's map is made on demand, because a run may have millions of requests.
 #[derive(Clone)]
 struct RequestRows {
     report: Arc<Report>,
@@ -65,12 +65,12 @@ impl IntoIterator for RequestRows {
     }
 }
 
-/// Request number `place`, with the keys of `requests.jsonl`.
+/// The map of request number `place`, with the keys of `requests.jsonl`.
 fn row(report: &Report, place: usize) -> Map {
     as_map(&report.request_row(place))
 }
 
-/// One key of all requests, in order of arrival; unit for a request that lacks it.
+/// The values of one key for all requests, in order of arrival. Unit for a request without the key.
 fn column(report: &Report, key: &str) -> Result<Array, Thrown> {
     let count = report.requests.len();
     if count > MAX_ARRAY_ELEMENTS {
@@ -93,6 +93,6 @@ fn column(report: &Report, key: &str) -> Result<Array, Thrown> {
 }
 
 fn as_map(value: &impl Serialize) -> Map {
-    // Reports consist of numbers, texts and maps, and scripts have all of these.
+    // Reports consist of numbers, texts and maps, all of which scripts can represent.
     rhai::serde::to_dynamic(value).ok().and_then(Dynamic::try_cast::<Map>).unwrap_or_default()
 }

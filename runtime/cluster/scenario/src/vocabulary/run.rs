@@ -30,17 +30,17 @@ use crate::vocabulary::cluster::drawn::redrawn;
 use plan::{PlannedRun, plan};
 use watcher::{DrawWatcher, Watcher};
 
-/// Error of a run that cannot be drawn.
+/// Error of a run without a latency model that can be drawn.
 pub(crate) const NOTHING_TO_DRAW: &str = "no latency model of its pools has uncertain coefficients";
 
-/// Share of the step time outside of a fitted range that is warned of.
+/// Share of the step time outside of a fitted range above which a warning is printed.
 const MAX_OUTSIDE_RANGE: f64 = 0.05;
 
-/// The result of a run, as scripts hold it.
+/// The result of a run as a script value.
 #[derive(Clone)]
 pub(crate) struct RunResult {
     pub(crate) report: Arc<Report>,
-    /// The same run with drawn coefficients, if requested and possible.
+    /// The runs with drawn coefficients, if requested and possible.
     pub(crate) draws: Option<Arc<Draws>>,
 }
 
@@ -70,19 +70,19 @@ pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
     });
 }
 
-/// A simulation to run: a run unchanged, or with drawn coefficients.
+/// A simulation: a run itself, or the run with drawn coefficients.
 struct Task {
     run: usize,
     draw: Option<usize>,
 }
 
-/// Its outcome.
+/// The outcome of a task.
 enum Simulated {
     Run(Box<Report>),
     Draw(Box<DrawnRun>),
 }
 
-/// Makes all runs of `planned`, several at a time, and keeps the results in order.
+/// Executes all runs of `planned`, several in parallel, and returns the results in order.
 fn execute(context: &Context, mut planned: Vec<PlannedRun>, call: Position) -> Scripted<Vec<RunResult>> {
     parameter::check_all_used(context).map_err(|thrown| thrown.at(call))?;
     context.meter.count_runs(planned.len(), context.options.max_runs).map_err(|thrown| thrown.at(call))?;
@@ -116,7 +116,7 @@ fn execute(context: &Context, mut planned: Vec<PlannedRun>, call: Position) -> S
         let report = execute_draw(context, config, redrawn(config, drawn, draw), draw)?;
         let done = 1 + done[task.run].fetch_add(1, Ordering::Relaxed);
         context.reporter.drawn(&config.name, done, context.options.uncertainty);
-        // Half a run is not a sample of whole ones.
+        // A partial draw is not comparable with complete ones.
         Ok((!report.partial).then(|| Simulated::Draw(Box::new(DrawnRun::new(report, &watched)))))
     };
     // In real time, parallel runs would load each other.
@@ -155,21 +155,21 @@ fn execute(context: &Context, mut planned: Vec<PlannedRun>, call: Position) -> S
     if let Some(thrown) = failure {
         return Err(thrown.at(call));
     }
-    // The script cannot evaluate partial results.
+    // The script cannot continue without the missing results.
     if results.len() < planned.len() {
         return Err(Box::new(EvalAltResult::ErrorTerminated(Dynamic::UNIT, call)));
     }
     Ok(results)
 }
 
-/// The result of a run that is not made.
+/// The result of a run in a script that is only checked.
 fn unmade(context: &Context, config: &RunConfig) -> RunResult {
     let report = Arc::new(Report::unmade(config));
     context.state().runs.push(Arc::clone(&report));
     RunResult { report, draws: None }
 }
 
-/// Runs with undrawn coefficients come first: they take the longest, and have files.
+/// Runs without draws come first, because they take longest and write files.
 fn tasks(context: &Context, planned: &[PlannedRun]) -> Vec<Task> {
     let mut tasks: Vec<Task> = (0..planned.len()).map(|run| Task { run, draw: None }).collect();
     if context.options.uncertainty == 0 {
@@ -186,7 +186,7 @@ fn tasks(context: &Context, planned: &[PlannedRun]) -> Vec<Task> {
     tasks
 }
 
-/// Executes run number `index`, which a limit of time from outside may cut short.
+/// Executes run number `index`. `limit_ns` is a time limit from outside the script.
 fn execute_one(
     context: &Context,
     config: RunConfig,
@@ -255,7 +255,7 @@ fn carry_out(
 
 /// Simulates draw number `draw` of a run.
 fn execute_draw(context: &Context, run: &RunConfig, drawn: RunConfig, draw: usize) -> Result<Report, Thrown> {
-    // No run has this name: telemetry of guests in draws belongs to no run.
+    // No run has this name, so that the telemetry of guests in draws belongs to no run.
     let name = format!("{}\tdraw {draw}", run.name);
     let result =
         simulate(RunConfig { name: name.clone(), keeps_requests: false, ..drawn }, &mut DrawWatcher { context });
@@ -267,8 +267,8 @@ fn execute_draw(context: &Context, run: &RunConfig, drawn: RunConfig, draw: usiz
     })
 }
 
-/// The path and the draft of a run's capture, unless none is written. Opened before the run,
-/// which may take long.
+/// Opens the draft of a run's capture, unless no capture is written. Opened before the run, so that an error is
+/// found before the run takes its time.
 fn recording(context: &Context, path: &str) -> Option<Result<(PathBuf, OutputFile), Thrown>> {
     if context.options.leaves_recordings_out {
         return None;

@@ -1,4 +1,4 @@
-//! Workloads: start times, requests and client behaviour.
+//! Workloads: start times, requests and clients.
 
 mod agents;
 mod clients;
@@ -79,7 +79,7 @@ pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
     files::register(engine, context);
 }
 
-/// A level that stays the same, or not.
+/// A constant level, or a level that changes over time.
 enum Level {
     Fixed(f64),
     Varying(Curve),
@@ -109,7 +109,7 @@ fn elements<T>(array: &Array, read: impl Fn(&rhai::Dynamic) -> Result<T, String>
     numbered.map(|(index, value)| read(value).map_err(|text| format!("element {}: {text}", index + 1))).collect()
 }
 
-/// Registers a function that takes one value that is not a map.
+/// Registers a function whose only argument is not a map.
 fn with_value<A: Clone + Send + Sync + 'static, T: Clone + Send + Sync + 'static>(
     engine: &mut Engine,
     name: &'static str,

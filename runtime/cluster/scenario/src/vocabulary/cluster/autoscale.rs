@@ -1,4 +1,4 @@
-//! `autoscale(#{ ... })`: autoscalers of pools, built-in ones and guests.
+//! `autoscale(#{ ... })`: built-in autoscalers and guests for pools.
 
 mod kubernetes;
 
@@ -41,7 +41,7 @@ fn make(mut options: Options<'_>) -> Scripted<ScalingConfig> {
     Ok(ScalingConfig { interval_ns, min_engines, max_engines, startup_ns, policy })
 }
 
-/// The option `policy`, and the options of the built-in policies.
+/// Reads the option `policy`, and the options of built-in policies.
 fn policy(options: &mut Options<'_>) -> Option<ScalerFactory> {
     let value = options.take("policy");
     let has_target = options.has("target");
@@ -71,13 +71,13 @@ fn policy(options: &mut Options<'_>) -> Option<ScalerFactory> {
     Some(decider.factory(NO_TARGET))
 }
 
-/// The settings of policies without any.
+/// Placeholder for guests without a built-in fallback.
 const NO_TARGET: TargetPolicy = TargetPolicy { metric: TargetMetric::Requests, target: 1.0, scale_down_delay_ticks: 0 };
 
-/// A guest as an autoscaler.
+/// Converts a guest to an autoscaler.
 ///
 /// # Errors
-/// The expected value, worded to follow "must be".
+/// The expected value, as a phrase that follows "expected".
 pub(crate) fn of_guest(value: &Dynamic) -> Result<ScalerFactory, String> {
     match Decider::of(value)? {
         decider @ Decider::Guest(..) if !decider.has_target() => Ok(decider.factory(NO_TARGET)),
@@ -85,7 +85,6 @@ pub(crate) fn of_guest(value: &Dynamic) -> Result<ScalerFactory, String> {
     }
 }
 
-/// The policy.
 enum Decider {
     Target(TargetMetric),
     Guest(GuestSpec, Option<Box<Decider>>),
@@ -110,7 +109,7 @@ impl Decider {
         })
     }
 
-    /// Whether the policy, or its fallback, is a built-in one, which has a target.
+    /// Whether the policy or its fallback is built in, which requires a target.
     fn has_target(&self) -> bool {
         match self {
             Self::Target(_) => true,
@@ -118,7 +117,7 @@ impl Decider {
         }
     }
 
-    /// Makes the autoscalers; built-in ones have these settings.
+    /// The factory of the autoscalers. Built-in policies use these settings.
     fn factory(self, numbers: TargetPolicy) -> ScalerFactory {
         match self {
             Self::Target(metric) => target_autoscaler(TargetPolicy { metric, ..numbers }),

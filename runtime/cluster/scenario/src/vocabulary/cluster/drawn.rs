@@ -1,11 +1,11 @@
-//! Pools whose latency models may be drawn: the draws of `--uncertainty`.
+//! Pools whose latency models can be drawn, for `--uncertainty`.
 
 use vcr_cluster::{PoolConfig, RunConfig};
 use vcr_core::seed;
 
 use crate::vocabulary::latency::{Draws, LatencySpec};
 
-/// A pool with a latency model that can be drawn.
+/// The part of a pool that can be drawn.
 #[derive(Clone)]
 pub(crate) struct DrawnPool {
     draw: Draws,
@@ -14,7 +14,7 @@ pub(crate) struct DrawnPool {
 }
 
 impl DrawnPool {
-    /// None if nothing can be drawn.
+    /// None if the latency model cannot be drawn.
     pub(crate) fn of(latency: &LatencySpec, keeps_overheads: bool) -> Option<Self> {
         latency.draws.clone().map(|draw| Self { draw, keeps_overheads })
     }
@@ -28,8 +28,8 @@ impl DrawnPool {
     }
 }
 
-/// A run with the coefficients of draw number `draw`. Runs of one seed share them, and
-/// so do the pools of a run that have the same model.
+/// A run with the coefficients of draw number `draw`. Runs with the same seed share draws, and so do pools with the
+/// same model.
 pub(crate) fn redrawn(config: &RunConfig, pools: &[Option<DrawnPool>], draw: usize) -> RunConfig {
     let mut drawn = config.clone();
     let seed = seed::derive(config.seed, "uncertainty", draw as u64);

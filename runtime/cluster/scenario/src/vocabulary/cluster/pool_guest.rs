@@ -24,7 +24,7 @@ pub(crate) fn failures(options: &mut Options<'_>) -> Option<InjectorFactory> {
     }))
 }
 
-/// The options `tokens` and `eos_token`.
+/// Reads the options `tokens` and `eos_token`.
 pub(crate) fn tokens(options: &mut Options<'_>) -> Option<TokenConfig> {
     let has_source = options.has("tokens");
     let guest = guest(options, "tokens", World::TokenSource);
@@ -49,7 +49,7 @@ pub(crate) fn tokens(options: &mut Options<'_>) -> Option<TokenConfig> {
     Some(TokenConfig { source, eos_token })
 }
 
-/// Whether the guest of an option has a fallback; only `word` is allowed.
+/// Whether the guest of an option has a fallback. Only the fallback `word` is allowed.
 fn has_fallback(options: &mut Options<'_>, name: &'static str, guest: &GuestSpec, word: &str) -> Option<bool> {
     let Some(fallback) = &guest.fallback else { return Some(false) };
     if as_text(fallback).as_deref() == Some(word) {
@@ -60,7 +60,7 @@ fn has_fallback(options: &mut Options<'_>, name: &'static str, guest: &GuestSpec
     None
 }
 
-/// An option whose value is a guest of this world.
+/// Reads an option that is a guest of this world.
 fn guest(options: &mut Options<'_>, name: &'static str, world: World) -> Option<GuestSpec> {
     let value = options.take(name)?;
     let found = match value.clone().try_cast::<GuestSpec>() {

@@ -1,4 +1,4 @@
-//! Routers: by name, with weights, or guests.
+//! Routers: built-in ones by name or with settings, and guests.
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ pub(crate) fn option(options: &mut Options<'_>) -> Option<RouterConfig> {
     of(&value).map_err(|what| options.problem("router", format!("invalid `router`: expected {what}"))).ok()
 }
 
-/// Reads a router of a script: a name, one with weights, or a guest of that world.
+/// Reads a router: a name, a router with settings, or a guest.
 pub(crate) fn of(value: &Dynamic) -> Result<RouterConfig, String> {
     if let Some(config) = value.clone().try_cast::<RouterConfig>() {
         return Ok(config);
@@ -67,7 +67,7 @@ pub(crate) fn of(value: &Dynamic) -> Result<RouterConfig, String> {
     }
 }
 
-/// Makes the routers of a guest.
+/// The factory of a guest's routers.
 fn factory(guest: GuestSpec, fallback: Option<RouterConfig>) -> RouterFactory {
     Arc::new(move |plugin_context| {
         let made = guest.at(plugin_context).plug_in(&guest.config_json, plugin_context.seed);
@@ -77,7 +77,7 @@ fn factory(guest: GuestSpec, fallback: Option<RouterConfig>) -> RouterFactory {
     })
 }
 
-/// The router by adapter; its pool knows how many an engine has places for.
+/// The default router by adapter. The pool later sets how many adapters an engine can hold.
 const LORA_AFFINITY: LoraAffinityConfig = LoraAffinityConfig { weight: 1.0, max_loras: u32::MAX };
 
 fn make_lora_affinity(mut options: Options<'_>) -> Scripted<RouterConfig> {
@@ -161,7 +161,7 @@ fn make_kv_router(mut options: Options<'_>) -> Scripted<RouterConfig> {
     Ok(RouterConfig::Kv(config))
 }
 
-/// Classes of requests in the router's queue.
+/// Reads the classes of requests in the router's queue.
 fn queue_policies(value: &Dynamic) -> Result<QueueConfig, Vec<String>> {
     let profile = from_dynamic::<QueueProfile>(value).map_err(|error| vec![format!("`queue_policies`: {error}")])?;
     let named = |problems: Vec<String>| problems.iter().map(|what| format!("`queue_policies`: {what}")).collect();

@@ -1,4 +1,4 @@
-//! `adapter_costs(#{ ... })`: times of LoRA adapters.
+//! `adapter_costs(#{ ... })`: time costs of LoRA adapters.
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ fn make(mut options: Options<'_>) -> Scripted<AdapterCosts> {
     })
 }
 
-/// Bytes of an adapter, stated or of a model and a rank.
+/// Size of an adapter in bytes: stated, or computed from a model and a rank.
 fn size(options: &mut Options<'_>) -> f64 {
     let stated = options.bytes("size");
     let rank = options.u64("rank");

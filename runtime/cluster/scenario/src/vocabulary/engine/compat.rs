@@ -7,17 +7,17 @@ use vcr_base::suggestion::{did_you_mean, nearest};
 use vcr_core::{OPTIONS, SchedulerRules, VllmMinor};
 
 use crate::script::options::Options;
-/// `compat.toml`, as this build knows it.
+/// The contents of `compat.toml` in this build.
 pub const COMPAT_TABLE: &str = include_str!("../../../../../../compat.toml");
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Table {
     unsupported: Vec<Unsupported>,
-    /// The recordings of each version, which a test reads.
+    /// The recordings of each version. Only a test reads them.
     #[serde(rename = "version")]
     _version: serde::de::IgnoredAny,
-    /// Entries that `vcr-wire` reads.
+    /// Entries that only `vcr-wire` reads.
     #[serde(rename = "wire")]
     _wire: serde::de::IgnoredAny,
 }
@@ -33,8 +33,7 @@ struct Unsupported {
 static TABLE: LazyLock<Table> =
     LazyLock::new(|| toml::from_str(COMPAT_TABLE).expect("the table is part of this build and checked by a test"));
 
-/// The rules of `version`. Options that it does not have, and an unknown version, are
-/// problems.
+/// The rules of `version`. Adds a problem for an unknown version, and for options that the version lacks.
 pub(crate) fn check_version(version: &str, options: &mut Options<'_>) -> SchedulerRules {
     let Ok(found) = version.parse::<VllmMinor>() else {
         let names = VllmMinor::ALL.map(VllmMinor::name);
@@ -51,7 +50,7 @@ pub(crate) fn check_version(version: &str, options: &mut Options<'_>) -> Schedul
     SchedulerRules::of(found)
 }
 
-/// Refuses settings of vLLM that are not simulated, each with its reason.
+/// Adds a problem for each setting of vLLM that is not simulated.
 pub(crate) fn refuse_unsupported(options: &mut Options<'_>) {
     for Unsupported { options: names, reason } in &TABLE.unsupported {
         for name in names {
@@ -66,7 +65,6 @@ mod tests {
 
     use super::*;
 
-    /// Every version has recordings that prove its rules.
     #[test]
     fn recordings_prove_the_rules_of_each_version() {
         assert!(TABLE.unsupported.iter().all(|settings| !settings.options.is_empty()));

@@ -1,4 +1,4 @@
-//! Whether a model fits on its GPUs, and how many KV blocks fit in the rest.
+//! Computes whether a model fits on its GPUs, and how many KV blocks fit in the remaining memory.
 
 use vcr_roofline::MemoryNeed;
 
@@ -9,14 +9,14 @@ pub(crate) const GPU_MEMORY_UTILIZATION: f64 = 0.92;
 
 const GIB: f64 = 1_073_741_824.0;
 
-/// The memory that an engine plans with.
+/// Memory settings of an engine.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MemoryPlan {
-    /// Share of a GPU's memory that it may use.
+    /// Share of a GPU's memory that the engine may use.
     pub(crate) utilization: f64,
-    /// Memory of each GPU that is used for neither weights nor KV cache.
+    /// Memory of each GPU that is used neither for weights nor for the KV cache.
     pub(crate) activation_bytes: u64,
-    /// Memory of each GPU for KV blocks, instead of the remaining memory.
+    /// Memory of each GPU for KV blocks. None uses the remaining memory.
     pub(crate) kv_cache_bytes: Option<u64>,
 }
 
@@ -27,7 +27,7 @@ impl Default for MemoryPlan {
 }
 
 impl MemoryPlan {
-    /// The same with the options `gpu_memory_utilization`, `activation_bytes` and `kv_cache_memory_bytes`.
+    /// Applies the options `gpu_memory_utilization`, `activation_bytes` and `kv_cache_memory_bytes`.
     pub(crate) fn with_options(self, options: &mut Options<'_>) -> Self {
         let utilization = options.f64("gpu_memory_utilization").unwrap_or(self.utilization);
         if !(utilization > 0.0 && utilization <= 1.0) {
@@ -51,8 +51,8 @@ pub(crate) struct ModelMemory {
 }
 
 impl ModelMemory {
-    /// The memory described by a latency model's options; none if the GPU's memory is not
-    /// known. A model that is larger than its GPUs is a problem of the options.
+    /// The memory that a latency model's options describe. None if the GPU's memory is not known. Adds a problem if
+    /// the model is larger than its GPUs.
     pub(crate) fn of(
         options: &mut Options<'_>,
         need: &MemoryNeed,
@@ -83,14 +83,14 @@ impl ModelMemory {
         )
     }
 
-    /// The engine's share of a GPU less the weights.
+    /// The engine's share of a GPU's memory, minus the weights and activations.
     pub(crate) fn available_bytes(&self, plan: &MemoryPlan) -> Result<f64, String> {
         let available = self.usable_bytes(plan) - self.weight_bytes - plan.activation_bytes as f64;
         if available > 0.0 { Ok(available) } else { Err(self.too_large(&self.has(plan))) }
     }
 
-    /// Number of KV blocks of `block_size` tokens that fit, by vLLM's rule for models with full
-    /// attention in all layers.
+    /// Number of KV blocks of `block_size` tokens that fit. Follows vLLM's rule for models with full attention in
+    /// all layers.
     pub(crate) fn num_gpu_blocks(&self, plan: &MemoryPlan, block_size: u32) -> Result<u32, String> {
         let available = match plan.kv_cache_bytes {
             Some(bytes) => bytes as f64,
@@ -98,7 +98,7 @@ impl ModelMemory {
         };
         let block_bytes = self.kv_bytes_per_token * f64::from(block_size);
         let blocks = (available / block_bytes).floor();
-        // One block is never used.
+        // vLLM never uses one of the blocks.
         if blocks < 2.0 {
             return Err(format!(
                 "{} is left for KV blocks of {}: {}",
@@ -107,7 +107,7 @@ impl ModelMemory {
                 self.has(plan)
             ));
         }
-        // A conversion to an integer stays within its range.
+        // The conversion saturates.
         Ok(blocks as u32)
     }
 
@@ -149,7 +149,7 @@ mod tests {
     #[test]
     fn blocks_fill_what_is_left() {
         let plan = MemoryPlan { utilization: 0.5, activation_bytes: 1 << 30, kv_cache_bytes: None };
-        // 40 GiB less 15 and 1: 24 GiB in blocks of 2 MiB.
+        // 40 GiB minus 15 GiB and 1 GiB leaves 24 GiB for blocks of 2 MiB.
         assert_eq!(llama_on(80.0).num_gpu_blocks(&plan, 16), Ok(12_288));
         // The stated memory counts, whatever remains.
         let plan = MemoryPlan { kv_cache_bytes: Some(4 << 30), ..plan };

@@ -4,7 +4,7 @@ use vcr_cluster::{Overheads, PERMILLE};
 
 use crate::script::options::Options;
 
-/// The option `overheads`; missing keys of its map are zero.
+/// Reads the option `overheads`. Missing keys are zero.
 pub(crate) fn option(options: &mut Options<'_>) -> Option<Overheads> {
     options.nested("overheads", "#{ arrival: \"8ms\", output: \"1ms\" }", |options| Overheads {
         arrival_ns: options.duration_ns("arrival").unwrap_or(0),
@@ -18,7 +18,7 @@ pub(crate) fn option(options: &mut Options<'_>) -> Option<Overheads> {
     })
 }
 
-/// The option `launch_spread`, in thousandths.
+/// Reads the option `launch_spread`, in thousandths.
 fn launch_spread(options: &mut Options<'_>) -> u32 {
     let Some(spread) = options.f64("launch_spread") else { return 0 };
     if !(0.0..=1.0).contains(&spread) {

@@ -1,4 +1,4 @@
-//! Scheduling policies: vLLM's, native ones and guests.
+//! Scheduling policies: vLLM's, built-in ones and guests.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,19 +17,19 @@ use crate::script::options::{Options, as_number, as_text, describe};
 use crate::script::register::with_options;
 use crate::vocabulary::guest::GuestSpec;
 
-/// Policies that have a name.
+/// Policies that can be given by name.
 const NAMES: [&str; 4] = ["fcfs", "priority", "shortest-prompt-first", "fair-share"];
 
-/// A scheduling policy, ready to be made for any number of engines.
+/// A scheduling policy from which policies of any number of engines are made.
 #[derive(Clone)]
 pub(crate) struct PolicySpec {
     pub(crate) policy: Policy,
-    /// Makes the policies that rank requests, unless the engine's own rules apply.
+    /// Makes policies that rank requests. None if the engine's own rules apply.
     pub(crate) factory: Option<PolicyFactory>,
 }
 
 impl PolicySpec {
-    /// Reads a policy of a script: a name, a native policy, or a guest of that world.
+    /// Reads a policy: a name, a built-in policy, or a guest.
     pub(crate) fn of(value: &Dynamic) -> Result<Self, String> {
         if let Some(spec) = value.clone().try_cast::<Self>() {
             return Ok(spec);
@@ -70,7 +70,7 @@ impl PolicySpec {
         }
     }
 
-    /// The policy as a ranking; vLLM's own order becomes ranks, too.
+    /// Converts the policy to one that ranks requests. vLLM's own orders become ranks, too.
     pub(crate) fn into_ranking(self) -> PolicyFactory {
         let by_priority = self.policy == Policy::Priority;
         self.factory.unwrap_or_else(|| {
@@ -84,7 +84,7 @@ impl PolicySpec {
         Self { policy: Policy::Ranked, factory: Some(factory) }
     }
 
-    /// A native policy. Each engine gets a copy.
+    /// A built-in policy. Each engine gets a copy.
     fn native<A: Algorithm + Clone + Send + Sync + 'static>(
         algorithm: Result<A, InvalidConfig>,
     ) -> Result<Self, InvalidConfig> {
@@ -128,7 +128,7 @@ fn finish(made: Result<PolicySpec, InvalidConfig>, mut options: Options<'_>) -> 
     Ok(made.expect("a policy that cannot be made is a problem of the options"))
 }
 
-/// `weights: #{ "3": 2.0 }`, by tenant.
+/// Reads weights by tenant, such as `weights: #{ "3": 2.0 }`.
 fn weights(options: &mut Options<'_>) -> BTreeMap<u64, f64> {
     let Some(value) = options.take("weights") else { return BTreeMap::new() };
     let Some(map) = value.clone().try_cast::<Map>() else {

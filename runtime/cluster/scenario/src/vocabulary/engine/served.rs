@@ -1,4 +1,4 @@
-//! `vllm_args("vllm serve ...")`: an engine as a command line of vLLM starts it.
+//! `vllm_args("vllm serve ...")`: an engine from a command line of vLLM.
 
 use std::sync::Arc;
 
@@ -14,7 +14,6 @@ use crate::script::error::Scripted;
 use crate::script::options::{Options, as_text};
 use crate::vocabulary::model::ModelSpec;
 
-/// The name of the function.
 pub(super) const FUNCTION: &str = "vllm_args";
 
 pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
@@ -36,12 +35,12 @@ pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
     });
 }
 
-/// A number of the command line; 1 for an engine without one.
+/// A number of the command line; 1 for an engine without a command line.
 fn count(spec: &EngineSpec, number: impl Fn(&VllmArgs) -> u32) -> i64 {
     spec.served.as_ref().map_or(1, |args| number(args).into())
 }
 
-/// The engine of a command line. Options are the options of `engine(...)`, and override its arguments.
+/// Makes the engine of a command line. Options of `engine(...)` override its arguments.
 pub(crate) fn make(context: &Context, command: &str, mut options: Options<'_>) -> Scripted<EngineSpec> {
     let default = Deployment::default();
     let minor = options.string("vllm_minor").unwrap_or_else(|| default.minor.to_owned());

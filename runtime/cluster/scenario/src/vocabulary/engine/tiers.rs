@@ -10,18 +10,18 @@ use crate::script::error::Scripted;
 use crate::script::options::Options;
 use crate::script::register::with_options;
 
-/// Tiers; the engine checks their settings.
+/// Settings of tiers; the engine checks them.
 #[derive(Clone)]
 pub(crate) struct TiersSpec {
     config: KvTiersConfig,
-    /// None uses the rules of the engine, or of its pool's shared tier.
+    /// The rules of the tiers. None uses those of the engine, or of the pool's shared tier.
     rules: Option<HostRules>,
 }
 
 impl TiersSpec {
     /// The tiers of an engine with these settings.
     pub(crate) fn beside(self, input: &EngineConfigInput) -> KvTiersConfig {
-        // Tiers shared by a pool have Dynamo's rules.
+        // Tiers that a pool shares follow Dynamo's rules.
         let own = if self.config.is_shared() { HostRules::Dynamo } else { HostRules::of(input) };
         KvTiersConfig { rules: self.rules.unwrap_or(own), ..self.config }
     }
@@ -31,7 +31,7 @@ pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
     with_options(engine, context, "kv_tiers", |_, options| make(options));
 }
 
-/// Settings of vLLM's connector that are not simulated, with the reason.
+/// Settings of vLLM's connector that are not simulated, with reasons.
 const UNKNOWN: &[(&str, &str)] = &[
     ("sync_load_budget_bytes", "is not simulated: requests wait for their loads"),
     ("blocks_per_chunk", "is not simulated: a chunk is a block"),
@@ -78,7 +78,7 @@ fn make(mut options: Options<'_>) -> Scripted<TiersSpec> {
     Ok(TiersSpec { config, rules })
 }
 
-/// The bandwidths of all engines together, for writes and reads, if the pool shares a tier.
+/// Reads the bandwidths that all engines have together for a shared tier. None if the tier is not shared.
 fn shared_tier(options: &mut Options<'_>, scope: &'static str, [write, read]: [&'static str; 2]) -> Option<SharedTier> {
     let is_shared = options.choice(scope, &[("engine", false), ("pool", true)]).unwrap_or(false);
     let [write_bytes_per_s, read_bytes_per_s] = [write, read].map(|name| {

@@ -1,4 +1,4 @@
-//! `fitted(#{ path: "model.json" })`: the prices that `vcr fit` has found.
+//! `fitted(#{ path: "model.json" })`: a latency model that `vcr fit` has fitted.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::script::error::Scripted;
 use crate::script::options::Options;
 use crate::vocabulary::latency::{Draws, LatencySpec, finish};
 
-/// Whether steps spread around their prices.
+/// Whether step times vary randomly around their means.
 const NOISE: &[(&str, bool)] = &[("fitted", true), ("none", false)];
 
 pub(super) fn make(context: &Context, mut options: Options<'_>) -> Scripted<LatencySpec> {
@@ -24,7 +24,7 @@ pub(super) fn make(context: &Context, mut options: Options<'_>) -> Scripted<Late
     finish(options, spec)
 }
 
-/// The model of a file, which is an input of the scenario.
+/// Reads the model of a file, which becomes an input of the scenario.
 pub(crate) fn of_path(context: &Context, path: &str, has_noise: bool) -> Result<LatencySpec, String> {
     context.state().inputs.named("model", path, context.resolve(path));
     let path = context.resolve(path);
@@ -45,7 +45,7 @@ fn spec(model: &ModelFile, has_noise: bool) -> LatencySpec {
     }
 }
 
-/// A model's times outside of steps.
+/// The model's times outside of steps.
 #[must_use]
 pub fn overheads(model: &ModelFile) -> Overheads {
     let vcr_fitted::Overheads {
@@ -73,7 +73,7 @@ pub fn overheads(model: &ModelFile) -> Overheads {
 /// Reads a model file.
 ///
 /// # Errors
-/// The problem in words, with the name of the file.
+/// A description of the problem that contains the file's name.
 pub fn read_model(path: &Path) -> Result<ModelFile, String> {
     let text = vcr_base::input::read_text(path, vcr_base::input::MAX_CONFIG_BYTES)
         .map_err(|error| format!("cannot read `{}`: {error}", path.display()))?;

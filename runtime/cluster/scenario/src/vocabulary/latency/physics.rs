@@ -1,5 +1,4 @@
-//! `trained_physics(#{ ... })`: physical terms with fitted coefficients from the script or a
-//! file.
+//! `trained_physics(#{ ... })`: physical terms with fitted coefficients from the script or a file.
 
 use std::sync::Arc;
 
@@ -77,13 +76,13 @@ pub(super) fn make(context: &Context, mut options: Options<'_>) -> Scripted<Late
             options.problem("", format!("`trained_physics`: {error}"));
             None
         }
-        // Missing coefficients are a problem already.
+        // A problem was already added for missing coefficients.
         None => None,
     };
     finish(options, spec)
 }
 
-/// The coefficients of a map, or of the JSON file that a text names.
+/// Reads coefficients from a map, or from the JSON file that a text names.
 fn coefficients(context: &Context, value: &Dynamic) -> Result<Coefficients, String> {
     if value.is::<Map>() {
         let json = serde_json::to_value(value).map_err(|error| error.to_string())?;

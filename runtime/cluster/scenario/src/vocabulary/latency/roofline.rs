@@ -61,7 +61,7 @@ pub(super) fn make(mut options: Options<'_>) -> Scripted<LatencySpec> {
     };
     let gpu_memory = options.bytes("gpu_memory");
     let names = [config.model.as_deref(), config.gpu.as_deref()];
-    // The building of the model reports its own problems.
+    // Building the model reports its problems itself.
     let need = config.memory().ok();
     let memory = need.and_then(|need| ModelMemory::of(&mut options, &need, names, gpu_memory));
     let spec = match config.build() {
@@ -85,12 +85,12 @@ pub(super) fn make(mut options: Options<'_>) -> Scripted<LatencySpec> {
     finish(options, spec)
 }
 
-/// Whether it is the name of a model that is no preset, but in the table of models.
+/// Whether the value is the name of a model that is in the table of models, but not a preset.
 fn is_of_table(value: &Dynamic) -> bool {
     as_text(value).is_some_and(|name| presets::model(&name).is_none() && !vcr_model::names_of(&name).is_empty())
 }
 
-/// A model from the table by name: as `model(...)` describes it, on that many GPUs.
+/// A model from the table, as `model(...)` describes it on this many GPUs.
 fn of_table(name: &str, mut options: Options<'_>) -> Scripted<LatencySpec> {
     let gpus = options.u64("tensor_parallel");
     let gpu_memory = options.bytes("gpu_memory");
@@ -108,13 +108,13 @@ fn of_table(name: &str, mut options: Options<'_>) -> Scripted<LatencySpec> {
         gpu_memory_bytes: gpu.as_deref().and_then(Gpu::named).map(Gpu::memory_bytes),
     };
     let memory = ModelMemory::of(&mut options, &need, [Some(name), gpu.as_deref()], gpu_memory);
-    // For several groups, the blocks come from `engine(#{ model: model(...) })`.
+    // With several KV cache groups, the number of blocks must come from `engine(#{ model: model(...) })`.
     let memory = memory.filter(|_| model.has_one_group());
     let placement = Some(Placement::of_latency("roofline", gpus));
     Ok(LatencySpec { memory, placement, ..of_model(&model, options)? })
 }
 
-/// The peak for a report; a stated `peak_flops` is not the peak of a named GPU.
+/// The peak for a report. A stated `peak_flops` is not the peak of a named GPU.
 pub(super) fn compute_peak((weights, peak): (&str, Peak), config: &RooflineConfig) -> ComputePeak {
     let of_gpu = config.gpu.as_deref().filter(|_| config.peak_flops.is_none()).and_then(Gpu::named).map(|gpu| gpu.name);
     ComputePeak {
@@ -125,7 +125,7 @@ pub(super) fn compute_peak((weights, peak): (&str, Peak), config: &RooflineConfi
     }
 }
 
-/// The model of `model(...)`, with its serving settings.
+/// The model of a `model(...)` value, with its serving settings.
 fn of_model(model: &ModelSpec, mut options: Options<'_>) -> Scripted<LatencySpec> {
     for name in OF_MODEL {
         options.refuse(name, "the value follows from `model`: state it there");
@@ -184,8 +184,7 @@ mod tests {
 
     use super::*;
 
-    /// Models known to `roofline` are also known to `model`, `vllm_args`, `tables` and `fit
-    /// --shape`.
+    /// Models known to `roofline` are also known to `model`, `vllm_args`, `tables` and `fit --shape`.
     #[test]
     fn each_preset_is_in_the_table_of_models() {
         for (name, preset) in presets::MODELS {
@@ -258,7 +257,8 @@ mod tests {
         let served = Serving { tensor_parallel: 2, ..Serving::default() };
         let [plain, fp8] = ["Qwen/Qwen3-32B", "Qwen/Qwen3-32B-FP8"]
             .map(|name| step_ns(&mut of(name, served.clone()), chunk) as f64 / 1e6);
-        // Two FLOPs of each of 31.2 billion weights and 8,000 tokens on two GPUs, at 60 % of 989.4 and 1978.9 TFLOP/s.
+        // Two FLOPs for each of 31.2 billion weights and 8,000 tokens on two GPUs, at 60 % of 989.4 and 1978.9
+        // TFLOP/s.
         let saved_ms = 2.0 * 31.2e9 * 8_000.0 / 2.0 / 0.6 / 1_978.9e12 * 1e3;
         assert!((plain - fp8 - saved_ms).abs() < 2.0, "{plain} ms, {fp8} ms, {saved_ms} ms");
         let config = RooflineConfig {
@@ -276,7 +276,7 @@ mod tests {
     #[test]
     fn experts_quantisation_and_windows_are_priced() {
         let ms = |model: &mut LayeredRoofline, shape| step_ns(model, shape) as f64 / 1e6;
-        // 3.3 of 30.5 billion weights a token: two bytes at 80 % of 3.35 TB/s, and half a millisecond.
+        // A token reads 3.3 of 30.5 billion weights of two bytes, at 80 % of 3.35 TB/s, plus half a millisecond.
         let mut moe = of("Qwen/Qwen3-30B-A3B", Serving::default());
         let (one, many) = (ms(&mut moe, decodes(1, 0)), ms(&mut moe, decodes(512, 0)));
         assert!((2.5..3.5).contains(&one), "{one}");
@@ -284,7 +284,7 @@ mod tests {
         let mut fp8 = of("Qwen/Qwen3-30B-A3B-FP8", Serving::default());
         let halved = ms(&mut fp8, decodes(512, 0));
         assert!((0.48..0.56).contains(&(halved / many)), "{halved}");
-        // Half of the layers see 128 tokens of a context.
+        // Half of the layers see only 128 tokens of the context.
         let mut windows = of("openai/gpt-oss-120b", Serving { tensor_parallel: 2, ..Serving::default() });
         let (short, long) = (ms(&mut windows, decodes(64, 128)), ms(&mut windows, decodes(64, 100_128)));
         let full_layers_ms = 64.0 * 100_000.0 * 18.0 * 4.0 * 128.0 * 2.0 / 3.35e12 / 0.8 * 1e3;

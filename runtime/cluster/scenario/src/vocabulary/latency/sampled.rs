@@ -41,7 +41,7 @@ fn read(path: &Path) -> Result<SampledGrid, String> {
 }
 
 fn answer(record: &RequestRecord, all: &UnderWay) -> SampledAnswer {
-    // Gaps of several tokens are not gaps of one step.
+    // Gaps of several tokens are not gaps of single steps.
     let gaps_ns = if record.gap_tokens.is_none() { record.gap_ns.clone() } else { Vec::new() };
     let summary = record.gap_summary.filter(|_| gaps_ns.is_empty());
     let mean = summary.into_iter().flat_map(|summary| std::iter::repeat_n(summary.mean_ns, summary.count as usize));
@@ -55,7 +55,7 @@ fn answer(record: &RequestRecord, all: &UnderWay) -> SampledAnswer {
     }
 }
 
-/// Arrivals and ends of all requests, each in order of time.
+/// Arrivals and ends of all requests, each in ascending order.
 struct UnderWay {
     arrivals_ns: Vec<u64>,
     ends_ns: Vec<u64>,
@@ -72,7 +72,7 @@ impl UnderWay {
         Self { arrivals_ns, ends_ns }
     }
 
-    /// Requests in progress when one arrived, itself included.
+    /// Number of requests in flight when `record` arrived, including itself.
     fn at(&self, record: &RequestRecord) -> u64 {
         let Some(at_ns) = record.arrival_ns else { return 1 };
         let arrived = self.arrivals_ns.partition_point(|ns| *ns <= at_ns);

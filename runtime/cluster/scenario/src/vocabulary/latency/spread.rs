@@ -1,4 +1,4 @@
-//! A latency model for tests: a fixed step time that is known up to a spread.
+//! A latency model for tests: a step time with a given uncertainty.
 
 use std::sync::Arc;
 
@@ -11,8 +11,8 @@ use crate::script::context::Context;
 use crate::script::register::with_options;
 use crate::vocabulary::latency::LatencySpec;
 
-/// Registers `spread(#{ step: "10ms", percent: 20, arrival: "5ms" })`: in draws the step
-/// takes up to this many percent more or less, and the arrival as well.
+/// Registers `spread(#{ step: "10ms", percent: 20, arrival: "5ms" })`. In draws, step time and arrival overhead
+/// vary by up to this many percent.
 pub(super) fn register(engine: &mut Engine, context: &Arc<Context>) {
     with_options(engine, context, "spread", |_, mut options| {
         let step_ns = options.duration_ns("step").unwrap_or(0);

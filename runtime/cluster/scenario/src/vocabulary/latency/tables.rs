@@ -15,7 +15,7 @@ use crate::vocabulary::engine::memory::ModelMemory;
 use crate::vocabulary::latency::{LatencySpec, finish};
 use crate::vocabulary::placement::Placement;
 
-/// The file in the folder of a model's configuration that states its quantisation.
+/// The file beside a model's configuration that states its quantisation.
 const QUANTISATION: &str = "hf_quant_config.json";
 
 pub(super) fn make(context: &Context, mut options: Options<'_>) -> Scripted<LatencySpec> {
@@ -25,7 +25,7 @@ pub(super) fn make(context: &Context, mut options: Options<'_>) -> Scripted<Late
     let model = options.required("model", model);
     let mut input = TablesInput::new(&system, &model);
     let data = options.string("data");
-    // The package that the environment names is found by the variable's name in a pack.
+    // A pack stores the package of the environment variable under the variable's name.
     input.data = match &data {
         Some(data) => Some(context.resolve(data)),
         None => context.options.files_by_name.get(DATA_VARIABLE).cloned(),
@@ -65,7 +65,7 @@ pub(super) fn make(context: &Context, mut options: Options<'_>) -> Scripted<Late
     let mut spec = None;
     if !system.is_empty() && !model.is_empty() {
         let own = context.resolve(&model);
-        // A model named in the package has no file in the script's folder.
+        // A model that is named as in the package has no file in the script's folder.
         let read = if own.is_file() && Path::new(&model).extension().is_some() {
             context.state().inputs.named("model", &model, own.clone());
             let quantisation = own.with_file_name(QUANTISATION);
@@ -103,7 +103,7 @@ pub(super) fn make(context: &Context, mut options: Options<'_>) -> Scripted<Late
     finish(options, spec)
 }
 
-/// The tables of a deployment, from the package that the environment names.
+/// The tables for a deployment, from the package that the environment variable names.
 pub(crate) fn of_input(context: &Context, mut input: TablesInput) -> Result<LatencySpec, String> {
     input.data = context.options.files_by_name.get(DATA_VARIABLE).cloned();
     let system = input.system.clone();
@@ -118,7 +118,7 @@ pub(crate) fn of_input(context: &Context, mut input: TablesInput) -> Result<Late
     Ok(LatencySpec { peak, ..LatencySpec::new(copies(tables)) })
 }
 
-/// The tables of a model by any of its names, as `model(...)` knows them.
+/// The tables of a model, by any of the names that `model(...)` knows for it.
 fn named(context: &Context, input: &mut TablesInput) -> Result<Tables, TablesError> {
     let first = context.loaded.tables(input);
     let Err(TablesError::Unknown { what: "model", .. }) = &first else { return first };
@@ -132,7 +132,7 @@ fn named(context: &Context, input: &mut TablesInput) -> Result<Tables, TablesErr
     first
 }
 
-/// The peak for operators without a table.
+/// The peak that is assumed for operators without a table.
 fn compute_peak(resolved: &Resolved, system: &str) -> ComputePeak {
     ComputePeak {
         weights: resolved.moe_dtype.unwrap_or(resolved.gemm_dtype).to_owned(),

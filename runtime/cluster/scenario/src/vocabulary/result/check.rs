@@ -1,4 +1,4 @@
-//! `expect`, `check`, `value` and `has`: assertions, their results, and the metrics of runs.
+//! `expect`, `check`, `value` and `has`: assertions, their results, and metrics of runs.
 
 use std::sync::Arc;
 
@@ -92,7 +92,7 @@ pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
     );
 }
 
-/// The one option of a call about draws, which is a share, and the draws.
+/// Reads the single option of a call about draws, which is a share, and returns it with the draws.
 fn share_of_draws(
     context: &Context,
     call: &NativeCallContext<'_>,
@@ -129,14 +129,14 @@ fn note_result(
     result: Result<AssertionResult, Malformed>,
 ) -> Scripted<bool> {
     let mut check = result.map_err(|error| Thrown::from(error).at(call.call_position()))?;
-    // A check has no run that could break the assertion.
+    // When a script is only checked, no run can violate the assertion.
     check.passed |= context.is_check;
     let passed = check.passed;
     context.state().assertions.push(check);
     Ok(passed)
 }
 
-/// Records a condition that the script evaluated itself.
+/// Records a condition that the script has evaluated.
 fn note(context: &Context, subject: &str, passed: bool, observed_text: Option<String>) -> bool {
     let passed = passed || context.is_check;
     context.state().assertions.push(AssertionResult {

@@ -1,4 +1,4 @@
-//! `compare`: results and captures against each other, asserted and read.
+//! `compare`: compares results and captures.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::script::options::{Options, describe};
 use crate::vocabulary::capture::CaptureSpec;
 use crate::vocabulary::run::RunResult;
 
-/// A comparison, as scripts hold it.
+/// A comparison as a script value.
 #[derive(Clone)]
 pub(crate) struct ComparisonResult(Arc<Compared>);
 
@@ -126,10 +126,10 @@ fn compare_sides(
     Ok(ComparisonResult(made))
 }
 
-/// A larger number of resamples takes so long that it is probably a mistake.
+/// More resamples take so long that the number is probably a mistake.
 const MAX_RESAMPLES: usize = 100_000;
 
-/// The name and the requests of a side; of a run, the requests of one workload if it is named.
+/// The name and requests of one side. `workload` selects the requests of one workload of a run.
 fn side(value: &Dynamic, workload: Option<&str>) -> Result<(String, Arc<Requests>), Thrown> {
     if let Some(capture) = value.clone().try_cast::<CaptureSpec>() {
         return Ok((capture.path, capture.requests));

@@ -1,7 +1,7 @@
-//! `gate`: whether a candidate may replace its baseline, asserted and read.
+//! `gate`: decides whether a candidate may replace its baseline.
 //!
-//! Sides are read as in `vcr gate`: the lines of a run's `requests.jsonl`, or a capture file. Simulated
-//! answers have lengths and no tokens, so equal lengths count as equal.
+//! Sides are read as in `vcr gate`: as the lines of a run's `requests.jsonl`, or as a capture file. Simulated
+//! answers have lengths but no tokens, so equal lengths count as equal answers.
 
 use std::fmt::Write as _;
 use std::io::Cursor;
@@ -25,10 +25,10 @@ use crate::script::options::describe;
 use crate::vocabulary::capture::CaptureSpec;
 use crate::vocabulary::run::RunResult;
 
-/// The name of a policy that a script writes itself.
+/// The name of a policy that is written in the script.
 const OWN_POLICY: &str = "policy";
 
-/// A decision, as scripts hold it.
+/// A decision as a script value.
 #[derive(Clone)]
 pub(crate) struct GateResult {
     candidate: String,
@@ -67,7 +67,7 @@ pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
     engine.register_get("failed", |gate: &mut GateResult| -> Array { failed(&gate.report) });
 }
 
-/// The failed signals, each once.
+/// The failed signals, without duplicates.
 fn failed(report: &Report) -> Array {
     let mut names: Vec<&str> = Vec::new();
     for signal in report.judgement.segments.iter().flat_map(|segment| &segment.signals) {
@@ -105,7 +105,7 @@ fn gate(
     let made = context.meter.outside(|| -> Result<GateResult, Thrown> {
         let policy = policy.map_or_else(|| Ok(Policy::default()), |policy| read_policy(context, policy))?;
         if [baseline, candidate].iter().any(|value| value.is::<RunResult>()) {
-            // From here on, a check has no results to read.
+            // From here on, a script that is only checked has no results to read.
             context.reads_unmade_result();
         }
         let sides = [side(context, baseline)?, side(context, candidate)?];
@@ -118,7 +118,6 @@ fn gate(
     Ok(made)
 }
 
-/// One side of a decision.
 struct Observed {
     name: String,
     side: Side,
@@ -182,7 +181,7 @@ fn side(context: &Context, value: &Dynamic) -> Result<Observed, Thrown> {
     Ok(Observed { name: format!("run `{name}`"), side, mirrored, inputs: Vec::new() })
 }
 
-/// A policy by the path of its file, or as a map with the tables of such a file.
+/// Reads a policy from the path of a file, or from a map with the tables of such a file.
 fn read_policy(context: &Context, value: &Dynamic) -> Result<Policy, Thrown> {
     if let Some(path) = value.clone().try_cast::<ImmutableString>() {
         let resolved = context.resolve(&path);
@@ -204,13 +203,13 @@ fn read_policy(context: &Context, value: &Dynamic) -> Result<Policy, Thrown> {
         let value = toml_of(value).ok_or_else(|| {
             Thrown::input(format!("invalid `{key}` of a policy: expected a table, but it is {value}"))
         })?;
-        // Writing to a text cannot fail.
+        // Writing to a string cannot fail.
         _ = writeln!(text, "{} = {value}", quoted(key));
     }
     Policy::parse(&text, OWN_POLICY).map_err(Thrown::input)
 }
 
-/// A value as TOML; none if TOML has no equivalent.
+/// A value as TOML; None if TOML has no equivalent.
 fn toml_of(value: &Dynamic) -> Option<String> {
     if let Some(map) = value.clone().try_cast::<Map>() {
         let pairs: Option<Vec<String>> =
@@ -230,7 +229,7 @@ fn toml_of(value: &Dynamic) -> Option<String> {
     value.as_int().map(|number| number.to_string()).or_else(|_| value.as_bool().map(|flag| flag.to_string())).ok()
 }
 
-/// Basic strings of TOML have the syntax of JSON strings.
+/// Quotes a text. Basic strings of TOML have the syntax of JSON strings.
 fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }

@@ -1,4 +1,4 @@
-//! `saturation(result)`: judgements of saturation detectors.
+//! `saturation(result)`: results of saturation detectors.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ pub(super) fn register(engine: &mut Engine, context: &Arc<Context>) {
     });
 }
 
-/// A map for each detector, by its name.
+/// Returns a map of each detector's result, by the detector's name.
 fn saturation(context: &Context, call: &NativeCallContext<'_>, result: &RunResult, options: Map) -> Scripted<Map> {
     let mut options = Options::new("saturation", &context.source, call, options);
     let mut detection = Detection::default();
@@ -48,7 +48,7 @@ fn saturation(context: &Context, call: &NativeCallContext<'_>, result: &RunResul
     let judgements = events.judge(&detection);
     let map = |judgement: &Judgement| {
         let mut map = as_map(judgement);
-        // A text in any case, so that scripts can compare it.
+        // The level is always a text, so that scripts can compare it.
         if map.get("level").is_none_or(Dynamic::is_unit) {
             map.insert("level".into(), "UNKNOWN".into());
         }

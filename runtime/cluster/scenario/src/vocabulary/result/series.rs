@@ -1,4 +1,4 @@
-//! `series(result, "waiting")`: the engines and the load over time.
+//! `series(result, "waiting")`: time series of engines and load.
 
 use std::sync::Arc;
 
@@ -15,19 +15,18 @@ use crate::script::limits::MAX_ARRAY_ELEMENTS;
 use crate::script::options::Options;
 use crate::vocabulary::run::RunResult;
 
-/// Default length of an interval.
 const DEFAULT_EVERY_NS: u64 = 1_000_000_000;
 
 /// Quantity of a series.
 #[derive(Clone, Copy)]
 enum Quantity {
-    /// The mean of a state of engines, summed over them.
+    /// The mean of a state over time, summed over engines.
     Sum(fn(&EngineSample) -> f64),
-    /// The mean of a state of engines, and over them.
+    /// The mean of a state over time and engines.
     Mean(fn(&EngineSample) -> f64),
-    /// Growth of a total of engines in a second.
+    /// Growth per second of a total of engines.
     Growth(fn(&EngineSample) -> u64),
-    /// Number of requests that do something in a second.
+    /// Number of requests with an event, per second.
     Requests(fn(&RequestRecord) -> Option<u64>),
 }
 
@@ -42,7 +41,6 @@ const QUANTITIES: &[(&str, Quantity)] = &[
     ("completed_per_s", Quantity::Requests(|request| request.end_ns.filter(|_| request.outcome == Outcome::Completed))),
 ];
 
-/// Arguments of a call of `series`.
 struct SeriesQuery {
     quantity: Quantity,
     every_ns: u64,
@@ -97,7 +95,7 @@ fn unknown(name: &str) -> Thrown {
     Thrown::input(format!("unknown series `{name}`")).hint(hint)
 }
 
-/// A value for each interval of the run.
+/// Returns a value for each interval of the run.
 fn read(report: &Report, asked: &SeriesQuery) -> Result<Vec<f64>, Thrown> {
     if asked.every_ns == 0 {
         return Err(Thrown::input("invalid `every`: expected more than 0"));
@@ -132,11 +130,11 @@ fn read(report: &Report, asked: &SeriesQuery) -> Result<Vec<f64>, Thrown> {
     Ok((0..count).filter_map(|interval| value(&engines, samples.interval_ns(), asked, interval)).collect())
 }
 
-/// Events of requests in each interval, for each second of it.
+/// For each interval, the number of request events per second.
 fn counted(report: &Report, every_ns: u64, count: usize, when: fn(&RequestRecord) -> Option<u64>) -> Vec<f64> {
     let mut counts = vec![0_u64; count];
     for at_ns in report.requests.iter().filter_map(when) {
-        // Events at the very end belong to the last interval.
+        // Events at the very end count in the last interval.
         let interval = ((at_ns / every_ns) as usize).min(count.saturating_sub(1));
         if let Some(slot) = counts.get_mut(interval) {
             *slot += 1;
@@ -145,7 +143,7 @@ fn counted(report: &Report, every_ns: u64, count: usize, when: fn(&RequestRecord
     counts.into_iter().map(|events| events as f64 / (every_ns as f64 / 1e9)).collect()
 }
 
-/// The samples of the requested engines.
+/// The samples of the selected engines.
 fn engines<'a>(
     report: &Report,
     samples: &'a RunSeries,
@@ -164,7 +162,7 @@ fn engines<'a>(
     Ok(found)
 }
 
-/// The value of an interval; none without a sample in it.
+/// The value of an interval; None if there is no sample in it.
 fn value(engines: &[&[EngineSample]], interval_ns: u64, asked: &SeriesQuery, interval: u64) -> Option<f64> {
     let taken = engines.first()?.len();
     let from = (interval * asked.every_ns).div_ceil(interval_ns) as usize;
@@ -178,8 +176,8 @@ fn value(engines: &[&[EngineSample]], interval_ns: u64, asked: &SeriesQuery, int
         Quantity::Sum(state) => Some(mean(state)),
         Quantity::Mean(state) => Some(mean(state) / engines.len() as f64),
         Quantity::Growth(total) => {
-            // From its first sample to the first sample of the next interval, or to the last sample. There is
-            // always a sample before.
+            // The growth is measured from the interval's first sample to the first sample of the next interval, or
+            // to the last sample. There is always an earlier sample.
             let end = to.min(taken - 1);
             let from = from.min(end.saturating_sub(1));
             let grown: u64 = engines.iter().map(|engine| total(&engine[end]) - total(&engine[from])).sum();

@@ -1,4 +1,4 @@
-//! `param(name, default)`: values that `-e NAME=VALUE` replaces.
+//! `param(name, default)`: a value that `-e NAME=VALUE` overrides.
 
 use std::sync::Arc;
 
@@ -24,8 +24,8 @@ pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
     );
 }
 
-/// Fails if the script does not have a given parameter. Checked before the first run, so that
-/// a typo does not cost one.
+/// Fails if a given parameter is unknown to the script. Called before the first run, so that a typo does not cost a
+/// run.
 pub(crate) fn check_all_used(context: &Context) -> Result<(), Thrown> {
     let state = context.state();
     let Some(unknown) = context.options.parameters.keys().find(|name| !state.parameters.contains_key(*name)) else {
@@ -40,7 +40,7 @@ pub(crate) fn check_all_used(context: &Context) -> Result<(), Thrown> {
     })
 }
 
-/// The given text as a value of the default's type.
+/// Parses a given text as a value of the default's type.
 fn typed(name: &str, text: &str, default: &Dynamic) -> Result<Dynamic, Thrown> {
     let wrong = |wanted: &str| Thrown::argument(format!("invalid parameter `{name}`: expected {wanted}, got `{text}`"));
     if default.is_int() {

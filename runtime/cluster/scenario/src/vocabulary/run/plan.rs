@@ -1,4 +1,4 @@
-//! Runs to be made: the options of `run`, checked.
+//! Checks the options of `run` and plans the run.
 
 use std::path::Path;
 
@@ -13,28 +13,27 @@ use crate::vocabulary::cluster::drawn::DrawnPool;
 use crate::vocabulary::cluster::fault::FaultSpec;
 use crate::vocabulary::run::target;
 
-/// Seed of a run without a seed from the scenario or the user.
+/// Seed of a run if neither the scenario nor the user sets one.
 const DEFAULT_SEED: u64 = 1;
 
-/// A run to be made.
 pub(super) struct PlannedRun {
     pub(super) config: RunConfig,
     pub(super) target: Target,
-    /// Whether its maximum time overrides the script's.
+    /// Whether the maximum time comes from outside and overrides the script's.
     pub(super) is_limited: bool,
-    /// The capture to write, as the script names it.
+    /// The path in the script of the capture to write.
     pub(super) record: Option<String>,
     pub(super) drawn: Vec<Option<DrawnPool>>,
 }
 
 impl PlannedRun {
-    /// Whether coefficients of its latency models can be drawn.
+    /// Whether coefficients of the latency models can be drawn.
     pub(super) fn can_be_drawn(&self) -> bool {
         self.target.is_virtual() && self.drawn.iter().any(Option::is_some)
     }
 }
 
-/// Checks the options of a run; nothing is made yet.
+/// Checks the options of a run without executing it.
 pub(super) fn plan(context: &Context, mut options: Options<'_>) -> Scripted<PlannedRun> {
     let name = options.name("name");
     let name = probed_name(context, name);
@@ -76,10 +75,10 @@ pub(super) fn plan(context: &Context, mut options: Options<'_>) -> Scripted<Plan
         max_time_ns,
         samples_steps: true,
         keeps_requests: record.is_some() && !context.options.leaves_recordings_out,
-        // Scripts ask for single requests.
+        // Scripts read single requests, which packed records do not allow.
         packed_records: PackedRows::Never,
     };
-    // Checked here rather than in the run, for the position of the error.
+    // Checked here rather than by the run, so that the error has a position.
     config.check().map_err(|errors| {
         let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
         Thrown::input(lines.join("\n  ")).at(call)
@@ -90,7 +89,7 @@ pub(super) fn plan(context: &Context, mut options: Options<'_>) -> Scripted<Plan
     Ok(PlannedRun { config, target, is_limited, record, drawn: cluster.drawn })
 }
 
-/// The name of a run: its own, and the values that searches try now.
+/// The name of a run: its own name, followed by the values that searches currently try.
 fn probed_name(context: &Context, own: Option<String>) -> String {
     let probes = context.state().probes.join(" ");
     match (own, probes.is_empty()) {
@@ -115,7 +114,7 @@ fn resolve_faults(
     faults
 }
 
-/// The elements of an array option, all of one kind.
+/// Reads an array option whose elements all have the type `T`.
 fn elements<T: Clone + Send + Sync + 'static>(options: &mut Options<'_>, name: &'static str, wanted: &str) -> Vec<T> {
     let mut found = Vec::new();
     for (index, value) in options.array(name).unwrap_or_default().into_iter().enumerate() {

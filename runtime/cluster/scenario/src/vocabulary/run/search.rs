@@ -1,4 +1,4 @@
-//! `find_max` and `find_min`: searches by a function of the script; `knee`: the knee of a curve.
+//! `find_max` and `find_min`: searches with a script function as condition; `knee`: the knee of a curve.
 
 use std::sync::Arc;
 
@@ -39,7 +39,7 @@ pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
     }
 }
 
-/// The knee of measured points `[load, throughput]`.
+/// Returns the knee of measured points `[load, throughput]`.
 fn knee_of(context: &Context, call: &NativeCallContext<'_>, points: Array) -> Scripted<Map> {
     let refused = |problem: String| Thrown::input(format!("`knee`: {problem}")).at(call.call_position());
     let point = |(number, point): (usize, Dynamic)| {
@@ -54,7 +54,7 @@ fn knee_of(context: &Context, call: &NativeCallContext<'_>, points: Array) -> Sc
     };
     let points: Vec<(f64, f64)> =
         points.into_iter().enumerate().map(point).collect::<Result<_, String>>().map_err(refused)?;
-    // While a script is only checked, there are no runs and therefore no points.
+    // When a script is only checked, it has no runs and therefore no points.
     if points.len() < MIN_POINTS && !context.is_check {
         return Err(refused(format!("expected at least {MIN_POINTS} points, found {}", points.len())));
     }
@@ -68,7 +68,6 @@ fn knee_of(context: &Context, call: &NativeCallContext<'_>, points: Array) -> Sc
     Ok(entries.into_iter().map(|(key, value)| (key.into(), value)).collect())
 }
 
-/// The arguments of a search.
 struct SearchCall {
     function: &'static str,
     goal: Goal,
@@ -110,7 +109,7 @@ fn range(low: &Dynamic, high: &Dynamic, tolerance: Option<f64>) -> Result<Search
     SearchRange::fractions(number(low)?, number(high)?, tolerance)
 }
 
-/// Names the runs of a probe while it lives.
+/// Adds the probed value to the names of runs until it is dropped.
 struct Trying<'a>(&'a Context);
 
 impl<'a> Trying<'a> {
@@ -126,8 +125,8 @@ impl Drop for Trying<'_> {
     }
 }
 
-/// Calls the function of the script with value number `index`. Its assertions decide the probe; they belong
-/// to the search, not to the scenario.
+/// Calls the script function with value number `index`. The function's assertions decide whether the value passes.
+/// They belong to the search, not to the scenario.
 fn probe(
     context: &Context,
     call: &NativeCallContext<'_>,
@@ -156,12 +155,12 @@ fn probe(
     Ok(ProbeReport { value, passed: answer != Some(false) && failed.is_empty(), failed, runs })
 }
 
-/// A value as the script gave its range.
+/// A value of the same type as the script's range.
 fn scripted(value: f64, range: SearchRange) -> Dynamic {
     if range.is_whole() { Dynamic::from(value as i64) } else { Dynamic::from(value) }
 }
 
-/// Result for the script.
+/// The result as a script value.
 fn as_map(report: &SearchReport, range: SearchRange) -> Map {
     let value = |value: Option<f64>| value.map_or(Dynamic::UNIT, |value| scripted(value, range));
     let probes: Array = report

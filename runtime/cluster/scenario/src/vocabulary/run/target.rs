@@ -13,7 +13,7 @@ use crate::script::context::Context;
 use crate::script::error::{Blame, Scripted, Thrown};
 use crate::script::options::{Options, as_text, describe};
 use crate::script::register::with_options;
-/// A target, as scripts hold it.
+/// A target as a script value.
 #[derive(Clone)]
 pub(crate) struct TargetSpec(pub(crate) Target);
 
@@ -67,7 +67,7 @@ fn http(url: &str, mut options: Options<'_>) -> Scripted<TargetSpec> {
     Ok(TargetSpec(Target::Http(target)))
 }
 
-/// `session_header: "X-Session-Id"`, and `session_token: "cookie"` or the name of a header.
+/// Reads `session_header: "X-Session-Id"`, and `session_token: "cookie"` or the name of a header.
 fn sessions(options: &mut Options<'_>) -> SessionNames {
     let mut name = |option: &'static str| {
         let name = options.string(option)?;
@@ -86,7 +86,7 @@ fn sessions(options: &mut Options<'_>) -> SessionNames {
     }
 }
 
-/// `adapters: ["sql", "chat"]`, or `adapters: "tenant-{}"`.
+/// Reads `adapters: ["sql", "chat"]`, or `adapters: "tenant-{}"`.
 fn adapters(options: &mut Options<'_>) -> AdapterNames {
     let Some(value) = options.take("adapters") else { return AdapterNames::default() };
     let names = value.clone().try_cast::<Array>();
@@ -124,7 +124,7 @@ fn headers(options: &mut Options<'_>) -> Vec<(String, String)> {
     headers
 }
 
-/// The target for a value: created by a function, or the name of one that needs no options.
+/// Reads a target: one that a function made, or the name of one that needs no options.
 pub(crate) fn of(value: &Dynamic) -> Result<Target, (String, Option<String>)> {
     if let Some(TargetSpec(target)) = value.clone().try_cast::<TargetSpec>() {
         return Ok(target);
@@ -155,7 +155,7 @@ pub(crate) fn of(value: &Dynamic) -> Result<Target, (String, Option<String>)> {
     }
 }
 
-/// The target from `run`'s options; the caller of the scenario overrides it.
+/// Reads the target of `run`. The scenario's caller may override it.
 pub(crate) fn taken(context: &Context, options: &mut Options<'_>) -> Target {
     let own = match options.take("target") {
         None => Target::Virtual,
@@ -171,7 +171,7 @@ pub(crate) fn taken(context: &Context, options: &mut Options<'_>) -> Target {
     relative_to(context, context.options.target.clone().unwrap_or(own))
 }
 
-/// Makes paths of a target relative to the script, like all other paths.
+/// Makes a target's paths relative to the script, like all other paths.
 fn relative_to(context: &Context, mut target: Target) -> Target {
     let is_of_script = context.options.target.is_none();
     let resolve = |path: &mut String| {
@@ -181,7 +181,7 @@ fn relative_to(context: &Context, mut target: Target) -> Target {
     };
     match &mut target {
         Target::Frontend(frontend) => {
-            // A plain name is a program of the search path.
+            // A plain name is looked up in the search path.
             if frontend.binary.contains('/') {
                 resolve(&mut frontend.binary);
             }
@@ -196,7 +196,7 @@ fn relative_to(context: &Context, mut target: Target) -> Target {
     target
 }
 
-/// The driver of a target that is not virtual.
+/// The driver of a target other than virtual time.
 pub(crate) fn driver(context: &Context, target: &Target, run: &RunConfig) -> Result<Arc<dyn TargetDriver>, Thrown> {
     let Some(driver) = context.options.targets.clone() else {
         let message =
@@ -214,7 +214,7 @@ pub(crate) fn driver(context: &Context, target: &Target, run: &RunConfig) -> Res
     Ok(driver)
 }
 
-/// The error of a target as the script's author reads it.
+/// Converts a target's error to one for the script's author.
 pub(crate) fn thrown(run: &str, error: TargetError) -> Thrown {
     let (blame, hint) = match &error {
         TargetError::Unusable { hint, .. } => (Blame::Input, hint.clone()),

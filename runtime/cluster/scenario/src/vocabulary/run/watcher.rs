@@ -1,4 +1,4 @@
-//! Observers of runs: for their files, for the progress display, and to stop them.
+//! Observers of runs, which write files, show progress and stop runs.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::results::run_files::RunFiles;
 use crate::results::step_files::StepFiles;
 use crate::script::context::Context;
 
-/// Passes observations of a run to its files and to the progress display.
+/// Forwards observations of a run to its files and to the progress display.
 pub(super) struct Watcher<'a> {
     pub(super) context: &'a Context,
     pub(super) name: &'a str,
@@ -19,7 +19,7 @@ pub(super) struct Watcher<'a> {
 }
 
 impl Watcher<'_> {
-    /// The files, while they want steps: a run that is recorded shows them in any case.
+    /// The files while they need steps. A run with a capture reports steps in any case.
     fn step_files(&self) -> Option<&Arc<StepFiles>> {
         self.files.as_ref().map(RunFiles::steps).filter(|files| files.are_wanted())
     }
@@ -109,7 +109,7 @@ impl Observer for Watcher<'_> {
     }
 }
 
-/// Allows stopping a draw, and checks the limits.
+/// An observer of draws, which can stop them and checks limits.
 pub(super) struct DrawWatcher<'a> {
     pub(super) context: &'a Context,
 }

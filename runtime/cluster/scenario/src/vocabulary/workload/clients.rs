@@ -1,4 +1,4 @@
-//! Common options of workloads: tenant, SLO, structured outputs, clients.
+//! Options that all workloads have: tenant, SLO, structured outputs, clients.
 
 use vcr_base::random::Distribution;
 use vcr_cluster::{
@@ -7,9 +7,9 @@ use vcr_cluster::{
 
 use crate::script::options::Options;
 
-/// The default first wait of a client before it retries.
+/// Default wait of a client before its first retry.
 const BACKOFF_NS: u64 = 1_000_000_000;
-/// The default longest wait.
+/// Default maximum wait before a retry.
 const MAX_BACKOFF_NS: u64 = 60_000_000_000;
 
 /// Options that all workloads have.
@@ -43,7 +43,7 @@ pub(super) fn common(kind: &str, options: &mut Options<'_>) -> CommonOptions {
     }
 }
 
-/// SLO of the requests called `name`.
+/// Reads the SLO. `name` is the default of its class.
 pub(super) fn slo(name: &str, options: &mut Options<'_>) -> Option<Slo> {
     options.nested("slo", "#{ ttft: \"1s\", tpot: \"50ms\" }", |slo| {
         let class = slo.name("class").unwrap_or_else(|| name.to_owned());
@@ -55,7 +55,7 @@ pub(super) fn slo(name: &str, options: &mut Options<'_>) -> Option<Slo> {
     })
 }
 
-/// Structured outputs of the requests, with the time that grammars take.
+/// Reads the structured outputs, with the compilation time of grammars.
 fn structured_outputs(options: &mut Options<'_>) -> Option<StructuredOutputs> {
     options.nested("structured_outputs", "#{ compile: \"20ms\", share: 0.5 }", |structured| StructuredOutputs {
         share: structured.f64("share").unwrap_or(1.0),

@@ -1,4 +1,4 @@
-//! Rates and numbers of users that change over time: values for `rate` and `concurrency`.
+//! Rates and numbers of users that change over time, as values of `rate` and `concurrency`.
 
 use std::sync::Arc;
 
@@ -69,12 +69,12 @@ fn required_ns(options: &mut Options<'_>, name: &'static str) -> u64 {
     options.required(name, ns)
 }
 
-/// A rate, or a number of users.
+/// Reads a rate, or a number of users.
 fn level(options: &mut Options<'_>, name: &'static str) -> Option<f64> {
     options.rate_per_s(name)
 }
 
-/// k6's stages: `[["1m", 10], ["5m", 100]]`. The first begins at 0.
+/// Reads k6's stages, such as `[["1m", 10], ["5m", 100]]`. The first stage begins at level 0.
 fn read_stages(stages: &Array) -> Result<Curve, String> {
     if stages.is_empty() || stages.len() > MAX_PIECES {
         return Err(format!("expected 1 to {MAX_PIECES} stages such as [\"1m\", 10], found {}", stages.len()));

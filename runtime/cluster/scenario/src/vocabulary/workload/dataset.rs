@@ -1,4 +1,4 @@
-//! `dataset`: conversations of a file. It uses their lengths, and their content on request.
+//! `dataset`: conversations from a file. Their lengths are used, and on request also their content.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,14 +11,14 @@ use crate::script::error::{Scripted, Thrown};
 use crate::script::options::Options;
 use crate::tokens::Tokenize;
 
-/// The largest data set that is read; all of it is in memory at once.
+/// Maximum size of a data set, because it is read into memory as a whole.
 const MAX_BYTES: u64 = 1 << 30;
 
-/// Characters per token of English, without a tokenizer.
+/// Default number of characters per token, which suits English.
 const CHARACTERS_PER_TOKEN: f64 = 4.0;
 
-/// A conversation: of each turn the number of new prompt tokens and of output tokens, and the
-/// prompt tokens themselves if they are kept.
+/// A conversation: the number of new prompt tokens and output tokens of each turn, and the prompt tokens themselves
+/// if they are kept.
 #[derive(Debug, Default, PartialEq)]
 struct Dialogue {
     turns: Vec<(u32, u32)>,
@@ -32,7 +32,7 @@ impl Dialogue {
     }
 }
 
-/// The tokens of a text: how many, and which if they are kept.
+/// The tokens of a text: their number, and the tokens themselves if they are kept.
 #[derive(Debug, Default)]
 struct TextTokens {
     count: u32,
@@ -46,11 +46,11 @@ impl TextTokens {
     }
 }
 
-/// The origin of the token counts of texts.
+/// How the tokens of texts are counted.
 enum Counting {
-    /// Characters of a token.
+    /// By this number of characters per token.
     Characters(f64),
-    /// A tokenizer, whose tokens are kept or only counted.
+    /// By a tokenizer. Its tokens are kept or only counted.
     Tokens { tokenize: Box<Tokenize>, keeps: bool },
 }
 
@@ -68,7 +68,7 @@ impl Counting {
     }
 }
 
-/// Role of the model's messages.
+/// Roles of messages that come from the model.
 const MODEL_ROLES: &[&str] = &["assistant", "gpt", "chatgpt", "bing", "bard", "model"];
 
 pub(super) fn make(context: &Context, mut options: Options<'_>) -> Scripted<Arc<Conversations>> {
@@ -116,7 +116,7 @@ pub(super) fn make(context: &Context, mut options: Options<'_>) -> Scripted<Arc<
     Ok(Arc::new(Conversations { turns, prompts: if keeps { prompts } else { Vec::new() }, in_order }))
 }
 
-/// The conversations of a file, and how many of them have no turns.
+/// Reads the conversations of a file. Also returns the number of conversations without turns.
 fn read(path: &Path, most: u64, counting: &mut Counting) -> Result<(Vec<Dialogue>, u64), String> {
     let text = vcr_base::input::read_text(path, MAX_BYTES).map_err(|error| format!("cannot be read: {error}"))?;
     let mut read = Vec::new();
@@ -152,7 +152,7 @@ fn read(path: &Path, most: u64, counting: &mut Counting) -> Result<(Vec<Dialogue
     Ok((read, skipped))
 }
 
-/// A conversation in any of the forms that are known.
+/// A conversation in any of the supported formats.
 #[derive(Deserialize)]
 struct Record {
     #[serde(alias = "messages")]
@@ -205,7 +205,7 @@ impl Content {
 }
 
 impl Record {
-    /// The turns of a conversation: the prompt before an answer, and the answer.
+    /// The turns of the conversation. Each consists of the prompt before an answer, and the answer.
     fn dialogue(&self, counting: &mut Counting) -> Result<Dialogue, String> {
         let mut dialogue = Dialogue::default();
         if let (Some(prompt), Some(output)) = (self.prompt_tokens, self.output_tokens) {
@@ -238,7 +238,7 @@ impl Record {
 mod tests {
     use super::*;
 
-    /// Tokens of prompt and answer of each turn.
+    /// Numbers of prompt tokens and output tokens of each turn.
     type Turns = Vec<(u32, u32)>;
 
     fn parsed(text: &str, most: u64) -> Result<(Vec<Turns>, u64), String> {

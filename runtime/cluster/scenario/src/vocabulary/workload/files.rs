@@ -1,7 +1,6 @@
-//! `workload_file`: workloads as files of other tools describe them.
+//! `workload_file`: workloads from the files of other tools.
 //!
-//! A warning names settings of a file that a run cannot follow; settings that would change the
-//! workload are errors.
+//! A warning names settings that a run cannot follow. Settings that would change the workload are errors.
 
 mod aiperf;
 mod blis;
@@ -22,7 +21,7 @@ use crate::script::context::Context;
 use crate::script::error::{Scripted, Thrown};
 use fields::{Fields, Spread};
 
-/// The widest range of lengths that is kept length by length.
+/// Maximum number of lengths that a range lists individually.
 const MAX_LENGTHS: u32 = 1 << 20;
 
 pub(super) fn register(engine: &mut Engine, context: &Arc<Context>) {
@@ -41,7 +40,7 @@ pub(super) fn register(engine: &mut Engine, context: &Arc<Context>) {
     });
 }
 
-/// The workloads of a file, and its settings without effect.
+/// Reads the workloads of a file. Also returns the settings that have no effect.
 fn read(path: &Path) -> Result<(Vec<WorkloadConfig>, Vec<String>), String> {
     if path.is_dir() {
         return servegen::workloads(path).map(|workloads| (workloads, Vec::new()));
@@ -51,7 +50,7 @@ fn read(path: &Path) -> Result<(Vec<WorkloadConfig>, Vec<String>), String> {
 }
 
 fn parse(text: &str) -> Result<(Vec<WorkloadConfig>, Vec<String>), String> {
-    // JSON is YAML, too.
+    // YAML includes JSON.
     let value: Value = yaml_serde::from_str(text).map_err(|error| error.to_string())?;
     let has = |key: &str| value.get(key).is_some();
     let reader = if aiperf::is_config(&value) {
@@ -82,12 +81,12 @@ fn synthetic(name: &str, arrivals: Arrivals, mix: RequestMix) -> WorkloadConfig 
     WorkloadConfig::new(name, WorkloadSource::Synthetic { arrivals, classes: mix.into() })
 }
 
-/// Starts at a constant rate, or at one that changes.
+/// Arrivals at a constant or changing rate.
 fn open_loop(rate: Curve, gaps: Gaps, limit: Limit) -> Arrivals {
     Arrivals::Varying { rate, gaps, limit }
 }
 
-/// Lengths around a mean, clamped to the ends.
+/// Normally distributed lengths, clamped to `min` and `max`.
 fn normal(mean: f64, std: f64, min: Option<f64>, max: Option<f64>) -> Result<Lengths, String> {
     let is_length = |value: f64| value.is_finite() && (0.0..=1e7).contains(&value);
     if !(is_length(mean) && is_length(std) && min.is_none_or(is_length) && max.is_none_or(is_length)) {
@@ -199,7 +198,8 @@ mod tests {
         let WorkloadSource::Trace { trace, pacing, .. } = &workloads[0].source else { panic!("planned") };
         assert_eq!(*pacing, TracePacing::ClosedLoop { concurrency: 2, speedup: 1.0 });
         assert_eq!((trace.requests.len(), trace.sessions), (30, 3));
-        // What guidellm 0.8.1 itself makes of this: its generator, and the history of each node of its graph.
+        // guidellm 0.8.1 makes the same requests: compared with its generator, and with the history of each node of
+        // its graph.
         let row = |index: usize| {
             let request = &trace.requests[index];
             let waits = trace.dependencies(request).iter().map(|wait| wait.request).collect::<Vec<_>>();

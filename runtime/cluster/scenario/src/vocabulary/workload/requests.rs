@@ -10,9 +10,9 @@ use crate::script::options::{Options, as_number, describe};
 use crate::vocabulary::workload::clients::slo;
 use crate::vocabulary::workload::{elements, with_value};
 
-/// Numbers of things that are drawn by popularity, beyond which a number is a typing error.
+/// Maximum number of items drawn by popularity. A larger number is probably mistyped.
 const MAX_POPULATION: u32 = 10_000_000;
-/// The steepest popularity that means anything.
+/// Maximum skew of a popularity distribution.
 const MAX_SKEW: f64 = 100.0;
 
 pub(super) fn register(engine: &mut Engine) {
@@ -35,7 +35,7 @@ pub(super) fn register(engine: &mut Engine) {
     });
 }
 
-/// The requests of a workload called `name`: of one class, or of several.
+/// Reads the requests of a workload, in one class or several.
 pub(super) fn classes(name: &str, options: &mut Options<'_>) -> Vec<RequestClass> {
     if !options.has("classes") {
         return vec![class(options)];
@@ -111,7 +111,7 @@ fn documents(options: &mut Options<'_>) -> Option<Documents> {
     })
 }
 
-/// `adapters: #{ count: 16, skew: 1.0 }`, or `adapter: 3` for the adapter with this number.
+/// Reads `adapters: #{ count: 16, skew: 1.0 }`, or `adapter: 3` for the adapter with this number.
 fn adapters(options: &mut Options<'_>) -> Option<Adapters> {
     let one = options.u32("adapter").map(|first| Adapters { first, popularity: Weights::zipf(1, 0.0) });
     let several = options.nested("adapters", "#{ count: 16, skew: 1.0 }", |adapters| Adapters {
@@ -124,7 +124,7 @@ fn adapters(options: &mut Options<'_>) -> Option<Adapters> {
     one.or(several)
 }
 
-/// `count` things; number `k` weighs `1 / k^skew`.
+/// Reads a popularity distribution of `count` items. Item `k` has the weight `1 / k^skew`.
 fn popularity(options: &mut Options<'_>) -> Weights {
     let count = options.u32("count");
     let count = options.required("count", count);

@@ -16,7 +16,7 @@ use crate::script::error::{Scripted, Thrown};
 use crate::script::options::Options;
 use crate::vocabulary::workload::clients::common;
 
-/// Traces do not depend on the seed of the run.
+/// A constant seed, because traces must not depend on the seed of the run.
 const PREFIX_GROUP_SEED: u64 = 42;
 
 pub(super) fn make_trace(context: &Context, mut options: Options<'_>) -> Scripted<WorkloadConfig> {
@@ -110,7 +110,7 @@ pub(super) fn make_trace(context: &Context, mut options: Options<'_>) -> Scripte
     Ok(of.workload(start_ns, source))
 }
 
-/// Lanes of plays, if they are requested.
+/// Reads the profile with lanes of plays, if requested.
 fn profile(options: &mut Options<'_>) -> Option<ProfileConfig> {
     let lanes = options.u32("lanes");
     let snapshot_seed = options.u64("snapshot_seed");
@@ -144,7 +144,7 @@ fn profile(options: &mut Options<'_>) -> Option<ProfileConfig> {
     })
 }
 
-/// Reads a trace, or its first requests, once, although the scenario may name it repeatedly.
+/// Reads a trace or its first requests. A trace that the scenario names repeatedly is read once.
 pub(crate) fn open_trace(
     context: &Context,
     paths: &[String],

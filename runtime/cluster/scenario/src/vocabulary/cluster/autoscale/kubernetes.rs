@@ -1,4 +1,4 @@
-//! The policies `hpa`, `keda` and `wva`: autoscalers of Kubernetes.
+//! The policies `hpa`, `keda` and `wva`: Kubernetes autoscalers.
 
 use vcr_cluster::{ScalingConfig, kubernetes_autoscaler};
 use vcr_policy::kubernetes::{Controller, ControllerConfig, Metric, Thresholds};
@@ -6,12 +6,11 @@ use vcr_policy::kubernetes::{Controller, ControllerConfig, Metric, Thresholds};
 use crate::script::error::Scripted;
 use crate::script::options::Options;
 
-/// Names of the policies.
 pub(super) const NAMES: [&str; 3] = ["hpa", "keda", "wva"];
 
 const SECOND: u64 = 1_000_000_000;
 
-/// Defaults of Kubernetes, Prometheus, KEDA and WVA.
+/// Reads the options. Their defaults are those of Kubernetes, Prometheus, KEDA and WVA.
 pub(super) fn make(policy: &str, mut options: Options<'_>) -> Scripted<ScalingConfig> {
     options.take("policy");
     let mut duration = |name, default_ns| options.duration_ns(name).unwrap_or(default_ns);
@@ -34,7 +33,7 @@ pub(super) fn make(policy: &str, mut options: Options<'_>) -> Scripted<ScalingCo
         down_window_ns,
         max_engines,
     };
-    // Requests that wait for the first engine must be seen.
+    // With no engines, only a metric that counts requests in front of the engines can start one.
     let sees_queue = matches!(controller, Controller::Keda { metric: Metric::GatewayQueue, activation: 0.0, .. });
     if min_engines == 0 && !sees_queue {
         let (name, _) = Metric::NAMES[Metric::NAMES.len() - 1];

@@ -1,4 +1,4 @@
-//! Configurations of aiperf: a data set, and phases of which some warm the caches.
+//! Configurations of aiperf: a data set, and phases, some of which warm the caches.
 
 use serde_json::{Map, Value};
 use vcr_base::random::Distribution;
@@ -7,10 +7,10 @@ use vcr_cluster::{Arrivals, Curve, Gaps, Lengths, Limit, RequestMix, WhenFull, W
 
 use super::{Fields, Spread, normal, open_loop, synthetic};
 
-/// Longer than any run.
+/// A time that no run reaches.
 const FOREVER_NS: u64 = u64::MAX / 4;
 
-/// Whether a file is one of aiperf's.
+/// Whether a file is a configuration of aiperf.
 pub(super) fn is_config(file: &Value) -> bool {
     file.get("benchmark").is_some() && (file.get("schemaVersion").is_some() || file.get("schema_version").is_some())
 }
@@ -20,7 +20,7 @@ pub(super) fn workloads(file: &mut Fields, ignored: &mut Vec<String>) -> Result<
     let mut benchmark = Fields::of("benchmark", &file.needed("benchmark", benchmark)?)?;
     let mix = data(&mut benchmark, ignored)?;
     let has_turns = mix.turns != Distribution::Constant { value: 1.0 };
-    // A single phase is the one that is measured.
+    // A single phase is the measured one.
     let is_single = benchmark.is_map("phases");
     let mut phases = if is_single { Vec::new() } else { benchmark.list("phases")? };
     for (key, name) in [("warmup", "warmup"), ("profiling", "profiling"), ("phases", "profiling")] {
@@ -30,7 +30,7 @@ pub(super) fn workloads(file: &mut Fields, ignored: &mut Vec<String>) -> Result<
         }
     }
     let mut workloads: Vec<WorkloadConfig> = Vec::new();
-    // The end of the phase before, where that is known.
+    // The end of the previous phase, if known.
     let mut end_ns = Some(0);
     for mut phase in phases {
         let name = phase.text("name")?;
@@ -68,7 +68,7 @@ pub(super) fn workloads(file: &mut Fields, ignored: &mut Vec<String>) -> Result<
     Ok(workloads)
 }
 
-/// The arrivals of a phase, their end, and the sessions that may be in flight.
+/// The arrivals of a phase, its limit, and the maximum number of sessions in flight.
 fn arrivals(phase: &mut Fields, has_turns: bool) -> Result<(Arrivals, Limit, Option<u64>), String> {
     let (requests, sessions) = (phase.whole("requests")?, phase.whole("sessions")?);
     if has_turns && requests.is_some() {
@@ -122,7 +122,7 @@ fn arrivals(phase: &mut Fields, has_turns: bool) -> Result<(Arrivals, Limit, Opt
     Ok((open_loop(curve, gaps, limit), limit, concurrency))
 }
 
-/// A number of seconds, or a text such as `5m`.
+/// Reads a number of seconds, or a text such as `5m`.
 fn time_ns(fields: &mut Fields, key: &str) -> Result<Option<u64>, String> {
     let place = fields.place(key);
     let expected = || format!("{place}: expected seconds, or a time such as 5m");
@@ -183,7 +183,7 @@ fn data(benchmark: &mut Fields, ignored: &mut Vec<String>) -> Result<RequestMix,
     Ok(mix)
 }
 
-/// Keys of all levels as aiperf's own code has them, which reads both kinds.
+/// Converts the keys of all levels to snake case, because aiperf accepts both spellings.
 fn snake_case(value: &Value) -> Value {
     match value {
         Value::Object(fields) => {

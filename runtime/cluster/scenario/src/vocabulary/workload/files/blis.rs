@@ -1,4 +1,4 @@
-//! WorkloadSpec, version 2, of BLIS (inference-sim).
+//! WorkloadSpec version 2 of BLIS (inference-sim).
 
 use std::sync::Arc;
 
@@ -9,12 +9,12 @@ use super::{Fields, normal, open_loop, synthetic};
 
 const NS_PER_US: u64 = 1000;
 
-/// Settings shared by all clients of a file.
+/// Settings that all clients of a file share.
 struct Whole {
     rate_per_s: f64,
     num_requests: Option<u64>,
     horizon_ns: Option<u64>,
-    /// Names of tenants; they are numbered from 1.
+    /// Names of tenants, which are numbered from 1.
     tenants: Vec<String>,
     /// Prefix groups of the clients so far.
     prefix_groups: Vec<String>,
@@ -31,7 +31,7 @@ pub(super) fn workloads(file: &mut Fields, ignored: &mut Vec<String>) -> Result<
             return Err(format!("{foreign}: is not supported: expected `clients` or `cohorts`"));
         }
     }
-    // It names the clients' own category.
+    // The category only describes the clients.
     file.take("category");
     let mut whole = Whole {
         rate_per_s: file.needed_number("aggregate_rate")?,
@@ -56,7 +56,7 @@ pub(super) fn workloads(file: &mut Fields, ignored: &mut Vec<String>) -> Result<
 }
 
 impl Whole {
-    /// A client, or a population of identical clients.
+    /// Reads a client, or a population of identical clients.
     fn client(
         &mut self,
         name: &str,
@@ -96,7 +96,7 @@ impl Whole {
                 mix.turns = Distribution::Constant { value: rounds.max(1.0) };
                 let think_us = turns.number("think_time_us")?.unwrap_or(0.0);
                 mix.think_time_ms = Distribution::Constant { value: think_us / 1e3 };
-                // Contexts always grow here.
+                // In a simulation, contexts always accumulate.
                 if let Some(growth) = turns.text("context_growth")?.filter(|growth| growth != "accumulate") {
                     ignored.push(format!("{} ({growth})", turns.place("context_growth")));
                 }
@@ -118,7 +118,7 @@ impl Whole {
     }
 }
 
-/// The rate of a client: all the time, or in its windows.
+/// The rate of a client: constant, or only within its windows.
 fn rate(fields: &mut Fields, rate_per_s: f64) -> Result<Curve, String> {
     let Some(mut lifecycle) = fields.fields("lifecycle")? else { return Ok(Curve::constant(rate_per_s)) };
     let mut pieces = Vec::new();

@@ -1,24 +1,24 @@
-//! The fields of another tool's file, and the fields that were never read.
+//! The fields of another tool's file. Tracks which fields were not read.
 
 use serde_json::{Map, Value};
 
-/// A number, or numbers around a mean.
+/// A number, or a normal distribution.
 pub(super) struct Spread {
     pub(super) mean: f64,
-    /// Their standard deviation; 0 for one number.
+    /// The standard deviation; 0 for a single number.
     pub(super) std: f64,
     pub(super) min: Option<f64>,
     pub(super) max: Option<f64>,
 }
 
-/// The fields of a map. Fields that are not taken have no effect.
+/// The fields of a map. Fields that are not taken have no effect on the workload.
 pub(super) struct Fields {
     path: String,
     map: Map<String, Value>,
 }
 
 impl Fields {
-    /// The fields of a value; `path` is its place in the file, empty for the whole.
+    /// The fields of a value. `path` is the value's place in the file; empty for the whole file.
     pub(super) fn of(path: &str, value: &Value) -> Result<Self, String> {
         match value.as_object() {
             Some(map) => Ok(Self { path: path.to_owned(), map: map.clone() }),
@@ -28,12 +28,11 @@ impl Fields {
         }
     }
 
-    /// The place of a field in the file.
     pub(super) fn place(&self, key: &str) -> String {
         if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
     }
 
-    /// Names the fields that were not taken.
+    /// Adds the fields that were not taken to `ignored`.
     pub(super) fn finish(&self, ignored: &mut Vec<String>) {
         let mut left: Vec<String> = self.map.keys().map(|key| self.place(key)).collect();
         left.sort();
@@ -88,13 +87,13 @@ impl Fields {
         text.map(Some).ok_or_else(|| format!("{}: expected a text, found {value}", self.place(key)))
     }
 
-    /// A field with fields of its own.
+    /// Takes a field that is a map of fields.
     pub(super) fn fields(&mut self, key: &str) -> Result<Option<Self>, String> {
         let place = self.place(key);
         self.take(key).map(|value| Self::of(&place, &value)).transpose()
     }
 
-    /// A field that is a list of fields.
+    /// Takes a field that is a list of maps.
     pub(super) fn list(&mut self, key: &str) -> Result<Vec<Self>, String> {
         let Some(value) = self.take(key) else { return Ok(Vec::new()) };
         let place = self.place(key);
@@ -102,7 +101,7 @@ impl Fields {
         items.iter().enumerate().map(|(index, item)| Self::of(&format!("{place}[{index}]"), item)).collect()
     }
 
-    /// The value of a field that must be there.
+    /// Fails if the value of a required field is missing.
     pub(super) fn needed<T>(&self, key: &str, value: Option<T>) -> Result<T, String> {
         value.ok_or_else(|| format!("{}: is missing", self.place(key)))
     }

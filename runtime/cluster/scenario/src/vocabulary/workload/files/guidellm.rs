@@ -75,7 +75,7 @@ pub(super) fn workloads(file: &mut Fields, ignored: &mut Vec<String>) -> Result<
     Ok(workloads)
 }
 
-/// The fields of a file of version 0.8 as those of earlier ones.
+/// Converts the fields of a version 0.8 file to those of earlier versions.
 fn flatten(file: &mut Fields, ignored: &mut Vec<String>) -> Result<(), String> {
     let Some(mut spec) = file.fields("spec")? else { return Ok(()) };
     file.take("metadata");
@@ -132,7 +132,7 @@ fn flatten(file: &mut Fields, ignored: &mut Vec<String>) -> Result<(), String> {
 struct Data {
     prompt_tokens: Lengths,
     output_tokens: Lengths,
-    /// Lengths of the first turn where they differ.
+    /// Lengths of the first turn, if they differ.
     first: [Option<Lengths>; 2],
     turns: u32,
     branches: Vec<Branch>,
@@ -142,12 +142,12 @@ struct Data {
 }
 
 impl Data {
-    /// Requests of a conversation.
+    /// Number of requests of a conversation.
     fn num_requests(&self) -> u64 {
         u64::from(self.turns) + self.branches.iter().map(|branch| u64::from(branch.turns)).sum::<u64>()
     }
 
-    /// Whether its turns follow each other and are drawn alike.
+    /// Whether there are no branches and all turns have the same lengths.
     fn is_plain(&self) -> bool {
         self.branches.is_empty() && self.first.iter().all(Option::is_none)
     }
@@ -162,7 +162,7 @@ impl Data {
         }
     }
 
-    /// The workload of conversations that are planned before the run.
+    /// The workload of conversations that must be planned before the run.
     fn workload(self, kind: &str, rates: &[f64], conversations: Option<u64>) -> Result<WorkloadConfig, String> {
         let concurrency = match (kind, rates) {
             ("synchronous", _) => 1,
@@ -193,7 +193,7 @@ impl Data {
     }
 }
 
-/// `data`: fields, their JSON, or `prompt_tokens=256,output_tokens=128`.
+/// Reads `data`: fields, their JSON, or pairs such as `prompt_tokens=256,output_tokens=128`.
 fn data(file: &mut Fields, ignored: &mut Vec<String>) -> Result<Data, String> {
     let data = file.take("data");
     let data = match file.needed("data", data)? {
@@ -274,7 +274,7 @@ fn data(file: &mut Fields, ignored: &mut Vec<String>) -> Result<Data, String> {
     Ok(read)
 }
 
-/// Lengths around a mean, if there is one.
+/// Reads lengths with a mean, if the mean is given.
 fn lengths(fields: &mut Fields, name: &str) -> Result<Option<Lengths>, String> {
     let Some(mean) = fields.number(name)? else { return Ok(None) };
     let mut of = |part: &str| fields.number(&format!("{name}_{part}"));

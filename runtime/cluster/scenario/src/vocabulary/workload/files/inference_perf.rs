@@ -52,7 +52,7 @@ fn mix(data: &mut Fields, ignored: &mut Vec<String>) -> Result<RequestMix, Strin
                     None => fields.number("std_dev")?.unwrap_or(0.0),
                 };
                 let (min, max) = (fields.number("min")?, fields.number("max")?);
-                // Lengths are drawn for each request, not from a list.
+                // Lengths are drawn for each request, so the size of inference-perf's list has no effect.
                 fields.take("total_count");
                 fields.finish(ignored);
                 normal(mean, std, min, max)
@@ -62,7 +62,7 @@ fn mix(data: &mut Fields, ignored: &mut Vec<String>) -> Result<RequestMix, Strin
         "shared_prefix" => {
             let shared = data.fields("shared_prefix")?;
             let mut shared = data.needed("shared_prefix", shared)?;
-            // The former names are known, too.
+            // The former names of these fields are accepted, too.
             let groups = match shared.whole("num_unique_system_prompts")? {
                 Some(groups) => groups,
                 None => shared.whole("num_groups")?.unwrap_or(1),

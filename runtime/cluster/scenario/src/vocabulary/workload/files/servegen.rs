@@ -1,5 +1,5 @@
-//! Folders of ServeGen: a client is a trace of its rates, `chunk-N-trace.csv`, and the lengths
-//! of its requests, `chunk-N-dataset.json`.
+//! Folders of ServeGen. Each client has a trace of its rates (`chunk-N-trace.csv`) and the lengths of its requests
+//! (`chunk-N-dataset.json`).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,13 +11,12 @@ use vcr_cluster::{Arrivals, Curve, Gaps, Histogram, Lengths, Limit, Piece, Reque
 
 use super::synthetic;
 
-/// Duration of the last row of a trace; others end where the next one begins.
+/// Duration of the last row of a trace. Other rows end where the next row begins.
 const WINDOW_S: f64 = 600.0;
 
-/// Variations that gaps can be drawn with.
+/// Coefficients of variation with which gaps can be drawn.
 const VARIATIONS: std::ops::RangeInclusive<f64> = 0.01..=10.4;
 
-/// A row of a trace.
 struct Window {
     start_s: f64,
     duration_s: f64,
@@ -32,8 +31,8 @@ struct LengthsFrom {
     output_tokens: Arc<Histogram>,
 }
 
-/// The workloads of a folder: for each client and each of its rows with requests one, since
-/// gaps and lengths differ from row to row. The first row of the folder is at the start.
+/// The workloads of a folder. Each row of a client with requests becomes a workload, because gaps and lengths
+/// differ between rows. The earliest row of the folder starts at 0.
 pub(super) fn workloads(folder: &Path) -> Result<Vec<WorkloadConfig>, String> {
     let mut clients = Vec::new();
     for (number, name) in names(folder)? {
@@ -52,7 +51,7 @@ pub(super) fn workloads(folder: &Path) -> Result<Vec<WorkloadConfig>, String> {
     let mut workloads = Vec::new();
     for (number, windows, lengths) in &clients {
         for window in windows.iter().filter(|window| window.rate_per_s > 0.0) {
-            // Lengths are known at fewer times than rates.
+            // The data set lists lengths for fewer times than the trace lists rates.
             let known = lengths.iter().rev().find(|known| known.start_s <= window.start_s);
             let Some(known) = known.or(lengths.first()) else {
                 return Err(format!("chunk-{number}-dataset.json: has no lengths"));
@@ -73,12 +72,12 @@ fn workload(number: u64, window: &Window, lengths: &LengthsFrom, begin_s: f64) -
     let arrivals = Arrivals::Varying { rate, gaps: window.gaps, limit };
     let mut workload = synthetic(&name, arrivals, RequestMix::new(prompt_tokens, output_tokens));
     workload.start_ns = ns(window.start_s - begin_s);
-    // A client is a tenant; numbers start at 1.
+    // Each client is a tenant; tenants are numbered from 1.
     workload.tenant = number + 1;
     workload
 }
 
-/// Numbers and names of the clients of a folder.
+/// Numbers and names of the clients in a folder.
 fn names(folder: &Path) -> Result<Vec<(u64, String)>, String> {
     let unreadable = |error: std::io::Error| format!("cannot be read: {error}");
     let mut names = Vec::new();
@@ -96,8 +95,8 @@ fn read(path: &Path) -> Result<String, String> {
         .map_err(|error| format!("`{}` cannot be read: {error}", path.display()))
 }
 
-/// The rows of a trace: start in seconds, requests per second, variation of gaps, the family
-/// of their distribution, and its parameters, which follow from rate and variation.
+/// Reads the rows of a trace. Their columns are the start in seconds, requests per second, the gaps' coefficient of
+/// variation, and the family and parameters of their distribution. The parameters follow from rate and variation.
 fn windows(text: &str) -> Result<Vec<Window>, String> {
     let rows = text.lines().zip(1..).filter(|(row, _)| !row.trim().is_empty());
     let mut windows: Vec<Window> = Vec::new();
@@ -143,7 +142,7 @@ fn window(row: &str) -> Result<Window, String> {
     Ok(Window { start_s, duration_s: WINDOW_S, rate_per_s, gaps })
 }
 
-/// The lengths of a data set, in order of time; times without requests have none.
+/// Reads the lengths of a data set, in order of time. Times without requests have no lengths.
 fn lengths(text: &str) -> Result<Vec<LengthsFrom>, String> {
     let times: BTreeMap<String, BTreeMap<String, serde_json::Value>> =
         serde_json::from_str(text).map_err(|error| error.to_string())?;
@@ -163,7 +162,7 @@ fn lengths(text: &str) -> Result<Vec<LengthsFrom>, String> {
     Ok(known)
 }
 
-/// A dictionary as Python prints it: lengths with their shares.
+/// Reads a dictionary in Python's notation: lengths with their shares.
 fn histogram(text: &str) -> Result<Option<Arc<Histogram>>, String> {
     let inner = text.trim().strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));
     let inner = inner.ok_or("expected lengths with shares, such as {100: 0.5, 200: 0.5}")?;
