@@ -37,7 +37,6 @@ impl MemoryEstimate {
         Self { requests: self.requests.saturating_add(other.requests), bytes: self.bytes.saturating_add(other.bytes) }
     }
 
-    /// Memory of ended requests.
     fn ended(requests: u64) -> Self {
         Self { requests, bytes: requests.saturating_mul(RECORD_BYTES + SAMPLE_BYTES) }
     }

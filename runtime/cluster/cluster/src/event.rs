@@ -129,7 +129,6 @@ const _: () = assert!(size_of::<Event>() <= 24);
 ///
 /// Step ends are stored by pool: there are many, and they concern other engines only if requests move between
 /// engines. Arrivals of sessions are separate because some callers can ignore them.
-/// concern an engine.
 #[derive(Debug, Default)]
 pub(crate) struct EventQueue {
     step_ends: Vec<BinaryHeap<Entry>>,

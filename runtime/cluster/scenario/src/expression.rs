@@ -177,9 +177,8 @@ pub fn target(name: &str, source: &str) -> Result<Target, ScenarioError> {
     })
 }
 
-/// Evaluates `source` to a scheduling policy: the policy of engines, and the factory of rankings unless the
-/// engines' own rules apply. A single word is taken as a policy's name. Anything else is evaluated like
-/// [`latency`].
+/// Evaluates `source` to a scheduling policy: the policy of engines, and the factory of rankings unless the engines'
+/// own rules apply. A single word is taken as a policy's name. Anything else is evaluated like [`latency`].
 ///
 /// # Errors
 /// When `source` is not an expression of the vocabulary, or has a value of another kind.

@@ -141,7 +141,6 @@ impl RunConfig {
         self.packs_records_of(self.memory_estimate().requests)
     }
 
-    /// Whether a run with this number of requests has packed records.
     pub(crate) fn packs_records_of(&self, requests: u64) -> bool {
         let is_wanted = match self.packed_records {
             PackedRows::Never => false,

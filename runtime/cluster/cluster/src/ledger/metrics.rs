@@ -354,7 +354,6 @@ impl MetricSet {
         self.trends[trend as usize].push(value, times);
     }
 
-    /// Adds each of `values` `times` times.
     pub(crate) fn sample_each(&mut self, trend: Trend, values: &[u64], times: u64) {
         self.trends[trend as usize].push_each(values, times);
     }

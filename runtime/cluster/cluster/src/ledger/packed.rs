@@ -27,7 +27,6 @@ pub struct PackedRecords {
     len: u64,
     /// Number of initial records to leave out.
     skipped: u64,
-    /// The words of the last record.
     last: Option<Box<Words>>,
 }
 
@@ -239,7 +238,6 @@ struct Reader<'a> {
     chunk: usize,
     at: usize,
     left: u64,
-    /// The words of the last record.
     words: Words,
 }
 

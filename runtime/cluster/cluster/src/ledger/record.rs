@@ -15,7 +15,6 @@ trait Word: Copy {
 
     fn of_word(word: Option<u64>) -> Self;
 
-    /// The number that a fingerprint hashes.
     fn hashed(self) -> u64 {
         match self.to_word() {
             Some(word) if Self::IS_OPTIONAL => word.wrapping_add(1),

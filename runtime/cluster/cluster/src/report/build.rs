@@ -40,11 +40,9 @@ pub(crate) struct RunEnd<'a> {
     pub(crate) handoffs: &'a KvHandoffs,
     /// When the measurement began: at the start of the run, or after a warm-up.
     pub(crate) measured_from_ns: u64,
-    /// Counts of the profile, if the run has one.
     pub(crate) profile: Option<ProfileCounts>,
 }
 
-/// Makes the report of a run.
 pub(crate) fn build(end: RunEnd<'_>) -> Result<Report, SimError> {
     let RunEnd { config, stopped_at_ns, expects_requests, workload_names, mut ledger, mut fleet, handoffs, .. } = end;
     let last_end_ns = ledger.last_end_ns();

@@ -10,7 +10,6 @@ pub(super) struct EndsOfWorkload {
     pub(super) rejections: BTreeMap<String, u64>,
     /// Number of failed requests by reason.
     pub(super) failures: BTreeMap<String, u64>,
-    /// Tokens in the records of requests.
     pub(super) tokens: u64,
 }
 

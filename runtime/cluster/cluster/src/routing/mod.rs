@@ -110,7 +110,6 @@ pub(crate) trait PoolRouter: Send {
     /// The first token of a request has arrived.
     fn prefilled(&mut self, _now_ns: u64, _request: u64) {}
 
-    /// The output of a request has grown.
     fn generated(&mut self, _now_ns: u64, _request: u64, _output_tokens: u32) {}
 
     /// A request has left its engine but has not ended.
@@ -267,7 +266,6 @@ impl Routing {
         self.front_mut(role).router.generated(now_ns, tag, output_tokens);
     }
 
-    /// Records that a request has moved on from a pool.
     pub(crate) fn moved_on(&mut self, role: PoolRole, now_ns: u64, tag: u64) {
         self.front_mut(role).router.left(now_ns, tag);
         self.may_release(role);
@@ -326,7 +324,6 @@ impl Routing {
     }
 }
 
-/// Makes the router of a pool.
 pub(crate) fn new_router(
     run: &RunConfig,
     config: &PoolConfig,

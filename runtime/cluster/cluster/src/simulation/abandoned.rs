@@ -122,7 +122,6 @@ impl<O: Observer> Simulation<'_, O> {
         self.events.push(at_ns, Event::HeldKvExpires { worker, incarnation, id });
     }
 
-    /// Frees KV that a worker has held.
     pub(super) fn expire_held_kv(&mut self, worker: u32, incarnation: u32, id: RequestId) {
         if self.fleet.worker(worker).incarnation() == incarnation {
             self.fleet.worker_mut(worker).release_held_kv(id);

@@ -230,7 +230,6 @@ impl<O: Observer> Simulation<'_, O> {
         self.end(tag, Outcome::Failed(FailReason::Injected));
     }
 
-    /// Stalls an engine.
     fn stall(&mut self, index: u32, duration_ns: u64) {
         self.note_incident(index, Incident::Stall);
         self.ledger.count_stall();

@@ -214,7 +214,6 @@ impl BranchedInput {
 /// Requests that another request waits for.
 type Waits = Vec<Dependency>;
 
-/// A wait for the end of a request.
 fn ended(request: u32, delay_ns: u64) -> Dependency {
     Dependency { request, trigger: Trigger::Completion, delay_ns }
 }

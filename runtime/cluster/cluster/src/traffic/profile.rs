@@ -28,7 +28,6 @@ pub(crate) struct ProfileCounts {
     pub(crate) began_ns: u64,
     /// Number of warm-up requests.
     pub(crate) warmup_requests: u64,
-    /// Number of plays that were started.
     pub(crate) plays_started: u64,
     /// Number of plays whose requests have all ended.
     pub(crate) plays_ended: u64,

@@ -17,7 +17,6 @@ const DISK_GB_PER_S: f64 = 10.0;
 /// Default bandwidth of a shared tier for all workers together.
 const SHARED_GB_PER_S: f64 = 80.0;
 
-/// Default latency of the disk in 1.6.
 const DISK_LATENCY_MS: f64 = 0.1;
 
 const ABOUT_OBJECTS: &str = "is not simulated: there is a host and a disk, and no object store; remove it";

@@ -88,7 +88,6 @@ impl TimeSpent {
     }
 }
 
-/// Nanoseconds of each phase of a request.
 pub(super) fn phases_ns(record: &RequestRecord) -> [Option<u64>; Phase::ALL.len()] {
     let detail = &record.detail;
     let between = |from: Option<u64>, to: Option<u64>| Some(to?.saturating_sub(from?));

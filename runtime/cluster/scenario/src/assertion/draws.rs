@@ -27,7 +27,6 @@ impl Watched {
     }
 }
 
-/// A run with drawn coefficients.
 pub(crate) struct DrawnRun {
     /// The report without its large parts.
     report: Report,
@@ -51,7 +50,6 @@ impl DrawnRun {
     }
 }
 
-/// All draws of a run.
 pub(crate) struct Draws {
     watched: Vec<Watched>,
     runs: Vec<DrawnRun>,

@@ -5,7 +5,6 @@ use vcr_base::units;
 use vcr_cluster::metrics::{MetricInfo, MetricKind, Unit};
 
 use crate::assertion::malformed::Malformed;
-/// A statistic of a metric.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Statistic {
     /// A percentile, from 0 to 100.
@@ -99,7 +98,6 @@ pub(crate) fn parse_limit(text: &str, unit: Unit, statistic: Statistic) -> Resul
     }
 }
 
-/// Formats an observed value with its unit.
 pub(crate) fn format_value(value: f64, unit: Unit, statistic: Statistic) -> String {
     match (statistic, unit) {
         (Statistic::Count, _) => format!("{value}"),

@@ -67,7 +67,6 @@ impl Inputs {
         self.guests.insert(path.to_owned(), (sha256.to_owned(), resolved));
     }
 
-    /// Records files of a folder with operator tables.
     pub(crate) fn tables(&mut self, name: &str, folder: PathBuf, files: Vec<PathBuf>) {
         self.tables.entry(name.to_owned()).or_insert_with(|| (folder, BTreeSet::new())).1.extend(files);
     }

@@ -40,7 +40,6 @@ impl RunFiles {
         })
     }
 
-    /// The files that record steps.
     pub(crate) fn steps(&self) -> &Arc<StepFiles> {
         &self.steps
     }

@@ -96,7 +96,6 @@ pub(crate) struct StepFiles {
     run: String,
     /// Places by engine index.
     engines: Vec<EnginePlace>,
-    /// Logs by engine index.
     logs: Vec<Mutex<EngineSteps>>,
     /// Process number of the engines in the trace.
     process: u64,

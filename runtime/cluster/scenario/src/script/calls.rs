@@ -80,7 +80,6 @@ pub(crate) fn literal(expression: &Expr) -> Option<&str> {
     }
 }
 
-/// The parameters that the script reads.
 pub(crate) fn parameters(script: &AST) -> Parameters {
     let mut read = Parameters { are_all_known: true, ..Parameters::default() };
     each_call(script, |Call { call, .. }| {

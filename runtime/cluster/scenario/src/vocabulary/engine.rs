@@ -42,7 +42,6 @@ pub(crate) struct EngineSpec {
     auto_blocks: Option<EngineConfigInput>,
     /// The command line of the engine, if it has one.
     pub(crate) served: Option<Arc<VllmArgs>>,
-    /// The model, if stated.
     model: Option<ModelSpec>,
 }
 

@@ -43,7 +43,6 @@ impl ModelSpec {
         of().map_err(|error| error.to_string())
     }
 
-    /// Bytes of the weights on each GPU.
     pub(crate) fn weight_bytes(&self) -> f64 {
         self.weight_bytes
     }

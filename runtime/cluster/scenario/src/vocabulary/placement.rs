@@ -15,7 +15,6 @@ pub(crate) struct Placement {
     pipeline_parallel: Option<Stated>,
 }
 
-/// A number and its source.
 #[derive(Clone, Debug)]
 struct Stated {
     number: u64,

@@ -253,7 +253,6 @@ fn carry_out(
     driver.run(target, config, observer).map_err(|error| target::thrown(&name, error))
 }
 
-/// Simulates draw number `draw` of a run.
 fn execute_draw(context: &Context, run: &RunConfig, drawn: RunConfig, draw: usize) -> Result<Report, Thrown> {
     // No run has this name, so that the telemetry of guests in draws belongs to no run.
     let name = format!("{}\tdraw {draw}", run.name);

@@ -147,7 +147,6 @@ impl ChosenTokens {
         self.decided.accepted(*self.slots.get(&tag)?, num_drafts)
     }
 
-    /// The tokens of a prepared step.
     pub(crate) fn of_step<'a>(&'a self, acceptance: Acceptance<'a>) -> PreparedTokens<'a> {
         PreparedTokens { chosen: self, acceptance }
     }

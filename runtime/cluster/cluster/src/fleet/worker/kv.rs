@@ -156,7 +156,6 @@ impl Worker {
         self.engine.as_vllm()?.fast_forward().events_by_step.get(step).map(|&upto| upto as usize)
     }
 
-    /// Clears the log of KV events.
     pub(crate) fn clear_kv_events(&mut self) {
         self.engine.clear_kv_events();
         self.reported_kv_events = KvEventCursor::default();

@@ -223,7 +223,6 @@ impl Worker {
         Ok(id)
     }
 
-    /// Removes a request.
     pub(crate) fn abort(&mut self, tag: u64, id: RequestId) {
         self.engine.abort(id);
         if let Some(injector) = &mut self.injector {

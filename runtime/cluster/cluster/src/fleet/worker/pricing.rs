@@ -67,7 +67,6 @@ impl Pricing {
         self.slow_downs.retain(|(other, _)| *other != fault);
     }
 
-    /// The product of all slow-down factors.
     pub(super) fn slow_down_factor(&self) -> f64 {
         self.slow_downs.iter().map(|(_, factor)| factor).product()
     }
@@ -121,7 +120,6 @@ impl Pricing {
         Ok(step..self.taken)
     }
 
-    /// Whether the next priced step has this shape.
     fn has_priced(&self, shape: &StepShape) -> bool {
         match self.taken {
             0 => self.priced.first == *shape,

@@ -24,7 +24,6 @@ pub(super) enum Entry {
 pub(super) struct Account {
     /// Outstanding prompt tokens.
     pub(super) prefill_tokens: u64,
-    /// Number of requests in progress.
     pub(super) requests: u64,
     /// Prompts in progress whose equal blocks count once.
     active: ActivePrompts,
@@ -40,7 +39,6 @@ struct Request {
     chain: Chain,
 }
 
-/// The books of one router.
 #[derive(Debug, Default)]
 pub(super) struct Books {
     accounts: Vec<Account>,

@@ -61,7 +61,6 @@ struct Replica {
     guesses: Vec<GuessedIndex>,
 }
 
-/// The KV routers of one pool.
 pub(super) struct KvRouter {
     config: KvRouterConfig,
     facts: PoolFacts,
@@ -339,7 +338,6 @@ impl KvRouter {
         u64::from(candidate.overlap_blocks) * block + below.round() as u64
     }
 
-    /// Index of the cheapest candidate.
     fn cheapest(&mut self, owner: usize, prompt_tokens: u32, chain: &Chain, candidates: &[Candidate]) -> usize {
         if candidates.len() == 1 {
             return 0;

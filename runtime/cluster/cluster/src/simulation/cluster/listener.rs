@@ -15,7 +15,6 @@ pub(super) struct Listener {
     wants_tokens: bool,
     wants_series: bool,
     outputs: Vec<ClusterOutput>,
-    /// Receiver of the steps.
     steps: Option<Arc<dyn StepSink>>,
     /// Numbers of requests for that receiver, by their numbers in the run.
     names: BTreeMap<u64, u64>,

@@ -34,7 +34,6 @@ pub(super) struct Observation<O> {
     /// Scratch.
     samples: Vec<EngineSample>,
     overload: OverloadWatch,
-    /// The overload that was reported.
     overloaded: Option<Overload>,
 }
 

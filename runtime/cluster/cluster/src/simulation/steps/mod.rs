@@ -258,9 +258,8 @@ impl<O: Observer> Simulation<'_, O> {
         others.chain(arrival).chain(self.clock.outside_ns()).chain(steps).chain(end).min().unwrap_or(u64::MAX)
     }
 
-    /// The next arrival of a session at a worker, if known. Sessions of a single workload start at times that do
-    /// not depend on each other and go to the workers in turn, unless they can overtake each other before the
-    /// router.
+    /// The next arrival of a session at a worker, if known. Sessions of a single workload start at times that do not
+    /// depend on each other and go to the workers in turn, unless they can overtake each other before the router.
     fn foreseen_arrival_ns(&mut self, index: u32) -> Option<u64> {
         let worker = self.fleet.worker(index);
         let may_overtake = self.facts.overheads.delays_arrivals() || self.clock.outside_ns().is_some();

@@ -62,8 +62,7 @@ impl Generated {
         self.input.replay_concurrency
     }
 
-    /// The start of an open loop's session, relative to the workload's start. Starts before `started` are
-    /// forgotten.
+    /// The start of an open loop's session, relative to the workload's start. Starts before `started` are forgotten.
     pub(super) fn planned_ns(&mut self, session: u64, started: u64) -> Option<u64> {
         let at_ns = self.starts.at_ns(&self.input, session, started)?;
         Some(self.input.pacing().scale(at_ns))

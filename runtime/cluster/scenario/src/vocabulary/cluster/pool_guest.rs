@@ -24,7 +24,6 @@ pub(crate) fn failures(options: &mut Options<'_>) -> Option<InjectorFactory> {
     }))
 }
 
-/// Reads the options `tokens` and `eos_token`.
 pub(crate) fn tokens(options: &mut Options<'_>) -> Option<TokenConfig> {
     let has_source = options.has("tokens");
     let guest = guest(options, "tokens", World::TokenSource);
@@ -60,7 +59,6 @@ fn has_fallback(options: &mut Options<'_>, name: &'static str, guest: &GuestSpec
     None
 }
 
-/// Reads an option that is a guest of this world.
 fn guest(options: &mut Options<'_>, name: &'static str, world: World) -> Option<GuestSpec> {
     let value = options.take(name)?;
     let found = match value.clone().try_cast::<GuestSpec>() {

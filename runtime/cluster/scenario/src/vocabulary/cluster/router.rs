@@ -67,7 +67,6 @@ pub(crate) fn of(value: &Dynamic) -> Result<RouterConfig, String> {
     }
 }
 
-/// The factory of a guest's routers.
 fn factory(guest: GuestSpec, fallback: Option<RouterConfig>) -> RouterFactory {
     Arc::new(move |plugin_context| {
         let made = guest.at(plugin_context).plug_in(&guest.config_json, plugin_context.seed);

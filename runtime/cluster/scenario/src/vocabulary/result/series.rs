@@ -17,7 +17,6 @@ use crate::vocabulary::run::RunResult;
 
 const DEFAULT_EVERY_NS: u64 = 1_000_000_000;
 
-/// Quantity of a series.
 #[derive(Clone, Copy)]
 enum Quantity {
     /// The mean of a state over time, summed over engines.

@@ -12,7 +12,6 @@ const BACKOFF_NS: u64 = 1_000_000_000;
 /// Default maximum wait before a retry.
 const MAX_BACKOFF_NS: u64 = 60_000_000_000;
 
-/// Options that all workloads have.
 pub(super) struct CommonOptions {
     pub(super) name: String,
     is_warm_up: bool,

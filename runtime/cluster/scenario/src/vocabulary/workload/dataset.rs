@@ -175,7 +175,6 @@ struct Message {
     content: Option<Content>,
 }
 
-/// Content of a message.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Content {

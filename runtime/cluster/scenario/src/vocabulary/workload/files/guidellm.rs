@@ -142,7 +142,6 @@ struct Data {
 }
 
 impl Data {
-    /// Number of requests of a conversation.
     fn num_requests(&self) -> u64 {
         u64::from(self.turns) + self.branches.iter().map(|branch| u64::from(branch.turns)).sum::<u64>()
     }
