@@ -8,7 +8,6 @@ const MIN_FORGOTTEN: usize = 512;
 /// Items with the numbers from `begin` (inclusive) to `end` (exclusive).
 #[derive(Clone, Debug)]
 pub(crate) struct Window<T> {
-    /// Number of the first item in the list.
     first: usize,
     items: Vec<T>,
     /// Number of items at the front of the list that are forgotten but not removed yet.

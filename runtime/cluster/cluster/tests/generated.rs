@@ -84,7 +84,6 @@ fn trace(input: &SyntheticInput) -> Trace {
     trace
 }
 
-/// The same workload, played from a trace.
 fn from_trace(input: &SyntheticInput) -> WorkloadConfig {
     let speedup = input.arrival_speedup_ratio;
     let pacing = match input.replay_concurrency {

@@ -22,7 +22,6 @@ const BOTH: [PassSemantics; 2] = [Dynamo1_4, Dynamo1_6];
 /// The row of most cases: 1,000 prompt tokens and 4 output tokens.
 const R: &str = r#"{"timestamp": 0, "input_length": 1000, "output_length": 4, "hash_ids": [1, 2]}"#;
 
-/// A prompt of `input_tokens` at 0, repeated at `again_ms`.
 fn twice(again_ms: u32, input_tokens: u32) -> String {
     let row = |at_ms| {
         format!(r#"{{"timestamp": {at_ms}, "input_length": {input_tokens}, "output_length": 4, "hash_ids": [1, 2]}}"#)

@@ -41,7 +41,6 @@ fn row(id: u32, rest: &str) -> String {
     format!("{{\"request_id\":\"{id}\",\"output_length\":3,\"hash_ids\":[{id}]{rest}}}\n")
 }
 
-/// The records in order of session and turn.
 fn by_session(report: &Report) -> Vec<&RequestRecord> {
     let mut records: Vec<_> = report.requests.iter().collect();
     records.sort_by_key(|record| (record.session, record.turn));

@@ -12,7 +12,6 @@ pub enum AutoscalePolicy {
     /// A built-in policy.
     Target(TargetPolicy),
     Guest {
-        /// Path or reference of the guest.
         reference: String,
         config: Map<String, Value>,
     },

@@ -7,7 +7,6 @@ use vcr_core::EngineOption;
 
 use crate::problem::{Findings, Problem};
 
-/// An object that is being read.
 pub(crate) struct Keys<'f> {
     place: &'f str,
     /// Names of the enclosing objects, each followed by a dot.
@@ -42,7 +41,6 @@ impl<'f> Keys<'f> {
         self.findings.problems.push(problem);
     }
 
-    /// Whether a problem was already added for a key.
     pub(crate) fn has_problem(&self, key: &str) -> bool {
         let key = format!("{}{key}", self.prefix);
         self.findings.problems.iter().any(|problem| problem.key == key)
@@ -124,7 +122,6 @@ impl<'f> Keys<'f> {
         self.read(key, &format!("a number from {least} to {most}"), number)
     }
 
-    /// Reads a name from a list.
     pub(crate) fn choice<T: Copy>(&mut self, key: &'static str, words: &[(&str, T)]) -> Option<T> {
         self.choice_or(key, words, "")
     }
@@ -176,7 +173,6 @@ impl<'f> Keys<'f> {
         }
     }
 
-    /// Treats 0 as absent.
     pub(crate) fn drop_zero(&mut self, key: &'static str) {
         if self.map.get(key).is_some_and(|value| value == 0) {
             self.map.remove(key);

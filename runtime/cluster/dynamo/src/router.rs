@@ -9,7 +9,6 @@ use crate::problem::{DynamoError, Findings, Remark};
 pub(crate) const QUEUE_ORDERS: &[(&str, QueueOrder)] =
     &[("fcfs", QueueOrder::Fcfs), ("lcfs", QueueOrder::Lcfs), ("wspt", QueueOrder::Wspt)];
 
-/// Policies of conditional disaggregation, by name.
 const CONDITIONAL_POLICIES: &[(&str, ConditionalPolicy)] = &[
     ("isl_bounding", ConditionalPolicy::IslBounding),
     ("prefill_load", ConditionalPolicy::PrefillLoad),

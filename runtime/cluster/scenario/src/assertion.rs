@@ -101,7 +101,6 @@ impl<'a> Assertion<'a> {
         Ok(Self { subject, statistic, comparison, limit, metric_text, condition_text })
     }
 
-    /// Evaluates the assertion on a run.
     pub(crate) fn evaluate(&self, report: &Report) -> Result<AssertionResult, Malformed> {
         self.subject.check_workload(report)?;
         self.subject.check_known(report)?;

@@ -159,7 +159,6 @@ impl Curve {
 /// A position on a [`Curve`] that only moves forward.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CurveWalk {
-    /// Index of the current piece.
     piece: usize,
     began_ns: u64,
     /// Seconds since the current piece began.

@@ -127,5 +127,5 @@ impl KvRouterConfig {
     }
 }
 
-/// Each replica has its own state.
+/// Maximum number of replicas. Each has its own state.
 const MAX_REPLICAS: u32 = 1_000;

@@ -28,7 +28,6 @@ pub(crate) struct Pool {
     config: PoolConfig,
     /// Index of the pool's first worker.
     first_worker: u32,
-    /// The autoscaler, if any.
     scaler: Option<Scaler>,
     /// The worker that currently holds the pool's shared KV tiers, if workers share them. Tiers move to a worker
     /// before it uses them.
@@ -201,7 +200,6 @@ impl Fleet {
         &self.workers[..self.pool(role).first_worker as usize]
     }
 
-    /// Name of a worker in reports and messages.
     pub(crate) fn engine_name(&self, worker: &Worker) -> String {
         let config = &self.pool(worker.role()).config;
         format!("{} {}", config.name, config.rank_name(worker.index()))
@@ -261,7 +259,6 @@ impl Fleet {
 }
 
 impl Fleet {
-    /// Records that the situation of a worker has changed.
     #[inline]
     pub(crate) fn note_change(&mut self, worker: u32) {
         self.changed.push(worker);

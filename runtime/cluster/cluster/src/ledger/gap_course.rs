@@ -43,7 +43,6 @@ impl GapCourse {
         })
     }
 
-    /// Adds `times` equal gaps that ended at `at_ns`.
     fn add(&mut self, at_ns: u64, gap_ns: u64, times: u64) {
         while at_ns / self.interval_ns >= MAX_INTERVALS as u64 {
             self.join_pairs();

@@ -456,7 +456,6 @@ impl RunSamples {
     }
 }
 
-/// Summary of a [`MetricSet`].
 #[derive(Clone, Debug, Default)]
 pub(crate) struct MetricSummaries {
     pub(crate) trends: [Option<Summary>; Trend::ALL.len()],

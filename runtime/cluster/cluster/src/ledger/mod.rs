@@ -94,7 +94,6 @@ impl Ledger {
         self.records.first_open()
     }
 
-    /// When the last ended request ended.
     pub(crate) fn last_end_ns(&self) -> u64 {
         self.last_end_ns
     }
@@ -136,12 +135,10 @@ impl Ledger {
         &self.records[tag as usize]
     }
 
-    /// Finds a record, packed or not.
     pub(crate) fn find(&self, tag: u64) -> Option<RequestRecord> {
         self.records.find(tag)
     }
 
-    /// The records that are not packed.
     pub(crate) fn open_records(&self) -> &[RequestRecord] {
         self.records.open()
     }

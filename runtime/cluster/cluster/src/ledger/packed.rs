@@ -49,7 +49,6 @@ impl Expected {
     }
 }
 
-/// The index of a field's word.
 const fn word_of(field: &str) -> usize {
     let mut index = 0;
     while index < RequestRecord::FIELDS.len() {
@@ -101,7 +100,6 @@ const RELATED: [(usize, Expected); 13] = {
         (word_of("preempted_since_ns"), NoneOrAbout(ARRIVAL)),
     ]
 };
-/// The bits of the words in [`RELATED`].
 const RELATED_MASK: u64 = {
     let mut mask = 0;
     let mut index = 0;
@@ -156,7 +154,6 @@ impl PackedRecords {
         self.len += 1;
     }
 
-    /// Leaves out the first `count` records.
     pub(crate) fn skip_first(&mut self, count: u64) {
         self.skipped = count.min(self.len);
     }

@@ -252,7 +252,6 @@ pub(super) struct TokenTimes {
 }
 
 impl RequestRecord {
-    /// The record of an arriving request.
     pub(crate) fn new(workload: u32, session: u64, turn: u32, lengths: [u32; 2], times_ns: [u64; 2]) -> Self {
         let [prompt_tokens, max_tokens] = lengths;
         let [arrival_ns, queued_ns] = times_ns;

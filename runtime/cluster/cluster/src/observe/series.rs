@@ -8,7 +8,6 @@ use super::Incident;
 
 /// Virtual time between samples at the beginning of a run.
 const FIRST_INTERVAL_NS: u64 = 1_000_000;
-/// The maximum number of samples of an engine.
 const MAX_SAMPLES: usize = 512;
 
 /// An engine at one instant. Totals include the engine's earlier incarnations.

@@ -21,13 +21,11 @@ use crate::ledger::metrics::{Counter, Gauge, MetricSummaries, Scope, Summarised,
 use crate::ledger::record::{Outcome, ns_to_ms};
 use crate::traffic::ProfileCounts;
 
-/// Version of the report's schema.
 pub(super) const SCHEMA_VERSION: u32 = 2;
 /// The schema version that fingerprints cover. They omit additions of later versions, so that the fingerprint of a
 /// run stays the same.
 pub(super) const FINGERPRINTED_VERSION: u32 = 1;
 
-/// The final state of a run.
 pub(crate) struct RunEnd<'a> {
     pub(crate) config: &'a RunConfig,
     /// When the observer ended the run, if it did.

@@ -99,7 +99,6 @@ pub(crate) fn measured_ns(config: &RunConfig, ledger: &Ledger, stopped_at_ns: Op
     stopped_at_ns.or(config.max_time_ns.filter(|_| is_cut)).unwrap_or(ledger.last_end_ns())
 }
 
-/// Makes the report of a run on a target.
 pub(crate) fn build_measured(end: MeasuredEnd<'_>) -> Report {
     let MeasuredEnd { config, expects_requests, workload_names, mut ledger, facts } = end;
     let MeasuredFacts {
@@ -210,7 +209,6 @@ impl Report {
         self.series = cluster.series;
     }
 
-    /// Sets the target of the run, and the delays of sending requests.
     pub(crate) fn set_target(&mut self, target: TargetReport, send_delays_ns: Samples) {
         self.target = Some(TargetReport { send_delay_ms: send_delay_ms(send_delays_ns), ..target });
     }

@@ -65,7 +65,6 @@ pub struct TrendReport {
 /// Metrics of all requests, or of one workload's requests.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct MetricsReport {
-    /// Totals by name.
     counters: BTreeMap<&'static str, u64>,
     /// Totals per second of virtual time, by name.
     rates_per_s: BTreeMap<&'static str, f64>,

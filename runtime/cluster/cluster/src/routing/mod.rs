@@ -102,7 +102,6 @@ pub(crate) trait PoolRouter: Send {
     /// Removes a request from the queue, if it is there.
     fn leave_queue(&mut self, _request: u64) {}
 
-    /// Removes all requests from the queue.
     fn drain_queue(&mut self) -> Vec<u64> {
         Vec::new()
     }
@@ -271,7 +270,6 @@ impl Routing {
         self.may_release(role);
     }
 
-    /// Records that a request has lost its engine.
     pub(crate) fn lost(&mut self, now_ns: u64, tag: u64) {
         for front in &mut self.fronts {
             front.router.left(now_ns, tag);

@@ -52,7 +52,6 @@ impl Sessions {
         self.place(query.session, query.now_ns).filter(|&worker| self.pins && is_up(worker))
     }
 
-    /// Records that a request of a session goes to a worker.
     pub(super) fn enter(&mut self, query: &RouteRequest<'_>, worker: u32) {
         let before = self.place(query.session, query.now_ns);
         self.has_moved = before.is_some_and(|before| before != worker);

@@ -49,7 +49,6 @@ const INSTANTS_PER_OBSERVER_CHECK: u64 = 64;
 /// Number of steps and arrivals between two calls of [`Observer::check_limits`].
 const WORK_PER_LIMIT_CHECK: u64 = 16_384;
 
-/// A run in progress.
 pub(crate) struct Simulation<'c, O: Observer> {
     facts: RunFacts,
     clock: Clock<'c>,
@@ -151,7 +150,6 @@ impl<O: Observer> Simulation<'_, O> {
         }
     }
 
-    /// Runs the simulation to its end.
     fn run(&mut self) -> Result<(), SimError> {
         let mut next_progress = STEPS_PER_PROGRESS;
         let mut next_limit_check = WORK_PER_LIMIT_CHECK;

@@ -8,7 +8,6 @@ use crate::in_flight::Stage;
 use crate::observe::{Incident, Observer};
 
 impl<O: Observer> Simulation<'_, O> {
-    /// Runs the autoscaler of a pool.
     pub(super) fn scale_tick(&mut self, pool: PoolRole) -> Result<(), SimError> {
         self.turn_off_drained();
         let waiting = self.waiting_in_front(pool);

@@ -109,7 +109,6 @@ impl Graph {
         self.origin_ns[index] = now_ns.saturating_sub(self.pacing.scale(earliest_ns));
     }
 
-    /// Records the arrival of a request.
     pub(crate) fn arrived(&mut self, node: u64, now_ns: u64) {
         self.happened(node, Trigger::Dispatch, now_ns);
     }

@@ -26,7 +26,6 @@ const CUT_WITHIN: f64 = 0.5;
 pub(crate) struct ProfileCounts {
     /// When the profile began, after the warm-up.
     pub(crate) began_ns: u64,
-    /// Number of warm-up requests.
     pub(crate) warmup_requests: u64,
     pub(crate) plays_started: u64,
     /// Number of plays whose requests have all ended.
@@ -37,7 +36,6 @@ pub(crate) struct ProfileCounts {
     pub(crate) idle_cut_ns: u64,
 }
 
-/// A request that is due now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct DueRow {
     pub(super) row: u32,

@@ -3,7 +3,6 @@
 use vcr_base::random::Stream;
 use vcr_core::Prompt;
 
-/// One request of a workload.
 #[derive(Debug)]
 pub(crate) struct Turn {
     pub(crate) prompt: Prompt,
@@ -16,7 +15,6 @@ pub(crate) struct Turn {
     pub(crate) policy_class: Option<u32>,
     /// Number of the class in the workload.
     pub(crate) class: u32,
-    /// Number of the LoRA adapter.
     pub(crate) adapter: Option<u32>,
     /// Number of the session in its workload.
     pub(crate) session: u64,

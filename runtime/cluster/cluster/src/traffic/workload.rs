@@ -103,7 +103,6 @@ impl Workload {
         Self { name, client, common, source, started: 0, active: 0, is_delayed: false }
     }
 
-    /// Records that a session started outside.
     pub(crate) fn begin_session(&mut self) {
         self.active += 1;
     }

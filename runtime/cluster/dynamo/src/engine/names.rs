@@ -66,7 +66,6 @@ pub(super) const DYNAMO: &[&str] = &[
     "router_queue_policy",
 ];
 
-/// Keys of the flat layout only.
 pub(super) const FLAT_ONLY: &[&str] = &[
     "engine_type",
     "g1_backend",
@@ -118,11 +117,9 @@ const TIERS: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Keys of the nested layout only.
 const NESTED_ONLY: &[&str] =
     &["backend", "prefill_schedule_interval", "prefill_decode_interval", "timing_model", "tensor_parallel_size"];
 
-/// Whether an object has the nested layout.
 pub(super) fn is_nested(map: &Map<String, Value>) -> bool {
     ["engine", "dynamo", "tensor_parallel_size", "cuda_graph_reserved_bytes"].iter().any(|key| map.contains_key(*key))
 }

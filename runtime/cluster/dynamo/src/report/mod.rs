@@ -106,7 +106,6 @@ pub(crate) struct Sums {
     by_worker: BTreeMap<u32, u64>,
 }
 
-/// Times of completed requests.
 #[derive(Debug, Default)]
 pub(crate) struct Times {
     ttft_ns: Vec<u64>,

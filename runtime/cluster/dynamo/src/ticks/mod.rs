@@ -59,7 +59,6 @@ impl TickReport {
 /// Version of the layout. It changes whenever a record's bytes change.
 pub const FINGERPRINT_LAYOUT: u32 = 1;
 
-/// The fingerprint as 16 hexadecimal digits.
 fn fingerprint(ticks: &[TickRecord]) -> String {
     let mut hasher = FnvHasher::default();
     for tick in ticks {

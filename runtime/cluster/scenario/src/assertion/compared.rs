@@ -27,7 +27,6 @@ pub(crate) fn subject(text: &str) -> Result<Subject, Malformed> {
     })
 }
 
-/// A number that a comparison yields.
 pub(crate) enum ComparedValue {
     /// A distance, or an error with its sign.
     Of(Subject),

@@ -29,7 +29,6 @@ pub(crate) struct Slo {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct GoodputOf {
     pub(crate) workload: Option<String>,
-    /// Name of the SLO class.
     pub(crate) class: Option<String>,
     pub(crate) tenant: Option<u64>,
     /// The limits; empty if the workload's SLO applies.
@@ -72,7 +71,6 @@ pub(crate) fn parse(text: &str, rest: &str) -> Result<GoodputOf, Malformed> {
     if of.slos.is_empty() && !has_slo { Err(without_limits()) } else { Ok(of) }
 }
 
-/// The error of a goodput without limits.
 pub(crate) fn without_limits() -> Malformed {
     Malformed { message: "`goodput` needs latency limits".to_owned(), hint: Some(form()) }
 }

@@ -32,7 +32,6 @@ struct Guest {
 /// Identifies an instance. The order is that of reports.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct InstanceKey {
-    /// Index of the guest in the script.
     guest: usize,
     run: String,
     pool: String,
@@ -133,7 +132,6 @@ impl Recorder {
         Arc::new(move |reason| lock(&notes.notes).failures.push(reason.to_owned()))
     }
 
-    /// The telemetry of a run that has ended, in order.
     pub(crate) fn of_run(&self, run: &str) -> Vec<InstanceTelemetry> {
         let state = lock(&self.state);
         let instances = state.instances.iter().filter(|(key, _)| key.run == run);

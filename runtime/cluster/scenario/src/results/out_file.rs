@@ -104,7 +104,6 @@ impl OutFile {
         self >= Self::Charts
     }
 
-    /// Whether the file grows with the number of steps.
     pub(crate) fn is_of_steps(self) -> bool {
         matches!(self, Self::Steps | Self::Trace)
     }

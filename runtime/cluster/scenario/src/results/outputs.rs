@@ -237,7 +237,6 @@ fn write_report(out: &mut impl Write, report: &impl Serialize) -> io::Result<()>
     out.write_all(b"\n")
 }
 
-/// Writes a line for each request of each run.
 pub(crate) fn write_requests(out: &mut impl Write, runs: &[Arc<Report>]) -> io::Result<()> {
     for run in runs {
         for row in run.request_rows() {

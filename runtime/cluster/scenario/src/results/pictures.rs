@@ -25,7 +25,6 @@ const DRAWN: [Trend; 3] = [Trend::Ttft, Trend::Itl, Trend::E2e];
 /// A scenario's results in the form that derived files need.
 pub(crate) struct Pictures<'a> {
     folder: Folder,
-    /// Contents of `charts.json`.
     charts: Vec<u8>,
     runs: &'a [Arc<Report>],
 }
@@ -161,7 +160,6 @@ pub fn timeline_of(run: &Report, series: &RunSeries, runs: usize) -> Timeline {
     Timeline { router_queue_ms: series.router_queue_ns().map(ns_to_ms), ..timeline }
 }
 
-/// The text that names an incident.
 pub(crate) fn name_of(incident: Incident) -> &'static str {
     match incident {
         Incident::Crash => "crash",

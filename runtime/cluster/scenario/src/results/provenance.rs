@@ -62,7 +62,6 @@ impl Inputs {
         self.named.insert((path.to_owned(), kind), resolved);
     }
 
-    /// Records a guest with the digest of its component.
     pub(crate) fn guest(&mut self, path: &str, sha256: &str, resolved: PathBuf) {
         self.guests.insert(path.to_owned(), (sha256.to_owned(), resolved));
     }

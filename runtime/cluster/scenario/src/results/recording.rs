@@ -71,7 +71,6 @@ fn write_lines(report: &Report, mut writer: CaptureWriter) -> io::Result<()> {
     writer.finish()
 }
 
-/// Sessions with several turns, by workload and number.
 fn sessions_with_turns(records: &[RequestRecord]) -> BTreeSet<(u32, u64)> {
     records.iter().filter(|record| record.turn > 0).map(|record| (record.workload, record.session)).collect()
 }

@@ -94,12 +94,10 @@ impl Open {
 
 pub(crate) struct StepFiles {
     run: String,
-    /// Places by engine index.
     engines: Vec<EnginePlace>,
     logs: Vec<Mutex<EngineSteps>>,
     /// Process number of the engines in the trace.
     process: u64,
-    /// The folder of the parts.
     drafts: PathBuf,
     budget: Arc<Budget>,
     /// Whether any of these files was wanted at the start, and whether a step log was.
@@ -165,7 +163,6 @@ impl StepFiles {
         self.are_wanted && !self.budget.is_spent()
     }
 
-    /// Writes to the trace, if there is one.
     pub(super) fn with_trace(&self, write: impl FnOnce(&mut Trace) -> io::Result<()>) -> io::Result<()> {
         lock(&self.open).trace.as_mut().map_or(Ok(()), write)
     }

@@ -56,7 +56,6 @@ pub(crate) struct State {
     pub(crate) outputs: Option<Outputs>,
     /// The captures that runs write; None before the first one.
     pub(crate) recordings: Option<vcr_base::output::Outputs>,
-    /// Files that the script has read.
     pub(crate) inputs: Inputs,
     /// Configurations that guests refused, in the order of the script.
     pub(crate) refusals: Vec<Arc<Refusal>>,
@@ -71,7 +70,6 @@ pub(crate) struct State {
     pub(crate) probes: Vec<String>,
 }
 
-/// The names of runs so far.
 #[derive(Default)]
 pub(crate) struct RunNames {
     taken: BTreeSet<String>,

@@ -112,7 +112,6 @@ impl Thrown {
 
 pub(crate) type Scripted<T> = Result<T, Box<EvalAltResult>>;
 
-/// Whether the script was stopped from outside.
 pub(crate) fn is_stopped(error: &EvalAltResult) -> bool {
     matches!(innermost(error), EvalAltResult::ErrorTerminated(..))
 }

@@ -10,7 +10,6 @@ use crate::script::error::Thrown;
 /// Before that, the guest may be the wrong one, and its message would mislead.
 pub(crate) struct Refusal {
     pub(crate) thrown: Thrown,
-    /// Position of the guest in the script.
     position: Position,
     /// Whether the guest was given to an option of its world.
     is_due: AtomicBool,

@@ -14,15 +14,12 @@ use crate::script::error::{Scripted, Thrown};
 use crate::script::options::{Options, describe};
 use crate::vocabulary::workload::trace::open_trace;
 
-/// Name of a workload that plays a capture.
 const WORKLOAD: &str = "capture";
 
-/// A capture as a script value.
 #[derive(Clone)]
 pub(crate) struct CaptureSpec {
     /// The path in the script.
     pub(crate) path: String,
-    /// The requests with their times.
     pub(crate) requests: Arc<Requests>,
     /// Acceptance rates of drafts by position, derived from the outputs.
     acceptance_rates: Vec<f64>,

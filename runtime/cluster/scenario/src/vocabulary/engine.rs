@@ -27,7 +27,6 @@ use crate::vocabulary::engine::tiers::TiersSpec;
 use crate::vocabulary::model::ModelSpec;
 use crate::vocabulary::placement::Placement;
 
-/// Checked engine settings.
 #[derive(Clone)]
 pub(crate) struct EngineSpec {
     pub(crate) kind: EngineKind,

@@ -28,7 +28,6 @@ pub(crate) struct GuestSpec {
     pub(crate) config_json: String,
     /// The value of the same option that replaces a failed instance.
     pub(crate) fallback: Option<Dynamic>,
-    /// Number of the guest in the scenario.
     number: usize,
     recorder: Arc<Recorder>,
     /// Set if the guest refuses its configuration.

@@ -16,14 +16,12 @@ use crate::vocabulary::engine::memory::MemoryPlan;
 
 const FUNCTION: &str = "model";
 
-/// A model with its serving settings.
 #[derive(Clone)]
 pub(crate) struct ModelSpec {
     model: Arc<Model>,
     serving: Arc<Serving>,
     kv: Arc<KvPlan>,
     weight_bytes: f64,
-    /// Name of the GPU, if stated.
     gpu: Option<&'static str>,
     /// Number of KV blocks, if the GPU's memory is known.
     num_gpu_blocks: Option<u32>,
@@ -47,7 +45,6 @@ impl ModelSpec {
         self.weight_bytes
     }
 
-    /// Bytes of a token's KV on each GPU.
     pub(crate) fn kv_bytes_per_token(&self) -> f64 {
         self.kv.bytes_per_token()
     }

@@ -24,7 +24,6 @@ struct Stated {
 }
 
 impl Placement {
-    /// The placement of a latency model with the option `tensor_parallel`.
     pub(crate) fn of_latency(function: &'static str, tensor_parallel: Option<u64>) -> Self {
         let by = match tensor_parallel {
             Some(number) => format!("`tensor_parallel: {number}` of `{function}`"),

@@ -36,7 +36,6 @@ pub(crate) const NOTHING_TO_DRAW: &str = "no latency model of its pools has unce
 /// Share of the step time outside of a fitted range above which a warning is printed.
 const MAX_OUTSIDE_RANGE: f64 = 0.05;
 
-/// The result of a run as a script value.
 #[derive(Clone)]
 pub(crate) struct RunResult {
     pub(crate) report: Arc<Report>,
@@ -76,7 +75,6 @@ struct Task {
     draw: Option<usize>,
 }
 
-/// The outcome of a task.
 enum Simulated {
     Run(Box<Report>),
     Draw(Box<DrawnRun>),

@@ -1,6 +1,5 @@
 //! Whether a worker takes requests, and when it was provisioned.
 
-/// Whether a worker takes requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Health {
     /// The worker does not run; an autoscaler may start it.

@@ -298,7 +298,6 @@ impl Worker {
         }
     }
 
-    /// Ends a stall that is due. Returns whether there was one.
     pub(crate) fn end_stall(&mut self, now_ns: u64) -> bool {
         self.waits.end_stall(now_ns)
     }

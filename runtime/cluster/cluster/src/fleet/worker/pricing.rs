@@ -195,7 +195,6 @@ impl Worker {
         self.pricing.slow_downs.is_empty() && self.pricing.launches.is_none() && !self.prices_adapters()
     }
 
-    /// Whether steps take longer with adapters.
     fn prices_adapters(&self) -> bool {
         self.engine.as_vllm().is_some_and(|engine| engine.config().adapter_costs().is_some())
     }

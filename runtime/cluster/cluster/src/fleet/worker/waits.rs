@@ -2,7 +2,6 @@
 
 #[derive(Default)]
 pub(super) struct Waits {
-    /// The end of the current stall.
     stalled_until_ns: Option<u64>,
     /// When loads from the tiers must be checked next.
     tiers_ns: Option<u64>,

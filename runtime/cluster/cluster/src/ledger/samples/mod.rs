@@ -104,7 +104,6 @@ impl Samples {
         self.counts.len() + self.single.len() + self.packed.len() + self.wide.len()
     }
 
-    /// Adds the samples of `other`.
     pub(crate) fn absorb(&mut self, other: Self) {
         let most = self.counts.len().max(other.counts.len());
         self.counts.resize(most, 0);

@@ -6,7 +6,6 @@
 use super::active::{ActivePrompts, Chain};
 use crate::config::KvRouterConfig;
 
-/// A change of the books.
 #[derive(Clone, Debug)]
 pub(super) enum Entry {
     /// A request was sent to an engine that must compute `prefill_tokens` of its prompt.

@@ -95,7 +95,6 @@ pub(super) struct EventIndex {
     coming_blocks: VecDeque<BlockHash>,
     /// Blocks in the engine's host memory.
     in_host: ByBlock<()>,
-    /// Blocks on the engine's disk.
     on_disk: ByBlock<()>,
     /// Changes of the tiers that are not visible yet.
     coming_changes: VecDeque<(u64, KvTierChange)>,

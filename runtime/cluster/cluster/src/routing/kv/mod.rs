@@ -47,7 +47,6 @@ pub(super) struct PoolFacts {
     pub(super) block_size_tokens: u32,
     pub(super) max_num_batched_tokens: u32,
     pub(super) role: PoolRole,
-    /// Whether the engines have KV tiers.
     pub(super) has_tiers: bool,
 }
 

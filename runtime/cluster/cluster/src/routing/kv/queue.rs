@@ -192,7 +192,6 @@ impl RouterQueue {
         self.classes.iter_mut().flat_map(|class| std::iter::from_fn(|| class.pop()))
     }
 
-    /// Removes a request that was cancelled.
     pub(super) fn leave(&mut self, request: u64) {
         for (index, class) in self.classes.iter_mut().enumerate() {
             let Some(rank) = class.waiting.iter().find(|(_, queued)| queued.request == request).map(|(&rank, _)| rank)

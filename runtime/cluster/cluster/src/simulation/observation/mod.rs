@@ -126,7 +126,6 @@ impl<O: Observer> Observation<O> {
         self.telemetry = Some((due_ns, interval_ns));
     }
 
-    /// Adds time in which requests waited in routers.
     pub(super) fn add_router_queue(&mut self, waited_ns: u64) {
         if let Some(series) = &mut self.series {
             series.add_router_queue(waited_ns);
@@ -177,7 +176,6 @@ impl<O: Observer> Observation<O> {
         }
     }
 
-    /// Reports the start of a step.
     pub(super) fn started(&mut self, index: u32, [start_ns, end_ns]: [u64; 2], worker: &Worker) {
         if self.wants_steps {
             let (plan, engine) = (worker.plan(), worker.engine());

@@ -8,7 +8,6 @@ use vcr_trace::{Dependency, Trace, Trigger};
 use crate::config::TracePacing;
 use crate::traffic::graph::{Waiter, grouped, plays, waiters};
 
-/// The plays of a trace.
 pub(super) struct Source {
     trace: Arc<Trace>,
     pacing: TracePacing,

@@ -62,7 +62,6 @@ impl<'a> PlacedMedia<'a> {
 mod tests {
     use super::*;
 
-    /// Tokens of each content block.
     const BLOCK: u32 = 8;
 
     fn item(hash: &str, offset: u32, tokens: u32) -> MediaItem {

@@ -26,7 +26,6 @@ pub(crate) fn arb_conditional() -> impl Strategy<Value = Option<ConditionalConfi
     }))
 }
 
-/// A fault of a disaggregated cluster.
 pub(crate) fn arb_fault() -> impl Strategy<Value = FaultConfig> {
     let kind = prop_oneof![
         proptest::option::of(1..200u64).prop_map(|ms| FaultKind::Crash { restart_after_ns: ms.map(|ms| ms * MS) }),

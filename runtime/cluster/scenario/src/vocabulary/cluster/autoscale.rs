@@ -41,7 +41,6 @@ fn make(mut options: Options<'_>) -> Scripted<ScalingConfig> {
     Ok(ScalingConfig { interval_ns, min_engines, max_engines, startup_ns, policy })
 }
 
-/// Reads the option `policy`, and the options of built-in policies.
 fn policy(options: &mut Options<'_>) -> Option<ScalerFactory> {
     let value = options.take("policy");
     let has_target = options.has("target");

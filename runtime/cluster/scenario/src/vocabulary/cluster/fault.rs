@@ -10,7 +10,6 @@ use crate::script::context::Context;
 use crate::script::error::Scripted;
 use crate::script::options::Options;
 use crate::script::register::with_options;
-/// A fault with the name of its pool.
 #[derive(Clone)]
 pub(crate) struct FaultSpec {
     at_ns: u64,
@@ -48,7 +47,6 @@ fn make(kind: FaultKind, mut options: Options<'_>) -> Scripted<FaultSpec> {
 }
 
 impl FaultSpec {
-    /// The fault on a given cluster.
     pub(crate) fn on(&self, topology: &Topology) -> Result<FaultConfig, String> {
         let pools = topology.pools();
         let names = || pools.iter().map(|pool| pool.name.as_str());

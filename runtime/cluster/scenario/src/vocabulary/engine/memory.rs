@@ -9,7 +9,6 @@ pub(crate) const GPU_MEMORY_UTILIZATION: f64 = 0.92;
 
 const GIB: f64 = 1_073_741_824.0;
 
-/// Memory settings of an engine.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MemoryPlan {
     /// Share of a GPU's memory that the engine may use.

@@ -128,7 +128,6 @@ fn finish(made: Result<PolicySpec, InvalidConfig>, mut options: Options<'_>) -> 
     Ok(made.expect("a policy that cannot be made is a problem of the options"))
 }
 
-/// Reads weights by tenant, such as `weights: #{ "3": 2.0 }`.
 fn weights(options: &mut Options<'_>) -> BTreeMap<u64, f64> {
     let Some(value) = options.take("weights") else { return BTreeMap::new() };
     let Some(map) = value.clone().try_cast::<Map>() else {

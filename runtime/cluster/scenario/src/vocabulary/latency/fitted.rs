@@ -36,7 +36,6 @@ pub(crate) fn of_path(context: &Context, path: &str, has_noise: bool) -> Result<
     Ok(LatencySpec { draws, ..certain })
 }
 
-/// The model without draws.
 fn spec(model: &ModelFile, has_noise: bool) -> LatencySpec {
     let price = if has_noise { model.step } else { model.step.without_noise() };
     LatencySpec {

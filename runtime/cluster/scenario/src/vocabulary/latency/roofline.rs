@@ -149,7 +149,6 @@ fn of_model(model: &ModelSpec, mut options: Options<'_>) -> Scripted<LatencySpec
     finish(options, spec)
 }
 
-/// The model of a command line on a GPU.
 pub(crate) fn of_served(served: &ServedModel, gpu: &str) -> Result<LatencySpec, String> {
     let ServedModel { model, serving, .. } = served;
     let tensor_parallel = Some(serving.tensor_parallel);

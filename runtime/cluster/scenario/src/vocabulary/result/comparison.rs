@@ -15,7 +15,6 @@ use crate::script::options::{Options, describe};
 use crate::vocabulary::capture::CaptureSpec;
 use crate::vocabulary::run::RunResult;
 
-/// A comparison as a script value.
 #[derive(Clone)]
 pub(crate) struct ComparisonResult(Arc<Compared>);
 

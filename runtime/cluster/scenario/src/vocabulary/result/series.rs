@@ -142,7 +142,6 @@ fn counted(report: &Report, every_ns: u64, count: usize, when: fn(&RequestRecord
     counts.into_iter().map(|events| events as f64 / (every_ns as f64 / 1e9)).collect()
 }
 
-/// The samples of the selected engines.
 fn engines<'a>(
     report: &Report,
     samples: &'a RunSeries,

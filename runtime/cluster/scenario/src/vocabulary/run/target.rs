@@ -13,7 +13,6 @@ use crate::script::context::Context;
 use crate::script::error::{Blame, Scripted, Thrown};
 use crate::script::options::{Options, as_text, describe};
 use crate::script::register::with_options;
-/// A target as a script value.
 #[derive(Clone)]
 pub(crate) struct TargetSpec(pub(crate) Target);
 

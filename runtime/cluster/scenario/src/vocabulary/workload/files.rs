@@ -81,7 +81,6 @@ fn synthetic(name: &str, arrivals: Arrivals, mix: RequestMix) -> WorkloadConfig 
     WorkloadConfig::new(name, WorkloadSource::Synthetic { arrivals, classes: mix.into() })
 }
 
-/// Arrivals at a constant or changing rate.
 fn open_loop(rate: Curve, gaps: Gaps, limit: Limit) -> Arrivals {
     Arrivals::Varying { rate, gaps, limit }
 }

@@ -35,7 +35,6 @@ pub(super) fn register(engine: &mut Engine) {
     });
 }
 
-/// Reads the requests of a workload, in one class or several.
 pub(super) fn classes(name: &str, options: &mut Options<'_>) -> Vec<RequestClass> {
     if !options.has("classes") {
         return vec![class(options)];

@@ -10,7 +10,6 @@ use super::{Fields, Spread, normal, open_loop, synthetic};
 /// A time that no run reaches.
 const FOREVER_NS: u64 = u64::MAX / 4;
 
-/// Whether a file is a configuration of aiperf.
 pub(super) fn is_config(file: &Value) -> bool {
     file.get("benchmark").is_some() && (file.get("schemaVersion").is_some() || file.get("schema_version").is_some())
 }
