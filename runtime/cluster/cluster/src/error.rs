@@ -171,7 +171,6 @@ pub(crate) fn latency_error(
     }
 }
 
-/// The error of an engine's policy before `step`.
 pub(crate) fn policy_error(pool: &PoolConfig, index: u32, step: u64, now_ns: u64, reason: PolicyError) -> SimError {
     let engine = pool.rank_name(index);
     SimError::Policy { pool: pool.name.clone(), engine, step, at_ms: now_ns as f64 / 1e6, reason }

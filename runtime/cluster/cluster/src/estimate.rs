@@ -46,7 +46,6 @@ impl MemoryEstimate {
         Self { bytes: self.bytes.saturating_sub(self.requests.saturating_mul(RECORD_BYTES - PACKED_BYTES)), ..self }
     }
 
-    /// Memory of requests that all wait at the same time.
     fn waiting(requests: u64) -> Self {
         let each = (size_of::<Live>() + size_of::<RequestSpec>()) as u64;
         let ended = Self::ended(requests);

@@ -10,7 +10,6 @@ use crate::ledger::record::GiveUp;
 use crate::traffic::{Attempt, FollowUp, Patience, Turn};
 use crate::window::Window;
 
-/// Stage of a live request in the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
     /// In front of a pool: on the way to it, in its router's queue, or waiting for a worker to start.
@@ -53,7 +52,6 @@ pub(crate) struct Live {
     pub(crate) follow_up: FollowUp,
     /// Number of output tokens before a stop token.
     pub(crate) stop_after: Option<u32>,
-    /// Timeouts and cancellations of the client, if any.
     pub(crate) client: Option<Box<Client>>,
     /// Whether the decode engine also computes the prompt.
     pub(crate) stays_with_decode: bool,
@@ -151,7 +149,6 @@ impl InFlight {
         live.expect("the request has not ended")
     }
 
-    /// Removes a request that has ended.
     pub(crate) fn remove(&mut self, tag: u64) -> Box<Live> {
         self.requests.get_mut(tag).and_then(Option::take).expect("the request has not ended")
     }

@@ -39,7 +39,6 @@ impl<T> Window<T> {
         self.items.push(item);
     }
 
-    /// Forgets the items before `begin`.
     pub(crate) fn advance(&mut self, begin: u64) {
         let begin = (begin as usize).clamp(self.first + self.forgotten, self.first + self.items.len());
         self.forgotten = begin - self.first;
@@ -71,7 +70,6 @@ impl<T> Window<T> {
         &mut self.items[self.forgotten..]
     }
 
-    /// The items that are not forgotten.
     pub(crate) fn into_vec(mut self) -> Vec<T> {
         self.items.drain(..self.forgotten);
         self.items

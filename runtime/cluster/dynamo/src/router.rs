@@ -5,7 +5,6 @@ use vcr_cluster::{ConditionalConfig, ConditionalPolicy, KvKnowledge, KvRouterCon
 use crate::keys::{Keys, parse};
 use crate::problem::{DynamoError, Findings, Remark};
 
-/// Orders of the router's queue, by name.
 pub(crate) const QUEUE_ORDERS: &[(&str, QueueOrder)] =
     &[("fcfs", QueueOrder::Fcfs), ("lcfs", QueueOrder::Lcfs), ("wspt", QueueOrder::Wspt)];
 

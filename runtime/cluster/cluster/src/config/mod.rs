@@ -204,7 +204,6 @@ impl ProfileConfig {
     }
 }
 
-
 /// The policy of Dynamo's conditional disaggregation: which prompts the decode engine computes itself. A KV
 /// transfer is not worthwhile for short computations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -26,7 +26,6 @@ use vcr_policy::target_load::{ENGINES_MAX, PoolWork, TargetPolicy, TargetScaler}
 pub(crate) struct Pool {
     role: PoolRole,
     config: PoolConfig,
-    /// Index of the pool's first worker.
     first_worker: u32,
     scaler: Option<Scaler>,
     /// The worker that currently holds the pool's shared KV tiers, if workers share them. Tiers move to a worker
@@ -159,7 +158,6 @@ impl Fleet {
         self.shares_tiers
     }
 
-    /// Moves shared tiers to a worker.
     #[cold]
     fn hand_tiers(&mut self, index: u32) {
         let tiers_at = &mut self.pools[self.workers[index as usize].role().index()].tiers_at;

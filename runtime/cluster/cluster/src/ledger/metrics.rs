@@ -358,7 +358,6 @@ impl MetricSet {
         self.trends[trend as usize].push_each(values, times);
     }
 
-    /// Adds samples taken elsewhere.
     pub(crate) fn take(&mut self, trend: Trend, samples: Samples) {
         self.trends[trend as usize].absorb(samples);
     }

@@ -30,7 +30,6 @@ pub struct PackedRecords {
     last: Option<Box<Words>>,
 }
 
-/// The predicted value of a word.
 #[derive(Clone, Copy)]
 enum Expected {
     /// The value of an earlier word of the same record.
@@ -229,7 +228,6 @@ fn read_changed(bytes: &mut &[u8], words: &mut Words, mut changed: u64) {
     }
 }
 
-/// Iterates over packed records.
 struct Reader<'a> {
     packed: &'a PackedRecords,
     chunk: usize,

@@ -8,7 +8,6 @@ use crate::config::{Overheads, PoolRole};
 
 /// A field of a record as a number; None if the field is absent.
 trait Word: Copy {
-    /// Whether the field may be absent.
     const IS_OPTIONAL: bool;
 
     fn to_word(self) -> Option<u64>;

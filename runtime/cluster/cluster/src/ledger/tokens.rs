@@ -88,7 +88,6 @@ impl Ledger {
         }
     }
 
-    /// Forgets the steady decode of a worker whose process ended.
     pub(crate) fn forget_steady_decode(&mut self, worker: u32) {
         self.steady_decodes[worker as usize] = SteadyDecode::default();
     }

@@ -6,9 +6,7 @@ use crate::ledger::record::{FailReason, Outcome, RequestRecord};
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct EndsOfWorkload {
-    /// Number of rejected requests by reason.
     pub(super) rejections: BTreeMap<String, u64>,
-    /// Number of failed requests by reason.
     pub(super) failures: BTreeMap<String, u64>,
     pub(super) tokens: u64,
 }

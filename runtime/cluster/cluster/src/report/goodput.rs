@@ -132,7 +132,6 @@ impl Report {
         self.workload_slos.get(record.workload as usize)?.slos.get(record.class as usize)?.as_ref()
     }
 
-    /// Counts the requests that met their SLO, by SLO class.
     pub(super) fn count_slos(&self) -> BTreeMap<String, SloClassReport> {
         let mut classes: BTreeMap<String, SloClassReport> = BTreeMap::new();
         if self.workload_slos.iter().all(|workload| workload.slos.iter().all(Option::is_none)) {

@@ -106,7 +106,6 @@ pub(crate) trait PoolRouter: Send {
         Vec::new()
     }
 
-    /// The first token of a request has arrived.
     fn prefilled(&mut self, _now_ns: u64, _request: u64) {}
 
     fn generated(&mut self, _now_ns: u64, _request: u64, _output_tokens: u32) {}

@@ -92,7 +92,6 @@ struct LoraAffinity {
     adapters: BTreeMap<u32, Vec<u32>>,
 }
 
-/// Score of a worker that holds the adapter.
 const HAS_ADAPTER: f64 = 1.0;
 /// Score of a worker that has room for the adapter.
 const HAS_PLACE: f64 = 0.8;

@@ -15,7 +15,6 @@ use crate::config::{Answers, Lengths, TracePacing, WorkloadSource};
 
 /// Tokens per block. Prompts share whole blocks.
 const BLOCK_TOKENS: u32 = 16;
-/// Maximum number of requests of all agents together.
 const MAX_REQUESTS: usize = 10_000_000;
 /// Maximum number of blocks of all prompts together; each takes four bytes.
 const MAX_BLOCKS: usize = 250_000_000;

@@ -142,7 +142,6 @@ impl Traffic {
         self.later.is_some()
     }
 
-    /// Ends the warm-up and starts the other workloads.
     pub(crate) fn end_warm_up(&mut self, now_ns: u64, events: &mut EventQueue) {
         let Some(Later { workloads, blocks, keeps_tokens }) = self.later.take() else { return };
         self.warmed_ns = now_ns;
@@ -175,7 +174,6 @@ impl Traffic {
         self.workloads[workload as usize].policy_class(index)
     }
 
-    /// The recorded answer of a row of a workload's trace.
     pub(crate) fn answer_times(&self, workload: u32, row: u32) -> PacedAnswer<'_> {
         self.workloads[workload as usize].answer_times(row)
     }
@@ -347,7 +345,6 @@ impl Traffic {
         self.workloads[workload as usize].profile()?.cancels_at_ns()
     }
 
-    /// Counts of the run's profile, if there is one.
     pub(crate) fn profile_counts(&self) -> Option<ProfileCounts> {
         self.workloads.iter().find_map(|workload| Some(workload.profile()?.counts()))
     }

@@ -54,9 +54,7 @@ struct Warmup {
 pub(super) struct Profile {
     config: ProfileConfig,
     source: Source,
-    /// Warm-ups by lane.
     warmups: Vec<Warmup>,
-    /// Number of lanes that are still warming up.
     warming: usize,
     has_begun: bool,
     /// Plays in progress, by the number of their start.

@@ -20,7 +20,6 @@ pub(crate) struct Turn {
     pub(crate) session: u64,
     /// Position in the session, from 0.
     pub(crate) turn: u32,
-    /// Earlier attempts of the client, if any.
     pub(crate) earlier: Option<Earlier>,
     pub(crate) follow_up: FollowUp,
     /// The row of the trace with the recorded answer, if the turn is answered as recorded.

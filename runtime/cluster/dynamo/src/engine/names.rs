@@ -3,7 +3,6 @@
 use serde_json::{Map, Value};
 use vcr_core::option;
 
-/// Keys of `engine` in the nested layout.
 pub(super) const ENGINE: &[&str] = &[
     "backend",
     option::NUM_GPU_BLOCKS.name,
@@ -54,7 +53,6 @@ pub(super) const BESIDE: &[&str] = &[
     "cuda_graph_reserved_bytes",
 ];
 
-/// Keys of `dynamo` in the nested layout.
 pub(super) const DYNAMO: &[&str] = &[
     "enable_local_indexer",
     "bootstrap_port",

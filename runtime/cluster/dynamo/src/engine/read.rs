@@ -14,7 +14,6 @@ use super::{rules, state, tables, tiers};
 use crate::keys::{Keys, parse};
 use crate::problem::Findings;
 
-/// Dynamo's default acceptance rates.
 const ACCEPTANCE_RATES: [f64; 5] = [0.85, 0.3, 0.0, 0.0, 0.0];
 
 const ABOUT_AIC: &str = "give the flat arguments `aic_backend`, `aic_system` and `aic_model_path`, a planner profile, \

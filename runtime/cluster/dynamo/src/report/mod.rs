@@ -96,9 +96,7 @@ pub(crate) struct Sums {
     disk_cached_tokens: u64,
     /// Number of requests with cached tokens at the first admission.
     with_a_hit: u64,
-    /// Number of requests that kept the SLA.
     good: u64,
-    /// Output tokens of requests that kept the SLA.
     good_output_tokens: u64,
     /// When the last request ended, completed or not.
     end_ns: u64,

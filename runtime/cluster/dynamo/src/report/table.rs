@@ -42,7 +42,6 @@ fn cells(name: &str, values: [String; 7]) -> [String; 8] {
     std::array::from_fn(|_| cells.next().unwrap_or_default())
 }
 
-/// Formats a number with two decimals and thousands separators.
 fn two_decimals(value: f64) -> String {
     let text = format!("{value:.2}");
     let (whole, decimals) = text.split_once('.').unwrap_or((&text, "00"));

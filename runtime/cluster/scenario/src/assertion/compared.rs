@@ -7,7 +7,6 @@ use crate::assertion::malformed::Malformed;
 const HINT: &str = "write a metric (ttft, itl, e2e, queue), a statistic (mean, any percentile, mape, pearson, ks, \
                     wasserstein) and a limit, such as \"ttft p50 error < 10%\", or \"throughput error < 5%\"";
 
-/// Parses a condition on a comparison.
 pub(crate) fn gate(text: &str) -> Result<Gate, Malformed> {
     let malformed =
         || Malformed { message: format!("`{text}` is not a condition on a comparison"), hint: Some(HINT.to_owned()) };
@@ -16,7 +15,6 @@ pub(crate) fn gate(text: &str) -> Result<Gate, Malformed> {
     if gate.subject() == Subject::Outside { Err(malformed()) } else { Ok(gate) }
 }
 
-/// Parses the subject of a condition on a comparison.
 pub(crate) fn subject(text: &str) -> Result<Subject, Malformed> {
     let known = text.parse().ok().filter(|subject| *subject != Subject::Outside);
     known.ok_or_else(|| Malformed {

@@ -17,7 +17,6 @@ const LATENCIES: [(&str, SloMetric); 5] = [
     ("queue", SloMetric::Queue),
 ];
 
-/// A limit on a latency of each request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Slo {
     metric: SloMetric,

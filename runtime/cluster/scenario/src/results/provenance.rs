@@ -87,7 +87,6 @@ impl Inputs {
         self.rules.iter().copied().collect()
     }
 
-    /// The real paths of all files and folders.
     pub(crate) fn paths(&self) -> Vec<PathBuf> {
         let paths = self.sources().into_iter().flat_map(|source| match source.parts {
             Some(parts) => parts.iter().map(|part| source.path.join(part)).collect(),

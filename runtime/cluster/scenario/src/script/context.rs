@@ -28,7 +28,6 @@ pub(crate) struct Context {
     pub(crate) folder: PathBuf,
     pub(crate) options: RunOptions,
     pub(crate) reporter: Arc<dyn Reporter>,
-    /// The guests and their telemetry.
     pub(crate) recorder: Arc<Recorder>,
     /// Maximum duration of a guest's call, for live engines.
     pub(crate) guest_wall_time: Option<Duration>,

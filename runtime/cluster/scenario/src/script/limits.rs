@@ -33,7 +33,6 @@ pub(crate) const MAX_MAP_ENTRIES: usize = 10_000;
 /// Maximum number of functions in a script, including closures. Compiling a closure that uses a variable takes time
 /// proportional to the number of earlier closures.
 pub(crate) const MAX_FUNCTIONS: usize = 1000;
-/// Maximum number of variables in scope at once.
 pub(crate) const MAX_VARIABLES: usize = 10_000;
 
 /// The hint of errors about missing memory.

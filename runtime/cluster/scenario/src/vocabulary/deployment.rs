@@ -29,7 +29,6 @@ const OF_COMMAND: [(&str, &str); 5] = [
     ("kv_cache_groups", "vllm serve MODEL"),
 ];
 
-/// Names of native latency models.
 const NAMES: [&str; 2] = ["tables", "roofline"];
 
 /// An engine with its latency model and its GPUs.

@@ -32,14 +32,12 @@ pub(crate) struct EngineSpec {
     pub(crate) kind: EngineKind,
     pub(crate) policy: Option<PolicyFactory>,
     pub(crate) acceptance_rates: Vec<f64>,
-    /// The eviction order of cached blocks.
     pub(crate) kv_eviction: KvEviction,
     pub(crate) memory: MemoryPlan,
     /// Overheads that override those of the latency model.
     pub(crate) overheads: Option<Overheads>,
     /// Settings of an engine whose `num_gpu_blocks` is computed from its model later.
     auto_blocks: Option<EngineConfigInput>,
-    /// The command line of the engine, if it has one.
     pub(crate) served: Option<Arc<VllmArgs>>,
     model: Option<ModelSpec>,
 }

@@ -67,7 +67,6 @@ impl ModelSpec {
         self.gpu
     }
 
-    /// Work of the model's steps on each GPU.
     pub(crate) fn work(&self) -> Result<LayeredSpec, ModelError> {
         self.model.work(&self.serving)
     }

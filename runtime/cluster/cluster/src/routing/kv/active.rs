@@ -74,7 +74,6 @@ impl ActivePrompts {
     }
 }
 
-/// Number of leading blocks that two chains have in common.
 fn common_blocks(a: &[BlockHash], b: &[BlockHash]) -> usize {
     let most = a.len().min(b.len());
     if most == 0 || a[0] != b[0] {

@@ -18,7 +18,6 @@ pub(super) enum Entry {
     Over { request: u64 },
 }
 
-/// Load booked on one engine.
 #[derive(Debug, Default)]
 pub(super) struct Account {
     /// Outstanding prompt tokens.

@@ -57,7 +57,6 @@ impl Copies {
         self.0.insert_unique(hash, hash, |other| *other);
     }
 
-    /// Removes one copy, if there is one.
     fn remove(&mut self, hash: BlockHash) {
         if let Ok(entry) = self.0.find_entry(hash, |other| *other == hash) {
             entry.remove();
@@ -93,7 +92,6 @@ pub(super) struct EventIndex {
     coming: VecDeque<Change>,
     /// The blocks of these changes.
     coming_blocks: VecDeque<BlockHash>,
-    /// Blocks in the engine's host memory.
     in_host: ByBlock<()>,
     on_disk: ByBlock<()>,
     /// Changes of the tiers that are not visible yet.

@@ -67,7 +67,6 @@ struct ClassQueue {
 }
 
 impl ClassQueue {
-    /// Cost of the first request in the queue.
     fn next_cost(&self) -> Option<u64> {
         self.waiting.first_key_value().map(|(_, queued)| queued.cost())
     }

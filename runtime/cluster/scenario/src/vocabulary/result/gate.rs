@@ -28,7 +28,6 @@ use crate::vocabulary::run::RunResult;
 /// The name of a policy that is written in the script.
 const OWN_POLICY: &str = "policy";
 
-/// A decision as a script value.
 #[derive(Clone)]
 pub(crate) struct GateResult {
     candidate: String,
@@ -67,7 +66,6 @@ pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
     engine.register_get("failed", |gate: &mut GateResult| -> Array { failed(&gate.report) });
 }
 
-/// The failed signals, without duplicates.
 fn failed(report: &Report) -> Array {
     let mut names: Vec<&str> = Vec::new();
     for signal in report.judgement.segments.iter().flat_map(|segment| &segment.signals) {

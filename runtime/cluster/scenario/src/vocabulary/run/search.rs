@@ -155,7 +155,6 @@ fn probe(
     Ok(ProbeReport { value, passed: answer != Some(false) && failed.is_empty(), failed, runs })
 }
 
-/// A value of the same type as the script's range.
 fn scripted(value: f64, range: SearchRange) -> Dynamic {
     if range.is_whole() { Dynamic::from(value as i64) } else { Dynamic::from(value) }
 }

@@ -54,7 +54,6 @@ pub(super) fn slo(name: &str, options: &mut Options<'_>) -> Option<Slo> {
     })
 }
 
-/// Reads the structured outputs, with the compilation time of grammars.
 fn structured_outputs(options: &mut Options<'_>) -> Option<StructuredOutputs> {
     options.nested("structured_outputs", "#{ compile: \"20ms\", share: 0.5 }", |structured| StructuredOutputs {
         share: structured.f64("share").unwrap_or(1.0),

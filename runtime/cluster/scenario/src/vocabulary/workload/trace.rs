@@ -110,7 +110,6 @@ pub(super) fn make_trace(context: &Context, mut options: Options<'_>) -> Scripte
     Ok(of.workload(start_ns, source))
 }
 
-/// Reads the profile with lanes of plays, if requested.
 fn profile(options: &mut Options<'_>) -> Option<ProfileConfig> {
     let lanes = options.u32("lanes");
     let snapshot_seed = options.u64("snapshot_seed");

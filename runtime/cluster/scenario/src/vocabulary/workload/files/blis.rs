@@ -16,7 +16,6 @@ struct Whole {
     horizon_ns: Option<u64>,
     /// Names of tenants, which are numbered from 1.
     tenants: Vec<String>,
-    /// Prefix groups of the clients so far.
     prefix_groups: Vec<String>,
 }
 

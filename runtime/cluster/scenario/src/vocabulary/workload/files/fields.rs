@@ -111,7 +111,6 @@ impl Fields {
         self.needed(key, number)
     }
 
-    /// All fields as numbers, with their names.
     pub(super) fn into_numbers(self) -> Result<Vec<(String, f64)>, String> {
         let number = |(key, value): (&String, &Value)| {
             let number = value.as_f64().ok_or_else(|| format!("{}: expected a number", self.place(key)))?;
