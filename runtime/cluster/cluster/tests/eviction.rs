@@ -52,8 +52,8 @@ fn cached(kv_eviction: KvEviction, capacity: CapacityPolicy) -> Vec<u32> {
 #[test]
 fn a_prompt_that_comes_back_finds_what_the_least_recently_used_order_has_lost() {
     assert_eq!(cached(KvEviction::Lru, CapacityPolicy::Preempt), [0; 9]);
-    // The numbers follow from evicting the blocks with the furthest next use, last block first. Request 2 evicts
-    // prompt 2, request 3 evicts one block of prompt 3, request 4 all but one block of prompt 1, and so on.
+    // Blocks with the furthest next use are evicted, the last block of a prompt first. The third request evicts
+    // all of prompt 2, the fourth one block of prompt 3, the fifth all but one block of prompt 1, and so on.
     assert_eq!(cached(KvEviction::Belady, CapacityPolicy::Preempt), [0, 0, 0, 48, 0, 48, 16, 48, 16]);
     assert!(cached(KvEviction::Belady, CapacityPolicy::GuaranteedNoEvict).iter().sum::<u32>() > 0);
 }

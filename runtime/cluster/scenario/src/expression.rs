@@ -152,8 +152,8 @@ fn engines_of_args(name: &str, source: &str) -> Result<PoolConfig, ScenarioError
     pool_of(name, made)
 }
 
-/// Evaluates `source` to a target. It may be a name, a URL, or an expression such as `http("http://localhost:8000",
-/// #{ model: "..." })`. Errors call it `name`.
+/// Evaluates `source` to a target. It may be a name, a URL, or an expression such as
+/// `http("http://localhost:8000", #{ model: "..." })`. Errors call it `name`.
 pub fn target(name: &str, source: &str) -> Result<Target, ScenarioError> {
     let is_url = source.starts_with("http://") || source.starts_with("https://");
     let is_place = |(host, port): (&str, &str)| {

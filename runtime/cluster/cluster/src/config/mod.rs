@@ -90,7 +90,7 @@ pub struct RunConfig {
     /// Whether the report keeps the request data that a capture needs beyond the records
     /// ([`Report::kept`](crate::Report::kept)). Steps are then simulated one by one, with the same results.
     pub keeps_requests: bool,
-    /// Runs that store request records in [`Report::packed_requests`](crate::Report::packed_requests) instead of
+    /// Whether request records are stored in [`Report::packed_requests`](crate::Report::packed_requests) instead of
     /// [`Report::requests`](crate::Report::requests).
     pub packed_records: PackedRows,
 }

@@ -24,7 +24,7 @@ pub enum MetricKind {
     Counter,
     /// One value.
     Gauge,
-    /// Requests that kept latency limits: count, rate and ratio.
+    /// Requests that met latency limits: count, rate and ratio.
     Goodput,
 }
 

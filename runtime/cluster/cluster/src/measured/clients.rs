@@ -92,7 +92,7 @@ impl MeasuredRun {
         }
     }
 
-    /// Retries an ended request if its client does so. Otherwise returns the request's follow-up.
+    /// Schedules the client's next attempt if the client retries. Otherwise returns the request's follow-up.
     pub(super) fn retry(&mut self, tag: u64, pending: Pending, outcome: Outcome, at_ns: u64) -> Option<FollowUp> {
         let Pending { turn, client } = pending;
         let Some(Client { attempt, .. }) = client else { return Some(turn.follow_up) };

@@ -43,7 +43,7 @@ impl GpuDeployment {
 pub struct PoolDeployment {
     /// Name of the pool.
     pub pool: String,
-    /// The GPUs of its engines.
+    /// The GPUs of the pool's engines.
     #[serde(flatten)]
     pub deployment: GpuDeployment,
     /// GPU hours in the measured part of the run. Each engine counts from the decision to start it until it is off.

@@ -13,7 +13,7 @@ use crate::ledger::record::{Outcome, RequestRecord};
 pub enum SloMetric {
     /// Time from arrival to the first output token.
     Ttft,
-    /// Mean gap between output tokens. A request with a single token has no gap and keeps every limit.
+    /// Mean gap between output tokens. A request with a single token has no gap and meets every limit.
     Tpot,
     /// Time from arrival to the last output token.
     E2e,
@@ -152,7 +152,7 @@ impl Report {
         classes
     }
 
-    /// Counts the selected requests that completed and kept every limit. Each limit is a function that tests a
+    /// Counts the selected requests that completed and met every limit. Each limit is a function that tests a
     /// latency in nanoseconds. Without limits, counts the requests that met their SLO.
     #[must_use]
     pub fn goodput(&self, of: Selection<'_>, limits: &[(SloMetric, &dyn Fn(u64) -> bool)]) -> Goodput {

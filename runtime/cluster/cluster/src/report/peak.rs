@@ -36,7 +36,7 @@ impl std::fmt::Display for ComputePeak {
 pub struct PoolPeak {
     /// Name of the pool.
     pub pool: String,
-    /// The peak of its GPUs.
+    /// The peak of the pool's GPUs.
     #[serde(flatten)]
     pub peak: ComputePeak,
 }

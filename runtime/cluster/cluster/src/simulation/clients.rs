@@ -94,7 +94,7 @@ impl<O: Observer> Simulation<'_, O> {
         Outcome::GivenUp(GiveUp::Cancelled)
     }
 
-    /// Retries an ended request if its client does so. Otherwise returns the request.
+    /// Schedules the client's next attempt if the client retries. Otherwise returns the request.
     pub(super) fn retry(&mut self, tag: u64, mut live: Box<Live>, outcome: Outcome) -> Option<Box<Live>> {
         let Some(client) = &live.client else { return Some(live) };
         let record = self.ledger.record(tag);

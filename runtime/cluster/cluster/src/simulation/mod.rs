@@ -78,7 +78,7 @@ pub fn simulate(config: RunConfig, observer: &mut dyn Observer) -> Result<Report
 enum Passed {
     /// All events have been handled.
     All,
-    /// The next event is after the maximum time of the run, which is given.
+    /// The next event is after the run's maximum time, which this variant contains.
     Limit(u64),
     /// The caller stopped the loop.
     Stopped,

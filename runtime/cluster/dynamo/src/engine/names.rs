@@ -172,7 +172,7 @@ impl super::EngineArgs {
         let text = text.unwrap_or("{}");
         let Ok(Value::Object(mut map)) = serde_json::from_str(text) else { return text.to_owned() };
         let nested = is_nested(&map);
-        // In the nested layout, the key belongs into its own object, although both layouts use the same name.
+        // In the nested layout, the key belongs in its own object, although both layouts use the same name.
         let tier = TIERS.iter().find(|(_, keys)| keys.contains(&key)).map(|(object, _)| *object);
         if let Some(object) = tier.or((nested && key == "num_g3_blocks").then_some("g3_offload")) {
             set_inside(&mut map, &["engine", object], key, value);

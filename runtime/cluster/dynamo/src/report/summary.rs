@@ -21,10 +21,10 @@ pub struct ReportSettings {
     pub kv_eviction: KvEviction,
 }
 
-/// Throughput of the requests that kept the [`Sla`].
+/// Throughput of the requests that met the [`Sla`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Goodput {
-    /// Number of completed requests that kept the [`Sla`].
+    /// Number of completed requests that met the [`Sla`].
     pub completed_requests: u64,
     /// Requests per second.
     pub request_throughput_rps: f64,

@@ -107,7 +107,7 @@ impl Source {
         self.trace.requests[row as usize].arrival_ns.unwrap_or(0)
     }
 
-    /// The recorded time of a trigger of a row.
+    /// The recorded time at which a row was sent or ended, as `trigger` says.
     fn happened_ns(&self, row: u32, trigger: Trigger) -> u128 {
         let taken_ns = self.trace.recorded_ns.get(row as usize).copied().flatten();
         let taken_ns = taken_ns.filter(|_| trigger == Trigger::Completion).unwrap_or(0);
