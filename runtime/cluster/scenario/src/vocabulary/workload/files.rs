@@ -197,8 +197,7 @@ mod tests {
         let WorkloadSource::Trace { trace, pacing, .. } = &workloads[0].source else { panic!("planned") };
         assert_eq!(*pacing, TracePacing::ClosedLoop { concurrency: 2, speedup: 1.0 });
         assert_eq!((trace.requests.len(), trace.sessions), (30, 3));
-        // guidellm 0.8.1 makes the same requests: compared with its generator, and with the history of each node of
-        // its graph.
+        // guidellm 0.8.1 makes the same requests, according to its generator and the history of its graph's nodes.
         let row = |index: usize| {
             let request = &trace.requests[index];
             let waits = trace.dependencies(request).iter().map(|wait| wait.request).collect::<Vec<_>>();
