@@ -1,7 +1,7 @@
 //! Confidence intervals by resampling requests.
 //!
-//! A resample draws as many pairs as the sample has, with replacement, and is stored as a count for each
-//! pair. One walk over values that are sorted once computes all statistics of a resample.
+//! A resample draws as many pairs as the sample has, with replacement. It is stored as the number of times that
+//! each pair was drawn. The values are sorted once; one walk over them computes all statistics of a resample.
 
 use serde::Serialize;
 use vcr_base::percentile::at_share;
@@ -10,15 +10,15 @@ use vcr_base::random::Stream;
 use crate::metric::Statistic;
 use crate::pairs::relative_error;
 
-/// The share of resamples whose value is within an interval.
+/// Share of the resampled values that lie within an interval.
 pub(crate) const CONFIDENCE: f64 = 0.95;
 
 /// A range that holds 95 % of the resampled values.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Interval {
-    /// Its lower end.
+    /// Lower end of the range.
     pub low: f64,
-    /// Its upper end.
+    /// Upper end of the range.
     pub high: f64,
 }
 
@@ -31,17 +31,14 @@ impl Interval {
     }
 }
 
-/// Intervals of one metric.
 pub(crate) struct Intervals {
-    /// Intervals of the relative errors of statistics, in the caller's order.
+    /// The interval of each statistic's relative error, in the caller's order of statistics.
     pub(crate) errors: Vec<Interval>,
     pub(crate) ks: Interval,
-    /// The interval of the Wasserstein distance, in milliseconds.
     pub(crate) wasserstein_ms: Interval,
 }
 
-/// Resamples `pairs` of milliseconds, (reference, compared). None without resamples or with
-/// fewer than two pairs.
+/// Resamples `pairs` (reference, compared) of milliseconds. None without resamples or with fewer than two pairs.
 pub(crate) fn intervals(
     pairs: &[(f64, f64)],
     statistics: &[Statistic],
@@ -99,7 +96,7 @@ pub(crate) fn intervals(
     })
 }
 
-/// The values at ascending ranks of a resample of sorted values.
+/// Returns the values that have these ascending ranks in a resample.
 fn at_ranks(
     order: &[u32],
     times: &[u32],
@@ -118,7 +115,7 @@ fn at_ranks(
     found
 }
 
-/// The Kolmogorov-Smirnov statistic and the Wasserstein distance of a resample.
+/// Returns a resample's Kolmogorov-Smirnov statistic and Wasserstein distance.
 fn distances(pairs: &[(f64, f64)], left: &[u32], right: &[u32], times: &[u32]) -> (f64, f64) {
     let count = pairs.len() as f64;
     let left_at = |i: usize| left.get(i).map(|index| pairs[*index as usize].0);

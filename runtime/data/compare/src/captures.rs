@@ -1,6 +1,6 @@
 //! Differences between two captures of the same traffic.
 //!
-//! [`join`] matches the requests.
+//! Requests are matched by [`join`].
 
 use std::collections::BTreeMap;
 
@@ -10,32 +10,32 @@ use vcr_trace::import::summary::{Summary, SummaryBuilder};
 
 use crate::join::{Identity, MatchRule, join};
 
-/// The parts of a capture that are compared.
+/// The parts of one capture that are compared.
 #[derive(Default)]
 pub struct Side {
     meta: CaptureMeta,
-    /// The requests without their gaps, in the order of the file.
+    /// The requests in the order of the file, without the gaps between their tokens.
     requests: Vec<RequestRecord>,
     summary: SummaryBuilder,
 }
 
-/// The differences of one pair of requests.
+/// The differences between two matched requests.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PairDifference {
-    /// Place of the request in the first capture, by arrival, from 0.
+    /// Position of the request in the first capture by arrival, from 0.
     pub left_index: usize,
-    /// Place of the request in the second capture.
+    /// Position of the request in the second capture by arrival, from 0.
     pub right_index: usize,
-    /// Its name in the first capture, if it has one.
+    /// The request's name in the first capture, if any.
     pub name: Option<String>,
-    /// The differences.
+    /// The fields that differ.
     pub fields: Vec<FieldDifference>,
 }
 
-/// A field that differs.
+/// A field whose value differs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FieldDifference {
-    /// Its name in a request line; `output_token_ids` with the place.
+    /// The field's name in a request line; `output_token_ids` is followed by the position of the token.
     pub field: String,
     /// The value in the first capture.
     pub left: String,
@@ -43,29 +43,29 @@ pub struct FieldDifference {
     pub right: String,
 }
 
-/// The differences of two captures.
+/// The result of a comparison of two captures.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Comparison {
-    /// The rule by which requests were matched.
+    /// The rule that matched the requests.
     pub rule: MatchRule,
-    /// Pairs that were compared.
+    /// Number of matched pairs.
     pub matched: u64,
-    /// Pairs whose answers both have known tokens.
+    /// Number of matched pairs in which the tokens of both answers are known.
     pub with_tokens: u64,
-    /// Requests that only the first capture has.
+    /// Number of requests that only the first capture has.
     pub only_left: u64,
-    /// Requests that only the second capture has.
+    /// Number of requests that only the second capture has.
     pub only_right: u64,
     /// Number of pairs that differ in each field.
     pub fields: BTreeMap<String, u64>,
-    /// Every pair that differs, in the order of the first capture's arrivals.
+    /// Every pair with a difference, in the order in which the first capture's requests arrived.
     pub different: Vec<PairDifference>,
-    /// The numbers of both.
+    /// Summaries of the first and of the second capture.
     pub summaries: [Summary; 2],
 }
 
 impl Comparison {
-    /// Whether both captures have the same requests with the same answers. Times are ignored.
+    /// Whether both captures have the same requests with equal answers. Times are not compared.
     #[must_use]
     pub fn is_equal(&self) -> bool {
         self.only_left == 0 && self.only_right == 0 && self.different.is_empty()
@@ -189,7 +189,7 @@ mod tests {
     #[test]
     fn equal_prompts_are_matched_in_order_of_arrival() {
         let left = [request(0, Some(7), &[1]), request(1, Some(8), &[2]), request(2, Some(7), &[3])];
-        // The file has its requests in the order in which they ended.
+        // The file lists requests in the order in which they ended.
         let right = [request(5, Some(7), &[3]), request(3, Some(8), &[2]), request(4, Some(7), &[1])];
         let found = compare(side(left), side(right));
         assert_eq!((found.rule, found.matched, found.with_tokens), (MatchRule::PromptHash, 3, 3));

@@ -1,4 +1,4 @@
-//! One side compared with the other: statistics, distributions, single requests.
+//! Compares one side with the other: statistics, distributions and single requests.
 
 use serde::Serialize;
 
@@ -10,17 +10,17 @@ use crate::metric::{Metric, Statistic};
 use crate::pairs::{Pairs, relative_error};
 use crate::request::{Request, Requests};
 
-/// The statistics listed for each metric.
 const LISTED: [Statistic; 5] = [Statistic::Mean, Statistic::P50, Statistic::P90, Statistic::P95, Statistic::P99];
 
-/// The most pairs drawn for the intervals of one metric, unless the number of resamples is set.
+/// Maximum number of pairs drawn for the intervals of one metric, if the caller sets no number of resamples and
+/// 100 resamples do not need more.
 const MAX_DRAWN: usize = 20_000_000;
 
-/// How sides are compared.
+/// Options of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompareOptions {
-    /// Number of resamples for intervals; 0 switches intervals off. `None` takes 1,000, and fewer (at least
-    /// 100) with more than 20,000 requests.
+    /// Number of resamples for intervals; 0 switches intervals off. `None` means 1,000, or fewer (at least 100) if
+    /// there are more than 20,000 requests.
     pub resamples: Option<usize>,
     /// Seed of the resamples.
     pub seed: u64,
@@ -56,7 +56,7 @@ pub enum CompareError {
     NoTimes(String),
 }
 
-/// One statistic on both sides, in milliseconds.
+/// One statistic of both sides, in milliseconds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Estimate {
     /// The statistic.
@@ -65,42 +65,42 @@ pub struct Estimate {
     pub reference_ms: f64,
     /// The value of the compared side.
     pub compared_ms: f64,
-    /// The relative error; negative where the compared side is lower.
+    /// The relative error; negative if the compared side is lower.
     pub error: f64,
-    /// The interval of the error.
+    /// The confidence interval of the error.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error_interval: Option<Interval>,
 }
 
-/// How one metric compares.
+/// The comparison of one metric.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MetricComparison {
     /// The metric.
     pub metric: Metric,
-    /// Requests that have it on both sides.
+    /// Number of compared requests in which the metric is known on both sides.
     pub requests: u64,
     /// Statistics of both sides.
     pub statistics: Vec<Estimate>,
-    /// Mean absolute error of single requests, relative.
+    /// Mean of the absolute relative errors of single requests (MAPE).
     pub mape: f64,
-    /// Correlation of single requests, where both sides vary.
+    /// Pearson's correlation over single requests; None if a side does not vary.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pearson: Option<f64>,
     /// Kolmogorov-Smirnov statistic.
     pub ks: f64,
-    /// The interval of the Kolmogorov-Smirnov statistic.
+    /// The confidence interval of the Kolmogorov-Smirnov statistic.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ks_interval: Option<Interval>,
     /// Wasserstein distance.
     pub wasserstein_ms: f64,
-    /// The interval of the Wasserstein distance.
+    /// The confidence interval of the Wasserstein distance.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wasserstein_interval_ms: Option<Interval>,
     #[serde(skip)]
     pairs: Pairs,
 }
 
-/// Output tokens of complete answers, divided by the time from the first arrival to the last token.
+/// Throughputs: output tokens of complete answers, divided by the time from the first arrival to the last token.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct ThroughputComparison {
     /// The throughput of the reference.
@@ -109,28 +109,28 @@ pub struct ThroughputComparison {
     pub compared_tokens_per_s: f64,
 }
 
-/// How one side compares with the reference.
+/// The comparison of a side with the reference.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Compared {
     /// Name of the side that is compared.
     pub compared: String,
     /// Name of the reference.
     pub reference: String,
-    /// How requests were matched.
+    /// The rule that matched the requests.
     pub rule: MatchRule,
-    /// Requests that both sides have.
+    /// Number of requests that both sides have.
     pub matched: u64,
-    /// Matched requests with complete answers on both sides; only these are compared.
+    /// Number of matched requests whose answers are complete on both sides. Only these are compared.
     pub whole: u64,
-    /// Compared requests whose prompts or answers differ in length.
+    /// Number of compared requests whose prompts or answers differ in length.
     pub other_lengths: u64,
-    /// Requests that only the compared side has.
+    /// Number of requests that only the compared side has.
     pub only_compared: u64,
-    /// Requests that only the reference has.
+    /// Number of requests that only the reference has.
     pub only_reference: u64,
     /// Metrics that are known on both sides.
     pub metrics: Vec<MetricComparison>,
-    /// Throughputs, where both are known.
+    /// Throughputs; None unless they are known for both sides.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub throughput: Option<ThroughputComparison>,
 }
@@ -240,21 +240,22 @@ impl Compared {
         self.metrics.iter().find(|each| each.metric == metric)
     }
 
-    /// The value that a gate limits; errors lose their sign. None if it is not known on both sides.
+    /// Returns the value that a gate limits, without the sign of an error. None if the value is not known on both
+    /// sides.
     #[must_use]
     pub fn value(&self, subject: Subject) -> Option<f64> {
         let value = self.signed_value(subject)?;
         Some(if matches!(subject, Subject::Pearson(_)) { value } else { value.abs() })
     }
 
-    /// A statistic of both sides in milliseconds: reference, compared.
+    /// Returns a statistic in milliseconds: the reference's value and the compared side's value.
     #[must_use]
     pub fn sides_ms(&self, metric: Metric, statistic: Statistic) -> Option<(f64, f64)> {
         let found = self.metric(metric)?.pairs.compare(statistic);
         Some((found.measured_ms, found.simulated_ms))
     }
 
-    /// The value that a gate limits; errors are negative where the compared side is lower.
+    /// Returns the value that a gate limits. An error is negative if the compared side is lower.
     #[must_use]
     pub fn signed_value(&self, subject: Subject) -> Option<f64> {
         match subject {
@@ -274,7 +275,8 @@ impl Compared {
         }
     }
 
-    /// The interval of the value that a gate limits, with the sign of the error. None if the value has no interval.
+    /// Returns the confidence interval of the value that a gate limits, with the sign of the error. None without an
+    /// interval.
     #[must_use]
     pub fn interval(&self, subject: Subject) -> Option<Interval> {
         match subject {
@@ -309,7 +311,7 @@ mod tests {
             is_whole: true,
             ..Request::default()
         };
-        // Not in order of arrival.
+        // The requests are not in the order of arrival.
         Requests::new((0..count).rev().map(request).collect())
     }
 

@@ -1,7 +1,7 @@
 //! Distances of two distributions.
 
-/// The difference of the empirical distribution functions of two sets of samples over each
-/// stretch between neighbouring values: `visit(difference, length)`.
+/// Calls `visit(difference, length)` for each stretch between neighbouring values of both sets: the difference of
+/// the two empirical distribution functions, and the length of the stretch.
 fn walk(left: &[f64], right: &[f64], mut visit: impl FnMut(f64, f64)) {
     let sorted = |samples: &[f64]| {
         let mut sorted = samples.to_vec();
@@ -27,8 +27,8 @@ fn walk(left: &[f64], right: &[f64], mut visit: impl FnMut(f64, f64)) {
     }
 }
 
-/// The Kolmogorov-Smirnov statistic of two sets of samples: the largest difference of their
-/// distribution functions, from 0 to 1. 1 if one set is empty.
+/// The Kolmogorov-Smirnov statistic of two sets of samples: the largest difference of their distribution functions,
+/// from 0 to 1. It is 1 if a set is empty.
 #[must_use]
 pub fn ks(left: &[f64], right: &[f64]) -> f64 {
     if left.is_empty() || right.is_empty() {
@@ -39,8 +39,8 @@ pub fn ks(left: &[f64], right: &[f64]) -> f64 {
     largest
 }
 
-/// The Wasserstein distance of two sets of samples, in their unit: how far a sample must be
-/// moved on average to turn one distribution into the other. None if one set is empty.
+/// The Wasserstein distance of two sets of samples, in the samples' unit: the average distance by which samples
+/// must be moved to turn one distribution into the other. None if a set is empty.
 #[must_use]
 pub fn wasserstein(left: &[f64], right: &[f64]) -> Option<f64> {
     if left.is_empty() || right.is_empty() {
@@ -69,7 +69,7 @@ mod tests {
     }
 
     proptest! {
-        /// Moving every sample by the same amount is a distance of that amount.
+        /// If every sample moves by the same amount, the distance is that amount.
         #[test]
         fn a_shift_is_its_own_distance(samples in prop::collection::vec(0u32..1000, 1..50), by in 0u32..500) {
             let left: Vec<f64> = samples.iter().map(|sample| f64::from(*sample)).collect();

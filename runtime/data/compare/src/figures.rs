@@ -13,7 +13,7 @@ use crate::request::Requests;
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Figures(BTreeMap<String, BTreeMap<String, f64>>);
 
-/// A figure on both sides.
+/// A figure and its values on both sides.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Change {
     /// The metric.
@@ -27,7 +27,7 @@ pub struct Change {
 }
 
 impl Change {
-    /// The change relative to the reference; infinite if only the reference is 0.
+    /// The change relative to the reference; infinite if the reference is 0 and the compared value is not.
     #[must_use]
     pub fn relative(&self) -> f64 {
         let difference = self.compared - self.reference;
@@ -49,7 +49,7 @@ impl Figures {
         }
     }
 
-    /// The figures of requests, under the names that runs use for metrics.
+    /// Computes the figures of requests. The metrics have the names that run reports use.
     #[must_use]
     pub fn of_requests(requests: &Requests) -> Self {
         let mut figures = Self::default();
@@ -97,13 +97,13 @@ impl Figures {
         self.0.is_empty()
     }
 
-    /// The value of a statistic of a metric.
+    /// The value of a metric's statistic.
     #[must_use]
     pub fn get(&self, metric: &str, statistic: &str) -> Option<f64> {
         self.0.get(metric)?.get(statistic).copied()
     }
 
-    /// The changes from `reference` to this side, for all figures that both have.
+    /// Lists the changes from `reference` to this side, for all figures that both have.
     #[must_use]
     pub fn changes_from(&self, reference: &Self) -> Vec<Change> {
         let mut changes = Vec::new();
@@ -131,20 +131,20 @@ const STATISTICS: [(Statistic, &str); 8] = [
     (Statistic::Percentile(100_000), "max"),
 ];
 
-/// A limit on how much worse a figure may become: `ttft.p99=5%`.
+/// A limit on how much worse a figure may become, such as `ttft.p99=5%`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MaxRegression {
     /// The metric.
     pub metric: String,
     /// The statistic.
     pub statistic: String,
-    /// The allowed worsening, as a share of the reference.
+    /// The allowed worsening, relative to the reference.
     pub share: f64,
 }
 
 impl fmt::Display for MaxRegression {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Rounding removes the digits that binary fractions add.
+        // Binary fractions can add digits, for example 7.000000000000001; rounding removes them.
         let percent = (self.share * 1e8).round() / 1e6;
         write!(f, "{}.{}={percent}%", self.metric, self.statistic)
     }

@@ -1,18 +1,18 @@
-//! Limits on errors.
+//! Limits on the errors of a comparison.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::metric::{Metric, Statistic};
 
-/// Metric or error that a gate limits.
+/// The quantity that a gate limits.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Subject {
     /// The relative error of a statistic.
     Statistic(Metric, Statistic),
-    /// The mean absolute error of single requests.
+    /// The mean absolute error of single requests, relative.
     Mape(Metric),
-    /// The correlation of single requests.
+    /// Pearson's correlation over single requests.
     Pearson(Metric),
     /// The Kolmogorov-Smirnov statistic.
     Ks(Metric),
@@ -20,14 +20,14 @@ pub enum Subject {
     Wasserstein(Metric),
     /// The relative error of the throughput.
     Throughput,
-    /// The share of extrapolated step time.
+    /// The share of the step time that was extrapolated.
     Outside,
 }
 
 impl FromStr for Subject {
     type Err = String;
 
-    /// Reads `ttft p50`, `ttft p50 error`, `itl pearson`, `throughput`.
+    /// Reads a subject such as `ttft p50`, `ttft p50 error`, `itl pearson` or `throughput`.
     fn from_str(text: &str) -> Result<Self, String> {
         let invalid = || {
             format!(
@@ -53,7 +53,7 @@ impl FromStr for Subject {
 }
 
 impl Subject {
-    /// Whether the value is a plain number, not a share.
+    /// Whether the value is shown as a plain number, not as a percentage.
     fn is_plain(self) -> bool {
         matches!(self, Self::Pearson(_) | Self::Ks(_))
     }
@@ -73,7 +73,7 @@ impl fmt::Display for Subject {
     }
 }
 
-/// A limit: `ttft p50 < 10%`, `itl pearson > 0.9`.
+/// A limit, such as `ttft p50 < 10%` or `itl pearson > 0.9`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Gate {
     subject: Subject,
@@ -82,19 +82,19 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// The limited metric or error.
+    /// The limited quantity.
     #[must_use]
     pub fn subject(&self) -> Subject {
         self.subject
     }
 
-    /// Whether a value keeps to the limit.
+    /// Whether a value is within the limit.
     #[must_use]
     pub fn holds(&self, value: f64) -> bool {
         if self.is_upper { value < self.limit } else { value > self.limit }
     }
 
-    /// Formats a value of the limited metric or error for people.
+    /// Formats a value of the limited quantity for people.
     #[must_use]
     pub fn value_text(&self, value: f64) -> String {
         if self.subject.is_plain() { format!("{value:.3}") } else { format!("{:.2} %", value * 100.0) }

@@ -1,14 +1,13 @@
-//! Joins the requests of both sides.
+//! Matches the requests of both sides.
 //!
-//! Requests are matched by the first of the rules of [`MatchRule`] that both sides allow.
-//! Among requests that a rule cannot distinguish, the first to arrive on one side is matched
-//! with the first on the other.
+//! The rules of [`MatchRule`] are tried in order; the first that both sides allow matches all requests. If a rule
+//! cannot tell some requests apart, they are matched by their order of arrival.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use serde::Serialize;
 
-/// The rule by which requests were matched, in the order in which rules are tried.
+/// The rule that matches requests. Rules are tried in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MatchRule {
@@ -16,18 +15,19 @@ pub enum MatchRule {
     Turn,
     /// By the hash of the whole prompt.
     PromptHash,
-    /// By the hashes of full blocks and the length of the prompt.
+    /// By the hashes of the prompt's full blocks and the prompt's length.
     BlockHashes,
-    /// By the name that the sender gave the request, or else by its id on the wire.
+    /// By the name that the client gave the request, or else by the request's id on the wire.
     Id,
-    /// By order of arrival among requests of equal lengths, if every request of the smaller side has a partner then.
+    /// By prompt and answer length, then by arrival. Allowed only if every request of the smaller side finds a
+    /// partner.
     Lengths,
-    /// By their order of arrival.
+    /// By order of arrival.
     Order,
 }
 
 impl MatchRule {
-    /// The key by which requests were joined, in words that follow "by".
+    /// The rule in words that follow "by".
     #[must_use]
     pub const fn text(self) -> &'static str {
         match self {
@@ -41,36 +41,35 @@ impl MatchRule {
     }
 }
 
-/// Keys by which a request can be recognised.
+/// Keys by which a request can be recognised on the other side.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
     /// Workload, session and turn.
     pub turn: Option<(String, u64, u32)>,
     /// Hash of the prompt.
     pub prompt_hash: Option<u64>,
-    /// Length of the prompt, and the hashes of its full blocks; empty if unknown.
+    /// The prompt's length and the hashes of its full blocks. No hashes if they are unknown.
     pub blocks: (u32, Vec<u64>),
-    /// Its name.
     pub name: Option<String>,
-    /// Lengths of its prompt and answer, if requests may be matched by them.
+    /// Lengths of the prompt and the answer; None if requests must not be matched by length.
     pub lengths: Option<(u32, u32)>,
 }
 
-/// Pairs of requests.
+/// The matched requests of two sides.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Joined {
     /// The rule by which they were matched.
     pub rule: MatchRule,
-    /// Places on both sides, in the order of the left one.
+    /// The requests' positions on the left and on the right side, ordered by the left position.
     pub pairs: Vec<(usize, usize)>,
-    /// Requests that only the left side has.
+    /// Number of requests that only the left side has.
     pub only_left: u64,
-    /// Requests that only the right side has.
+    /// Number of requests that only the right side has.
     pub only_right: u64,
 }
 
-/// Joins two lists of requests, both in order of arrival. Hashes are compared only with `has_same_hashes`,
-/// that is, if both sides have the same scheme and block size.
+/// Matches two lists of requests, both in order of arrival. Hashes are compared only if `has_same_hashes` says that
+/// both sides use the same hash scheme and block size.
 #[must_use]
 pub fn join(left: &[Identity], right: &[Identity], has_same_hashes: bool) -> Joined {
     let rule = rule(left, right, has_same_hashes);
@@ -97,7 +96,7 @@ fn rule(left: &[Identity], right: &[Identity], has_same_hashes: bool) -> MatchRu
         MatchRule::BlockHashes
     } else if both(|identity| identity.name.is_some()) && have_in_common(left, right, |identity| identity.name.as_ref())
     {
-        // Only if some names are equal: many frontends generate new names in each run.
+        // Many frontends generate new names in each run, so some names must be equal on both sides.
         MatchRule::Id
     } else if both(|identity| identity.lengths.is_some()) && have_lengths_in_common(left, right) {
         MatchRule::Lengths
@@ -115,7 +114,6 @@ fn have_in_common<'a, T: Ord + 'a>(
     right.iter().filter_map(&of).any(|one| known.contains(one))
 }
 
-/// Whether every request of the smaller side has a partner of equal lengths.
 fn have_lengths_in_common(left: &[Identity], right: &[Identity]) -> bool {
     let (few, many) = if left.len() <= right.len() { (left, right) } else { (right, left) };
     let mut known: BTreeMap<Option<(u32, u32)>, u64> = BTreeMap::new();
@@ -131,7 +129,6 @@ fn have_lengths_in_common(left: &[Identity], right: &[Identity]) -> bool {
     })
 }
 
-/// The key of a request under a rule.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum Key<'a> {
     Turn(Option<&'a (String, u64, u32)>),

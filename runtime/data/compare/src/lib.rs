@@ -1,10 +1,9 @@
-//! Joins, compares and judges two sets of requests.
+//! Matches, compares and judges two sets of requests.
 //!
-//! One side is the reference, such as a measurement; the other side is compared with it. [`join`] matches
-//! requests, [`Pairs`] holds the times of both sides for one metric, [`compare`] computes statistics with
-//! intervals, and a [`Gate`] limits an error. [`Figures`] hold sides of which only summary figures are known.
-//! [`captures`] lists the fields in which two captures of the same traffic differ. This crate opens no files
-//! and prints nothing.
+//! One side is the reference, such as a measurement; the other side is compared with it. [`join`] matches requests,
+//! [`Pairs`] holds one metric's times on both sides, [`compare`] computes statistics with confidence intervals, and
+//! a [`Gate`] limits an error. [`Figures`] hold a side of which only summary figures are known. [`captures`] lists
+//! the fields in which two captures of the same traffic differ. This crate opens no files and prints nothing.
 
 mod bootstrap;
 pub mod captures;

@@ -1,20 +1,20 @@
-//! Metrics of requests and their statistics: names and definitions.
+//! Names and definitions of request metrics and statistics.
 
 use std::fmt;
 
 use serde::{Serialize, Serializer};
 
-/// A time of a request.
+/// A request's time that is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Metric {
-    /// Time to the first token.
+    /// Time from arrival to the first token.
     Ttft,
-    /// Mean time between tokens.
+    /// Mean time between two tokens of the answer.
     Itl,
-    /// Time to the last token.
+    /// Time from arrival to the last token.
     E2e,
-    /// Time to the admission.
+    /// Time from arrival to admission.
     Queue,
 }
 
@@ -22,7 +22,7 @@ impl Metric {
     /// All metrics.
     pub const ALL: [Self; 4] = [Self::Ttft, Self::Itl, Self::E2e, Self::Queue];
 
-    /// Its name in reports and gates.
+    /// The metric's name in reports and gates.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -33,7 +33,7 @@ impl Metric {
         }
     }
 
-    /// Its name among the metrics of runs. There, `itl` is every single gap, and `tpot` the mean gap of a request.
+    /// The metric's name in run reports. There, `itl` means every single gap, and `tpot` a request's mean gap.
     #[must_use]
     pub const fn name_in_runs(self) -> &'static str {
         match self {
@@ -42,7 +42,7 @@ impl Metric {
         }
     }
 
-    /// The metric with this name; the mean gap of a request is also called `tpot`.
+    /// Finds a metric by name. `tpot` is another name of `itl`.
     #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
         let name = if name == "tpot" { "itl" } else { name };
@@ -72,7 +72,7 @@ impl Statistic {
     /// The statistics by which predictions are judged.
     pub const ALL: [Self; 4] = [Self::Mean, Self::P50, Self::P90, Self::P99];
 
-    /// The statistic with this name, such as `mean` or `p99.9`.
+    /// Reads the name of a statistic, such as `mean` or `p99.9`.
     #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
         if name == "mean" {
@@ -83,7 +83,7 @@ impl Statistic {
         Some(Self::Percentile((percent * 1e3).round() as u32))
     }
 
-    /// The rank (from 0) of a percentile among `count` sorted samples.
+    /// The rank (from 0) of a percentile among `count` sorted samples; None for the mean.
     pub(crate) fn rank(self, count: usize) -> Option<usize> {
         match self {
             Self::Mean => None,
@@ -93,8 +93,8 @@ impl Statistic {
         }
     }
 
-    /// The statistic of `samples`; 0 if there are none. A percentile is the sample of rank
-    /// `round((n - 1) * p / 100)`, as in a run's report.
+    /// Computes the statistic of `samples`; 0 if there are none. A percentile is the sample of rank `round((n - 1)
+    /// * p / 100)`, as in a run's report.
     #[must_use]
     pub fn of(self, mut samples: Vec<f64>) -> f64 {
         let Some(rank) = self.rank(samples.len()) else {

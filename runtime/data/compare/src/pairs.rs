@@ -1,20 +1,20 @@
-//! Both sides of a metric, request by request.
+//! The values of one metric on both sides, request by request.
 
 use serde::Serialize;
 
 use crate::metric::{Metric, Statistic};
 
-/// One metric of all requests that have it on both sides, in nanoseconds.
+/// One metric of all requests in which it is known on both sides, in nanoseconds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pairs {
     /// The metric.
     pub metric: Metric,
-    /// (measured, simulated), in order of arrival.
+    /// Times (measured, simulated), in order of the requests' arrival.
     pub pairs: Vec<(f64, f64)>,
 }
 
 impl Pairs {
-    /// Statistics of both sides, with the relative error.
+    /// Computes a statistic of both sides.
     #[must_use]
     pub fn compare(&self, statistic: Statistic) -> Comparison {
         let side = |side: fn(&(f64, f64)) -> f64| statistic.of(self.pairs.iter().map(side).collect());
@@ -22,8 +22,8 @@ impl Pairs {
         Comparison { metric: self.metric, statistic, measured_ms: measured_ns / 1e6, simulated_ms: simulated_ns / 1e6 }
     }
 
-    /// Mean absolute error of single requests, relative to the measured time. Measured times
-    /// near zero count as [`NEAR_ZERO_MS`], as in [`Comparison::error`].
+    /// Mean of the absolute errors of single requests, relative to the measured time. Measured times below
+    /// [`NEAR_ZERO_MS`] count as [`NEAR_ZERO_MS`], as in [`Comparison::error`].
     #[must_use]
     pub fn mape(&self) -> f64 {
         let errors =
@@ -31,20 +31,20 @@ impl Pairs {
         errors.sum::<f64>() / self.pairs.len().max(1) as f64
     }
 
-    /// Pearson's correlation of single requests; none where a side does not vary.
+    /// Pearson's correlation over single requests; None if a side does not vary.
     #[must_use]
     pub fn pearson(&self) -> Option<f64> {
         pearson(&self.pairs)
     }
 
-    /// The samples of each side: measured, simulated.
+    /// The measured times and the simulated times.
     #[must_use]
     pub fn sides(&self) -> (Vec<f64>, Vec<f64>) {
         self.pairs.iter().copied().unzip()
     }
 }
 
-/// Pearson's correlation of pairs; none where a side does not vary.
+/// Pearson's correlation of pairs; None if a side does not vary.
 #[must_use]
 pub fn pearson(pairs: &[(f64, f64)]) -> Option<f64> {
     let count = pairs.len() as f64;
@@ -59,8 +59,8 @@ pub fn pearson(pairs: &[(f64, f64)]) -> Option<f64> {
     (mm > 0.0 && ss > 0.0).then(|| ms / (mm * ss).sqrt())
 }
 
-/// Times below this limit are compared by their difference. A request leaves an empty queue within a
-/// hundredth of a millisecond; users do not notice if that doubles.
+/// Measured times below this limit count as this limit in relative errors. Admission from an empty queue takes
+/// about a hundredth of a millisecond, and users do not notice if it takes twice as long.
 pub const NEAR_ZERO_MS: f64 = 0.5;
 
 /// One statistic of a metric on both sides.
@@ -77,19 +77,19 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// Its name, such as `ttft p50`.
+    /// The metric and the statistic, such as `ttft p50`.
     #[must_use]
     pub fn name(&self) -> String {
         format!("{} {}", self.metric.name(), self.statistic)
     }
 
-    /// Whether the measured time is too short for a relative error to mean anything.
+    /// Whether the measured time is too short for a meaningful relative error.
     #[must_use]
     pub fn is_near_zero(&self) -> bool {
         self.measured_ms.abs() < NEAR_ZERO_MS
     }
 
-    /// The error for people: relative, or in milliseconds where the measured time is near zero.
+    /// The error for people: in percent, or in milliseconds if the measured time is near zero.
     #[must_use]
     pub fn error_text(&self) -> String {
         if self.is_near_zero() {
@@ -98,21 +98,21 @@ impl Comparison {
         format!("{:+.1} %", self.error() * 100.0)
     }
 
-    /// The simulated minus the measured value, in milliseconds.
+    /// The simulated value minus the measured value, in milliseconds.
     #[must_use]
     pub fn difference_ms(&self) -> f64 {
         self.simulated_ms - self.measured_ms
     }
 
-    /// The error relative to the measured value; negative where the simulation is too low. Measured times
-    /// near zero count as half a millisecond, so that the result shows the difference.
+    /// The error relative to the measured value; negative if the simulated value is lower. Measured times below
+    /// [`NEAR_ZERO_MS`] count as [`NEAR_ZERO_MS`], so that a small difference stays a small error.
     #[must_use]
     pub fn error(&self) -> f64 {
         relative_error(self.measured_ms, self.simulated_ms)
     }
 }
 
-/// The relative error of a time. Both times are in milliseconds.
+/// The relative error of a time. Both arguments are in milliseconds.
 pub(crate) fn relative_error(reference_ms: f64, value_ms: f64) -> f64 {
     (value_ms - reference_ms) / reference_ms.max(NEAR_ZERO_MS)
 }

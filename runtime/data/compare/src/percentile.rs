@@ -1,34 +1,34 @@
-//! The change of a percentile from one side of pairs to the other, resampled.
+//! Resamples the change of a percentile from one side of pairs to the other.
 //!
-//! A resample draws as many pairs as the sample has, with replacement. Only pairs near the percentile decide
-//! its value: values further from it than [`WINDOW_DEVIATIONS`] standard deviations of its rank are clamped,
-//! and equal pairs form one group. Large groups are drawn as a whole, by the normal approximation of the
-//! binomial distribution, so that a million pairs cost little more than a thousand.
+//! A resample draws as many pairs as the sample has, with replacement. Only pairs near the percentile decide its
+//! value. Values whose rank is more than [`WINDOW_DEVIATIONS`] standard deviations away are clamped, and pairs that
+//! are then equal form one group. A large group is drawn as a whole, by the normal approximation of the binomial
+//! distribution, so that a million pairs cost little more than a thousand.
 
 use vcr_base::random::Stream;
 
 use crate::metric::Statistic;
 
-/// Half the width of the window of ranks, in standard deviations of the rank.
+/// Half the width of the window of ranks, in standard deviations of the percentile's rank.
 const WINDOW_DEVIATIONS: f64 = 5.0;
-/// Groups of at least this many pairs are drawn as a whole.
+/// Minimum number of pairs of a group that is drawn as a whole.
 const LARGE_GROUP: usize = 100;
 
-/// The change of a percentile, and its resamples.
+/// The change of a percentile and its resampled values.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PercentileChange {
     /// The percentile of the reference.
     pub reference: f64,
     /// The percentile of the compared side.
     pub compared: f64,
-    /// Its change.
+    /// The change from the reference to the compared side.
     pub change: f64,
-    /// Changes of resamples, ascending.
+    /// The changes in the resamples, ascending.
     resampled: Vec<f64>,
 }
 
 impl PercentileChange {
-    /// The change below which this share of resamples falls; the sample's own change if nothing was resampled.
+    /// The change below which this share of the resampled changes lies; the sample's own change without resamples.
     #[must_use]
     pub fn bound(&self, share: f64) -> f64 {
         let at = (self.resampled.len() as f64 * share) as usize;
@@ -37,15 +37,16 @@ impl PercentileChange {
     }
 }
 
-/// Equal pairs, which are drawn together.
+/// Pairs with equal values, which are drawn together.
 struct Group {
     left: f64,
     right: f64,
     pairs: usize,
 }
 
-/// Resamples the change of a percentile. `change` compares two values; `resamples` takes the sample's change
-/// and returns the number of resamples. None without pairs, or if the statistic is not a percentile.
+/// Resamples the change of a percentile. `change` computes the change between two values. `resamples` takes the
+/// sample's change and returns the number of resamples. None without pairs, or if the statistic is not a
+/// percentile.
 #[must_use]
 pub fn percentile_change(
     pairs: &[(f64, f64)],
@@ -78,7 +79,7 @@ pub fn percentile_change(
     Some(PercentileChange { reference, compared, change: observed, resampled })
 }
 
-/// The range of values that the percentile of a resample can take.
+/// Returns the range of values that the percentile can take in a resample.
 fn window(mut values: Vec<f64>, rank: usize) -> (f64, f64) {
     let count = values.len() as f64;
     let share = (rank as f64 / count).clamp(1.0 / count, 1.0);
@@ -100,12 +101,11 @@ fn groups(pairs: &[(f64, f64)], rank: usize) -> Vec<Group> {
     clamped.chunk_by(|a, b| a == b).map(of_one).collect()
 }
 
-/// How resamples are drawn.
 struct Draw {
     count: usize,
-    /// Groups that are drawn as a whole: index and size.
+    /// Groups that are drawn as a whole: (index of the group, number of pairs).
     large: Vec<(usize, usize)>,
-    /// The group of each pair that is drawn singly.
+    /// The group's index for each pair that is drawn by itself.
     single: Vec<u32>,
 }
 
@@ -146,7 +146,7 @@ impl Draw {
     }
 }
 
-/// The group at a rank, in an order of groups.
+/// Returns the group at a rank of the resample, with groups in this order.
 fn at_rank(order: &[u32], times: &[u32], rank: usize) -> usize {
     let mut passed = 0;
     for index in order {
@@ -186,7 +186,7 @@ mod tests {
         assert_ne!(found, change(&pairs, 2000, 2));
     }
 
-    /// Clamping, grouping and drawing groups as a whole change only the noise.
+    /// Compared with plain resampling, clamping, grouping and drawing whole groups change only the noise.
     #[test]
     fn a_window_gives_the_bounds_of_all_pairs() {
         let pairs = pairs(20_000, 1.0);

@@ -5,35 +5,35 @@ use vcr_trace::capture::{CaptureMeta, RequestRecord};
 use crate::join::Identity;
 use crate::metric::Metric;
 
-/// One request. Times are nanoseconds since its arrival.
+/// One request. Times are in nanoseconds since the arrival.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Request {
-    /// Keys by which it is matched.
+    /// Keys that match the request with one of the other side.
     pub identity: Identity,
-    /// Its arrival, if known.
+    /// Time of arrival, if known.
     pub arrival_ns: Option<u64>,
-    /// Length of its prompt.
+    /// Length of the prompt.
     pub prompt_tokens: u32,
-    /// Length of its answer.
+    /// Length of the answer.
     pub output_tokens: u32,
-    /// Prompt tokens found in the cache.
+    /// Number of prompt tokens found in the prefix cache.
     pub cached_tokens: u32,
-    /// Time to its first token.
+    /// Time to the first token.
     pub ttft_ns: Option<u64>,
-    /// Time to its last token.
+    /// Time to the last token.
     pub e2e_ns: Option<u64>,
-    /// Time to its admission.
+    /// Time to the admission.
     pub queue_ns: Option<u64>,
-    /// Whether its answer is complete; requests with incomplete answers are not compared.
+    /// Whether the answer is complete. Requests with incomplete answers are not compared.
     pub is_whole: bool,
 }
 
 impl Request {
-    /// A request of a capture.
+    /// Converts a request of a capture.
     #[must_use]
     pub fn of_record(record: &RequestRecord) -> Self {
         let outputs = record.ttft_ns.and_then(|_| record.output_times()).unwrap_or_default();
-        // Without gaps, only the time of the first output is known, not that of the last.
+        // Without gaps, only the time of the first output is known. The time of the last output is then unknown.
         let known_tokens: u64 = outputs.iter().map(|(_, tokens)| u64::from(*tokens)).sum();
         let is_known = known_tokens >= u64::from(record.output_tokens);
         let last_ns = outputs.last().filter(|_| is_known).map(|(after_ns, _)| *after_ns);
@@ -57,7 +57,7 @@ impl Request {
         }
     }
 
-    /// One of its times, in nanoseconds.
+    /// The time that a metric measures, in nanoseconds.
     #[must_use]
     pub fn time_ns(&self, metric: Metric) -> Option<f64> {
         match metric {
@@ -75,21 +75,21 @@ impl Request {
 /// One side of a comparison.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Requests {
-    /// In order of arrival; requests of unknown arrival last, in their order.
+    /// Requests in order of arrival. Requests of unknown arrival come last, in their original order.
     requests: Vec<Request>,
-    /// Scheme and block size of the hashes of its prompts.
+    /// Scheme and block size of the prompt hashes; None without hashes.
     hashes: Option<String>,
 }
 
 impl Requests {
-    /// Requests in any order whose prompts have no hashes.
+    /// Takes requests in any order whose prompts have no hashes.
     #[must_use]
     pub fn new(mut requests: Vec<Request>) -> Self {
         requests.sort_by_key(|request| (request.arrival_ns.is_none(), request.arrival_ns));
         Self { requests, hashes: None }
     }
 
-    /// Requests of a capture.
+    /// Takes the requests of a capture.
     #[must_use]
     pub fn of_capture(meta: &CaptureMeta, requests: Vec<Request>) -> Self {
         let hashes = Some(format!("{:?} {:?}", meta.hash, meta.block_size_tokens));
@@ -102,19 +102,19 @@ impl Requests {
         &self.requests
     }
 
-    /// Whether hashes of both sides can be compared.
+    /// Whether the prompt hashes of both sides can be compared.
     pub(crate) fn has_hashes_of(&self, other: &Self) -> bool {
         self.hashes.is_some() && self.hashes == other.hashes
     }
 
-    /// Nanoseconds from the first arrival to the last token; None if either is unknown.
+    /// Time from the first arrival to the last token; None if either is unknown.
     pub(crate) fn duration_ns(&self) -> Option<u64> {
         let first_ns = self.requests.iter().map(|request| request.arrival_ns).min()??;
         let end = |request: &Request| Some(request.arrival_ns? + request.e2e_ns?);
         Some(self.requests.iter().filter_map(end).max()?.saturating_sub(first_ns))
     }
 
-    /// Output tokens of complete answers per second of [`duration_ns`](Self::duration_ns).
+    /// Output tokens of complete answers, divided by [`duration_ns`](Self::duration_ns) in seconds.
     pub(crate) fn tokens_per_s(&self) -> Option<f64> {
         let seconds = self.duration_ns().filter(|ns| *ns > 0)? as f64 / 1e9;
         let whole = self.requests.iter().filter(|request| request.is_whole);
