@@ -1,4 +1,4 @@
-//! Errors of inputs. Each names the file, and the place and the field if it has them.
+//! Errors of inputs. Each names the file, and the place and the field if they are known.
 
 use std::fmt;
 use std::io;
@@ -18,36 +18,36 @@ pub enum GateError {
         /// The cause.
         source: io::Error,
     },
-    /// Something in a file cannot be used, or an input of another tool cannot be read.
+    /// The content of a file cannot be used, or a file of another tool cannot be read.
     #[error(transparent)]
     Import(#[from] ImportError),
-    /// A file holds no observation.
+    /// A file contains no observation.
     #[error("`{name}` holds no observation")]
     Empty {
         /// The file, as the caller named it.
         name: String,
     },
-    /// Requests cannot be joined.
+    /// Requests cannot be matched by the chosen key.
     #[error("{0}")]
     Join(String),
-    /// The policy divides the requests too finely.
+    /// The policy divides the requests into too many segments.
     #[error(
         "invalid segments: expected at most {most}, got {count} by {by}; name fewer labels in `by` of `[segments]`"
     )]
     Segments {
-        /// Segments of the requests.
+        /// Number of segments.
         count: usize,
-        /// The limit.
+        /// Maximum number of segments.
         most: usize,
         /// The labels that define the segments.
         by: String,
     },
-    /// A receiver of observations cannot take more.
+    /// The receiver of the observations cannot take more.
     #[error("cannot write: {0}")]
     Write(io::Error),
 }
 
-/// A place in a file, small enough to be kept for each observation.
+/// A place in a file; small, because every observation keeps one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// The file as a whole.
@@ -56,7 +56,7 @@ pub enum Place {
     Line(u64),
     /// A row of a table, from 1, without its header.
     Row(u64),
-    /// A request, from 1.
+    /// A request by its number, from 1.
     Request(u64),
 }
 

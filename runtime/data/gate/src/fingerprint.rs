@@ -1,4 +1,4 @@
-//! Fingerprints: FNV-1a with 64 bits over a fixed layout of bytes.
+//! Fingerprints: 64-bit FNV-1a hashes over a fixed layout of bytes.
 //!
 //! Version 1 of the layout is one ASCII letter for the kind (`t` token ids, `e` stream events, `v` vectors,
 //! `s` text, `x` fingerprints of other tools), one byte with the version, the number of items as eight bytes,
@@ -11,7 +11,7 @@
 //!
 //! Fingerprints are printed as 16 hexadecimal digits.
 
-/// Version of the layout. It is part of the hashed bytes.
+/// Version of the layout. The version is part of the hashed bytes.
 pub const FINGERPRINT_VERSION: u8 = 1;
 
 const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
@@ -34,7 +34,7 @@ impl Fnv {
     }
 }
 
-/// The fingerprint of an answer's token ids.
+/// The fingerprint of the token ids of an answer.
 #[must_use]
 pub fn of_token_ids(ids: &[u32]) -> u64 {
     let mut hash = Fnv::of_kind(b't', ids.len());
@@ -42,7 +42,7 @@ pub fn of_token_ids(ids: &[u32]) -> u64 {
     hash.0
 }
 
-/// The fingerprint of stream events: nanoseconds since the request was sent, and tokens.
+/// The fingerprint of stream events: (nanoseconds since the request was sent, number of tokens).
 #[must_use]
 pub fn of_events(events: impl ExactSizeIterator<Item = (u64, u32)>) -> u64 {
     let mut hash = Fnv::of_kind(b'e', events.len());
@@ -58,7 +58,7 @@ pub fn of_events(events: impl ExactSizeIterator<Item = (u64, u32)>) -> u64 {
 pub fn of_vector(vector: &[f64]) -> u64 {
     let mut hash = Fnv::of_kind(b'v', vector.len());
     for value in vector {
-        // Both zeros are equal.
+        // 0 and -0 are equal.
         let value = if *value == 0.0 { 0.0 } else { *value };
         hash.add(&value.to_bits().to_le_bytes());
     }
@@ -73,7 +73,7 @@ pub fn of_text(text: &str) -> u64 {
     hash.0
 }
 
-/// The fingerprint of a fingerprint that another tool made.
+/// The fingerprint of a fingerprint that another tool computed.
 pub(crate) fn of_explicit(fingerprint: &str) -> u64 {
     let mut hash = Fnv::of_kind(b'x', fingerprint.len());
     hash.add(fingerprint.as_bytes());

@@ -1,4 +1,4 @@
-//! Joins the observations of both sides.
+//! Matches the observations of both sides.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,10 +8,10 @@ use serde::Serialize;
 use crate::error::GateError;
 use crate::side::Side;
 
-/// The key by which the caller wants requests to be joined.
+/// The key by which the caller wants requests to be matched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum JoinBy {
-    /// By request id where the sides have ids in common, else by content.
+    /// By request id; by content if no id exists on both sides and both sides have content.
     #[default]
     Auto,
     /// By request id.
@@ -33,13 +33,13 @@ impl FromStr for JoinBy {
     }
 }
 
-/// Key by which requests were joined.
+/// The key by which requests were matched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum JoinedBy {
     /// Their ids.
     Id,
-    /// Their content; among requests of equal content, the first of one side joins the first of the other.
+    /// Their content. Requests with equal content are matched in their order in the files.
     Content,
 }
 
@@ -52,7 +52,7 @@ impl fmt::Display for JoinedBy {
     }
 }
 
-/// Pairs of indices, in the order of the baseline.
+/// Matched observations, as (baseline index, candidate index), in the order of the baseline.
 #[derive(Debug)]
 pub(crate) struct Joined {
     pub(crate) by: JoinedBy,
@@ -113,7 +113,7 @@ fn sorted(keys: impl Iterator<Item = (u64, u32)>) -> Vec<(u64, u32)> {
     keys
 }
 
-/// Calls `each` with the entries of every key that both sides have, in ascending order.
+/// Calls `each` for every key that both sides have, ascending, with all entries of the key on each side.
 fn each_key(left: &[(u64, u32)], right: &[(u64, u32)], mut each: impl FnMut(&[(u64, u32)], &[(u64, u32)])) {
     let mut rest = right;
     for own in left.chunk_by(|a, b| a.0 == b.0) {

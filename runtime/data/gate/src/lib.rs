@@ -1,10 +1,9 @@
 //! Release decisions: promote, hold or roll back.
 //!
-//! An [`Observation`] states the answer of a system and its times. [`mirror`] makes
-//! observations from captures, runs and the files of other tools. A [`Policy`] limits how much
-//! worse a candidate may be than its baseline. [`judge`] joins the observations of both sides
-//! and decides, and [`Report`] shows the decision. Equal inputs give equal reports, on any
-//! number of threads. This crate reads files and prints nothing.
+//! An [`Observation`] states the answer of a system and its times. [`mirror`] makes observations from captures,
+//! runs and the files of other tools. A [`Policy`] limits how much worse a candidate may be than its baseline.
+//! [`judge`] matches the observations of both sides and decides, and [`Report`] shows the decision. Equal inputs
+//! give equal reports on any number of threads. This crate reads files and prints nothing.
 
 mod decide;
 mod error;
@@ -35,16 +34,16 @@ pub use triage::{Difference, Example, ExampleSide, Source, Triage};
 /// Options of a judgement.
 #[derive(Clone, Copy, Debug)]
 pub struct GateOptions {
-    /// Key that joins the requests of both sides.
+    /// The key that matches the requests of both sides.
     pub join: JoinBy,
-    /// Threads of the judgement; it is the same with any number.
+    /// Number of threads; it does not change the judgement.
     pub threads: NonZeroUsize,
 }
 
-/// Joins two sides and judges the second against the first.
+/// Matches the requests of two sides and judges the candidate against the baseline.
 ///
 /// # Errors
-/// If requests cannot be joined by the chosen key.
+/// If requests cannot be matched by the chosen key.
 pub fn judge(
     policy: &Policy,
     baseline: &Side,
@@ -55,7 +54,7 @@ pub fn judge(
     decide::judge(policy, baseline, candidate, &joined, options.threads)
 }
 
-/// Reads the inputs of one side, with a summary of each.
+/// Reads the inputs of one side, and returns a summary of each.
 ///
 /// # Errors
 /// If an input cannot be used, or observations of one request contradict each other.
@@ -72,8 +71,8 @@ pub fn load(inputs: &[Input], options: &MirrorOptions) -> Result<(Side, Vec<Mirr
     Ok((side, mirrored))
 }
 
-/// Next steps for the failed signals of a judgement. The outputs of the example requests are read from the
-/// inputs again.
+/// Lists the next action for each failed signal of a judgement. The outputs of the example requests are read again
+/// from the inputs.
 ///
 /// # Errors
 /// As [`mirror::read`].

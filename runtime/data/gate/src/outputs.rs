@@ -1,27 +1,25 @@
 //! Whether two answers are equal, exactly or within a tolerance.
 //!
-//! Exact material decides first: fingerprints of the source, token ids or texts, the first that both answers
-//! have. If it differs, the answers are tolerated if their vectors are within the tolerance for the
-//! candidate's (model, backend, accelerator). If it is equal, the answers drift if there is a tolerance and
-//! their vectors are outside it. Without exact material, the vectors alone decide; without a tolerance they
-//! must be equal.
+//! Exact material decides first: the source's fingerprints, token ids or texts, whichever both answers have first.
+//! If it differs, the answers are still tolerated if their vectors are within the tolerance for the candidate's
+//! model, backend and accelerator. If it is equal, the answers drift if their vectors are outside the tolerance.
+//! Without exact material, only the vectors decide; without a tolerance they must be equal.
 
 use crate::policy::{Policy, Tolerance};
 use crate::side::{Label, Side};
 
-/// The comparison of two answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// At least one request failed, so there is nothing to compare.
+    /// At least one of the requests failed, so there is nothing to compare.
     NotCompared,
     Equal,
-    /// Different, within the tolerance.
+    /// The answers differ, but their vectors are within the tolerance.
     Tolerated,
-    /// Different.
+    /// The answers differ.
     Mismatch,
-    /// Numbers outside the tolerance.
+    /// The vectors are outside the tolerance.
     Drift,
-    /// No material in common that could be compared.
+    /// The answers have no output material in common.
     Incomparable,
 }
 

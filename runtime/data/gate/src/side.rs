@@ -1,7 +1,7 @@
-//! One side of a decision in memory, in about 150 bytes for each observation.
+//! One side of a decision in memory, in about 150 bytes per observation.
 //!
-//! Outputs are kept as fingerprints, and vectors as they are. Request ids are unique: identical repetitions
-//! are dropped and counted, contradictory ones are an error.
+//! Outputs are kept as fingerprints; vectors are kept unchanged. Request ids are unique: identical repetitions are
+//! dropped and counted, contradictory repetitions are an error.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -10,7 +10,6 @@ use crate::error::{GateError, Place, Problem};
 use crate::fingerprint::{of_explicit, of_text, of_token_ids};
 use crate::observation::{Gap, Observation};
 
-/// A label of an observation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Label {
     Model,
@@ -26,12 +25,12 @@ pub(crate) enum Label {
 }
 
 const LABELS: usize = 10;
-/// The index of labels that are absent.
+/// The index of absent labels.
 const ABSENT: u32 = 0;
-/// A time that is not known.
 const UNKNOWN_NS: u64 = u64::MAX;
 
-/// Exact material of an answer, in the order in which it is compared.
+/// Number of kinds of exact material: the source's fingerprint, token ids and text. They are compared in this
+/// order.
 const EXACT: usize = 3;
 
 const OK: u16 = 1;
@@ -40,10 +39,10 @@ const MEAN_GAP: u16 = 4;
 const HAS_CONTENT: u16 = 8;
 const HAS_VECTOR: u16 = 16;
 const HAS_PROVENANCE: u16 = 32;
-/// The first of the flags of exact material.
+/// The flag of the first kind of exact material; the other flags follow.
 const HAS_EXACT: u16 = 64;
 
-/// An observation. Equal rows are repetitions of one observation.
+/// An observation. Two rows of one request must be equal.
 #[derive(Clone, Debug)]
 struct Row {
     id: (u32, u32),
@@ -69,7 +68,7 @@ pub struct Side {
     vectors: Vec<f64>,
     names: Vec<String>,
     by_name: BTreeMap<String, u32>,
-    /// The latest index of each label, which the next observation often has as well.
+    /// The latest index of each label. The next observation often has the same label.
     latest: [u32; LABELS],
     inputs: Vec<String>,
     duplicates: u64,
@@ -82,7 +81,7 @@ impl Default for Side {
 }
 
 impl Side {
-    /// No observations.
+    /// A side without observations.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -97,7 +96,7 @@ impl Side {
         }
     }
 
-    /// Starts an input: the following observations belong to it.
+    /// Starts an input. The following observations belong to it.
     pub fn begin(&mut self, name: &str) {
         self.inputs.push(name.to_owned());
     }
@@ -105,7 +104,7 @@ impl Side {
     /// Adds an observation.
     ///
     /// # Errors
-    /// When there is no room for more.
+    /// If there is no room for more observations.
     pub fn add(&mut self, observation: &Observation<'_>, place: Place) -> Result<(), GateError> {
         let input = u16::try_from(self.inputs.len().saturating_sub(1)).unwrap_or(u16::MAX);
         let id = append(&mut self.ids, &observation.request_id);
@@ -191,7 +190,7 @@ impl Side {
     /// Drops repetitions of observations.
     ///
     /// # Errors
-    /// When two observations of one request contradict each other.
+    /// If two observations of one request contradict each other.
     pub fn finish(&mut self) -> Result<(), GateError> {
         let mut order: Vec<(u64, u32)> =
             self.rows.iter().enumerate().map(|(index, row)| (row.id_hash, index as u32)).collect();
@@ -249,7 +248,7 @@ impl Side {
         self.rows.is_empty()
     }
 
-    /// Repetitions that were dropped.
+    /// Number of repetitions that were dropped.
     #[must_use]
     pub fn duplicates(&self) -> u64 {
         self.duplicates
@@ -286,7 +285,8 @@ impl Side {
         self.has(index, HAS_PROVENANCE)
     }
 
-    /// Whether the first exact material that both have is equal; None if they have none in common.
+    /// Whether the exact material is equal, compared in the first kind that both observations have. None if they
+    /// have no kind in common.
     pub(crate) fn has_same_exact(&self, index: usize, other: &Self, other_index: usize) -> Option<bool> {
         let (own, others) = (&self.rows[index], &other.rows[other_index]);
         let common = (0..EXACT).find(|at| own.flags & others.flags & (HAS_EXACT << at) != 0)?;
@@ -307,7 +307,7 @@ impl Side {
         Some(self.rows[index].ttft_ns).filter(|ns| *ns != UNKNOWN_NS)
     }
 
-    /// The gap that represents a request, and whether it is a mean.
+    /// The token gap that stands for a request, and whether it is a mean.
     pub(crate) fn gap_ns(&self, index: usize) -> Option<(u64, bool)> {
         let gap_ns = Some(self.rows[index].gap_ns).filter(|ns| *ns != UNKNOWN_NS)?;
         Some((gap_ns, self.has(index, MEAN_GAP)))
@@ -317,7 +317,7 @@ impl Side {
         Some(self.rows[index].kv_usage).filter(|usage| !usage.is_nan())
     }
 
-    /// The index of a label, for [`name`](Self::name); 0 where it is absent.
+    /// The index of a label, for [`name`](Self::name); [`ABSENT`] if the label is absent.
     pub(crate) fn label(&self, index: usize, label: Label) -> u32 {
         self.rows[index].labels[label as usize]
     }
@@ -327,7 +327,6 @@ impl Side {
     }
 }
 
-/// Appends a text and returns its range; None if it does not fit.
 fn append(arena: &mut String, text: &str) -> Option<(u32, u32)> {
     let range = (u32::try_from(arena.len()).ok()?, u32::try_from(text.len()).ok()?);
     arena.push_str(text);
@@ -379,7 +378,7 @@ mod tests {
         };
         let one = add(&[with(Some(vec![1]), Some("x")), with(None, Some("x")), with(Some(vec![2]), None)]);
         assert_eq!(one.has_same_exact(0, &one, 1), Some(true));
-        // Token ids take precedence over texts.
+        // Token ids are compared before texts.
         let other = add(&[with(Some(vec![2]), Some("x"))]);
         assert_eq!(one.has_same_exact(0, &other, 0), Some(false));
         assert_eq!(one.has_same_exact(1, &one, 2), None);

@@ -1,6 +1,6 @@
-//! Triage: the next action for each failed signal, and the requests that show it best.
+//! Triage: the next action for each failed signal, and the requests that show the failure best.
 //!
-//! Outputs are not kept in memory; the outputs of the examples are read from the inputs again.
+//! Outputs are not kept in memory, so the outputs of these requests are read again from the inputs.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,59 +16,59 @@ use crate::observation::Observation;
 use crate::policy::{Policy, Response, Signal};
 use crate::side::Side;
 
-/// The most items that are described; pages of CI systems are limited.
+/// Maximum number of failed signals that are described, because CI systems limit the size of a page.
 const MAX_ITEMS: usize = 100;
-/// Tokens, characters or numbers shown, from just before the first difference.
+/// Number of tokens, characters or numbers in an excerpt, which starts just before the first difference.
 const SHOWN: usize = 12;
 const SHOWN_BEFORE: usize = 4;
 
 /// One side of a decision and its inputs.
 #[derive(Clone, Copy, Debug)]
 pub struct Source<'a> {
-    /// Its observations.
+    /// The observations of the side.
     pub side: &'a Side,
-    /// Its inputs.
+    /// The inputs of the side.
     pub inputs: &'a [Input],
-    /// How they were read.
+    /// The options with which the inputs were read.
     pub options: &'a MirrorOptions,
 }
 
 /// A failed signal.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Triage {
-    /// The segment, or `all`.
+    /// Name of the segment, or `all`.
     pub segment: String,
     /// The signal.
     pub signal: Signal,
-    /// Response to the signal.
+    /// The response to the signal's failure.
     pub response: Response,
-    /// Observed value; null if infinite.
+    /// The observed value; null if infinite.
     pub observed: Option<f64>,
-    /// Its limit.
+    /// The signal's limit.
     pub limit: f64,
-    /// Observed and limit for people.
+    /// The observed value and the limit for people.
     pub text: String,
-    /// The owner.
+    /// The signal's owner.
     pub owner: String,
     /// The next action.
     pub next_action: &'static str,
-    /// Requests that show it best.
+    /// The requests that show the failure best.
     pub examples: Vec<Example>,
 }
 
 /// A request that shows a failure.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Example {
-    /// Its id at the baseline.
+    /// The request's id at the baseline.
     pub request_id: String,
-    /// Its id at the candidate, if different.
+    /// The request's id at the candidate, if it differs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub candidate_request_id: Option<String>,
     /// The baseline's answer; null if the input could not be read twice.
     pub baseline: Option<ExampleSide>,
-    /// The candidate's answer.
+    /// The candidate's answer; null if the input could not be read twice.
     pub candidate: Option<ExampleSide>,
-    /// The first difference of both answers.
+    /// The first difference of the two answers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub difference: Option<Difference>,
 }
@@ -79,19 +79,19 @@ pub struct ExampleSide {
     /// The origin of the observation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub provenance: Option<String>,
-    /// The class of its failure.
+    /// The class of the request's failure.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// Time to its end.
+    /// Time to the end of the answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub latency_ns: Option<u64>,
-    /// Time to its first token.
+    /// Time to the first token.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ttft_ns: Option<u64>,
-    /// Fingerprint of its answer, or of its source, as 16 hexadecimal digits.
+    /// Fingerprint of the answer, 16 hexadecimal digits, or the fingerprint that the source gave.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output_fingerprint: Option<String>,
-    /// Fingerprint of its stream events.
+    /// Fingerprint of the stream events.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stream_fingerprint: Option<String>,
 }
@@ -101,15 +101,16 @@ pub struct ExampleSide {
 pub struct Difference {
     /// The material: `token_ids`, `text`, `vector` or `fingerprint`.
     pub of: &'static str,
-    /// The place of the first token, character or number that differs.
+    /// Position of the first token, character or number that differs.
     pub at: usize,
-    /// An excerpt of the baseline's answer that starts just before that place.
+    /// An excerpt of the baseline's answer that starts just before this position.
     pub baseline: String,
     /// The same excerpt of the candidate's answer.
     pub candidate: String,
 }
 
-/// The failed signals of a judgement: rollbacks first, signals of all requests before segments.
+/// Lists the failed signals of a judgement: rollbacks first; for equal responses, signals of all requests before
+/// those of segments.
 pub(crate) fn items(
     policy: &Policy,
     judgement: &Judgement,
@@ -152,7 +153,7 @@ fn failed(segment: &SegmentJudgement) -> impl Iterator<Item = &SignalJudgement> 
     segment.signals.iter().filter(|signal| signal.verdict == Verdict::Failed)
 }
 
-/// Reads the observations with these ids again, as JSON by id, from all inputs that can be read twice.
+/// Reads the observations with these ids again from all inputs that can be read twice. Returns JSON by request id.
 fn details(ids: &BTreeSet<&str>, source: Source<'_>) -> Result<BTreeMap<String, String>, GateError> {
     let mut found = BTreeMap::new();
     for input in source.inputs {
@@ -202,7 +203,7 @@ fn side(observation: &Observation<'_>) -> ExampleSide {
     }
 }
 
-/// The first difference, in the most readable material that both sides have.
+/// Finds the first difference, in the most readable material that both sides have.
 fn difference(b: &Observation<'_>, c: &Observation<'_>) -> Option<Difference> {
     let of_ids = b.token_ids.as_ref().zip(c.token_ids.as_ref());
     let of_ids = of_ids.and_then(|(b, c)| items_differ("token_ids", b, c, ToString::to_string, " "));

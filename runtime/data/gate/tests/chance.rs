@@ -1,16 +1,15 @@
-//! Noise alone does not hold a release, a regression does.
+//! Noise alone does not hold a release, but a regression does.
 
 use std::num::NonZeroUsize;
 
 use vcr_base::random::Stream;
 use vcr_gate::{Decision, GateOptions, JoinBy, OBSERVATION_VERSION, Observation, Place, Policy, Side};
 
-/// Chance is the only limit: any significant increase fails.
+/// The limits are 0, so every significant increase fails.
 const STRICT: &str = "policy = 1\n[required]\nmatched = 10\n[segments]\nby = []\n[limits]\nlatency_p95 = 0\nttft_p95 = 0\n\
                       error_rate_increase = 0\n[statistics]\nalpha = 0.1\nresamples = 400\n";
 
-/// A canary: lognormal times to the first token, answers of a hundred tokens, now and then an
-/// error.
+/// A canary with lognormal times to the first token, answers of a hundred tokens and occasional errors.
 fn side(stream: &mut Stream, requests: usize, factor: f64) -> Side {
     let mut side = Side::new();
     side.begin("simulated");
@@ -53,11 +52,11 @@ fn equal_canaries_are_stopped_less_often_than_alpha() {
     let share = stopped(&policy, 2000, 60, 1.0);
     println!("{share} of 2000 equal canaries were stopped");
     assert!(share <= policy.alpha(), "{share}");
-    // A gate that never stops anything would pass as well.
+    // A gate that never stops a release would also pass the check above.
     assert!(share > 0.0);
 }
 
-/// The table of docs/reference/gate.md.
+/// Checks the table of docs/reference/gate.md.
 #[test]
 fn a_tenth_more_is_seen_with_enough_requests() {
     let text = "policy = 1\n[segments]\nby = []\n";

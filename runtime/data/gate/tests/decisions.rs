@@ -1,19 +1,19 @@
-//! Decisions computed by hand: one for each rule and each boundary.
+//! Decisions whose results were computed by hand: one for each rule and each boundary.
 
 mod common;
 
 use common::{Decided, Line, decide, judged, lines, refused, same};
 use vcr_gate::{Decision, Signal, Verdict};
 
-/// Limits for a few requests, without segments.
+/// Limits that suit a few requests; no segments.
 const FEW: &str = "policy = 1\n[required]\nmatched = 10\n[segments]\nby = []\n";
 
-/// A case: extra policy, baseline, candidate.
+/// Judges a candidate by [`FEW`] and further policy lines.
 fn case(policy: &str, baseline: &[Line], candidate: &[Line]) -> Decided {
     decide(&format!("{FEW}{policy}"), baseline, candidate)
 }
 
-/// Twenty requests, the first `changed` of them changed.
+/// Twenty requests, of which the first `changed` are changed.
 fn changed(changed: usize, change: impl Fn(&mut Line)) -> Vec<Line> {
     let mut all = lines(20);
     all.iter_mut().take(changed).for_each(change);
@@ -37,7 +37,7 @@ fn rolls_back(decided: &Decided, signal: Signal) {
 #[test]
 fn equal_sides_are_promoted() {
     promotes(&case("", &lines(20), &lines(20)));
-    // Whatever the order of lines, and whichever side was faster.
+    // The order of lines does not matter, and a faster candidate is fine.
     promotes(&case("", &lines(20), &lines(20).into_iter().rev().collect::<Vec<_>>()));
     promotes(&case("", &lines(20), &same(20, |line| line.latency_ns /= 2)));
 }
@@ -47,7 +47,7 @@ fn different_answers_are_counted() {
     let other = |line: &mut Line| line.set("token_ids", "[9,9]");
     let limit = "[limits]\noutput_mismatch = 0.05\n";
     rolls_back(&case("", &lines(20), &changed(1, other)), Signal::OutputMismatch);
-    // One of twenty is the limit, two are one above.
+    // The limit is one different answer of twenty, so two break it.
     promotes(&case(limit, &lines(20), &changed(1, other)));
     rolls_back(&case(limit, &lines(20), &changed(2, other)), Signal::OutputMismatch);
     promotes(&case("[limits]\noutput_mismatch = false\n", &lines(20), &changed(20, other)));
@@ -66,20 +66,20 @@ fn material_in_common_decides() {
     rolls_back(&case("", &only("text", "\"a\""), &only("text", "\"b\"")), Signal::OutputMismatch);
     promotes(&case("", &only("text", "\"\""), &only("text", "\"\"")));
     rolls_back(&case("", &only("fingerprint", "\"1\""), &only("fingerprint", "\"2\"")), Signal::OutputMismatch);
-    // A fingerprint of the source takes precedence over a text.
+    // The source's fingerprint takes precedence over a text.
     let both = |text: &'static str| {
         let mut all = only("fingerprint", "\"1\"");
         all.iter_mut().for_each(|line| line.set("text", text));
         all
     };
     promotes(&case("", &both("\"a\""), &both("\"b\"")));
-    // Token ids against texts.
+    // Token ids cannot be compared with texts.
     let (ids, text) = (lines(20), only("text", "\"a\""));
     holds(&case("", &ids, &text), Signal::IncomparableOutputs);
     promotes(&case("[limits]\nincomparable_outputs = 1\n", &ids, &text));
 }
 
-/// Requests with a vector and nothing else.
+/// Requests whose only output is a vector.
 fn vectors(vector: &'static str) -> Vec<Line> {
     same(20, move |line| {
         line.unset("token_ids");
@@ -94,7 +94,7 @@ fn numbers_have_tolerances_by_scope() {
     let half = "[[tolerance]]\naccelerator = \"h100\"\nabsolute = 0.5\n";
     promotes(&case("", &vectors("[1.0,0.0]"), &vectors("[1.0,-0.0]")));
     rolls_back(&case("", &vectors("[1.0]"), &vectors("[1.0000000001]")), Signal::NumericDrift);
-    // At the tolerance, and next to it.
+    // A difference at the tolerance passes; a slightly larger one fails.
     let tolerated = case(half, &vectors("[1.0,2.0]"), &vectors("[1.5,1.5]"));
     promotes(&tolerated);
     assert_eq!(tolerated.judgement.totals.tolerated, 20);
@@ -102,7 +102,7 @@ fn numbers_have_tolerances_by_scope() {
     let relative = "[[tolerance]]\nbackend = \"vllm\"\nrelative = 0.25\n";
     promotes(&case(relative, &vectors("[-4.0]"), &vectors("[-5.0]")));
     rolls_back(&case(relative, &vectors("[-4.0]"), &vectors("[-5.01]")), Signal::NumericDrift);
-    // Tolerances for another accelerator.
+    // A tolerance for another accelerator does not apply.
     let other = half.replace("h100", "a100");
     rolls_back(&case(&other, &vectors("[1.0]"), &vectors("[1.5]")), Signal::NumericDrift);
     rolls_back(
@@ -110,7 +110,7 @@ fn numbers_have_tolerances_by_scope() {
         Signal::NumericDrift,
     );
     rolls_back(&case(half, &vectors("[1.0]"), &vectors("[1.0,1.0]")), Signal::NumericDrift);
-    // The share of drifted answers has a limit of its own.
+    // The share of answers with numeric drift has its own limit.
     let mut one = vectors("[1.0]");
     one[0].set("vector", "[3.0]");
     promotes(&case("[limits]\nnumeric_drift = 0.05\n", &vectors("[1.0]"), &one));
@@ -127,11 +127,11 @@ fn vectors_beside_exact_material() {
         })
     };
     let half = "[[tolerance]]\nabsolute = 0.5\n";
-    // Other token ids, close numbers: tolerated, if there is a tolerance.
+    // Different token ids with close numbers are tolerated only with a tolerance.
     promotes(&case(half, &with("[1]", "[0.0]"), &with("[2]", "[0.25]")));
     rolls_back(&case("", &with("[1]", "[0.0]"), &with("[2]", "[0.25]")), Signal::OutputMismatch);
     rolls_back(&case(half, &with("[1]", "[0.0]"), &with("[2]", "[0.75]")), Signal::OutputMismatch);
-    // The same token ids, far numbers: drift, if there is a tolerance.
+    // Equal token ids with distant numbers are drift only with a tolerance.
     promotes(&case("", &with("[1]", "[0.0]"), &with("[1]", "[0.75]")));
     rolls_back(&case(half, &with("[1]", "[0.0]"), &with("[1]", "[0.75]")), Signal::NumericDrift);
 }
@@ -139,18 +139,18 @@ fn vectors_beside_exact_material() {
 #[test]
 fn errors_are_tested_against_chance() {
     let fails = |line: &mut Line| line.fail("\"timeout\"");
-    // 8 of 20 on one side only come by chance once in 256 times; alpha is divided by 2 tests.
+    // By chance, 8 failures of 20 requests are all on one side with probability 1/256. Alpha is divided by 2 tests.
     let few =
         "[limits]\nttft_p95 = false\ntoken_gap_p95 = false\nmemory_pressure = false\nerror_rate_increase = 0.35\n";
     rolls_back(&case(few, &lines(20), &changed(8, fails)), Signal::ErrorRateIncrease);
     promotes(&case(&few.replace("0.35", "0.4"), &lines(20), &changed(8, fails)));
-    // 5 come once in 32 times, which is more than 0.025.
+    // For 5 failures the probability is 1/32, which is more than 0.025.
     let noise = case(&few.replace("0.35", "0.1"), &lines(20), &changed(5, fails));
     promotes(&noise);
     assert_eq!(noise.verdict(Signal::ErrorRateIncrease), Verdict::WithinNoise);
-    // 6 come once in 64 times.
+    // For 6 failures the probability is 1/64.
     rolls_back(&case(&few.replace("0.35", "0.1"), &lines(20), &changed(6, fails)), Signal::ErrorRateIncrease);
-    // The same requests on both sides, and fewer at the candidate.
+    // A candidate with equal or fewer failures passes.
     promotes(&case("", &changed(8, fails), &changed(8, fails)));
     promotes(&case("", &changed(8, fails), &lines(20)));
     // Answers of failed requests are not compared.
@@ -167,7 +167,7 @@ fn percentiles_have_their_limits() {
     ] {
         let of = |ns: u64| same(20, |line| set(line, ns));
         let limit = format!("[limits]\n{} = 0.05\n", signal.name());
-        // All requests are equal: the interval is one number, so the limit alone decides.
+        // All requests are equal, so the interval is a single value and only the limit decides.
         promotes(&case(&limit, &of(100_000_000), &of(105_000_000)));
         holds(&case(&limit, &of(100_000_000), &of(105_000_001)), signal);
         promotes(&case(&limit.replace("0.05", "false"), &of(100_000_000), &of(200_000_000)));
@@ -178,7 +178,8 @@ fn percentiles_have_their_limits() {
 
 #[test]
 fn a_single_slow_request_is_noise() {
-    // One of twenty is the 95th percentile's own rank: round(19 * 0.95) is 18, the second largest.
+    // The 95th percentile of 20 values has rank round(19 * 0.95) = 18, the second largest, so one slow request does
+    // not change it.
     promotes(&case("", &lines(20), &changed(1, |line| line.set_latency(900_000_000))));
     let two = case("", &lines(20), &changed(2, |line| line.set_latency(900_000_000)));
     promotes(&two);
@@ -231,11 +232,11 @@ fn evidence_is_required_of_the_candidate() {
 fn matched_traffic_is_required() {
     promotes(&case("", &lines(10), &lines(10)));
     holds(&case("", &lines(9), &lines(9)), Signal::Matched);
-    // 19 of 20 of the smaller side are 95 %.
+    // 95 % of the smaller side are 19 of 20 requests.
     let shifted = |from: usize| lines(40).split_off(from);
     promotes(&case("", &lines(20), &shifted(1)));
     holds(&case("", &lines(20), &shifted(2)[..20]), Signal::MatchedShare);
-    // A sample of the traffic is enough if all of it is matched.
+    // A candidate with only a sample of the traffic passes if all of it is matched.
     promotes(&case("", &lines(40), &lines(10)));
     let nothing = case("", &lines(20), &shifted(20));
     assert_eq!((nothing.decision(), nothing.failed()), (Decision::Hold, vec![Signal::Matched, Signal::MatchedShare]));
@@ -268,13 +269,13 @@ fn segments_are_judged_alone() {
         }
         all
     };
-    // All ten requests of tenant b are slow; among all two hundred requests, they are not noticed.
+    // All ten requests of tenant b are slow. Among all two hundred requests the change is not significant.
     let decided = decide(by, &tenants(100_000_000, 10), &tenants(200_000_000, 10));
     assert_eq!(decided.decision(), Decision::Hold);
     assert!(decided.reason().starts_with("latency_p95 of tenant=b: "), "{}", decided.reason());
-    // Nine are too few for a judgement of their own.
+    // Nine requests are too few to be tested by themselves.
     promotes(&decide(by, &tenants(100_000_000, 9), &tenants(200_000_000, 9)));
-    // Different answers are counted in the smallest segment, too.
+    // Different answers are counted even in a segment that is too small for tests.
     let mut different = tenants(100_000_000, 9);
     different[0].set("token_ids", "[5]");
     let limit = format!("{by}[limits]\noutput_mismatch = 0.1\n");
@@ -347,7 +348,7 @@ fn observations_that_cannot_be_are_refused() {
     refused(&one(&|line| line.set("vector", "[1e400]")), &["line 1", "vector"]);
     refused(&one(&|line| line.set("event_ns", "[5,4]")), &["line 1, field `event_ns`", "goes back"]);
     refused(&one(&|line| line.set("ttft_ns", "-1")), &["line 1, field `ttft_ns`", "-1"]);
-    // The clocks of two machines disagree: a first token after the end.
+    // The clocks of two machines disagree, so the first token seems to arrive after the end.
     refused(&one(&|line| line.set("ttft_ns", "100000001")), &["field `ttft_ns`", "after the end at 100000000 ns"]);
     refused(&one(&|line| line.unset("token_ids")), &["line 1", "output material"]);
     refused(&one(&|line| line.set("latency", "1")), &["line 1", "unknown field `latency`"]);

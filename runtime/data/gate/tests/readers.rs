@@ -32,7 +32,7 @@ const SAMPLES: [(Format, &str); 8] = [
     (Format::Requests, "request_id,latency_ms,vector,event_ms,ok\na,1.5,0.5 1,0.1 0.2,true\n"),
 ];
 
-/// Reads bytes; each resulting observation is written and read again.
+/// Reads bytes. Writes each resulting observation and reads it again.
 fn read(format: Format, bytes: &[u8]) -> Result<u64, GateError> {
     let options = MirrorOptions { lengths: true, ..MirrorOptions::default() };
     let mut side = Side::new();
@@ -68,7 +68,6 @@ fn errors_name_the_file() {
     }
 }
 
-/// Replacements of a part of a sample.
 fn patch() -> impl Strategy<Value = String> {
     let words =
         ["-1", "1e400", "null", "\"\"", "[]", "{}", "9", "18446744073709551616", "0.5", "true", "\"x", ",", "\n"];

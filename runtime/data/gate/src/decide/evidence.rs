@@ -1,4 +1,4 @@
-//! Signals that are counted, not tested: outputs, matched requests, and fields of observations.
+//! Signals that are counted, not tested: outputs, matched requests and fields of observations.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use crate::outputs::Outcome;
 use crate::policy::{Policy, Signal};
 use crate::side::{Label, Side};
 
-/// The counted signals of a scope.
+/// Judges the counted signals of a scope.
 pub(super) fn counted(policy: &Policy, sides: &Sides<'_>, scope: &Scope, totals: &Totals) -> Vec<SignalJudgement> {
     let mut signals = Vec::new();
     let mut add = |signal: Signal, counted: Option<Counted>| {
@@ -60,16 +60,15 @@ pub(super) fn counted(policy: &Policy, sides: &Sides<'_>, scope: &Scope, totals:
     signals
 }
 
-/// Counts of a signal.
 struct Counted {
     observed: f64,
-    /// Requests that the count uses.
+    /// Number of requests that were counted over.
     requests: u64,
     examples: Vec<(u32, u32)>,
 }
 
 impl Counted {
-    /// The share of requests found among `of`; None if `of` is 0.
+    /// The share of `found` among `of` requests; None if `of` is 0.
     fn share<'a>(found: impl Iterator<Item = &'a Pair>, of: u64) -> Option<Self> {
         let (mut count, mut examples) = (0_u64, Vec::new());
         for pair in found {
@@ -104,7 +103,7 @@ fn judged(signal: Signal, limit: f64, counted: Option<Counted>) -> SignalJudgeme
     }
 }
 
-/// The share of observations that have each field, on both sides.
+/// The share of observations that have each field: baseline, candidate.
 pub(super) fn rates(baseline: &Side, candidate: &Side) -> BTreeMap<&'static str, [f64; 2]> {
     let rate = |side: &Side, has: &dyn Fn(&Side, usize) -> bool| {
         let count = (0..side.len()).filter(|index| has(side, *index)).count();
@@ -121,7 +120,7 @@ pub(super) fn rates(baseline: &Side, candidate: &Side) -> BTreeMap<&'static str,
     ])
 }
 
-/// Failed observations by class, of both sides.
+/// Number of failed observations by error class: baseline, candidate.
 pub(super) fn errors(baseline: &Side, candidate: &Side) -> BTreeMap<String, [u64; 2]> {
     let mut counts: BTreeMap<String, [u64; 2]> = BTreeMap::new();
     for (at, side) in [baseline, candidate].into_iter().enumerate() {
@@ -136,7 +135,7 @@ pub(super) fn errors(baseline: &Side, candidate: &Side) -> BTreeMap<String, [u64
     counts
 }
 
-/// Requests by route of the candidate.
+/// Number of the candidate's requests by route.
 pub(super) fn routes(candidate: &Side) -> BTreeMap<String, u64> {
     let mut counts: BTreeMap<u32, u64> = BTreeMap::new();
     for index in 0..candidate.len() {
@@ -145,7 +144,7 @@ pub(super) fn routes(candidate: &Side) -> BTreeMap<String, u64> {
     counts.into_iter().filter_map(|(route, count)| Some((candidate.name(route)?.to_owned(), count))).collect()
 }
 
-/// Matched requests by model and backend with their versions, before and after.
+/// Number of matched requests by model, backend and their versions on both sides.
 pub(super) fn transitions(sides: &Sides<'_>) -> BTreeMap<String, u64> {
     const COLUMNS: [(&str, Label); 4] = [
         ("model", Label::Model),

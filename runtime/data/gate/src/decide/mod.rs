@@ -1,10 +1,10 @@
-//! The decision: rollback before hold before promote.
+//! Decides about a candidate: rollback takes precedence over hold, and hold over promote.
 //!
-//! All matched requests are judged together, and each large enough segment separately. A regression fails if
-//! it exceeds its limit and its bootstrap interval excludes zero. An increase of errors fails if it exceeds
-//! its limit and an exact test of the requests that failed on one side only excludes chance. The probability
-//! of a false alarm is divided by the number of these tests and of looks (Bonferroni), so that it holds for
-//! all of them together. Everything else is counted, not tested.
+//! All matched requests are judged together, and each segment with enough requests separately. A regression fails
+//! if it exceeds its limit and its bootstrap interval excludes zero. An increase of errors fails if it exceeds its
+//! limit and an exact test excludes chance; the test uses the requests that failed on one side only. The
+//! false-alarm probability is divided by the number of these tests and of looks (Bonferroni), so that it holds for
+//! all tests together. The other signals are counted, not tested.
 
 mod evidence;
 mod regression;
@@ -24,14 +24,14 @@ use crate::side::{Label, Side};
 use regression::{Test, Tested};
 use scope::{Scope, scopes};
 
-/// Examples of a failed signal.
+/// Maximum number of examples of a failed signal.
 const EXAMPLES: usize = 3;
 
-/// Decision about the release. Later ones take precedence.
+/// The decision about a release. Later variants take precedence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Decision {
-    /// No signal speaks against the release.
+    /// No signal failed.
     Promote,
     /// The release waits.
     Hold,
@@ -40,7 +40,7 @@ pub enum Decision {
 }
 
 impl Decision {
-    /// Its name.
+    /// The decision's name in reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -60,17 +60,17 @@ impl From<Response> for Decision {
     }
 }
 
-/// Verdict of a signal.
+/// The verdict on a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// It keeps to its limit.
+    /// The signal is within its limit.
     Passed,
-    /// It exceeds its limit, as noise alone may.
+    /// The signal exceeds its limit, but noise alone could be the cause.
     WithinNoise,
-    /// It fails.
+    /// The signal breaks its limit.
     Failed,
-    /// No observation has the value.
+    /// No observation has the value that the signal needs.
     NotObserved,
 }
 
@@ -81,30 +81,29 @@ pub struct SignalJudgement {
     pub signal: Signal,
     /// The verdict.
     pub verdict: Verdict,
-    /// Observed share, change or number. Null if infinite or not observed.
+    /// Observed share, change or number; null if infinite or not observed.
     pub observed: Option<f64>,
-    /// Its limit.
+    /// The signal's limit.
     pub limit: f64,
-    /// The values of both sides, for percentiles and error rates: nanoseconds, or shares.
+    /// The values of baseline and candidate, for percentiles and error rates: nanoseconds, or shares.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sides: Option<[f64; 2]>,
-    /// The interval of a change at the corrected level.
+    /// Confidence interval of a change at the corrected level.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interval: Option<[f64; 2]>,
-    /// The probability that chance alone increases the errors at least as much.
+    /// Probability that chance alone increases the errors at least as much.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub p_value: Option<f64>,
-    /// Requests that the comparison uses.
+    /// Number of compared requests.
     pub requests: u64,
     /// The judgement in words.
     pub text: String,
-    /// The pairs that show a failure best: indices into both sides.
+    /// The pairs that show a failure best, as (baseline index, candidate index).
     #[serde(skip)]
     pub(crate) examples: Vec<(u32, u32)>,
 }
 
 impl SignalJudgement {
-    /// The verdict of a signal without observations.
     fn unobserved(signal: Signal, limit: f64) -> Self {
         Self {
             signal,
@@ -121,53 +120,53 @@ impl SignalJudgement {
     }
 }
 
-/// The judgement of a segment, or of all requests.
+/// The judgement of a segment, or of all requests together.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SegmentJudgement {
-    /// Its labels in words, or `all`.
+    /// The segment's labels in words, or `all`.
     pub name: String,
-    /// Its labels; those that changed between the sides contain `->`.
+    /// The segment's labels. A label that changed between the sides contains `->`.
     pub labels: BTreeMap<&'static str, String>,
-    /// Its matched requests.
+    /// Number of matched requests in the segment.
     pub matched: u64,
-    /// The decision that it causes.
+    /// The decision that the segment's failed signals cause.
     pub decision: Decision,
-    /// Its signals.
+    /// The judgements of the segment's signals.
     pub signals: Vec<SignalJudgement>,
 }
 
-/// Counts of both sides.
+/// Numbers of observations and requests on both sides.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Totals {
-    /// Observations of the baseline.
+    /// Number of observations of the baseline.
     pub baseline: u64,
-    /// Observations of the candidate.
+    /// Number of observations of the candidate.
     pub candidate: u64,
-    /// Repeated observations of the baseline that were dropped.
+    /// Number of repeated observations of the baseline that were dropped.
     pub baseline_duplicates: u64,
-    /// Repeated observations of the candidate that were dropped.
+    /// Number of repeated observations of the candidate that were dropped.
     pub candidate_duplicates: u64,
-    /// Requests that both sides have.
+    /// Number of requests that both sides have.
     pub matched: u64,
-    /// Requests of the baseline without a partner.
+    /// Number of the baseline's requests without a match.
     pub only_baseline: u64,
-    /// Requests of the candidate without a partner.
+    /// Number of the candidate's requests without a match.
     pub only_candidate: u64,
-    /// Matched requests that failed at the baseline.
+    /// Number of matched requests that failed at the baseline.
     pub baseline_errors: u64,
-    /// Matched requests that failed at the candidate.
+    /// Number of matched requests that failed at the candidate.
     pub candidate_errors: u64,
-    /// Matched requests that both sides answered.
+    /// Number of matched requests that both sides answered.
     pub answered: u64,
-    /// Of these, requests with equal answers.
+    /// Number of answered requests with equal answers.
     pub equal: u64,
-    /// Requests whose answers differ within a tolerance.
+    /// Number of answered requests whose answers differ within a tolerance.
     pub tolerated: u64,
-    /// Requests whose answers differ.
+    /// Number of answered requests whose answers differ.
     pub mismatched: u64,
-    /// Requests whose answers have numbers outside a tolerance.
+    /// Number of answered requests whose numeric outputs are outside a tolerance.
     pub drifted: u64,
-    /// Requests whose answers have no material in common.
+    /// Number of answered requests whose answers have no output material in common.
     pub incomparable: u64,
 }
 
@@ -176,34 +175,33 @@ pub struct Totals {
 pub struct Judgement {
     /// The decision.
     pub decision: Decision,
-    /// Its reason.
+    /// The reason of the decision.
     pub reason: String,
-    /// Key by which requests were joined.
+    /// The key by which requests were matched.
     pub joined_by: JoinedBy,
-    /// Counts.
+    /// Numbers of observations and requests.
     pub totals: Totals,
-    /// The share of observations that have each field of provenance, on both sides.
+    /// The share of observations that have each field of provenance: baseline, candidate.
     pub rates: BTreeMap<&'static str, [f64; 2]>,
-    /// Failed observations by class, of both sides.
+    /// Number of failed observations by error class: baseline, candidate.
     pub errors: BTreeMap<String, [u64; 2]>,
-    /// Requests by route of the candidate.
+    /// Number of the candidate's requests by route.
     pub candidate_routes: BTreeMap<String, u64>,
-    /// Matched requests by change of version.
+    /// Number of matched requests by change of version.
     pub version_transitions: BTreeMap<String, u64>,
-    /// Number of tests that share the chance of a false alarm.
+    /// Number of tests that share the false-alarm probability.
     pub tests: u64,
-    /// The chance of a false alarm in each test.
+    /// The false-alarm probability of each test.
     pub alpha_each: f64,
-    /// Resamples of each test.
+    /// Number of resamples of each test.
     pub resamples: u32,
-    /// All requests, then each segment.
+    /// The judgement of all requests, then of each segment.
     pub segments: Vec<SegmentJudgement>,
-    /// Latencies of both sides, of all matched requests.
+    /// CDFs of both sides' latencies over all matched requests.
     #[serde(skip)]
     pub distributions: Vec<Chart>,
 }
 
-/// A pair and the comparison of its answers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pair {
     pub(crate) baseline: u32,
@@ -211,7 +209,6 @@ pub(crate) struct Pair {
     pub(crate) outcome: Outcome,
 }
 
-/// Both sides and their pairs.
 pub(crate) struct Sides<'a> {
     pub(crate) baseline: &'a Side,
     pub(crate) candidate: &'a Side,
@@ -314,8 +311,8 @@ fn segment<'a>(
     }
 }
 
-/// Names the first deciding signal, in order of precedence: of all requests, or else of the first segment
-/// that has one.
+/// Names the first failed signal that causes the decision. Signals of all requests come first, then those of each
+/// segment.
 fn reason(decision: Decision, segments: &[SegmentJudgement]) -> String {
     let decides = |signal: &&SignalJudgement| {
         signal.verdict == Verdict::Failed && Decision::from(signal.signal.info().response) == decision
@@ -336,13 +333,12 @@ fn reason(decision: Decision, segments: &[SegmentJudgement]) -> String {
     }
 }
 
-/// The values of a label on both sides of a pair.
 pub(crate) fn label_of(sides: &Sides<'_>, pair: &Pair, label: Label) -> (u32, u32) {
     let (b, c) = (pair.baseline as usize, pair.candidate as usize);
     (sides.baseline.label(b, label), sides.candidate.label(c, label))
 }
 
-/// The names of a label on both sides, as one text.
+/// The names of a label on both sides as one text, with `->` between different names.
 pub(crate) fn name_of(sides: &Sides<'_>, labels: (u32, u32)) -> String {
     let (b, c) = (sides.baseline.name(labels.0), sides.candidate.name(labels.1));
     match (b, c) {

@@ -1,4 +1,4 @@
-//! Signals that are tested: percentiles by bootstrap, errors by an exact test.
+//! Signals that are tested: percentiles by bootstrap, error rates by an exact test.
 
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,22 +11,19 @@ use super::scope::Scope;
 use super::{EXAMPLES, Pair, Sides, SignalJudgement, Verdict};
 use crate::policy::{Policy, Signal};
 
-/// The signals of this module.
 const TESTED: [Signal; 5] =
     [Signal::ErrorRateIncrease, Signal::LatencyP95, Signal::TtftP95, Signal::TokenGapP95, Signal::MemoryPressure];
-/// The fewest resamples below a bound.
+/// Minimum number of resamples that are expected below a bound.
 const RESAMPLES_BELOW: f64 = 10.0;
-/// The most resamples of a test, at any level.
+/// Maximum number of resamples of a test.
 const MAX_RESAMPLES: u32 = 100_000;
 
-/// A test of a signal in a scope.
 pub(super) struct Test {
     pub(super) scope: usize,
     pub(super) signal: Signal,
     limit: f64,
 }
 
-/// Its result.
 pub(super) struct Tested {
     sides: [f64; 2],
     change: f64,
@@ -37,7 +34,7 @@ pub(super) struct Tested {
     examples: Vec<(u32, u32)>,
 }
 
-/// The level of each test.
+/// The false-alarm probability and the number of resamples of each test.
 #[derive(Clone, Copy)]
 pub(super) struct Level {
     pub(super) alpha: f64,
@@ -45,7 +42,7 @@ pub(super) struct Level {
 }
 
 impl Level {
-    /// The chance of a false alarm is divided by the tests and the looks.
+    /// Divides the false-alarm probability by the numbers of tests and looks.
     pub(super) fn of(policy: &Policy, tests: usize) -> Self {
         let alpha = policy.alpha / (tests.max(1) as f64 * f64::from(policy.looks));
         let needed = (RESAMPLES_BELOW / alpha).ceil().min(f64::from(MAX_RESAMPLES)) as u32;
@@ -53,7 +50,7 @@ impl Level {
     }
 }
 
-/// The tests of all scopes: one for each limited signal with observations.
+/// Lists the tests of all scopes: one for each signal that has a limit and observations.
 pub(super) fn tests(policy: &Policy, sides: &Sides<'_>, scopes: &[Scope]) -> Vec<Test> {
     let mut tests = Vec::new();
     for (index, scope) in scopes.iter().enumerate().filter(|(_, scope)| !scope.is_small) {
@@ -71,7 +68,8 @@ pub(super) fn tests(policy: &Policy, sides: &Sides<'_>, scopes: &[Scope]) -> Vec
     tests
 }
 
-/// Runs the tests. Each has a stream of its own, so threads change nothing.
+/// Runs the tests. Each test draws from its own random stream, so the number of threads does not change the
+/// results.
 pub(super) fn run(
     policy: &Policy,
     sides: &Sides<'_>,
@@ -109,7 +107,7 @@ fn tested(policy: &Policy, sides: &Sides<'_>, scope: &Scope, test: &Test, level:
     }
 }
 
-/// The values of both sides of a pair; None if either is unknown.
+/// The values of a pair on both sides; None if either is unknown.
 fn values(sides: &Sides<'_>, pair: &Pair, signal: Signal) -> Option<(f64, f64)> {
     let (b, c) = (pair.baseline as usize, pair.candidate as usize);
     let (baseline, candidate) = (sides.baseline, sides.candidate);
@@ -120,7 +118,7 @@ fn values(sides: &Sides<'_>, pair: &Pair, signal: Signal) -> Option<(f64, f64)> 
         Signal::LatencyP95 => Some((baseline.latency_ns(b)? as f64, candidate.latency_ns(c)? as f64)),
         Signal::TtftP95 => Some((baseline.ttft_ns(b)? as f64, candidate.ttft_ns(c)? as f64)),
         Signal::TokenGapP95 => {
-            // A mean gap is not comparable with a percentile of single gaps.
+            // A mean gap cannot be compared with a percentile of single gaps.
             let ((b_ns, b_is_mean), (c_ns, c_is_mean)) = (baseline.gap_ns(b)?, candidate.gap_ns(c)?);
             (b_is_mean == c_is_mean).then_some((b_ns as f64, c_ns as f64))
         }
@@ -128,7 +126,7 @@ fn values(sides: &Sides<'_>, pair: &Pair, signal: Signal) -> Option<(f64, f64)> 
     }
 }
 
-/// The CDFs of both sides of each latency.
+/// The CDFs of each latency on both sides.
 pub(super) fn distributions(sides: &Sides<'_>, scope: &Scope) -> Vec<Chart> {
     let latencies = [
         (Signal::LatencyP95, "latency", "Latency: CDF"),
@@ -157,7 +155,7 @@ fn percentile(policy: &Policy, sides: &Sides<'_>, scope: &Scope, test: &Test, le
     let known: Vec<(f64, f64)> = pairs.filter_map(|pair| values(sides, pair, signal)).collect();
     let change = if signal == Signal::MemoryPressure { |b: f64, c: f64| c - b } else { relative };
     let stream = Stream::new(policy.seed, &format!("{}/{}", scope.name, signal.name()));
-    // The interval matters only where the limit is exceeded.
+    // Only a change above the limit needs the larger number of resamples.
     let resamples = |change: f64| if change > test.limit { level.resamples } else { policy.resamples } as usize;
     let found = percentile_change(&known, Statistic::P95, change, resamples, stream);
     let requests = known.len() as u64;
@@ -179,7 +177,6 @@ fn percentile(policy: &Policy, sides: &Sides<'_>, scope: &Scope, test: &Test, le
     Tested { sides, change: found.change, interval: Some(interval), p_value: None, is_significant, requests, examples }
 }
 
-/// The pairs whose values increase most.
 fn largest_increases(sides: &Sides<'_>, scope: &Scope, signal: Signal) -> Vec<(u32, u32)> {
     let mut found: Vec<(f64, (u32, u32))> = Vec::with_capacity(EXAMPLES + 1);
     for pair in scope.pairs.iter().map(|at| &sides.pairs[*at as usize]) {
@@ -195,8 +192,8 @@ fn largest_increases(sides: &Sides<'_>, scope: &Scope, signal: Signal) -> Vec<(u
     found.into_iter().map(|(_, pair)| pair).collect()
 }
 
-/// McNemar's exact test: by chance, a request that failed on one side only is equally likely to have failed
-/// on either.
+/// McNemar's exact test. Under chance alone, a request that failed on one side only is equally likely to have
+/// failed on either side.
 fn errors(sides: &Sides<'_>, scope: &Scope, level: Level) -> Tested {
     let (mut only_baseline, mut only_candidate, mut both) = (0_u64, 0_u64, 0_u64);
     let mut examples = Vec::new();
@@ -249,7 +246,7 @@ fn at_least_by_chance(heads: u64, tosses: u64) -> f64 {
     sum.min(1.0)
 }
 
-/// A tested signal against its limit.
+/// Judges a tested signal by its limit.
 pub(super) fn judgement(policy: &Policy, test: &Test, tested: &Tested) -> SignalJudgement {
     let info = test.signal.info();
     let verdict = match (tested.change > test.limit, tested.is_significant) {
@@ -292,7 +289,7 @@ fn time(ns: f64) -> String {
     format!("{} ms", (ns / 1e4).round() / 1e2)
 }
 
-/// Limited signals of a scope without observations.
+/// Lists the tested signals of a scope that have a limit but no observations.
 pub(super) fn not_observed(policy: &Policy, scope: &Scope, signals: &[SignalJudgement]) -> Vec<SignalJudgement> {
     if scope.is_small {
         return Vec::new();

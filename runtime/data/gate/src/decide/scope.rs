@@ -1,4 +1,4 @@
-//! Scopes: all matched requests, and each segment that has enough of them.
+//! Scopes: all matched requests, and each segment with enough of them.
 
 use std::collections::BTreeMap;
 
@@ -7,22 +7,20 @@ use crate::error::GateError;
 use crate::policy::{Policy, SEGMENT_LABELS};
 use crate::side::Label;
 
-/// Segments of a decision. Each has judgements and texts of its own, some 3 KB.
+/// Maximum number of segments of a decision. The judgements and texts of a segment need about 3 KB.
 const SEGMENTS_MAX: usize = 10_000;
 
-/// Requests that are judged together.
 pub(super) struct Scope {
     pub(super) name: String,
     pub(super) labels: BTreeMap<&'static str, String>,
-    /// Indices of its pairs, ascending.
+    /// Indices of the scope's pairs, ascending.
     pub(super) pairs: Vec<u32>,
-    /// Whether it contains all requests.
+    /// Whether the scope contains all requests.
     pub(super) is_all: bool,
-    /// Whether it has too few requests for tests, so that signals are only counted.
+    /// Whether the scope has too few requests for tests, so that its signals are only counted.
     pub(super) is_small: bool,
 }
 
-/// The label of a key of [`SEGMENT_LABELS`].
 fn label(key: &str) -> Label {
     match key {
         "model" => Label::Model,
@@ -35,8 +33,8 @@ fn label(key: &str) -> Label {
 
 type Key = [(u32, u32); SEGMENT_LABELS.len()];
 
-/// All requests, then the segments by name. A segment that contains all requests is left out. Segments whose
-/// baseline requests have no partner are included, without pairs.
+/// Lists all requests, then the segments by name. If there is only one segment, it equals all requests and is left
+/// out. Segments whose baseline requests have no match are included without pairs.
 ///
 /// # Errors
 /// If there are too many segments.
@@ -80,8 +78,8 @@ fn check_count(policy: &Policy, count: usize) -> Result<(), GateError> {
     Err(GateError::Segments { count, most: SEGMENTS_MAX, by: policy.segment_by.join(", ") })
 }
 
-/// Segments of the baseline that are large enough but have no matched request. They are identified by the
-/// labels of the baseline without its backend, which is expected to change.
+/// Lists segments of the baseline that are large enough but have no matched request. Their key contains no backend,
+/// because a release may change the backend.
 fn missing(policy: &Policy, sides: &Sides<'_>) -> Result<Vec<Scope>, GateError> {
     if policy.limit(crate::Signal::Matched).is_none() || sides.pairs.is_empty() {
         return Ok(Vec::new());

@@ -1,7 +1,7 @@
-//! `profile_export.jsonl` of aiperf.
+//! Reads `profile_export.jsonl` of aiperf.
 //!
-//! The file has no outputs. Each run generates new request ids, so runs are joined by the position of a
-//! request in its conversation.
+//! The file contains no outputs. Each run generates new request ids, so runs are matched by a request's position in
+//! its conversation.
 
 use std::io::BufRead;
 use std::ops::ControlFlow;

@@ -1,16 +1,16 @@
-//! Fields of JSON objects as parts of an observation: labels, times with units, numbers.
+//! Fields of JSON objects as parts of an observation: labels, times with units and numbers.
 
 use serde_json::{Map, Value};
 
 use crate::error::Problem;
 use crate::observation::{Observation, Text};
 
-/// Units of times, by the ending of a field's name.
+/// Nanoseconds per unit of time, by the ending of a field's name.
 pub(super) const UNITS: [(&str, f64); 4] = [("_ns", 1.0), ("_us", 1e3), ("_ms", 1e6), ("_s", 1e9)];
-/// No request lasts longer: 31 years.
+/// Maximum time: 31 years. No request lasts longer.
 const MAX_NS: f64 = 1e18;
 
-/// The label with this name; None if no label has it.
+/// The label with this name, or None.
 pub(super) fn label<'o, 'a>(observation: &'o mut Observation<'a>, name: &str) -> Option<&'o mut Option<Text<'a>>> {
     Some(match name {
         "model" => &mut observation.model,
@@ -59,12 +59,12 @@ pub(super) fn set_labels(observation: &mut Observation<'_>, row: &Map<String, Va
     Ok(())
 }
 
-/// A value that is neither null nor an empty cell.
+/// The field's value; None if the value is null or an empty cell.
 pub(super) fn known<'a>(row: &'a Map<String, Value>, field: &str) -> Option<&'a Value> {
     row.get(field).filter(|value| !value.is_null() && value.as_str() != Some(""))
 }
 
-/// A text; numbers are taken as they are written.
+/// Reads a text. A number becomes the text of its digits.
 pub(super) fn optional_text(row: &Map<String, Value>, field: &str) -> Result<Option<String>, Problem> {
     match known(row, field) {
         None => Ok(None),
@@ -74,7 +74,6 @@ pub(super) fn optional_text(row: &Map<String, Value>, field: &str) -> Result<Opt
     }
 }
 
-/// Reads a finite number, or the text of a number in a table cell.
 pub(super) fn of_number(field: &str, value: &Value) -> Result<f64, Problem> {
     let number = value.as_f64().or_else(|| value.as_str()?.trim().parse().ok());
     let number = number.filter(|number| number.is_finite());
@@ -93,7 +92,6 @@ pub(super) fn whole(field: &str, value: &Value) -> Result<u32, Problem> {
     })
 }
 
-/// Nanoseconds of a time in a unit.
 pub(super) fn ns(field: &str, value: f64, ns_per_unit: f64) -> Result<u64, Problem> {
     let ns = (value * ns_per_unit).round();
     if ns.is_finite() && (0.0..MAX_NS).contains(&ns) {
@@ -102,7 +100,7 @@ pub(super) fn ns(field: &str, value: f64, ns_per_unit: f64) -> Result<u64, Probl
     Err(Problem::new(field, format!("invalid time {value}: expected 0 to 31 years")))
 }
 
-/// Reads a time whose field name ends in its unit, such as `latency_ms`.
+/// Reads a time whose field name ends in the unit, such as `latency_ms`.
 pub(super) fn time(row: &Map<String, Value>, stem: &str) -> Result<Option<u64>, Problem> {
     let mut found = None;
     for (ending, ns_per_unit) in UNITS {
@@ -126,7 +124,7 @@ pub(super) fn needed_text(row: &Map<String, Value>, field: &str) -> Result<Strin
     optional_text(row, field)?.ok_or_else(|| Problem::new(field, "the field is missing"))
 }
 
-/// The class of an error in any form: its type or code, or else its text.
+/// The class of an error: its type or code, or else its message.
 pub(super) fn error_class(error: &Value) -> String {
     let text = |value: &Value| match value {
         Value::String(text) if !text.is_empty() => Some(text.clone()),
@@ -137,7 +135,6 @@ pub(super) fn error_class(error: &Value) -> String {
     text(error).or_else(|| keys.iter().find_map(|key| text(error.get(key)?))).unwrap_or_else(|| "error".to_owned())
 }
 
-/// Reads a line as a JSON object.
 pub(super) fn object(line: &[u8]) -> Result<Map<String, Value>, Problem> {
     serde_json::from_slice(line).map_err(|error| {
         Problem::new("", format!("invalid JSON: {}", error.to_string().replace(" at line 1 column ", " at column ")))

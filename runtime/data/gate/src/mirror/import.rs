@@ -1,5 +1,5 @@
-//! Captures, and all formats that `vcr inspect convert` turns into captures: guidellm's reports, spans,
-//! Dynamo's logs, tables.
+//! Reads captures and all formats that `vcr inspect convert` turns into captures: guidellm's reports, spans,
+//! Dynamo's logs and tables.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,7 +15,7 @@ use super::Out;
 use crate::error::{GateError, Place};
 use crate::observation::Observation;
 
-/// Reads a file; returns its format, and what was skipped.
+/// Reads a file. Returns the file's format, and what was skipped.
 pub(super) fn read(
     path: &Path,
     run: Option<&str>,
@@ -64,17 +64,17 @@ pub(super) fn read(
 
 fn observation(meta: &CaptureMeta, mut record: RequestRecord, number: u64) -> Observation<'static> {
     let failed = matches!(record.finish_reason.as_deref(), Some("abort" | "error")) || record.error.is_some();
-    // Error messages differ between requests; finish reasons are stable.
+    // The finish reason is used because error messages differ from request to request.
     let error = failed.then(|| record.finish_reason.clone().unwrap_or_else(|| "error".to_owned()));
     let outputs = record.ttft_ns.and_then(|_| record.output_times()).unwrap_or_default();
     let known_tokens: u64 = outputs.iter().map(|(_, tokens)| u64::from(*tokens)).sum();
     let are_single = record.gap_summary.is_none() && known_tokens >= u64::from(record.output_tokens);
     let is_streamed = are_single && !outputs.is_empty();
     let last_ns = outputs.last().map(|(at_ns, _)| *at_ns);
-    // Rounded mean gaps add up to an end that differs from the measured one.
+    // The sum of rounded mean gaps differs from the measured end of the answer.
     let latency_ns = record.end_ns.max(last_ns.filter(|_| are_single)).or(last_ns).or(record.ttft_ns);
     let content = record.prompt_hash.map(|hash| format!("{:016x} {}", hash.0, record.prompt_tokens));
-    // Hashes are chained, so the last hash covers all full blocks.
+    // Each block hash includes the previous one, so the last hash covers all full blocks.
     let content =
         content.or_else(|| record.block_hashes.last().map(|hash| format!("{:016x} {}", hash.0, record.prompt_tokens)));
     let text = match record.other.remove(OUTPUT_TEXT) {

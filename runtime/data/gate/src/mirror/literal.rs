@@ -1,11 +1,11 @@
-//! Literals of Python as logs print them: texts, numbers, lists, tuples and dicts.
+//! Reads Python literals as logs print them: texts, numbers, lists, tuples and dicts.
 
 use serde_json::{Map, Number, Value};
 
-/// The maximum depth of nested lists.
 const MAX_DEPTH: usize = 64;
 
-/// Reads the literal at the start of a text, and returns the rest with it. None if there is no literal.
+/// Reads the literal at the start of a text, and returns the literal with the rest of the text. None if there is no
+/// literal.
 pub(super) fn parse(text: &str) -> Option<(Value, &str)> {
     let mut parser = Parser { rest: text };
     let value = parser.value(0)?;
@@ -69,7 +69,7 @@ impl Parser<'_> {
         Some(Value::Object(map))
     }
 
-    /// `None`, `True`, `False` or a finite number.
+    /// Reads `None`, `True`, `False` or a finite number.
     fn word(&mut self) -> Option<Value> {
         let is_end = |character: char| character.is_whitespace() || ",)]}:".contains(character);
         let (word, rest) = self.rest.split_at(self.rest.find(is_end).unwrap_or(self.rest.len()));
@@ -110,7 +110,7 @@ impl Parser<'_> {
                 'r' => '\r',
                 _ if digits > 0 => {
                     let hex: String = characters.by_ref().take(digits).map(|(_, digit)| digit).collect();
-                    // Half a pair of surrogates is not a character.
+                    // A single surrogate is not a character.
                     char::from_u32(u32::from_str_radix(&hex, 16).ok()?).unwrap_or(char::REPLACEMENT_CHARACTER)
                 }
                 other => other,

@@ -1,9 +1,8 @@
-//! Request logs of servers: vLLM's with `--enable-log-outputs`, SGLang's with `--log-requests`.
+//! Reads request logs of servers: vLLM's with `--enable-log-outputs`, SGLang's with `--log-requests`.
 //!
-//! The reader takes vLLM's `Generated response ID: output: '...'` and SGLang's
-//! `Finish: obj=..., out={...}` or, with `--log-requests-format json`, its `request.finished`
-//! events. vLLM's log has whole seconds, too coarse for latencies, so its observations have no
-//! times. Lines of other events are skipped.
+//! Used are vLLM's `Generated response ID: output: '...'` lines, and SGLang's `Finish: obj=..., out={...}` lines
+//! or, with `--log-requests-format json`, its `request.finished` events. Other lines are skipped. vLLM logs whole
+//! seconds, which is too coarse for latencies, so its observations have no times.
 
 use std::collections::btree_map::{BTreeMap, Entry};
 use std::io::BufRead;
@@ -23,12 +22,12 @@ const VLLM_COMPLETE: &str = " (streaming complete)";
 const SGLANG_FINISH: &str = "Finish: obj=";
 const SGLANG_OUT: &str = ", out=";
 const SGLANG_FINISHED: &str = "request.finished";
-/// SGLang's mark in place of the middle of a long output.
+/// The text that SGLang puts in place of the middle of a long output.
 const SHORTENED: &str = "...";
-/// Characters that SGLang keeps of the beginning of a long output, and of its end.
+/// Number of characters that SGLang keeps at the beginning and at the end of a long output.
 const KEPT_CHARACTERS: usize = 1024;
 
-/// Reads a log; returns what was skipped.
+/// Reads a log. Returns what was skipped.
 pub(super) fn read(reader: impl BufRead, out: &mut Out<'_, '_>) -> Result<Vec<(String, u64)>, GateError> {
     let name = out.name.clone();
     let mut vllm = Vllm::default();
@@ -67,15 +66,15 @@ fn after<'a>(text: &'a str, mark: &str) -> Option<&'a str> {
     text.split_once(mark).map(|(_, after)| after)
 }
 
-/// Answers of vLLM by request.
+/// The token ids of each vLLM request that is still streaming. None if the request's answer is complete.
 #[derive(Default)]
 struct Vllm {
     by_id: BTreeMap<String, Option<Vec<u32>>>,
 }
 
 impl Vllm {
-    /// Reads the text after [`VLLM_ANSWER`]. Only the first choice of a request counts; further ones are
-    /// other answers to it.
+    /// Reads the text after [`VLLM_ANSWER`]. Only the first complete answer of a request counts; later ones are its
+    /// other choices.
     fn answer(&mut self, text: &str, place: Place, out: &mut Out<'_, '_>) -> Result<ControlFlow<()>, GateError> {
         let parsed = VllmAnswer::parse(text).map_err(|problem| out.problem(problem, place))?;
         let mut entry = match self.by_id.entry(parsed.id) {
@@ -138,9 +137,9 @@ impl VllmAnswer {
     }
 }
 
-/// The answers of a `Finish` line of SGLang, printed as Python prints dicts.
+/// Reads a `Finish` line of SGLang, which prints the answers as Python dicts.
 fn printed(text: &str) -> Result<Vec<Map<String, Value>>, Problem> {
-    // A prompt may contain the mark, too; only the output reaches to the end of the line.
+    // A prompt may also contain this mark. Only the literal after the last one reaches the end of the line.
     let parts = text.match_indices(SGLANG_OUT).map(|(at, mark)| &text[at + mark.len()..]);
     let whole = parts.filter_map(|part| literal::parse(part).filter(|(_, rest)| rest.is_empty()));
     let Some((out, _)) = whole.last() else {
@@ -151,7 +150,7 @@ fn printed(text: &str) -> Result<Vec<Map<String, Value>>, Problem> {
     Ok(rows(None, out))
 }
 
-/// The answers of an event of SGLang; none if the event ends no request.
+/// The answers of an SGLang event; empty if the event does not finish a request.
 fn finished(mut row: Map<String, Value>) -> Result<Vec<Map<String, Value>>, Problem> {
     if row.get("event").is_none_or(|event| event != SGLANG_FINISHED) {
         return Ok(Vec::new());
@@ -163,7 +162,7 @@ fn finished(mut row: Map<String, Value>) -> Result<Vec<Map<String, Value>>, Prob
     }
 }
 
-/// Converts an output to rows as `responses` reads them.
+/// Converts an output to rows in the form that `responses` reads.
 fn rows(id: Option<Value>, out: Value) -> Vec<Map<String, Value>> {
     let (answers, id) = match out {
         Value::Array(answers) => (answers, None),
@@ -176,7 +175,7 @@ fn rows(id: Option<Value>, out: Value) -> Vec<Map<String, Value>> {
     answers.into_iter().map(row).collect()
 }
 
-/// Refuses an answer whose middle was cut out.
+/// Refuses an answer whose middle SGLang cut out.
 fn check_whole(row: &Map<String, Value>) -> Result<(), Problem> {
     let is_short = |value: &Value| match value {
         Value::String(text) => {

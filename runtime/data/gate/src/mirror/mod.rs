@@ -1,8 +1,7 @@
-//! Observations of real systems and of simulated runs.
+//! Reads observations of real systems and of simulated runs.
 //!
-//! Every reader returns checked observations with their place in the file. Fields that a source lacks stay
-//! absent. The only exception: with [`MirrorOptions::lengths`], the length of an answer serves as its
-//! fingerprint.
+//! Every reader returns checked observations and the place of each in the file. A field that the source lacks stays
+//! absent, with one exception: with [`MirrorOptions::lengths`], the length of an answer serves as its fingerprint.
 
 mod aiperf;
 mod fields;
@@ -28,24 +27,24 @@ use crate::error::{GateError, Place, Problem, of_line};
 use crate::observation::{OBSERVATION_VERSION, Observation, ObservationReader};
 pub use table::{columns, is_column};
 
-/// Bytes read to detect the format.
+/// Number of bytes that are read to detect the format.
 const PEEKED_BYTES: usize = 128 << 10;
 
-/// Labels that [`MirrorOptions::set`] takes.
+/// Labels that [`MirrorOptions::set`] accepts.
 pub const SETTABLE: [&str; 8] =
     ["model", "model_version", "backend", "backend_version", "accelerator", "tenant", "route", "scheduler"];
 
-/// A file or folder, and the name of the run if it has several.
+/// A file or folder, and the name of a run if it contains several.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Input {
     /// The file or folder.
     pub path: PathBuf,
-    /// The run.
+    /// Name of the run; None if the input has only one.
     pub run: Option<String>,
 }
 
 impl Input {
-    /// Reads `PATH` or `PATH#RUN`. If the whole text is an existing path, it is `PATH`.
+    /// Reads `PATH` or `PATH#RUN`. The whole text is the path if that path exists.
     #[must_use]
     pub fn parse(text: &str) -> Self {
         match text.rsplit_once('#') {
@@ -56,7 +55,7 @@ impl Input {
         }
     }
 
-    /// Name in errors and reports.
+    /// The input's name in errors and reports.
     #[must_use]
     pub fn name(&self) -> String {
         let path = self.path.display();
@@ -64,36 +63,36 @@ impl Input {
     }
 }
 
-/// Options of a mirror.
+/// Options of the readers.
 #[derive(Clone, Debug, Default)]
 pub struct MirrorOptions {
-    /// The format; None detects it.
+    /// The format; None to detect it.
     pub format: Option<Format>,
-    /// Use the length of an answer as its fingerprint if a source has no output.
+    /// Whether the length of an answer is its fingerprint if the source has no output.
     pub lengths: bool,
-    /// Values for labels that observations lack, by the names of [`SETTABLE`].
+    /// Values for labels that observations lack: (one of [`SETTABLE`], value).
     pub set: Vec<(String, String)>,
     /// Names of a table's columns: (standard name, name in the table).
     pub columns: Vec<(String, String)>,
 }
 
-/// A summary of what was read.
+/// The summary of an input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mirrored {
-    /// The format of the file.
+    /// The format of the input.
     pub format: Format,
     pub observations: u64,
     /// What was skipped, in words, with counts.
     pub notes: Vec<(String, u64)>,
 }
 
-/// The receiver of observations. It returns `Break` to stop the reader.
+/// Receives the observations. Returns `Break` to stop the reader.
 pub type Sink<'a> = dyn FnMut(&Observation<'_>, Place) -> Result<ControlFlow<()>, GateError> + 'a;
 
 /// Reads an input as observations.
 ///
 /// # Errors
-/// If the input cannot be used. The error names the file, and the place and the field if it has them.
+/// If the input cannot be used. The error names the file, and the place and the field if they are known.
 pub fn read(input: &Input, options: &MirrorOptions, sink: &mut Sink<'_>) -> Result<Mirrored, GateError> {
     let name = input.path.display().to_string();
     let requests = input.path.join("requests.jsonl");
@@ -123,7 +122,6 @@ pub fn read(input: &Input, options: &MirrorOptions, sink: &mut Sink<'_>) -> Resu
     read_known(reader, &name, (format, is_run), input.run.as_deref(), options, sink)
 }
 
-/// Whether a file with this start is a list of requests of `vcr run`.
 fn is_run(start: &[u8]) -> bool {
     VcrOutput::detect(start) == Some(VcrOutput::RunRequests)
 }
@@ -138,7 +136,8 @@ fn imported(path: &Path, input: &Input, options: &MirrorOptions, sink: &mut Sink
     out.finish(format, notes)
 }
 
-/// Whether a file is converted to a capture first. Lists of requests are, unless their rows are observed answers.
+/// Whether a file is converted to a capture first. Lists of requests are converted unless they come from `vcr run`,
+/// have ids or have mapped columns.
 fn is_imported(format: Format, start: &[u8], options: &MirrorOptions) -> bool {
     match format {
         Format::Observations | Format::Sse | Format::Responses | Format::Log | Format::Aiperf => false,
@@ -151,7 +150,7 @@ fn is_imported(format: Format, start: &[u8], options: &MirrorOptions) -> bool {
     }
 }
 
-/// Reads a stream of a known format that needs no conversion to a capture. Errors call it `name`.
+/// Reads a stream of a known format that needs no conversion to a capture. Errors use `name` for the stream.
 ///
 /// # Errors
 /// See [`read`].
@@ -168,7 +167,7 @@ pub fn read_stream(
     read_known(reader, name, (format, is_run), run, options, sink)
 }
 
-/// As [`read_stream`], with a flag for lists of requests of `vcr run`.
+/// Like [`read_stream`], with a flag for the lists of requests that `vcr run` writes.
 fn read_known(
     reader: impl BufRead,
     name: &str,
@@ -204,7 +203,7 @@ fn own<R: BufRead>(mut reader: ObservationReader<R>, out: &mut Out<'_, '_>) -> R
     Ok(())
 }
 
-/// Completes, checks and counts observations on their way to the sink.
+/// Completes, checks and counts observations, and passes them to the sink.
 struct Out<'a, 's> {
     name: String,
     options: &'a MirrorOptions,
@@ -217,8 +216,8 @@ impl<'a, 's> Out<'a, 's> {
         Self { name, options, sink, observations: 0 }
     }
 
-    /// Completes an observation from another tool, checks it, and passes it to the sink. `tokens` is the
-    /// length of its answer, if known.
+    /// Completes an observation of another tool, checks it and passes it to the sink. `tokens` is the length of the
+    /// answer, if known.
     fn add(
         &mut self,
         mut observation: Observation<'_>,
@@ -227,7 +226,7 @@ impl<'a, 's> Out<'a, 's> {
     ) -> Result<ControlFlow<()>, GateError> {
         observation.version = OBSERVATION_VERSION;
         if observation.latency_ns.is_none() {
-            // The last event is the end of the answer.
+            // The answer ends with its last event.
             observation.latency_ns = observation.event_ns.as_ref().and_then(|events| events.last().copied());
         }
         if observation.provenance.is_none() {
@@ -270,12 +269,12 @@ impl<'a, 's> Out<'a, 's> {
     }
 }
 
-/// The fingerprint of an answer that is known only by its length.
+/// The fingerprint of an answer of which only the length is known.
 fn length(tokens: u64) -> String {
     format!("length {tokens}")
 }
 
-/// The first byte of a stream that is not white space, and the stream from its beginning.
+/// Returns the first byte that is not white space, and the stream from its beginning.
 fn peek_first<R: BufRead>(mut reader: R, name: &str) -> Result<(Option<u8>, impl BufRead + use<R>), GateError> {
     let unreadable = |source| GateError::Read { name: name.to_owned(), source };
     let (mut blank, mut first) = (Vec::new(), None);
@@ -290,7 +289,6 @@ fn peek_first<R: BufRead>(mut reader: R, name: &str) -> Result<(Option<u8>, impl
     Ok((first, std::io::Cursor::new(blank).chain(reader)))
 }
 
-/// Calls a function for each line of a stream.
 fn each_line(
     reader: impl BufRead,
     name: &str,

@@ -1,9 +1,9 @@
-//! Responses of servers, one per line.
+//! Reads responses of servers, one per line.
 //!
 //! A line is `{"request_id", "latency_ms", "response"}` with labels, times, `status` and `error` as a client
-//! records them, or only the response if it states its own latency, as SGLang's `meta_info` does. Responses
-//! come from SGLang's `/generate`, vLLM's `/inference/v1/generate`, and OpenAI's completions, chats and
-//! embeddings.
+//! records them. A line may also be only the response, if the response states its own latency, as SGLang's
+//! `meta_info` does. Responses come from SGLang's `/generate`, vLLM's `/inference/v1/generate`, and OpenAI's
+//! completions, chats and embeddings.
 
 use std::io::BufRead;
 
@@ -14,7 +14,7 @@ use super::{Out, each_line};
 use crate::error::{GateError, Place, Problem};
 use crate::observation::Observation;
 
-/// Status codes below this one are successes.
+/// Status codes below this value are successes.
 const FIRST_ERROR_STATUS: f64 = 400.0;
 
 pub(super) fn read(reader: impl BufRead, out: &mut Out<'_, '_>) -> Result<(), GateError> {
@@ -27,7 +27,7 @@ pub(super) fn read(reader: impl BufRead, out: &mut Out<'_, '_>) -> Result<(), Ga
     })
 }
 
-/// The observation of a line, and the length of its answer.
+/// Reads the observation of a line and the length of the answer.
 pub(super) fn observation(row: &Map<String, Value>) -> Result<(Observation<'static>, Option<u64>), Problem> {
     let empty = Map::new();
     let response = match row.get("response") {
@@ -62,12 +62,12 @@ pub(super) fn observation(row: &Map<String, Value>) -> Result<(Observation<'stat
     Ok((observation, tokens))
 }
 
-/// The error class of a status code, if it is an error.
+/// The error class of a status code; None for a success.
 pub(super) fn error_of_status(status: f64) -> Option<String> {
     (status >= FIRST_ERROR_STATUS).then(|| format!("http {status}"))
 }
 
-/// The error of a request that SGLang aborted, which it reports as a finish reason.
+/// The error of a request that SGLang aborted. SGLang reports it as a finish reason.
 fn aborted(meta: Option<&Map<String, Value>>) -> Option<String> {
     let reason = meta?.get("finish_reason")?;
     (reason.get("type")?.as_str()? == "abort").then(|| "abort".to_owned())
@@ -86,7 +86,7 @@ fn of_sglang(
     observation.token_ids = known(response, "output_ids").map(token_ids).transpose()?;
     observation.model_version =
         observation.model_version.take().or(optional_text(meta, "weight_version")?.map(Into::into));
-    // Each item is a log probability, a token id and perhaps a text.
+    // Each item is a log probability, a token id and sometimes a text.
     if let Some(logprobs) = meta.get("output_token_logprobs").and_then(Value::as_array) {
         let value = |entry: &Value| of_number("output_token_logprobs", entry.get(0).unwrap_or(&Value::Null));
         observation.vector = Some(logprobs.iter().map(value).collect::<Result<_, _>>()?);
@@ -123,7 +123,7 @@ fn vector(value: &Value) -> Result<Vec<f64>, Problem> {
     all.iter().map(|value| of_number("embedding", value)).collect()
 }
 
-/// Part of an answer in one choice of a response or a chunk.
+/// A part of an answer, from one choice of a response or a chunk.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Piece {
     pub(super) text: Option<String>,
@@ -141,12 +141,11 @@ impl Piece {
         Ok(Self { text: text.and_then(Value::as_str).map(str::to_owned), token_ids, logprobs })
     }
 
-    /// A piece with this text.
     pub(super) fn of_text(text: Option<&Value>) -> Self {
         Self { text: text.and_then(Value::as_str).map(str::to_owned), ..Self::default() }
     }
 
-    /// Number of its tokens: of the token ids or log probabilities, or else 1 for a text.
+    /// Number of the piece's tokens: of its token ids or log probabilities, or 1 for a piece that has only text.
     pub(super) fn tokens(&self) -> u32 {
         let ids = self.token_ids.as_ref().map(Vec::len);
         let known = ids.or_else(|| self.logprobs.as_ref().map(Vec::len));
@@ -154,7 +153,6 @@ impl Piece {
         known.map_or(u32::from(has_text), |len| len as u32)
     }
 
-    /// Appends a later piece.
     pub(super) fn extend(&mut self, later: Self) {
         append(&mut self.text, later.text, |text, more| text.push_str(&more));
         append(&mut self.token_ids, later.token_ids, |ids, more| ids.extend(more));
@@ -176,7 +174,7 @@ pub(super) fn token_ids(ids: &Value) -> Result<Vec<u32>, Problem> {
     ids.as_array().ok_or_else(invalid)?.iter().map(of_one).collect()
 }
 
-/// Log probabilities of the chosen tokens: `content` of chats, `token_logprobs` of completions.
+/// Reads the log probabilities of the chosen tokens: `content` in chats, `token_logprobs` in completions.
 fn logprobs(of: &Map<String, Value>) -> Result<Option<Vec<f64>>, Problem> {
     let invalid = || Problem::new("logprobs", "invalid log probability: expected a finite number");
     let finite = |value: &Value| value.as_f64().filter(|value| value.is_finite()).ok_or_else(invalid);
@@ -184,7 +182,7 @@ fn logprobs(of: &Map<String, Value>) -> Result<Option<Vec<f64>>, Problem> {
         return content.iter().map(|token| finite(&token["logprob"])).collect::<Result<_, _>>().map(Some);
     }
     match of.get("token_logprobs").and_then(Value::as_array) {
-        // An echoed prompt's first token has no log probability.
+        // The first token of an echoed prompt has no log probability.
         Some(all) => all.iter().filter(|value| !value.is_null()).map(finite).collect::<Result<_, _>>().map(Some),
         None => Ok(None),
     }

@@ -1,8 +1,7 @@
-//! `requests.jsonl` of `vcr run --out`.
+//! Reads `requests.jsonl` of `vcr run --out`.
 //!
-//! A simulated answer consists of its length only, which serves as its fingerprint. The id of a request comes
-//! from its trace, or else from workload, session, turn and attempt, so that runs of one workload can be
-//! joined.
+//! A simulated answer consists only of its length, which serves as its fingerprint. A request's id comes from the
+//! trace, or else from workload, session, turn and attempt, so that runs of one workload can be matched.
 
 use std::io::BufRead;
 use std::ops::ControlFlow;
@@ -34,7 +33,7 @@ pub(super) fn read(reader: impl BufRead, run: Option<&str>, out: &mut Out<'_, '_
             return Err(out.problem(Problem::new("of", text), place));
         }
         match observation(&row) {
-            // A request that has not ended was not observed.
+            // A request that has not ended gives no observation.
             Ok(None) => Ok(ControlFlow::Continue(())),
             Ok(Some(observation)) => out.add(observation, None, place),
             Err(problem) => Err(out.problem(problem, place)),

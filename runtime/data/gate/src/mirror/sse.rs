@@ -1,10 +1,10 @@
-//! OpenAI's streams, chunk by chunk.
+//! Reads OpenAI's streams, chunk by chunk.
 //!
-//! A line is one chunk, `{"request_id", "at_ms", "data"}`, or a whole request with `chunks` of
-//! `{"at_ms", "data"}`. Times count from the sending of the request, in the unit that the field's name ends
-//! in; a request may have no times. `data` is the JSON of an event, as an object or as the text after
-//! `data:`, or `[DONE]`. Labels may be on any line of a request. A stream without `[DONE]` was cut off. Other
-//! files are raw streams: see `dump`.
+//! A line is one chunk, `{"request_id", "at_ms", "data"}`, or a whole request with `chunks` of `{"at_ms", "data"}`.
+//! Times count from the sending of the request, in the unit that the field's name ends in. A request may have no
+//! times. `data` is the JSON of an event, as an object or as the text after `data:`, or `[DONE]`. Labels may be on
+//! any line of a request. A stream without `[DONE]` was cut off. Files of other forms are raw streams, which `dump`
+//! reads.
 
 use std::collections::BTreeMap;
 use std::io::BufRead;
@@ -56,13 +56,13 @@ pub(super) fn read(reader: impl BufRead, out: &mut Out<'_, '_>) -> Result<(), Ga
 }
 
 const DATA: &str = "data:";
-/// Starts of lines that carry no part of an answer.
+/// Starts of lines that contain no part of an answer.
 const OTHERS: [&str; 4] = ["event:", "id:", "retry:", ":"];
-/// Start of the line before response headers.
+/// Start of the status line before response headers.
 const STATUS_LINE: &str = "HTTP/";
 const REQUEST_ID: &str = "x-request-id";
 
-/// Splits a line into the time before it, in seconds, and the rest.
+/// Splits a line into its time in seconds, if it starts with one, and the rest.
 fn timed(line: &str) -> (Option<f64>, &str) {
     let line = line.trim();
     let (word, rest) = line.split_once([' ', '\t']).unwrap_or((line, ""));
@@ -109,7 +109,7 @@ pub(super) fn read_dump(reader: impl BufRead, out: &mut Out<'_, '_>) -> Result<(
     dump.finish(out).map(|_| ())
 }
 
-/// The headers of an answer.
+/// The status line and headers of an answer.
 #[derive(Default)]
 struct Answer {
     line: u64,
@@ -139,15 +139,14 @@ impl Answer {
 #[derive(Default)]
 struct Dump {
     answer: Option<Answer>,
-    /// Streams without an end, by the ids of their chunks.
+    /// Unfinished streams, by the id in their chunks.
     open: BTreeMap<String, Stream>,
-    /// The id of the latest chunk.
     latest: Option<String>,
     answers: u64,
 }
 
 impl Dump {
-    /// The id of a request from its headers, its chunks, or its place.
+    /// The id of a request: from its headers, from its chunks, or its number in the file.
     fn name(&mut self, of_chunks: &str) -> String {
         self.answers += 1;
         let of_headers = self.answer.as_ref().and_then(|answer| answer.request_id.clone());
@@ -155,7 +154,7 @@ impl Dump {
         of_headers.or(of_chunks).unwrap_or_else(|| format!("answer {}", self.answers))
     }
 
-    /// Adds the text after `data:`. Returns the stream if the text ends it.
+    /// Adds the text after `data:`. Returns the stream if this text ends it.
     fn data(&mut self, data: &str, at_ns: Option<u64>, line: u64) -> Result<Option<(String, Stream)>, Problem> {
         if let Some(answer) = &mut self.answer {
             answer.has_body = true;
@@ -177,7 +176,7 @@ impl Dump {
         Ok(None)
     }
 
-    /// Reads a body that is not a stream: an error, or the whole answer.
+    /// Reads a body that is not a stream: an error, or a whole answer.
     fn body(
         &mut self,
         text: &str,
@@ -199,7 +198,7 @@ impl Dump {
         out.add(observation, tokens, place)
     }
 
-    /// Ends all streams, because the lines that follow belong to another answer.
+    /// Ends all streams, because the next lines belong to another answer.
     fn finish(&mut self, out: &mut Out<'_, '_>) -> Result<ControlFlow<()>, GateError> {
         self.latest = None;
         let error = self.answer.as_ref().and_then(Answer::error);

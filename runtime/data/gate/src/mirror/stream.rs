@@ -1,4 +1,4 @@
-//! A stream of OpenAI's APIs, event by event.
+//! Reads a stream of OpenAI's APIs, event by event.
 
 use std::ops::ControlFlow;
 
@@ -15,20 +15,19 @@ pub(super) const DONE: &str = "[DONE]";
 /// The error class of a stream that ends without [`DONE`].
 const CUT: &str = "cut_stream";
 
-/// The part of a stream that was read.
 pub(super) struct Stream {
-    /// The number of its first line.
+    /// The number of the stream's first line.
     line: u64,
     labels: Map<String, Value>,
     model: Option<String>,
     answer: Piece,
     event_ns: Vec<u64>,
     event_tokens: Vec<u32>,
-    /// The time of its last chunk; None if there is no chunk, or chunks have no times.
+    /// The time of the latest chunk; None before the first chunk, or if chunks have no times.
     last_ns: Option<u64>,
     chunks: u64,
     error: Option<String>,
-    /// Whether an event said that the answer is complete. [`DONE`] is still to come.
+    /// Whether an event said that the answer is complete. [`DONE`] may still follow.
     is_complete: bool,
     is_done: bool,
 }
@@ -53,7 +52,7 @@ impl Stream {
     /// Adds a row: a chunk, or a whole request.
     ///
     /// # Errors
-    /// When it is invalid, or does not follow the event before it.
+    /// If the row is invalid, or does not fit the events before it.
     pub(super) fn add_row(&mut self, mut row: Map<String, Value>) -> Result<(), Problem> {
         if let Some(Value::Array(chunks)) = row.remove("chunks") {
             for chunk in chunks {
@@ -94,14 +93,12 @@ impl Stream {
         self.add_event(at_ns, &event)
     }
 
-    /// Handles `[DONE]`.
     pub(super) fn end(&mut self, at_ns: Option<u64>) -> Result<(), Problem> {
         self.pass(at_ns)?;
         self.is_done = true;
         Ok(())
     }
 
-    /// Checks and counts a chunk.
     fn pass(&mut self, at_ns: Option<u64>) -> Result<(), Problem> {
         if self.is_done {
             return Err(Problem::new("data", "the stream has ended before"));
@@ -152,12 +149,11 @@ impl Stream {
         self.is_done
     }
 
-    /// The number of its first line.
     pub(super) fn line(&self) -> u64 {
         self.line
     }
 
-    /// Marks the request as failed, unless an event already had an error.
+    /// Marks the request as failed, unless an event already reported an error.
     pub(super) fn fail(&mut self, error: String) {
         self.error.get_or_insert(error);
     }

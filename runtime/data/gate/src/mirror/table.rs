@@ -1,7 +1,7 @@
-//! Tables with a row for each request: CSV with a header, or one JSON object per line.
+//! Reads tables with a row for each request: CSV with a header, or one JSON object per line.
 //!
-//! Columns have standard names, which end in the unit of a time, or names that an option maps to them. Lists
-//! in CSV are JSON arrays or numbers separated by spaces. Other columns are ignored.
+//! Columns have standard names, or names that an option maps to standard names. The standard name of a time ends in
+//! its unit. Lists in CSV are JSON arrays, or numbers separated by spaces. Other columns are ignored.
 
 use std::io::BufRead;
 use std::ops::ControlFlow;
@@ -13,7 +13,6 @@ use super::{Out, each_line, peek_first};
 use crate::error::{GateError, Place, Problem};
 use crate::observation::Observation;
 
-/// Columns that are not times.
 const PLAIN: [&str; 21] = [
     "request_id",
     "content",
@@ -40,7 +39,7 @@ const PLAIN: [&str; 21] = [
 const NUMBERS: [&str; 2] = ["queue_depth", "kv_usage"];
 const TIMES: [&str; 5] = ["latency", "ttft", "mean_gap", "gap", "event"];
 
-/// Whether a table's column can be mapped to this name.
+/// Whether this is a standard name, to which a table's column can be mapped.
 #[must_use]
 pub fn is_column(name: &str) -> bool {
     let is_unit = |ending: &str| UNITS.iter().any(|(unit, _)| *unit == ending);
@@ -48,14 +47,14 @@ pub fn is_column(name: &str) -> bool {
     PLAIN.contains(&name) || NUMBERS.contains(&name) || TIMES.iter().any(|stem| is_time(stem))
 }
 
-/// The names of columns, for messages.
+/// The standard names of columns, for messages.
 #[must_use]
 pub fn columns() -> String {
     let times = TIMES.map(|stem| format!("{stem}_ms (or _ns, _us, _s)"));
     [&PLAIN.map(str::to_owned)[..], &NUMBERS.map(str::to_owned), &times].concat().join(", ")
 }
 
-/// Whether the rows of a table with this start have ids, which a capture would lose.
+/// Whether the rows of a table with this start have request ids. A capture would lose these ids.
 pub(super) fn has_ids(start: &[u8]) -> bool {
     const ID: &str = "request_id";
     let text = start.strip_prefix(b"\xef\xbb\xbf").unwrap_or(start).trim_ascii_start();
@@ -137,7 +136,7 @@ fn observation(row: &Map<String, Value>) -> Result<Observation<'static>, Problem
     Ok(observation)
 }
 
-/// Reads a text. An empty JSON string is a text; an empty CSV cell is not.
+/// Reads a text. An empty JSON string is a text; an empty CSV cell is none.
 fn text(row: &Map<String, Value>, field: &str) -> Result<Option<String>, Problem> {
     let is_cell = row.get("request_id").is_some_and(Value::is_string) && row.values().all(Value::is_string);
     if row.get(field).is_some_and(|value| value == "") && !is_cell {
@@ -165,7 +164,7 @@ fn is_true(value: &Value) -> Result<bool, Problem> {
     }
 }
 
-/// Reads a list of numbers: an array, or a text with one or with numbers separated by spaces.
+/// Reads a list of numbers: an array, the text of an array, or a text of numbers separated by spaces.
 fn list(row: &Map<String, Value>, field: &str) -> Result<Option<Vec<f64>>, Problem> {
     let invalid = || Problem::new(field, "invalid list: expected an array of numbers, or numbers between spaces");
     let of_all = |all: &[Value]| all.iter().map(|value| of_number(field, value)).collect::<Result<Vec<f64>, _>>();

@@ -1,9 +1,9 @@
-//! Observations: one request each, its response and its times.
+//! Observations: the response and the times of one request each.
 //!
-//! The schema is `docs/schemas/observation.schema.json`. Times are whole nanoseconds since the request was
-//! sent. Absent fields are derived: the time to the first token and the token gaps from stream events,
-//! fingerprints from outputs. A [checked](Observation::check) observation is consistent, and has output
-//! material if it succeeded.
+//! The schema is `docs/schemas/observation.schema.json`. Times are whole nanoseconds since the request was sent.
+//! Absent values are computed: the time to the first token and the token gaps from stream events, fingerprints from
+//! outputs. A [checked](Observation::check) observation is consistent, and has output material if the request
+//! succeeded.
 
 mod read;
 mod text;
@@ -19,42 +19,41 @@ pub use text::Text;
 /// Version of the schema that is read and written.
 pub const OBSERVATION_VERSION: u32 = 1;
 
-/// Longest request id.
 const MAX_ID_BYTES: usize = 1024;
 /// The error class of a failure that has none.
 const UNKNOWN_ERROR: &str = "unknown";
 
-/// One request, as observed.
+/// The observation of one request.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Observation<'a> {
     /// Version of the schema: [`OBSERVATION_VERSION`].
     #[serde(rename = "observation")]
     pub version: u32,
-    /// The name of the request, the same on both sides.
+    /// The request's id, the same on both sides.
     #[serde(borrow)]
     pub request_id: Text<'a>,
-    /// A key that identifies the request where ids differ, such as the hash of its prompt.
+    /// A key that identifies the request if ids differ, such as the hash of its prompt.
     #[serde(default, borrow, skip_serializing_if = "Option::is_none")]
     pub content: Option<Text<'a>>,
-    /// Whether it was answered.
+    /// Whether the request was answered.
     pub ok: bool,
-    /// The class of its failure.
+    /// The class of the request's failure.
     #[serde(default, borrow, skip_serializing_if = "Option::is_none")]
     pub error: Option<Text<'a>>,
-    /// Time to its end; absent if a source has no times.
+    /// Time to the end of the answer; absent if the source has no times.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency_ns: Option<u64>,
-    /// Time to its first token, if it differs from the first event.
+    /// Time to the first token, if it differs from the time of the first event.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttft_ns: Option<u64>,
-    /// Arrivals of chunks with tokens.
+    /// Arrival times of chunks with tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub event_ns: Option<Vec<u64>>,
-    /// Tokens of each event; 1 each if absent.
+    /// Number of tokens of each event; 1 each if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub event_tokens: Option<Vec<u32>>,
-    /// Gaps between tokens, if no events are known.
+    /// Gaps between tokens, if there are no events.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gap_ns: Option<Vec<u64>>,
     /// Mean gap between tokens, if single gaps are unknown.
@@ -69,7 +68,7 @@ pub struct Observation<'a> {
     /// Fingerprint of the answer, made by its source.
     #[serde(default, borrow, skip_serializing_if = "Option::is_none")]
     pub fingerprint: Option<Text<'a>>,
-    /// Numbers of the answer: an embedding, or log probabilities.
+    /// Numeric output: an embedding, or log probabilities.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vector: Option<Vec<f64>>,
     /// The model.
@@ -99,7 +98,7 @@ pub struct Observation<'a> {
     /// The scheduling policy.
     #[serde(default, borrow, skip_serializing_if = "Option::is_none")]
     pub scheduler: Option<Text<'a>>,
-    /// Requests that were waiting.
+    /// Number of waiting requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue_depth: Option<u32>,
     /// Share of KV blocks in use, from 0 to 1.
@@ -110,12 +109,12 @@ pub struct Observation<'a> {
     pub provenance: Option<Text<'a>>,
 }
 
-/// The token gap that represents a request.
+/// The token gap that stands for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Gap {
     /// The 95th percentile of single gaps.
     P95(u64),
-    /// Their mean, where only the mean is known.
+    /// The mean of the gaps, if only the mean is known.
     Mean(u64),
 }
 
@@ -195,12 +194,12 @@ impl Observation<'_> {
         }
     }
 
-    /// Time to the first token: as given, or of the first event.
+    /// Time to the first token: the given time, or the time of the first event.
     pub(crate) fn first_token_ns(&self) -> Option<u64> {
         self.ttft_ns.or_else(|| self.event_ns.as_ref()?.first().copied())
     }
 
-    /// The gap that represents the request. A chunk of several tokens counts as one gap, divided by their number.
+    /// The gap that stands for the request. A gap before a chunk of several tokens is divided by their number.
     pub(crate) fn gap(&self) -> Option<Gap> {
         let mut gaps: Vec<u64> = match (&self.event_ns, &self.gap_ns) {
             (Some(events), _) => {
@@ -214,28 +213,26 @@ impl Observation<'_> {
         Some(Gap::P95(*gaps.select_nth_unstable(rank).1))
     }
 
-    /// Tokens of an event: at least one.
+    /// Number of tokens of an event; at least 1.
     fn tokens_of(&self, event: usize) -> u32 {
         self.event_tokens.as_ref().and_then(|tokens| tokens.get(event).copied()).unwrap_or(1).max(1)
     }
 
-    /// Whether it has stream events.
+    /// Whether the observation has stream events or token gaps.
     pub(crate) fn is_streamed(&self) -> bool {
         self.event_ns.as_ref().is_some_and(|events| !events.is_empty()) || self.gap_ns.is_some()
     }
 
-    /// The class of a failure; None for a success.
     pub(crate) fn error_class(&self) -> Option<&str> {
         (!self.ok).then(|| self.error.as_deref().unwrap_or(UNKNOWN_ERROR))
     }
 
-    /// Fingerprint of its stream events.
     pub(crate) fn stream_fingerprint(&self) -> Option<u64> {
         let events = self.event_ns.as_ref()?;
         Some(crate::of_events(events.iter().enumerate().map(|(at, ns)| (*ns, self.tokens_of(at)))))
     }
 
-    /// Writes it as a line.
+    /// Writes the observation as a line.
     ///
     /// # Errors
     /// If the writer fails.
@@ -267,7 +264,7 @@ mod tests {
         let observation = streamed(&[100, 110, 150], Some(&[1, 1, 4]));
         assert_eq!(observation.check(), Ok(()));
         assert_eq!(observation.first_token_ns(), Some(100));
-        // Gaps of 10 and 40 / 4.
+        // The gaps are 10 and 40 / 4.
         assert_eq!(observation.gap(), Some(Gap::P95(10)));
         assert_eq!(streamed(&[5], None).gap(), None);
         let mean = Observation { event_ns: None, mean_gap_ns: Some(7), ..streamed(&[], None) };

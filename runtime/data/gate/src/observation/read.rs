@@ -1,4 +1,3 @@
-//! The reader of `observations.jsonl`.
 
 use std::io::BufRead;
 
@@ -7,22 +6,22 @@ use vcr_base::input::Lines;
 use super::{OBSERVATION_VERSION, Observation};
 use crate::error::{GateError, Place, Problem, of_line};
 
-/// Reads observations, one a line.
+/// Reads observations, one per line.
 pub struct ObservationReader<R> {
     lines: Lines<R>,
     name: String,
 }
 
 impl<R: BufRead> ObservationReader<R> {
-    /// Reads a stream; errors call it `name`.
+    /// Reads a stream; errors use `name` for it.
     pub fn new(reader: R, name: &str) -> Self {
         Self { lines: Lines::new(reader), name: name.to_owned() }
     }
 
-    /// The next observation, checked, and its line.
+    /// Returns the next observation and its line number. The observation is checked.
     ///
     /// # Errors
-    /// When a line cannot be read, is not an observation, or contradicts itself.
+    /// If a line cannot be read, is not an observation, or contradicts itself.
     pub fn next_observation(&mut self) -> Result<Option<(u64, Observation<'_>)>, GateError> {
         let Self { lines, name } = self;
         let row = lines.next_row().map_err(|error| of_line(name, error))?;
@@ -40,7 +39,7 @@ fn parse(bytes: &[u8]) -> Result<Observation<'_>, Problem> {
     Ok(observation)
 }
 
-/// Problem of a line that could not be parsed, with its field.
+/// The problem of a line that could not be parsed, and the field.
 fn problem_of(bytes: &[u8]) -> Problem {
     if let Some(version) = other_version(bytes) {
         return Problem::new(
@@ -60,14 +59,14 @@ fn problem_of(bytes: &[u8]) -> Problem {
     }
 }
 
-/// The version of the schema, if it is not ours. It is reported before other problems, because another
-/// version may have other fields.
+/// The schema version of a line if it differs from [`OBSERVATION_VERSION`]. Reported before other problems, because
+/// another version may have other fields.
 fn other_version(bytes: &[u8]) -> Option<serde_json::Value> {
     let value: serde_json::Value = serde_json::from_slice(bytes).ok()?;
     value.get("observation").filter(|version| version.as_u64() != Some(u64::from(OBSERVATION_VERSION))).cloned()
 }
 
-/// The message without a line number: the decoder sees one line only.
+/// Removes the line number from a decoder's message: the decoder sees only one line.
 fn without_line(text: &str) -> String {
     text.replace(" at line 1 column ", " at column ")
 }

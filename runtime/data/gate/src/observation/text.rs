@@ -1,4 +1,4 @@
-//! Texts that are borrowed from a line where they can be.
+//! Texts that borrow from the input line if possible.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -7,7 +7,7 @@ use std::ops::Deref;
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 use serde::{Serialize, Serializer};
 
-/// A text of an observation. Unlike a `Cow` inside an `Option`, it is read without a copy.
+/// A text of an observation. Unlike `Option<Cow>`, it is deserialised without a copy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Text<'a>(Cow<'a, str>);
 

@@ -1,7 +1,7 @@
 //! Policies: limits on how much worse a candidate may be than its baseline.
 //!
-//! Every limit has a default and a reason, in [`SIGNALS`]. A policy file changes the limits
-//! that it names; unknown keys and limits that can never hold are refused.
+//! Every limit has a default and a reason in [`SIGNALS`]. A policy file changes the limits that it names. Unknown
+//! keys and limits that can never hold are refused.
 
 mod read;
 mod signal;
@@ -13,38 +13,38 @@ pub use signal::{Response, SIGNALS, Signal, SignalInfo, Unit};
 /// Version of the schema of policy files.
 pub(crate) const POLICY_VERSION: u32 = 1;
 
-/// Labels that segments may be made of.
+/// Labels that can define segments.
 pub(crate) const SEGMENT_LABELS: [&str; 5] = ["model", "backend", "accelerator", "tenant", "route"];
 
-/// A limit; none if the signal is switched off.
+/// A limit; None if the signal is switched off.
 pub type Limit = Option<f64>;
 
-/// Rules of the decision.
+/// The rules of a decision.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Policy {
-    /// Its name in reports.
+    /// The policy's name in reports.
     pub name: String,
     /// The limit of each signal, in the order of [`SIGNALS`].
     pub(crate) limits: [Limit; SIGNALS.len()],
     /// The owner of each signal, in the order of [`SIGNALS`].
     pub(crate) owners: Vec<String>,
-    /// The fewest matched requests with which a segment is judged by itself.
+    /// Minimum number of matched requests of a segment that is tested by itself.
     pub(crate) min_segment: u64,
-    /// Labels that segments are made of, in the order of [`SEGMENT_LABELS`].
+    /// Labels that define segments, in the order of [`SEGMENT_LABELS`].
     pub(crate) segment_by: Vec<&'static str>,
-    /// Chance of holding or rolling back because of noise, over all tests.
+    /// Probability of a hold or rollback because of noise alone, over all tests.
     pub(crate) alpha: f64,
-    /// The fewest resamples of a test.
+    /// Minimum number of resamples of a test.
     pub(crate) resamples: u32,
     /// Number of times that the gate judges one release.
     pub(crate) looks: u32,
-    /// Seed of resamples.
+    /// Seed of the resamples.
     pub(crate) seed: u64,
-    /// Tolerances of numeric outputs; the first match applies.
+    /// Tolerances of numeric outputs; the first that fits applies.
     pub(crate) tolerances: Vec<Tolerance>,
 }
 
-/// A tolerance of numeric outputs. An absent label matches every value.
+/// A tolerance of numeric outputs. A label of None fits every value.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tolerance {
     /// The model of the candidate.
@@ -55,18 +55,18 @@ pub struct Tolerance {
     pub accelerator: Option<String>,
     /// Tolerated absolute difference of a component.
     pub absolute: f64,
-    /// Tolerated difference relative to the component of the baseline.
+    /// Tolerated difference of a component, relative to the baseline's component.
     pub relative: f64,
 }
 
 impl Tolerance {
-    /// Whether it applies to a candidate with these labels.
+    /// Whether the tolerance applies to a candidate with these labels.
     pub(crate) fn fits(&self, model: Option<&str>, backend: Option<&str>, accelerator: Option<&str>) -> bool {
         let is = |wanted: &Option<String>, found: Option<&str>| wanted.is_none() || wanted.as_deref() == found;
         is(&self.model, model) && is(&self.backend, backend) && is(&self.accelerator, accelerator)
     }
 
-    /// The difference of two components, relative to the tolerated difference; above 1 it is too large.
+    /// The difference of two components divided by the tolerated difference; above 1, the difference is too large.
     pub(crate) fn excess(&self, baseline: f64, candidate: f64) -> f64 {
         let difference = (candidate - baseline).abs();
         let tolerated = self.absolute + self.relative * baseline.abs();
@@ -107,22 +107,21 @@ impl Policy {
         &self.owners[signal as usize]
     }
 
-    /// The same policy with another chance of a false alarm.
+    /// Returns the same policy with another false-alarm probability.
     ///
     /// # Errors
-    /// If the chance is out of range.
+    /// If the probability is out of range.
     pub fn with_alpha(self, alpha: f64) -> Result<Self, String> {
         read::checked_alpha(alpha)?;
         Ok(Self { alpha, ..self })
     }
 
-    /// The chance of a false alarm, over all tests.
+    /// The false-alarm probability, over all tests.
     #[must_use]
     pub fn alpha(&self) -> f64 {
         self.alpha
     }
 
-    /// The tolerance for a candidate with these labels.
     pub(crate) fn tolerance(
         &self,
         model: Option<&str>,
@@ -132,7 +131,7 @@ impl Policy {
         self.tolerances.iter().find(|tolerance| tolerance.fits(model, backend, accelerator))
     }
 
-    /// Limits, settings and owners by their keys in a policy file, for reports.
+    /// Limits, settings and owners for reports, by their keys in a policy file.
     #[must_use]
     pub fn settings(&self) -> BTreeMap<String, String> {
         let mut settings = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! The reader of policy files, and the writer of a complete one.
+//! Reads policy files, and writes a complete policy file.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -9,9 +9,8 @@ use toml::Value;
 use super::{POLICY_VERSION, Policy, SEGMENT_LABELS, SIGNALS, SignalInfo, Tolerance};
 use crate::policy::signal::Unit;
 
-/// The most resamples of a test.
 const MAX_RESAMPLES: u32 = 100_000;
-/// The most looks at one release.
+/// Maximum number of times that a gate judges one release.
 const MAX_LOOKS: u32 = 10_000;
 
 #[derive(Deserialize)]
@@ -69,7 +68,7 @@ pub(super) fn checked_alpha(alpha: f64) -> Result<f64, String> {
 }
 
 impl Policy {
-    /// Reads the text of a policy file. Errors call it `file`.
+    /// Reads the text of a policy file. Errors use `file` as its name.
     ///
     /// # Errors
     /// If the text is not a policy, or a limit can never hold.
@@ -141,7 +140,7 @@ impl Policy {
         Ok(())
     }
 
-    /// The policy as a file that names every key, with the reason of each limit.
+    /// Writes the policy as a file that names every key and gives the reason of each limit.
     #[must_use]
     pub fn to_toml(&self) -> String {
         let mut text = format!("policy = {POLICY_VERSION}\n");
@@ -172,7 +171,6 @@ impl Policy {
     }
 }
 
-/// The signal of a key in a table.
 fn signal(table: &str, key: &str) -> Result<&'static SignalInfo, String> {
     let is_of_table = |info: &SignalInfo| info.table() == table;
     let found = SIGNALS.iter().find(|info| info.name == key && is_of_table(info));
@@ -184,7 +182,7 @@ fn unknown(key: &str, is_known: &dyn Fn(&SignalInfo) -> bool) -> String {
     format!("unknown signal `{key}`: expected {}", known.join(", "))
 }
 
-/// Reads a limit. It must be possible to keep it and to exceed it.
+/// Reads a limit. A value must be able to keep the limit and to exceed it.
 fn limit(info: &SignalInfo, value: &Value) -> Result<Option<f64>, String> {
     let number = match value {
         Value::Boolean(false) => return Ok(None),

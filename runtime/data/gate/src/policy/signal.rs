@@ -1,8 +1,8 @@
-//! Signals: their definitions, default limits, and the action if they fail.
+//! Signals: their definitions, default limits, and the action after a failure.
 
 use serde::Serialize;
 
-/// Response to a failed signal. Later ones take precedence.
+/// The response to a failed signal. Later variants take precedence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Response {
@@ -12,13 +12,13 @@ pub enum Response {
     Rollback,
 }
 
-/// A signal, in order of precedence.
+/// The signals, in order of precedence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Signal {
     /// Share of compared answers that differ.
     OutputMismatch,
-    /// Share of compared answers whose numbers are outside their tolerance.
+    /// Share of compared answers whose numeric outputs are outside the tolerance.
     NumericDrift,
     /// Increase of the share of failed requests.
     ErrorRateIncrease,
@@ -30,17 +30,17 @@ pub enum Signal {
     TokenGapP95,
     /// Increase of the 95th percentile of KV usage.
     MemoryPressure,
-    /// Share of answers without material in common.
+    /// Share of compared answers without output material in common.
     IncomparableOutputs,
     /// Number of matched requests.
     Matched,
-    /// Matched share of the side with fewer requests.
+    /// Number of matched requests, as a share of the side with fewer requests.
     MatchedShare,
-    /// Share of the candidate's requests with a route.
+    /// Share of the candidate's requests that have a route.
     Route,
-    /// Share of the candidate's requests with a scheduling policy.
+    /// Share of the candidate's requests that have a scheduling policy.
     Scheduler,
-    /// Share of the candidate's answers with stream events.
+    /// Share of the candidate's answers that have stream events or token gaps.
     Stream,
 }
 
@@ -55,37 +55,37 @@ pub enum Unit {
     Requests,
 }
 
-/// Description of a signal.
+/// The description of a signal.
 #[derive(Clone, Copy, Debug)]
 pub struct SignalInfo {
     /// The signal.
     pub signal: Signal,
-    /// Its key in policies and reports.
+    /// The signal's key in policies and reports.
     pub name: &'static str,
-    /// Response if it fails.
+    /// The response to a failure.
     pub response: Response,
     /// Whether the limit is a minimum.
     pub is_minimum: bool,
-    /// Its unit.
+    /// The unit of the signal's value.
     pub unit: Unit,
-    /// Its limit where a policy names none.
+    /// The limit if a policy names none.
     pub default: f64,
-    /// The reason for that limit.
+    /// The reason for the default limit.
     pub reason: &'static str,
-    /// Its owner where a policy names none.
+    /// The owner if a policy names none.
     pub owner: &'static str,
-    /// The next action.
+    /// The next action after a failure.
     pub action: &'static str,
 }
 
 impl SignalInfo {
-    /// The table of a policy file that contains its limit.
+    /// The table of a policy file that contains the signal's limit.
     #[must_use]
     pub const fn table(&self) -> &'static str {
         if self.is_minimum { "required" } else { "limits" }
     }
 
-    /// A value for people.
+    /// Formats a value for people.
     #[must_use]
     pub fn value_text(&self, value: f64) -> String {
         match self.unit {
@@ -98,13 +98,13 @@ impl SignalInfo {
 }
 
 impl Signal {
-    /// Its description.
+    /// The signal's description.
     #[must_use]
     pub const fn info(self) -> &'static SignalInfo {
         &SIGNALS[self as usize]
     }
 
-    /// Its key in policies and reports.
+    /// The signal's key in policies and reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
         self.info().name
@@ -126,7 +126,7 @@ const HOLD: SignalInfo = SignalInfo { response: Response::Hold, ..ROLLBACK };
 const REGRESSION: SignalInfo = SignalInfo { unit: Unit::Change, ..HOLD };
 const REQUIRED: SignalInfo = SignalInfo { is_minimum: true, ..HOLD };
 
-/// All signals, in order of precedence.
+/// Descriptions of all signals, in order of precedence.
 pub static SIGNALS: [SignalInfo; 13] = [
     SignalInfo {
         name: "output_mismatch",

@@ -1,5 +1,5 @@
-//! `gate.html`: the decision and its reason, failed signals first, each with its interval and limit,
-//! both distributions, and the requests that show a failure best.
+//! Writes `gate.html`: the decision and its reason, then the signals, failed signals first. Each signal has its
+//! interval and limit, the distributions of both sides, and the requests that show a failure best.
 
 use std::io::{self, Write};
 
@@ -10,12 +10,12 @@ use crate::decide::{Decision, SegmentJudgement, SignalJudgement, Verdict};
 use crate::report::Report;
 use crate::triage::{Example, ExampleSide, Triage};
 
-/// The most segments that the page shows.
+/// Maximum number of segments on the page.
 const MAX_SEGMENTS: usize = 500;
-/// The most tiles.
+/// Maximum number of tiles.
 const MAX_TILES: usize = 6;
 
-/// The JSON inside the page.
+/// The JSON that the page contains.
 #[derive(Serialize)]
 struct Data<'a> {
     charts: &'a [Chart],
@@ -63,7 +63,6 @@ fn tone_of(decision: Decision) -> Tone {
     }
 }
 
-/// The colour of a verdict, and its words.
 fn verdict_of(signal: &SignalJudgement) -> (Tone, &'static str) {
     match signal.verdict {
         Verdict::Passed => (Tone::Passed, "✓ passed"),
@@ -78,7 +77,7 @@ fn limit_text(signal: &SignalJudgement) -> String {
     format!("{} {}", if info.is_minimum { "at least" } else { "at most" }, info.value_text(signal.limit))
 }
 
-/// Failed signals first, then others of all requests.
+/// Lists failed signals first, then the other signals of all requests.
 fn by_verdict(segments: &[SegmentJudgement]) -> Vec<(&SegmentJudgement, &SignalJudgement)> {
     let shown = segments.iter().take(MAX_SEGMENTS);
     let signals = shown.flat_map(|segment| segment.signals.iter().map(move |signal| (segment, signal)));
@@ -129,7 +128,7 @@ fn write_signals(out: &mut dyn Write, segments: &[SegmentJudgement]) -> io::Resu
     writeln!(out, "</section>")
 }
 
-/// The observed value, its interval and the limit on a line from zero.
+/// Draws the observed value, its interval and the limit on a line that includes zero.
 fn write_interval(out: &mut dyn Write, signal: &SignalJudgement, tone: Tone) -> io::Result<()> {
     let (Some(observed), info) = (signal.observed, signal.signal.info()) else { return Ok(()) };
     let [low, high] = signal.interval.unwrap_or([observed, observed]);

@@ -1,5 +1,4 @@
-//! The report of a decision: JSON as `docs/schemas/gate.schema.json` describes it, a page, JUnit
-//! and a summary for the pages of CI systems.
+//! The report of a decision: JSON (`docs/schemas/gate.schema.json`), a page, JUnit, and a summary for CI systems.
 
 mod html;
 
@@ -14,13 +13,12 @@ use crate::mirror::{Format, Input, Mirrored};
 use crate::policy::Policy;
 use crate::triage::Triage;
 
-/// Version of the schema.
 const REPORT_VERSION: u32 = 1;
 
 /// A decision and its evidence.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
-    /// Version of the schema.
+    /// Version of the report's schema.
     pub gate: u32,
     /// Version of vcr.
     pub vcr_version: &'static str,
@@ -31,16 +29,16 @@ pub struct Report {
     /// The judgement.
     #[serde(flatten)]
     pub judgement: Judgement,
-    /// Next steps for failed signals.
+    /// The next action for each failed signal.
     pub triage: Vec<Triage>,
 }
 
 /// The policy in a report.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PolicyPart {
-    /// Its name.
+    /// Name of the policy.
     pub name: String,
-    /// Its settings, defaults included.
+    /// The policy's settings, including defaults.
     pub settings: BTreeMap<String, String>,
 }
 
@@ -56,16 +54,16 @@ pub struct Inputs {
 /// An input in a report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct InputPart {
-    /// Its name.
+    /// Name of the input.
     pub name: String,
-    /// Its format.
+    /// Format of the input.
     pub format: Format,
-    /// Its observations.
+    /// Number of observations of the input.
     pub observations: u64,
 }
 
 impl InputPart {
-    /// Describes an input by the summary of its reader.
+    /// Describes an input by its summary.
     #[must_use]
     pub fn new(input: &Input, mirrored: &Mirrored) -> Self {
         Self { name: input.name(), format: mirrored.format, observations: mirrored.observations }
@@ -73,14 +71,14 @@ impl InputPart {
 }
 
 impl Report {
-    /// The report of a judgement.
+    /// Makes the report of a judgement.
     #[must_use]
     pub fn new(policy: &Policy, inputs: Inputs, judgement: Judgement, triage: Vec<Triage>) -> Self {
         let policy = PolicyPart { name: policy.name.clone(), settings: policy.settings() };
         Self { gate: REPORT_VERSION, vcr_version: env!("CARGO_PKG_VERSION"), policy, inputs, judgement, triage }
     }
 
-    /// Writes it as JSON.
+    /// Writes the report as JSON.
     ///
     /// # Errors
     /// If the writer fails.
@@ -89,7 +87,7 @@ impl Report {
         writeln!(out)
     }
 
-    /// Writes it as a page that fetches nothing.
+    /// Writes the report as a page that loads no other resources.
     ///
     /// # Errors
     /// If the writer fails.
@@ -105,7 +103,7 @@ impl Report {
         vcr_report::write_junit(out, &self.document())
     }
 
-    /// Writes it as Markdown.
+    /// Writes the report as Markdown.
     ///
     /// # Errors
     /// If the writer fails.
@@ -113,7 +111,6 @@ impl Report {
         vcr_report::write_summary(out, &self.document())
     }
 
-    /// Its signals as assertions.
     fn document(&self) -> Document {
         let assertions = self.judgement.segments.iter().flat_map(|segment| {
             let judged = segment.signals.iter().filter(|signal| signal.verdict != Verdict::NotObserved);
@@ -132,10 +129,10 @@ impl Report {
         }
     }
 
-    /// A fingerprint of the whole report.
+    /// The fingerprint of the whole report.
     #[must_use]
     pub fn fingerprint(&self) -> String {
-        // Serialisation of a report cannot fail.
+        // The serialisation of a report cannot fail.
         let text = serde_json::to_string(self).unwrap_or_default();
         format!("{:016x}", crate::of_text(&text))
     }

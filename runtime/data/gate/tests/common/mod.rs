@@ -7,7 +7,6 @@ use vcr_gate::{
     Decision, GateError, GateOptions, Input, JoinBy, Judgement, MirrorOptions, Policy, Side, Signal, Verdict,
 };
 
-/// A line of observations.
 #[derive(Clone)]
 pub(crate) struct Line {
     pub(crate) version: u32,
@@ -18,7 +17,6 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    /// Sets a field to JSON.
     pub(crate) fn set(&mut self, field: &str, json: &str) {
         self.fields.insert(field.to_owned(), json.to_owned());
     }
@@ -56,7 +54,7 @@ impl Line {
     }
 }
 
-/// Answered requests `r0`, `r1` and so on, each after 100 ms.
+/// Answered requests `r0`, `r1` and so on; each takes 100 ms.
 pub(crate) fn lines(count: usize) -> Vec<Line> {
     let line = |index: usize| Line {
         version: 1,
@@ -68,14 +66,12 @@ pub(crate) fn lines(count: usize) -> Vec<Line> {
     (0..count).map(line).collect()
 }
 
-/// The same lines, each changed by `change`.
 pub(crate) fn same(count: usize, change: impl Fn(&mut Line)) -> Vec<Line> {
     let mut all = lines(count);
     all.iter_mut().for_each(change);
     all
 }
 
-/// A judgement.
 pub(crate) struct Decided {
     pub(crate) judgement: Judgement,
 }
@@ -89,7 +85,7 @@ impl Decided {
         &self.judgement.reason
     }
 
-    /// Failed signals of all requests.
+    /// Failed signals in the judgement of all requests.
     pub(crate) fn failed(&self) -> Vec<Signal> {
         let signals = self.judgement.segments[0].signals.iter();
         signals.filter(|signal| signal.verdict == Verdict::Failed).map(|signal| signal.signal).collect()
@@ -115,14 +111,14 @@ pub(crate) fn decide(policy: &str, baseline: &[Line], candidate: &[Line]) -> Dec
 }
 
 pub(crate) fn judged(policy: &str, baseline: &[Line], candidate: &[Line]) -> Result<Judgement, GateError> {
-    // A policy may repeat a table; its parts are merged.
+    // A test's policy may repeat a table; the parts are merged.
     let policy = Policy::parse(&merged(policy), "policy.toml").unwrap_or_else(|error| panic!("{error}"));
     let side = |lines| load(lines).unwrap_or_else(|error| panic!("{error}"));
     let options = GateOptions { join: JoinBy::Auto, threads: NonZeroUsize::MIN };
     vcr_gate::judge(&policy, &side(baseline), &side(candidate), &options)
 }
 
-/// TOML whose tables are merged where they appear twice.
+/// Merges tables that appear more than once in a TOML text.
 fn merged(text: &str) -> String {
     let mut parts: Vec<(String, String)> = vec![(String::new(), String::new())];
     for line in text.lines() {
