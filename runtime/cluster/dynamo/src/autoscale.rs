@@ -12,6 +12,7 @@ pub enum AutoscalePolicy {
     /// A built-in policy.
     Target(TargetPolicy),
     Guest {
+        /// Path or reference of the guest.
         reference: String,
         config: Map<String, Value>,
     },

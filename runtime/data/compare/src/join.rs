@@ -50,6 +50,7 @@ pub struct Identity {
     pub prompt_hash: Option<u64>,
     /// The prompt's length and the hashes of its full blocks. No hashes if they are unknown.
     pub blocks: (u32, Vec<u64>),
+    /// Name of the request.
     pub name: Option<String>,
     /// Lengths of the prompt and the answer; None if requests must not be matched by length.
     pub lengths: Option<(u32, u32)>,

@@ -1,11 +1,11 @@
-//! Charts of pages, as `assets/chart.js` draws them.
+//! Charts of pages, which `assets/chart.js` draws.
 
 use serde::Serialize;
 use vcr_base::percentile::at_share;
 
-/// Points of a curve, at most.
+/// Maximum number of points of a curve.
 const POINTS: usize = 200;
-/// Ratio of the largest to the smallest value from which an axis is logarithmic.
+/// An axis is logarithmic if the largest value is at least this many times the smallest.
 const LOGARITHMIC_FROM: f64 = 20.0;
 
 /// A chart of a page.
@@ -13,7 +13,7 @@ const LOGARITHMIC_FROM: f64 = 20.0;
 pub struct Chart {
     /// The id of its HTML element.
     pub id: String,
-    /// Its title.
+    /// Title of the chart.
     pub title: String,
     /// A description for screen readers.
     pub text: String,
@@ -21,41 +21,41 @@ pub struct Chart {
     pub x: Axis,
     /// The vertical axis.
     pub y: Axis,
-    /// Lines or points.
+    /// The series, each drawn as a line or as points.
     pub lines: Vec<Line>,
-    /// Horizontal or vertical limits.
+    /// Horizontal and vertical limits.
     pub limits: Vec<Level>,
 }
 
 /// An axis.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Axis {
-    /// `ms`, `s`, `share` or nothing.
+    /// Unit of the values: `ms`, `s`, `share` or nothing.
     pub unit: &'static str,
-    /// Its title.
+    /// Title of the axis.
     pub title: String,
-    /// Whether it is logarithmic.
+    /// Whether the axis is logarithmic.
     pub log: bool,
 }
 
-/// A line of a chart, or its points.
+/// A series of a chart.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Line {
-    /// Its name.
+    /// Name of the series.
     pub name: String,
-    /// The name of its colour in the stylesheet; None takes the next colour.
+    /// The name of the series' colour in the stylesheet; None for the next colour.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub color: Option<&'static str>,
-    /// The horizontal positions of its points.
+    /// The horizontal positions of the points.
     pub xs: Vec<f64>,
-    /// The vertical positions of its points.
+    /// The vertical positions of the points; None for a gap.
     pub ys: Vec<Option<f64>>,
-    /// Whether points are drawn in place of a line.
+    /// Whether points are drawn instead of a line.
     pub points: bool,
-    /// Names of the points, if any.
+    /// Names of the points; empty without names.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub names: Vec<String>,
-    /// Links of the points, if any.
+    /// Links of the points; empty without links.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub links: Vec<String>,
 }
@@ -63,16 +63,16 @@ pub struct Line {
 /// A limit in a chart.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Level {
-    /// `x` or `y`.
+    /// The axis on which the limit lies: `x` or `y`.
     pub axis: &'static str,
-    /// Its value.
+    /// The position on this axis.
     pub at: f64,
-    /// Its name.
+    /// Name of the limit.
     pub name: String,
 }
 
 impl Chart {
-    /// The CDFs of several sets of samples, in milliseconds. None without samples.
+    /// Draws the CDFs of several sets of samples, in milliseconds. None without samples.
     #[must_use]
     pub fn cdf(id: &str, title: &str, mut samples: Vec<(&str, Vec<f64>)>) -> Option<Self> {
         samples.retain(|(_, own)| !own.is_empty());

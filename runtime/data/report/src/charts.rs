@@ -1,19 +1,18 @@
-//! The contents of `charts.json`: what report.html draws beyond report.json.
+//! The contents of `charts.json`: the data that report.html draws in addition to report.json.
 
 use serde::{Deserialize, Serialize};
 
 use crate::distribution::Distribution;
 use crate::timeline::Timeline;
 
-/// Version of the schema of `charts.json`.
 const SCHEMA_VERSION: u32 = 1;
 
-/// Charts of a report.
+/// The charts of a report.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Charts {
-    /// Version of this schema.
+    /// Version of the schema.
     pub schema_version: u32,
-    /// The scenario's script.
+    /// The script of the scenario.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source: Option<Source>,
     /// The runs that are drawn, in order.
@@ -21,7 +20,7 @@ pub struct Charts {
 }
 
 impl Charts {
-    /// The charts of these runs.
+    /// Makes the charts of these runs.
     #[must_use]
     pub fn new(source: Option<Source>, runs: Vec<RunCharts>) -> Self {
         Self { schema_version: SCHEMA_VERSION, source, runs }
@@ -31,9 +30,9 @@ impl Charts {
 /// The text of a script.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Source {
-    /// Its file name.
+    /// File name of the script.
     pub name: String,
-    /// Its text.
+    /// Text of the script.
     pub text: String,
 }
 
@@ -42,29 +41,29 @@ pub struct Source {
 pub struct RunCharts {
     /// Name of the run.
     pub name: String,
-    /// Distributions of latencies, for the run and its workloads.
+    /// Distributions of latencies, for the run and for its workloads.
     pub distributions: Vec<Distribution>,
     /// The engines over time; None if unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeline: Option<Timeline>,
     /// Changes of engines' health, in order of time.
     pub incidents: Vec<Incident>,
-    /// Arrivals and ends of requests over time; none without requests.
+    /// Arrivals and ends of requests over time; None without requests.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub load: Option<Load>,
     /// Percentiles of latencies over time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub courses: Vec<Course>,
-    /// Mean time of completed requests in each phase, for the run and its workloads.
+    /// Mean time that completed requests spent in each phase, for the run and for its workloads.
     pub phases: Vec<Bar>,
-    /// The requests that took longest, the slowest first.
+    /// The requests that took longest, slowest first.
     pub slowest: Vec<LifeLine>,
 }
 
 /// A change of an engine's health.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Incident {
-    /// Virtual time.
+    /// Virtual time of the change.
     pub at_ms: f64,
     /// Name of the engine.
     pub engine: String,
@@ -75,40 +74,40 @@ pub struct Incident {
 /// The load of a run over time.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct Load {
-    /// Length of an interval; the first begins at 0.
+    /// Length of an interval; the first interval begins at 0.
     pub interval_ms: f64,
-    /// Requests that arrived, by interval.
+    /// Number of requests that arrived, by interval.
     pub arrived: Vec<u64>,
-    /// Requests that ended in any way, by interval.
+    /// Number of requests that ended in any way, by interval.
     pub ended: Vec<u64>,
 }
 
-/// Percentiles of a latency of completed requests over time; none in intervals without samples.
+/// Percentiles over time of a latency of completed requests; None in intervals without samples.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct Course {
-    /// `ttft`, `tpot` or `e2e`.
+    /// The latency: `ttft`, `tpot` or `e2e`.
     pub metric: String,
-    /// Length of an interval; the first begins at 0.
+    /// Length of an interval; the first interval begins at 0.
     pub interval_ms: f64,
     /// The 50th percentile, by interval.
     pub p50: Vec<Option<f64>>,
-    /// The 95th percentile.
+    /// The 95th percentile, by interval.
     pub p95: Vec<Option<f64>>,
-    /// The 99th percentile.
+    /// The 99th percentile, by interval.
     pub p99: Vec<Option<f64>>,
 }
 
-/// A phase of a request's life, in order of time.
+/// A phase in the life of a request, in order of time.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
-    /// On the way to the queue.
+    /// From the arrival until the request is queued.
     Arrival,
     /// Waiting for the first step.
     Queue,
     /// Computing the prompt.
     Prefill,
-    /// Moving its KV to the decode engine.
+    /// Transferring the prompt's KV to the decode engine.
     Transfer,
     /// Generating the output.
     Decode,
@@ -119,45 +118,45 @@ impl Phase {
     pub const ALL: [Self; 5] = [Self::Arrival, Self::Queue, Self::Prefill, Self::Transfer, Self::Decode];
 }
 
-/// Mean time of each phase.
+/// Mean time of a request in each phase.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct Bar {
-    /// Name of the workload; none for the whole run.
+    /// Name of the workload; None for the whole run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workload: Option<String>,
-    /// Completed requests.
+    /// Number of completed requests.
     pub requests: u64,
-    /// Mean milliseconds of a request in each [`Phase`].
+    /// Mean time in each [`Phase`], in milliseconds.
     pub mean_ms: [f64; Phase::ALL.len()],
 }
 
-/// Phases of a request, each with its start and its end in milliseconds.
+/// Phases of a request: (phase, start, end), in milliseconds.
 pub type Pieces = Vec<(Phase, f64, f64)>;
 
 /// The life of one request.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct LifeLine {
-    /// Its number in the run.
+    /// The request's number in the run.
     pub id: u64,
-    /// Its workload.
+    /// Name of the request's workload.
     pub workload: String,
-    /// How it ended.
+    /// How the request ended.
     pub status: String,
-    /// The engine that computed its prompt, then the engine that generated its output if different.
+    /// The engine that computed the prompt, then the engine that generated the output if different.
     pub engines: Vec<String>,
-    /// Length of its prompt.
+    /// Length of the prompt.
     pub prompt_tokens: u64,
-    /// Output tokens emitted.
+    /// Number of output tokens that were emitted.
     pub output_tokens: u64,
     /// Number of preemptions.
     pub preemptions: u64,
     /// Number of retries.
     pub retries: u64,
-    /// Arrival to first token.
+    /// Time from arrival to first token.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ttft_ms: Option<f64>,
-    /// Arrival to end.
+    /// Time from arrival to end.
     pub total_ms: f64,
-    /// Its phases.
+    /// The phases of the request.
     pub phases: Pieces,
 }

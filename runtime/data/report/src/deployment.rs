@@ -1,22 +1,22 @@
-//! GPUs of the pools of a run, and what they cost, for people.
+//! The GPUs of a run's pools and their cost, for people.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use vcr_base::units::format_usd;
 
-/// The GPUs of a pool over a run.
+/// The GPUs of a pool during a run.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct PoolDeployment {
-    /// The pool.
+    /// Name of the pool.
     pub pool: String,
     /// Name of the GPU.
     pub gpu: String,
-    /// GPUs of each engine.
+    /// Number of GPUs of each engine.
     pub gpus_per_engine: u32,
     /// Name of the latency model.
     pub latency: String,
-    /// The reason for this latency model, unless the script states one.
+    /// The reason for this latency model; None if the script states a reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency_reason: Option<String>,
     /// Price of a GPU-hour in US dollars.
@@ -25,9 +25,9 @@ pub struct PoolDeployment {
     /// Source of the price.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub price_source: Option<String>,
-    /// GPU hours.
+    /// GPU-hours of the pool.
     pub gpu_hours: f64,
-    /// Their cost in US dollars.
+    /// Cost of the GPU-hours in US dollars.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost_usd: Option<f64>,
 }
@@ -47,7 +47,7 @@ impl PoolDeployment {
     }
 }
 
-/// GPUs and cost of a run with these gauges, and a line for each pool.
+/// GPUs and cost of a run by its gauges, then a line for each pool.
 pub(crate) fn lines(gauges: &BTreeMap<String, f64>, pools: &[PoolDeployment]) -> Vec<String> {
     let usd = |name: &str, of: &str| gauges.get(name).map(|usd| format!("{} {of}", format_usd(*usd)));
     let parts = [

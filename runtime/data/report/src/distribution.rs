@@ -1,14 +1,15 @@
-//! Distributions: exact quantiles and a histogram in place of all samples.
+//! Distributions: exact quantiles and a histogram instead of all samples.
 
 use serde::{Deserialize, Serialize};
 use vcr_base::percentile::percentile_rank;
 
-/// Bins of a histogram.
+/// Number of bins of a histogram.
 const BINS: usize = 48;
-/// Ratio of the largest to the smallest value from which bins have equal ratios.
+/// The bins have equal ratios instead of equal widths if the largest value is at least this many times the
+/// smallest.
 const LOGARITHMIC_FROM: f64 = 20.0;
 
-/// Percentiles of the quantiles: every whole one, and more at the end.
+/// The percentiles that are listed: every whole percent, and more near 100.
 pub const PERCENTS: [f64; 106] = {
     let mut percents = [0.0; 106];
     let mut index = 0;
@@ -16,7 +17,7 @@ pub const PERCENTS: [f64; 106] = {
         percents[index] = index as f64;
         index += 1;
     }
-    // The index 100 comes last.
+    // The 100th percentile is the last entry.
     percents[100] = 99.5;
     percents[101] = 99.9;
     percents[102] = 99.95;
@@ -26,15 +27,15 @@ pub const PERCENTS: [f64; 106] = {
     percents
 };
 
-/// The samples of a metric, summed up for charts.
+/// The samples of a metric, summarised for charts.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct Distribution {
     /// Name of the metric, as in assertions.
     pub metric: String,
-    /// Name of the workload; none for the whole run.
+    /// Name of the workload; None for the whole run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workload: Option<String>,
-    /// `ms`, or nothing for counts.
+    /// Unit of the samples: `ms`, or nothing for counts.
     pub unit: String,
     /// Number of samples.
     pub count: u64,
@@ -42,17 +43,16 @@ pub struct Distribution {
     pub mean: f64,
     /// The samples of rank `round((n - 1) * p / 100)` for each `p` of [`PERCENTS`].
     pub quantiles: Vec<f64>,
-    /// Number of samples of each size.
+    /// Number of samples by size.
     pub histogram: Histogram,
 }
 
-/// Number of samples between bounds.
+/// The number of samples between each two neighbouring bounds.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct Histogram {
-    /// Ascending bounds. Bin `i` goes from bound `i`, inclusive, to bound `i + 1`,
-    /// exclusive but for the last.
+    /// Ascending bounds. Bin `i` includes bound `i` and excludes bound `i + 1`; only the last bin includes both.
     pub bounds: Vec<f64>,
-    /// Samples of each bin.
+    /// Number of samples of each bin.
     pub counts: Vec<u64>,
 }
 
@@ -61,16 +61,16 @@ pub struct Histogram {
 pub struct Scope<'a> {
     /// Name of the metric.
     pub metric: &'a str,
-    /// Name of the workload; none for the whole run.
+    /// Name of the workload; None for the whole run.
     pub workload: Option<&'a str>,
-    /// `ms`, or nothing for counts.
+    /// Unit of the samples: `ms`, or nothing for counts.
     pub unit: &'a str,
 }
 
 impl Distribution {
-    /// Sums up `runs` of equal values, each with its number of samples, in any order. `bounds`
-    /// are the bounds of the histogram: its own, or the bounds of the whole run, so that
-    /// workloads can be compared. None without samples.
+    /// Summarises samples, given as (value, number of samples) in any order. `bounds` are the bounds of the
+    /// histogram; workloads get those of the whole run, so that they can be compared. None for `bounds` computes
+    /// them. Returns None without samples.
     #[must_use]
     pub fn of(scope: Scope<'_>, mut runs: Vec<(f64, u64)>, bounds: Option<&[f64]>) -> Option<Self> {
         runs.retain(|(value, times)| *times > 0 && value.is_finite());
@@ -91,7 +91,7 @@ impl Distribution {
     }
 }
 
-/// Quantiles of ascending runs.
+/// Quantiles of samples that are given as (value, number of samples), by ascending value.
 fn quantiles(runs: &[(f64, u64)], count: u64) -> Vec<f64> {
     let (mut index, mut below) = (0, 0);
     let quantile = |percent: &f64| {

@@ -8,7 +8,7 @@ use crate::deployment::{self, PoolDeployment};
 use crate::limit::Limit;
 use crate::page::Tone;
 
-/// A whole report. Unknown keys are ignored; keys that an older report lacks take their defaults.
+/// A whole report. Unknown keys are ignored; keys that an older report lacks have defaults.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Document {
     /// Version of vcr.
@@ -21,7 +21,7 @@ pub struct Document {
     /// The claim of the script.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claim: Option<String>,
-    /// Parameters with their values.
+    /// Values of the parameters by name.
     #[serde(default)]
     pub parameters: BTreeMap<String, String>,
     /// Files that the script read.
@@ -29,70 +29,69 @@ pub struct Document {
     pub inputs: Vec<Input>,
     /// Whether every assertion passed.
     pub passed: bool,
-    /// Why the run was stopped early, if it was.
+    /// Why the run was stopped early; None if it was not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partial: Option<Partial>,
-    /// The assertions, in order.
+    /// The assertions, in the order of the script.
     #[serde(default)]
     pub assertions: Vec<Assertion>,
-    /// The fingerprint of all runs.
+    /// Fingerprint of all runs together.
     #[serde(default)]
     pub fingerprint: String,
-    /// The runs, in order.
+    /// The runs, in the order of the script.
     pub runs: Vec<Run>,
 }
 
 /// A file that a script has read.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Input {
-    /// `trace`, `guest` and so on.
+    /// Kind of the file: `trace`, `guest` and so on.
     pub kind: String,
-    /// Its path in the script.
+    /// Path of the file in the script.
     pub path: String,
-    /// Its SHA-256.
+    /// SHA-256 of the file.
     pub sha256: String,
 }
 
 /// Why a report is partial.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Partial {
-    /// Such as `SIGINT`; `error` for an error of the script, a guest or an engine.
+    /// What stopped the run, such as `SIGINT`; `error` for an error of the script, a guest or an engine.
     pub stopped_by: String,
-    /// The error, if it was one.
+    /// The error, if an error stopped the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
-/// An assertion.
+/// An assertion of the script.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Assertion {
-    /// The run that it is about; none for free conditions.
+    /// The run that the assertion is about; None for free conditions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<String>,
-    /// A metric, or the name of a free condition.
+    /// Name of the metric or of the free condition.
     pub subject: String,
     /// The condition on the metric.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub condition: Option<String>,
-    /// The value that was compared, in milliseconds for times.
+    /// The compared value, in milliseconds for times.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed: Option<f64>,
-    /// The value that was compared, for people.
+    /// The compared value, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_text: Option<String>,
-    /// Whether it passed.
+    /// Whether the assertion passed.
     pub passed: bool,
 }
 
 impl Document {
-    /// The assertions about a run.
     pub(crate) fn assertions_of(&self, run: &str) -> impl Iterator<Item = &Assertion> {
         self.assertions.iter().filter(move |assertion| assertion.run.as_deref() == Some(run))
     }
 }
 
 impl Partial {
-    /// The reason why the scenario did not run to its end, as one text.
+    /// The reason why the scenario was stopped early.
     #[must_use]
     pub fn reason(&self) -> String {
         match &self.error {
@@ -113,19 +112,19 @@ impl Assertion {
         }
     }
 
-    /// The limit, if the metric is compared with a number.
+    /// The limit, if the condition compares a metric with a number.
     #[must_use]
     pub fn limit(&self) -> Option<Limit> {
         Limit::of(&self.subject, self.condition.as_deref()?)
     }
 
-    /// The headroom: the share of the limit that the observed value leaves.
+    /// The share of the limit that the observed value leaves.
     #[must_use]
     pub fn headroom(&self) -> Option<f64> {
         self.limit()?.headroom(self.observed?)
     }
 
-    /// The condition, as one text.
+    /// The subject and the condition as one text.
     #[must_use]
     pub fn title(&self) -> String {
         let condition = self.condition.as_deref().unwrap_or_default();
@@ -136,99 +135,99 @@ impl Assertion {
 /// A run.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Run {
-    /// Its name.
+    /// Name of the run.
     pub name: String,
-    /// Its seed.
+    /// Seed of the run.
     #[serde(default)]
     pub seed: u64,
-    /// Its duration.
+    /// Duration of the run in virtual time.
     #[serde(default)]
     pub duration_ms: f64,
-    /// Whether it was stopped early.
+    /// Whether the run was stopped early.
     #[serde(default)]
     pub partial: bool,
-    /// Requests in progress at its end.
+    /// Number of requests in progress at the end of the run.
     #[serde(default)]
     pub unfinished_requests: u64,
-    /// Metrics of all workloads.
+    /// Metrics over all workloads.
     #[serde(default)]
     pub metrics: Metrics,
     /// Metrics by workload.
     #[serde(default)]
     pub workloads: BTreeMap<String, Metrics>,
-    /// Its engines.
+    /// The engines of the run.
     #[serde(default)]
     pub engines: Vec<Engine>,
-    /// Changes of the number of engines.
+    /// Changes of the number of engines, in order.
     #[serde(default)]
     pub scaling: Vec<Scaling>,
-    /// Its links.
+    /// The links of the run.
     #[serde(default)]
     pub links: Vec<Link>,
-    /// Share of the step time outside the range that latency models were fitted on.
+    /// Share of the step time that lies outside the range on which latency models were fitted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outside_fitted_range: Option<f64>,
-    /// How steps were priced by tables of measured operators.
+    /// How tables of measured operators priced the steps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub table_coverage: Option<TableCoverage>,
-    /// Pools whose steps are priced by the peak performance of GPUs.
+    /// Pools whose steps are priced by a GPU's peak performance.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub peaks: Vec<Peak>,
-    /// Workloads whose answers come at their recorded times.
+    /// Workloads whose answers arrive at the recorded times.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub recorded_workloads: Vec<String>,
-    /// GPUs of its pools.
+    /// The GPUs of the run's pools.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub deployments: Vec<PoolDeployment>,
-    /// The load above the capacity, if queues kept growing.
+    /// The load above the capacity; None unless queues kept growing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub overload: Option<Overload>,
-    /// Target of the run, if engines were real.
+    /// The target of the run, if the engines were real.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<Target>,
-    /// Its fingerprint.
+    /// Fingerprint of the run.
     #[serde(default)]
     pub fingerprint: String,
 }
 
-/// A load above the capacity of a pool.
+/// A load above a pool's capacity.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Overload {
     /// The pool with the most waiting requests.
     pub pool: String,
-    /// The time at which it was detected.
+    /// Virtual time at which the overload was detected.
     #[serde(default)]
     pub at_ms: f64,
-    /// Arrivals per second, in the latest interval.
+    /// Arrivals per second in the latest interval.
     pub arrivals_per_s: f64,
-    /// Completions per second, in the latest interval.
+    /// Completions per second in the latest interval.
     pub served_per_s: f64,
-    /// Requests that were waiting.
+    /// Number of waiting requests.
     #[serde(default)]
     pub waiting_requests: u64,
 }
 
-/// A pool whose steps are priced by the peak performance of a GPU.
+/// A pool whose steps are priced by a GPU's peak performance.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Peak {
     /// The pool.
     pub pool: String,
 }
 
-/// Shares of the step time that tables of measured operators have priced.
+/// Shares of the step time by how a table of measured operators priced it.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 pub struct TableCoverage {
-    /// By rows of the tables.
+    /// Share priced by rows of the tables.
     pub measured: f64,
-    /// Between rows.
+    /// Share priced by interpolation between rows.
     pub interpolated: f64,
-    /// Beyond rows.
+    /// Share priced by extrapolation beyond the rows.
     pub extrapolated: f64,
-    /// Without a table.
+    /// Share priced by a formula, without a table.
     pub formula: f64,
 }
 
-/// States that `cut` of `all` runs ended at their maximum virtual time; empty if none did.
+/// The text that `cut` of `all` runs were stopped early; empty if none was.
 #[must_use]
 pub fn cut_text(cut: usize, all: usize) -> String {
     match (cut, all) {
@@ -239,7 +238,7 @@ pub fn cut_text(cut: usize, all: usize) -> String {
 }
 
 impl Document {
-    /// States that runs ended at their maximum virtual time; empty if none did.
+    /// The text that runs were stopped early; empty if none was.
     #[must_use]
     pub fn cut_text(&self) -> String {
         cut_text(self.runs.iter().filter(|run| run.partial).count(), self.runs.len())
@@ -247,13 +246,13 @@ impl Document {
 }
 
 impl Run {
-    /// GPUs and cost, and a line for each pool; empty if no pool has a deployment.
+    /// GPUs and cost, and a line for each pool. Empty if no pool has a deployment.
     #[must_use]
     pub fn gpus_and_cost(&self) -> Vec<String> {
         deployment::lines(&self.metrics.gauges, &self.deployments)
     }
 
-    /// How the times were priced and how far that can be trusted, and the tone in which to show it.
+    /// How the times were priced and how far they can be trusted, with the tone for this text.
     #[must_use]
     pub fn pricing(&self) -> (String, Tone) {
         let recorded: Vec<&str> = self.recorded_workloads.iter().map(String::as_str).collect();
@@ -267,9 +266,9 @@ impl Run {
         }
     }
 
-    /// How the times of its steps were priced.
+    /// How the step times were priced.
     fn pricing_of_steps(&self) -> (String, Tone) {
-        /// A larger share of extrapolated time is shown as a warning.
+        /// A larger share of extrapolated step time is shown as a warning.
         const MUCH: f64 = 0.05;
         let percent = |share: f64| share * 100.0;
         if let Some(target) = &self.target {
@@ -302,7 +301,7 @@ impl Run {
     }
 }
 
-/// Metrics; times are in milliseconds, and their names end in `_ms`.
+/// Metrics of a run or workload. Times are in milliseconds, and their names end in `_ms`.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Metrics {
     /// Totals.
@@ -317,15 +316,15 @@ pub struct Metrics {
     /// Distributions.
     #[serde(default)]
     pub trends: BTreeMap<String, Trend>,
-    /// Rejected requests by reason.
+    /// Number of rejected requests by reason.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub rejections: BTreeMap<String, u64>,
-    /// Failed requests by reason.
+    /// Number of failed requests by reason.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub failures: BTreeMap<String, u64>,
 }
 
-/// Reads values without nulls, which JSON has in place of numbers that are not finite.
+/// Reads numbers and skips nulls. JSON has null instead of a number that is not finite.
 fn known<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, f64>, D::Error> {
     let all = BTreeMap::<String, Option<f64>>::deserialize(deserializer)?;
     Ok(all.into_iter().filter_map(|(name, value)| Some((name, value?))).collect())
@@ -362,36 +361,36 @@ pub struct Trend {
     pub max: f64,
 }
 
-/// The work of an engine.
+/// The work of an engine during a run.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Engine {
-    /// Its pool.
+    /// Name of the pool.
     pub pool: String,
-    /// Its index there.
+    /// Index of the engine in the pool.
     #[serde(default)]
     pub engine: u32,
-    /// Its rank, where engines have several.
+    /// Rank of the engine, if engines have several ranks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rank: Option<u32>,
-    /// Steps.
+    /// Number of steps.
     #[serde(default)]
     pub steps: u64,
-    /// Share of the run in steps.
+    /// Share of the run that the engine spent in steps.
     #[serde(default)]
     pub utilisation: f64,
-    /// Tokens computed.
+    /// Number of computed tokens.
     #[serde(default)]
     pub computed_tokens: u64,
-    /// Preemptions.
+    /// Number of preemptions.
     #[serde(default)]
     pub preemptions: u64,
-    /// Largest share of KV blocks in use.
+    /// Maximum share of KV blocks in use.
     #[serde(default)]
     pub kv_peak_usage: f64,
-    /// Cached share of looked-up tokens.
+    /// Share of the looked-up prompt tokens that were in the prefix cache.
     #[serde(default)]
     pub prefix_hit_ratio: f64,
-    /// Crashes.
+    /// Number of crashes.
     #[serde(default)]
     pub crashes: u32,
 }
@@ -401,27 +400,27 @@ pub struct Engine {
 pub struct Scaling {
     /// Virtual time of the change, in milliseconds.
     pub at_ms: f64,
-    /// The pool.
+    /// Name of the pool.
     pub pool: String,
-    /// Engines before.
+    /// Number of engines before the change.
     pub from: u32,
-    /// Engines after the change.
+    /// Number of engines after the change.
     pub to: u32,
 }
 
-/// Traffic of a link.
+/// The traffic of a link.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 pub struct Link {
     /// Bytes of all transfers.
     pub bytes: u64,
-    /// Share of the run with a transfer in progress.
+    /// Share of the run in which a transfer was in progress.
     pub utilisation: f64,
 }
 
-/// Target of a run.
+/// The target of a run.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Target {
-    /// Its name.
+    /// Name of the target.
     #[serde(default)]
     pub name: String,
     /// KV transfers between engines that moved real bytes.
@@ -429,26 +428,26 @@ pub struct Target {
     pub kv_transfers: Vec<KvTransfers>,
 }
 
-/// All transfers of KV between two engines.
+/// All KV transfers between two engines.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct KvTransfers {
-    /// The engine that generates outputs.
+    /// The engine that generates the outputs.
     pub engine: String,
-    /// The engine that computes prompts.
+    /// The engine that computes the prompts.
     pub from: String,
-    /// Complete transfers.
+    /// Number of complete transfers.
     pub transfers: u64,
-    /// Bytes of pages.
+    /// Bytes of the transferred pages.
     pub bytes: u64,
-    /// Pages, or parts of pages.
+    /// Number of transferred pages or parts of pages.
     pub pages: u64,
-    /// Total time of waiting for a connection.
+    /// Total time that transfers waited for a connection.
     pub queue_ms: f64,
-    /// Total time of setting up connections.
+    /// Total time that connections took to set up.
     pub connect_ms: f64,
-    /// Total time of moving pages.
+    /// Total time that pages took to move.
     pub move_ms: f64,
-    /// Failed transfers by kind.
+    /// Number of failed transfers by kind.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub failures: BTreeMap<String, u64>,
 }

@@ -1,4 +1,4 @@
-//! Reads folders that `vcr run --out` has written.
+//! Reads folders that `vcr run --out` wrote.
 
 use std::io::{self, BufReader};
 use std::path::{Path, PathBuf};
@@ -12,26 +12,25 @@ use crate::charts::{Charts, RunCharts};
 use crate::document::Document;
 use crate::request_charts::RequestCharts;
 
-/// Maximum length of `report.json` and `charts.json`.
 const MAX_FILE_BYTES: u64 = 1 << 30;
 
 /// A report with its charts.
 #[derive(Clone, Debug)]
 pub struct Folder {
-    /// Its name in a comparison.
+    /// Name of the folder in a comparison.
     pub label: String,
     /// Contents of `report.json`.
     pub report: Document,
     /// Contents of `charts.json`.
     pub charts: Charts,
-    /// Names of files beside `report.html` that it links to.
+    /// Names of files in the folder to which `report.html` links.
     pub files: Vec<String>,
 }
 
 /// Why a folder cannot be shown.
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
-    /// It has no report.
+    /// The folder has no report.
     #[error("`{}` is not the folder of a run: it has no report.json", .0.display())]
     NoReport(PathBuf),
     /// A file cannot be read.
@@ -39,10 +38,10 @@ pub enum FolderError {
     Read {
         /// The file.
         path: PathBuf,
-        /// The system's error.
+        /// The cause.
         source: io::Error,
     },
-    /// The contents of a file are invalid.
+    /// The content of a file is invalid.
     #[error("invalid `{}`: expected a file that vcr run --out has written: {reason}", path.display())]
     Invalid {
         /// The file.
@@ -53,8 +52,8 @@ pub enum FolderError {
 }
 
 impl Folder {
-    /// Reads the report of a folder and its charts. Without `charts.json`, the charts that can be computed
-    /// from `requests.jsonl` are; without both files, there are none.
+    /// Reads a folder's report and charts. Without `charts.json`, the charts are computed from `requests.jsonl` as
+    /// far as possible. Without both files, there are no charts.
     ///
     /// # Errors
     /// See [`FolderError`].
@@ -72,8 +71,7 @@ impl Folder {
     }
 }
 
-/// Reads the requests of a folder, one after another, in order of the file. Returns false
-/// where there are none.
+/// Calls `give` for each request of a folder in the order of the file. Returns false if the folder has no requests.
 ///
 /// # Errors
 /// See [`FolderError`].
@@ -96,7 +94,7 @@ fn charts_of_requests(path: &Path, report: &Document) -> Result<Charts, FolderEr
     let drawn = report.runs.iter().take(MAX_DRAWN_RUNS);
     let mut runs: Vec<(&str, RequestCharts)> =
         drawn.map(|run| (run.name.as_str(), RequestCharts::new(run.duration_ms).with_distributions())).collect();
-    // Requests of a run follow each other.
+    // The requests of one run follow each other.
     let mut latest = 0;
     for_each_request(path, |row| {
         if runs.get(latest).is_none_or(|(name, _)| *name != row.run()) {
@@ -113,7 +111,6 @@ fn charts_of_requests(path: &Path, report: &Document) -> Result<Charts, FolderEr
     Ok(Charts::new(None, charts.collect()))
 }
 
-/// Opens a file; None if it does not exist.
 pub(crate) fn open(path: &Path) -> Result<Option<std::fs::File>, FolderError> {
     match std::fs::File::open(path) {
         Ok(file) => Ok(Some(file)),
@@ -122,7 +119,6 @@ pub(crate) fn open(path: &Path) -> Result<Option<std::fs::File>, FolderError> {
     }
 }
 
-/// Reads a JSON file; None if it does not exist.
 fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, FolderError> {
     if open(path)?.is_none() {
         return Ok(None);

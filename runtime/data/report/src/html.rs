@@ -1,7 +1,7 @@
-//! `report.html`, and the page that compares several folders.
+//! Writes `report.html`, and the page that compares several folders.
 //!
-//! The verdict, tiles, assertions, the list of runs and the scenario are written here;
-//! `assets/report.js` draws the rest from [`Data`].
+//! The verdict, tiles, assertions, the list of runs and the scenario are written here. `assets/report.js` draws the
+//! rest from [`Data`].
 
 use std::io::{self, Write};
 
@@ -18,22 +18,21 @@ use crate::sources::write_sources;
 use crate::text::{Escaped, time};
 use crate::tiles::{chart_of, tiles_of};
 
-/// The most rows in the tables of assertions and runs.
+/// Maximum number of rows in the tables of assertions and of runs.
 const MAX_ROWS: usize = 1000;
 
-/// The JSON inside the page.
+/// The JSON that the page contains.
 #[derive(Serialize)]
 struct Data<'a> {
     percents: &'a [f64],
-    /// The run that is shown first.
+    /// Index of the run that is shown first.
     first: usize,
     runs: Vec<DrawnRun<'a>>,
 }
 
-/// A run that can be drawn and compared.
 #[derive(Serialize)]
 struct DrawnRun<'a> {
-    /// Index of its folder.
+    /// Index of the run's folder.
     folder: usize,
     label: String,
     seed: u64,
@@ -47,7 +46,7 @@ struct DrawnRun<'a> {
     charts: &'a RunCharts,
 }
 
-/// Writes the page of one report, or one that compares the runs of several.
+/// Writes the page of one report, or a page that compares the runs of several reports.
 ///
 /// # Errors
 /// If the writer fails.
@@ -99,7 +98,7 @@ fn data(folders: &[Folder]) -> Data<'_> {
     Data { percents: &PERCENTS, first, runs: drawn.collect() }
 }
 
-/// The run to show first: the run of the first failed assertion, else the first run.
+/// Index of the run to show first: the run of the first failed assertion, or else the first run.
 fn first_of(report: &Document) -> usize {
     let failed = report.assertions.iter().find(|assertion| !assertion.passed);
     let name = failed.and_then(|assertion| assertion.run.as_ref());
@@ -122,7 +121,7 @@ fn verdict_of(report: &Document) -> (Tone, String) {
     }
 }
 
-/// Verdict, claim, tiles, assertions, runs.
+/// Writes the verdict, the claim, the tiles, the assertions and the runs.
 fn write_head(out: &mut dyn Write, folder: &Folder) -> io::Result<()> {
     let report = &folder.report;
     let (tone, verdict) = verdict_of(report);
@@ -143,7 +142,7 @@ fn write_head(out: &mut dyn Write, folder: &Folder) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes one header for all folders: the verdict of each, and the differences between them.
+/// Writes one header for all folders: the verdict of each folder, and the differences between them.
 fn write_compared_head(out: &mut dyn Write, title: &str, folders: &[Folder]) -> io::Result<()> {
     let verdicts: Vec<(Tone, String)> = folders.iter().map(|folder| verdict_of(&folder.report)).collect();
     let tone = match verdicts.iter().any(|(tone, _)| *tone == Tone::Failed) {
@@ -188,8 +187,8 @@ fn write_compared_head(out: &mut dyn Write, title: &str, folders: &[Folder]) -> 
     Ok(())
 }
 
-/// Writes how the times of the runs were priced, in one line for all runs priced in the same way; then GPUs
-/// and cost, and loads above capacity.
+/// Writes how the step times were priced, in one line for all runs that were priced in the same way. Then writes
+/// GPUs and cost, and loads above the capacity.
 fn write_pricing(out: &mut dyn Write, report: &Document) -> io::Result<()> {
     let mut pricings: Vec<(String, Tone)> = report.runs.iter().map(Run::pricing).collect();
     pricings.dedup();
@@ -258,7 +257,7 @@ fn write_assertions(out: &mut dyn Write, report: &Document) -> io::Result<()> {
     writeln!(out, "</section>")
 }
 
-/// The columns of the list of runs: title, metric, statistic.
+/// The columns of the list of runs: (title, metric).
 const STATISTICS: [(&str, &str); 3] = [("TTFT", "ttft_ms"), ("ITL", "itl_ms"), ("E2E", "e2e_ms")];
 
 fn write_runs(out: &mut dyn Write, report: &Document) -> io::Result<()> {
@@ -310,7 +309,7 @@ fn write_rest(out: &mut dyn Write, rows: usize) -> io::Result<()> {
     }
 }
 
-/// Writes the elements that the script draws into.
+/// Writes the elements into which the script draws.
 fn write_drawn(out: &mut dyn Write, folders: &[Folder]) -> io::Result<()> {
     let runs: usize = folders.iter().map(|folder| folder.report.runs.len()).sum();
     let drawn: usize = folders.iter().map(|folder| folder.report.runs.len().min(crate::MAX_DRAWN_RUNS)).sum();
@@ -361,8 +360,8 @@ mod tests {
         }
     }
 
-    /// The largest possible page: a million requests of hundreds of workloads, in more runs than are drawn,
-    /// on many engines, with more assertions than are listed.
+    /// The largest possible page: a million requests of hundreds of workloads, more runs than are drawn, many
+    /// engines, and more assertions than are listed.
     #[test]
     fn a_million_requests_fit_a_small_page() {
         let names: Vec<String> = (0..300).map(|index| format!("a workload with the number {index}")).collect();
@@ -371,7 +370,7 @@ mod tests {
         let charts_of = |run: usize| {
             let mut requests = RequestCharts::new(3_600_000.0).with_distributions();
             for id in 0..per_run {
-                // Digits without a pattern, as measured times have them.
+                // Measured times have digits without a pattern.
                 let ms = (id.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40) as f64 / 1000.003;
                 requests.add(&RequestRow {
                     id,
@@ -388,7 +387,7 @@ mod tests {
             }
             let mut charts = RunCharts { name: format!("run {run}"), ..RunCharts::default() };
             requests.finish(&mut charts);
-            // Distributions of gaps between tokens are as large as the other ones.
+            // Distributions of gaps between tokens are as large as the other distributions.
             let gaps = charts.distributions.iter().filter(|own| own.metric == "e2e").cloned();
             let gaps: Vec<_> = gaps.map(|own| Distribution { metric: "itl".to_owned(), ..own }).collect();
             charts.distributions.extend(gaps);

@@ -1,12 +1,12 @@
-//! `junit.xml`: a test case for each assertion.
+//! Writes `junit.xml`: a test case for each assertion.
 
 use std::io::{self, Write};
 
 use crate::document::Document;
 use crate::text::Escaped;
 
-/// Writes the assertions as JUnit test cases. A run that was stopped early is an error of
-/// one more case, so that it does not look complete.
+/// Writes the assertions as JUnit test cases. If a run was stopped early, one more test case has an error, so that
+/// the result does not look complete.
 ///
 /// # Errors
 /// If the writer fails.

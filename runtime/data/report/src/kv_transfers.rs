@@ -1,14 +1,14 @@
-//! Transfers of KV between live engines: a line for each pair of engines, in `report.html` and `summary.md`.
+//! Writes the KV transfers between live engines: a line for each pair of engines, in `report.html` and
+//! `summary.md`.
 
 use std::io::{self, Write};
 
 use crate::document::{KvTransfers, Run};
 use crate::text::{Cell, Escaped, time};
 
-/// All columns except run and engines.
+/// The columns after run, from and to.
 const COLUMNS: [&str; 7] = ["transfers", "bytes", "pages", "queue", "connect", "move", "failed"];
 
-/// The pairs of engines of all runs.
 fn pairs(runs: &[Run]) -> impl Iterator<Item = (&Run, &KvTransfers)> {
     runs.iter().flat_map(|run| {
         let of_run = run.target.iter().flat_map(|target| &target.kv_transfers);
@@ -16,7 +16,7 @@ fn pairs(runs: &[Run]) -> impl Iterator<Item = (&Run, &KvTransfers)> {
     })
 }
 
-/// The cells of [`COLUMNS`]; times are means over transfers.
+/// The cells of [`COLUMNS`] for a pair of engines. Times are means over the transfers.
 fn cells(pair: &KvTransfers) -> [String; 7] {
     let mean = |sum_ms: f64| match pair.transfers {
         0 => "–".to_owned(),
@@ -35,7 +35,7 @@ fn cells(pair: &KvTransfers) -> [String; 7] {
     ]
 }
 
-/// Writes the section of a page, unless nothing moved. Returns the number of its pairs.
+/// Writes the section of a page, unless there were no transfers. Returns the number of pairs of engines.
 pub(crate) fn write_html(out: &mut dyn Write, runs: &[Run], max_rows: usize) -> io::Result<usize> {
     let count = pairs(runs).count();
     if count == 0 {
@@ -61,7 +61,7 @@ pub(crate) fn write_html(out: &mut dyn Write, runs: &[Run], max_rows: usize) -> 
     Ok(count)
 }
 
-/// Writes the table of `summary.md`, unless nothing moved. Returns the number of its pairs.
+/// Writes the table of `summary.md`, unless there were no transfers. Returns the number of pairs of engines.
 pub(crate) fn write_markdown(out: &mut dyn Write, runs: &[Run], max_rows: usize) -> io::Result<usize> {
     let count = pairs(runs).count();
     if count == 0 {

@@ -1,9 +1,9 @@
-//! Files for people after a run: `report.html`, JUnit, Markdown, OpenMetrics, tables of requests,
-//! and capacity envelopes.
+//! Files for people after a run: `report.html`, JUnit, Markdown, OpenMetrics, tables of requests, and capacity
+//! envelopes.
 //!
-//! Knows no engine: it takes the contents of `report.json`, [`Charts`] and the requests,
-//! either from a run that has just ended or from a [folder](Folder) of an earlier one.
-//! Everything it writes is a function of these, so equal runs have equal files.
+//! This crate does not depend on any engine. Its input is the contents of `report.json`, [`Charts`] and the
+//! requests, either of a run that has just ended or of a [folder](Folder) of an earlier run. All output depends
+//! only on this input, so equal runs have equal files.
 
 mod chart;
 mod charts;
@@ -46,5 +46,5 @@ pub use requests::RequestTable;
 pub use text::Escaped;
 pub use timeline::{EngineLine, Timeline};
 
-/// Runs of a report whose charts are drawn; all others are listed in its tables.
+/// Maximum number of runs of a report whose charts are drawn. The tables list the others.
 pub const MAX_DRAWN_RUNS: usize = 24;

@@ -1,4 +1,4 @@
-//! The limit of an assertion, and how far the observed value is from it.
+//! The limit of an assertion, and its distance from the observed value.
 
 use serde::Serialize;
 use vcr_base::units;
@@ -6,31 +6,31 @@ use vcr_base::units;
 /// The limit that an assertion sets for a metric.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Limit {
-    /// The metric, without the suffix of its unit.
+    /// The metric's name without the suffix of its unit.
     pub metric: String,
-    /// The workload; none for the whole run.
+    /// Name of the workload; None for the whole run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workload: Option<String>,
     /// The statistic, such as `p99`.
     pub statistic: String,
-    /// Whether it is an upper limit; None for `==` and `!=`.
+    /// Whether the limit is an upper limit; None for `==` and `!=`.
     pub is_upper: Option<bool>,
-    /// The limit, in milliseconds for times and as a share for percentages.
+    /// The value of the limit: in milliseconds for times, a share for percentages.
     pub value: f64,
 }
 
-/// Operators, longer ones first.
+/// Operators; longer operators come first.
 const OPERATORS: [(&str, Option<bool>); 6] =
     [("<=", Some(true)), (">=", Some(false)), ("==", None), ("!=", None), ("<", Some(true)), (">", Some(false))];
 
 impl Limit {
-    /// Reads an assertion's subject, such as `ttft{workload:chat}`, and its condition, such as `p99 < 4s`.
-    /// None for conditions that compare no metric with a number.
+    /// Reads an assertion's subject, such as `ttft{workload:chat}`, and its condition, such as `p99 < 4s`. None if
+    /// the condition does not compare a metric with a number.
     #[must_use]
     pub fn of(subject: &str, condition: &str) -> Option<Self> {
         let (metric, rest) = subject.split_once('{').unwrap_or((subject, ""));
         let workload = rest.trim_end().strip_suffix('}').and_then(|inner| inner.trim().strip_prefix("workload:"));
-        // Goodput's selectors and others select more than a workload.
+        // Some selectors, such as those of goodput, select more than a workload.
         if workload.is_none() && !rest.is_empty() {
             return None;
         }
@@ -47,8 +47,8 @@ impl Limit {
         })
     }
 
-    /// Share of the limit that an observed value leaves; negative beyond the limit. None for limits without a
-    /// direction, and for a limit of zero.
+    /// Share of the limit that an observed value leaves; negative beyond the limit. None if the limit is zero, or
+    /// neither an upper nor a lower limit.
     #[must_use]
     pub fn headroom(&self, observed: f64) -> Option<f64> {
         let beyond = (observed - self.value) / self.value.abs();
@@ -65,7 +65,7 @@ fn value(text: &str) -> Option<f64> {
     share().or_else(rate).or_else(number).or_else(duration)
 }
 
-/// A headroom for people: `43 % left`, or `25 % beyond` the limit.
+/// A headroom for people, such as `43 % left` or `25 % beyond`.
 #[must_use]
 pub fn headroom_text(headroom: f64) -> String {
     let words = if headroom < 0.0 { "beyond" } else { "left" };

@@ -1,4 +1,4 @@
-//! `summary.md`: the result of a scenario for a page of a CI system.
+//! Writes `summary.md`: the result of a scenario for the page of a CI system.
 
 use std::io::{self, Write};
 
@@ -6,10 +6,10 @@ use crate::document::{Document, Run};
 use crate::kv_transfers;
 use crate::text::{Cell, time};
 
-/// The most rows of each table; pages of CI systems are limited.
+/// Maximum number of rows of each table, because CI systems limit the size of a page.
 const MAX_ROWS: usize = 200;
 
-/// Writes assertions, failed ones first, and a line for each run.
+/// Writes the assertions, failed assertions first, and a line for each run.
 ///
 /// # Errors
 /// If the writer fails.

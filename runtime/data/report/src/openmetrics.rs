@@ -1,4 +1,4 @@
-//! `openmetrics.txt`: the metrics of all runs in the OpenMetrics text format.
+//! Writes `openmetrics.txt`: the metrics of all runs in the OpenMetrics text format.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -6,8 +6,7 @@ use std::io::{self, Write};
 
 use crate::document::{Document, Metrics, Trend};
 
-/// Writes every metric of every run, and of workloads where a run has several. Times are in
-/// seconds.
+/// Writes every metric of every run, and of each workload if a run has several workloads. Times are in seconds.
 ///
 /// # Errors
 /// If the writer fails.
@@ -36,7 +35,8 @@ pub fn write(out: &mut dyn Write, report: &Document) -> io::Result<()> {
     writeln!(out, "# EOF")
 }
 
-/// The samples of each family by its name and type. OpenMetrics requires a family's samples to be adjacent.
+/// The samples by metric family, which is a name and a type. OpenMetrics requires that a family's samples are
+/// adjacent.
 #[derive(Default)]
 struct Families(BTreeMap<(String, &'static str), String>);
 
@@ -76,7 +76,7 @@ impl Families {
     }
 }
 
-/// The name of a metric with its unit, and the factor for its values.
+/// The name of a metric with its unit in seconds, and the factor that converts its values.
 fn in_seconds(name: &str) -> (String, f64) {
     match name.strip_suffix("_ms") {
         Some(name) => (format!("{name}_seconds"), 1e-3),

@@ -1,7 +1,7 @@
 //! The frame and the parts of every page: one stylesheet, one script, nothing from a network.
 //!
-//! Rust writes everything that can be read without scripts. `assets/chart.js` draws every
-//! [`Chart`](crate::Chart) of a page from JSON inside it, with uPlot; `assets/report.js` draws runs.
+//! Rust writes everything that can be read without scripts. `assets/chart.js` draws every [`Chart`](crate::Chart)
+//! from the JSON inside the page, with uPlot. `assets/report.js` draws the runs.
 
 use std::io::{self, Write};
 
@@ -17,17 +17,17 @@ const CHART_JS: &str = include_str!("../assets/chart.js");
 const REPORT_JS: &str = include_str!("../assets/report.js");
 const PAGE_CSS: &str = include_str!("../assets/page.css");
 
-/// The page fetches nothing, whatever its texts contain.
+/// Forbids all requests to a network, whatever texts the page contains.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:";
 
-/// A judgement that a colour shows.
+/// The judgement that a colour expresses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Tone {
     /// No judgement.
     #[default]
     Neutral,
-    /// A limit is kept.
+    /// A limit holds.
     Passed,
     /// A limit is broken.
     Failed,
@@ -36,7 +36,7 @@ pub enum Tone {
 }
 
 impl Tone {
-    /// Its class in the stylesheet.
+    /// The tone's class in the stylesheet.
     #[must_use]
     pub fn class(self) -> &'static str {
         match self {
@@ -54,36 +54,36 @@ impl Tone {
     }
 }
 
-/// A number that answers the question of a page.
+/// A tile: one number with its name.
 #[derive(Clone, Debug, Default)]
 pub struct Tile {
-    /// Its name.
+    /// Name of the number.
     pub name: String,
     /// The number, for people.
     pub value: String,
     /// A note, such as the limit.
     pub note: String,
-    /// Share of the limit that is left.
+    /// The share of the limit that is left.
     pub headroom: Option<f64>,
-    /// Its colour.
+    /// The colour of the tile.
     pub tone: Tone,
-    /// The chart that shows it.
+    /// The id of the chart that shows the number over time.
     pub chart: Option<String>,
 }
 
-/// What a page that queries a server has in addition to a report.
+/// The additional parts of a page that queries a server.
 #[derive(Clone, Copy, Debug)]
 pub struct LivePage<'a> {
-    /// Its stylesheet, in addition to the common one.
+    /// The page's own stylesheet, in addition to the common stylesheet.
     pub style: &'a str,
-    /// Its script, which runs after the script for charts.
+    /// The page's own script, which runs after the script for charts.
     pub script: &'a str,
-    /// The connections it may make, as directives of a Content-Security-Policy.
+    /// The connections that the page may make, as directives of a Content-Security-Policy.
     pub policy: &'a str,
 }
 
-/// Writes a page. `body` is the part without scripts. `data` is the object that the script draws: its
-/// `charts` are drawn into the element `charts`.
+/// Writes a page. `body` writes the part that needs no scripts. `data` is the JSON object for the script, which
+/// draws the object's `charts` into the element `charts`.
 ///
 /// # Errors
 /// If the writer fails.
@@ -96,7 +96,8 @@ pub fn write_page(
     write_live_page(out, title, data, LivePage { style: "", script: REPORT_JS, policy: "" }, body)
 }
 
-/// Writes a page that queries a server: as [`write_page`], with its own script in place of the script for reports.
+/// Writes a page that queries a server. As [`write_page`], but with the page's own script instead of the script for
+/// reports.
 ///
 /// # Errors
 /// If the writer fails.
@@ -121,12 +122,12 @@ pub fn write_live_page(
     writeln!(out, "</main>")?;
     let data = serde_json::to_string(data)?;
     writeln!(out, "<script type=\"application/json\" id=\"data\">{}</script>", json_in_html(&data))?;
-    // The licence requires its text in every copy.
+    // The licence must accompany every copy.
     writeln!(out, "<script>/*!\n{UPLOT_LICENSE}*/\n{UPLOT_JS}</script>")?;
     writeln!(out, "<script>\n{CHART_JS}{script}</script>\n</body>\n</html>")
 }
 
-/// Writes the title of a page, its verdict, and the reason in a sentence.
+/// Writes the title of a page, the verdict, and a sentence with the reason.
 ///
 /// # Errors
 /// If the writer fails.
@@ -140,7 +141,7 @@ pub fn write_banner(out: &mut dyn Write, title: &str, tone: Tone, verdict: &str,
     writeln!(out, "</header>")
 }
 
-/// Writes tiles. `run` is the index of their run, and whether that run is shown at first.
+/// Writes tiles. `run` is the index of the tiles' run, and whether the page shows this run first.
 ///
 /// # Errors
 /// If the writer fails.
@@ -167,7 +168,8 @@ pub fn write_tiles(out: &mut dyn Write, tiles: &[Tile], run: Option<(usize, bool
     writeln!(out, "</ul>")
 }
 
-/// Writes a headroom as a bar of the used share of the limit. A value beyond the limit fills it.
+/// Writes a headroom as a bar that shows the used share of the limit. The bar is full if the value is beyond the
+/// limit.
 ///
 /// # Errors
 /// If the writer fails.

@@ -1,4 +1,4 @@
-//! Charts computed from requests, one after another: load over time, phases, the slowest requests.
+//! Computes charts from requests, one after another: load over time, phases, and the slowest requests.
 
 use std::collections::BTreeMap;
 
@@ -9,15 +9,15 @@ use crate::charts::{Bar, Course, LifeLine, Load, Phase, RunCharts};
 use crate::distribution::{Distribution, Scope};
 use crate::requests::phases;
 
-/// Requests listed as the slowest.
+/// Number of requests that are listed as the slowest.
 const SLOWEST: usize = 20;
-/// Intervals of the load over time.
+/// Number of intervals of the load over time.
 const INTERVALS: usize = 120;
-/// Intervals of latencies over time: few enough that most have samples.
+/// Number of intervals of latencies over time. It is small, so that most intervals have samples.
 const COURSE_INTERVALS: usize = 60;
-/// Latencies that are drawn over time. A request has one time per output token: the mean of its gaps.
+/// Latencies that are drawn over time. `tpot` is the mean gap between a request's output tokens.
 const COURSES: [&str; 3] = ["ttft", "tpot", "e2e"];
-/// Workloads with lines of their own: those with the most requests.
+/// Maximum number of workloads with their own lines. The workloads with the most requests get them.
 const MAX_WORKLOADS: usize = 8;
 
 /// Collects the charts of a run from its requests.
@@ -29,28 +29,27 @@ pub struct RequestCharts {
     requests: u64,
     phases: BTreeMap<String, Sums>,
     slowest: Vec<LifeLine>,
-    /// Samples of [`COURSES`], by interval.
+    /// Samples of each of [`COURSES`], by interval.
     courses: [Vec<Vec<f64>>; COURSES.len()],
-    /// Latencies by workload, where they are known from requests alone.
+    /// Latencies by workload, for distributions that requests alone determine; None if they are not wanted.
     latencies: Option<BTreeMap<String, Latencies>>,
 }
 
 #[derive(Debug, Default)]
 struct Sums {
-    /// Requests that arrived.
+    /// Number of requests that arrived.
     requests: u64,
     completed: u64,
     ms: [f64; Phase::ALL.len()],
 }
 
-/// TTFT and E2E of completed requests.
 #[derive(Debug, Default)]
 struct Latencies([Vec<(f64, u64)>; 2]);
 
 const LATENCIES: [&str; 2] = ["ttft", "e2e"];
 
 impl RequestCharts {
-    /// Charts of a run of this duration.
+    /// Starts the charts of a run with this duration.
     #[must_use]
     pub fn new(duration_ms: f64) -> Self {
         let none = vec![0; INTERVALS];
@@ -58,7 +57,7 @@ impl RequestCharts {
         Self { duration_ms, arrived: none.clone(), ended: none, courses, ..Self::default() }
     }
 
-    /// Also computes the distributions that requests alone determine.
+    /// Lets the charts include the distributions that requests alone determine.
     #[must_use]
     pub fn with_distributions(self) -> Self {
         Self { latencies: Some(BTreeMap::new()), ..self }
@@ -100,7 +99,7 @@ impl RequestCharts {
         ((share * intervals as f64) as usize).min(intervals - 1)
     }
 
-    /// Each latency belongs to the interval in which it is known.
+    /// Adds each latency to the interval in which it became known.
     fn add_to_courses(&mut self, row: &RequestRow<'_>) {
         if !row.is_completed() {
             return;
@@ -142,7 +141,7 @@ impl RequestCharts {
         );
     }
 
-    /// The workloads with lines of their own, by name; none where there is only one.
+    /// The names of the workloads with their own lines, sorted by name. Empty if there is only one workload.
     #[must_use]
     pub fn workloads(&self) -> Vec<String> {
         let mut names: Vec<(&String, u64)> = self.phases.iter().map(|(name, sums)| (name, sums.requests)).collect();
@@ -156,7 +155,7 @@ impl RequestCharts {
         names
     }
 
-    /// Adds the computed charts to those of the run.
+    /// Adds the computed charts to the charts of the run.
     pub fn finish(self, charts: &mut RunCharts) {
         let workloads = self.workloads();
         if self.requests > 0 {
@@ -193,7 +192,7 @@ fn course(metric: &str, interval_ms: f64, mut samples: Vec<Vec<f64>>) -> Course 
     let of = |percent: f64| {
         let one = |own: &Vec<f64>| {
             let rank = percentile_rank(own.len() as u64, percent)?;
-            // Microseconds are enough for a chart.
+            // A chart needs no more precision than microseconds.
             own.get(rank as usize).map(|value| (value * 1e3).round() / 1e3)
         };
         samples.iter().map(one).collect()
@@ -265,10 +264,10 @@ mod tests {
         let courses = charts((0..1000).map(row)).courses;
         let names: Vec<_> = courses.iter().map(|own| own.metric.as_str()).collect();
         assert_eq!(names, ["ttft", "tpot", "e2e"]);
-        // First tokens of 35 ms, from 3 ms on, are in an interval of 2100 / 60 ms.
+        // An interval is 2100 / 60 = 35 ms. The first one contains the first tokens from 3 ms on.
         assert_eq!((courses[0].p50[0], courses[0].p99[29]), (Some(3.0), None));
         assert_eq!((courses[1].p50[1], courses[1].interval_ms), (Some(1.0), 35.0));
-        // A request ends 3 ms and its number after it arrived: at twice its number and 3 ms.
+        // Request `id` arrives at `id` ms and ends at `2 * id + 3` ms.
         let (least, most) = (courses[2].p50[0], courses[2].p99[57]);
         assert!(least.is_some_and(|value| (3.0..20.0).contains(&value)), "{least:?}");
         assert_eq!(most, Some(1002.0), "the last request ends at 2001 ms");
@@ -276,7 +275,7 @@ mod tests {
 
     #[test]
     fn the_slowest_come_first() {
-        // In an order that is neither ascending nor descending.
+        // The order is neither ascending nor descending.
         let run = charts((0..500).map(|id| row(id * 7 % 500, "a")));
         let ids: Vec<u64> = run.slowest.iter().map(|line| line.id).collect();
         assert_eq!(ids, (480..500).rev().collect::<Vec<_>>());

@@ -1,4 +1,4 @@
-//! Requests in the form of `requests.jsonl`, and tables of them.
+//! Requests in the form of `requests.jsonl`, and tables of requests.
 
 use std::io::{self, Write};
 
@@ -7,7 +7,7 @@ use vcr_trace::{RequestRow, RowCell};
 
 use crate::charts::{Phase, Pieces};
 
-/// The phases of a request whose start and end are known.
+/// Lists the phases of a request whose start and end are known.
 #[must_use]
 pub(crate) fn phases(row: &RequestRow<'_>) -> Pieces {
     let starts = [
@@ -55,7 +55,7 @@ impl RequestTable {
         }
     }
 
-    /// Its columns.
+    /// The columns of the table.
     #[must_use]
     pub fn into_columns(self) -> Vec<Column> {
         self.columns
@@ -64,7 +64,7 @@ impl RequestTable {
     /// Writes the table.
     ///
     /// # Errors
-    /// If the writer fails, or for Parquet in a build without it.
+    /// If the writer fails, or if the format is Parquet and this build does not support it.
     pub fn write(&self, out: &mut (dyn Write + Send), format: TableFormat) -> io::Result<()> {
         table::write(out, &self.columns, format)
     }

@@ -1,5 +1,5 @@
-//! The scenarios of a page: their parameters and scripts. Equal scripts are shown once, different ones with
-//! their difference.
+//! Writes the scenarios of a page: parameters and scripts. Equal scripts are shown once; different scripts are
+//! shown with their difference.
 
 use std::io::{self, Write};
 
@@ -7,14 +7,13 @@ use crate::charts::Source;
 use crate::folder::Folder;
 use crate::text::Escaped;
 
-/// The longest script that is shown.
+/// Maximum length of a script that is shown.
 const MAX_SOURCE_BYTES: usize = 256 << 10;
-/// The most lines of scripts whose difference is shown.
+/// Maximum number of lines of scripts whose difference is shown.
 const MAX_LINES: usize = 2000;
-/// Longer texts are folded.
+/// Longer texts are folded at first.
 const OPEN_LINES: usize = 60;
 
-/// Writes the scenarios of the folders.
 pub(crate) fn write_sources(out: &mut dyn Write, folders: &[Folder]) -> io::Result<()> {
     let several = folders.len() > 1;
     let texts: Vec<&Source> = folders.iter().filter_map(|folder| folder.charts.source.as_ref()).collect();
@@ -88,13 +87,14 @@ fn write_difference(out: &mut dyn Write, source: &Source, lines: &[(char, &str)]
     writeln!(out, "</code></pre></details>")
 }
 
-/// The lines of two texts: removed ones, added ones, and those in both. None for long texts.
+/// Compares two texts line by line. Marks each line as removed, added or common. None for long texts.
 fn difference<'a>(before: &'a str, after: &'a str) -> Option<Vec<(char, &'a str)>> {
     let (before, after): (Vec<&str>, Vec<&str>) = (before.lines().collect(), after.lines().collect());
     if before.len().max(after.len()) > MAX_LINES {
         return None;
     }
-    // The length of the longest common subsequence of the remaining lines, by the lines read of each text.
+    // The length of the longest common subsequence of the remaining lines, by the number of lines passed in each
+    // text.
     let width = after.len() + 1;
     let mut common = vec![0_u16; (before.len() + 1) * width];
     for (row, old) in before.iter().enumerate().rev() {

@@ -1,9 +1,9 @@
-//! Escaping of texts for HTML, XML, Markdown and JSON inside HTML; numbers for people.
+//! Escapes texts for HTML, XML, Markdown and JSON inside HTML. Formats numbers for people.
 
 use std::fmt::{self, Display, Write as _};
 
-/// A text in HTML or XML without any effect as markup. XML cannot contain most control characters, not even
-/// as references, so Unicode's pictures of them are shown.
+/// A text that has no effect as markup in HTML or XML. XML cannot contain most control characters, not even as
+/// references, so Unicode's pictures of them are shown instead.
 pub struct Escaped<T>(
     /// The text.
     pub T,
@@ -28,7 +28,6 @@ impl<T: AsRef<str>> Display for Escaped<T> {
     }
 }
 
-/// A text in a cell of a Markdown table.
 pub(crate) struct Cell<T>(pub(crate) T);
 
 impl<T: AsRef<str>> Display for Cell<T> {
@@ -47,13 +46,13 @@ impl<T: AsRef<str>> Display for Cell<T> {
     }
 }
 
-/// JSON inside a `script` element, which any `</script` or `<!--` in it would end or change.
+/// Escapes JSON for a `script` element, which `</script` or `<!--` would end or change.
 pub(crate) fn json_in_html(json: &str) -> String {
-    // Outside of strings, JSON has none of these characters.
+    // JSON contains these characters only inside strings.
     json.replace('<', "\\u003c").replace('\u{2028}', "\\u2028").replace('\u{2029}', "\\u2029")
 }
 
-/// Milliseconds for people, as the summary on the terminal shows them.
+/// Formats milliseconds as the summary on the terminal does.
 pub(crate) fn time(ms: f64) -> String {
     vcr_base::units::format_ns(ms * 1e6)
 }

@@ -4,12 +4,12 @@ use crate::document::{Assertion, Document, Run};
 use crate::page::{Tile, Tone};
 use crate::text::time;
 
-/// A metric with a tile.
+/// A metric that has a tile.
 struct Kind {
     name: &'static str,
     metric: &'static str,
     chart: &'static str,
-    /// Its value for people if no assertion chooses another one.
+    /// The value for people if no assertion provides one.
     value: fn(&Run) -> Option<String>,
 }
 
@@ -49,7 +49,7 @@ const KINDS: [Kind; 6] = [
     },
 ];
 
-/// Charts of metrics that have no tile.
+/// The charts of metrics without a tile: (metric, chart).
 const CHARTS: [(&str, &str); 6] = [
     ("e2e", "e2e-time"),
     ("tpot", "tpot-time"),
@@ -59,13 +59,12 @@ const CHARTS: [(&str, &str); 6] = [
     ("generated_tokens", "decode"),
 ];
 
-/// The chart that shows a metric.
 pub(crate) fn chart_of(metric: &str) -> Option<&'static str> {
     let of_tile = KINDS.iter().find(|kind| kind.metric == metric).map(|kind| kind.chart);
     of_tile.or_else(|| CHARTS.iter().find(|(name, _)| *name == metric).map(|(_, chart)| *chart))
 }
 
-/// The tiles of a run. If several assertions concern a metric, its tile shows the one with the least headroom.
+/// The tiles of a run. If several assertions limit a metric, the tile shows the one with the least headroom.
 pub(crate) fn tiles_of(report: &Document, run: &Run) -> Vec<Tile> {
     let tile = |kind: &Kind| {
         let is_own = |assertion: &&Assertion| assertion.limit().is_some_and(|limit| limit.metric == kind.metric);

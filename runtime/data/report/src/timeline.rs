@@ -1,53 +1,53 @@
-//! Engines over time, in a size that does not grow with their number.
+//! The engines over time. The size does not grow with the number of engines.
 
 use serde::{Deserialize, Serialize};
 
-/// The most lines of one kind; more engines are summed up by pool.
+/// Maximum number of lines. More engines are summed by pool.
 const MAX_LINES: usize = 16;
-/// Numbers of one line and sample.
+/// Number of columns of a line.
 const COLUMNS: usize = 6;
-/// Numbers of all timelines of a report, at most: under 2 MB as text.
+/// Maximum number of values in all timelines of a report: under 2 MB as text.
 const MAX_NUMBERS: usize = 180_000;
-/// The fewest samples of a timeline.
+/// Minimum number of samples of a timeline.
 const FEWEST_SAMPLES: usize = 32;
 
-/// Engines over time.
+/// The engines of a run over time.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct Timeline {
-    /// Time between samples; the first is at 0.
+    /// Time between samples; the first sample is at 0.
     pub interval_ms: f64,
-    /// Engines, or pools where there are many engines.
+    /// A line for each engine, or for each pool if there are many engines.
     pub engines: Vec<EngineLine>,
-    /// Time in which at least one request waited in a router, or for an engine to come up.
+    /// Time in which at least one request waited in a router, or for an engine to start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub router_queue_ms: Option<f64>,
 }
 
-/// An engine over time, or all engines of a pool: their sums and their mean KV usage.
+/// An engine over time, or a pool's engines: the sums of their values, and the mean of their KV usage.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct EngineLine {
-    /// Name of its pool.
+    /// Name of the pool.
     pub pool: String,
-    /// Its name.
+    /// Name of the line.
     pub name: String,
-    /// Number of engines in it.
+    /// Number of engines that the line covers.
     pub engines: u64,
-    /// Running requests.
+    /// Number of running requests.
     pub running: Vec<u64>,
-    /// Waiting requests.
+    /// Number of waiting requests.
     pub waiting: Vec<u64>,
     /// Share of KV blocks in use.
     pub kv_usage: Vec<f64>,
-    /// Prompt tokens computed so far.
+    /// Number of prompt tokens computed so far.
     pub prefill_tokens: Vec<u64>,
-    /// Decode tokens computed so far.
+    /// Number of decode tokens computed so far.
     pub decode_tokens: Vec<u64>,
-    /// Preemptions so far.
+    /// Number of preemptions so far.
     pub preemptions: Vec<u64>,
 }
 
 impl EngineLine {
-    /// The columns of whole numbers.
+    /// The columns with whole numbers.
     fn counts(&mut self) -> [&mut Vec<u64>; COLUMNS - 1] {
         [&mut self.running, &mut self.waiting, &mut self.prefill_tokens, &mut self.decode_tokens, &mut self.preemptions]
     }
@@ -62,7 +62,7 @@ impl EngineLine {
 }
 
 impl Timeline {
-    /// The lines of these engines, in a report with `runs` timelines.
+    /// Makes the timeline of these engines, in a report with `runs` timelines.
     #[must_use]
     pub fn of(interval_ms: f64, engines: Vec<EngineLine>, runs: usize) -> Self {
         let mut timeline = Self { interval_ms, engines, router_queue_ms: None };

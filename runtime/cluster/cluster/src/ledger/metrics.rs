@@ -76,6 +76,7 @@ impl Origin {
     }
 }
 
+/// The description of a metric.
 #[derive(Clone, Copy, Debug)]
 pub struct MetricInfo {
     /// Name in assertions and reports (reports append `_ms` to times).

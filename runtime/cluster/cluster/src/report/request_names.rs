@@ -41,6 +41,7 @@ impl NamedTrace {
 }
 
 impl RequestNames {
+    /// The names of a run's requests.
     #[must_use]
     pub fn of(run: &RunConfig) -> Self {
         let traces = run.workloads.iter().map(|workload| match &workload.source {

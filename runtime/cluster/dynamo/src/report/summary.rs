@@ -90,6 +90,7 @@ pub struct Summary {
 }
 
 impl Summary {
+    /// Summarises a run.
     #[must_use]
     pub fn of(report: &Report, settings: &ReportSettings) -> Self {
         let sums = Sums::of(report, &settings.sla);

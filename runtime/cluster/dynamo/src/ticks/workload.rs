@@ -57,6 +57,7 @@ pub enum WorkloadError {
 }
 
 impl Workload {
+    /// Reads a file.
     pub fn read(path: &Path) -> Result<Self, WorkloadError> {
         let file = path.display().to_string();
         match vcr_base::input::read_text(path, MAX_FILE_BYTES) {

@@ -1,70 +1,69 @@
-//! The envelope in the form in which it is shown and written.
+//! The capacity envelope in the form in which it is shown and written.
 
 use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::saturation::Judgement;
 
-/// Version of the JSON of [`Pressure`].
 const SCHEMA_VERSION: u32 = 1;
 
-/// The envelopes of several reports.
+/// The capacity envelopes of several reports.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Pressure {
-    /// Version of this schema.
+    /// Version of the schema.
     pub schema_version: u32,
     /// The runs of all reports, in order.
     pub runs: Vec<RunPressure>,
 }
 
 impl Pressure {
-    /// The envelopes of these runs.
+    /// Makes the envelopes of these runs.
     #[must_use]
     pub fn new(runs: Vec<RunPressure>) -> Self {
         Self { schema_version: SCHEMA_VERSION, runs }
     }
 }
 
-/// The envelope of a run.
+/// The capacity envelope of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RunPressure {
-    /// The report's path.
+    /// Path of the report.
     pub report: String,
     /// Name of the run.
     pub run: String,
-    /// Duration, in `unit`.
+    /// Duration of the run, in `unit`.
     pub duration: f64,
     /// Unit of times: `ms` or `ticks`.
     pub unit: &'static str,
-    /// Its pools.
+    /// The envelopes of the run's pools.
     pub pools: Vec<PoolPressure>,
-    /// Limits between and before pools.
+    /// Shares of the limits before the pools and between them: the router's queue and the link.
     pub bounds: Vec<BoundShare>,
-    /// Judgements of the detectors that were asked for.
+    /// Judgements of the requested detectors.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub detectors: Vec<Judgement>,
 }
 
-/// The envelope of a pool.
+/// The capacity envelope of a pool.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PoolPressure {
-    /// Its name.
+    /// Name of the pool.
     pub pool: String,
     /// Number of engines, or of ranks.
     pub engines: u64,
-    /// Share of the engines' time in which requests wait for admission.
+    /// Share of the engines' time in which requests waited for admission.
     pub queue_pressure: Share,
-    /// Share of the engines' time with the maximum number of running requests.
+    /// Share of the engines' time in which the maximum number of requests was running.
     pub active_capacity: Share,
-    /// Maximum of waiting requests of an engine.
+    /// Maximum number of waiting requests of an engine.
     pub peak_queued: Option<u64>,
-    /// Maximum of running requests of an engine.
+    /// Maximum number of running requests of an engine.
     pub peak_active: Option<u64>,
     /// Mean share of KV blocks in use.
     pub kv_usage_mean: Share,
-    /// Maximum share of KV blocks in use, of an engine.
+    /// Maximum share of an engine's KV blocks in use.
     pub kv_usage_peak: Share,
-    /// Its limits.
+    /// Shares of the limits of the pool's engines.
     pub bounds: Vec<BoundShare>,
     /// The pool over time; empty if unknown.
     pub curve: Vec<Bucket>,
@@ -74,15 +73,15 @@ pub struct PoolPressure {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Bound {
-    /// Running requests of an engine.
+    /// Maximum number of running requests of an engine.
     Sequences,
-    /// Tokens of a step.
+    /// Maximum number of tokens of a step.
     Tokens,
-    /// KV blocks of an engine.
+    /// Number of KV blocks of an engine.
     Blocks,
-    /// Requests that get a token in a tick.
+    /// Maximum number of requests that get a token in a tick.
     DecodeWidth,
-    /// Another reason than the engine's limits: KV being transferred, adapters, pauses.
+    /// A reason other than an engine's limits: a KV transfer, an adapter, a pause.
     Other,
     /// The link between prefill and decode engines.
     Link,
@@ -91,7 +90,7 @@ pub enum Bound {
 }
 
 impl Bound {
-    /// Its name: the one in JSON, with spaces.
+    /// The limit's name in JSON, with spaces instead of underscores.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -105,7 +104,7 @@ impl Bound {
         }
     }
 
-    /// The limit for the reason that a step log gives for the end of admission.
+    /// The limit behind the reason that a step log gives for the end of admission.
     pub(super) fn of_reason(why: &str) -> Self {
         match why {
             "cap" => Self::Sequences,
@@ -115,8 +114,7 @@ impl Bound {
         }
     }
 
-    /// The settings that define the limit, as keys of step logs and of tick reports. The first that an engine
-    /// has applies.
+    /// The keys of the setting in step logs and tick reports. The first key that an engine has applies.
     fn settings(self) -> &'static [&'static str] {
         match self {
             Self::Sequences => &["max_num_active_seqs", "max_num_seqs", "max_active"],
@@ -129,15 +127,15 @@ impl Bound {
         }
     }
 
-    /// The setting that defines the limit, with its value.
+    /// The key and the value of the setting that defines the limit.
     pub(super) fn setting(self, settings: &Map<String, Value>) -> Option<(&'static str, u64)> {
         self.settings().iter().find_map(|&name| Some((name, settings.get(name)?.as_u64()?)))
     }
 
-    /// The change that lifts the limit, in words.
+    /// The change that lifts the limit, for people.
     pub(super) fn lift(self, settings: &Map<String, Value>) -> String {
         let raise = match self.setting(settings) {
-            // The option of vLLM's engines is named differently from the key of their logs.
+            // vLLM's option has another name than the key of the step log.
             Some(("num_blocks", value)) => format!("raise `num_gpu_blocks` above {value}"),
             Some((name, value)) => format!("raise `{name}` above {value}"),
             None => "raise the engine's limit".to_owned(),
@@ -155,7 +153,7 @@ impl Bound {
     }
 }
 
-/// A limit, with the share of time in which it was the first to keep a request waiting.
+/// A limit, and the share of time in which it was the first to keep a request waiting.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct BoundShare {
     /// The limit.
@@ -163,7 +161,7 @@ pub struct BoundShare {
     /// Share of the time.
     #[serde(flatten)]
     pub share: Share,
-    /// Change that lifts it; absent if it never bound, or if that is unknown.
+    /// The change that lifts the limit; None if it never kept a request waiting, or if no change is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lift: Option<String>,
 }
@@ -175,10 +173,10 @@ impl BoundShare {
     }
 }
 
-/// The most intervals of a curve.
+/// Maximum number of intervals of a curve.
 const MAX_BUCKETS: usize = 12;
 
-/// The state of a pool at one instant, or in one tick.
+/// The state of a pool at one instant or in one tick.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sample {
     pub(super) queued: u64,
@@ -186,18 +184,18 @@ pub(super) struct Sample {
     pub(super) kv_usage: f64,
 }
 
-/// An interval: means and maxima over the pool's samples in it.
+/// One interval of a curve: means and maxima over the pool's samples.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Bucket {
-    /// Its beginning.
+    /// Start of the interval.
     pub from: f64,
-    /// Mean of waiting requests.
+    /// Mean number of waiting requests.
     pub queued_mean: f64,
-    /// Maximum of waiting requests.
+    /// Maximum number of waiting requests.
     pub queued_max: u64,
-    /// Mean of running requests.
+    /// Mean number of running requests.
     pub active_mean: f64,
-    /// Maximum of running requests.
+    /// Maximum number of running requests.
     pub active_max: u64,
     /// Mean share of KV blocks in use.
     pub kv_usage_mean: f64,
@@ -205,7 +203,7 @@ pub struct Bucket {
     pub kv_usage_max: f64,
 }
 
-/// The intervals of samples taken every `distance`, starting at 0.
+/// Groups samples into intervals. The samples are `distance` apart and start at 0.
 pub(super) fn curve(samples: &[Sample], distance: f64) -> Vec<Bucket> {
     let width = samples.len().div_ceil(MAX_BUCKETS).max(1);
     samples
@@ -232,12 +230,12 @@ fn rounded(number: f64) -> f64 {
     (number * 1e6).round() / 1e6
 }
 
-/// A share of a whole, or why it is unknown.
+/// A share of a whole, or the reason why it is unknown.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Share {
-    /// From 0 to 1, with six decimals; null if unknown.
+    /// The share, from 0 to 1 with six decimals; null if unknown.
     pub share: Option<f64>,
-    /// Why it is unknown.
+    /// The reason why the share is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unknown: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! Envelopes of the runs of a folder that `vcr run --out` has written.
+//! Reads the envelopes of a folder's runs. `vcr run --out` writes such folders.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -19,10 +19,9 @@ use crate::timeline::{EngineLine, Timeline};
 const NO_STEPS: &str = "the folder has no steps of this pool: write them with --files report,steps,charts,requests";
 const NO_TIMELINE: &str = "charts.json has no time line of the run's engines";
 
-/// Limits of an engine that a step log names.
+/// The limits of an engine that a step log can name.
 const OF_ENGINES: [Bound; 3] = [Bound::Sequences, Bound::Tokens, Bound::Blocks];
 
-/// The envelopes of a folder's runs.
 pub(super) fn read(path: &Path, detection: Option<&Detection>) -> Result<Vec<RunPressure>, FolderError> {
     let folder = Folder::open(path)?;
     let steps = read_steps(path)?.unwrap_or_default();
@@ -47,7 +46,7 @@ pub(super) fn read(path: &Path, detection: Option<&Detection>) -> Result<Vec<Run
     Ok(folder.report.runs.iter().map(envelope).collect())
 }
 
-/// Share of a run in which requests wait in the router.
+/// Share of the run in which requests waited in the router.
 fn router_queue(run: &Run, timeline: Option<&Timeline>) -> Share {
     match timeline.map(|timeline| timeline.router_queue_ms) {
         Some(Some(queue_ms)) => Share::of(queue_ms, run.duration_ms),
@@ -120,7 +119,7 @@ fn of_pool(pool: &str, run: &Run, timeline: Option<&Timeline>, steps: Option<&Po
     }
 }
 
-/// Sums over the engines of a pool, and the mean of their KV usage.
+/// Sums the samples of a pool's engines, and computes the mean of their KV usage.
 fn samples_of(pool: &str, timeline: &Timeline) -> Vec<Sample> {
     let lines: Vec<&EngineLine> = timeline.engines.iter().filter(|line| line.pool == pool).collect();
     let engines: u64 = lines.iter().map(|line| line.engines).sum();
@@ -134,7 +133,7 @@ fn samples_of(pool: &str, timeline: &Timeline) -> Vec<Sample> {
     (0..count.unwrap_or(0)).map(sample).collect()
 }
 
-/// The part of a line that is read here.
+/// The fields of a step log's line that are needed here.
 #[derive(Deserialize)]
 struct Line<'a> {
     #[serde(default, borrow)]
@@ -155,7 +154,7 @@ struct Line<'a> {
     why: Option<Cow<'a, str>>,
 }
 
-/// A schedule whose result is not applied yet.
+/// A scheduled step whose result was not applied yet.
 #[derive(Clone, Copy)]
 struct Decided {
     queued: u64,
@@ -163,18 +162,18 @@ struct Decided {
     bound: Option<Bound>,
 }
 
-/// Sums over the steps of a pool, in milliseconds over all of its engines.
+/// Sums over the steps of a pool's engines, in milliseconds.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PoolSteps {
-    /// Settings of its engines.
+    /// Settings of the pool's engines.
     pub(super) settings: Map<String, Value>,
-    /// Time in steps for which requests had to wait.
+    /// Time of steps that left requests waiting.
     pub(super) queued_ms: f64,
-    /// Time in steps with the maximum number of running requests.
+    /// Time of steps with the maximum number of running requests.
     pub(super) full_ms: f64,
     pub(super) peak_queued: u64,
     pub(super) peak_active: u64,
-    /// Time in steps for which requests had to wait, by the limit that the log names.
+    /// Time of steps that left requests waiting, by the limit that the log names.
     pub(super) bound_ms: BTreeMap<Bound, f64>,
 }
 
@@ -193,10 +192,10 @@ impl PoolSteps {
     }
 }
 
-/// The steps of each pool, by run and pool.
+/// The sums by run and pool.
 pub(super) type Steps = BTreeMap<(String, String), PoolSteps>;
 
-/// Reads the steps of a folder; none if it has no `steps.jsonl`.
+/// Reads the step log of a folder; None if the folder has no `steps.jsonl`.
 pub(super) fn read_steps(folder: &Path) -> Result<Option<Steps>, FolderError> {
     let path = folder.join("steps.jsonl");
     let Some(file) = open(&path)? else { return Ok(None) };
@@ -228,7 +227,7 @@ pub(super) fn read_steps(folder: &Path) -> Result<Option<Steps>, FolderError> {
         if !(duration_ms.is_finite() && duration_ms >= 0.0) {
             return Err(invalid(format!("`duration_ms` is {duration_ms}: expected a number of at least 0")));
         }
-        // Earlier steps were lost in a crash, or only preempted requests.
+        // Steps before this one were lost in a crash, or they only preempted requests.
         if let Some(step) = open.remove(&applied) {
             pool.add(step, duration_ms);
         }

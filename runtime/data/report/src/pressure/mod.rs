@@ -1,8 +1,8 @@
-//! The capacity envelope of a report: queue, active requests and KV over time, and the share of time in which
-//! each limit kept requests waiting.
+//! The capacity envelope of a report: queue, running requests and KV usage over time, and the share of time in
+//! which each limit kept requests waiting.
 //!
-//! Reads folders of `vcr run --out` and reports of `vcr replay`. Values that a report lacks are unknown, with
-//! the reason; nothing is guessed.
+//! The input is a folder of `vcr run --out` or a report of `vcr replay`. Values that a report lacks are unknown,
+//! with the reason; nothing is guessed.
 
 mod envelope;
 mod folder;

@@ -1,4 +1,4 @@
-//! Reads reports of any kind, which it recognises by their contents.
+//! Reads reports of any kind. The kind is recognised by the contents.
 
 use std::io;
 use std::path::Path;
@@ -10,11 +10,10 @@ use super::saturation::{Detection, RunEvents};
 use super::{folder, replay, ticks};
 use crate::folder::FolderError;
 
-/// Maximum length of a report file.
 const MAX_FILE_BYTES: u64 = 1 << 30;
 
-/// The envelopes of the runs of a report: a folder of `vcr run --out`, its `report.json`, or a
-/// report file of `vcr replay`; with judgements of detectors if any are asked for.
+/// Reads the envelopes of a report's runs. `path` is a folder of `vcr run --out`, its `report.json`, or a report
+/// file of `vcr replay`. The envelopes contain judgements of detectors if `detection` asks for them.
 ///
 /// # Errors
 /// See [`FolderError`].
@@ -28,7 +27,7 @@ pub fn read(path: &Path, detection: Option<&Detection>) -> Result<Vec<RunPressur
     let report: Map<String, Value> = serde_json::from_str(&text).map_err(|error| invalid(error.to_string()))?;
     if report.get("kind").is_some_and(|kind| kind == "ticks") {
         let ticks: ticks::Report = serde_json::from_str(&text).map_err(|error| invalid(error.to_string()))?;
-        // Ticks have no duration, so detectors cannot judge them.
+        // Detectors cannot judge ticks, because ticks have no duration.
         let detectors = detection.map(|detection| RunEvents::default().judge(detection)).unwrap_or_default();
         return Ok(vec![RunPressure { detectors, ..ticks.pressure(&path.display().to_string()) }]);
     }

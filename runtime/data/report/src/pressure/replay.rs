@@ -1,4 +1,4 @@
-//! The envelope of a report of `vcr replay`, in Dynamo's form.
+//! The envelope of a report that `vcr replay` wrote in Dynamo's form.
 
 use std::collections::BTreeMap;
 
@@ -14,11 +14,10 @@ use super::saturation::{Detection, RunEvents};
 use crate::document::{Engine, Link, Run};
 use crate::timeline::Timeline;
 
-/// Name of the run.
 const NAME: &str = "replay";
 const NO_CAPACITY: &str = "the report has totals only: replay with --capacity";
 
-/// Additions of `--capacity` to a report.
+/// The part that `--capacity` adds to a report.
 #[derive(Deserialize)]
 struct Capacity {
     pools: Vec<Pool>,
@@ -50,7 +49,7 @@ impl Pool {
     }
 }
 
-/// The envelope of a report whose object `vcr` is `ours`.
+/// The envelope of a report. `ours` is the report's object `vcr`.
 ///
 /// # Errors
 /// If the object has another form.

@@ -1,4 +1,4 @@
-//! Judgements of saturation detectors over a run.
+//! Judgements of a run by saturation detectors.
 
 use std::collections::BTreeMap;
 
@@ -10,12 +10,12 @@ use crate::timeline::Timeline;
 
 const NOT_WATCHED: &str = "the report lacks requests or engines over time: vcr run writes both with --files report,charts,requests, vcr replay with --capacity";
 
-/// The detectors to run, and their settings.
+/// The detectors to run and their settings.
 #[derive(Clone, Debug, Default)]
 pub struct Detection {
-    /// Names of the detectors; empty for all.
+    /// Names of the detectors; empty for all detectors.
     pub names: Vec<String>,
-    /// The settings of all detectors.
+    /// Settings for all detectors.
     pub settings: Settings,
 }
 
@@ -23,7 +23,7 @@ impl Detection {
     /// Checks the name of a detector.
     ///
     /// # Errors
-    /// If there is no such detector; the text lists all names.
+    /// If no detector has this name. The text lists all names.
     pub fn check(name: &str) -> Result<(), String> {
         match names().any(|known| known == name) {
             true => Ok(()),
@@ -35,27 +35,27 @@ impl Detection {
 /// A detector's judgement of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Judgement {
-    /// Its name.
+    /// Name of the detector.
     pub detector: &'static str,
-    /// `STABLE`, `BACKLOGGED` or `OVERLOADED`: the most frequent one of the final window; null if unknown.
+    /// The most frequent level in the final window: `STABLE`, `BACKLOGGED` or `OVERLOADED`; null if unknown.
     pub level: Option<&'static str>,
-    /// From 0 to 1, at the end.
+    /// The score at the end, from 0 to 1.
     pub score: f64,
-    /// From 0 to 1, by the number of observations.
+    /// The confidence, from 0 to 1, by the number of observations.
     pub confidence: f64,
-    /// The inputs of the score.
+    /// The inputs of the score, by name.
     pub signals: BTreeMap<&'static str, f64>,
-    /// Why the level is unknown.
+    /// The reason why the level is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unknown: Option<&'static str>,
 }
 
-/// The times of a request, in milliseconds.
+/// A request's arrival, start, first token and end in milliseconds, and whether it was completed.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 struct Times(f64, Option<f64>, Option<f64>, Option<f64>, bool);
 
-/// The events of a run that detectors observe. In reports it is a list of requests: arrival, start, first
-/// token and end in milliseconds, and whether the request was completed.
+/// The events of a run that detectors observe. Reports contain a list of requests: arrival, start, first token and
+/// end in milliseconds, and whether the request was completed.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(transparent)]
 pub struct RunEvents {
@@ -65,7 +65,7 @@ pub struct RunEvents {
 }
 
 impl RunEvents {
-    /// Adds a request, unless no engine received it.
+    /// Adds a request, unless it was rejected or shed before it reached an engine.
     pub fn add(&mut self, row: &RequestRow<'_>) {
         if row.status != "rejected" && row.status != "shed" {
             let times = Times(row.arrival_ms, row.scheduled_ms, row.first_token_ms, row.end_ms, row.is_completed());
@@ -73,11 +73,11 @@ impl RunEvents {
         }
     }
 
-    /// Adds the states of the engines over time.
+    /// Adds the engines' states over time.
     pub fn add_engines(&mut self, timeline: &Timeline) {
         let samples = timeline.engines.iter().map(|line| line.waiting.len().min(line.kv_usage.len())).min();
         for index in 0..samples.unwrap_or(0) {
-            // A line for several engines counts as that many engines with its means.
+            // A line that covers several engines counts as that many engines, each with the mean values.
             let states = timeline.engines.iter().flat_map(|line| {
                 let count = line.engines.max(1);
                 let state = (line.waiting[index] as f64 / count as f64, line.kv_usage[index]);
@@ -134,7 +134,7 @@ fn rounded(number: f64) -> f64 {
     (number * 1e6).round() / 1e6
 }
 
-/// The rank of an event among the events of one instant.
+/// The rank of an event among events at the same time.
 fn order(event: &Event) -> u8 {
     match event {
         Event::Arrival => 0,

@@ -10,10 +10,10 @@ use super::envelope::{Sample, curve};
 
 /// Name of the run and of its pool.
 const NAME: &str = "ticks";
-/// The most ticks of a curve.
+/// Maximum number of ticks of a replay for which a curve is computed.
 const MAX_CURVE_TICKS: u64 = 10_000_000;
 
-/// The part of the report that is read here.
+/// The part of the report that is needed here.
 #[derive(Deserialize)]
 pub(super) struct Report {
     config: Map<String, Value>,
@@ -38,7 +38,6 @@ struct Tick {
 }
 
 impl Report {
-    /// Its envelope.
     pub(super) fn pressure(&self, path: &str) -> RunPressure {
         let num_ticks = self.summary.ticks as f64;
         let share_of = |holds: &dyn Fn(&Tick) -> bool| {
@@ -82,7 +81,7 @@ impl Report {
         }
     }
 
-    /// All ticks, idle ones included; empty if the replay has too many.
+    /// The samples of all ticks, including idle ticks. Empty if the replay has too many ticks.
     fn samples(&self, pages: f64) -> Vec<Sample> {
         if self.summary.ticks > MAX_CURVE_TICKS {
             return Vec::new();
