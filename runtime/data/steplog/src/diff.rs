@@ -1,8 +1,8 @@
-//! Two logs compared: the first step in which the engines decided differently.
+//! Compares two logs and finds the first step in which the engines decided differently.
 //!
-//! Steps are aligned by engine and number of the schedule, so the two logs may divide their steps into lines
-//! differently. Times, `why`, `i` and `sampled` are not compared. Fields that only one log has are listed,
-//! not compared.
+//! Steps are aligned by engine and by the number of the schedule, so the two logs may divide their steps into lines
+//! differently. Times, `why`, `i` and `sampled` are not compared. Fields that only one log has are listed, not
+//! compared.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::line::{Id, StepLine};
 use crate::read::{LogKind, StepLog};
 use crate::steps::{EngineName, Step, Steps};
 
-/// Every compared field, in order of comparison.
+/// Every compared field, in the order of comparison.
 const FIELDS: [&str; 15] =
     ["add", "abort", "sched", "tot", "pre", "flush", "run", "wait", "free", "win", "out", "fin", "drafts", "pc", "ev"];
 
@@ -22,48 +22,48 @@ const FIELDS: [&str; 15] =
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Side {
-    /// The first.
+    /// The first log.
     Left,
-    /// The second.
+    /// The second log.
     Right,
 }
 
-/// The kind of the first difference.
+/// What differs first.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "kind")]
 pub enum Difference {
-    /// A field has two values.
+    /// A field has different values.
     Field {
-        /// Its name.
+        /// Name of the field.
         field: &'static str,
-        /// Its value in the first log.
+        /// The value in the first log.
         left: Value,
-        /// Its value in the second log.
+        /// The value in the second log.
         right: Value,
     },
     /// Only one log has the step.
     OnlyIn {
-        /// The log that has it.
+        /// The log that has the step.
         side: Side,
     },
 }
 
-/// The first difference, and where it is.
+/// The first difference and its position.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StepDifference {
     /// The engine as the first log names it.
     pub left_engine: EngineName,
     /// The engine as the second log names it.
     pub right_engine: EngineName,
-    /// Number of the step.
+    /// Number of the step's schedule.
     pub step: u64,
-    /// Its kind.
+    /// What differs.
     #[serde(flatten)]
     pub difference: Difference,
-    /// Index of the step in [`Steps`] of the first log, if it has it.
+    /// Index of the step in [`Steps`] of the first log; None if this log lacks the step.
     #[serde(skip)]
     pub left_index: Option<usize>,
-    /// The same in the second log.
+    /// Index of the step in [`Steps`] of the second log; None if this log lacks the step.
     #[serde(skip)]
     pub right_index: Option<usize>,
 }
@@ -71,19 +71,19 @@ pub struct StepDifference {
 /// The comparison of two logs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct LogDiff {
-    /// Engines that both logs have.
+    /// Number of engines that both logs have.
     pub engines: u64,
-    /// Engines that differ.
+    /// Number of engines whose steps differ.
     pub different_engines: u64,
-    /// Steps found equal.
+    /// Number of equal steps.
     pub steps: u64,
-    /// Values of fields found equal.
+    /// Number of equal field values.
     pub fields: u64,
-    /// Fields that only one log has.
+    /// Fields that only one log has, with this log.
     pub not_compared: Vec<(&'static str, Side)>,
-    /// Engines that only one log has.
+    /// Engines that only one log has, with this log.
     pub unpaired: Vec<(EngineName, Side)>,
-    /// The first difference: the earliest if the logs have times, else the first engine's.
+    /// The first difference: the earliest one if the logs have times, or else the one of the first engine.
     pub first: Option<StepDifference>,
 }
 
@@ -98,7 +98,7 @@ impl LogDiff {
 /// Compares two logs.
 ///
 /// # Errors
-/// If one has no schedule, or one names its requests and the other numbers them.
+/// If a log has no schedule, or if one log names its requests and the other numbers them.
 pub fn diff(left: &Steps<'_>, right: &Steps<'_>) -> Result<LogDiff, LogError> {
     for side in [left, right] {
         if side.steps.is_empty() {
@@ -149,8 +149,8 @@ fn start_ms(steps: &Steps<'_>, index: Option<usize>) -> Option<f64> {
     steps.steps[index?].start_ms()
 }
 
-/// Pairs engines of the same name, by index. Names of runs are ignored if each log has one run, and all names
-/// if each has one engine.
+/// Pairs the engines that have the same name. Returns their indices. Run names are ignored if each log has only one
+/// run; all names are ignored if each log has only one engine.
 fn pairs(left: &[EngineName], right: &[EngineName], unpaired: &mut Vec<(EngineName, Side)>) -> Vec<(usize, usize)> {
     if let ([_], [_]) = (left, right) {
         return vec![(0, 0)];
@@ -173,7 +173,7 @@ fn pairs(left: &[EngineName], right: &[EngineName], unpaired: &mut Vec<(EngineNa
 }
 
 /// Whether a log records a field. A line omits empty lists, so a field also counts as recorded if the log has
-/// another field that always comes with it.
+/// another field that always accompanies it.
 fn records(log: &StepLog, field: &str) -> bool {
     let any = |has: fn(&StepLine) -> bool| log.lines.iter().any(has);
     match field {
@@ -216,7 +216,6 @@ impl Comparison {
         one_sided.collect()
     }
 
-    /// The first difference of two engines.
     fn engine(
         &mut self,
         left: &Steps<'_>,
@@ -289,21 +288,22 @@ fn by_number(steps: &Steps<'_>, engine: usize) -> BTreeMap<(u32, u64), usize> {
     of_engine.map(|(index, step)| ((step.epoch, step.number), index)).collect()
 }
 
-/// The first different entries of two lists.
+/// The first entry that differs between two lists.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FirstEntry<'a> {
-    /// Its index, from 0.
+    /// Index of the entry, from 0.
     pub index: usize,
     /// The entry in the first list; None if that list is shorter.
     pub left: Option<&'a Value>,
     /// The entry in the second list; None if that list is shorter.
     pub right: Option<&'a Value>,
-    /// The part of the entry that differs: its name and both values, if the entries are of the same kind and
-    /// their parts have names.
+    /// The part of the entry that differs: (name, first value, second value). None unless both entries are of the
+    /// same kind and their parts have names.
     pub part: Option<(&'static str, &'a Value, &'a Value)>,
 }
 
-/// The first entry in which two values of `field` differ; None if one of them is not a list, or they are equal.
+/// Finds the first entry in which two values of `field` differ. None if a value is not a list, or if both are
+/// equal.
 #[must_use]
 pub fn first_entry<'a>(field: &str, left: &'a Value, right: &'a Value) -> Option<FirstEntry<'a>> {
     let (ours, theirs) = (left.as_array()?, right.as_array()?);
@@ -323,7 +323,7 @@ fn first_part<'a>(field: &str, left: &'a Value, right: &'a Value) -> Option<(&'s
         "ev" if ours.first() == theirs.first() && ours.len() == 3 => &["kind", "parent", "blocks"],
         _ => return None,
     };
-    // Rows without drafts leave the number out.
+    // A row without drafts omits the number of drafts.
     let none = &Value::Null;
     let part = |row: &'a [Value], index: usize| row.get(index).unwrap_or(none);
     let index = (0..names.len()).find(|&index| part(ours, index) != part(theirs, index))?;
@@ -357,7 +357,8 @@ mod tests {
     fn equal_logs_are_counted() {
         let found = of(&[FIRST, SECOND], &[FIRST, SECOND]);
         assert!(found.is_equal());
-        // add and abort, seven of the schedule, two of the result; no drafts, counters or events.
+        // The 22 fields: `add` and `abort`, seven of each schedule, and two of each result. There are no drafts,
+        // counters or events.
         assert_eq!((found.engines, found.steps, found.fields), (1, 2, 22));
         assert_eq!(found.not_compared, []);
     }
@@ -371,7 +372,7 @@ mod tests {
         assert_eq!(found.first.as_ref().map(|first| (first.left_index, first.right_index)), Some((Some(1), Some(1))));
     }
 
-    /// An end that only one log has is a difference, not a field that the shorter log lacks.
+    /// If only one log has the end of a request, that is a difference, not a field that the other log lacks.
     #[test]
     fn an_end_that_only_one_log_tells_is_a_difference() {
         let without = SECOND.replace(r#","fin":[[0,"length"]]"#, "");
@@ -385,7 +386,7 @@ mod tests {
         assert!(of(&[FIRST, SECOND], &[&other, SECOND]).is_equal());
     }
 
-    /// One log has a result on the line of its schedule, the other on the line of the next schedule.
+    /// One log has a result on the line of the same schedule, the other log on the line of the next schedule.
     #[test]
     fn results_are_aligned_by_their_own_number() {
         let schedule = |line: &str| line.split(",\"u\"").next().expect("it has one").to_owned();

@@ -1,4 +1,4 @@
-//! From an engine to the lines of its log.
+//! Writes what an engine does as the lines of its log.
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
@@ -52,13 +52,13 @@ use crate::line::{Blocks, Encoded, Id, Lookup, Scheduled, StepEvent, StepLine, W
 /// ```
 #[derive(Debug, Default)]
 pub struct EngineLog {
-    /// The number of each block hash. Hashes are random enough to index the table directly.
+    /// The number of each block hash. Hashes are random enough to be used directly as table keys.
     numbers: HashTable<(BlockHash, u64)>,
-    /// Names of requests that are not named by their tags.
+    /// Names of the requests that are not named by their tags.
     names: HashMap<u64, Id>,
-    /// Requests that ended since the latest schedule.
+    /// Requests that ended after the latest schedule.
     ended: Vec<u64>,
-    /// Numbers of the steps in flight, oldest first, empty ones included.
+    /// The steps in flight, oldest first: (number, whether the step is empty).
     in_flight: VecDeque<(u64, bool)>,
     schedules: u64,
     lines: u64,
@@ -68,7 +68,7 @@ pub struct EngineLog {
 }
 
 impl EngineLog {
-    /// A log of an engine that has not done anything yet.
+    /// Starts the log of an engine that has not done anything yet.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -90,7 +90,7 @@ impl EngineLog {
         self.any = true;
     }
 
-    /// Records that a request ended without output, because its input ended.
+    /// Records that a request ended without output because its input ended.
     pub fn ended(&mut self, tag: u64) {
         self.ended.push(tag);
         self.any = true;
@@ -111,7 +111,7 @@ impl EngineLog {
         self.any = true;
     }
 
-    /// Records that a request ended for lack of a grammar while no step was in flight.
+    /// Records that a request failed because of its grammar while no step was in flight.
     pub fn failed(&mut self, tag: u64) {
         let id = self.id(tag);
         self.line.fin.push((id, reason_word(EngineFinish::Error).to_owned()));
@@ -119,7 +119,7 @@ impl EngineLog {
         self.any = true;
     }
 
-    /// Records the step that the engine has decided, which may be empty.
+    /// Records the step that the engine has scheduled. The step may be empty.
     pub fn scheduled(&mut self, engine: &dyn ServingEngine) {
         let plan = engine.plan();
         let number = self.schedules;
@@ -148,20 +148,20 @@ impl EngineLog {
         self.any = true;
     }
 
-    /// Whether the next result to be applied is that of a non-empty step; also false if no step is in flight.
+    /// Whether the next result to apply belongs to a non-empty step. False if no step is in flight.
     #[must_use]
     pub fn next_needs_update(&self) -> bool {
         self.in_flight.front().is_some_and(|&(_, empty)| !empty)
     }
 
-    /// Whether the next step to be applied is empty.
+    /// Whether the next step to apply is empty. False if no step is in flight.
     #[must_use]
     pub fn next_is_empty(&self) -> bool {
         self.in_flight.front().is_some_and(|&(_, empty)| empty)
     }
 
-    /// Records that the result of the oldest step in flight was applied. An empty step has nothing to apply,
-    /// but the same place in the log. Also takes the pool's events; the driver must clear them.
+    /// Records that the result of the oldest step in flight was applied. This is also called for an empty step,
+    /// which has no result. Also takes the pool's events; the driver must clear them.
     pub fn applied(&mut self, engine: &dyn ServingEngine) {
         let Some((number, empty)) = self.in_flight.pop_front() else { return };
         self.any = true;
@@ -179,14 +179,14 @@ impl EngineLog {
         self.cache_changed(engine);
     }
 
-    /// Records that requests ended with an empty step, which was [applied](Self::applied): because of
-    /// reported transfers, or for lack of a grammar.
+    /// Records the requests that ended with an empty step, which was [applied](Self::applied). They ended because
+    /// of reported transfers or because of a failed grammar.
     pub fn transferred(&mut self, engine: &dyn ServingEngine) {
         self.outputs(engine);
     }
 
-    /// Takes the pool's events; the driver must clear them. Needed only if the driver clears them at other
-    /// times than after the result of a step.
+    /// Takes the pool's events; the driver must clear them. Needed only if the driver also clears them at other
+    /// times than after a step's result.
     pub fn cache_changed(&mut self, engine: &dyn ServingEngine) {
         let Some(log) = engine.kv_events() else { return };
         let by_group = engine.plan().num_groups > 0;
@@ -258,7 +258,8 @@ impl EngineLog {
         entry.or_insert((hash, next)).get().1
     }
 
-    /// Records that nothing happened before this iteration; false if the log is already past it.
+    /// Records that nothing happened before this iteration. Returns false if the log has already passed the
+    /// iteration.
     pub fn idle_until(&mut self, iteration: u64) -> bool {
         let is_ahead = self.lines <= iteration;
         self.lines = self.lines.max(iteration);
@@ -274,7 +275,7 @@ impl EngineLog {
     }
 }
 
-/// The rows of a plan, with requests named by their tags.
+/// The rows of a plan. `id_of` converts a tag to the request's id.
 pub(crate) fn scheduled_rows(plan: &StepPlan, id_of: impl Fn(u64) -> Id) -> Vec<Scheduled> {
     let rows = plan.scheduled.iter().map(|entry| Scheduled {
         request: id_of(entry.tag),
@@ -291,7 +292,7 @@ pub(crate) fn scheduled_rows(plan: &StepPlan, id_of: impl Fn(u64) -> Id) -> Vec<
     rows.collect()
 }
 
-/// The items that the encoder computes, with requests named by their tags.
+/// The multimodal items that the encoder computes. `id_of` converts a tag to the request's id.
 pub(crate) fn encoder_rows(plan: &StepPlan, id_of: impl Fn(u64) -> Id) -> Vec<Encoded> {
     let of_request = plan.encoder_inputs.chunk_by(|one, other| one.tag == other.tag);
     let row = |inputs: &[EncoderInput]| Encoded(id_of(inputs[0].tag), inputs.iter().map(|one| one.input).collect());
@@ -306,7 +307,7 @@ fn blocks_of(plan: &StepPlan, entry: &ScheduledRequest) -> Blocks {
     Blocks::ByGroup((0..plan.num_groups).map(|group| plan.blocks_of_group(entry, group).to_vec()).collect())
 }
 
-/// The word for `why`.
+/// The word that `why` has for this reason.
 #[must_use]
 pub fn stop_word(stop: AdmissionStop) -> &'static str {
     match stop {
@@ -323,7 +324,7 @@ pub fn stop_word(stop: AdmissionStop) -> &'static str {
     }
 }
 
-/// The word for the end of a request.
+/// The word that a line has for the end of a request.
 pub(crate) fn reason_word(reason: EngineFinish) -> &'static str {
     let reason = match reason {
         EngineFinish::Stop => FinishReason::Stop,
@@ -335,7 +336,7 @@ pub(crate) fn reason_word(reason: EngineFinish) -> &'static str {
     reason.name()
 }
 
-/// The change of the counters of first admissions, and of admissions after a preemption.
+/// The changes of the prefix-cache counters of first admissions, then of admissions after a preemption.
 fn prefix_delta(before: [PrefixCacheStats; 2], after: [PrefixCacheStats; 2]) -> Option<[u64; 6]> {
     let words = |stats: PrefixCacheStats| [stats.requests, stats.queried_tokens, stats.hit_tokens];
     let mut delta = [0; 6];

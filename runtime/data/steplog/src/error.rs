@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-/// An error of reading a log or a recording.
+/// An error while reading a log or a recording.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
     /// An error of the file system.
@@ -13,17 +13,17 @@ pub enum LogError {
         /// The cause.
         error: std::io::Error,
     },
-    /// A line does not follow the schema.
+    /// A line that does not follow the schema.
     #[error("{}, line {line}: {problem}", path.display())]
     Line {
         /// The file.
         path: PathBuf,
-        /// Its line, from 1.
+        /// Number of the line, from 1.
         line: u64,
-        /// The problem, with the field if it is known.
+        /// The problem, with the field if known.
         problem: String,
     },
-    /// A file as a whole is invalid.
+    /// A file that is invalid as a whole.
     #[error("{}: {problem}", path.display())]
     File {
         /// The file or folder.
@@ -31,14 +31,14 @@ pub enum LogError {
         /// The problem and the expected value.
         problem: String,
     },
-    /// A recording that uses a feature which the core lacks. It is refused, never replayed by similar rules.
+    /// A recording that needs a feature which the core lacks. It is refused, never replayed with similar rules.
     #[error("{}{}: {what}; this is out of scope, see docs/appendix/scope.md", path.display(), of_line(*line))]
     OutOfScope {
         /// The file.
         path: PathBuf,
-        /// Its line, from 1, if it has lines.
+        /// Number of the line, from 1; None for a file without lines.
         line: Option<u64>,
-        /// The feature that the recording uses.
+        /// The feature that the recording needs.
         what: String,
     },
 }

@@ -1,8 +1,7 @@
 //! Explanations of steps.
 //!
-//! Our own logs state what ended the admission of waiting requests. For other logs it is inferred from the
-//! engine's settings, in the order of the scheduler's checks; if several reasons are possible, all are
-//! listed.
+//! vcr's own logs state what ended the admission of waiting requests. For other logs the reason is inferred from
+//! the engine's settings, in the order of the scheduler's checks. If several reasons are possible, all are listed.
 
 use std::fmt;
 
@@ -14,30 +13,30 @@ use crate::line::{Id, Scheduled};
 use crate::settings::Settings;
 use crate::steps::{Step, Steps};
 
-/// The reason if requests were skipped because of their adapters.
+/// The reason for requests that were skipped because of their adapters.
 const ADAPTERS: &str = "adapters";
 
-/// The source of an explanation.
+/// Where an explanation comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Source {
-    /// The line states it.
+    /// The line states the reason.
     Log,
-    /// It follows from the line and the settings of the engine.
+    /// The reason follows from the line and the settings of the engine.
     Settings,
-    /// Neither states it.
+    /// The reason is unknown.
     Nothing,
 }
 
-/// The reason why requests kept waiting.
+/// The reason why requests waited after a step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Admission {
-    /// Requests that wait after the step; None if the log does not state it.
+    /// Number of requests that wait after the step; None if the log does not state it.
     pub waiting: Option<u64>,
-    /// Reasons that ended admission, as in a line's `why`. Several if they cannot be distinguished; empty if
-    /// no request waits or nothing is known.
+    /// Reasons that ended admission, as in a line's `why`. Several if they cannot be distinguished; empty if no
+    /// request waits or no reason is known.
     pub stops: Vec<String>,
-    /// The source of the reasons.
+    /// Where the reasons come from.
     pub source: Source,
 }
 
@@ -56,11 +55,11 @@ impl fmt::Display for Admission {
 pub struct Explanation {
     /// The reason why waiting requests were not admitted.
     pub admission: Admission,
-    /// The explanation, one sentence each.
+    /// The sentences of the explanation.
     pub sentences: Vec<String>,
 }
 
-/// The reason why requests kept waiting in a step.
+/// Finds the reason why requests waited after a step.
 #[must_use]
 pub fn admission(steps: &Steps<'_>, step: &Step<'_>) -> Admission {
     let line = step.schedule;
@@ -79,7 +78,7 @@ pub fn admission(steps: &Steps<'_>, step: &Step<'_>) -> Admission {
     }
 }
 
-/// Infers the reasons, in the order of the scheduler's checks (`engine/core/src/engine/schedule.rs`).
+/// Infers the reasons in the order of the scheduler's checks (`engine/core/src/engine/schedule.rs`).
 fn inferred(settings: &Settings<'_>, step: &Step<'_>) -> Option<Vec<&'static str>> {
     let line = step.schedule;
     if !line.pre.is_empty() {
@@ -97,19 +96,19 @@ fn inferred(settings: &Settings<'_>, step: &Step<'_>) -> Option<Vec<&'static str
         if settings.chunked_prefill == Some(false) {
             stops.push(stop_word(AdmissionStop::Unchunkable));
         }
-        // One token and its drafts did not fit.
+        // One token and its drafts did not fit into the budget.
         if settings.num_drafts > 0 && left <= settings.num_drafts {
             stops.push(stop_word(AdmissionStop::Drafts));
         }
     }
-    // If every waiting request was skipped, nothing else was checked.
+    // If every waiting request was skipped, the scheduler made no other check.
     if settings.max_loras > 0 {
         stops.push(ADAPTERS);
     }
     Some(stops)
 }
 
-/// A clause for a word of `why`, without details from settings.
+/// A clause that explains a word of `why`, without details from settings.
 #[must_use]
 pub fn stop_clause(word: &str) -> String {
     clause(word, &Settings::default(), None)
@@ -219,7 +218,7 @@ fn of_preemptions(step: &Step<'_>, settings: &Settings<'_>) -> Option<String> {
     Some(format!("{who} {verb} preempted: the running requests needed more blocks than were free{victim}"))
 }
 
-/// A sentence about running requests that the step did not schedule.
+/// Describes running requests that the step did not schedule.
 fn of_idle_requests(step: &Step<'_>, settings: &Settings<'_>) -> Option<String> {
     let line = step.schedule;
     let (run, rows) = line.run.as_ref().zip(line.sched.as_ref())?;
@@ -242,7 +241,7 @@ fn of_idle_requests(step: &Step<'_>, settings: &Settings<'_>) -> Option<String> 
     Some(format!("{who} {} but got no tokens: {reason}", if idle.len() == 1 { "runs" } else { "run" }))
 }
 
-/// Sentences about chunks that end before their prompt does: their results have no token.
+/// Describes prompts that were cut: the result of such a step has no token for the request.
 fn of_cut_prompts(steps: &Steps<'_>, index: usize, settings: &Settings<'_>) -> Vec<String> {
     let step = &steps.steps[index];
     let Some(out) = step.result.and_then(|result| result.out.as_ref()) else { return Vec::new() };
@@ -257,7 +256,7 @@ fn of_cut_prompts(steps: &Steps<'_>, index: usize, settings: &Settings<'_>) -> V
     };
     let sentence = |row: &Scheduled| {
         let (number, next) = later(row)?;
-        // Otherwise it was preempted in between, and the chunk may have been whole.
+        // Otherwise the request was preempted in between, and the prompt may have been complete.
         let goes_on = next.kind == 'r' && next.computed == row.computed + row.tokens;
         goes_on.then(|| {
             let reason = cut_reason(row, step, settings);
@@ -294,7 +293,7 @@ fn of_admission(step: &Step<'_>, settings: &Settings<'_>, admission: &Admission)
     Some(format!("{} {verb}: {reason}", count(waiting, "request")))
 }
 
-/// `request 3`, or `requests 3, 4 and 9`; long lists are cut short.
+/// `request 3`, or `requests 3, 4 and 9`. A long list is shortened.
 fn named<'a>(ids: impl ExactSizeIterator<Item = &'a Id>) -> String {
     const MOST: usize = 8;
     let len = ids.len();
@@ -320,7 +319,7 @@ mod tests {
     use super::*;
     use crate::testing::{log, log_with};
 
-    /// A step of two running requests with one waiting, under these settings.
+    /// Explains a step with two running requests and one waiting request, under these settings.
     fn admission_of(settings: Value, more: &str) -> (String, Source) {
         let line = format!(r#"{{"s":0,"sched":[[0,1,9,"r",[]],[1,1,9,"r",[]]],"run":[0,1],"free":3,{more}}}"#);
         let log = log_with(settings, &[&line]);
@@ -371,7 +370,7 @@ mod tests {
         inferred_is(json!({ "max_loras": 1 }), r#""tot":2,"wait":1"#, "blocks or adapters");
         inferred_is(json!({ "max_loras": 1 }), r#""tot":512,"wait":1"#, "budget or adapters");
         inferred_is(json!({ "chunked_prefill": false }), r#""tot":2,"wait":1"#, "blocks or no chunking");
-        // Drafts only matter when the budget is nearly used up.
+        // Drafts matter only if the budget is nearly used up.
         inferred_is(json!({ "spec": 3 }), r#""tot":2,"wait":1"#, "blocks");
         inferred_is(json!({ "spec": 3 }), r#""tot":509,"wait":1"#, "blocks or drafts");
     }

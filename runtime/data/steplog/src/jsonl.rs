@@ -1,4 +1,4 @@
-//! Files of JSON, one object per line, plain or packed.
+//! Reads files with one JSON object per line, plain or packed.
 
 use std::ffi::OsString;
 use std::io::{BufRead, ErrorKind};
@@ -10,15 +10,15 @@ use vcr_base::input::{LineError, Lines, MAX_CONFIG_BYTES, Packing, Unpacked};
 
 use crate::error::LogError;
 
-/// The lines of a file with their numbers from 1. Blank lines are skipped.
+/// The lines of a file with their numbers, from 1. Blank lines are skipped.
 pub(crate) struct JsonLines<'a> {
     path: PathBuf,
-    /// None after the end or an error.
+    /// None after the end or after an error.
     lines: Option<Lines<Unpacked<'a>>>,
 }
 
 impl JsonLines<'static> {
-    /// Opens a file or, if it does not exist, the file with `.gz` or `.zst` after its name.
+    /// Opens a file. If the file does not exist, opens the file with `.gz` or `.zst` after its name.
     pub(crate) fn open(path: &Path) -> Result<Self, LogError> {
         let path = resolved(path);
         let stream = Unpacked::open(&path).map_err(LogError::io(&path))?;
@@ -27,12 +27,11 @@ impl JsonLines<'static> {
 }
 
 impl<'a> JsonLines<'a> {
-    /// Reads lines from any reader; errors name `path`.
+    /// Reads lines from any reader. Errors use `path` as the file's name.
     pub(crate) fn of(path: &Path, reader: impl BufRead + 'a) -> Self {
         Self { path: path.to_owned(), lines: Some(Lines::new(Unpacked::plain(reader))) }
     }
 
-    /// The file that is read.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
@@ -59,7 +58,6 @@ impl<'a> JsonLines<'a> {
     }
 }
 
-/// A row without its line ending.
 fn without_end(mut row: &[u8]) -> &[u8] {
     while let [rest @ .., b'\n' | b'\r'] = row {
         row = rest;
@@ -67,7 +65,7 @@ fn without_end(mut row: &[u8]) -> &[u8] {
     row
 }
 
-/// The error for data that cannot be read. For packed data, the cause is more often the archive than the disk.
+/// The error for data that cannot be read. With packed data, the archive is more often the cause than the disk.
 fn unreadable(path: &Path, error: std::io::Error, whole_lines: u64, packing: Option<Packing>) -> LogError {
     match (error.kind(), packing) {
         (ErrorKind::UnexpectedEof, _) => {
@@ -93,12 +91,11 @@ impl Iterator for JsonLines<'_> {
     }
 }
 
-/// The path under which a file exists, plain or packed; the plain path if neither exists.
+/// The path of the plain or packed file that exists; the plain path if neither exists.
 pub(crate) fn resolved(path: &Path) -> PathBuf {
     found(path).unwrap_or_else(|| path.to_owned())
 }
 
-/// Whether a file exists, plain or packed.
 pub(crate) fn is_there(path: &Path) -> bool {
     found(path).is_some()
 }
@@ -117,7 +114,6 @@ fn has_packed_name(path: &Path) -> bool {
     path.extension().is_some_and(is_packed)
 }
 
-/// All lines of a file.
 pub(crate) fn read_all<T: DeserializeOwned>(path: &Path) -> Result<Vec<(u64, T)>, LogError> {
     let lines = JsonLines::open(path)?;
     let path = lines.path().to_owned();
@@ -130,13 +126,12 @@ pub(crate) fn read_all<T: DeserializeOwned>(path: &Path) -> Result<Vec<(u64, T)>
         .collect()
 }
 
-/// A file that is one JSON value.
 pub(crate) fn read_whole<T: DeserializeOwned>(path: &Path) -> Result<T, LogError> {
     let text = vcr_base::input::read_text(path, MAX_CONFIG_BYTES).map_err(LogError::io(path))?;
     from_text(&text).map_err(|problem| LogError::file(path, problem))
 }
 
-/// Parses a value; an error names the field.
+/// Parses a value. An error names the field.
 pub(crate) fn from_text<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, String> {
     serde_json::from_str(text).map_err(|error| match error.classify() {
         Category::Data => wrong_data::<T>(text).unwrap_or_else(|| described(text, &error)),
@@ -144,7 +139,7 @@ pub(crate) fn from_text<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, Stri
     })
 }
 
-/// Parses the text again, to find the path of the error.
+/// Parses the text again to find the path of the field with the error.
 fn wrong_data<'a, T: Deserialize<'a>>(text: &'a str) -> Option<String> {
     let error = serde_path_to_error::deserialize::<_, T>(&mut serde_json::Deserializer::from_str(text)).err()?;
     let place = error.path().to_string();
@@ -152,7 +147,7 @@ fn wrong_data<'a, T: Deserialize<'a>>(text: &'a str) -> Option<String> {
     Some(if place == "." { problem } else { format!("`{place}`: {problem}") })
 }
 
-/// The text of an error. For a single line it states only the column, because the caller knows the line.
+/// The text of an error. For a single line it has only the column, because the caller knows the line.
 fn described(text: &str, error: &serde_json::Error) -> String {
     let words = error.to_string();
     if text.contains('\n') {
@@ -162,7 +157,7 @@ fn described(text: &str, error: &serde_json::Error) -> String {
     words.strip_suffix(&place).map_or(words.clone(), |words| format!("{words} at column {}", error.column()))
 }
 
-/// The keys of an object, in order, without its values.
+/// The keys of an object, in order.
 pub(crate) fn keys(text: &str) -> Result<Vec<String>, String> {
     struct Keys(Vec<String>);
 
@@ -188,7 +183,6 @@ pub(crate) fn keys(text: &str) -> Result<Vec<String>, String> {
     from_text::<Keys>(text).map(|keys| keys.0)
 }
 
-/// The first unknown key of an object.
 pub(crate) fn unknown_key(text: &str, known: &[&str]) -> Result<Option<String>, String> {
     Ok(keys(text)?.into_iter().find(|key| !known.contains(&key.as_str())))
 }
@@ -236,10 +230,11 @@ mod tests {
         assert_eq!(lines.next().unwrap().unwrap(), (1, "1".to_owned()));
     }
 
-    /// Wherever a packed file ends early, the error has the file and the whole lines.
+    /// The error for a packed file that ends early names the file and the number of whole lines, wherever the file
+    /// ends.
     #[test]
     fn a_packed_file_that_is_cut_off_is_an_error() {
-        // Not compressible, so that lines are complete before the data is.
+        // The text does not compress well, so that whole lines can be read before the data ends.
         let text: String = (0..5000u64).map(|n| format!("{}\n", n.wrapping_mul(0x9e37_79b9_7f4a_7c15))).collect();
         let whole = packed(&text);
         for len in [0, 1, 9, 10, 11, whole.len() / 2, whole.len() - 8, whole.len() - 1] {
@@ -259,7 +254,7 @@ mod tests {
         bytes[end - 6] ^= 1;
         let error = read(&bytes).unwrap_err();
         assert!(error.contains("a.jsonl.gz: not valid gzip data") && error.contains("2 whole lines"), "{error}");
-        // The bytes of a file determine how it is packed, not its name.
+        // The packing is detected from the bytes, not from the name.
         assert_eq!(read(b"{\"plain\": \"text under a packed name\"}").unwrap().len(), 1);
     }
 

@@ -1,9 +1,9 @@
 //! Step logs: the decisions of an engine, step by step, in the schema of the recordings of the real vLLM scheduler.
 //!
-//! This crate owns that schema ([`StepLine`]), the writer that turns an engine into lines ([`EngineLog`]),
-//! the reader, the comparison of two logs ([`diff`]), the explanation of steps ([`explain`]), and the proof
-//! of exactness ([`conform`]): a recording is replayed through the core, and every field of every line must
-//! agree.
+//! This crate defines that schema ([`StepLine`]). It has the writer that turns an engine's steps into lines
+//! ([`EngineLog`]), the reader, the comparison of two logs ([`diff`]), the explanation of steps ([`explain`]), and
+//! the proof of exactness ([`conform`]): a recording is replayed through the core, and every field of every line
+//! must be equal.
 
 pub mod conform;
 pub mod diff;

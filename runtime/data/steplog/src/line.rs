@@ -1,7 +1,7 @@
 //! The schema of a step log: one JSON object per line.
 //!
-//! The names come from the recordings of the real scheduler. A line of our own logs also names its engine and
-//! the start of the step.
+//! The field names are those of recordings of the real scheduler. A line of vcr's own logs also names the engine
+//! and the start of the step.
 
 use std::collections::BTreeMap;
 
@@ -12,9 +12,9 @@ use serde::{Deserialize, Deserializer, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(untagged)]
 pub enum Id {
-    /// By number, as in recordings of the scheduler and in our own logs.
+    /// A number, as in recordings of the scheduler and in vcr's own logs.
     Number(u64),
-    /// By name, as in captures of a live engine.
+    /// A name, as in captures of a live engine.
     Name(String),
 }
 
@@ -55,38 +55,37 @@ impl From<u64> for Id {
     }
 }
 
-/// One request's part of a step, in JSON `[request, tokens, computed, kind, [blocks], drafts?]`. Drafts are
-/// omitted if there are none. With groups of layers, blocks are a list for each group, in which null blocks
-/// are 0; a row without new blocks has one empty list.
+/// One request's part of a step, in JSON `[request, tokens, computed, kind, [blocks], drafts?]`. Drafts are omitted
+/// if there are none. With groups of layers, there is one list of blocks for each group, in which null blocks are
+/// 0; a row without new blocks has a single empty list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scheduled {
     /// The request.
     pub request: Id,
-    /// Tokens computed in this step.
+    /// Number of tokens computed in this step.
     pub tokens: u32,
-    /// Tokens computed or cached before it.
+    /// Number of tokens that were computed or cached before this step.
     pub computed: u32,
-    /// `n`ew, `p`reempted before, or `r`unning.
+    /// `n` for a new request, `p` for a request that was preempted before, `r` for a running request.
     pub kind: char,
-    /// Its new blocks; its whole block table unless it was running.
+    /// The request's new blocks. The whole block table if the request was not running.
     pub blocks: Blocks,
-    /// Draft tokens among `tokens`.
+    /// Number of draft tokens among `tokens`.
     pub drafts: u32,
 }
 
-/// New blocks of a request.
+/// The new blocks of a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum Blocks {
-    /// Blocks of an engine with one group of layers; may be empty.
+    /// The blocks of an engine with one group of layers; may be empty.
     One(Vec<u32>),
-    /// By group of layers.
+    /// The blocks by group of layers.
     ByGroup(Vec<Vec<u32>>),
 }
 
 impl<'de> Deserialize<'de> for Blocks {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        /// A block, or the blocks of a group.
         enum Entry {
             Block(u32),
             Group(Vec<u32>),
@@ -135,25 +134,24 @@ impl<'de> Deserialize<'de> for Blocks {
     }
 }
 
-/// Blocks that have left a window, in JSON `[request, group, [blocks]]`.
+/// Blocks that left a sliding window, in JSON `[request, group, [blocks]]`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WindowFreed(pub Id, pub u32, pub Vec<u32>);
 
-/// Multimodal items of a request that the encoder computes, by index, in JSON `[request, [items]]`.
+/// The multimodal items of a request that the encoder computes, by index, in JSON `[request, [items]]`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Encoded(pub Id, pub Vec<u32>);
 
-/// A lookup of a KV connector, in JSON
-/// `[request, tokens cached here, tokens beyond them, whether the load is asynchronous]`. Tokens are null if
-/// the connector does not know yet.
+/// A lookup in a KV connector, in JSON `[request, tokens cached in the engine, further tokens in the connector,
+/// whether the load is asynchronous]`. The number of further tokens is null if the connector does not know it yet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lookup(pub Id, pub u32, pub Option<u32>, pub bool);
 
-/// A copy between device and host, in JSON `[job, request, [places in the host]]`.
+/// A copy between device and host, in JSON `[job, request, [positions in the host]]`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Move(pub u64, pub Id, pub Vec<u32>);
 
-/// The copies that a step starts in the connector for offloading, and those that must end before it.
+/// The copies that a step starts in the offloading connector, and those that must end before the step.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Moves {
@@ -163,7 +161,7 @@ pub struct Moves {
     /// Copies to the host, in order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub store: Vec<Move>,
-    /// The numbers of the copies that the step waits for.
+    /// Numbers of the copies for which the step waits.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub flush: Vec<u64>,
 }
@@ -172,31 +170,31 @@ pub struct Moves {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct KvReport {
-    /// Requests whose loads have ended, failed loads included.
+    /// Requests whose loads ended, including failed loads.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub recv: Vec<Id>,
-    /// Requests that have ended and whose KV has been read.
+    /// Requests that ended and whose KV has been read.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub send: Vec<Id>,
-    /// Blocks that loads failed to fill.
+    /// Blocks that loads could not fill.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub bad: Vec<u32>,
-    /// Requests without any KV that arrived.
+    /// Requests for which no KV arrived.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub failed: Vec<Id>,
-    /// Numbers of the copies of the connector for offloading that have ended.
+    /// Numbers of the offloading connector's copies that ended.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub jobs: Vec<u64>,
 }
 
-/// Converts rows for vLLM's second model runner, to which a resumed request is a new one.
+/// Converts rows to those of vLLM's second model runner, which treats a resumed request as new.
 pub(crate) fn hide_resumed(rows: &mut [Scheduled]) {
     for row in rows.iter_mut().filter(|row| row.kind == 'p') {
         row.kind = 'n';
     }
 }
 
-/// Converts blocks of an engine without groups to one group: recorders write either form.
+/// Converts the rows of an engine without groups to rows with one group, because recorders write either form.
 pub(crate) fn with_group(rows: &mut [Scheduled]) {
     for row in rows {
         if let Blocks::One(blocks) = &mut row.blocks
@@ -264,7 +262,7 @@ fn kind<E: Error>(kind: char) -> Result<char, E> {
     }
 }
 
-/// Reads the element at `index` of a row; it must exist.
+/// Reads the element at `index` of a row; the element must exist.
 fn element<'de, A: SeqAccess<'de>, T: Deserialize<'de>>(
     row: &mut A,
     index: usize,
@@ -281,15 +279,16 @@ fn end<'de, A: SeqAccess<'de>>(mut row: A, len: usize, visitor: &impl Visitor<'d
     }
 }
 
-/// A change of the prefix cache. A block number stands for one distinct hash,
-/// numbered in order of first appearance in the log.
+/// A change of the prefix cache. Each number stands for a distinct block hash; hashes are numbered by their first
+/// appearance in the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StepEvent {
-    /// `["S", parent or null, [blocks], group?]`; the group of layers if there are several.
+    /// `["S", parent or null, [blocks], group?]`: blocks were stored. The group is present only if there are
+    /// several.
     Stored(Option<u64>, Vec<u64>, Option<u32>),
-    /// `["R", [blocks], group?]`
+    /// `["R", [blocks], group?]`: blocks were removed.
     Removed(Vec<u64>, Option<u32>),
-    /// `["C"]`
+    /// `["C"]`: the prefix cache was cleared.
     Cleared,
 }
 
@@ -333,34 +332,34 @@ impl<'de> Deserialize<'de> for StepEvent {
     }
 }
 
-/// The keys of a line in a recording of the scheduler.
+/// The keys that a line of a scheduler recording may have.
 pub(crate) const RECORDED_KEYS: &[&str] = &[
     "i", "pause", "add", "more", "abort", "gram", "s", "sched", "tot", "pre", "flush", "run", "wait", "skip", "free",
     "win", "look", "moves", "sync", "enc", "encf", "kv", "pc", "xc", "sd", "u", "sampled", "out", "drafts", "inv",
     "fin", "ev",
 ];
 
-/// One line: requests added and aborted, the schedule that followed, and the outputs of the schedule whose
-/// result was applied then (the same schedule, or the previous one under async scheduling).
+/// One line: the requests added and aborted, the schedule that followed, and the outputs of the schedule whose
+/// result was then applied. That is the same schedule, or the previous one under async scheduling.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StepLine {
-    /// Run of the scenario.
+    /// Name of the scenario's run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub of: Option<String>,
-    /// Pool of the engine.
+    /// Name of the engine's pool.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pool: Option<String>,
-    /// Index of the engine in its pool.
+    /// Index of the engine in the pool.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub engine: Option<u32>,
-    /// The engine's settings, in its first line.
+    /// Settings of the engine; only in the engine's first line.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub settings: Option<serde_json::Map<String, serde_json::Value>>,
     /// Iteration of the engine's loop.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub i: Option<u64>,
-    /// The state of a pause from this line on: `UNPAUSED`, `PAUSED_NEW` or `PAUSED_ALL`.
+    /// The pause state from this line on: `UNPAUSED`, `PAUSED_NEW` or `PAUSED_ALL`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pause: Option<String>,
     /// Requests added since the previous line, in order.
@@ -372,25 +371,25 @@ pub struct StepLine {
     /// Requests aborted since the previous line, in order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub abort: Vec<Id>,
-    /// Requests whose grammar was compiled since the previous line, and whether that succeeded.
+    /// Requests whose grammar was compiled since the previous line, and whether the compilation succeeded.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gram: Vec<(Id, bool)>,
-    /// Number of the schedule made.
+    /// Number of the schedule.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub s: Option<u64>,
-    /// The start of the step whose result is in the line: virtual time, or the clock of a live engine.
+    /// Start of the step whose result is in the line: virtual time, or the clock of a live engine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start_ms: Option<f64>,
-    /// Its duration.
+    /// Duration of the step whose result is in the line.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<f64>,
-    /// Requests with work, in scheduling order.
+    /// Scheduled requests, in scheduling order.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sched: Option<Vec<Scheduled>>,
-    /// All scheduled tokens.
+    /// Total number of scheduled tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tot: Option<u32>,
-    /// Requests preempted, by id.
+    /// Preempted requests, by id.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub pre: Vec<Id>,
     /// Requests that ended since the previous schedule, by id.
@@ -399,66 +398,66 @@ pub struct StepLine {
     /// The running list after scheduling, in order.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run: Option<Vec<Id>>,
-    /// Requests that wait after scheduling.
+    /// Number of requests that wait after scheduling.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wait: Option<u64>,
-    /// Waiting requests that were skipped, and not admitted since.
+    /// Number of waiting requests that were skipped and not admitted since.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub skip: Option<u64>,
-    /// Free blocks after scheduling.
+    /// Number of free blocks after scheduling.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub free: Option<u32>,
-    /// Blocks that have left the windows of running requests while scheduling, in order.
+    /// Blocks that left the sliding windows of running requests during scheduling, in order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub win: Vec<WindowFreed>,
-    /// Lookups of the KV connector, in order.
+    /// Lookups in the KV connector, in order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub look: Vec<Lookup>,
-    /// The copies of the connector for offloading.
+    /// Copies of the offloading connector.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub moves: Option<Moves>,
-    /// Whether KV that the connector has is loaded within the step.
+    /// Whether KV from the connector is loaded within the step.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub sync: bool,
     /// Multimodal items that the encoder computes, in scheduling order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub enc: Vec<Encoded>,
-    /// Items that have left the encoder cache since the previous schedule, by identity, in order.
+    /// Items that left the encoder cache since the previous schedule, by identity, in order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub encf: Vec<u64>,
     /// The reason why admission ended, if requests wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
-    /// The report of the KV connector's workers with the result that is applied.
+    /// The report of the KV connector's workers, which comes with the applied result.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kv: Option<KvReport>,
-    /// Changes of the prefix-cache counters: requests, queried tokens, hit tokens, and the same three for
+    /// Changes of the prefix-cache counters: requests, queried tokens and hit tokens, first for new and then for
     /// preempted requests.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pc: Option<[u64; 6]>,
-    /// The same changes for lookups of a KV connector, which count tokens beyond those cached here.
+    /// The same changes for lookups in a KV connector. They count tokens beyond those cached in the engine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub xc: Option<[u64; 6]>,
-    /// Requests whose drafts were verified, their drafts, and the accepted drafts.
+    /// Changes of the draft counters: requests with verified drafts, drafts, and accepted drafts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sd: Option<[u64; 3]>,
     /// Number of the schedule whose result is applied.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub u: Option<u64>,
-    /// Sampled tokens of the requests that got any number other than 1.
+    /// Number of sampled tokens, for requests for which it is not 1.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub sampled: BTreeMap<u64, u32>,
-    /// Tokens emitted, by request, in scheduling order.
+    /// Number of emitted tokens by request, in scheduling order.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub out: Option<Vec<(Id, u32)>>,
-    /// Draft tokens proposed for the next step.
+    /// Number of draft tokens proposed for the next step, by request.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub drafts: Vec<(Id, u32)>,
-    /// Drafts that do not fit the grammar of their request: the drafts proposed for the next step, or under
-    /// async scheduling the drafts verified in this step.
+    /// Number of drafts that do not fit the request's grammar. These are drafts proposed for the next step, or
+    /// under async scheduling drafts verified in this step.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub inv: Vec<(Id, u32)>,
-    /// Requests that ended with this result, and the reasons.
+    /// Requests that ended with this result, with the reasons.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub fin: Vec<(Id, String)>,
     /// KV events, in order.

@@ -1,4 +1,4 @@
-//! The schema of a live capture, and its conversion to [`StepLine`]s.
+//! The schema of a live capture, and the conversion to [`StepLine`]s.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,47 +13,47 @@ use crate::jsonl::{JsonLines, from_text};
 use crate::line::{Encoded, Id, Scheduled, StepLine};
 use crate::settings::take_options;
 
-/// The first line: the scheduler's settings.
+/// The first line of a capture: the settings of the scheduler.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct LiveEngine {
-    /// The value "engine", which identifies a capture.
+    /// Has the value "engine", which identifies a capture.
     #[serde(rename = "kind")]
     _kind: IgnoredAny,
     pub(crate) hash_block_size: Option<u32>,
     pub(crate) policy: String,
     #[serde(default)]
     pub(crate) use_v2_model_runner: bool,
-    /// Groups of layers; empty for one group of full attention.
+    /// Groups of layers; empty if there is one group of full attention.
     #[serde(default)]
     pub(crate) groups: Vec<Value>,
-    /// vLLM's `method`, or `multi_module_mtp` for one module per draft.
+    /// vLLM's `method`, or `multi_module_mtp` if each draft has its own module.
     pub(crate) drafter: Option<String>,
-    /// Derived from the drafter.
+    /// Derived from the drafter by vLLM.
     pub(crate) num_lookahead_tokens: Option<u32>,
     pub(crate) num_hash_lookahead_tokens: Option<u32>,
-    /// Drafts by the size of the batch: `[first, last, tokens]`.
+    /// Number of drafts by batch size: `[first, last, tokens]`.
     #[serde(default)]
     pub(crate) spec_by_batch: Vec<Vec<u32>>,
     pub(crate) free_blocks_at_start: Option<u32>,
-    /// The time at which the scheduler was made, in monotonic seconds.
+    /// The time at which the scheduler was created, in monotonic seconds.
     #[serde(default, rename = "t")]
     _t: IgnoredAny,
-    /// Unknown keys, including options until [`LiveLog::read`] has taken them.
+    /// Unknown keys. Until [`LiveLog::read`] has taken the options, also the options.
     #[serde(flatten)]
     pub(crate) rest: Map<String, Value>,
-    /// The options among the keys; `block_size` is the length to which the scheduler rounds.
+    /// The options among the keys. `block_size` is the number of tokens to which the scheduler rounds.
     #[serde(skip)]
     pub(crate) options: EngineConfigInput,
 }
 
 impl LiveEngine {
-    /// Names of options in captures, and their log keys.
+    /// Names of options in captures, with their log keys.
     const ALIASES: &[(&str, &str)] = &[
         ("num_gpu_blocks", "num_blocks"),
         ("num_spec_tokens", "spec"),
         ("max_num_active_reqs", "max_num_active_seqs"),
     ];
-    /// Options that may be absent from captures, by their log keys.
+    /// Options that captures may lack, by their log keys.
     const OPTIONAL: &[&str] = &[
         "pp",
         "dcp",
@@ -66,39 +66,38 @@ impl LiveEngine {
         "disable_chunked_mm_input",
     ];
 
-    /// Takes the options out of the other keys.
+    /// Moves the options out of the other keys.
     fn take_options(&mut self) -> Result<(), String> {
         self.options = take_options(&mut self.rest, "", Self::ALIASES, Self::OPTIONAL)?;
         Ok(())
     }
 }
 
-/// A request that reached the scheduler.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct LiveAdded {
     pub(crate) id: String,
-    /// Prompt tokens.
+    /// Number of prompt tokens.
     pub(crate) prompt: u32,
     pub(crate) max_tokens: u32,
     pub(crate) prio: i32,
-    /// The time of arrival, in wall-clock seconds.
+    /// Time of arrival in wall-clock seconds.
     pub(crate) arrival: f64,
     pub(crate) lora: Option<u32>,
-    /// A text that separates its blocks from those of requests with another text.
+    /// The request shares blocks only with requests that have the same text.
     pub(crate) cache_salt: Option<String>,
-    /// It reuses no cached blocks.
+    /// Whether the request reuses no cached blocks.
     #[serde(default)]
     pub(crate) skip_reading_prefix_cache: bool,
-    /// Multimodal items, in the order of their places.
+    /// Multimodal items, in the order of their positions.
     #[serde(default)]
     pub(crate) media: Vec<LiveItem>,
-    /// More parts of its prompt may follow (streaming inputs).
+    /// Whether further parts of the prompt may follow (streaming inputs).
     #[serde(default)]
     pub(crate) resumable: bool,
 }
 
-/// A multimodal item: `[identifier, offset, length]`. If embeddings replace only some of its placeholders,
-/// runs of these follow, each `[start, end]` within the item.
+/// A multimodal item: `[identifier, offset, length]`. If embeddings replace only some of the item's placeholders,
+/// runs follow, each `[start, end]` within the item.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged)]
 pub(crate) enum LiveItem {
@@ -107,7 +106,7 @@ pub(crate) enum LiveItem {
 }
 
 impl LiveItem {
-    /// Its identifier, its first place and its number of places.
+    /// The identifier, the first position and the number of positions.
     pub(crate) fn place(&self) -> (&str, u32, u32) {
         match self {
             Self::Whole(identifier, offset, len) | Self::Runs(identifier, offset, len, _) => {
@@ -116,7 +115,7 @@ impl LiveItem {
         }
     }
 
-    /// Runs of embeddings, unless every place has one.
+    /// The runs of embeddings; None if every position has an embedding.
     pub(crate) fn runs(&self) -> Option<&[(u32, u32)]> {
         match self {
             Self::Whole(..) => None,
@@ -125,27 +124,26 @@ impl LiveItem {
     }
 }
 
-/// One step.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct LiveStep {
     pub(crate) step: u64,
     pub(crate) added: Vec<LiveAdded>,
     pub(crate) aborted: Vec<String>,
-    /// When each request was aborted, in monotonic seconds, perhaps while an earlier step was in flight;
-    /// empty if the capture lacks these times.
+    /// The time of each abort in monotonic seconds; an earlier step may have been in flight then. Empty if the
+    /// capture lacks these times.
     #[serde(default)]
     pub(crate) aborted_at: Vec<f64>,
-    /// Ended requests that were announced to the workers.
+    /// Ended requests of which the workers were told.
     pub(crate) finished: Vec<String>,
     pub(crate) preempted: Vec<String>,
     pub(crate) sched: Vec<Scheduled>,
-    /// Items that the encoder computes.
+    /// Multimodal items that the encoder computes.
     #[serde(default)]
     pub(crate) enc: Vec<Encoded>,
-    /// Identifiers of items that have left the encoder cache since the previous step.
+    /// Identifiers of items that left the encoder cache since the previous step.
     #[serde(default)]
     pub(crate) encf: Vec<String>,
-    /// Drafts that requests got since the previous step; None if the capture lacks them.
+    /// Number of drafts that requests got since the previous step; None if the capture lacks it.
     #[serde(default)]
     pub(crate) drafts: Option<BTreeMap<String, u32>>,
     pub(crate) total: u32,
@@ -153,7 +151,7 @@ pub(crate) struct LiveStep {
     pub(crate) waiting: u64,
     pub(crate) free_blocks: u32,
     pub(crate) usage: f64,
-    /// Monotonic seconds: scheduling begins, ends; output processing begins, ends.
+    /// Monotonic seconds: scheduling begins, scheduling ends, output processing begins, output processing ends.
     #[serde(default)]
     pub(crate) t: Vec<f64>,
     #[serde(deserialize_with = "pairs")]
@@ -162,7 +160,7 @@ pub(crate) struct LiveStep {
     pub(crate) free_blocks_after: u32,
 }
 
-/// The entries of an object in their order.
+/// Reads the entries of an object in their order.
 fn pairs<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<(String, u32)>, D::Error> {
     struct Pairs;
     impl<'de> serde::de::Visitor<'de> for Pairs {
@@ -179,11 +177,11 @@ fn pairs<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<(String, u32)
     deserializer.deserialize_map(Pairs)
 }
 
-/// The settings and the steps of a capture, with the numbers of their lines.
+/// The settings and the steps of a capture, with line numbers.
 pub(crate) struct LiveLog {
     pub(crate) path: PathBuf,
     pub(crate) engine: LiveEngine,
-    /// The first line as it stands.
+    /// The first line unchanged.
     pub(crate) settings: Map<String, Value>,
     pub(crate) steps: Vec<(u64, LiveStep)>,
 }
@@ -215,7 +213,7 @@ impl LiveLog {
         Ok(Self { path, engine, settings, steps })
     }
 
-    /// The steps as lines. Fields that a live capture lacks stay unset.
+    /// Converts the steps to lines. Fields that a live capture lacks stay unset.
     pub(crate) fn lines(&self) -> Vec<StepLine> {
         self.steps.iter().map(|(_, step)| step_line(step)).collect()
     }
@@ -247,7 +245,7 @@ fn step_line(step: &LiveStep) -> StepLine {
     }
 }
 
-/// None if the result is not finite, which JSON cannot represent.
+/// None if the result is not finite, because JSON cannot represent it.
 fn milliseconds(seconds: f64) -> Option<f64> {
     Some(seconds * 1e3).filter(|ms| ms.is_finite())
 }

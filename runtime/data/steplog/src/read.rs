@@ -1,4 +1,3 @@
-//! Reads a log in either schema.
 
 use std::io::BufRead;
 use std::path::{Path, PathBuf};
@@ -13,7 +12,7 @@ use crate::live::LiveLog;
 /// The schema of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogKind {
-    /// [`StepLine`]s: a recording of the scheduler, or one of our own logs.
+    /// [`StepLine`]s: a recording of the scheduler, or one of vcr's own logs.
     Scheduler,
     /// The capture of a live engine.
     Live,
@@ -22,22 +21,23 @@ pub enum LogKind {
 /// A step log in memory.
 #[derive(Clone, Debug)]
 pub struct StepLog {
-    /// Its path.
+    /// Path of the log.
     pub path: PathBuf,
-    /// Its schema.
+    /// Schema of the log.
     pub kind: LogKind,
-    /// Its lines; a live capture is converted to [`StepLine`]s.
+    /// The lines. Those of a live capture are converted to [`StepLine`]s.
     pub lines: Vec<StepLine>,
-    /// The settings of the engine, from the log or from a `config.json` beside it, under the names of the recordings.
+    /// The settings of the engine, from the log or from a `config.json` in the same folder, under the names that
+    /// recordings use.
     pub settings: serde_json::Map<String, Value>,
 }
 
 impl StepLog {
-    /// Reads a log file, or `steps.jsonl` of a folder. If the file does not exist, the file with `.gz` after
-    /// its name is read.
+    /// Reads a log file, or `steps.jsonl` of a folder. If the file does not exist, reads the file with `.gz` after
+    /// its name.
     ///
     /// # Errors
-    /// If it cannot be read, or a line follows neither schema.
+    /// If the log cannot be read, or a line follows neither schema.
     pub fn read(path: &Path) -> Result<Self, LogError> {
         let path = if path.is_dir() { path.join("steps.jsonl") } else { path.to_owned() };
         let mut log = Self::of_lines(JsonLines::open(&path)?)?;
@@ -81,14 +81,14 @@ impl StepLog {
     }
 }
 
-/// Whether a live capture begins with this line.
+/// Whether this is the first line of a live capture.
 fn is_live(text: &str) -> bool {
     keys(text).is_ok_and(|keys| keys.iter().any(|key| key == "kind"))
 }
 
 pub(crate) fn step_line(text: &str) -> Result<StepLine, String> {
     if !text.trim_start().starts_with('{') {
-        // Text that is not JSON is reported as not JSON.
+        // The parser reports text that is not JSON.
         let value: Value = from_text(text)?;
         let kind = if value.is_array() { "an array" } else { "a single value" };
         return Err(format!("a line of a step log is a JSON object, but this is {kind}"));

@@ -6,11 +6,11 @@ use vcr_core::{
     NamedValue, OPTIONS, OptionValue, SharedTier, derived_settings, option, sglang, ticks,
 };
 
-/// The settings that explanations need; none or zero where unknown.
+/// The settings that explanations need; None or 0 if unknown.
 #[derive(Debug, Default)]
 pub(crate) struct Settings<'a> {
     pub(crate) budget: Option<u64>,
-    /// The most requests that run at once.
+    /// Maximum number of running requests.
     pub(crate) cap: Option<u64>,
     pub(crate) policy: Option<&'a str>,
     pub(crate) chunked_prefill: Option<bool>,
@@ -20,7 +20,7 @@ pub(crate) struct Settings<'a> {
     pub(crate) max_loras: u64,
     pub(crate) num_drafts: u64,
     pub(crate) is_async: bool,
-    /// The most requests that decode in a step, if running requests take turns.
+    /// Maximum number of requests that decode in a step, if running requests take turns.
     pub(crate) decode_width: Option<u64>,
 }
 
@@ -44,13 +44,12 @@ impl<'a> Settings<'a> {
     }
 }
 
-/// The first of these settings that has a value.
 fn first<'a>(settings: &'a Map<String, Value>, names: &[&str]) -> Option<&'a Value> {
     names.iter().filter_map(|name| settings.get(*name)).find(|value| !value.is_null())
 }
 
-/// The settings of one of our engines: under the names of the recordings, or under its own names if its
-/// scheduler is not vLLM's.
+/// The settings of one of vcr's engines: under the names that recordings use, or under the engine's own names if
+/// its scheduler is not vLLM's.
 #[must_use]
 pub fn settings_of(kind: &EngineKind) -> Map<String, Value> {
     match kind {
@@ -99,12 +98,11 @@ fn of_options<C>(options: &[EngineOption<C>], config: &C, derived: &[(&str, &str
     settings.map(|(key, value)| (key.to_owned(), value)).collect()
 }
 
-/// Takes the options of an engine out of the settings of a recording, which have them under their log keys or
-/// under these `aliases`. Limits and `optional` options may be missing or null. `place` is the prefix of a
-/// key in errors.
+/// Takes the options of an engine out of the settings of a recording, where their keys are the log keys or these
+/// `aliases`. Limits and `optional` options may be missing or null. `place` is the prefix of a key in errors.
 ///
 /// # Errors
-/// The first option that is missing or invalid.
+/// If an option is missing or invalid; the error names the first such option.
 pub(crate) fn take_options(
     settings: &mut Map<String, Value>,
     place: &str,

@@ -1,7 +1,7 @@
 //! The steps of a log, engine by engine.
 //!
-//! A line of a log is an iteration of an engine's loop; under async scheduling, its schedule and its result
-//! belong to different steps. A [`Step`] joins the schedule and the result of one step.
+//! A line of a log is an iteration of an engine's loop. Under async scheduling, the schedule and the result on one
+//! line belong to different steps. A [`Step`] joins the schedule and the result of one step.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
@@ -14,16 +14,16 @@ use crate::line::{Id, StepLine};
 use crate::read::StepLog;
 use crate::settings::Settings;
 
-/// The name of an engine in its log. Recordings have one engine, without a name.
+/// The name of an engine in its log. A recording has one engine without a name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct EngineName {
-    /// Run of the scenario.
+    /// Name of the scenario's run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub of: Option<String>,
-    /// Pool.
+    /// Name of the pool.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pool: Option<String>,
-    /// Index in the pool.
+    /// Index of the engine in the pool.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub engine: Option<u32>,
 }
@@ -35,7 +35,7 @@ impl EngineName {
         *self == Self::default()
     }
 
-    /// Pool and index, as `--engine` takes them.
+    /// Pool and index, in the form that `--engine` takes.
     #[must_use]
     pub fn place(&self) -> String {
         match (&self.pool, self.engine) {
@@ -58,12 +58,12 @@ impl fmt::Display for EngineName {
     }
 }
 
-/// One step: its schedule and its outputs.
+/// One step: the schedule and its result.
 #[derive(Clone, Debug)]
 pub struct Step<'a> {
-    /// Index in [`Steps::engines`].
+    /// Index of the engine in [`Steps::engines`].
     pub engine: usize,
-    /// How often the engine's step numbers have restarted before this step; they may after a crash.
+    /// How many times the engine's step numbers restarted before this step, for example after a crash.
     pub epoch: u32,
     /// Number of the schedule.
     pub number: u64,
@@ -73,20 +73,20 @@ pub struct Step<'a> {
     pub abort: Vec<&'a Id>,
     /// The line with the schedule.
     pub schedule: &'a StepLine,
-    /// The line with its result; None if the log ends before, or the step has no result.
+    /// The line with the result; None if the log ends before, or if the step has no result.
     pub result: Option<&'a StepLine>,
-    /// Running requests after scheduling. If the log does not list them, they are counted from arrivals and ends.
+    /// Number of running requests after scheduling. If the log does not list them, computed from arrivals and ends.
     pub num_running: u64,
 }
 
 impl Step<'_> {
-    /// Its start. The times of a line belong to the step whose result is in the line.
+    /// Start of the step. The times of a line belong to the step whose result is in the line.
     #[must_use]
     pub fn start_ms(&self) -> Option<f64> {
         self.result?.start_ms
     }
 
-    /// Its duration.
+    /// Duration of the step.
     #[must_use]
     pub fn duration_ms(&self) -> Option<f64> {
         self.result?.duration_ms
@@ -98,15 +98,15 @@ impl Step<'_> {
 pub struct Steps<'a> {
     /// The log.
     pub log: &'a StepLog,
-    /// The engines, in order of name.
+    /// The engines, sorted by name.
     pub engines: Vec<EngineName>,
-    /// Their steps.
+    /// The steps of all engines.
     pub steps: Vec<Step<'a>>,
-    /// The known settings of each engine, in the same order.
+    /// The known settings of each engine, in the order of `engines`.
     settings: Vec<&'a Map<String, Value>>,
 }
 
-/// The state of an engine in the middle of its log.
+/// The state of an engine while its log is read.
 #[derive(Default)]
 struct Cursor<'a> {
     epoch: u32,
@@ -114,12 +114,12 @@ struct Cursor<'a> {
     add: Vec<&'a Id>,
     abort: Vec<&'a Id>,
     running: HashSet<&'a Id>,
-    /// Indices of steps, by number.
+    /// Indices of steps by number.
     steps: HashMap<u64, usize>,
 }
 
 impl<'a> Steps<'a> {
-    /// Joins the lines of a log to steps.
+    /// Joins the lines of a log into steps.
     #[must_use]
     pub fn of(log: &'a StepLog) -> Self {
         let engines = log.engines();
@@ -159,7 +159,6 @@ impl<'a> Steps<'a> {
         Self { log, engines, steps, settings }
     }
 
-    /// The known settings of a step's engine.
     pub(crate) fn settings_of(&self, step: &Step<'_>) -> Settings<'a> {
         Settings::of(self.settings[step.engine])
     }
@@ -192,7 +191,7 @@ impl<'a> Cursor<'a> {
 }
 
 impl StepLine {
-    /// The engine of the line.
+    /// Name of the engine that wrote the line.
     #[must_use]
     pub fn engine_name(&self) -> EngineName {
         EngineName { of: self.of.clone(), pool: self.pool.clone(), engine: self.engine }
@@ -200,7 +199,7 @@ impl StepLine {
 }
 
 impl StepLog {
-    /// The engines of the log, in order of name.
+    /// The engines of the log, sorted by name.
     #[must_use]
     pub fn engines(&self) -> Vec<EngineName> {
         let mut names: Vec<EngineName> = Vec::new();
@@ -215,10 +214,10 @@ impl StepLog {
         names
     }
 
-    /// Keeps the lines of one run, of one engine (pool and index), or of both.
+    /// Keeps only the lines of one run, of one engine (pool and index), or of both.
     ///
     /// # Errors
-    /// If no line is left; the error lists the names.
+    /// If no line is left. The error lists the names in the log.
     pub fn keep(&mut self, of: Option<&str>, engine: Option<(&str, u32)>) -> Result<(), LogError> {
         let engines = self.engines();
         if let Some(of) = of {

@@ -4,7 +4,6 @@ use std::path::PathBuf;
 
 use crate::read::{LogKind, StepLog};
 
-/// A log of the scheduler's schema, without settings.
 pub(crate) fn log(lines: &[&str]) -> StepLog {
     let lines = lines.iter().map(|line| serde_json::from_str(line).expect("a line of the schema"));
     StepLog {
@@ -15,7 +14,6 @@ pub(crate) fn log(lines: &[&str]) -> StepLog {
     }
 }
 
-/// The same log with settings.
 pub(crate) fn log_with(settings: serde_json::Value, lines: &[&str]) -> StepLog {
     let settings = settings.as_object().expect("settings are an object").clone();
     StepLog { settings, ..log(lines) }

@@ -1,5 +1,4 @@
-//! Reasons inferred for vLLM's steps, compared with the reasons that our engine states for the
-//! same steps.
+//! Compares the reasons inferred for vLLM's steps with the reasons that vcr's engine states for the same steps.
 
 use std::path::Path;
 
@@ -7,8 +6,8 @@ use vcr_steplog::conform::{cases, replay_lines};
 use vcr_steplog::explain::{Source, admission};
 use vcr_steplog::{StepLog, Steps};
 
-/// The reasons inferred from the recorded line and the settings must include the true one of our
-/// engine, and must rarely be ambiguous.
+/// The reasons inferred from the recorded line and the settings must include the reason that vcr's engine states,
+/// and must rarely be ambiguous.
 #[test]
 fn inferred_reasons_include_the_true_one() {
     let recordings = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../tests/recordings");

@@ -1,4 +1,4 @@
-//! The answers of a live engine's model.
+//! The model's answers in a recording, given to the replay.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -6,32 +6,31 @@ use vcr_core::TokenSource;
 
 use super::capture::Capture;
 
-/// Tokens from here on stand for unknown ones.
+/// Token ids from this value on stand for unknown tokens.
 pub(super) const FIRST_UNKNOWN_TOKEN: u32 = 0xf000_0000;
-/// The stop token of a request whose stop token the capture lacks.
+/// The stop token of a request whose real stop token is unknown.
 const UNKNOWN_STOP_TOKEN: u32 = u32::MAX;
 
-/// The model's answers.
+/// The model's answers in the capture of a live engine.
 pub(super) struct RecordedTokens {
-    /// The answers, by tag.
+    /// The answers, by the tag of the request.
     answers: Vec<Answer>,
-    /// The ends that are still to come, by id.
+    /// The ends that no request has used yet, by request id.
     ends: HashMap<String, VecDeque<End>>,
-    /// Tokens emitted by the step that is being applied, by tag.
+    /// Number of tokens that the step being applied emitted, by tag.
     pub(super) emitted: HashMap<u64, u32>,
-    /// Drafts that its requests carried into their next step, by tag.
+    /// Number of drafts that each request takes into its next step, by tag.
     pub(super) drafts: HashMap<u64, u32>,
 }
 
-/// The model's answers for one request.
 struct Answer {
-    /// Missing tokens are unknown.
+    /// The known tokens. Tokens after them are unknown.
     tokens: Vec<u32>,
-    /// The index of the token that stopped the request, if that token is unknown.
+    /// The index of the token that stopped the request; None if that token is known or if no token stopped the
+    /// request.
     unknown_stop_at: Option<u32>,
 }
 
-/// The end of a request: its number of tokens and its reason.
 struct End {
     tokens: u32,
     is_stop: bool,
@@ -42,16 +41,17 @@ impl RecordedTokens {
         Self { answers: Vec::new(), ends: ends(capture), emitted: HashMap::new(), drafts: HashMap::new() }
     }
 
-    /// Prepares the answer of request `id`, which has the next tag. Returns the token that stops it, if one does.
+    /// Prepares the answer of request `id`, which gets the next tag. Returns the token that stops the request, if
+    /// any.
     pub(super) fn add(&mut self, capture: &Capture, id: &str) -> Option<u32> {
-        // In the capture, the samples of one request have no outputs of their own.
+        // The samples of one request (`n` above 1) share the caller's id, so their outputs are unknown.
         let has_own = capture.caller_id(id) == id;
         let tokens = capture.outputs.get(id).filter(|_| has_own).cloned().unwrap_or_default();
         let end = self.ends.get_mut(id).and_then(VecDeque::pop_front).filter(|end| end.is_stop);
         let last = end.and_then(|end| end.tokens.checked_sub(1));
         let stop = last.and_then(|last| {
             let (last, before) = tokens.get(..=last as usize)?.split_last()?;
-            // With `min_tokens`, the same token may occur earlier without stopping the request.
+            // With `min_tokens`, the token may also occur earlier without stopping the request.
             (!before.contains(last)).then_some(*last)
         });
         let unknown_stop_at = last.filter(|_| stop.is_none());
@@ -60,7 +60,7 @@ impl RecordedTokens {
     }
 }
 
-/// The ends of all requests. An id may be used again after its end.
+/// Lists the ends of all requests. An id may be used again after its request ended.
 fn ends(capture: &Capture) -> HashMap<String, VecDeque<End>> {
     let mut tokens: HashMap<&str, u32> = HashMap::new();
     let mut ends: HashMap<String, VecDeque<End>> = HashMap::new();
@@ -100,20 +100,20 @@ impl TokenSource for RecordedTokens {
     }
 }
 
-/// The token that the simulated model returns to stop a request.
+/// The token with which the simulated model stops a request.
 pub(super) const STOP_TOKEN: u32 = 7;
-/// A segment numbers its tokens from its own number times this.
+/// The first token of a segment is the segment's number times this value.
 pub(super) const SEGMENT_TOKENS: u32 = 4096;
-/// The segment of a request's outputs is its id plus this.
+/// The segment of a request's outputs is the request's id plus this value.
 const FIRST_OUTPUT_SEGMENT: u32 = 100_000;
 
-/// The model's answers of the line being replayed.
+/// The model's answers in the line that is being replayed.
 #[derive(Default)]
 pub(super) struct RecordedAnswers {
     pub(super) stop_at: HashMap<u64, u32>,
     pub(super) sampled: BTreeMap<u64, u32>,
     pub(super) drafts: HashMap<u64, u32>,
-    /// Proposed or verified drafts that do not fit a grammar, by request.
+    /// Number of proposed or verified drafts that do not fit the grammar, by request.
     pub(super) invalid: HashMap<u64, u32>,
 }
 

@@ -1,4 +1,4 @@
-//! vLLM's own hashes of the blocks that the core caches, where all of their tokens are known.
+//! Computes vLLM's hashes of the blocks that the core caches, if all their tokens are known.
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;
@@ -9,14 +9,14 @@ use vcr_core::kv_event::{KvEvent, StoredPlaces};
 use super::answers::FIRST_UNKNOWN_TOKEN;
 use crate::live::{LiveAdded, LiveItem};
 
-/// The names of the blocks of one engine.
+/// Computes the vLLM hashes of one engine's blocks.
 pub(super) struct BlockNames {
     hasher: Hasher,
-    /// Requests whose blocks are separated by more than their tokens, by tag.
+    /// Requests with multimodal items or a salt, by tag.
     marked: HashMap<u64, Marks>,
 }
 
-/// What distinguishes blocks of a request in addition to their tokens.
+/// What vLLM hashes with a request's blocks in addition to the tokens.
 #[derive(Default)]
 struct Marks {
     items: Vec<LiveItem>,
@@ -24,39 +24,39 @@ struct Marks {
 }
 
 enum Hasher {
-    /// Each block's name depends on the block before it, which is cached, too.
+    /// A block's hash depends on the hash of the block before it, which is also cached.
     Chained { hashes: EngineHashes, block_tokens: u64 },
-    /// A block's name depends on the tokens of the whole sequence, because a group keeps only some of its
-    /// blocks, or later tokens are part of the name.
+    /// A block's hash depends on the tokens of the whole sequence, because a group caches only some of the
+    /// sequence's blocks, or because the hash covers later tokens.
     OfSequences(Box<Sequences>),
 }
 
 struct Sequences {
     hasher: BlockHasher,
-    /// Tokens of a hashed block, and tokens behind it that its hash covers.
+    /// Number of tokens of a hashed block.
     block_tokens: usize,
     lookahead_tokens: usize,
     /// By tag: the known tokens, and the hashes of the blocks whose tokens are all known.
     known: HashMap<u64, (Vec<u32>, Vec<Digest>)>,
-    /// The hashes of cached blocks, by group and the core's name of the block.
+    /// The vLLM hashes of cached blocks, by group and the core's hash.
     cached: HashMap<(u32, u64), Digest>,
 }
 
-/// vLLM's names of the blocks of an event.
+/// vLLM's hashes of the blocks of an event.
 pub(super) struct Named {
     pub(super) blocks: Vec<u64>,
-    /// For each block, the tokens behind it that are part of its name.
+    /// For each block, the later tokens that its hash covers.
     pub(super) behind: Vec<Vec<u32>>,
 }
 
 impl BlockNames {
-    /// Names each block by the block before it.
+    /// Hashes each block with the hash of the block before it.
     pub(super) fn chained(hasher: BlockHasher, block_tokens: NonZeroU32) -> Self {
         let hashes = EngineHashes::new(hasher, block_tokens);
         Self { hasher: Hasher::Chained { hashes, block_tokens: block_tokens.get().into() }, marked: HashMap::new() }
     }
 
-    /// Names blocks by the tokens of their sequence.
+    /// Hashes blocks by the tokens of their sequence.
     pub(super) fn of_sequences(hasher: BlockHasher, block_tokens: NonZeroU32, lookahead_tokens: u32) -> Self {
         let sequences = Sequences {
             hasher,
@@ -68,7 +68,7 @@ impl BlockNames {
         Self { hasher: Hasher::OfSequences(Box::new(sequences)), marked: HashMap::new() }
     }
 
-    /// Adds a request, perhaps with multimodal items or a salt.
+    /// Adds a request, with its multimodal items and its salt if any.
     pub(super) fn added(&mut self, tag: u64, added: &LiveAdded) {
         let cache_salt = added.cache_salt.clone().filter(|salt| !salt.is_empty());
         if !added.media.is_empty() || cache_salt.is_some() {
@@ -76,7 +76,7 @@ impl BlockNames {
         }
     }
 
-    /// The names of the event's blocks; None unless all tokens are known.
+    /// Computes the hashes of the event's blocks; None unless all tokens are known.
     pub(super) fn of_event(
         &mut self,
         group: u32,
@@ -90,7 +90,7 @@ impl BlockNames {
                     return None;
                 }
                 let marks = self.marked.get(&tag);
-                // The name is unknown if a block before this one has unknown tokens.
+                // The hash is unknown if a block before this one has unknown tokens.
                 let first = u64::from(hashes.place_after(parent).ok()?);
                 let keys: Vec<_> = (first..)
                     .take(blocks.len())
@@ -128,7 +128,7 @@ impl Sequences {
     ) -> Option<Named> {
         let (size, ahead) = (self.block_tokens, self.lookahead_tokens);
         let (tokens, digests) = self.known.entry(tag).or_default();
-        // Tokens behind the first unknown one cannot be hashed.
+        // Tokens after the first unknown token cannot be hashed.
         if tokens.last().is_none_or(|&last| last < FIRST_UNKNOWN_TOKEN) {
             let known = places.unseen.iter().take_while(|&&token| token < FIRST_UNKNOWN_TOKEN).count();
             tokens.extend_from_slice(&places.unseen[..places.unseen.len().min(known + 1)]);
@@ -155,7 +155,8 @@ impl Sequences {
     }
 }
 
-/// The extra keys of the tokens in `start..end`: the items among them, and the salt for the first block.
+/// The extra keys of the tokens `start..end`: the multimodal items among them, and the salt if they include the
+/// first.
 fn keys_of(marks: Option<&Marks>, start: u64, end: u64) -> Vec<ExtraKey<'_>> {
     let Some(Marks { items, cache_salt }) = marks else { return Vec::new() };
     let key = |item| {
@@ -166,14 +167,14 @@ fn keys_of(marks: Option<&Marks>, start: u64, end: u64) -> Vec<ExtraKey<'_>> {
     items.iter().filter_map(key).chain(salt).collect()
 }
 
-/// The salts of a recording, in the order of their first request.
+/// The salts of a recording, in the order of the first request with each.
 #[derive(Debug, Default)]
 pub(super) struct Salts {
     texts: Vec<String>,
 }
 
 impl Salts {
-    /// The salt of a request with this adapter and this `cache_salt`. An empty text means no salt, as in vLLM.
+    /// Returns a number for this adapter and `cache_salt`. An empty text means no salt, as in vLLM.
     pub(super) fn of(&mut self, lora: Option<u32>, text: Option<&str>) -> u64 {
         let adapter = lora.map_or(0, |lora| u64::from(lora) + 1);
         let Some(text) = text.filter(|text| !text.is_empty()) else { return adapter };

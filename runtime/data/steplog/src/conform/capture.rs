@@ -1,4 +1,4 @@
-//! The files of a live capture, except its KV events.
+//! Reads the files of a live capture, except the KV events.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -26,27 +26,24 @@ struct EngineFile {
     engine_args: Map<String, Value>,
 }
 
-/// A line of `requests.jsonl`.
 #[derive(Deserialize)]
 struct LiveRequest {
     id: String,
     prompt: Vec<u32>,
 }
 
-/// A line of `tokens.jsonl`.
 #[derive(Deserialize)]
 struct LiveTokens {
     id: String,
     tokens: Vec<u32>,
 }
 
-/// A captured run.
 pub(super) struct Capture {
     pub(super) config: EngineConfig,
     pub(super) args: Map<String, Value>,
     pub(super) hash_rules: HashRules,
     pub(super) log: LiveLog,
-    /// Prompts and outputs by id; missing ones are unknown.
+    /// Prompts and outputs by request id. A missing entry is unknown.
     pub(super) prompts: HashMap<String, Vec<u32>>,
     pub(super) outputs: HashMap<String, Vec<u32>>,
 }
@@ -82,7 +79,7 @@ impl Capture {
         Ok(Self { config, args: file.engine_args, hash_rules, log, prompts, outputs })
     }
 
-    /// The caller's id of a request. vLLM puts the index of a sample before it if `n` is above 1.
+    /// The caller's id of a request. If `n` is above 1, vLLM puts the index of the sample before it.
     pub(super) fn caller_id<'a>(&self, id: &'a str) -> &'a str {
         if self.prompts.contains_key(id) {
             return id;
@@ -108,7 +105,7 @@ fn by_id(
     Ok(known)
 }
 
-/// The checked settings.
+/// Converts and checks the settings of the engine.
 pub(super) fn engine_config(
     log: &LiveLog,
     args: &Map<String, Value>,
@@ -119,7 +116,7 @@ pub(super) fn engine_config(
     let groups = groups_of(engine).map_err(refuse)?;
     let block_size = hashed_block_size(engine, &groups);
     let groups = groups.iter().map(|group| KvCacheGroup {
-        // Without prefix caching, one Mamba state belongs to a whole sequence and has no block size here.
+        // Without prefix caching, one Mamba state belongs to a whole sequence, so the group has no block size here.
         block_size: group.block_size.filter(|_| engine.options.enable_prefix_caching || !group.kind.is_mamba()),
         ..*group
     });
@@ -137,8 +134,8 @@ fn groups_of(engine: &LiveEngine) -> Result<Vec<KvCacheGroup>, String> {
     engine.groups.iter().map(group_of).collect()
 }
 
-/// The block size of hashes. vLLM has none without prefix caching; the greatest common divisor of the block
-/// sizes replaces it.
+/// The block size of hashes. vLLM has none without prefix caching, so the greatest common divisor of the block
+/// sizes is used then.
 fn hashed_block_size(engine: &LiveEngine, groups: &[KvCacheGroup]) -> u32 {
     let hashed = engine.hash_block_size.unwrap_or(engine.options.block_size);
     if engine.options.enable_prefix_caching || groups.is_empty() {
@@ -174,7 +171,7 @@ fn input_of(
     })
 }
 
-/// Checks that the settings that vLLM's scheduler derived equal those derived here.
+/// Checks that the settings derived by vLLM's scheduler equal those that are derived here.
 fn check_derived(engine: &LiveEngine, config: &EngineConfig) -> Result<(), String> {
     let drafting = config.drafting();
     let scheduled = scheduler_block_size(config);

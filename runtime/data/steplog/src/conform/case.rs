@@ -1,4 +1,4 @@
-//! The files of a recording of the scheduler, except its steps.
+//! Reads the files of a scheduler recording, except its steps.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -16,10 +16,9 @@ use crate::error::LogError;
 use crate::jsonl::{JsonLines, from_text, read_whole, unknown_key};
 use crate::settings::take_options;
 
-/// `config.json`.
 #[derive(Deserialize)]
 struct CaseFile {
-    /// The recorded release; absent for 0.32.0.
+    /// The recorded vLLM release; None means 0.32.0.
     vllm: Option<String>,
     config: CaseConfig,
     batch_queue: Option<u32>,
@@ -34,22 +33,22 @@ struct CaseStats {
 #[derive(Deserialize)]
 struct CaseConfig {
     policy: PolicyName,
-    /// Groups of layers; empty for one group of full attention.
+    /// Groups of layers; empty if there is one group of full attention.
     #[serde(default)]
     groups: Vec<CaseGroup>,
-    /// Drafts by the size of the batch: `[first, last, tokens]`.
+    /// Number of drafts by batch size: `[first, last, tokens]`.
     #[serde(default)]
     spec_by_batch: Vec<Vec<u32>>,
-    /// A KV connector whose answers are in the lines.
+    /// The KV connector, whose answers are in the lines.
     connector: Option<CaseConnector>,
-    /// The scheduler's derived settings.
+    /// The settings that the scheduler derived.
     effective: Option<Map<String, Value>>,
     /// Options of the engine, and unknown keys.
     #[serde(flatten)]
     rest: Map<String, Value>,
 }
 
-/// Options that not all recordings have, by their log keys.
+/// Options that some recordings lack, by their log keys.
 const OPTIONAL: &[&str] = &[
     "pp",
     "dcp",
@@ -76,38 +75,37 @@ impl From<PolicyName> for Policy {
     }
 }
 
-/// A line of `requests.jsonl`.
 #[derive(Deserialize)]
 pub(super) struct CaseRequest {
     pub(super) id: u64,
-    /// Segments of tokens: number of the segment, and tokens of it.
+    /// Segments of the prompt: (number of the segment, number of tokens).
     pub(super) prompt: Vec<(u32, u32)>,
     pub(super) max_tokens: u32,
     pub(super) prio: i32,
     pub(super) lora: Option<u32>,
-    /// Output index at which the model returns the stop token.
+    /// Index of the output token that is the stop token.
     pub(super) stop_at: Option<u32>,
-    /// Multimodal items, in the order of their places.
+    /// Multimodal items, in the order of their positions.
     #[serde(default)]
     pub(super) media: Vec<CaseItem>,
-    /// Its KV is kept for another engine after its end.
+    /// Whether the request's KV is kept for another engine after the request ended.
     #[serde(default)]
     pub(super) hold: bool,
-    /// The role of another engine.
+    /// What another engine does for the request.
     pub(super) remote: Option<Remote>,
-    /// Further parts of the prompt of a resumable request.
+    /// Further parts of a resumable request's prompt.
     #[serde(default)]
     pub(super) parts: Vec<CasePart>,
-    /// It has structured outputs. The steps contain the time when its grammar is compiled.
+    /// Present if the request has structured outputs. The steps contain the time at which its grammar is compiled.
     pub(super) grammar: Option<IgnoredAny>,
-    /// A text that separates its blocks from those of requests with another text.
+    /// The request shares blocks only with requests that have the same text.
     pub(super) cache_salt: Option<String>,
-    /// It reuses no cached blocks.
+    /// Whether the request reuses no cached blocks.
     #[serde(default)]
     pub(super) skip_reading_prefix_cache: bool,
 }
 
-/// A further part of a prompt, or, without `prompt`, the end of a request's input.
+/// A further part of a prompt; without `prompt`, the end of the request's input.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct CasePart {
@@ -116,7 +114,7 @@ pub(super) struct CasePart {
     #[serde(default)]
     pub(super) max_tokens: u32,
     pub(super) stop_at: Option<u32>,
-    /// The time of sending. It is ignored, because the steps contain it.
+    /// When the part is sent. Ignored, because the steps contain this time.
     #[serde(rename = "at")]
     _at: Option<IgnoredAny>,
     #[serde(rename = "after")]
@@ -125,13 +123,13 @@ pub(super) struct CasePart {
     _gap: Option<IgnoredAny>,
 }
 
-/// The role of another engine for a request.
+/// What another engine does for a request.
 #[derive(Clone, Copy, PartialEq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Remote {
-    /// It computes the prompt (vLLM's `do_remote_prefill`).
+    /// The other engine computes the prompt (vLLM's `do_remote_prefill`).
     Prefill,
-    /// It continues after this request's end (vLLM's `do_remote_decode`).
+    /// The other engine continues after the end of this request (vLLM's `do_remote_decode`).
     Decode,
 }
 
@@ -146,8 +144,8 @@ impl CaseRequest {
     }
 }
 
-/// A multimodal item: `[identity, offset, length]`. If embeddings replace only some of its placeholders, runs
-/// of these follow, each `[start, end]` within the item.
+/// A multimodal item: `[identity, offset, length]`. If embeddings replace only some of the item's placeholders,
+/// runs follow, each `[start, end]` within the item.
 #[derive(Deserialize)]
 #[serde(untagged)]
 pub(super) enum CaseItem {
@@ -166,8 +164,8 @@ impl CaseItem {
     }
 }
 
-/// The keys of a request. The keys that state when it is added and aborted are ignored, because the steps
-/// contain these times.
+/// The keys of a request. The keys that tell when it is added and aborted are ignored, because the steps contain
+/// these times.
 const REQUEST_KEYS: &[&str] = &[
     "id",
     "at",
@@ -188,21 +186,20 @@ const REQUEST_KEYS: &[&str] = &[
     "skip_reading_prefix_cache",
 ];
 
-/// The recording without its steps.
 pub(super) struct Case {
     pub(super) config: EngineConfig,
-    /// The recording was made for vLLM's second model runner, which is not told that a request was resumed.
+    /// Whether vLLM's second model runner was recorded. It is not told that a request was resumed.
     pub(super) hides_resumed: bool,
-    /// The recording lists blocks by group although there is one group of full attention: an engine without
-    /// groups here.
+    /// Whether the recording lists blocks by group although there is only one group, of full attention. The core's
+    /// lines have no groups then.
     pub(super) has_plain_group: bool,
     pub(super) requests: HashMap<u64, CaseRequest>,
-    /// The recorder's number of schedules, if known.
+    /// Number of schedules that the recorder counted, if known.
     pub(super) schedules: Option<u64>,
 }
 
 impl Case {
-    /// Reads a recording. `change` maps the rules of the recorded release to the rules of the replay.
+    /// Reads a recording. `change` maps the rules of the recorded release to the rules for the replay.
     pub(super) fn read(folder: &Path, change: impl FnOnce(SchedulerRules) -> SchedulerRules) -> Result<Self, LogError> {
         let path = folder.join("config.json");
         let refuse = |what: String| LogError::out_of_scope(&path, None, what);
@@ -247,7 +244,7 @@ impl CaseConfig {
     }
 }
 
-/// The checked form, or all problems in one line.
+/// Checks the settings. All problems are joined in one line.
 pub(super) fn checked(input: EngineConfigInput) -> Result<EngineConfig, String> {
     EngineConfig::new(input).map_err(|errors| {
         let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
@@ -255,7 +252,7 @@ pub(super) fn checked(input: EngineConfigInput) -> Result<EngineConfig, String> 
     })
 }
 
-/// Compares the derived settings of the recorded scheduler with those derived here.
+/// Compares the settings that the recorded scheduler derived with those derived here.
 fn check_effective(effective: &Map<String, Value>, config: &EngineConfig) -> Result<(), String> {
     let drafting = config.drafting();
     let of_drafter = "it follows from the drafter";
@@ -288,14 +285,14 @@ fn check_effective(effective: &Map<String, Value>, config: &EngineConfig) -> Res
     let mut expected = expected.to_vec();
     let own_interval = "it follows from the interval and the release";
     expected.push(("local_prefill_interval", json!(config.own_prefill_interval()), own_interval));
-    // Only cases with multimodal items have these settings.
+    // Only recordings with multimodal items have these settings.
     expected.extend([
         ("encoder_budget", json!(config.encoder_budget_embeds()), as_asked),
         ("encoder_cache_size", json!(config.encoder_cache_embeds()), as_asked),
         ("disable_chunked_mm_input", json!(config.disable_chunked_mm_input()), as_asked),
     ]);
     expected.push(("decode_stagger", json!(config.decode_stagger()), "it follows from the stages of the pipeline"));
-    // Settings for groups, for several ranks, or for several steps in flight.
+    // Settings of engines with groups, several ranks or several steps in flight.
     expected.extend(expected_of_blocks(config));
     expected.push(expected_coordinator(config));
     if config.drafter().has_kv() {
@@ -321,7 +318,7 @@ fn check_effective(effective: &Map<String, Value>, config: &EngineConfig) -> Res
     }
 }
 
-/// The class that looks up prefixes in groups of layers.
+/// The name of vLLM's class that looks up prefixes in groups of layers.
 fn expected_coordinator(config: &EngineConfig) -> (&'static str, Value, &'static str) {
     let coordinator = match (config.enable_prefix_caching(), config.kv_cache_groups().len()) {
         (false, _) => "KVCacheCoordinatorNoPrefixCache",
@@ -331,7 +328,7 @@ fn expected_coordinator(config: &EngineConfig) -> (&'static str, Value, &'static
     ("coordinator", json!(coordinator), "it follows from the groups")
 }
 
-/// Settings that a scheduler derives from the lengths of blocks and the steps in flight.
+/// Settings that a scheduler derives from the block sizes and the number of steps in flight.
 fn expected_of_blocks(config: &EngineConfig) -> [(&'static str, Value, &'static str); 3] {
     let in_flight = u64::from(config.max_num_batched_tokens()) * config.max_steps_in_flight() as u64;
     let scheduled = scheduler_block_size(config);
@@ -342,7 +339,7 @@ fn expected_of_blocks(config: &EngineConfig) -> [(&'static str, Value, &'static 
     ]
 }
 
-/// Settings that a scheduler derives from a drafter with KV of its own.
+/// Settings that a scheduler derives from a drafter that has its own KV.
 fn expected_of_drafter(config: &EngineConfig) -> [(&'static str, Value, &'static str); 3] {
     let drafting = config.drafting();
     let why = "it follows from the drafter";
@@ -353,7 +350,7 @@ fn expected_of_drafter(config: &EngineConfig) -> [(&'static str, Value, &'static
     ]
 }
 
-/// The length that a scheduler rounds to: the least common multiple of all block sizes.
+/// The number of tokens to which a scheduler rounds: the least common multiple of all block sizes.
 pub(super) fn scheduler_block_size(config: &EngineConfig) -> u64 {
     // Without prefix caching, one state belongs to a whole sequence.
     let has_long_blocks = config.keeps_states() && !config.enable_prefix_caching();
@@ -388,7 +385,6 @@ fn read_requests(path: &Path) -> Result<HashMap<u64, CaseRequest>, LogError> {
     Ok(requests)
 }
 
-/// A group of layers.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub(super) enum CaseGroup {
@@ -397,7 +393,6 @@ pub(super) enum CaseGroup {
         #[serde(default)]
         drafter: bool,
     },
-    /// Multi-head latent attention.
     Mla {
         block_size: u32,
         #[serde(default)]
@@ -442,19 +437,19 @@ impl From<&CaseGroup> for KvCacheGroup {
     }
 }
 
-/// A KV connector.
 #[derive(Clone, Copy, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct CaseConnector {
-    /// The kind decides where its answers come from: the lines, the requests, or, for offloading, the stored blocks.
+    /// The kind decides where the connector's answers come from: the lines, the requests, or the stored blocks
+    /// (offloading).
     kind: ConnectorKind,
     role: ConnectorRole,
     load_failures: FailurePolicy,
-    /// Whether the KV that is handed over must belong to delivered tokens.
+    /// Whether KV may be handed over only for delivered tokens.
     delivery: bool,
-    /// Chunks that the connector for offloading keeps.
+    /// Maximum number of chunks that the offloading connector keeps.
     chunks: Option<u32>,
-    /// The eviction policy of the connector for offloading.
+    /// The eviction policy of the offloading connector.
     eviction_policy: Option<CasePolicy>,
     store_threshold: Option<u32>,
     max_tracker_size: Option<u32>,
@@ -470,7 +465,7 @@ enum CasePolicy {
     Arc,
 }
 
-/// The connectors that are recorded.
+/// The kinds of connectors in recordings.
 #[derive(Clone, Copy, PartialEq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum ConnectorKind {

@@ -1,6 +1,6 @@
 //! Captures of a live engine.
 //!
-//! With the same requests added before each step, every step must be the same. Times are not compared, but
+//! The same requests are added before each step, and then every step must be the same. Times are not compared, but
 //! their order determines which steps were in flight together.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -49,16 +49,17 @@ pub(super) fn replay(folder: &Path) -> Result<CaseReport, LogError> {
     Ok(report)
 }
 
-/// The events of the scheduler, in order.
+/// What the scheduler did, in order.
 #[derive(Clone, Copy)]
 enum Act {
     Schedule(usize),
     Update(usize),
-    /// The abort of a request at a known time: index of the step whose line lists it, and its index there.
+    /// A request was aborted at a known time: index of the step whose line lists the request, and index in that
+    /// line.
     Abort(usize, usize),
 }
 
-/// Schedules and updates in the order of their times, or alternating if there are no times.
+/// Orders schedules and updates by their times. Without times, schedules and updates alternate.
 fn acts(steps: &[&LiveStep]) -> Vec<Act> {
     let mut acts: Vec<(f64, Act)> = Vec::new();
     let mut latest = f64::NEG_INFINITY;
@@ -71,7 +72,7 @@ fn acts(steps: &[&LiveStep]) -> Vec<Act> {
         acts.push((step.t.first().copied().unwrap_or(begin), Act::Schedule(index)));
         acts.push((step.t.get(2).copied().unwrap_or(latest), Act::Update(index)));
     }
-    // The sort is stable: acts at the same time keep the order of the log.
+    // The sort is stable, so that acts at the same time keep the order of the log.
     acts.sort_by(|(a, _), (b, _)| a.total_cmp(b));
     acts.into_iter().map(|(_, act)| act).collect()
 }
@@ -119,13 +120,13 @@ struct Replay<'a> {
     tags: HashMap<String, u64>,
     names: Vec<String>,
     live: HashMap<u64, RequestId>,
-    /// Requests that ended since the latest schedule.
+    /// Requests that ended after the latest schedule.
     ended: Vec<u64>,
-    /// Steps scheduled and not yet applied, oldest first.
+    /// Indices of the steps that were scheduled but not applied yet, oldest first.
     in_flight: VecDeque<usize>,
     answers: RecordedTokens,
     events: EventCheck,
-    /// Identifiers of multimodal items. In the core, the index here is the item's identity.
+    /// Identifiers of multimodal items. The core identifies an item by its index in this list.
     identities: Vec<String>,
     salts: Salts,
 }
@@ -162,7 +163,7 @@ impl<'a> Replay<'a> {
         for added in &step.added {
             self.add(added)?;
         }
-        // Requests aborted at a known time are gone already, unless this step adds them.
+        // Requests aborted at a known time have already left, except requests that this step adds.
         for name in &step.aborted {
             self.abort(name);
         }
@@ -199,7 +200,7 @@ impl<'a> Replay<'a> {
         let pool = self.engine.pool();
         report.compare("free_blocks", &pool.num_free(), &step.free_blocks)?;
         let usage = f64::from(pool.num_active()) / f64::from(pool.num_usable());
-        // The capture has six decimals.
+        // The capture rounds to six decimals.
         let usage = if (usage - step.usage).abs() <= 1e-6 { step.usage } else { usage };
         Ok(report.compare("usage", &usage, &step.usage)?)
     }
@@ -238,8 +239,8 @@ impl<'a> Replay<'a> {
         Ok(outcome?)
     }
 
-    /// Aborts requests before the outputs of a step. An abort that arrives while the step runs is logged with
-    /// the next step. If its time is unknown, the request is recognised because it has no output in this
+    /// Aborts requests before the outputs of a step. The log lists an abort that arrives during a step with the
+    /// next step. If the time of the abort is unknown, the request is recognised by its missing output in this
     /// step.
     fn abort_before_outputs(&mut self, steps: &[&LiveStep], index: usize) {
         let step = steps[index];
@@ -259,7 +260,7 @@ impl<'a> Replay<'a> {
             return Err(format!("`added`: request {name} {ADDED_TWICE}"));
         }
         let cannot_run = |reason| format!("`added`: request {name} cannot run here: {reason}");
-        // This check precedes the making of the prompt: a wrong length may be billions of tokens.
+        // Checks the length before the prompt is made, because a wrong length may be billions of tokens.
         self.engine.check_prompt(*len, 1).map_err(cannot_run)?;
         let tag = self.names.len() as u64;
         let prompt = self.prompt(added, tag)?;
@@ -267,7 +268,7 @@ impl<'a> Replay<'a> {
         let spec = RequestSpec {
             stops: stop_token.map(|token| Box::new(StopRules::of_token(token))),
             priority: added.prio,
-            // The bits of positive floating-point numbers have the order of the numbers.
+            // The bits of positive floating-point numbers have the same order as the numbers.
             arrival_ns: added.arrival.to_bits(),
             lora: added.lora,
             skip_reading_prefix_cache: added.skip_reading_prefix_cache,
@@ -337,7 +338,7 @@ impl<'a> Replay<'a> {
         named.iter().filter_map(|(name, tokens)| Some((*self.tags.get(name)?, *tokens))).collect()
     }
 
-    /// The drafts that each request of this step takes into its next one.
+    /// The number of drafts that each request of this step takes into its next step.
     fn next_drafts(&self, steps: &[&LiveStep], index: usize) -> HashMap<u64, u32> {
         if self.engine.config().num_speculative_tokens() == 0 || self.engine.config().async_scheduling() {
             return HashMap::new();

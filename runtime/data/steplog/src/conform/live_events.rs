@@ -1,9 +1,8 @@
-//! KV events of a live engine, batch by batch.
+//! Compares the KV events of a live engine, batch by batch.
 //!
-//! A batch is published when a step's outputs have been processed and an event is pending. Its blocks are
-//! compared with ours one by one: a block of ours must always correspond to the same block of theirs. If the
-//! capture has all tokens of a block and of the blocks before it, its hash is computed as in vLLM and must
-//! equal theirs, bit for bit.
+//! vLLM publishes a batch when a step's outputs were processed and events are pending. The blocks are compared one
+//! by one: a block of the core must always correspond to the same block of vLLM. If the capture has all tokens of a
+//! block and of the blocks before it, vLLM's hash is computed here and must equal the captured hash, bit for bit.
 
 use std::collections::{HashMap, HashSet};
 use std::num::NonZeroU32;
@@ -23,7 +22,6 @@ use crate::error::LogError;
 use crate::jsonl::{is_there, read_all, resolved};
 use crate::live::LiveAdded;
 
-/// A line of `kv_events.jsonl`.
 #[derive(Deserialize)]
 struct LiveBatch {
     seq: u64,
@@ -48,12 +46,12 @@ struct LiveStored {
     group_idx: Option<u32>,
     kv_cache_spec_kind: Option<String>,
     lookahead_token_ids: Option<Vec<Vec<u32>>>,
-    /// Keys that distinguish each block in addition to its tokens.
+    /// What vLLM hashes with each block in addition to the tokens.
     extra_keys: Option<Vec<Option<Vec<Value>>>>,
 }
 
 impl LiveStored {
-    /// The texts among the keys of its blocks: names of adapters, or a `cache_salt`.
+    /// The texts among the extra keys of the blocks: names of adapters, or a `cache_salt`.
     fn texts(&self) -> impl Iterator<Item = &str> {
         self.extra_keys.iter().flatten().flatten().flatten().filter_map(Value::as_str)
     }
@@ -83,13 +81,11 @@ impl LiveEvent {
     }
 }
 
-/// A batch and its line.
 struct Captured {
     line: u64,
     events: Vec<LiveEvent>,
 }
 
-/// An event of the core.
 struct OurEvent<'a> {
     group: u32,
     event: KvEvent<'a>,
@@ -97,21 +93,21 @@ struct OurEvent<'a> {
     named: Option<Named>,
 }
 
-/// Compares an engine's events with a capture.
+/// Compares the core's events with a capture.
 pub(super) struct EventCheck {
-    /// Batches by number; None if no events were captured.
+    /// Batches by sequence number; None if no events were captured.
     captured: Option<HashMap<u64, Captured>>,
-    /// Number of the next batch.
+    /// Sequence number of the next batch.
     next_seq: u64,
     not_captured: u64,
-    /// Their hashes, by group and our hash.
+    /// vLLM's hashes, by group and the core's hash.
     theirs_of: HashMap<(u32, BlockHash), u64>,
     ours_of: HashMap<(u32, u64), BlockHash>,
-    /// None if vLLM's seed is unknown.
+    /// Computes vLLM's hashes; None if vLLM's seed is unknown.
     names: Option<BlockNames>,
-    /// Whether events include the positions of blocks.
+    /// Whether events need the positions of blocks.
     has_places: bool,
-    /// Requests with an adapter. vLLM also hashes the adapter's path, which events lack.
+    /// Requests with an adapter. vLLM also hashes the adapter's path, which the capture lacks.
     with_adapter: HashSet<u64>,
 }
 
@@ -152,7 +148,7 @@ impl EventCheck {
         self.has_places
     }
 
-    /// Adds a request with its items and, perhaps, an adapter.
+    /// Adds a request, with its multimodal items and its adapter if any.
     pub(super) fn added(&mut self, tag: u64, added: &LiveAdded) {
         if added.lora.is_some() {
             self.with_adapter.insert(tag);
@@ -170,7 +166,7 @@ impl EventCheck {
         let seq = self.next_seq;
         self.next_seq += 1;
         let Some(captured) = &mut self.captured else { return Ok(()) };
-        // A late subscriber misses the first batches.
+        // A subscriber that connects late misses the first batches.
         let theirs = captured.remove(&seq);
         if theirs.is_none() {
             self.not_captured += 1;
@@ -193,7 +189,7 @@ impl EventCheck {
         Ok(())
     }
 
-    /// vLLM's names of our event's blocks, if all tokens are known.
+    /// vLLM's hashes of the event's blocks, if all tokens are known.
     fn vllm_names(&mut self, group: u32, event: KvEvent<'_>, places: Option<&StoredPlaces<'_>>) -> Option<Named> {
         let has_adapter = matches!(event, KvEvent::Stored { tag, .. } if self.with_adapter.contains(&tag));
         self.names.as_mut().filter(|_| !has_adapter)?.of_event(group, event, places)
@@ -267,8 +263,7 @@ impl EventCheck {
         Ok(())
     }
 
-    /// Looks for captured events that did not happen here, and reports the events that were
-    /// left out.
+    /// Fails if the capture has events that the core did not publish, and reports events that were not captured.
     pub(super) fn finish(&self, report: &mut CaseReport) -> Result<(), Difference> {
         let Some(captured) = &self.captured else { return Ok(()) };
         let batches = captured.keys().map(|seq| seq.saturating_add(1)).max().unwrap_or(0);
@@ -302,10 +297,10 @@ fn captured(path: &Path, capture: &Capture) -> Result<HashMap<u64, Captured>, Lo
     Ok(captured)
 }
 
-/// Texts that separate blocks in a capture.
+/// Texts in a capture that keep blocks apart.
 struct KnownKeys<'a> {
     salts: HashSet<&'a str>,
-    /// Events have names of adapters, the capture has numbers.
+    /// Whether requests have adapters. Events contain the adapters' names, the capture only their numbers.
     has_adapters: bool,
 }
 
@@ -318,7 +313,7 @@ impl<'a> KnownKeys<'a> {
         }
     }
 
-    /// Refuses a salt that the capture lacks: the core would share blocks that vLLM separates.
+    /// Refuses a salt that the capture's requests lack, because the core would share blocks that vLLM keeps apart.
     fn check(&self, event: &LiveEvent) -> Result<(), String> {
         let LiveEvent::BlockStored(stored) = event else { return Ok(()) };
         match stored.texts().find(|text| !self.has_adapters && !self.salts.contains(text)) {
@@ -331,7 +326,7 @@ impl<'a> KnownKeys<'a> {
     }
 }
 
-/// None if vLLM's seed is unknown.
+/// Returns the hasher of vLLM's blocks; None if vLLM's seed is unknown.
 fn hasher(capture: &Capture, report: &mut CaseReport) -> Result<Option<BlockHasher>, String> {
     let named = capture.args.get("prefix_caching_hash_algo").and_then(Value::as_str).unwrap_or("sha256");
     let algorithm: HashAlgorithm =

@@ -1,11 +1,11 @@
-//! The proof of exactness: a recording is replayed through the core.
+//! The proof of exactness: a recording of vLLM is replayed through the core.
 //!
-//! A recording has the requests added and aborted before each step, and the answers of the model. Everything
-//! else in it is a decision, which the core must make in the same way. Two schemas are read: recordings of
-//! the scheduler alone, and captures of a live engine. Files may be packed with gzip, with `.gz` at the end
-//! of their names.
+//! A recording contains the requests that were added and aborted before each step, and the answers of the model.
+//! Everything else in it is a decision, which the core must make in the same way. There are two schemas: recordings
+//! of the scheduler alone, and captures of a live engine. Files may be packed with gzip; their names then end in
+//! `.gz`.
 //!
-//! A recording that needs a feature which the core lacks is refused by name: comparing a similar
+//! A recording that needs a feature which the core lacks is refused, with the feature's name: comparing a similar
 //! configuration would prove nothing.
 
 mod answers;
@@ -27,13 +27,13 @@ use vcr_core::SchedulerRules;
 use crate::error::LogError;
 use crate::jsonl::is_there;
 
-/// How many levels of sub-folders are searched for recordings.
+/// Maximum depth of sub-folders in which recordings are searched.
 const DEEPEST: u32 = 4;
 
-/// Every recording at `path`: the folder itself, or its sub-folders with recordings, in order of their paths.
+/// Lists the recordings at `path`: the folder itself, or its sub-folders with recordings, in order of their paths.
 ///
 /// # Errors
-/// If a folder cannot be read or holds no recording.
+/// If a folder cannot be read or contains no recording.
 pub fn cases(path: &Path) -> Result<Vec<PathBuf>, LogError> {
     if !path.exists() {
         return Err(LogError::file(path, "no such file or folder"));
@@ -74,23 +74,23 @@ fn is_case(folder: &Path) -> bool {
 /// Replays the recording in `folder`.
 ///
 /// # Errors
-/// If it cannot be read or needs a feature that the core lacks. A different decision is not an
-/// error; it is in the report.
+/// If the recording cannot be read, or needs a feature that the core lacks. A different decision is not an error;
+/// the report contains it.
 pub fn replay(folder: &Path) -> Result<CaseReport, LogError> {
     if is_of_scheduler(folder) { scheduler::replay(ReplayedLines::new(folder)?, folder) } else { live::replay(folder) }
 }
 
-/// Replays the recording of a scheduler in `folder`. `change` maps the rules of the recorded release to the
-/// rules of the replay.
+/// Replays the recording of a scheduler in `folder`. `change` maps the rules of the recorded release to the rules
+/// for the replay.
 ///
 /// # Errors
-/// As [`replay_lines`]; also if settings that follow from the rules differ from the recorded ones.
+/// As [`replay_lines`]; also if settings that follow from the rules differ from the recorded settings.
 pub fn replay_by(folder: &Path, change: impl FnOnce(SchedulerRules) -> SchedulerRules) -> Result<CaseReport, LogError> {
     scheduler::replay(ReplayedLines::by(folder, change)?, folder)
 }
 
-/// The lines of a recording of the scheduler, each with the corresponding line of the core. The
-/// replay continues after a difference; later lines may differ because of it.
+/// Replays a recording of the scheduler line by line: each recorded line with the core's line. The replay continues
+/// after a difference, which may cause more differences in later lines.
 ///
 /// # Errors
 /// If the recording cannot be read, needs a feature that the core lacks, or is a live capture.

@@ -8,7 +8,7 @@ use serde_json::Value;
 pub struct Mismatch {
     /// Line of `steps.jsonl`, from 1.
     pub line: u64,
-    /// The line of `kv_events.jsonl`, if the difference is there.
+    /// The event in `kv_events.jsonl` that differs, if the difference is there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub event: Option<EventPlace>,
     /// Number of the schedule, or of the schedule whose result was applied.
@@ -19,7 +19,7 @@ pub struct Mismatch {
     pub ours: Value,
     /// The recorded decision.
     pub theirs: Value,
-    /// The reason why admission ended in the core's step, while requests waited.
+    /// The reason why the core admitted no more requests in this step, if requests waited.
     pub why: Option<String>,
 }
 
@@ -41,33 +41,32 @@ impl std::fmt::Display for Mismatch {
     }
 }
 
-/// A KV event of a live capture.
+/// The position of a KV event in a live capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct EventPlace {
     /// Line of `kv_events.jsonl`, from 1.
     pub line: u64,
-    /// The index of the event in that line, from 0.
+    /// Index of the event in the line, from 0.
     pub event: usize,
 }
 
-/// The result of one recording.
+/// The result of replaying one recording.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CaseReport {
-    /// Name of its folder.
+    /// Name of the recording's folder.
     pub case: String,
-    /// Schedules compared.
+    /// Number of schedules that were compared.
     pub steps: u64,
-    /// Values of fields compared and found equal.
+    /// Number of compared field values that are equal.
     pub fields: u64,
-    /// KV events compared.
+    /// Number of KV events that were compared.
     pub events: u64,
-    /// Of these, block hashes that agree with vLLM's own, bit for bit; only
-    /// captures of a live engine have them.
+    /// Number of block hashes that equal vLLM's hashes bit for bit. Only captures of a live engine contain hashes.
     pub hashes: u64,
-    /// The parts that could not be compared.
+    /// What could not be compared.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
-    /// The first difference; none if every field of every line agrees.
+    /// The first difference; None if every field of every line is equal.
     pub mismatch: Option<Mismatch>,
 }
 
@@ -85,7 +84,7 @@ impl CaseReport {
         }
     }
 
-    /// Compares one field. `Err` carries the difference.
+    /// Compares one field. Returns the difference as an error.
     pub(crate) fn compare<T: PartialEq + Serialize>(
         &mut self,
         field: &'static str,
@@ -101,7 +100,6 @@ impl CaseReport {
     }
 }
 
-/// One field with different values.
 #[derive(Debug)]
 pub(crate) struct Difference {
     pub(crate) field: &'static str,

@@ -1,4 +1,4 @@
-//! Recordings of the scheduler alone.
+//! Replays recordings of the scheduler alone.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -19,26 +19,26 @@ use crate::jsonl::{JsonLines, unknown_key};
 use crate::line::{Id, KvReport, Lookup, Move, Moves, RECORDED_KEYS, Scheduled, StepLine, hide_resumed};
 use crate::read::step_line;
 
-/// The token at the places of multimodal items.
+/// The token at the positions of multimodal items.
 const PLACEHOLDER_TOKEN: u32 = 5;
 
-/// A recorded line and ours.
+/// A recorded line and the core's line.
 #[derive(Clone, Debug)]
 pub struct ReplayedLine {
     /// Line of `steps.jsonl`, from 1.
     pub line: u64,
     /// The recorded line.
     pub recorded: StepLine,
-    /// The core's line. It has `why`, which vLLM's line lacks.
+    /// The core's line. It also has `why`, which vLLM's line lacks.
     pub ours: StepLine,
 }
 
-/// Replays a recording of the scheduler through the core, line by line. It ends with the first line that
-/// cannot be replayed.
+/// Replays a scheduler recording through the core, line by line. The iterator ends after the first line that cannot
+/// be replayed.
 pub struct ReplayedLines {
     lines: JsonLines<'static>,
     replay: Replay,
-    /// The recorder's number of schedules, if known.
+    /// Number of schedules that the recorder counted, if known.
     schedules: Option<u64>,
     has_plain_group: bool,
     has_failed: bool,
@@ -49,7 +49,7 @@ impl ReplayedLines {
         Self::by(folder, |rules| rules)
     }
 
-    /// Opens a recording. `change` maps the rules of the recorded release to the rules of the replay.
+    /// Opens a recording. `change` maps the rules of the recorded release to the rules for the replay.
     pub(super) fn by(folder: &Path, change: impl FnOnce(SchedulerRules) -> SchedulerRules) -> Result<Self, LogError> {
         let case = Case::read(folder, change)?;
         let lines = JsonLines::open(&folder.join("steps.jsonl"))?;
@@ -87,7 +87,7 @@ impl Iterator for ReplayedLines {
     }
 }
 
-/// Refuses a request with more drafts than tokens behind its first one.
+/// Refuses a request that has as many drafts as scheduled tokens, or more.
 fn check_drafts(line: &StepLine) -> Result<(), String> {
     let is_cut = |row: &&Scheduled| row.drafts > 0 && row.drafts >= row.tokens;
     match line.sched.iter().flatten().find(is_cut) {
@@ -180,13 +180,14 @@ struct Replay {
     answers: RecordedAnswers,
     num_added: u64,
     salts: Salts,
-    /// Whether any request has structured outputs. Recordings of these have further counts.
+    /// Whether any request has structured outputs. Recordings with structured outputs have more counts.
     has_grammars: bool,
-    /// Requests that had been skipped after the latest schedule.
+    /// Number of skipped requests after the latest schedule.
     skipped: u64,
-    /// Counters of drafts up to the latest result.
+    /// Counters of drafts at the latest result.
     drafted: SpecDecodeStats,
-    /// For each resumable request, the number of its parts that were given, and of those whose outputs have ended.
+    /// For each resumable request: number of its parts that were given, and number of parts whose outputs have
+    /// ended.
     parts: HashMap<u64, [usize; 2]>,
 }
 
@@ -212,7 +213,7 @@ impl Replay {
         }
     }
 
-    /// Applies the recorded line to the engine and returns our line.
+    /// Applies the recorded line to the engine and returns the core's line.
     fn play(&mut self, theirs: &StepLine) -> Result<StepLine, String> {
         if let Some(iteration) = theirs.i
             && !self.log.idle_until(iteration)
@@ -247,12 +248,12 @@ impl Replay {
         }
         let mut dropped: BTreeMap<u64, u32> = BTreeMap::new();
         let mut kv = theirs.kv.clone();
-        // The loads among the jobs determine the received requests.
+        // The loads among the finished jobs determine which requests received KV.
         if let Some(report) = kv.as_mut().filter(|_| self.engine.offloading_moves().is_some()) {
             report.recv = self.engine.loads_of_jobs(&report.jobs).into_iter().map(Id::Number).collect();
         }
         if theirs.u.is_some() {
-            // The model also answers for requests that were aborted meanwhile; these answers are ignored.
+            // The model also answers for requests that were aborted in the meantime. These answers are ignored.
             let was_live = |tag: &u64| self.live.contains_key(tag);
             dropped.extend(theirs.sampled.iter().filter(|(tag, _)| !was_live(tag)));
             self.update(theirs)?;
@@ -263,7 +264,7 @@ impl Replay {
                 dropped.extend(theirs.sampled.iter().filter(|(tag, _)| !is_read(tag)));
             }
         }
-        // The log lacks a part that comes to a running request.
+        // If the only event is a part for a running request, the log has no line for it.
         let mut ours = self.log.take_line().unwrap_or_else(|| StepLine { i: theirs.i, ..StepLine::default() });
         if self.has_grammars {
             self.add_counts(&mut ours);
@@ -308,7 +309,7 @@ impl Replay {
                     self.live.remove(&output.tag);
                     continue;
                 }
-                // The outputs for its next part are counted from 0 again.
+                // The outputs for the next part are counted from 0 again.
                 let [_, ended] = self.parts.entry(output.tag).or_default();
                 let part = self.requests.get(&output.tag).and_then(|request| request.parts.get(*ended));
                 *ended += 1;
@@ -319,7 +320,6 @@ impl Replay {
         Ok(())
     }
 
-    /// Ends the compilation of a request's grammar.
     fn end_compilation(&mut self, tag: u64, has_grammar: bool) -> Result<(), String> {
         if !self.live.contains_key(&tag) {
             return Err(format!("`gram`: request {tag} is not in the engine"));
@@ -330,7 +330,7 @@ impl Replay {
         Ok(())
     }
 
-    /// Adds the further recorded counts of cases with structured outputs.
+    /// Adds the counts that only recordings with structured outputs have.
     fn add_counts(&mut self, ours: &mut StepLine) {
         ours.skip = ours.s.map(|_| self.skipped);
         if ours.u.is_some() {
@@ -345,7 +345,7 @@ impl Replay {
         }
     }
 
-    /// Gives a resumable request the next part of its prompt, or its end.
+    /// Gives a resumable request the next part of its prompt, or ends the prompt.
     fn extend(&mut self, tag: u64) -> Result<(), String> {
         let id = *self.live.get(&tag).ok_or_else(|| format!("`more`: request {tag} is not in the engine"))?;
         let [given, _] = self.parts.entry(tag).or_default();
@@ -368,7 +368,6 @@ impl Replay {
         Ok(())
     }
 
-    /// Passes the connector's answers to the engine.
     fn answer_lookups(&mut self, look: &[Lookup]) -> Result<(), String> {
         if self.engine.config().kv_connector().is_none() {
             return if look.is_empty() {
@@ -388,7 +387,7 @@ impl Replay {
         Ok(())
     }
 
-    /// Passes the report of the connector's workers to the engine; false if it is empty.
+    /// Passes the report of the connector's workers to the engine. Returns false if the report is empty.
     fn report_transfers(&mut self, report: Option<&KvReport>) -> Result<bool, String> {
         let Some(KvReport { recv, send, bad, failed, jobs }) = report else { return Ok(false) };
         if self.engine.config().kv_connector().is_none() {
@@ -417,7 +416,7 @@ impl Replay {
             self.requests.get(&tag).ok_or_else(|| format!("`add`: request {tag} is not in `requests.jsonl`"))?;
         let cannot_run = |reason| format!("`add`: request {tag} cannot run here: {reason}");
         let len = request.prompt.iter().map(|&(_, len)| u64::from(len)).sum::<u64>();
-        // This check precedes the making of the tokens: a wrong length may be billions.
+        // Checks the length before the tokens are made, because a wrong length may be billions.
         self.engine.check_prompt(u32::try_from(len).unwrap_or(u32::MAX), 1).map_err(cannot_run)?;
         let salt = self.salts.of(request.lora, request.cache_salt.as_deref());
         let has_places = !self.engine.config().is_encoder_decoder();
@@ -435,7 +434,7 @@ impl Replay {
         let spec = RequestSpec {
             stops: Some(Box::new(StopRules::of_token(STOP_TOKEN))),
             priority: request.prio,
-            // The order of adding replaces the time of arrival.
+            // The order in which requests are added replaces their time of arrival.
             arrival_ns: self.num_added,
             lora: request.lora,
             kv_role: request.kv_role(),
@@ -451,7 +450,7 @@ impl Replay {
         Ok(())
     }
 
-    /// Aborts a request. As in vLLM, nothing happens if it has ended or never existed.
+    /// Aborts a request. As in vLLM, nothing happens if the request has ended or never existed.
     fn abort(&mut self, tag: u64) {
         if let Some(id) = self.live.remove(&tag) {
             self.engine.abort(id);
@@ -460,7 +459,7 @@ impl Replay {
     }
 }
 
-/// The copies of the connector for offloading, in the form of lines.
+/// Converts the copies of the offloading connector to the form of a line.
 fn moves_of(moves: &OffloadingMoves) -> Moves {
     let copy = |job: &OffloadingJob| Move(job.job, Id::Number(job.tag), job.places.clone());
     Moves {
@@ -470,7 +469,7 @@ fn moves_of(moves: &OffloadingMoves) -> Moves {
     }
 }
 
-/// The tokens of a prompt: its segments' tokens, and the same token for all placeholders.
+/// The tokens of a prompt: the tokens of its segments, with one fixed token at the positions of multimodal items.
 fn tokens_of(request: &CaseRequest, items: &[PromptItem]) -> Vec<u32> {
     let mut tokens = segment_tokens(&request.prompt);
     for item in items {
@@ -480,7 +479,6 @@ fn tokens_of(request: &CaseRequest, items: &[PromptItem]) -> Vec<u32> {
     tokens
 }
 
-/// The tokens of segments.
 fn segment_tokens(segments: &[(u32, u32)]) -> Vec<u32> {
     let tokens = |&(segment, len): &(u32, u32)| {
         (0..len).map(move |index| segment.wrapping_mul(SEGMENT_TOKENS).wrapping_add(index))
@@ -488,7 +486,7 @@ fn segment_tokens(segments: &[(u32, u32)]) -> Vec<u32> {
     segments.iter().flat_map(tokens).collect()
 }
 
-/// The state of a pause with vLLM's name.
+/// The pause state that vLLM calls `name`.
 fn pause_state(name: &str) -> Result<PauseState, String> {
     match name {
         "UNPAUSED" => Ok(PauseState::Unpaused),
@@ -498,7 +496,6 @@ fn pause_state(name: &str) -> Result<PauseState, String> {
     }
 }
 
-/// The number of a request in a field.
 fn number(field: &str, id: &Id) -> Result<u64, String> {
     match id {
         Id::Number(number) => Ok(*number),

@@ -1,4 +1,4 @@
-//! Features that the core lacks, and how to recognise them in a recording.
+//! Features that the core lacks, and how a recording shows that it uses them.
 
 use serde_json::{Map, Value};
 use vcr_base::block_hash::HashRules;
@@ -6,11 +6,11 @@ use vcr_core::{Drafter, EngineConfig, KvCacheKind, NamedValue, SchedulerRules};
 
 use crate::live::{LiveAdded, LiveEngine};
 
-/// vLLM's own message is "duplicate request id".
+/// The problem for which vLLM itself reports "duplicate request id".
 pub(super) const ADDED_TWICE: &str =
     "is added a second time while it is in the engine; vLLM's engine core stops with an assertion there";
 
-/// The rules of a release named `0.32.0`, `0.33` and so on.
+/// The scheduler rules of a release such as `0.32.0` or `0.33`.
 pub(super) fn rules_of(version: &str) -> Result<SchedulerRules, String> {
     let minor: Vec<&str> = version.split(['.', '+']).take(2).collect();
     SchedulerRules::of_name(&minor.join(".")).ok_or_else(|| {
@@ -19,14 +19,14 @@ pub(super) fn rules_of(version: &str) -> Result<SchedulerRules, String> {
     })
 }
 
-/// The rules that a release has for block hashes.
+/// The block-hash rules of a release.
 pub(super) fn hash_rules_of(version: &str) -> HashRules {
     let mut parts = version.split(['.', '+']).map_while(|part| part.parse().ok());
     let release = parts.next().zip(parts.next());
     release.and_then(|(major, minor)| HashRules::of_release(major, minor)).unwrap_or(HashRules::V0_31)
 }
 
-/// Engine arguments that must be absent, null or off, and the feature that each needs.
+/// Engine arguments that must be absent, null or off, with the missing feature that each needs.
 const MUST_BE_OFF: &[(&str, &str)] = &[
     ("kv_transfer_config", "a KV connector"),
     ("kv_connector", "a KV connector"),
@@ -36,17 +36,17 @@ const MUST_BE_OFF: &[(&str, &str)] = &[
     ("spec_model", "a draft model"),
 ];
 
-/// Engine arguments that must be absent or at most 1, and the feature that each needs.
+/// Engine arguments that must be absent or at most 1, with the missing feature that each needs.
 const MUST_BE_ONE: &[(&str, &str)] = &[
     ("pipeline_parallel_size", "pipeline parallelism"),
     ("decode_context_parallel_size", "context parallelism of decodes"),
     ("prefill_context_parallel_size", "context parallelism of prefills"),
 ];
 
-/// Drafters without KV of their own. They only determine the number of drafts; the scheduler treats them alike.
+/// Drafters without their own KV. They differ only in the number of drafts; the scheduler treats them alike.
 const DRAFTERS: &[&str] = &["ngram", "suffix"];
 
-/// Checks the arguments of a live engine, whose first line may name its drafter.
+/// Checks the arguments of a live engine. The first line of the capture may name the drafter.
 pub(super) fn check_engine_args(args: &Map<String, Value>, engine: &LiveEngine) -> Result<(), String> {
     for (key, value) in args {
         let name = key.trim_start_matches('-').replace('-', "_");
@@ -69,7 +69,7 @@ fn argument<'a>(args: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
     args.get(name).or_else(|| args.get(&name.replace('_', "-")))
 }
 
-/// Steps of a live engine between two steps that compute prompts.
+/// The interval of a live engine's steps that compute prompts; 1 if every step may.
 pub(super) fn prefill_schedule_interval(args: &Map<String, Value>) -> u32 {
     let given = argument(args, "prefill_schedule_interval").and_then(Value::as_u64);
     given.map_or(1, |steps| u32::try_from(steps).unwrap_or(u32::MAX)).max(1)
@@ -79,14 +79,15 @@ pub(super) fn prefill_schedule_interval(args: &Map<String, Value>) -> u32 {
 fn drafter(args: &Map<String, Value>) -> Result<Option<String>, String> {
     let argument = |name: &str| argument(args, name);
     let mut config = argument("speculative_config").cloned().unwrap_or_default();
-    // On a command line, the value is text.
+    // On a command line, the value is a JSON text.
     if let Some(text) = config.as_str() {
         config = serde_json::from_str(text)
             .map_err(|error| format!("`engine_args.speculative_config` is not JSON: {error}"))?;
     }
     let method = match (config.get("method"), argument("spec_method")) {
         (Some(method), _) | (None, Some(method)) if !method.is_null() => Some(method.clone()),
-        // Without a method, vLLM derives it from the model; `ngram` is a method given in place of a model.
+        // Without a method, vLLM derives the method from the model. `ngram` is a method that may be given as a
+        // model.
         _ => config.get("model").filter(|model| *model == "ngram" || *model == "[ngram]").map(|_| "ngram".into()),
     };
     match method {
@@ -108,8 +109,8 @@ fn drafter(args: &Map<String, Value>) -> Result<Option<String>, String> {
     }
 }
 
-/// The drafter with vLLM's name; None if it is not simulated. A missing name means a drafter without KV of
-/// its own, and so does `suffix`.
+/// The drafter that vLLM calls `name`; None if it is not simulated. No name, or `suffix`, means a drafter without
+/// its own KV.
 pub(super) fn drafter_of(name: Option<&str>) -> Option<Drafter> {
     match name {
         None | Some("suffix") => Some(Drafter::Ngram),
@@ -117,7 +118,6 @@ pub(super) fn drafter_of(name: Option<&str>) -> Option<Drafter> {
     }
 }
 
-/// Checks the settings of a live engine's scheduler.
 pub(super) fn check_live_engine(engine: &LiveEngine, args: &Map<String, Value>) -> Result<(), String> {
     if let Some((key, value)) = engine.rest.iter().find(|(_, value)| !is_off(value)) {
         return Err(format!("`{key}` is {value}: a setting not known here"));
@@ -147,7 +147,6 @@ pub(super) fn check_live_engine(engine: &LiveEngine, args: &Map<String, Value>) 
     Ok(())
 }
 
-/// Checks a request of a live engine.
 pub(super) fn check_live_request(added: &LiveAdded) -> Result<(), String> {
     if added.resumable {
         return Err(format!("`resumable` of request {}: streaming inputs of a live engine", added.id));
@@ -155,7 +154,7 @@ pub(super) fn check_live_request(added: &LiveAdded) -> Result<(), String> {
     Ok(())
 }
 
-/// The layers of a live engine's events.
+/// The layers that a live engine's event is about.
 pub(super) struct EventScope<'a> {
     pub(super) kind: Option<&'a str>,
     pub(super) group: Option<u32>,
@@ -165,7 +164,7 @@ pub(super) struct EventScope<'a> {
 }
 
 impl EventScope<'_> {
-    /// Checks that they are layers of the engine, on the GPU.
+    /// Checks that the engine has these layers, on the GPU.
     pub(super) fn check(&self, config: &EngineConfig) -> Result<(), String> {
         let groups = &config.kv_cache_groups();
         let index = self.group.unwrap_or(0);
@@ -181,7 +180,7 @@ impl EventScope<'_> {
         if let Some(medium) = self.medium.filter(|medium| *medium != "GPU") {
             return Err(format!("`medium` is \"{medium}\": blocks elsewhere than on the GPU"));
         }
-        // The block sizes of groups are compared elsewhere.
+        // Block sizes of groups are compared elsewhere.
         let block_size = config.block_size();
         if let Some(size) = self.block_size.filter(|size| group.is_none() && *size != block_size) {
             return Err(format!("`block_size` is {size} and the engine's {block_size}: blocks of several sizes"));
@@ -193,7 +192,7 @@ impl EventScope<'_> {
     }
 }
 
-/// vLLM's names for layers of this kind; without groups, for full attention.
+/// vLLM's names for layers of this kind. None means an engine without groups, which has full attention.
 fn kind_names(kind: Option<KvCacheKind>) -> &'static [&'static str] {
     match kind {
         // Captures of engines with MLA may call it full attention.

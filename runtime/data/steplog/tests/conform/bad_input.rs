@@ -1,4 +1,4 @@
-//! Incomplete or invalid recordings: errors name the file, the line and the field, and nothing panics.
+//! Incomplete or invalid recordings: the error names the file, the line and the field, and nothing panics.
 
 use vcr_steplog::conform;
 
@@ -7,14 +7,13 @@ use crate::recordings::{CaseCopy, group, with_text, with_value};
 const SCHEDULER: &str = "random-0.33/random-1-057";
 const LIVE: &str = "vllm-cpu/wire";
 
-/// Asserts that a recording is refused with these words.
 #[track_caller]
 fn assert_refused(copy: &CaseCopy, words: &[&str]) {
     let error = copy.error();
     assert!(words.iter().all(|word| error.contains(word)), "{words:?} are not all in: {error}");
 }
 
-/// Changes line 6 of a file.
+/// Changes line 6 of a file, and asserts that the error names this line and these words.
 #[track_caller]
 fn assert_line_refused(case: &str, file: &str, edit: impl Fn(&str) -> Option<String>, words: &[&str]) {
     let copy = CaseCopy::of(case);
@@ -161,7 +160,7 @@ fn requests_that_are_unknown_or_run_already() {
     assert_refused(&copy, &[&format!("steps.jsonl, line {line}: `added`: request "), "a second time", "assertion"]);
 }
 
-/// Lengths that would fill the memory are refused in time.
+/// Lengths that would fill the memory are refused before tokens are made.
 #[test]
 fn requests_that_cannot_run() {
     let copy = CaseCopy::of(SCHEDULER);
@@ -192,7 +191,7 @@ fn steps_in_an_impossible_order() {
     copy.edit_line("steps.jsonl", 6, |line| with_text(line, "t", |_| Some("[1,1,9e9,9e9]".to_owned())).expect("times"));
     assert_refused(&copy, &["steps.jsonl, line 6: `t`: the schedule is made before that of an earlier step"]);
 
-    // The result of a step comes after the next schedule, though nothing is asynchronous.
+    // The result of a step comes after the next schedule, although async scheduling is off.
     let copy = CaseCopy::of(LIVE);
     copy.edit_line("steps.jsonl", 6, |line| {
         with_value(line, "t", |times| {
@@ -218,7 +217,7 @@ fn recordings_that_are_empty_or_cut_off() {
     copy.remove("steps.jsonl");
     assert_refused(&copy, &["cannot read ", "steps.jsonl"]);
 
-    // A recording that is cut off may be right so far, but it is not complete.
+    // The first lines of a recording may be right, but they are not complete.
     let copy = CaseCopy::of(SCHEDULER);
     let text = copy.text("steps.jsonl");
     copy.write("steps.jsonl", &text.lines().take(20).map(|line| format!("{line}\n")).collect::<String>());

@@ -1,27 +1,23 @@
-//! One value of a recording is changed: exactly that field of exactly that line
-//! must be reported.
+//! One value of a recording is changed. The replay must report exactly that field of exactly that line.
 
 use serde_json::{Value, json};
 
 use crate::recordings::{CaseCopy, with_text, with_value};
 
-/// Drafts verified by a scheduler without async scheduling, preemptions, a
-/// prefix cache under pressure, stop tokens.
+/// Drafts without async scheduling, preemptions, a prefix cache that is nearly full, and stop tokens.
 const RICH: &str = "random-0.33/random-1-087";
-/// Aborts, and requests that are added together.
+/// Aborts, and several requests that are added at once.
 const WITH_ABORTS: &str = "random-0.33/random-1-093";
-/// Full attention and windows, preemptions and hits.
+/// Full attention and sliding windows, with preemptions and prefix-cache hits.
 const GROUPS: &str = "groups/hybrid-3-095-0.33";
-/// EAGLE under both rules, and with two groups, one with its layers.
+/// EAGLE under the rules of both releases, with two groups of which one contains the drafter's layers.
 const DRAFTERS: [&str; 2] = ["drafters/any-2-034-0.32", "drafters/any-2-034-0.33"];
 const DRAFTER_GROUPS: &str = "drafters/any-windows-2-022-0.32";
-/// States of Mamba 2 beside full attention: preemptions, hits, drafts.
+/// Mamba 2 states next to full attention, with preemptions, hits and drafts.
 const STATES: &str = "groups/mamba-1-000-0.32";
-/// A live engine with preemptions.
 const LIVE: &str = "vllm-cpu/burst-preempt";
 
-/// Changes the first line of a recording of the scheduler whose `key` can be
-/// changed like that.
+/// Changes the first line of a scheduler recording whose `key` the edit can change, and expects that difference.
 #[track_caller]
 fn noticed(key: &'static str, edit: impl Fn(&mut Value) -> bool) {
     noticed_in(RICH, key, edit);
@@ -44,7 +40,6 @@ pub(crate) fn add_one(value: &mut Value) -> bool {
     true
 }
 
-/// Swaps the first two elements.
 pub(crate) fn swap(value: &mut Value) -> bool {
     let elements = value.as_array_mut().expect("an array");
     elements.len() > 1 && elements[0] != elements[1] && {
@@ -53,7 +48,6 @@ pub(crate) fn swap(value: &mut Value) -> bool {
     }
 }
 
-/// Changes the first row that `edit` changes.
 pub(crate) fn row(edit: impl Fn(&mut Value) -> bool) -> impl Fn(&mut Value) -> bool {
     move |rows| rows.as_array_mut().expect("an array").iter_mut().any(&edit)
 }
@@ -91,7 +85,7 @@ fn blocks_and_chunks_of_states() {
     noticed_in(STATES, "ev", row(|event| event[0] == "S" && event[3] == 0 && add_one(&mut event[3])));
 }
 
-/// A window with one more token, another interval of kept blocks, and one group fewer.
+/// A window with one more token, another interval of kept blocks, and one group less are noticed.
 #[test]
 fn settings_of_groups() {
     let is_noticed = |case: &str, edit: &dyn Fn(&mut Value)| {
@@ -118,7 +112,7 @@ fn settings_of_groups() {
     is_noticed(GROUPS, &|config| assert!(config["groups"].as_array_mut().expect("groups").pop().is_some()));
 }
 
-/// Another drafter, a draft more, the hashes of the other rule, and another group with its layers.
+/// Another drafter, one more draft, another hash rule, and the drafter's layers in another group are noticed.
 #[test]
 fn settings_of_drafters() {
     let is_noticed = |case: &str, key: &str, value: Value| {
@@ -200,7 +194,7 @@ fn what_comes_out() {
         ended[0][1] = other.into();
         true
     });
-    // The model's own words: more drafts than it may propose, and none.
+    // The drafts that the model proposed: more than it may propose, and none.
     noticed(
         "drafts",
         row(|entry| {
@@ -238,7 +232,7 @@ fn what_the_prefix_cache_announces() {
     noticed("ev", |events| events.as_array_mut().is_some_and(|events| events.len() > 1 && events.pop().is_some()));
 }
 
-/// Commands to the engine are not decisions, but changing one changes a decision.
+/// What was done to the engine is no decision, but a change of it leads to another decision.
 #[test]
 fn what_was_done_to_the_engine() {
     let copy = CaseCopy::of(WITH_ABORTS);
@@ -323,7 +317,7 @@ fn what_comes_out_of_a_live_engine() {
     noticed_live_text("emitted", |line| {
         with_text(line, "emitted", |text| text.contains(":1").then(|| text.replacen(":1", ":2", 1)))
     });
-    // The order in which requests come out.
+    // The order of the outputs.
     noticed_live_text("emitted", |line| {
         with_text(line, "emitted", |text| {
             let (first, rest) = text.trim_matches(['{', '}']).split_once(',')?;
@@ -332,8 +326,8 @@ fn what_comes_out_of_a_live_engine() {
     });
 }
 
-/// Changes an event for which `edit` has an effect; the difference must be reported there. The last events
-/// belong to requests whose tokens are all known.
+/// Changes the last event that `edit` can change; the difference must be reported there. The last events belong to
+/// requests whose tokens are all known.
 #[track_caller]
 fn noticed_event(field: &str, edit: impl Fn(&mut Value) -> bool) {
     let copy = CaseCopy::of(LIVE);
@@ -359,7 +353,7 @@ fn an_event_of_a_live_engine() {
         true
     };
     let is = |event: &Value, kind: &str| event["type"] == kind;
-    // A bit of a block's hash, of its parent's hash, and of a removed block's hash.
+    // Flips a bit of a block's hash, of its parent's hash and of a removed block's hash.
     noticed_event("block hashes", |event| is(event, "BlockStored") && flip(&mut event["block_hashes"][0]));
     noticed_event("block hashes", |event| is(event, "BlockRemoved") && flip(&mut event["block_hashes"][0]));
     noticed_event("parent of a stored event", |event| {
@@ -406,7 +400,7 @@ fn events_of_a_live_engine_that_are_missing_or_too_many() {
     let copy = CaseCopy::of(LIVE);
     copy.edit_first("kv_events.jsonl", |line| with_value(line, "batch", |batch| swap(&mut batch[1])));
     assert!(copy.mismatch().event.is_some());
-    // A batch more than we publish.
+    // One more batch than the core publishes.
     let copy = CaseCopy::of(LIVE);
     let text = copy.text("kv_events.jsonl");
     let more = r#"{"t":0,"topic":"","seq":100000,"batch":[0,[{"type":"AllBlocksCleared"}],0]}"#;

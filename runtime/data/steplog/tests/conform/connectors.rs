@@ -1,17 +1,17 @@
-//! Changes one value of a recording with a KV connector, a report of its workers, or one of its settings.
+//! Changes one value of a recording with a KV connector: a decision, a report of the workers, or a setting.
 
 use serde_json::{Value, json};
 
 use crate::can_fail::{add_one, noticed_in, row, swap};
 use crate::recordings::{CaseCopy, cases, group, with_value};
 
-/// Connectors that answer at random: loads of both kinds, failures, held KV.
+/// Connectors that answer at random: synchronous and asynchronous loads, failures, and KV that is held.
 const SCRIPTED: [&str; 2] = ["connectors/scripted-1-015-0.32", "connectors/scripted-1-015-0.33"];
 
-/// The connector for offloading, which decides by what it has stored itself.
+/// The offloading connector, whose answers depend on what it stored.
 const OFFLOADING: [&str; 2] = ["connectors/offloading-21-035-0.32", "connectors/offloading-21-035-0.33"];
 
-/// Full attention beside a window.
+/// Full attention and a sliding window.
 const GROUPS: [&str; 2] = ["connectors/scripted-hybrid-1-002-0.32", "connectors/scripted-hybrid-1-002-0.33"];
 
 #[test]
@@ -49,7 +49,7 @@ fn lookups_and_their_counters() {
     }
 }
 
-/// Blocks of each group, those that left windows, and loads that fail as a whole.
+/// Blocks of each group, blocks that left windows, and loads that fail as a whole.
 #[test]
 fn groups_beside_connectors() {
     for case in GROUPS {
@@ -76,7 +76,7 @@ fn groups_beside_connectors() {
     }
 }
 
-/// Tokens that a NIXL prefill engine leaves to the decode engine; an engine without that role computes them.
+/// Tokens that a NIXL prefill engine leaves to the decode engine. An engine without that role computes them.
 #[test]
 fn tokens_that_are_left_to_the_engine_that_decodes() {
     let noticed = changed_cases(|copy| {
@@ -89,7 +89,7 @@ fn tokens_that_are_left_to_the_engine_that_decodes() {
     assert!(of_both_versions(&noticed), "{noticed:?}");
 }
 
-/// Whether a change of the first line with such a value leads to another decision there or later.
+/// Asserts that a change of the first line with such a value changes a decision on that line or later.
 #[track_caller]
 fn changes_a_decision(case: &str, key: &str, edit: impl Fn(&mut Value) -> bool) {
     let copy = CaseCopy::of(case);
@@ -104,7 +104,7 @@ fn take_one(value: &mut Value) -> bool {
     one_less > 0
 }
 
-/// Answers and reports are not decisions, but changing one changes a decision.
+/// Answers and reports are no decisions, but a change of them leads to another decision.
 #[test]
 fn answers_and_reports() {
     for case in SCRIPTED {
@@ -133,7 +133,7 @@ fn answers_and_reports() {
     }
 }
 
-/// Cases that are not reproduced after a change.
+/// Names the cases that are not reproduced after a change.
 fn changed_cases(change: impl Fn(&CaseCopy)) -> Vec<String> {
     let all = cases(&group("connectors")).into_iter();
     let is_noticed = |name: &String| {
@@ -148,7 +148,7 @@ fn of_both_versions(cases: &[String]) -> bool {
     ["0.32", "0.33"].iter().all(|version| cases.iter().any(|case| case.ends_with(version)))
 }
 
-/// Another role, another policy of failures, and outputs that are dropped or not.
+/// Another role, another failure policy, and outputs that are dropped or kept.
 #[test]
 fn settings_of_a_connector() {
     let with = |edit: &dyn Fn(&mut Value)| {
@@ -174,7 +174,7 @@ fn settings_of_a_connector() {
     }
 }
 
-/// Requests without a role of another engine.
+/// Requests without the role of another engine.
 #[test]
 fn parts_of_other_engines() {
     for key in ["hold", "remote"] {
@@ -189,7 +189,7 @@ fn parts_of_other_engines() {
     }
 }
 
-/// Copies with their numbers, requests and places in the host, and the loads among the ended copies.
+/// The copies' numbers, requests and host positions, and the loads among the ended copies.
 #[test]
 fn copies_of_the_connector_for_offloading() {
     for case in OFFLOADING {
@@ -211,7 +211,7 @@ fn copies_of_the_connector_for_offloading() {
     }
 }
 
-/// Each setting of the connector for offloading.
+/// Each setting of the offloading connector.
 #[test]
 fn settings_of_the_connector_for_offloading() {
     type Edit = dyn Fn(&Value) -> Value;

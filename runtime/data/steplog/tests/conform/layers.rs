@@ -1,11 +1,11 @@
-//! Recordings with all states of Mamba, and with cross attention, are not reproduced with other settings or blocks.
+//! Recordings with all Mamba states or with cross attention are not reproduced with other settings or blocks.
 
 use serde_json::{Value, json};
 
 use crate::can_fail::{add_one, noticed_in, row};
 use crate::recordings::{CaseCopy, cases, group, is_reproduced, json_of, name_of, with_value};
 
-/// Mamba beside a window: hits, preemptions, drafts.
+/// Mamba next to a sliding window, with hits, preemptions and drafts.
 const STATES: &str = "layers/mamba-all-41-101-0.28";
 const CROSS: [&str; 2] = ["layers/cross-31-063-0.32", "layers/cross-31-063-0.33"];
 
@@ -28,7 +28,7 @@ fn other_modes_of_states_are_noticed() {
         assert!(is_reproduced(&name, |_| ()), "{name} as it is");
         for mode in ["none", "align"] {
             let other = |config: &mut Value| {
-                // With this mode, chunks end at states.
+                // In this mode, chunks end at states.
                 (config["mamba_cache_mode"], config["chunked_prefill"]) = (mode.into(), true.into());
             };
             assert!(!is_reproduced(&name, other), "{name}: {mode}");
@@ -66,9 +66,9 @@ fn other_encoders_are_noticed() {
         };
         assert!(!is_reproduced(name, |config| groups(config, &|group| group["kind"] = "full".into())), "{name}: full");
         let larger = |group: &mut Value| group["block_size"] = (group["block_size"].as_u64().unwrap_or(1) * 2).into();
-        // An input may still fit into a larger block.
+        // An input may also fit into the larger block, so not every case notices the change.
         larger_blocks += u32::from(!is_reproduced(name, |config| groups(config, &larger)));
-        // Another input of the encoder, which takes more blocks.
+        // A longer encoder input takes more blocks.
         let copy = CaseCopy::of(name);
         copy.edit_first("requests.jsonl", |line| {
             with_value(line, "media", |media| {
@@ -91,7 +91,7 @@ fn other_encoders_are_noticed() {
 #[test]
 fn blocks_and_items_of_cross_attention() {
     for case in CROSS {
-        // The group of cross attention is the last one.
+        // The group of cross attention is the last group.
         let first_block = |entry: &mut Value| {
             let group = entry[4].as_array_mut().and_then(|groups| groups.last_mut());
             group.and_then(|blocks| blocks.get_mut(0)).is_some_and(add_one)
@@ -103,7 +103,7 @@ fn blocks_and_items_of_cross_attention() {
     }
 }
 
-/// Settings that vLLM turns off for encoder-decoder models.
+/// Settings that vLLM switches off for encoder-decoder models.
 #[test]
 fn settings_that_exclude_cross_attention_are_refused() {
     for key in ["prefix_caching", "chunked_prefill"] {

@@ -1,4 +1,4 @@
-//! Lines survive being written and read, and no text panics a reader.
+//! Lines stay the same when they are written and read, and no text makes a reader panic.
 
 use std::path::Path;
 
@@ -47,7 +47,6 @@ fn arb_event() -> impl Strategy<Value = StepEvent> {
     ]
 }
 
-/// A time that JSON can represent.
 fn arb_ms() -> impl Strategy<Value = Option<f64>> {
     option::of(proptest::num::f64::NORMAL | proptest::num::f64::ZERO)
 }
@@ -120,7 +119,6 @@ fn arb_line() -> impl Strategy<Value = StepLine> {
     })
 }
 
-/// A change of some bytes of a text.
 #[derive(Clone, Debug)]
 enum Edit {
     Put(usize, u8),
@@ -189,17 +187,17 @@ fn first_lines(case: &str, len: usize) -> Vec<String> {
     text_of(&group(case), "steps.jsonl").lines().take(len).map(|line| format!("{line}\n")).collect()
 }
 
-/// A multiple of the usual number of cases (`PROPTEST_CASES`).
+/// `times / fraction` of the usual number of cases (`PROPTEST_CASES`).
 fn config(times: u32, fraction: u32) -> ProptestConfig {
     let usual = ProptestConfig::default();
-    // There is no library root beside which failing cases could be kept.
+    // There is no library root next to which failing cases could be stored.
     ProptestConfig { failure_persistence: None, cases: usual.cases * times / fraction, ..usual }
 }
 
 proptest! {
     #![proptest_config(config(1, 1))]
 
-    /// A log is read as it was written, to the last bit of its times.
+    /// A log that is written and read is the same, to the last bit of its times.
     #[test]
     fn a_line_survives_being_written_and_read(line in arb_line()) {
         let text = serde_json::to_string(&line).expect("a line is JSON");
@@ -218,8 +216,7 @@ proptest! {
     }
 }
 
-/// Lines of either schema, with some bytes changed, are read or refused. What
-/// is read can be written and read again.
+/// Lines of either schema with some changed bytes are read or refused. What is read can be written and read again.
 #[test]
 fn changed_lines_never_panic() {
     for (case, head) in [("random-0.33/random-1-087", 0), ("vllm-cpu/wire", 1)] {
@@ -242,8 +239,7 @@ fn changed_lines_never_panic() {
     }
 }
 
-/// Recordings with some bytes changed are replayed to a difference or refused;
-/// no value makes the engine panic.
+/// Recordings with some changed bytes are replayed to a difference or refused. No value makes the engine panic.
 #[test]
 fn changed_recordings_never_panic() {
     let cases = [
@@ -270,7 +266,7 @@ fn changed_recordings_never_panic() {
     }
 }
 
-/// A line with one of its numbers replaced.
+/// A line in which one number is replaced.
 fn with_number(line: &str, place: usize, value: u64) -> String {
     let is_start = |at: usize| line.as_bytes()[at].is_ascii_digit() && !line.as_bytes()[at - 1].is_ascii_digit();
     let starts: Vec<usize> = (1..line.len()).filter(|&at| is_start(at)).collect();

@@ -1,5 +1,5 @@
-//! Captures of live engines with several groups of layers, drafters with KV, and images: one value or one
-//! setting is changed.
+//! One value or setting is changed in a capture of a live engine with several groups of layers, a drafter with its
+//! own KV, or images.
 
 use serde_json::{Value, json};
 use vcr_steplog::StepLog;
@@ -13,7 +13,7 @@ const DRAFTER: &str = "vllm-cpu/drafter";
 const EAGLE: &str = "vllm-cpu/eagle";
 const TENANTS: &str = "vllm-cpu/tenants";
 
-/// Changes the first step whose `key` `edit` changes; the difference must be reported there.
+/// Changes the first step whose `key` the edit can change. The difference must be reported there.
 #[track_caller]
 fn noticed(case: &str, key: &str, edit: impl Fn(&mut Value) -> bool) {
     let copy = CaseCopy::of(case);
@@ -23,7 +23,7 @@ fn noticed(case: &str, key: &str, edit: impl Fn(&mut Value) -> bool) {
     assert_eq!((mismatch.field, mismatch.line), (key, line), "{mismatch}");
 }
 
-/// The field that differs once the first line is changed.
+/// Changes a setting in the first line, and returns the field that then differs.
 #[track_caller]
 fn setting(case: &str, key: &str, value: &Value) -> &'static str {
     let copy = CaseCopy::of(case);
@@ -31,7 +31,8 @@ fn setting(case: &str, key: &str, value: &Value) -> &'static str {
     copy.mismatch().field
 }
 
-/// The first event that `edit` changes, from the end: requests whose tokens are all known.
+/// Changes the last event that `edit` can change, and returns the field that then differs. The last events belong
+/// to requests whose tokens are all known.
 #[track_caller]
 fn event(case: &str, edit: impl Fn(&mut Value) -> bool) -> &'static str {
     let copy = CaseCopy::of(case);
@@ -85,7 +86,7 @@ fn events_of_all_groups() {
         }
     };
     assert_eq!(event(WINDOW, first_of_second), "group of a KV event");
-    // Both groups have the hashes of the tokens.
+    // The hashes of both groups were computed from the tokens.
     let report = CaseCopy::of(WINDOW).replay().expect("it can be replayed");
     assert!(report.hashes > 400 && report.notes.is_empty(), "{report:?}");
 }
@@ -100,7 +101,7 @@ fn items_of_the_encoder() {
     });
     assert_ne!(setting(VISION, "encoder_cache_size", &json!(4096)), "");
     assert_ne!(setting(VISION, "max_num_encoder_input_tokens", &json!(40)), "");
-    // The identifier and the position of an item are part of the blocks' hashes.
+    // A block's hash includes the identifier and the position of its multimodal items.
     for edit in [
         &(|item: &mut Value| {
             item[0] = "another".into();
@@ -137,7 +138,6 @@ fn items_that_cannot_be() {
     assert!(unknown.contains("`requests.jsonl` has no prompt of it"), "{unknown}");
 }
 
-/// Changes all requests of a capture.
 fn with_requests(copy: &CaseCopy, edit: impl Fn(&mut Value) + Copy) {
     copy.edit_all("steps.jsonl", |line| {
         let each = |added: &mut Value| {
@@ -152,7 +152,7 @@ fn without(request: &mut Value, key: &str) {
     request.as_object_mut().expect("a request").remove(key);
 }
 
-/// A `cache_salt` is hashed with the first block, and a request may be forbidden to reuse blocks.
+/// vLLM hashes the `cache_salt` with the first block. A request can also forbid the reuse of blocks.
 #[test]
 fn salts_and_requests_that_read_no_cache() {
     let report = CaseCopy::of(TENANTS).replay().expect("it can be replayed");
@@ -183,7 +183,7 @@ fn salts_and_requests_that_read_no_cache() {
     copy.mismatch();
 }
 
-/// The drafts are the captured ones if they were handed over, or else the scheduled ones.
+/// The drafts are those in the capture, or else those that were scheduled.
 #[test]
 fn drafts_of_a_live_engine() {
     for case in [DRAFTER, EAGLE] {
@@ -204,17 +204,17 @@ fn drafts_of_a_live_engine() {
             .edit_line("steps.jsonl", 1, |line| with_text(line, "drafter", |_| Some("\"ngram\"".into())).expect("it"));
         assert!(numbers.error().contains("`num_lookahead_tokens` is 3, where 0 is expected"), "{}", numbers.error());
     }
-    // The last block of a hit is dropped for EAGLE.
+    // With EAGLE, the last block of a hit is dropped.
     assert_ne!(setting(EAGLE, "drafter", &json!("draft_model")), "");
 }
 
-/// The time of an abort determines its place among the steps.
+/// The time of an abort determines its position among the steps.
 #[test]
 fn aborts_while_steps_are_in_flight() {
     let copy = CaseCopy::of(WINDOW);
     let text = copy.text("steps.jsonl");
     assert!(text.lines().any(|line| line.contains("\"aborted_at\":[")), "some are aborted");
-    // All requests, as if they were aborted with the step that precedes their line.
+    // All aborts seem to have come with the step before their line.
     copy.edit_all("steps.jsonl", |line| {
         let late = |times: &mut Value| {
             times.as_array_mut().expect("times").iter_mut().for_each(|at| *at = json!(9e9));

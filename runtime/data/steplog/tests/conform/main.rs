@@ -1,5 +1,5 @@
-//! The proof of exactness against recordings of the real schedulers, and the proof of that proof: it fails
-//! where it should, and refuses what it cannot judge.
+//! The proof of exactness against recordings of the real schedulers. Also checks the proof itself: it must fail if
+//! a recording is changed, and refuse what it cannot judge.
 
 mod bad_input;
 mod can_fail;

@@ -1,11 +1,11 @@
-//! One value of a recording with media is changed, or a setting of its encoder.
+//! One value of a recording with multimodal items, or one setting of its encoder, is changed.
 
 use serde_json::{Value, json};
 
 use crate::can_fail::{add_one, noticed_in, row, swap};
 use crate::recordings::{CaseCopy, cases, group};
 
-/// Images, a scarce encoder, preemptions.
+/// Images, a small encoder budget and preemptions.
 const MEDIA: [&str; 2] = ["media/media-102-032-0.32", "media/media-201-073-0.33"];
 
 #[test]
@@ -21,7 +21,7 @@ fn items_of_the_encoder() {
     }
 }
 
-/// Cases of these that are not reproduced after a change.
+/// Names the cases that are not reproduced after a change.
 fn changed_cases(change: impl Fn(&CaseCopy)) -> Vec<String> {
     let all = cases(&group("media")).into_iter();
     let is_noticed = |name: &String| {
@@ -36,7 +36,7 @@ fn of_both_versions(cases: &[String]) -> bool {
     ["0.32", "0.33"].iter().all(|version| cases.iter().any(|case| case.ends_with(version)))
 }
 
-/// A larger budget, a larger cache, chunks that must or may split an item, and the rules of the other version.
+/// A larger budget, a larger cache, chunks that must or may split an item, and the rules of the other release.
 #[test]
 fn settings_of_the_encoder() {
     let with = |edit: &dyn Fn(&mut Value)| {
@@ -60,7 +60,7 @@ fn settings_of_the_encoder() {
     assert!(of_both_versions(&noticed), "{noticed:?}");
 }
 
-/// Items that are all the same, or a token shorter at their start or end, or have other embeddings.
+/// Items that are all equal, that have one token less at the start or end, or that have other embeddings.
 #[test]
 fn items_of_a_prompt() {
     let with = |edit: &dyn Fn(&mut Value)| {

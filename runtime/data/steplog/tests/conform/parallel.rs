@@ -1,4 +1,4 @@
-//! Recordings with stages, ranks and drafts by the size of the batch are not reproduced with other settings.
+//! Recordings with pipeline stages, ranks, or drafts by batch size are not reproduced with other settings.
 
 use serde_json::{Value, json};
 
@@ -14,7 +14,7 @@ fn other_stages_ranks_and_drafts_are_noticed() {
         if let Some(stages) = config["pp"].as_u64() {
             assert!(!is_reproduced(&name, |config| config["pp"] = 1.into()), "{name} with one stage");
             noticed[0] += 1;
-            // Without async scheduling, stages that no step uses make no difference.
+            // Without async scheduling, more stages make no difference, because no step uses them.
             if config["async_scheduling"] == true {
                 assert!(!is_reproduced(&name, |config| config["pp"] = (stages + 1).into()), "{name} with one more");
             }

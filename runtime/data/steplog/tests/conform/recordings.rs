@@ -13,7 +13,6 @@ pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..").canonicalize().expect("the repository is there")
 }
 
-/// A folder of recordings in the repository.
 pub(crate) fn group(name: &str) -> PathBuf {
     root().join("tests/recordings").join(name)
 }
@@ -22,7 +21,6 @@ pub(crate) fn cases(folder: &Path) -> Vec<PathBuf> {
     conform::cases(folder).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// A file of a recording, unpacked if necessary.
 pub(crate) fn text_of(case: &Path, file: &str) -> String {
     let mut text = String::new();
     let packed = case.join(format!("{file}.gz"));
@@ -38,18 +36,17 @@ pub(crate) fn json_of(case: &Path, file: &str) -> Value {
     serde_json::from_str(&text_of(case, file)).expect("it is JSON")
 }
 
-/// Prints a line that the test harness does not capture.
+/// Prints a line even if the test harness captures the output.
 pub(crate) fn say(line: &str) {
     writeln!(std::io::stderr(), "{line}").expect("there is a place to write to");
 }
 
-/// An unpacked copy of a recording.
 pub(crate) struct CaseCopy {
     folder: tempfile::TempDir,
 }
 
 impl CaseCopy {
-    /// A copy of `group/case`.
+    /// Copies the recording `group/case`.
     pub(crate) fn of(case: &str) -> Self {
         let from = group(case);
         let folder = tempfile::tempdir().expect("there is a place for temporary files");
@@ -77,14 +74,13 @@ impl CaseCopy {
         std::fs::remove_file(self.folder().join(file)).expect("it can be removed");
     }
 
-    /// Changes a file that is one JSON value.
     pub(crate) fn edit_json(&self, file: &str, edit: impl FnOnce(&mut Value)) {
         let mut value = json_of(self.folder(), file);
         edit(&mut value);
         self.write(file, &value.to_string());
     }
 
-    /// Changes one line, from 1.
+    /// Changes the line with this number, from 1.
     pub(crate) fn edit_line(&self, file: &str, line: usize, edit: impl FnOnce(&str) -> String) {
         let text = self.text(file);
         let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
@@ -116,7 +112,6 @@ impl CaseCopy {
         number as u64
     }
 
-    /// Changes all lines.
     pub(crate) fn edit_all(&self, file: &str, edit: impl Fn(&str) -> String) {
         let text = self.text(file);
         let lines: Vec<String> = text.lines().map(edit).collect();
@@ -139,7 +134,7 @@ impl CaseCopy {
     }
 }
 
-/// Whether the case `group/name` is reproduced with changed settings, if the derived settings are removed from it.
+/// Whether the recording `group/name` is reproduced with changed settings, without a check of the derived settings.
 #[track_caller]
 pub(crate) fn is_reproduced(case: &str, edit: impl FnOnce(&mut Value)) -> bool {
     let copy = CaseCopy::of(case);
@@ -152,13 +147,12 @@ pub(crate) fn is_reproduced(case: &str, edit: impl FnOnce(&mut Value)) -> bool {
     copy.replay().is_ok_and(|report| report.mismatch.is_none())
 }
 
-/// The name of a case.
 pub(crate) fn name_of(case: &Path) -> String {
     case.file_name().expect("a case has a name").to_string_lossy().into_owned()
 }
 
-/// A line with the value of one of its own keys changed as text; None if it has no such key or `edit`
-/// declines. The rest keeps its text and order.
+/// Changes the value of a key at the top level of a line, as text. None if the line lacks the key or `edit` returns
+/// None. The rest of the line stays unchanged.
 pub(crate) fn with_text(line: &str, key: &str, edit: impl FnOnce(&str) -> Option<String>) -> Option<String> {
     let start = line.find(&format!("\"{key}\":"))? + key.len() + 3;
     let mut values = serde_json::Deserializer::from_str(&line[start..]).into_iter::<serde::de::IgnoredAny>();
@@ -167,7 +161,7 @@ pub(crate) fn with_text(line: &str, key: &str, edit: impl FnOnce(&str) -> Option
     Some(format!("{}{}{}", &line[..start], edit(&line[start..end])?, &line[end..]))
 }
 
-/// The same for a value as JSON; `edit` returns whether it changed it.
+/// Like [`with_text`], with the value as JSON. `edit` returns whether it changed the value.
 pub(crate) fn with_value(line: &str, key: &str, edit: impl FnOnce(&mut Value) -> bool) -> Option<String> {
     with_text(line, key, |text| {
         let mut value = serde_json::from_str(text).expect("a value of a JSON line is JSON");

@@ -1,4 +1,4 @@
-//! Settings that the core lacks are refused by name.
+//! Recordings that use features which the core lacks are refused, with the feature's name.
 
 use serde_json::{Value, json};
 use vcr_steplog::LogError;
@@ -10,8 +10,7 @@ const DRAFTER: &str = "drafters/any-2-034-0.33";
 const LIVE: &str = "vllm-cpu/wire";
 const LIVE_WITH_PREEMPTIONS: &str = "vllm-cpu/burst-preempt";
 
-/// Asserts that a recording is refused for a reason that has all these words, and that the error names the
-/// documentation.
+/// Asserts that a recording is refused, and that the error contains these words and names the documentation.
 #[track_caller]
 fn refused(copy: &CaseCopy, words: &[&str]) {
     let error = copy.replay().expect_err("the recording is refused");
@@ -52,7 +51,7 @@ fn a_scheduler_that_is_another_or_held_other_values() {
     effective("watermark_blocks", json!(99), &["another value than requested"]);
     effective("policy", json!("lifo"), &["another value"]);
     effective("free_blocks", json!(3), &["null block"]);
-    // The class of a scheduler whose results come a step later.
+    // The class of vLLM's scheduler differs with async scheduling.
     let other = |class: &str| if class == "Scheduler" { "AsyncScheduler" } else { "Scheduler" };
     refused_config(
         |file| {
@@ -63,7 +62,7 @@ fn a_scheduler_that_is_another_or_held_other_values() {
     );
 }
 
-/// The settings that a scheduler derives from its drafter must equal the ones derived here.
+/// The settings that a scheduler derives from its drafter must equal those derived here.
 #[test]
 fn drafters_that_are_not_known_or_that_do_other_things() {
     let copy = CaseCopy::of(SCHEDULER);
@@ -161,7 +160,7 @@ fn arguments_of_a_live_engine() {
     refused_args(&json!({ "speculative_config": by_batch }), &["num_speculative_tokens_per_batch_size"]);
 }
 
-/// vLLM up to 0.28 may schedule them; no model takes them.
+/// vLLM up to 0.28 may schedule more drafts than tokens, but no model accepts them.
 #[test]
 fn more_drafts_than_tokens() {
     let copy = CaseCopy::of("releases/drafts-at-the-end-0.28");
@@ -169,7 +168,7 @@ fn more_drafts_than_tokens() {
     refused(&copy, &["steps.jsonl, line 2: `sched` has 4 drafts among 4 tokens of request 1"]);
 }
 
-/// Arguments that change nothing are not a reason to refuse.
+/// Arguments that are off are no reason to refuse a recording.
 #[test]
 fn arguments_that_are_off() {
     let copy = CaseCopy::of(LIVE);
@@ -182,7 +181,7 @@ fn arguments_that_are_off() {
         args.insert("some_other_argument".to_owned(), json!("text"));
     });
     assert_eq!(copy.replay().expect("it can be replayed").mismatch, None);
-    // A drafter without KV of its own that proposed nothing.
+    // A drafter without its own KV that proposed nothing.
     let ngram = json!({ "method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 4 });
     for config in [ngram.clone(), json!(ngram.to_string()), json!({ "model": "[ngram]" })] {
         copy.edit_json("engine.json", |file| file["engine_args"]["speculative_config"] = config);
@@ -217,7 +216,7 @@ fn layers_of_other_kinds() {
     refused_event("lookahead_token_ids", json!([[5]]), &["tokens after the block"]);
 }
 
-/// vLLM's second model runner gets resumed requests as new ones: the capture of an engine with it has no kind "p".
+/// vLLM's second model runner gets a resumed request as a new request, so its captures have no kind "p".
 #[test]
 fn the_second_model_runner_of_a_live_engine() {
     let copy = CaseCopy::of(LIVE_WITH_PREEMPTIONS);
@@ -233,15 +232,15 @@ fn the_second_model_runner_of_a_live_engine() {
 
     copy.edit_all("steps.jsonl", |line| line.replace(",\"p\",", ",\"n\","));
     assert_eq!(copy.replay().expect("it can be replayed").mismatch, None);
-    // Without that setting, the same capture differs.
+    // Without this setting, the same capture differs.
     copy.edit_line("steps.jsonl", 1, |line| {
         line.replace("\"use_v2_model_runner\": true", "\"use_v2_model_runner\": false")
     });
     assert_eq!(copy.mismatch().field, "sched");
 }
 
-/// An adapter's path is part of vLLM's hashes, but is in no capture: the events are still compared, and the
-/// report states that the hashes are not.
+/// vLLM's hashes include an adapter's path, which no capture contains. The events are still compared, and the
+/// report says that the hashes are not.
 #[test]
 fn hashes_of_requests_with_adapters() {
     let copy = CaseCopy::of(LIVE_WITH_PREEMPTIONS);
@@ -254,7 +253,7 @@ fn hashes_of_requests_with_adapters() {
     assert!(report.notes.iter().any(|note| note.contains("adapters")), "{:?}", report.notes);
 }
 
-/// Data that the caller did not keep is unknown, not guessed: a stop takes effect in the step in which it happened.
+/// Data that the caller did not keep is unknown, not guessed. A stop takes effect in the step in which it happened.
 #[test]
 fn captures_without_tokens() {
     let copy = CaseCopy::of(LIVE);

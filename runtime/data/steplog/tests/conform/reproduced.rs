@@ -8,7 +8,7 @@ use vcr_steplog::{LogKind, StepLog};
 
 use crate::recordings::{CaseCopy, cases, group, json_of, root, say, text_of};
 
-/// Replays all recordings in a folder and prints the totals.
+/// Replays all recordings of a folder and prints the totals.
 #[track_caller]
 fn all_reproduced(folder: &Path) -> Vec<CaseReport> {
     let mut reports = Vec::new();
@@ -48,7 +48,8 @@ fn the_random_cases() {
     }
 }
 
-/// Releases before 0.32. Each case was chosen for a rule: under the rules of the previous or next release it differs.
+/// Releases before 0.32. Each recording was chosen for a rule, so that it differs under the rules of a neighbouring
+/// release.
 #[test]
 fn the_cases_of_older_releases() {
     let folder = group("releases");
@@ -63,7 +64,7 @@ fn the_cases_of_older_releases() {
         let differs_in = |other: u32| {
             let copy = CaseCopy::of(&format!("releases/{name}"));
             copy.edit_json("config.json", |file| file["vllm"] = format!("0.{other}.0").into());
-            // Settings that follow from the rules may differ, too.
+            // Settings that follow from the rules may also differ.
             !copy.replay().is_ok_and(|report| report.mismatch.is_none())
         };
         assert!([minor - 1, minor + 1].into_iter().filter(|other| *other >= 27).any(differs_in), "{name}");
@@ -76,7 +77,7 @@ fn the_cases_of_older_releases() {
     }
 }
 
-/// Layers in groups: windows, chunks, blocks of several sizes, Mamba states.
+/// Groups of layers: sliding windows, chunks, blocks of several sizes, Mamba states.
 #[test]
 fn the_cases_with_groups_of_layers() {
     let folder = group("groups");
@@ -91,7 +92,7 @@ fn the_cases_with_groups_of_layers() {
     }
 }
 
-/// Drafters with KV of their own: each of both versions, alone and with groups.
+/// Drafters with their own KV: each under both releases, alone and with groups.
 #[test]
 fn the_cases_with_drafters() {
     let folder = group("drafters");
@@ -109,7 +110,7 @@ fn the_cases_with_drafters() {
     }
 }
 
-/// Prompts with images: the encoder's budget and cache, both versions.
+/// Prompts with images under both releases: the encoder's budget and cache.
 #[test]
 fn the_cases_with_media() {
     let folder = group("media");
@@ -127,7 +128,7 @@ fn the_cases_with_media() {
     }
 }
 
-/// Stages of a pipeline, ranks that share blocks, and drafts by the size of the batch, both versions.
+/// Pipeline stages, ranks that share blocks, and drafts by batch size, under both releases.
 #[test]
 fn the_cases_with_stages_and_ranks() {
     let folder = group("parallel");
@@ -157,7 +158,7 @@ fn the_cases_with_stages_and_ranks() {
     }
 }
 
-/// Budgets smaller than the model's input, of all releases, and intervals of prefills.
+/// Token budgets smaller than the model's input, and prefill intervals, under all releases.
 #[test]
 fn the_cases_with_budgets_and_intervals() {
     let folder = group("steps");
@@ -194,7 +195,7 @@ fn the_cases_with_all_states_and_cross_attention() {
     }
 }
 
-/// Prompts that come in parts, both versions.
+/// Prompts that come in parts, under both releases.
 #[test]
 fn the_cases_with_streaming_inputs() {
     let folder = group("sessions");
@@ -209,14 +210,14 @@ fn the_cases_with_streaming_inputs() {
         let staged = own().filter(|case| !json_of(case, "config.json")["config"]["pp"].is_null());
         assert_eq!(staged.count(), 2, "{version}: stages");
     }
-    // A part that arrives during a pause of everything has its own line.
+    // A part that arrives while everything is paused has its own line.
     let paused = text_of(&folder.join("sessions-7201-018-0.33"), "steps.jsonl");
     let has_only_a_part =
         |line: &str| line.contains("\"more\":") && !line.contains("\"s\":") && !line.contains("\"u\":");
     assert!(paused.lines().any(has_only_a_part));
 }
 
-/// Requests that wait for their grammar, under all kinds of rules; drafts that do not fit it.
+/// Requests that wait for their grammar under each version of the rules, and drafts that do not fit the grammar.
 #[test]
 fn the_cases_with_structured_outputs() {
     let folder = group("structured");
@@ -238,7 +239,7 @@ fn the_cases_with_structured_outputs() {
     assert!(policies.contains(&"priority".into()) && policies.contains(&"fcfs".into()));
 }
 
-/// KV connectors of each kind: loads, their failures, held KV, stages, a drafter, both versions.
+/// Each kind of KV connector under both releases: loads, failures, KV that is held, pipeline stages and a drafter.
 #[test]
 fn the_cases_with_connectors() {
     let folder = group("connectors");
@@ -282,7 +283,7 @@ fn the_cases_with_connectors() {
     }
 }
 
-/// vLLM's second model runner gets resumed requests as new ones.
+/// vLLM's second model runner gets a resumed request as a new request.
 #[test]
 fn the_cases_of_the_second_model_runner() {
     assert_eq!(all_reproduced(&group("runner-v2")).len(), 4);
@@ -299,7 +300,7 @@ fn the_live_captures() {
     assert_eq!(reports.len(), 10);
     for report in &reports {
         assert!(report.hashes > 0, "{}: no block hash was compared", report.case);
-        // The subscriber to KV events may miss the first one; everything else is compared.
+        // The subscriber may miss the first batch of KV events; everything else is compared.
         assert!(
             report.notes.iter().all(|note| note.contains("missing from the capture: 1 ")),
             "{}: {:?}",
@@ -309,7 +310,7 @@ fn the_live_captures() {
     }
 }
 
-/// vLLM 0.33.0 on an H100, with the runner, the asynchronous scheduling and the settings that it chooses there.
+/// vLLM 0.33.0 on an H100, with the runner, the async scheduling and the settings that it chooses there.
 #[test]
 fn the_live_capture_of_a_gpu() {
     let reports = all_reproduced(&group("vllm-gpu"));
@@ -317,7 +318,7 @@ fn the_live_capture_of_a_gpu() {
     assert_eq!((reports[0].steps, reports[0].fields), (827, 9097));
 }
 
-/// The original recordings may be beside a checkout.
+/// A checkout may have the original recordings next to it.
 #[test]
 fn the_recordings_beside_the_checkout() {
     for name in ["vllm-scheduler", "vllm-cpu"] {
@@ -327,7 +328,7 @@ fn the_recordings_beside_the_checkout() {
     }
 }
 
-/// The replay writes the recorder's lines, with every key.
+/// The replay writes the same lines as the recorder, with every key.
 #[test]
 fn our_lines_are_the_recorded_lines() {
     let mut lines = 0;
@@ -350,7 +351,7 @@ fn our_lines_are_the_recorded_lines() {
             for replayed in conform::replay_lines(&case).expect("it can be replayed") {
                 let replayed = replayed.expect("every line can be replayed");
                 let mut ours = serde_json::to_value(&replayed.ours).expect("a line is JSON");
-                // vLLM does not state why it admits no more.
+                // vLLM does not say why it admits no more requests.
                 ours.as_object_mut().expect("a line is an object").remove("why");
                 let theirs: Value = serde_json::from_str(recorded.next().expect("as many lines")).expect("JSON");
                 assert_eq!(ours, theirs, "{}, line {}", case.display(), replayed.line);
@@ -376,7 +377,7 @@ fn packed_logs_are_read_like_plain_ones() {
     }
 }
 
-/// The rules of one version of vLLM fail on cases in which the other version decides differently.
+/// The rules of one release fail on recordings for which the other release decides differently.
 #[test]
 fn the_rules_of_one_line_do_not_reproduce_the_other() {
     for (name, other, least) in [("random-0.33", "0.32.0", 12), ("random-0.32", "0.33.0", 12)] {

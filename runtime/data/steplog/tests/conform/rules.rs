@@ -1,4 +1,4 @@
-//! Rules in which releases differ are inverted one by one: recordings notice each of them.
+//! Each rule in which releases differ is inverted. At least one recording must notice it.
 
 use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
@@ -8,10 +8,10 @@ use vcr_steplog::conform;
 
 use crate::recordings::{cases, group};
 
-/// Whether the recording is no longer reproduced.
+/// Whether the recording is no longer reproduced if the rule is inverted.
 fn notices(case: &Path, rule: &str) -> bool {
     let inverted = |rules: SchedulerRules| rules.with_inverted(rule).expect("there is such a rule");
-    // Halves of two rules may not be consistent: the core may stop at an assertion.
+    // An inverted rule may contradict another rule, so that the core stops at an assertion.
     let replayed = catch_unwind(|| conform::replay_by(case, inverted));
     !matches!(replayed, Ok(Ok(report)) if report.mismatch.is_none())
 }

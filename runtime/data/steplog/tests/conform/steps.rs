@@ -1,4 +1,4 @@
-//! Recordings with budgets and intervals of steps, and with prompts in parts, are not reproduced with other settings.
+//! Recordings with token budgets, prefill intervals, or prompts in parts are not reproduced with other settings.
 
 use serde_json::Value;
 
@@ -22,7 +22,7 @@ fn other_budgets_and_intervals_are_noticed() {
             let is_alone = file["vllm"].as_str().is_some_and(|version| version.starts_with("0.33"));
             for other in [1, steps + 1] {
                 let edit = |config: &mut Value| config["prefill_schedule_interval"] = other.into();
-                // Earlier releases ignore it.
+                // Earlier releases ignore this setting.
                 assert_eq!(is_reproduced(&name, edit), !is_alone, "{name} with {other}");
             }
             noticed[1] += usize::from(is_alone);
@@ -31,7 +31,7 @@ fn other_budgets_and_intervals_are_noticed() {
     assert!(noticed.iter().all(|count| *count > 1), "{noticed:?}");
 }
 
-/// Changes the requests that have the key, one after another, until the recording is not reproduced.
+/// Whether a change of the `parts` of some request is noticed.
 fn notices(case: &str, edit: impl Fn(&mut Vec<Value>) -> bool) -> bool {
     let requests = CaseCopy::of(case).text("requests.jsonl").lines().count();
     (1..=requests).any(|number| {
@@ -68,7 +68,7 @@ fn other_parts_of_prompts_are_noticed() {
         assert!(notices(&name, longer), "{name}: a longer part");
         assert!(notices(&name, other_length), "{name}: more output tokens");
         assert!(notices(&name, without_end), "{name}: no end");
-        // A part that is left out; some parts come too late to matter.
+        // A missing part. Some parts come too late to make a difference.
         let text = CaseCopy::of(&name).text("steps.jsonl");
         let mut with_parts = (1..).zip(text.lines()).filter(|(_, line)| line.contains("\"more\":"));
         let is_noticed = with_parts.any(|(number, _)| {

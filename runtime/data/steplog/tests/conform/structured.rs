@@ -1,11 +1,11 @@
-//! Recordings with structured outputs are not reproduced if a grammar is ready at another time, or a count differs.
+//! Recordings with structured outputs are not reproduced if a grammar is ready at another time or a count differs.
 
 use serde_json::{Value, json};
 
 use crate::can_fail::{add_one, noticed_in};
 use crate::recordings::{CaseCopy, cases, group, name_of, text_of, with_value};
 
-/// Drafts that do not fit, with and without async scheduling; preemptions, aborts, grammars that fail.
+/// Drafts that do not fit, with and without async scheduling; preemptions, aborts and failed grammars.
 const DRAFTS: [&str; 3] =
     ["structured/structured-11-005-0.32", "structured/structured-11-005-0.27", "structured/structured-11-004-0.30"];
 
@@ -32,7 +32,7 @@ fn counters_of_requests_and_drafts() {
     }
 }
 
-/// Edits the lines with grammars, one after another, until the recording is not reproduced.
+/// Whether a change of some line with grammars is noticed.
 fn notices(case: &str, edit: impl Fn(&mut Vec<Value>) -> bool) -> bool {
     let lines = CaseCopy::of(case).text("steps.jsonl").lines().count();
     (1..=lines).any(|number| {
