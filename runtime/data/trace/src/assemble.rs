@@ -1,4 +1,4 @@
-//! Assembles rows into a trace: dense ids, sessions, times relative to the start.
+//! Assembles rows into a trace with dense content ids, sessions, and times relative to the start.
 
 use crate::capture::RecordedCall;
 use crate::dense::DenseIds;
@@ -11,48 +11,45 @@ use crate::{
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// One decoded row of any format.
+/// One decoded row of a file in any format.
 #[derive(Default)]
 pub(crate) struct Row<'a> {
     pub(crate) request_id: Option<Box<str>>,
     pub(crate) session_id: Option<Box<str>>,
-    /// Identifier shared by the sessions of one play.
+    /// An identifier that the sessions of one play share.
     pub(crate) play_id: Option<Box<str>>,
     pub(crate) input_tokens: u32,
     pub(crate) output_tokens: u32,
-    /// The source's own ids; empty if the source has no content.
+    /// The content ids as the source numbers them; empty if the source has none.
     pub(crate) hash_ids: &'a [u64],
-    /// The number of blocks behind these that no other prompt shares.
+    /// Number of blocks after `hash_ids` that no other prompt shares.
     pub(crate) own_blocks: u32,
     pub(crate) output_token_ids: &'a [u32],
-    /// Multimodal items of the prompt.
     pub(crate) items: &'a [MediaItem],
     pub(crate) timestamp_ns: Option<i64>,
     pub(crate) delay_ns: Option<u64>,
     pub(crate) priority: i32,
     pub(crate) strict_priority: u32,
     pub(crate) policy_class: Option<Box<str>>,
-    /// The times of its answer, and the outputs of the answer.
+    /// The times of the answer, and its outputs.
     pub(crate) times: Option<(AnswerTimes, &'a [OutputTime])>,
-    /// The request as the client sent it.
+    /// The request as the client sent it, if recorded.
     pub(crate) call: Option<Arc<RecordedCall>>,
-    /// Its recorded duration; kept only for free turns.
+    /// Recorded duration of the request; kept only for free turns.
     pub(crate) recorded_ns: Option<u64>,
 }
 
-/// A field and its problem.
 pub(crate) type FieldProblem = (Option<&'static str>, RowProblem);
 
-/// The state of a session while the file is read.
+/// The state of a session while a file is read.
 struct OpenSession {
     session: u32,
     last_request: u32,
     last_timestamp_ns: Option<i64>,
-    /// Tokens of prompts and answers so far.
+    /// Tokens of the session's prompts and answers so far.
     tokens: u64,
 }
 
-/// Collects rows into a [`Trace`].
 pub(crate) struct Assembler {
     trace: Trace,
     first_timestamp_required: bool,
@@ -66,7 +63,7 @@ pub(crate) struct Assembler {
     open_sessions: HashMap<Box<str>, OpenSession>,
     dense_policy_classes: HashMap<Box<str>, u32>,
     warning_index: HashMap<Box<str>, usize>,
-    /// Absolute first-turn times by request; made relative once all are known.
+    /// Absolute times of first turns, by request. Made relative when all are known.
     first_turns: Vec<(u32, i64)>,
 }
 
@@ -88,26 +85,25 @@ impl Assembler {
         }
     }
 
-    /// Makes turns wait for their dependencies only, not for the turn before.
+    /// Lets turns wait only for their dependencies, not for the previous turn.
     pub(crate) fn with_free_turns(mut self) -> Self {
         self.trace.has_free_turns = true;
         self
     }
 
-    /// Declares that the prompts of later turns contain only new content.
+    /// Sets whether the prompts of later turns contain only new content.
     pub(crate) fn with_deltas(mut self, is_delta: bool) -> Self {
         self.trace.is_delta = is_delta;
         self
     }
 
-    /// Number of requests.
     pub(crate) fn num_requests(&self) -> u32 {
-        // The count is checked when a request is added.
+        // The number was checked when each request was added.
         self.trace.requests.len() as u32
     }
 
-    /// Counts a warning; one entry per kind and field, at most once per row. In strict reading, returns the
-    /// given problem instead.
+    /// Counts a warning. There is one entry per kind and field, counted at most once per row. In strict reading,
+    /// returns `problem` instead.
     pub(crate) fn warn(
         &mut self,
         kind: WarningKind,
@@ -128,7 +124,7 @@ impl Assembler {
     }
 
     fn count_warning(&mut self, kind: WarningKind, line: u32) {
-        // No field starts with this character, and no event has such a name.
+        // No field or event name starts with this character.
         let key = match &kind {
             WarningKind::UnknownField(name) => name.clone(),
             WarningKind::InputLengthClamped => "\0\0clamped".into(),
@@ -154,12 +150,11 @@ impl Assembler {
         self.trace.warnings.push(warning);
     }
 
-    /// Adds the row of `line`.
     pub(crate) fn push(&mut self, line: u32, row: Row<'_>) -> Result<(), FieldProblem> {
         self.add(line, row, None)
     }
 
-    /// Adds the row of `line`, whose ids are already stored.
+    /// Adds the row of `line`; its content ids are already stored.
     pub(crate) fn push_with_ids(&mut self, line: u32, row: Row<'_>, ids: HashIdRange) -> Result<(), FieldProblem> {
         self.add(line, row, Some(ids))
     }
@@ -213,8 +208,8 @@ impl Assembler {
         Ok(())
     }
 
-    /// Finds the row's session and turn, and the wait after the previous turn: the explicit delay, or else
-    /// the difference of the two timestamps, or else 0 (Dynamo's rule).
+    /// Finds the row's session and turn, and the delay after the previous turn. The delay is the explicit one, or
+    /// else the difference of the two timestamps, or else 0 (Dynamo's rule).
     fn place(&mut self, index: u32, row: &Row<'_>) -> Result<(u32, u32, u64), FieldProblem> {
         if let Some(id) = &row.session_id
             && let Some(open) = self.open_sessions.get_mut(id)
@@ -253,7 +248,7 @@ impl Assembler {
             None => {}
         }
         let session = self.trace.sessions;
-        // There are no more sessions than requests, whose count is checked.
+        // There are at most as many sessions as requests, whose number is checked.
         self.trace.sessions += 1;
         self.trace.session_ids.push(row.session_id.clone());
         if let Some(id) = &row.session_id {
@@ -290,8 +285,8 @@ impl Assembler {
         Ok(AnswerTimes { outputs: ItemRange { start, len }, ..times })
     }
 
-    /// Numbers the ids of a prompt, which are only comparable inside `scope` if there is one, and adds
-    /// `own_blocks` ids that no other prompt has.
+    /// Numbers the content ids of a prompt, and adds `own_blocks` ids that no other prompt has. With a `scope`, ids
+    /// are equal only inside the scope.
     pub(crate) fn push_hash_ids(
         &mut self,
         scope: Option<u64>,
@@ -299,7 +294,7 @@ impl Assembler {
         own_blocks: u32,
     ) -> Result<HashIdRange, FieldProblem> {
         let dense = &mut self.dense_hash_ids;
-        // All of the ids may be new.
+        // All ids may be new.
         index_of(dense.distinct() as usize + ids.len() + own_blocks as usize, "hash ids")?;
         let mut rest = ids.iter();
         let mut own = 0..own_blocks;
@@ -311,7 +306,8 @@ impl Assembler {
         Ok(self.trace.hash_ids.push(numbers))
     }
 
-    /// The ids of a conversation of `blocks`: first the blocks of its group, then its own.
+    /// Numbers the ids of a conversation with this many blocks: the shared blocks of its group, then its own
+    /// blocks.
     pub(crate) fn push_conversation(
         &mut self,
         group: Option<u32>,
@@ -326,12 +322,12 @@ impl Assembler {
         })))
     }
 
-    /// Prompt tokens of a hash id.
+    /// Number of prompt tokens of a content id.
     pub(crate) fn block_size_tokens(&self) -> u32 {
         self.trace.block_size_tokens
     }
 
-    /// The scope of the ids of a row.
+    /// The scope of a row's content ids; None if ids mean the same in the whole trace.
     fn scope(&mut self, session: u32, row: &Row<'_>) -> Option<u64> {
         match (self.hash_id_scope, &row.play_id) {
             (HashIdScope::Trace, _) => None,
@@ -357,19 +353,18 @@ impl Assembler {
         })
     }
 
-    /// Sets the dependencies of requests, given as pairs in any order. If dependencies form a cycle, returns
-    /// one of its requests and the problem.
+    /// Sets the dependencies of requests, as (request, dependency) in any order. If dependencies form a cycle,
+    /// returns one request of the cycle and the problem.
     pub(crate) fn attach(&mut self, edges: Vec<(u32, Dependency)>) -> Result<(), (u32, RowProblem)> {
         dependencies::attach(&mut self.trace, edges)
             .map_err(|cycle| (cycle.requests[0], RowProblem::Cycle { path: cycle.path(&self.trace) }))
     }
 
-    /// The line of a request.
     pub(crate) fn line_of(&self, request: u32) -> u32 {
         self.trace.requests[request as usize].line
     }
 
-    /// Shifts times so that the earliest first turn arrives at 0.
+    /// Ends the trace. Shifts times so that the earliest first turn arrives at 0.
     pub(crate) fn finish(mut self, name: &str) -> Result<Trace, TraceError> {
         if self.trace.requests.is_empty() {
             return Err(TraceError::Empty { name: name.to_owned() });
@@ -379,7 +374,7 @@ impl Assembler {
         let waits = |index: u32| requests[index as usize].dependencies.len > 0;
         let earliest_ns = self.first_turns.iter().filter(|(index, _)| !waits(*index)).map(|(_, ns)| *ns).min();
         for (index, timestamp_ns) in self.first_turns {
-            // Only requests that wait for others may have a timestamp before the earliest.
+            // Only requests that wait for others can have an earlier timestamp.
             let since = |earliest_ns| if timestamp_ns < earliest_ns { 0 } else { timestamp_ns.abs_diff(earliest_ns) };
             requests[index as usize].arrival_ns = earliest_ns.map(since);
         }
@@ -390,9 +385,9 @@ impl Assembler {
     }
 }
 
-/// Flat arrays are indexed with 32 bits; a larger trace is refused, never wrapped.
+/// Converts an index. Arrays have 32-bit indices, so a larger trace is refused.
 fn index_of(len: usize, what: &'static str) -> Result<u32, FieldProblem> {
-    // One below the maximum, so that a count of items fits as well.
+    // The maximum is left out, so that the number of items also fits.
     match u32::try_from(len) {
         Ok(index) if index < u32::MAX => Ok(index),
         _ => Err((None, RowProblem::TooMany { what })),

@@ -1,14 +1,14 @@
-//! The block size of a Mooncake trace, inferred from its first rows.
+//! Infers the block size of a Mooncake trace from its first rows.
 //!
-//! The format does not state it. A prompt of `input_length` tokens has `ceil(input_length / block_size)` hash
-//! ids, so each row bounds it.
+//! The format does not state the block size. A prompt of `input_length` tokens has `ceil(input_length /
+//! block_size)` hash ids, so each row limits the possible block sizes.
 
 use crate::TraceOptions;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use std::num::NonZeroU32;
 
-/// The two fields of a row that bound the block size.
+/// The two fields of a row that limit the block size.
 #[derive(Deserialize)]
 struct Lengths {
     #[serde(alias = "input_tokens")]
@@ -16,18 +16,18 @@ struct Lengths {
     hash_ids: Option<Vec<IgnoredAny>>,
 }
 
-/// If a prompt has this many more ids than blocks of the default size, its blocks are smaller. A smaller
-/// surplus proves nothing, because some writers add an id too many.
+/// If a prompt has at least this many ids more than blocks of the default size, the blocks must be smaller. One
+/// surplus id proves nothing, because some writers add one too many.
 const CLEAR_SURPLUS: u64 = 2;
 
-/// The block size that the complete rows at the start of a trace determine: the only power of two, or the
-/// only number, that fits all of them. `None` if the default fits except for single surplus ids, if several
-/// sizes fit, or if none does.
+/// Infers the block size from the complete rows at the start of a trace: the only power of two, or the only number,
+/// that fits all rows. `None` if the default fits except for single surplus ids, if several sizes fit, or if none
+/// fits.
 pub(crate) fn infer(start: &[u8]) -> Option<NonZeroU32> {
     let default = u64::from(TraceOptions::DEFAULT_BLOCK_SIZE.get());
     let (mut least, mut most) = (1_u64, u64::from(u32::MAX));
     let mut is_clear = false;
-    // The last piece may be the beginning of a longer row.
+    // The last row may be cut off.
     let whole = start.iter().rposition(|byte| *byte == b'\n')?;
     for row in start[..whole].split(|byte| *byte == b'\n') {
         let Ok(Lengths { input_length: Some(tokens), hash_ids: Some(ids) }) = serde_json::from_slice(row) else {
@@ -74,7 +74,7 @@ mod tests {
         assert_eq!(inferred(&[(1000, 2), (513, 2), (512, 1)]), None);
     }
 
-    /// An example of aiperf, which reads it with blocks of 512 tokens.
+    /// From an example of aiperf, which reads the file with blocks of 512 tokens.
     #[test]
     fn a_single_surplus_id_does_not_refute_the_default() {
         assert_eq!(inferred(&[(655, 3)]), None);

@@ -1,9 +1,9 @@
-//! Dependencies between requests, checked to be without cycles.
+//! Dependencies between requests, which must not form cycles.
 
 use crate::trace::{Dependency, ItemRange, Trace, Trigger};
 
 impl Trace {
-    /// The same requests, in which a turn waits for the turn before it by an explicit dependency.
+    /// The same requests, but a turn waits for the previous turn through an explicit dependency.
     #[must_use]
     pub fn with_free_turns(&self) -> Self {
         if self.has_free_turns {
@@ -22,15 +22,14 @@ impl Trace {
     }
 }
 
-/// Requests that wait for each other.
 #[derive(Debug)]
 pub(crate) struct Cycle {
-    /// Their indices. Each waits for the next, and the last for the first.
+    /// Indices of the requests. Each request waits for the next, and the last one for the first.
     pub(crate) requests: Vec<u32>,
 }
 
 impl Cycle {
-    /// The names of the requests on the cycle; the first is repeated at the end.
+    /// Names of the requests in the cycle. The first name is repeated at the end.
     pub(crate) fn path(&self, trace: &Trace) -> String {
         let name = |index: &u32| {
             let request = &trace.requests[*index as usize];
@@ -41,9 +40,9 @@ impl Cycle {
     }
 }
 
-/// Sets the dependencies of a trace, given as pairs of a request and one of its dependencies in any order.
+/// Sets the dependencies of a trace, given as (request, dependency) in any order.
 pub(crate) fn attach(trace: &mut Trace, mut edges: Vec<(u32, Dependency)>) -> Result<(), Cycle> {
-    // The sort is stable, so that the order inside a request is kept.
+    // The sort is stable, so that the order within a request stays.
     edges.sort_by_key(|(request, _)| *request);
     trace.dependencies.reserve_exact(edges.len());
     for (request, dependency) in edges {
@@ -57,7 +56,7 @@ pub(crate) fn attach(trace: &mut Trace, mut edges: Vec<(u32, Dependency)>) -> Re
     find_cycle(trace).map_or(Ok(()), Err)
 }
 
-/// Removes requests that wait for nothing, until none is left or a cycle remains.
+/// Removes requests that wait for nothing, until no request or only a cycle is left.
 fn find_cycle(trace: &Trace) -> Option<Cycle> {
     if trace.dependencies.is_empty() {
         return None;
@@ -95,7 +94,7 @@ fn find_cycle(trace: &Trace) -> Option<Cycle> {
     (left > 0).then(|| Cycle { requests: walk_cycle(trace, &num_waits) })
 }
 
-/// A cycle among the requests that still wait.
+/// Finds a cycle among the requests that still wait.
 fn walk_cycle(trace: &Trace, num_waits: &[u32]) -> Vec<u32> {
     let mut position = vec![None; num_waits.len()];
     let mut path = Vec::new();
@@ -108,7 +107,7 @@ fn walk_cycle(trace: &Trace, num_waits: &[u32]) -> Vec<u32> {
         position[index as usize] = Some(path.len());
         path.push(index);
         let request = &trace.requests[index as usize];
-        // A request that still waits does so for another one that still waits.
+        // A request that still waits has a dependency that also still waits.
         let next = trace.dependencies(request).iter().find(|other| num_waits[other.request as usize] > 0);
         index = next.map_or(index, |dependency| dependency.request);
     }

@@ -1,7 +1,7 @@
 //! Detects the format of a file from its start.
 //!
-//! All commands that read requests use this detector. A format is detected only if the start is unambiguous.
-//! Otherwise the error lists the possible formats, since they differ in the units of their times.
+//! All commands that read requests use this detector. It only returns a format if the start is unambiguous.
+//! Otherwise the error lists the possible formats, because they differ in their units of time.
 
 use serde_json::{Map, Value};
 
@@ -19,17 +19,17 @@ const TABLES: [(Format, &Columns); 4] = [
     (Format::Vidur, &vidur::COLUMNS),
     (Format::Splitwise, &splitwise::COLUMNS),
 ];
-/// Fields with the prompt of a Mooncake row.
+/// Fields that describe the prompt in a Mooncake row.
 const PROMPT_FIELDS: [&str; 6] = ["hash_ids", "input_length", "input_tokens", "text_input", "messages", "payload"];
-/// Fractional timestamps with a smaller mean difference are more likely seconds.
+/// Fractional timestamps that advance by less than this on average are probably seconds.
 const MIN_MEAN_GAP_MS: f64 = 1.0;
-/// Columns of tables of requests that no line of a capture has.
+/// Columns of tables of requests that captures never have.
 const END_COLUMNS: [&str; 5] = ["e2e_ms", "e2e_s", "e2e_us", "e2e_ns", "mean_itl_ms"];
-/// Columns of a latency in tables of observed requests.
+/// Columns with a latency in tables of observed requests.
 const LATENCY_COLUMNS: [&str; 4] = ["latency_ns", "latency_us", "latency_ms", "latency_s"];
-/// Fields of a row of a workload that a row of a data set lacks.
+/// Fields of a workload's row that a data set's row lacks.
 const WORKLOAD_KEYS: [&str; 5] = ["hash_ids", "input_length", "output_length", "timestamp", "created_time"];
-/// The columns with arrivals in a table of requests, before the unit.
+/// Starts of the names of columns with arrivals in a table of requests; the unit follows.
 const ARRIVAL_STEMS: [&str; 3] = ["arrival_", "arrival_time_", "timestamp_"];
 /// Keys that identify a row of a data set.
 pub const DATASET_KEYS: [&str; 13] = [
@@ -47,24 +47,25 @@ pub const DATASET_KEYS: [&str; 13] = [
     "test",
     "data",
 ];
-/// The number of keys at the start of this list that are prompts.
+/// The first keys of [`DATASET_KEYS`], which are prompts.
 const PROMPT_KEYS: usize = 7;
 /// Keys of a JSON object whose values are the rows of a data set.
 pub const DATASET_SPLITS: [&str; 4] = ["train", "validation", "test", "data"];
-/// The settings of a benchmark are at the start of its result, which is one long line.
+/// Number of bytes that contain a benchmark's settings. They are at the start of its result, which is one long
+/// line.
 const SETTINGS_BYTES: usize = 16 << 10;
 /// The first bytes of a Parquet file.
 pub const PARQUET_MAGIC: &[u8] = b"PAR1";
-/// Starts of lines of a stream, as `curl -iN` writes it.
+/// Starts of lines of a stream as `curl -iN` writes it.
 const STREAM_LINES: [&str; 6] = ["data:", "HTTP/", "event:", "id:", "retry:", ":"];
-/// Parts of lines of vLLM's and SGLang's request logs.
+/// Parts of lines in the request logs of vLLM and SGLang.
 const LOG_MARKS: [&str; 4] = ["Generated response ", "Received request ", "Finish: obj=", "Receive: obj="];
 
 impl Format {
-    /// Finds the format of an unpacked file from its name and its first bytes.
+    /// Detects the format of an unpacked file from its name and its first bytes.
     ///
     /// # Errors
-    /// If they do not determine it, or the file is an output of vcr without requests.
+    /// If the format is not clear, or if the file is an output of vcr without requests.
     pub fn detect(name: &str, start: &[u8]) -> Result<Self, FormatError> {
         let start = Start::new(start);
         let (text, row) = (start.text, start.row);
@@ -81,7 +82,7 @@ impl Format {
             Some(b'{') if stem.ends_with(".csv") => Err(Undetected::Unknown),
             Some(b'{') => of_object(&start, stem),
             Some(b'[') if is_array(text) => match has_all(&text[..text.len().min(400)], &["start_time", "end_time"]) {
-                // Requests of inference-perf begin with their times.
+                // In results of inference-perf, requests begin with their times.
                 true => Ok(Self::InferencePerf),
                 false => Ok(Self::Dataset),
             },
@@ -90,10 +91,10 @@ impl Format {
         found.map_err(|undetected| undetected.of(name()))
     }
 
-    /// Finds the format of a table from its columns.
+    /// Detects the format of a table from its columns.
     ///
     /// # Errors
-    /// If they do not determine it, or the table has no requests.
+    /// If the format is not clear, or if the table has no requests.
     pub fn of_columns<'a>(name: &str, columns: impl Iterator<Item = &'a str> + Clone) -> Result<Self, FormatError> {
         of_columns(columns).map_err(|undetected| undetected.of(name.to_owned()))
     }
@@ -121,19 +122,18 @@ impl Undetected {
     }
 }
 
-/// Whether a text that begins with a bracket is a JSON array, not a line with its time in brackets.
+/// Whether a text that begins with a bracket is a JSON array, and not a line with its time in brackets.
 fn is_array(text: &[u8]) -> bool {
     let inside = text[1..].trim_ascii_start();
     inside.first().is_none_or(|byte| b"{[]\"".contains(byte))
 }
 
-/// The format of a file that begins with a JSON object.
 fn of_object(start: &Start<'_>, stem: &str) -> Result<Format, Undetected> {
     let (text, row) = (start.text, start.row);
     match &start.object {
         Some(Ok(row)) => of_row(row, text),
         _ if starts_play(text) => Ok(Format::Weka),
-        // The reader of captures has the best error for a capture that is cut off in its first line.
+        // The capture reader has the best error for a capture that is cut off in its first line.
         Some(Err(error)) if error.is_eof() && row.starts_with(b"{\"kind\":\"meta\"") => Ok(Format::Capture),
         _ => of_bench(|keys| has_all(&text[..text.len().min(SETTINGS_BYTES)], keys))
             .or_else(|| of_part(text, row))
@@ -142,7 +142,7 @@ fn of_object(start: &Start<'_>, stem: &str) -> Result<Format, Undetected> {
     }
 }
 
-/// The format of a first row that is a complete object. `text` has the timestamps of the following rows.
+/// The format of a first row that is a complete object. `text` also contains the next rows with their timestamps.
 fn of_row(row: &Map<String, Value>, text: &[u8]) -> Result<Format, Undetected> {
     let has = |keys: &[&str]| keys.iter().any(|key| row.contains_key(*key));
     let has_all = |keys: &[&str]| keys.iter().all(|key| row.contains_key(*key));
@@ -177,7 +177,7 @@ fn of_row(row: &Map<String, Value>, text: &[u8]) -> Result<Format, Undetected> {
         () if is_table => Format::Requests,
         () if has(&DATASET_KEYS) => Format::Dataset,
         () if has(&PROMPT_FIELDS) => return of_mooncake(row, text),
-        // A line about the file precedes a table of requests.
+        // A line about the file may precede a table of requests.
         () if of_second_row(text).is_some_and(|format| format == Format::Requests) => Format::Requests,
         () => return Err(Undetected::Unknown),
     })
@@ -189,7 +189,7 @@ fn of_second_row(text: &[u8]) -> Option<Format> {
     of_row(&serde_json::from_slice(second).ok()?, b"").ok()
 }
 
-/// Whether a row is one of Mooncake's, judging by its fields and the timestamps of the following rows.
+/// Whether a row is one of Mooncake's, by its fields and the timestamps of the next rows.
 fn of_mooncake(row: &Map<String, Value>, text: &[u8]) -> Result<Format, Undetected> {
     let mut unknown: Vec<String> =
         row.keys().filter(|key| !is_mooncake_field(key)).map(|key| format!("`{key}`")).collect();
@@ -213,7 +213,7 @@ fn of_mooncake(row: &Map<String, Value>, text: &[u8]) -> Result<Format, Undetect
     }
 }
 
-/// The format of a document over several lines, or of a row longer than the start.
+/// The format of a document of several lines, or of a row that is longer than the start.
 fn of_part(text: &[u8], row: &[u8]) -> Option<Format> {
     const FIRST_KEYS_BYTES: usize = 4096;
     let starts = &row[..row.len().min(FIRST_KEYS_BYTES)];
@@ -237,14 +237,13 @@ fn of_part(text: &[u8], row: &[u8]) -> Option<Format> {
     })
 }
 
-/// The format of a first line that looks like a damaged Mooncake row, for which Mooncake's reader has the best error.
+/// Whether a first line looks like a damaged Mooncake row. Mooncake's reader has the best error for it.
 fn damaged(row: &[u8], stem: &str) -> Option<Format> {
     let is_row = ["timestamp", "input_length", "output_length"].into_iter().any(|key| has_all(row, &[key]));
     let is_lines = [".jsonl", ".json", ".ndjson"].iter().any(|suffix| stem.ends_with(suffix));
     (is_row && is_lines).then_some(Format::Mooncake)
 }
 
-/// The format of a file that is not JSON: a table, a stream, or a log.
 fn of_text(text: &[u8], row: &[u8], is_csv: bool) -> Result<Format, Undetected> {
     if let Some(format) = of_header(row)? {
         return Ok(format);
@@ -253,7 +252,7 @@ fn of_text(text: &[u8], row: &[u8], is_csv: bool) -> Result<Format, Undetected> 
         return of_columns(cells_of(row).iter().map(String::as_str));
     }
     let line = String::from_utf8_lossy(row);
-    // `ts` writes the time before each line.
+    // `ts` writes the time at the start of each line.
     let (word, rest) = line.split_once([' ', '\t']).unwrap_or((&line, ""));
     let line = if word.parse::<f64>().is_ok() { rest.trim_start() } else { &line };
     if STREAM_LINES.iter().any(|mark| line.starts_with(mark)) {
@@ -263,7 +262,7 @@ fn of_text(text: &[u8], row: &[u8], is_csv: bool) -> Result<Format, Undetected> 
     if is_log { Ok(Format::Log) } else { Err(Undetected::Unknown) }
 }
 
-/// The format that has most columns in common with a header.
+/// The format that has the most columns in common with a header.
 fn of_header(row: &[u8]) -> Result<Option<Format>, Undetected> {
     let titles = cells_of(row);
     let found = TABLES.map(|(format, columns)| (columns.count_in(&titles), format));
@@ -285,7 +284,7 @@ fn of_columns<'a>(columns: impl Iterator<Item = &'a str> + Clone) -> Result<Form
     match VcrOutput::of_columns(columns.clone()) {
         Some(output) if output.has_requests() => Ok(Format::Requests),
         Some(output) => Err(Undetected::NoRequests(output)),
-        // Observed answers have texts, too, but no prompts.
+        // Observed answers also have texts, but no prompts.
         None if has(&["request_id"]) && (has(&LATENCY_COLUMNS) || !has(&DATASET_KEYS[..PROMPT_KEYS])) => {
             Ok(Format::Requests)
         }
@@ -294,7 +293,7 @@ fn of_columns<'a>(columns: impl Iterator<Item = &'a str> + Clone) -> Result<Form
     }
 }
 
-/// The format of a benchmark's result, judging by its settings.
+/// The format of a benchmark's result, by its settings.
 fn of_bench(has_all: impl Fn(&[&str]) -> bool) -> Option<Format> {
     match () {
         () if !has_all(&["backend", "request_rate", "max_concurrency"]) => None,
@@ -304,7 +303,7 @@ fn of_bench(has_all: impl Fn(&[&str]) -> bool) -> Option<Format> {
     }
 }
 
-/// Whether a corpus of plays starts in this way. A play may take many lines, and its end may be missing.
+/// Whether a corpus of plays starts like this. A play may have many lines, and its end may be missing.
 pub(crate) fn starts_play(start: &[u8]) -> bool {
     let is_object = start.trim_ascii_start().starts_with(b"{");
     is_object && is_play(|keys| has_all(start, keys))
@@ -314,14 +313,14 @@ fn is_play(has_all: impl Fn(&[&str]) -> bool) -> bool {
     has_all(&["hash_id_scope", "requests"]) && !has_all(&["schema"])
 }
 
-/// The mean difference of the timestamps of the complete rows at the start, if one is a fraction.
+/// The mean difference between the timestamps of the complete rows at the start, if any timestamp is a fraction.
 fn mean_gap_of_fractions(text: &[u8]) -> Option<f64> {
     #[derive(serde::Deserialize)]
     struct Stamped {
         #[serde(alias = "created_time")]
         timestamp: Option<f64>,
     }
-    // Most traces have no fractions at all; their rows need not be parsed.
+    // Most traces have no fractions, so their rows need not be parsed.
     if !text.contains(&b'.') {
         return None;
     }
@@ -469,7 +468,7 @@ mod tests {
         assert!(error.contains(candidates), "{error}");
     }
 
-    /// Timestamps in seconds would be replayed a thousand times too fast.
+    /// If these seconds were read as milliseconds, the replay would be a thousand times too fast.
     #[test]
     fn fractions_that_are_too_dense_for_milliseconds_are_unclear() {
         let row = |timestamp: &str| format!("{{\"timestamp\":{timestamp},\"input_length\":1,\"output_length\":1}}\n");

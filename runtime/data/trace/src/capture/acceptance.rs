@@ -1,18 +1,18 @@
-//! Acceptance of draft tokens, from the outputs of a capture.
+//! Measures the acceptance of draft tokens from the outputs of a capture.
 
 use super::record::RequestRecord;
 
-/// Counts the outputs of a capture by the drafts that they accepted: an output of `n` tokens has
-/// `n - 1`.
+/// Counts the outputs of a capture by their number of accepted drafts. An output of `n` tokens has `n - 1` accepted
+/// drafts.
 #[derive(Clone, Debug, Default)]
 pub struct AcceptanceTally {
-    /// Outputs with at least 0, 1, ... accepted drafts.
+    /// Number of outputs with at least 0, 1, ... accepted drafts.
     outputs: Vec<u64>,
 }
 
 impl AcceptanceTally {
-    /// Adds the outputs of a request, except the first, which ends its prompt, and the last, whose accepted
-    /// drafts the end of the request may cut off.
+    /// Adds the outputs of a request. The first output is left out because it ends the prompt, and the last one
+    /// because the end of the request may have cut off accepted drafts.
     pub fn add(&mut self, request: &RequestRecord) {
         let has_ended = request.finish_reason.is_some() || request.end_ns.is_some();
         match &request.gap_tokens {
@@ -32,7 +32,7 @@ impl AcceptanceTally {
         self.outputs[..reached].iter_mut().for_each(|outputs| *outputs += count);
     }
 
-    /// The probability, from 0 to 1, that the first, second, ... draft is accepted if those before it were.
+    /// The probabilities, from 0 to 1, that the first, second, ... draft is accepted if all drafts before it were.
     /// Drafts that no output accepted are left out.
     #[must_use]
     pub fn rates(&self) -> Vec<f64> {
@@ -58,7 +58,7 @@ mod tests {
     fn rates_are_those_of_outputs_within_requests() {
         let mut tally = AcceptanceTally::default();
         assert!(tally.rates().is_empty());
-        // Five outputs count: of 3, 1, 2, 3 and 1 tokens.
+        // Five outputs count, of 3, 1, 2, 3 and 1 tokens.
         tally.add(&request(Some(&[3, 1, 2, 9]), 4, Some(5)));
         tally.add(&request(Some(&[3]), 1, None));
         tally.add(&request(None, 2, Some(5)));

@@ -1,4 +1,4 @@
-//! Checks of a request line beyond the types of its fields.
+//! Checks a request line beyond the types of its fields.
 
 use vcr_base::finish_reason::FinishReason;
 
@@ -9,19 +9,19 @@ use super::http::HttpRecord;
 use super::record::{CaptureMeta, RequestRecord};
 use crate::trace::media;
 
-/// Whether the requests of a capture must have hashes.
+/// How many block hashes the requests of a capture must have.
 #[derive(Clone, Copy)]
 pub(super) enum BlockRule {
     /// One hash for each full block of this many tokens.
     Of(u32),
-    /// No hashes, since their block size is unknown.
+    /// No hashes, because the block size is unknown.
     None,
     /// Any number of hashes.
     Any,
 }
 
 impl BlockRule {
-    /// The rule for a capture with this meta line.
+    /// The rule of a capture with this meta line.
     pub(super) fn of(meta: &CaptureMeta, format: CaptureFormat) -> Self {
         match (meta.block_size_tokens, format) {
             (Some(block_size_tokens), _) => Self::Of(block_size_tokens),
@@ -31,7 +31,6 @@ impl BlockRule {
     }
 }
 
-/// Checks one record.
 pub(super) fn check(record: &RequestRecord, blocks: BlockRule) -> Result<(), LineProblem> {
     check_prompt(record, blocks)?;
     check_outputs(record)?;
@@ -80,7 +79,7 @@ fn check_prompt(record: &RequestRecord, blocks: BlockRule) -> Result<(), LinePro
     }
 }
 
-/// Checks the tokens of outputs: each by itself if gaps are known, or else only their sum.
+/// Checks the tokens of outputs: of each output if gaps are known, or else only their sum.
 fn check_outputs(record: &RequestRecord) -> Result<(), LineProblem> {
     let output_tokens = record.output_tokens;
     let gaps = record.gap_ns.len() as u64;
@@ -132,7 +131,7 @@ fn check_steps(record: &RequestRecord) -> Result<(), LineProblem> {
     Ok(())
 }
 
-/// Sums of a record's times must not overflow.
+/// Checks that sums of a record's times do not overflow.
 fn check_times(record: &RequestRecord) -> Result<(), LineProblem> {
     let overflow = |field: &str| LineProblem::of(field, CaptureProblem::TimesOverflow);
     let add = |sum_ns: u64, more_ns: Option<u64>, field| {
@@ -160,7 +159,7 @@ fn check_length(field: &str, given: usize, expected: u64, rule: &'static str) ->
     Err(LineProblem::of(field, CaptureProblem::WrongLength { given, expected, rule }))
 }
 
-/// Checks an exchange beyond the types of its fields.
+/// Checks an HTTP exchange beyond the types of its fields.
 pub(super) fn check_http(record: &HttpRecord) -> Result<(), LineProblem> {
     if let Some(status) = record.status.filter(|status| !(100..1000).contains(status)) {
         return Err(LineProblem::of("status", CaptureProblem::InvalidStatus { status }));

@@ -1,4 +1,4 @@
-//! Decodes one line of text to one line of a capture.
+//! Decodes one line of text into a line of a capture.
 
 use std::borrow::Cow;
 
@@ -12,7 +12,7 @@ use super::record::CaptureLine;
 use super::vllm_vcr;
 use crate::lines::describe;
 
-/// The formats that a reader of captures can read.
+/// The formats that the reader of captures supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CaptureFormat {
     /// The format described in `docs/reference/captures.md`.
@@ -21,7 +21,7 @@ pub enum CaptureFormat {
     VllmVcr,
 }
 
-/// The fields that show the format of a first line.
+/// The fields of a first line that show the format.
 #[derive(Deserialize)]
 struct FirstLine<'a> {
     #[serde(borrow)]
@@ -30,7 +30,7 @@ struct FirstLine<'a> {
     ttft_ms: Option<IgnoredAny>,
 }
 
-/// The format of the capture that starts with `row`; `None` if it starts no capture.
+/// Detects the format of the capture that starts with `row`. `None` if no capture starts like this.
 pub(crate) fn detect(row: &[u8]) -> Option<CaptureFormat> {
     let first: FirstLine<'_> = serde_json::from_slice(row).ok()?;
     match first.kind {
@@ -39,17 +39,15 @@ pub(crate) fn detect(row: &[u8]) -> Option<CaptureFormat> {
     }
 }
 
-/// Whether the first row of a trace of vllm-vcr is a record, not the meta line.
+/// Whether the first row of a vllm-vcr trace is a record instead of the meta line.
 pub(super) fn lacks_meta(row: &[u8]) -> bool {
     serde_json::from_slice::<FirstLine<'_>>(row).is_ok_and(|first| first.meta.is_none())
 }
 
-/// Whether a row is the start of a JSON object, but not the complete object.
 pub(super) fn is_cut_off(row: &[u8]) -> bool {
     serde_json::from_slice::<IgnoredAny>(row).is_err_and(|error| error.is_eof())
 }
 
-/// Decodes a line.
 pub(super) fn decode(format: CaptureFormat, row: &[u8]) -> Result<CaptureLine, LineProblem> {
     match format {
         CaptureFormat::Capture => decode_own(row),
@@ -57,7 +55,8 @@ pub(super) fn decode(format: CaptureFormat, row: &[u8]) -> Result<CaptureLine, L
     }
 }
 
-/// The kind is read first: serde would otherwise hold the whole line as an untyped value, at several times the cost.
+/// Decodes the kind first. Otherwise serde would hold the whole line as an untyped value, which costs several times
+/// more.
 fn decode_own(row: &[u8]) -> Result<CaptureLine, LineProblem> {
     Ok(match &*kind_of(row)? {
         "meta" => CaptureLine::Meta(typed(row)?),
@@ -79,7 +78,7 @@ fn kind_of(row: &[u8]) -> Result<Cow<'_, str>, LineProblem> {
         #[serde(borrow)]
         kind: Cow<'a, str>,
     }
-    // The place and spelling that the writer uses; others take a second pass.
+    // The writer puts the kind here, in this spelling. Other lines are read a second time.
     if let Some(rest) = row.strip_prefix(b"{\"kind\":\"")
         && let Some(kind) = rest.split(|byte| *byte == b'"').next()
         && kind.iter().all(u8::is_ascii_lowercase)
@@ -94,7 +93,7 @@ fn kind_of(row: &[u8]) -> Result<Cow<'_, str>, LineProblem> {
     }
 }
 
-/// Decodes a line as `T`. The cause of an error is determined only if there is one.
+/// Decodes a line as `T`. The line is only read again for a detailed error if decoding fails.
 pub(super) fn typed<T: DeserializeOwned>(row: &[u8]) -> Result<T, LineProblem> {
     serde_json::from_slice(row).map_err(|_| explain::<T>(row))
 }
@@ -119,7 +118,7 @@ fn explain<'de, T: Deserialize<'de>>(row: &'de [u8]) -> LineProblem {
     LineProblem { field, problem: CaptureProblem::Malformed(in_plain_words(&text)) }
 }
 
-/// Replaces the names of Rust's types by the ranges that they stand for.
+/// Replaces the names of Rust types with their ranges.
 fn in_plain_words(text: &str) -> String {
     let mut plain = text.to_owned();
     for (word, meaning) in [("u32", u64::from(u32::MAX)), ("u64", u64::MAX)] {

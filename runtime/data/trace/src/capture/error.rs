@@ -1,11 +1,11 @@
-//! Errors of reading a capture. Each names the file, and the line and field if it has them.
+//! Errors while reading a capture. Each names the file, and the line and the field if known.
 
 use std::io;
 
 use super::record::CAPTURE_VERSION;
 use crate::{MediaProblem, VcrOutput};
 
-/// An error of reading a capture.
+/// An error while reading a capture.
 #[derive(Debug, thiserror::Error)]
 pub enum CaptureError {
     /// A file could not be opened or read.
@@ -21,7 +21,7 @@ pub enum CaptureError {
     Packed {
         /// The file, as the caller named it.
         name: String,
-        /// The last line before the damage; 0 if there is none.
+        /// The last line before the damage; 0 if no line precedes it.
         line: u32,
         /// The cause.
         source: io::Error,
@@ -32,7 +32,7 @@ pub enum CaptureError {
         /// The file, as the caller named it.
         name: String,
     },
-    /// The file breaks off within its first line.
+    /// The file ends within its first line.
     #[error("capture `{name}` breaks off before its first line ends, so nothing in it can be read; record it again")]
     CutAtStart {
         /// The file, as the caller named it.
@@ -43,7 +43,7 @@ pub enum CaptureError {
     VcrOutput {
         /// The file, as the caller named it.
         name: String,
-        /// Its kind.
+        /// Kind of the output.
         output: VcrOutput,
     },
     /// The first line cannot start a capture.
@@ -67,43 +67,43 @@ pub enum CaptureError {
         name: String,
         /// 1-based line.
         line: u32,
-        /// The version.
+        /// The version in the file.
         version: u64,
     },
-    /// A rotated capture lacks a file.
+    /// A file of a rotated capture is missing.
     #[error("capture `{name}` continues in `{missing}`, which is missing; put it beside the others, or read leniently")]
     MissingPart {
-        /// The file that precedes it, or the folder.
+        /// The file before the missing file, or the folder.
         name: String,
         /// The file that is missing.
         missing: String,
     },
-    /// A file of a rotated capture is not the part that its name states.
+    /// A file of a rotated capture contains another part than its name says.
     #[error("capture `{name}`, field `part`: invalid part {part}: expected {expected}; rename the files")]
     WrongPart {
         /// The file.
         name: String,
-        /// The part that its contents state.
+        /// The part that the file contains.
         part: u32,
-        /// The part that is needed.
+        /// The part that the name says.
         expected: u32,
     },
-    /// A file of a rotated capture broke off, but was not the last.
+    /// A file of a rotated capture breaks off, but is not the last file.
     #[error(
         "capture `{name}` breaks off, though `{next}` follows; lines are lost: read leniently to go on without them"
     )]
     BrokenPart {
         /// The file.
         name: String,
-        /// The file after it.
+        /// The next file.
         next: String,
     },
-    /// A folder without a capture, or with several.
+    /// A folder contains no capture, or several.
     #[error("`{name}` holds {} captures{}; name the first file of the one to read", .found.len(), listed(.found))]
     Folder {
         /// The folder.
         name: String,
-        /// The first files of the captures in it.
+        /// The first file of each capture in the folder.
         found: Vec<String>,
     },
     /// A line cannot be used.
@@ -113,9 +113,9 @@ pub enum CaptureError {
         name: String,
         /// 1-based line.
         line: u32,
-        /// The field with the problem, if it is in a field.
+        /// The field with the problem; None if the problem concerns the whole line.
         field: Option<String>,
-        /// The problem, and the next step.
+        /// The problem and the next step.
         problem: CaptureProblem,
     },
 }
@@ -137,10 +137,10 @@ pub enum CaptureProblem {
     /// The line is cut off.
     #[error("the line is cut off: {0}; remove it, or read leniently to skip it")]
     CutOff(String),
-    /// The line exceeds the buffer of the reader.
+    /// The line exceeds the reader's buffer.
     #[error("the line is longer than {limit_bytes} bytes; is this a text file with one JSON object a line?")]
     TooLong {
-        /// The limit.
+        /// Maximum length of a line.
         limit_bytes: u64,
     },
     /// The file has more lines than can be counted.
@@ -158,33 +158,33 @@ pub enum CaptureProblem {
         /// The kind.
         kind: String,
     },
-    /// A meta line that is not the first.
+    /// A second meta line.
     #[error("a second meta line; give each capture a file of its own")]
     SecondMeta,
-    /// A meta line of another version that is not the first.
+    /// A second meta line, with another version.
     #[error(
         "a second meta line, of version {second} where the first is of version {first}; give each a file of its own"
     )]
     MixedVersions {
         /// Version of the capture.
         first: u32,
-        /// Version of this line.
+        /// Version of the second meta line.
         second: u32,
     },
     /// A line after the `end` line.
     #[error("nothing may follow the `end` line; give what follows a file of its own")]
     AfterEnd,
-    /// The counts of the `end` line are wrong.
+    /// The counts in the `end` line are wrong.
     #[error(
         "the `end` line counts {said} requests that are over and {unfinished} that are not, but the file has {held} \
          request lines; lines were lost or added: read leniently to go on with those that are there"
     )]
     WrongCount {
-        /// Requests that have ended, by the `end` line.
+        /// Number of ended requests according to the `end` line.
         said: u64,
-        /// Requests in progress, by the `end` line.
+        /// Number of requests in progress according to the `end` line.
         unfinished: u64,
-        /// Request lines.
+        /// Number of request lines in the file.
         held: u64,
     },
     /// A prompt without tokens.
@@ -196,52 +196,52 @@ pub enum CaptureProblem {
     /// An output without tokens.
     #[error("an output has at least 1 token; leave out those that have none, and add their gap to the next")]
     EmptyChunk,
-    /// The sum of the outputs differs from their total.
+    /// The tokens of the outputs do not add up to the total.
     #[error(
         "{output_tokens} tokens, but the outputs have {given} together (first_tokens and gap_tokens, 1 each where absent)"
     )]
     OutputsDoNotAddUp {
         /// The total.
         output_tokens: u32,
-        /// The sum.
+        /// The sum of the outputs' tokens.
         given: u64,
     },
-    /// Two lists, or a list and a count, that must agree.
+    /// Two lists, or a list and a number, do not agree.
     #[error("expected {expected} items, got {given}: {rule}")]
     WrongLength {
-        /// Items of the list.
+        /// Number of items in the list.
         given: u64,
-        /// Items it must have.
+        /// Required number of items.
         expected: u64,
-        /// The rule behind that number.
+        /// The rule that requires this number.
         rule: &'static str,
     },
-    /// Block hashes without the size of blocks.
+    /// Block hashes without a block size.
     #[error("block hashes need the size of their blocks; add `block_size_tokens` to the meta line")]
     NoBlockSize,
-    /// Gaps are given both one by one and as a mean.
+    /// Gaps are given both singly and as a mean.
     #[error("both `gap_ns` and `gap_summary` are given; keep one")]
     GapsTwice,
-    /// A mean over more gaps than the answer has.
+    /// The mean covers more gaps than the answer has.
     #[error("{count} gaps for {output_tokens} output tokens; there are fewer gaps than tokens")]
     TooManyGaps {
-        /// The count.
+        /// Number of gaps.
         count: u32,
-        /// The tokens.
+        /// Number of output tokens.
         output_tokens: u32,
     },
-    /// A trace of vllm-vcr without gaps.
+    /// A trace of vllm-vcr lacks gaps.
     #[error("more than one output token needs `itl_ms` or `itl_summary`; add one")]
     GapsMissing,
-    /// More cached tokens than the prompt has.
+    /// More cached tokens than prompt tokens.
     #[error("{cached_tokens} cached tokens of a prompt of {prompt_tokens}; there cannot be more than it has")]
     CachedBeyondPrompt {
-        /// The cached tokens.
+        /// Number of cached tokens.
         cached_tokens: u32,
-        /// The prompt's length.
+        /// Number of prompt tokens.
         prompt_tokens: u32,
     },
-    /// Items are given both with their places and by their hashes alone.
+    /// Multimodal items are given both with positions and as hashes only.
     #[error("both `mm_items` and `mm_hashes` are given; keep `mm_items`, which have the hashes")]
     MediaTwice,
     /// A multimodal item cannot be used.
@@ -250,7 +250,7 @@ pub enum CaptureProblem {
     /// An unknown finish reason.
     #[error("invalid finish reason `{reason}`: expected {}", vcr_base::finish_reason::FinishReason::EXPECTED)]
     UnknownFinishReason {
-        /// The name in the file.
+        /// The reason in the file.
         reason: String,
     },
     /// An invalid HTTP status.
@@ -259,15 +259,14 @@ pub enum CaptureProblem {
         /// The status.
         status: u16,
     },
-    /// A part of an answer that is earlier than the part before it.
+    /// A part of an answer is earlier than the part before it.
     #[error("the part comes before the one in front of it; times are nanoseconds since the arrival, in order")]
     ChunkBeforeItsTime,
-    /// Times beyond 64 bits.
+    /// Times do not fit into 64 bits.
     #[error("the times add up to more than 584 years; they are nanoseconds")]
     TimesOverflow,
 }
 
-/// A field and its problem.
 pub(super) struct LineProblem {
     pub(super) field: Option<String>,
     pub(super) problem: CaptureProblem,

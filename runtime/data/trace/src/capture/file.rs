@@ -1,5 +1,5 @@
-//! A capture for replay: one pass reads the heads of its requests; each record is read when it is needed, so
-//! that only a few are in memory.
+//! A capture for replay. One pass reads the heads of its requests. A record is read only when it is needed, so that
+//! few records are in memory.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom, Write};
@@ -23,10 +23,10 @@ use crate::capture::reader::{self, PartNames};
 
 const BUFFER_BYTES: usize = 256 << 10;
 
-/// A capture that is read record by record, in any order, from any thread.
+/// A capture whose records can be read in any order and from any thread.
 ///
-/// Packed files are unpacked once into unnamed temporary files, after the first line was found to begin a
-/// capture. [`vcr_base::input`] limits their size.
+/// A packed file is unpacked once into an unnamed temporary file, after its first line was found to start a
+/// capture. [`vcr_base::input`] limits the size.
 pub struct CaptureFile {
     options: ReadOptions,
     format: CaptureFormat,
@@ -38,40 +38,40 @@ pub struct CaptureFile {
 struct OpenPart {
     name: String,
     file: File,
-    /// Whether it was an archive that is cut off.
+    /// Whether the archive was cut off.
     is_cut: bool,
 }
 
-/// The fields by which a request is found and ordered, as in its [`RequestRecord`].
+/// The fields of a [`RequestRecord`] by which a request is found and ordered.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RequestHead<'a> {
-    /// The position of its line.
+    /// The position of the request's line.
     pub position: CapturePosition,
-    /// Time of its arrival.
+    /// Time of arrival.
     pub arrival_ns: Option<u64>,
-    /// Length of its prompt.
+    /// Length of the prompt.
     pub prompt_tokens: u32,
-    /// Length of its answer.
+    /// Length of the answer.
     pub output_tokens: u32,
     /// Chained hashes of the prompt's full blocks.
     pub block_hashes: &'a [BlockHash],
     /// Hash of the whole prompt.
     pub prompt_hash: Option<BlockHash>,
-    /// Its id on the wire.
+    /// The request's id on the wire.
     pub id: Option<&'a str>,
-    /// The id that its sender gave it.
+    /// The id that the client gave the request.
     pub external_id: Option<&'a str>,
-    /// Its session.
+    /// Name of the session.
     pub session: Option<&'a str>,
-    /// Its adapter.
+    /// Name of the adapter.
     pub lora: Option<&'a str>,
-    /// Its sampling or pooling parameters, without those at their defaults.
+    /// Sampling or pooling parameters that differ from their defaults.
     pub params: &'a Map<String, Value>,
-    /// Its finish reason.
+    /// Reason for the end of the request.
     pub finish_reason: Option<FinishReason>,
-    /// Time from its arrival to its end; see [`RequestRecord::duration_ns`].
+    /// Time from arrival to end; see [`RequestRecord::duration_ns`].
     pub duration_ns: Option<u64>,
-    /// Whether the tokens of its answer are known. Also true for empty answers.
+    /// Whether the tokens of the answer are known. Also true for an empty answer.
     pub has_tokens: bool,
 }
 
@@ -97,7 +97,7 @@ impl<'a> RequestHead<'a> {
 }
 
 impl CaptureFile {
-    /// Opens a capture as [`CaptureReader::open`] does, with all its parts.
+    /// Opens a capture with all its parts, as [`CaptureReader::open`] does.
     ///
     /// # Errors
     /// If a file cannot be read or unpacked, or does not start a capture.
@@ -123,13 +123,13 @@ impl CaptureFile {
         &self.meta
     }
 
-    /// Its format.
+    /// Format of the capture.
     #[must_use]
     pub fn format(&self) -> CaptureFormat {
         self.format
     }
 
-    /// Reads and checks the whole capture and calls `each` with the head of each request, in file order.
+    /// Reads and checks the whole capture. Calls `each` with the head of each request, in file order.
     ///
     /// # Errors
     /// As [`CaptureReader::next_line`].
@@ -141,7 +141,7 @@ impl CaptureFile {
         })
     }
 
-    /// The same for its HTTP exchanges.
+    /// Reads and checks the whole capture. Calls `each` with each HTTP exchange, in file order.
     ///
     /// # Errors
     /// As [`CaptureReader::next_line`].
@@ -164,7 +164,7 @@ impl CaptureFile {
         Ok(reader.summary())
     }
 
-    /// The record at a position that [`scan`](CaptureFile::scan) returned.
+    /// Reads the record at a position that [`scan`](CaptureFile::scan) returned.
     ///
     /// # Errors
     /// If the file cannot be read, or was changed since.
@@ -179,7 +179,7 @@ impl CaptureFile {
         }
     }
 
-    /// The exchange at a position that [`scan_http`](CaptureFile::scan_http) returned.
+    /// Reads the HTTP exchange at a position that [`scan_http`](CaptureFile::scan_http) returned.
     ///
     /// # Errors
     /// If the file cannot be read, or was changed since.
@@ -213,7 +213,7 @@ impl CaptureFile {
 }
 
 impl OpenPart {
-    /// Opens a file. `first` has the reading options if it must be the first file of a capture.
+    /// Opens a file. `first` is the reading options if the file must be the first of a capture; otherwise None.
     fn open(path: &Path, first: Option<&ReadOptions>) -> Result<Self, CaptureError> {
         let name = path.display().to_string();
         let io_error = |source| CaptureError::Io { name: name.clone(), source };
@@ -248,14 +248,14 @@ impl OpenPart {
         }
     }
 
-    /// A stream over the whole file that does not move the file's own position.
+    /// A stream over the whole file that does not change the file's own position.
     fn stream(&self) -> Unpacked<'_> {
         let cursor = Cursor { file: &self.file, offset_bytes: 0, is_cut: self.is_cut };
         Unpacked::plain(BufReader::with_capacity(BUFFER_BYTES, cursor)).ending_where_cut()
     }
 }
 
-/// The start of a stream up to the end of its first line that is not blank, or up to the maximum length of a line.
+/// Reads a stream up to the end of its first non-blank line, but at most the maximum length of a line.
 fn head_of(stream: &mut Unpacked<'_>) -> io::Result<Vec<u8>> {
     let mut head = Vec::new();
     loop {
@@ -268,7 +268,7 @@ fn head_of(stream: &mut Unpacked<'_>) -> io::Result<Vec<u8>> {
     }
 }
 
-/// Number of lines unpacked before the damage, as far as known.
+/// Number of lines that were unpacked before the damage, as far as known.
 fn lines_of(unpacked: &mut File) -> u32 {
     let mut lines = 0u32;
     let mut buffer = vec![0; BUFFER_BYTES];
@@ -282,11 +282,11 @@ fn lines_of(unpacked: &mut File) -> u32 {
     lines
 }
 
-/// Reads a shared file from its own position.
+/// Reads a shared file from this reader's own position.
 struct Cursor<'a> {
     file: &'a File,
     offset_bytes: u64,
-    /// Whether the file ends like an archive that is cut off.
+    /// Whether the file is the unpacked part of an archive that was cut off.
     is_cut: bool,
 }
 

@@ -1,8 +1,8 @@
-//! Identity of a prompt: one chained hash for each of its full blocks, and one for the whole prompt.
+//! Identifies prompts by hashes: one chained hash for each full block, and one for the whole prompt.
 //!
-//! A hash covers every token before the end of its block, so equal hashes mean equal prefixes, whatever the
-//! frontend's names. It also covers adapters, cache salts and images: images from their place on, or from the
-//! beginning.
+//! A hash covers all tokens up to the end of its block, so equal hashes mean equal prefixes, whatever names the
+//! frontend uses. A hash also covers the adapter, the cache salt and the images. An image is covered from its
+//! position on, or from the start of the prompt.
 
 use std::fmt;
 
@@ -10,8 +10,7 @@ use serde::de::{Unexpected, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
-/// A hash in a capture: 16 hexadecimal digits in a text. A number is accepted
-/// as well.
+/// A hash in a capture, written as 16 hexadecimal digits. Readers also accept a number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BlockHash(pub u64);
 
@@ -49,70 +48,70 @@ impl<'de> Deserialize<'de> for BlockHash {
     }
 }
 
-/// Parses in one pass, because captures contain millions of hashes.
+/// Parses in one pass, because a capture can contain millions of hashes.
 fn parse(text: &str) -> Option<u64> {
     let digits: &[u8; 16] = text.as_bytes().try_into().ok()?;
     digits.iter().try_fold(0, |hash, digit| Some(hash << 4 | u64::from(char::from(*digit).to_digit(16)?)))
 }
 
-/// The scheme of the hashes of a capture.
+/// The scheme that computes a capture's hashes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum HashScheme {
-    /// XXH3-64 of a block's tokens as little-endian 32-bit words, with the previous hash as the seed; the
-    /// first seed is XXH3-64 of the extra keys.
+    /// XXH3-64 of a block's tokens as little-endian 32-bit words. The seed is the previous hash; for the first
+    /// block, it is XXH3-64 of the extra keys.
     #[default]
     #[serde(rename = "xxh3-64")]
     Xxh3,
-    /// vllm-vcr's scheme: FNV-1a over the parent hash, the tokens and the extra keys.
+    /// vllm-vcr's scheme: FNV-1a of the parent hash, the tokens and the extra keys.
     #[serde(rename = "fnv1a-64")]
     Fnv1a,
 }
 
-/// Keys that distinguish prompts with equal tokens.
+/// Keys that keep prompts with equal tokens apart.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ExtraKeys<'a> {
     /// Name of the adapter.
     pub lora: Option<&'a str>,
-    /// The salt of its tenant.
+    /// The cache salt of the tenant.
     pub cache_salt: Option<&'a str>,
-    /// Its images, audio and video, in the order of their places.
+    /// Images, audio and video, in the order of their positions.
     pub media: &'a [MediaKey<'a>],
 }
 
 /// An image, audio or video of a prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MediaKey<'a> {
-    /// Its identifier.
+    /// Identifier of the item.
     pub identifier: &'a str,
-    /// Place of its first placeholder in the prompt.
+    /// Position of the item's first placeholder in the prompt.
     pub offset: u64,
 }
 
 /// The hashes of one prompt.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PromptChain {
-    /// One for each full block.
+    /// The hash of each full block.
     pub blocks: Vec<BlockHash>,
-    /// The hash of the whole prompt; equal to the last block's hash if the prompt ends with a full block.
+    /// The hash of the whole prompt. Equal to the last block's hash if the prompt ends with a full block.
     pub whole: BlockHash,
 }
 
 /// Computes the hashes of prompts for one capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PromptHasher {
-    /// Hash function and its inputs.
+    /// The hash function and what it covers.
     pub scheme: HashScheme,
-    /// Tokens of a block; at least 1.
+    /// Number of tokens of a block; at least 1.
     pub block_size_tokens: u32,
-    /// The parent of the first block of [`HashScheme::Fnv1a`].
+    /// The parent hash of the first block, for [`HashScheme::Fnv1a`].
     pub none_seed: u64,
-    /// Whether a hash covers images only from their place on, so that prompts share the blocks before their
-    /// images. Only for [`HashScheme::Xxh3`].
+    /// Whether a hash covers an image only from the image's position on, so that prompts share the blocks before
+    /// their images. Only for [`HashScheme::Xxh3`].
     pub places_media: bool,
 }
 
 impl PromptHasher {
-    /// The hasher for captures whose prompts have no images, or images with their places.
+    /// The hasher for captures whose prompts have no images, or images with positions.
     #[must_use]
     pub const fn new(block_size_tokens: u32) -> Self {
         Self { scheme: HashScheme::Xxh3, block_size_tokens, none_seed: 0, places_media: true }
@@ -154,7 +153,7 @@ impl PromptHasher {
         chain.whole = BlockHash(hash);
     }
 
-    /// The hash of a block. `is_first` marks the first block; `media` begin in this block.
+    /// The hash of a block. `is_first` marks the first block; the `media` begin in this block.
     fn next(
         &self,
         parent: u64,
@@ -178,7 +177,7 @@ impl PromptHasher {
             HashScheme::Fnv1a => {
                 bytes.extend(parent.to_le_bytes());
                 bytes.extend(tokens.iter().flat_map(|token| token.to_le_bytes()));
-                // FNV hashes do not cover images here.
+                // With FNV, block hashes do not cover images.
                 keys.write(is_first, &[], bytes);
                 fnv1a(bytes)
             }
@@ -187,8 +186,8 @@ impl PromptHasher {
 }
 
 impl ExtraKeys<'_> {
-    /// Writes each key as its length in 8 bytes and its text; the keys of `media` come last. Only the first
-    /// block includes the salt.
+    /// Writes each key as its length in 8 bytes and its text. The keys of `media` come last. The salt is written
+    /// only for the first block.
     fn write(&self, is_first: bool, media: &[MediaKey<'_>], bytes: &mut Vec<u8>) {
         let salt = self.cache_salt.filter(|_| is_first);
         for key in self.lora.into_iter().chain(salt).chain(media.iter().map(|medium| medium.identifier)) {
@@ -254,11 +253,11 @@ mod tests {
         assert_eq!(shared(&cat, &chain(placed, &[("cat", 5), ("dog", 13)])), 3);
         assert_ne!(cat.whole, chain(placed, &[("cat", 5), ("dog", 13)]).whole, "in the tail");
         assert_ne!(cat.whole, plain.whole);
-        // Without places, the first block covers the images, and so does every other one.
+        // Without positions, every block covers the images, so no block is shared.
         assert_eq!(shared(&chain(HASHER, &[]), &chain(HASHER, &[("cat", 5)])), 0);
     }
 
-    /// The vectors of `docs/reference/captures.md`, for other programs that write captures.
+    /// The examples of `docs/reference/captures.md`, for other programs that write captures.
     #[test]
     fn hashes_are_those_of_the_documentation() {
         let tokens: Vec<u32> = (1..=9).collect();

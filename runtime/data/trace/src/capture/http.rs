@@ -1,4 +1,4 @@
-//! Exchanges over HTTP: the request as a client sent it, and its answer in parts with their times.
+//! HTTP exchanges: the request as a client sent it, and the parts of the answer with their times.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -10,15 +10,15 @@ use std::fmt;
 
 use super::unknown::unknown_fields;
 
-/// An HTTP exchange that has ended. If the tokens of its prompt are known, a `request` line with the same
-/// `id` has its lengths and times.
+/// An HTTP exchange that has ended. If the prompt's tokens are known, a `request` line with the same `id` contains
+/// lengths and times.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct HttpRecord {
-    /// Its name in the capture.
+    /// The exchange's name in the capture.
     pub id: String,
-    /// Its arrival, in nanoseconds since the start of the capture.
+    /// Time of arrival, in nanoseconds since the start of the capture.
     pub arrival_ns: u64,
-    /// The method.
+    /// The HTTP method.
     pub method: String,
     /// The path, as the client wrote it.
     pub path: String,
@@ -31,47 +31,47 @@ pub struct HttpRecord {
     /// The body of the request.
     #[serde(default, skip_serializing_if = "HttpBytes::is_empty")]
     pub request_body: HttpBytes,
-    /// Bytes of the request's body that were forwarded but not recorded.
+    /// Number of bytes of the request's body that were forwarded but not recorded.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub request_left_out_bytes: u64,
-    /// Status of the answer; `None` if there was none.
+    /// Status of the answer; `None` if there was no answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
     /// Headers of the answer, in their order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub headers: Vec<(String, String)>,
-    /// Time from its arrival to the head of its answer.
+    /// Time from the arrival to the head of the answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub head_ns: Option<u64>,
-    /// The parts of the answer's body: nanoseconds since the arrival, and the bytes.
+    /// The parts of the answer's body: (nanoseconds since the arrival, bytes).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub chunks: Vec<(u64, HttpBytes)>,
-    /// Bytes of the answer that were forwarded but not recorded.
+    /// Number of bytes of the answer that were forwarded but not recorded.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub left_out_bytes: u64,
-    /// The encoding that `chunks` no longer have, such as `gzip`.
+    /// The encoding that was removed from `chunks`, such as `gzip`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decoded: Option<String>,
-    /// Time from its arrival to its end.
+    /// Time from the arrival to the end.
     pub end_ns: u64,
-    /// How it ended.
+    /// How the exchange ended.
     #[serde(default, skip_serializing_if = "HttpEnd::is_whole")]
     pub end: HttpEnd,
     /// Names of the tools that the answer calls.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tool_calls: Vec<String>,
-    /// The message of its failure.
+    /// The message of the failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// Fields that this version does not know, kept as they are.
+    /// Fields that this version does not know, unchanged.
     #[serde(flatten, deserialize_with = "unknown_fields")]
     pub other: Map<String, Value>,
 }
 
-/// A request over HTTP as a client sent it, without secrets.
+/// An HTTP request as a client sent it, without secrets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RecordedCall {
-    /// The method.
+    /// The HTTP method.
     pub method: String,
     /// Path and query.
     pub target: String,
@@ -85,12 +85,12 @@ pub struct RecordedCall {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HttpEnd {
-    /// The complete answer was forwarded; of a stream, at least its last event.
+    /// The whole answer was forwarded; for a stream, at least the last event.
     #[default]
     Whole,
     /// The client disconnected.
     ClientGone,
-    /// The server's answer was cut off, or missing.
+    /// The server's answer was missing or cut off.
     ServerLost,
 }
 
@@ -100,12 +100,12 @@ impl HttpEnd {
     }
 }
 
-/// Bytes of a body: text in JSON, or `{"base64": "..."}` if they are not text.
+/// The bytes of a body. In JSON: a text, or `{"base64": "..."}` for bytes that are not text.
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
 pub struct HttpBytes(pub Vec<u8>);
 
 impl HttpBytes {
-    /// Whether it is empty.
+    /// Whether there are no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -167,7 +167,7 @@ impl<'de> Deserialize<'de> for HttpBytes {
 }
 
 impl HttpRecord {
-    /// The request, if it was recorded completely.
+    /// The request; None unless all its bytes were recorded.
     #[must_use]
     pub fn call(self) -> Option<RecordedCall> {
         let Self { method, path, query, request_headers: headers, request_body: HttpBytes(body), .. } = self;
@@ -181,13 +181,13 @@ impl HttpRecord {
         self.chunks.iter().flat_map(|(_, bytes)| bytes.0.iter().copied()).collect()
     }
 
-    /// The first header of the answer with this lower-case name.
+    /// The first header of the answer with this name, in lower case.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
         header(&self.headers, name)
     }
 
-    /// The first header of the request with this lower-case name.
+    /// The first header of the request with this name, in lower case.
     #[must_use]
     pub fn request_header(&self, name: &str) -> Option<&str> {
         header(&self.request_headers, name)

@@ -1,4 +1,4 @@
-//! The name of a line's missing field, which serde_json's errors contain only as text.
+//! Finds the name of a missing field, which serde_json's errors contain only as text.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use serde::de::{Deserializer, Error, IntoDeserializer, Visitor};
 use serde::forward_to_deserialize_any;
 use serde_json::Value;
 
-/// The path of the field that a line lacks as a `T`, if that is its problem.
+/// The path of the field that is missing for a `T`. None if the line has another problem.
 pub(super) fn missing_field<'de, T: Deserialize<'de>>(row: &[u8]) -> Option<String> {
     let value = serde_json::from_slice(row).ok()?;
     let error = serde_path_to_error::deserialize::<_, T>(Line(value)).err()?;

@@ -1,7 +1,7 @@
 //! Captures: the requests to an engine, its answers, and their times.
 //!
-//! A capture is a file of JSON lines, compressed by its suffix (`.gz`, `.zst`). Each line states its `kind`;
-//! the first is the `meta` line. Lines are written when their subject ends, so a truncated file has
+//! A capture is a file of JSON lines, packed if its suffix is `.gz` or `.zst`. Each line states its `kind`; the
+//! first is the `meta` line. A line is written when what it describes has ended, so a truncated file contains
 //! everything that had ended. `docs/reference/captures.md` describes the format.
 
 mod acceptance;

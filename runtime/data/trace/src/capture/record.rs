@@ -1,7 +1,7 @@
 //! The lines of a capture.
 //!
-//! Times are whole nanoseconds: `*_at_ns` and `arrival_ns` count from the start of the capture, all other
-//! times of a request from its arrival.
+//! Times are whole nanoseconds. `*_at_ns`, `at_ns` and `arrival_ns` count from the start of the capture, all other
+//! times of a request from the request's arrival.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -11,12 +11,12 @@ use super::http::HttpRecord;
 use super::unknown::unknown_fields;
 use crate::MediaItem;
 
-/// The format's name, in the first line.
+/// The name of the format in the first line.
 pub const CAPTURE_FORMAT: &str = "vcr.capture";
-/// The version of the schema that is written.
+/// Version of the schema that is written.
 pub const CAPTURE_VERSION: u32 = 1;
 
-/// One line.
+/// One line of a capture.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum CaptureLine {
@@ -32,9 +32,9 @@ pub enum CaptureLine {
     Step(Box<StepRecord>),
     /// An exchange over HTTP has ended.
     Http(Box<HttpRecord>),
-    /// An engine's cache has changed.
+    /// The KV cache of an engine has changed.
     Kv(KvRecord),
-    /// The connection was lost.
+    /// The connection to an engine was lost.
     Break(Break),
     /// The last line of a capture that ended normally.
     End(CaptureEnd),
@@ -50,10 +50,10 @@ pub struct CaptureMeta {
     /// Index of this file in a rotated capture, from 0.
     #[serde(default)]
     pub part: u32,
-    /// Its producer: `record`, `guidellm`, `vllm-vcr`, ...
+    /// The producer: `record`, `guidellm`, `vllm-vcr`, ...
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
-    /// Its start, in nanoseconds since 1970.
+    /// Time of the start, in nanoseconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_unix_ns: Option<u64>,
     /// The model.
@@ -65,33 +65,33 @@ pub struct CaptureMeta {
     /// Version of the engine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vllm_version: Option<String>,
-    /// Prompt tokens that one hash covers.
+    /// Number of prompt tokens of a block hash.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub block_size_tokens: Option<u32>,
-    /// The scheme of the hashes.
+    /// The scheme that computes the hashes.
     #[serde(default)]
     pub hash: HashScheme,
-    /// The contents of the lines beyond shapes and times.
+    /// What the lines contain in addition to lengths and times.
     #[serde(default)]
     pub holds: Holds,
-    /// Model, engine and hardware as one hash.
+    /// One hash of model, engine and hardware.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fingerprint: Option<String>,
-    /// Paths in JSON bodies whose values were replaced in `http` lines.
+    /// Paths of values in JSON bodies that were replaced in `http` lines.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub redacted_json: Vec<String>,
-    /// Names of headers with replaced values, in addition to those of secrets.
+    /// Names of headers whose values were replaced, in addition to headers with secrets.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub redacted_headers: Vec<String>,
-    /// Names in queries with replaced values, in addition to those of secrets.
+    /// Names of query parameters whose values were replaced, in addition to parameters with secrets.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub redacted_query: Vec<String>,
-    /// Other fields of its producer.
+    /// Other fields of the producer.
     #[serde(flatten, deserialize_with = "unknown_fields")]
     pub other: Map<String, Value>,
 }
 
-/// The contents of a capture beyond shapes and times.
+/// What a capture contains in addition to lengths and times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Holds {
@@ -103,73 +103,73 @@ pub struct Holds {
     pub steps: bool,
     /// KV events: blocks stored in and removed from caches.
     pub kv_events: bool,
-    /// Multimodal items with their places, which hashes then include; see
+    /// Multimodal items with their positions, which hashes then cover; see
     /// [`PromptHasher::places_media`](super::PromptHasher::places_media).
     pub mm_items: bool,
-    /// Exchanges over HTTP, with their texts.
+    /// HTTP exchanges with their texts.
     #[serde(skip_serializing_if = "is_false")]
     pub http: bool,
 }
 
-/// An engine with the settings that it sent.
+/// An engine and the settings that it sent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct EngineRecord {
-    /// Its number in the deployment.
+    /// Number of the engine in the deployment.
     pub rank: u32,
-    /// Time at which it connected, in nanoseconds.
+    /// Time at which the engine connected, in nanoseconds.
     pub at_ns: u64,
-    /// Version of vLLM it reports.
+    /// Version of vLLM that the engine reports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vllm_version: Option<String>,
-    /// Its other settings.
+    /// The engine's other settings.
     pub settings: Map<String, Value>,
-    /// SHA-256 over the model's name and the settings that affect results.
+    /// SHA-256 of the model's name and the settings that affect results.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fingerprint: Option<String>,
 }
 
-/// A request that has arrived; its `request` line follows when it ends.
+/// A request that has arrived. Its `request` line follows when it ends.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Arrival {
-    /// Its id on the wire.
+    /// The request's id on the wire.
     pub id: String,
-    /// Time of its arrival, in nanoseconds.
+    /// Time of arrival, in nanoseconds.
     pub arrival_ns: u64,
-    /// Length of its prompt.
+    /// Length of the prompt.
     pub prompt_tokens: u32,
 }
 
 /// A request that has ended.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RequestRecord {
-    /// Its id on the wire, chosen by the frontend.
+    /// The request's id on the wire, which the frontend chose.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
-    /// The id that its sender gave it.
+    /// The id that the client gave the request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub external_id: Option<String>,
-    /// The API server it came from.
+    /// The API server that sent the request.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub client: u32,
-    /// The engine it ran on.
+    /// The engine that ran the request.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub rank: u32,
-    /// Its arrival since the start of the capture; `None` if unknown.
+    /// Time of arrival since the start of the capture; `None` if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub arrival_ns: Option<u64>,
-    /// Time from the end of the previous turn in its session to its arrival, if the source has this instead
-    /// of the arrival itself.
+    /// Time from the end of the session's previous turn to the arrival, if the source has this time instead of the
+    /// arrival.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub think_ns: Option<u64>,
-    /// Requests in progress at its arrival, itself included.
+    /// Number of requests in progress at the arrival, including this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub concurrency: Option<u32>,
-    /// Length of the prompt; always given.
+    /// Length of the prompt; always present.
     pub prompt_tokens: u32,
-    /// Prompt tokens that were in the engine's cache.
+    /// Number of prompt tokens that were in the engine's prefix cache.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub cached_tokens: u32,
-    /// Prompt tokens whose KV came from another engine or a KV connector.
+    /// Number of prompt tokens whose KV came from another engine or a KV connector.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub external_cached_tokens: u32,
     /// Chained hashes of the prompt's full blocks.
@@ -178,118 +178,117 @@ pub struct RequestRecord {
     /// Hash of the whole prompt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt_hash: Option<BlockHash>,
-    /// The prompt; only if requested.
+    /// Token ids of the prompt; only if requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt_token_ids: Option<Vec<u32>>,
-    /// Length of the answer; always given.
+    /// Length of the answer; always present.
     pub output_tokens: u32,
-    /// The answer; only if requested.
+    /// Token ids of the answer; only if requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_token_ids: Option<Vec<u32>>,
-    /// Time from its arrival to its first output.
+    /// Time from the arrival to the first output.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttft_ns: Option<u64>,
-    /// Tokens of the first output, if not 1.
+    /// Number of tokens of the first output, if not 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_tokens: Option<u32>,
-    /// Time from each output with tokens to the next one.
+    /// Time from each output with tokens to the next.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gap_ns: Vec<u64>,
-    /// Tokens of the outputs after the first; absent if each has one.
+    /// Number of tokens of each output after the first; absent if all have one token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gap_tokens: Option<Vec<u32>>,
-    /// The mean of the gaps, if single gaps are unknown.
+    /// The mean of the gaps, if the single gaps are unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gap_summary: Option<GapSummary>,
-    /// The load of the steps of its outputs.
+    /// The load during the steps of the outputs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub steps: Option<StepContext>,
-    /// The name of a [`FinishReason`](super::FinishReason); `None` if it is unknown, or if the request had
-    /// not ended when the capture ended: see [`is_over`](RequestRecord::is_over).
+    /// The name of a [`FinishReason`](super::FinishReason). `None` if the reason is unknown, or if the request was
+    /// still in progress at the end of the capture: see [`is_over`](RequestRecord::is_over).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finish_reason: Option<String>,
-    /// The token or text that stopped it.
+    /// The token or text that stopped the request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop_reason: Option<Value>,
-    /// Time from its arrival to its end, also if it has no tokens.
+    /// Time from the arrival to the end, even without output tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end_ns: Option<u64>,
-    /// Time from its arrival to its admission, as the engine reported it.
+    /// Time from the arrival to the admission, as the engine reported it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue_ns: Option<u64>,
-    /// Number of its preemptions.
+    /// Number of preemptions.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub preemptions: u32,
-    /// Its sampling or pooling parameters, without those at their defaults.
+    /// Sampling or pooling parameters that differ from their defaults.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub params: Map<String, Value>,
-    /// Its priority; smaller is more urgent.
+    /// Priority; a smaller number is more urgent.
     #[serde(default, skip_serializing_if = "is_zero_i64")]
     pub priority: i64,
-    /// The adapter it used.
+    /// Name of the adapter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lora: Option<String>,
-    /// The session it belongs to.
+    /// Name of the session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
-    /// Hashes of its images, audio and video, if their places are unknown.
+    /// Hashes of images, audio and video whose positions are unknown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mm_hashes: Vec<String>,
-    /// Its images, audio and video, in the order of their places.
+    /// Images, audio and video, in the order of their positions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mm_items: Vec<MediaItem>,
-    /// Its role in a KV transfer: `prefill` or `decode`.
+    /// Role in a KV transfer: `prefill` or `decode`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kv_role: Option<String>,
-    /// The message of its failure.
+    /// The message of the failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// Fields that this version does not know, kept as they are.
+    /// Fields that this version does not know, unchanged.
     #[serde(flatten, deserialize_with = "unknown_fields")]
     pub other: Map<String, Value>,
 }
 
-/// Gaps known only by their mean.
+/// Gaps of which only the mean is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GapSummary {
-    /// Their mean.
+    /// Mean of the gaps.
     pub mean_ns: u64,
-    /// Their number.
+    /// Number of the gaps.
     pub count: u32,
 }
 
-/// The load of the steps of a request's outputs: one item for each output
-/// with tokens, the first included.
+/// The load during the steps of a request's outputs: one value for each output with tokens, including the first.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StepContext {
-    /// Requests that were running.
+    /// Number of running requests.
     pub running: Vec<u32>,
-    /// Requests that were waiting.
+    /// Number of waiting requests.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub waiting: Vec<u32>,
-    /// Prompt tokens that were computed in the same step.
+    /// Number of prompt tokens that the same step computed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub prefill_tokens: Vec<u32>,
 }
 
-/// A step, as a message of the engine shows it.
+/// A step as a message of the engine describes it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StepRecord<S = Value> {
     /// The engine.
     pub rank: u32,
-    /// Index of the step on that engine, from 0.
+    /// Index of the step on this engine, from 0.
     pub step: u64,
-    /// Time of its message.
+    /// Time of the message.
     pub at_ns: u64,
-    /// The message's timestamp on the engine's own monotonic clock.
+    /// The message's timestamp from the engine's monotonic clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub engine_ns: Option<u64>,
-    /// Requests with output.
+    /// Number of requests with output.
     pub outputs: u32,
-    /// Output tokens.
+    /// Number of output tokens.
     pub tokens: u32,
-    /// Requests that ended.
+    /// Number of requests that ended.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub finished: u32,
     /// The scheduler's statistics as the engine sent them.
@@ -304,7 +303,7 @@ pub struct KvRecord {
     pub rank: u32,
     /// Time of the batch.
     pub at_ns: u64,
-    /// The publisher's number of the batch.
+    /// The number that the publisher gave the batch.
     pub sequence: u64,
     /// The events as the engine sent them.
     pub events: Value,
@@ -317,7 +316,7 @@ pub struct Break {
     pub at_ns: u64,
     /// The message.
     pub reason: String,
-    /// The engine concerned, if only one is.
+    /// The engine whose connection was lost; None if the loss concerns all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rank: Option<u32>,
 }
@@ -327,9 +326,9 @@ pub struct Break {
 pub struct CaptureEnd {
     /// Time of the end, in nanoseconds.
     pub at_ns: u64,
-    /// Requests that have ended, in this file.
+    /// Number of requests in this file that have ended.
     pub requests: u64,
-    /// Requests still in progress, in this file.
+    /// Number of requests in this file that are still in progress.
     pub unfinished: u64,
     /// Whether the capture continues in the next file.
     #[serde(default)]
@@ -337,19 +336,19 @@ pub struct CaptureEnd {
 }
 
 impl RequestRecord {
-    /// Whether it ended while the capture ran.
+    /// Whether the request ended before the end of the capture.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.finish_reason.is_some() || self.end_ns.is_some()
     }
 
-    /// Hashes of the images, audio and video in its prompt, whether their places are known or not.
+    /// Hashes of the prompt's images, audio and video, whether their positions are known or not.
     pub fn media_hashes(&self) -> impl Iterator<Item = &str> {
         self.mm_items.iter().map(|item| item.hash.as_str()).chain(self.mm_hashes.iter().map(String::as_str))
     }
 
-    /// Time of each output in nanoseconds since the arrival, with its tokens; empty if there is no output. If
-    /// only the mean of the gaps is known, every gap has this length. `None` if no times are known.
+    /// Time of each output since the arrival, in nanoseconds, with its number of tokens. Empty without output. If
+    /// only the mean gap is known, every gap has this length. `None` if no times are known.
     #[must_use]
     pub fn output_times(&self) -> Option<Vec<(u64, u32)>> {
         let mut after_ns = self.ttft_ns.or(self.end_ns)?;
@@ -372,7 +371,8 @@ impl RequestRecord {
         Some(times)
     }
 
-    /// Nanoseconds from its arrival to its end: as recorded, or else to the last output if gaps are known.
+    /// Time from the arrival to the end, in nanoseconds. If the end was not recorded, time to the last output, if
+    /// gaps are known.
     #[must_use]
     pub fn duration_ns(&self) -> Option<u64> {
         self.end_ns.or_else(|| {

@@ -1,15 +1,15 @@
-//! Sessions: the order of turns among the requests of a capture.
+//! Finds the order of turns among the requests of a capture.
 
 use std::collections::{BTreeSet, HashMap};
 
 /// The known times of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TurnTimes {
-    /// Time of its arrival.
+    /// Time of arrival.
     pub arrival_ns: Option<u64>,
-    /// Time from its arrival to its end.
+    /// Time from arrival to end.
     pub duration_ns: Option<u64>,
-    /// Time from the end of the previous turn to its arrival, if the source has it.
+    /// Time from the end of the previous turn to the arrival, if the source has this time.
     pub think_ns: Option<u64>,
 }
 
@@ -18,9 +18,9 @@ impl TurnTimes {
         Some(self.arrival_ns?.saturating_add(self.duration_ns?))
     }
 
-    /// The wait of this request after the end of `parent`, if it is the next turn. `None` if it is not,
-    /// because it arrived before that end, or if that end is unknown. Without arrivals, or with
-    /// `ignores_arrivals`, only the order is known, and the turn follows at once.
+    /// The wait after the end of `parent`, if this request is the next turn. `None` if this request arrived before
+    /// that end, or if that end is unknown. Without arrivals, or with `ignores_arrivals`, only the order is known,
+    /// so the turn follows at once.
     pub(super) fn think_after(&self, parent: &Self, ignores_arrivals: bool) -> Option<u64> {
         if self.think_ns.is_some() {
             return self.think_ns;
@@ -33,11 +33,11 @@ impl TurnTimes {
     }
 }
 
-/// Finds the turn before each request of a named session.
+/// Finds the previous turn of each request of a named session.
 ///
-/// A request is the next turn of a request that ended before it arrived: of the requests without a next turn,
-/// the one that ended last. Overlapping requests are not turns of each other; the later one starts at its own
-/// arrival.
+/// The previous turn is a request that ended before this request arrived and has no next turn yet. If there are
+/// several, it is the one that ended last. Overlapping requests are not turns of each other; the later request
+/// starts at its own arrival.
 #[derive(Debug, Default)]
 pub struct NamedSessions<'a> {
     ignores_arrivals: bool,
@@ -48,21 +48,21 @@ pub struct NamedSessions<'a> {
 #[derive(Debug)]
 struct Session {
     last: (usize, TurnTimes),
-    /// Requests with a known end and without a next turn, by their end.
+    /// Requests with a known end and no next turn, in the order of their ends: (end, index).
     ended: BTreeSet<(u64, usize)>,
 }
 
 impl<'a> NamedSessions<'a> {
-    /// With `ignores_arrivals`, a request waits for its previous turn even if the end of that turn is
-    /// unknown, because there is no arrival at which it could start instead.
+    /// With `ignores_arrivals`, a request waits for its previous turn even if the end of that turn is unknown,
+    /// because it has no arrival at which it could start instead.
     #[must_use]
     pub fn new(ignores_arrivals: bool) -> Self {
         Self { ignores_arrivals, sessions: HashMap::new() }
     }
 
-    /// Adds request number `index` to the session `name`. If it is a turn, returns the previous request and
-    /// the nanoseconds from its end. Requests must be added in order of arrival, or in file order if arrivals
-    /// are unknown.
+    /// Adds request number `index` to the session `name`. If it has a previous turn, returns that request and the
+    /// nanoseconds since its end. Requests must be added in order of arrival, or in file order if arrivals are
+    /// unknown.
     pub fn add(&mut self, name: &'a str, index: usize, times: TurnTimes) -> Option<(usize, u64)> {
         let own = times.end_ns().map(|end_ns| (end_ns, index));
         let Some(session) = self.sessions.get_mut(name) else {

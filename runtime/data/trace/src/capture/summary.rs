@@ -1,4 +1,3 @@
-//! The summary of a capture that was read to its end.
 
 use std::fmt;
 
@@ -8,11 +7,11 @@ use super::error::LineProblem;
 /// The summary of a capture that was read to its end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CaptureSummary {
-    /// Request lines that were read.
+    /// Number of request lines that were read.
     pub requests: u64,
-    /// Requests that had arrived and have no later record.
+    /// Number of requests that have arrived but not ended.
     pub under_way: u64,
-    /// Lines that were skipped; 0 unless read leniently.
+    /// Number of skipped lines; 0 unless reading is lenient.
     pub skipped_lines: u64,
     /// How the capture breaks off; `None` if it is complete.
     pub broken_off: Option<BrokenOff>,
@@ -20,10 +19,10 @@ pub struct CaptureSummary {
     pub warnings: Vec<CaptureWarning>,
 }
 
-/// How a capture breaks off. Everything before is complete.
+/// How a capture breaks off. Everything before the break is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BrokenOff {
-    /// After a complete line that is not the `end` line.
+    /// After a complete line other than the `end` line.
     NoEndLine,
     /// In the middle of a line.
     HalfLine,
@@ -33,36 +32,36 @@ pub enum BrokenOff {
     MissingPart,
 }
 
-/// A warning of the reader, counted over one file.
+/// A warning of the reader. Each is counted per file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CaptureWarning {
-    /// Its kind.
+    /// Kind of the warning.
     pub kind: CaptureWarningKind,
     /// The file.
     pub name: String,
-    /// 1-based line of the first occurrence.
+    /// Line of the first occurrence, from 1.
     pub first_line: u32,
-    /// Number of lines with it.
+    /// Number of lines with this warning.
     pub lines: u32,
 }
 
 /// The kinds of [`CaptureWarning`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CaptureWarningKind {
-    /// A field that the format does not define; it is kept in the record.
+    /// A field that the format does not define. The record keeps it.
     UnknownField(String),
     /// Invalid lines were skipped; only if reading is lenient.
     Skipped {
-        /// The field of the first problem, if it is in a field.
+        /// The field of the first problem; None if the problem concerns the whole line.
         field: Option<String>,
-        /// The problem of the first of them.
+        /// The problem of the first skipped line.
         problem: CaptureProblem,
     },
     /// The file breaks off.
     BrokenOff {
-        /// Form of the break.
+        /// How the file breaks off.
         how: BrokenOff,
-        /// Requests that were in progress.
+        /// Number of requests that were in progress.
         under_way: u64,
     },
     /// The parts before this one were not read.
@@ -105,14 +104,13 @@ impl fmt::Display for CaptureWarning {
     }
 }
 
-/// The warnings of a capture; equal warnings are counted together.
+/// The warnings of a capture. Equal warnings are counted together.
 #[derive(Default)]
 pub(super) struct Warnings {
     list: Vec<CaptureWarning>,
 }
 
 impl Warnings {
-    /// Counts an unknown field.
     pub(super) fn unknown_field(&mut self, name: &str, line: u32, field: &str) {
         let is_same =
             |kind: &CaptureWarningKind| matches!(kind, CaptureWarningKind::UnknownField(known) if known == field);
@@ -121,7 +119,6 @@ impl Warnings {
         }
     }
 
-    /// Counts a line that was skipped.
     pub(super) fn skipped(&mut self, name: &str, line: u32, line_problem: LineProblem) {
         let LineProblem { field, problem } = line_problem;
         let is_same = |kind: &CaptureWarningKind| match kind {
@@ -136,7 +133,7 @@ impl Warnings {
         }
     }
 
-    /// Counts another occurrence of a known warning.
+    /// Counts another occurrence of a known warning. Returns false if the warning is new.
     fn counted(&mut self, name: &str, is_same: impl Fn(&CaptureWarningKind) -> bool) -> bool {
         let known = self.list.iter_mut().find(|warning| warning.name == name && is_same(&warning.kind));
         known.map(|known| known.lines += 1).is_some()
@@ -152,7 +149,7 @@ impl Warnings {
     }
 }
 
-/// `gap_tokens` for `gap_tokens[7]`, because the index differs between lines.
+/// Removes the index from a field such as `gap_tokens[7]`, because it differs from line to line.
 fn without_index(field: Option<&str>) -> Option<&str> {
     field.and_then(|field| field.split('[').next())
 }

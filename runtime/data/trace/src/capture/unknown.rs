@@ -7,7 +7,7 @@ use serde::Deserializer;
 use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde_json::{Map, Value};
 
-/// All fields except `kind`, which identifies the line.
+/// Reads all fields except `kind`, which identifies the line.
 pub(super) fn unknown_fields<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Map<String, Value>, D::Error> {
     struct Fields;
     impl<'de> Visitor<'de> for Fields {

@@ -1,4 +1,4 @@
-//! A capture as a workload: arrivals, lengths, shared prefixes, and turns of sessions.
+//! Reads a capture as a workload: arrivals, lengths, shared prefixes, and turns of sessions.
 
 use std::collections::{HashMap, HashSet};
 use std::num::NonZeroU32;
@@ -18,7 +18,7 @@ use crate::{
     TraceWarning, WarningKind,
 };
 
-/// A request before all requests have been read.
+/// A request of the capture, kept until all requests have been read.
 struct Request {
     position: CapturePosition,
     name: Option<Box<str>>,
@@ -26,23 +26,22 @@ struct Request {
     turn_times: TurnTimes,
     prompt_tokens: u32,
     output_tokens: u32,
-    /// The range of the hashes of its full blocks in `Workload::hashes`.
+    /// The hashes of the prompt's full blocks, as a range of `Workload::hashes`.
     chain: Range<usize>,
-    /// Whether the hash of its partial last block follows the hashes of its full blocks.
+    /// Whether the hash of the prompt's partial last block follows the hashes of the full blocks.
     has_hashed_tail: bool,
-    /// Whether its partial last block has content of its own, because no `prompt_hash` identifies it.
+    /// Whether no other prompt can share the partial last block, because no `prompt_hash` identifies it.
     has_own_tail: bool,
-    /// The range of its answer in `Workload::output_token_ids`.
+    /// The answer, as a range of `Workload::output_token_ids`.
     answer: Range<usize>,
-    /// The multimodal items of its prompt.
     items: Vec<MediaItem>,
-    /// Its times, and the range of its outputs in `Workload::output_times`.
+    /// The times of the answer, and the range of the outputs in `Workload::output_times`.
     times: Option<(AnswerTimes, Range<usize>)>,
     priority: i64,
     call: Option<Arc<RecordedCall>>,
 }
 
-/// The place of a request in its session.
+/// The session of a request and the wait before it.
 struct Turn {
     session: Box<str>,
     /// Time from the end of the previous turn; `None` for the first turn.
@@ -52,22 +51,23 @@ struct Turn {
 #[derive(Default)]
 struct Workload {
     requests: Vec<Request>,
-    /// Block hashes of all prompts. The hash of a prompt's tail, if known, follows the hashes of its blocks.
+    /// Block hashes of all prompts. The hash of a prompt's partial last block, if known, follows those of its full
+    /// blocks.
     hashes: Vec<u64>,
     output_token_ids: Vec<u32>,
     output_times: Vec<OutputTime>,
-    /// File names, by the file numbers of positions.
+    /// Names of the capture's files, by the file index of positions.
     names: Vec<String>,
 }
 
-/// Reads a capture to its end as a workload.
+/// Reads a whole capture as a workload.
 pub(crate) fn read(mut reader: CaptureReader<'_>, options: &TraceOptions) -> Result<Trace, TraceError> {
     let mut options = options.clone();
     if let Some(tokens) = reader.meta().block_size_tokens.and_then(NonZeroU32::new) {
         options.block_size_tokens = Some(tokens);
     }
     let mut workload = Workload::default();
-    // The exchange of a request is on the line before it.
+    // The HTTP exchange of a request is on the line before the request.
     let mut exchange: Option<HttpRecord> = None;
     while let Some((position, line)) = reader.next_placed()? {
         if let CaptureLine::Http(record) = line {
@@ -119,7 +119,7 @@ impl Workload {
             },
             prompt_tokens: record.prompt_tokens,
             output_tokens: record.output_tokens,
-            // Hashes of more or fewer blocks than the prompt has are ignored.
+            // Hashes are ignored if there are more or fewer than the prompt has blocks.
             chain: if has_content { chain } else { start..start },
             has_hashed_tail: tail_hash.is_some(),
             has_own_tail: has_tail && tail_hash.is_none(),
@@ -144,7 +144,7 @@ impl Workload {
                 Some(FinishReason::Error) => AnswerEnd::Failed,
                 Some(FinishReason::Abort) => AnswerEnd::Aborted,
                 None if record.error.is_some() => AnswerEnd::Failed,
-                // Sources without finish reasons still state when a request ended.
+                // Sources without finish reasons still tell when a request ended.
                 None if record.is_over() => AnswerEnd::Whole,
                 None => AnswerEnd::Aborted,
             },
@@ -155,7 +155,7 @@ impl Workload {
         Some((times, start..self.output_times.len()))
     }
 
-    /// Adds the requests to the assembler: in order of arrival, or in file order if some arrivals are unknown.
+    /// Adds the requests to the assembler: in order of arrival, or in file order if an arrival is unknown.
     fn assemble(&mut self, options: &TraceOptions, assembler: &mut Assembler) -> Result<(), TraceError> {
         if self.requests.iter().all(|request| request.turn_times.arrival_ns.is_some()) {
             self.requests.sort_by_key(|request| request.turn_times.arrival_ns);
@@ -195,7 +195,7 @@ impl Workload {
         })
     }
 
-    /// The session of each request: the session of the turn before it, or else its own.
+    /// The session of each request: the session of its previous turn, or else a new one.
     fn turns(&self, options: &TraceOptions) -> Vec<Turn> {
         let ignores_arrivals = !options.first_timestamp_required;
         let mut named = NamedSessions::new(ignores_arrivals);
@@ -239,14 +239,14 @@ impl Workload {
     }
 }
 
-/// The prefix of names for unnamed sessions, before the number of their first request. It has one `#` more
-/// than any given name begins with, so it differs from all of them.
+/// The prefix for names of unnamed sessions, before the number of the first request. It has one `#` more than any
+/// given name starts with, so no given name starts with it.
 fn unnamed_prefix<'a>(names: impl Iterator<Item = &'a str>) -> String {
     let hashes = names.map(|name| name.len() - name.trim_start_matches('#').len()).max();
     "#".repeat(hashes.unwrap_or(0) + 1)
 }
 
-/// The name of a field of a row in a capture.
+/// The name that captures have for a field of a row.
 fn name_in_captures(field: &'static str) -> &'static str {
     match field {
         "timestamp" => "arrival_ns",

@@ -11,12 +11,12 @@ use serde::Serialize;
 
 use super::record::{CaptureLine, CaptureMeta, StepRecord};
 
-/// zstd's default level.
+/// The default level of zstd.
 const ZSTD_LEVEL: i32 = 3;
 
 /// Writes one file of a capture.
 ///
-/// Data is only guaranteed to be passed to the system after [`flush`], and to be complete after [`finish`].
+/// Only after [`flush`] is data certainly passed to the system, and only after [`finish`] is the file complete.
 ///
 /// [`flush`]: CaptureWriter::flush
 /// [`finish`]: CaptureWriter::finish
@@ -33,7 +33,7 @@ enum Packed {
 }
 
 impl CaptureWriter {
-    /// Creates the file, packed by its suffix, and writes the first line.
+    /// Creates a file, packed according to its suffix, and writes the first line.
     ///
     /// # Errors
     /// If the file already exists, or cannot be written.
@@ -41,10 +41,10 @@ impl CaptureWriter {
         Self::to_file(File::create_new(path)?, path, meta)
     }
 
-    /// Writes to an open, empty file, packed by the suffix of `path`, and begins with the first line.
+    /// Writes to an open, empty file, packed according to the suffix of `path`. Starts with the first line.
     ///
     /// # Errors
-    /// If it cannot be written.
+    /// If the file cannot be written.
     pub fn to_file(file: File, path: &Path, meta: CaptureMeta) -> io::Result<Self> {
         let file = BufWriter::with_capacity(1 << 16, file);
         let out = match path.extension().and_then(|suffix| suffix.to_str()) {
@@ -73,10 +73,11 @@ impl CaptureWriter {
         self.out.as_write().write_all(&self.line)
     }
 
-    /// Writes the line of a step with statistics in any form that can be written as JSON.
+    /// Writes a step whose statistics have any type that serialises to JSON.
     ///
     /// # Errors
-    /// If the file or the statistics cannot be written; in the second case nothing is written.
+    /// If the file cannot be written, or the statistics cannot be serialised. In the second case nothing is
+    /// written.
     pub fn write_step<S: Serialize>(&mut self, step: &StepRecord<S>) -> io::Result<()> {
         #[derive(Serialize)]
         struct Line<'a, S> {
@@ -87,7 +88,7 @@ impl CaptureWriter {
         self.write_line(&Line { kind: "step", step })
     }
 
-    /// Bytes written so far, before packing.
+    /// Number of bytes written so far, before packing.
     #[must_use]
     pub fn written_bytes(&self) -> u64 {
         self.written_bytes

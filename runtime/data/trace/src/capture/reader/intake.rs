@@ -1,4 +1,4 @@
-//! State of the reader between lines: its position in the capture, the requests in progress, and the warnings.
+//! The reader's state between lines: position in the capture, requests in progress, and warnings.
 
 use std::collections::HashMap;
 
@@ -17,19 +17,19 @@ pub(in crate::capture) struct Intake {
     format: CaptureFormat,
     lenient: bool,
     meta: CaptureMeta,
-    /// The file being read.
+    /// Name of the file that is being read.
     name: String,
-    /// Number of files opened.
+    /// Number of files that were opened.
     files: u32,
-    /// Requests that have arrived and not ended. The map is looked up and counted, never iterated, so its
-    /// order has no effect.
+    /// Number of requests by id that have arrived but not ended. The map is looked up and counted, never iterated,
+    /// so its order has no effect.
     under_way: HashMap<String, u32>,
     requests: u64,
     requests_in_file: u64,
     skipped_lines: u64,
-    /// The `end` line of the file being read.
+    /// The `end` line of the current file, once it was read.
     end: Option<CaptureEnd>,
-    /// The problem of its last line, if any.
+    /// Whether the last line of the current file is cut off.
     half_line: bool,
     broken_off: Option<BrokenOff>,
     warnings: Warnings,
@@ -80,7 +80,7 @@ impl Intake {
         }
     }
 
-    /// Processes the first row; returns whether it is a meta line.
+    /// Processes the first row. Returns whether it is a meta line.
     pub(in crate::capture) fn begin(&mut self, line: u32, row: &[u8]) -> Result<bool, CaptureError> {
         if let Some(meta) = self.read_meta(line, row)? {
             if meta.part > 0 {
@@ -115,7 +115,6 @@ impl Intake {
         Ok(())
     }
 
-    /// Begins a file.
     pub(in crate::capture) fn begin_empty_part(&mut self, name: String) {
         self.name = name;
         self.files += 1;
@@ -138,7 +137,7 @@ impl Intake {
         }
     }
 
-    /// The version is checked first, because another version may have other fields.
+    /// Checks the version first, because another version may have other fields.
     fn check_version(&self, line: u32, row: &[u8]) -> Result<(), CaptureError> {
         #[derive(Deserialize)]
         struct Version {
@@ -161,7 +160,7 @@ impl Intake {
         Ok(meta)
     }
 
-    /// Processes a row that is not the first. Returns `None` if it has no content or was skipped.
+    /// Processes a row after the first. Returns `None` if the row has no content or was skipped.
     pub(in crate::capture) fn take(&mut self, line: u32, row: &[u8]) -> Result<Option<CaptureLine>, CaptureError> {
         let taken = decode(self.format, row).and_then(|content| self.accept(line, content));
         match taken {
@@ -214,7 +213,7 @@ impl Intake {
     }
 
     fn accept_request(&mut self, line: u32, record: &RequestRecord) -> Result<(), LineProblem> {
-        // The request is counted before it is checked, so that a bad line is reported once.
+        // The request is counted before it is checked, so that an invalid line gives only one error.
         self.requests_in_file += 1;
         if let Some(count) = record.id.as_ref().and_then(|id| self.under_way.get_mut(id)) {
             *count -= 1;
@@ -230,7 +229,7 @@ impl Intake {
         Ok(())
     }
 
-    /// Ends a file; `next` is the following one, if it exists. Returns whether the capture continues.
+    /// Ends a file. `next` is the name of the next file, if it exists. Returns whether the capture continues.
     pub(in crate::capture) fn end_file(
         &mut self,
         line: u32,
@@ -261,7 +260,6 @@ impl Intake {
         Ok(true)
     }
 
-    /// Ends a capture whose next file is missing.
     pub(in crate::capture) fn part_is_missing(&mut self, line: u32, missing: String) -> Result<(), CaptureError> {
         if !self.lenient {
             return Err(CaptureError::MissingPart { name: self.name.clone(), missing });

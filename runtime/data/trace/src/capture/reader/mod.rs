@@ -1,4 +1,4 @@
-//! Reading captures, a line at a time.
+//! Reads captures, a line at a time.
 
 pub(super) mod intake;
 
@@ -18,7 +18,7 @@ use crate::lines::{LineError, Lines};
 /// Options for reading a capture.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReadOptions {
-    /// Skip and count invalid lines instead of failing.
+    /// Whether invalid lines are skipped and counted instead of causing an error.
     pub lenient: bool,
 }
 
@@ -47,15 +47,15 @@ pub struct CaptureReader<'a> {
     lines: Lines<Unpacked<'a>>,
     intake: Intake,
     parts: Parts<'a>,
-    /// The first row, if it is not a meta line and has not been returned yet.
+    /// Whether the first row is not a meta line and still has to be returned.
     is_row_pending: bool,
     is_done: bool,
 }
 
-/// The position of a request line in a [`CaptureFile`](super::CaptureFile).
+/// The position of a line in a [`CaptureFile`](super::CaptureFile).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CapturePosition {
-    /// Index of its file among the files of the capture, from 0.
+    /// Index of the file among the files of the capture, from 0.
     pub(super) file: u32,
     pub(super) line: u32,
     pub(super) offset_bytes: u64,
@@ -63,26 +63,26 @@ pub struct CapturePosition {
 }
 
 impl CapturePosition {
-    /// The 1-based line in its file.
+    /// Number of the line in its file, from 1.
     #[must_use]
     pub fn line(&self) -> u32 {
         self.line
     }
 }
 
-/// The source of the parts after the first.
+/// Where the parts after the first come from.
 pub(super) enum Parts<'a> {
-    /// There are no further parts.
+    /// There are no more parts.
     None,
-    /// Files with these names.
+    /// From files with these names.
     Files(PartNames),
-    /// Open streams.
+    /// From open streams.
     Open { names: Option<&'a PartNames>, streams: std::vec::IntoIter<(String, Unpacked<'a>)> },
 }
 
 impl CaptureReader<'static> {
-    /// Opens a capture: a file, the first file of a rotated one, or a folder that holds one. Packed files are
-    /// recognised by their first bytes.
+    /// Opens a capture: a file, the first file of a rotated capture, or a folder that contains one capture. Packed
+    /// files are recognised by their first bytes.
     ///
     /// # Errors
     /// If a file cannot be read, or does not start a capture.
@@ -96,7 +96,8 @@ impl CaptureReader<'static> {
     }
 }
 
-/// The files of a rotated capture after its first file `path`; empty if it is not a capture, or not rotated.
+/// Lists the files of a rotated capture after its first file `path`. Empty if `path` is not a capture, or not
+/// rotated.
 #[must_use]
 pub fn later_parts(path: &Path) -> Vec<PathBuf> {
     let Ok(reader) = CaptureReader::open(path, &ReadOptions::default()) else { return Vec::new() };
@@ -106,7 +107,7 @@ pub fn later_parts(path: &Path) -> Vec<PathBuf> {
 }
 
 impl<'a> CaptureReader<'a> {
-    /// Reads a capture from a stream, which may be packed. Errors call it `name`.
+    /// Reads a capture from a stream, which may be packed. Errors use `name` for it.
     ///
     /// # Errors
     /// See [`CaptureReader::open`].
@@ -116,7 +117,7 @@ impl<'a> CaptureReader<'a> {
         Self::start(stream.ending_where_cut(), name, Parts::None, options)
     }
 
-    /// Reads the first row, which determines the format.
+    /// Reads the first row, which shows the format.
     pub(super) fn start(
         stream: Unpacked<'a>,
         name: String,
@@ -146,19 +147,19 @@ impl<'a> CaptureReader<'a> {
         self.intake.meta()
     }
 
-    /// The format.
+    /// Format of the capture.
     #[must_use]
     pub fn format(&self) -> CaptureFormat {
         self.intake.format()
     }
 
-    /// The file of the last line, as the caller named it.
+    /// Name of the file with the latest line, as the caller gave it.
     #[must_use]
     pub fn file_name(&self) -> &str {
         self.intake.name()
     }
 
-    /// The summary of the lines read so far; complete once [`next_line`] has returned `None`.
+    /// The summary of the lines read so far. It is complete when [`next_line`] has returned `None`.
     ///
     /// [`next_line`]: CaptureReader::next_line
     #[must_use]
@@ -166,11 +167,11 @@ impl<'a> CaptureReader<'a> {
         self.intake.summary()
     }
 
-    /// The next line and its 1-based number in its file; `None` at the end. Meta lines are left out.
+    /// Returns the next line and its number in its file, from 1. `None` at the end. Meta lines are left out.
     ///
     /// # Errors
-    /// If a line is invalid, unless reading is lenient, or a file cannot be read. After an error about one
-    /// line, reading may continue with the next.
+    /// If a line is invalid (unless reading is lenient), or a file cannot be read. After an error about a line,
+    /// reading may continue with the next line.
     pub fn next_line(&mut self) -> Result<Option<(u32, CaptureLine)>, CaptureError> {
         Ok(self.next_placed()?.map(|(place, line)| (place.line, line)))
     }
@@ -184,7 +185,7 @@ impl<'a> CaptureReader<'a> {
                         self.next_part()?;
                         continue;
                     }
-                    // Nothing behind this error can be read.
+                    // Nothing after this error can be read.
                     Err(error) => {
                         self.is_done = true;
                         return Err(error);
@@ -196,7 +197,7 @@ impl<'a> CaptureReader<'a> {
                 file: self.intake.files() - 1,
                 line: self.lines.line(),
                 offset_bytes: self.lines.row_offset_bytes(),
-                // A row is at most 64 MiB.
+                // A row has at most 64 MiB.
                 len_bytes: row.len() as u32,
             };
             if let Some(line) = self.intake.take(place.line, row)? {
@@ -206,7 +207,7 @@ impl<'a> CaptureReader<'a> {
         Ok(None)
     }
 
-    /// The names of the parts after the opened `file`, which the caller named as `path`.
+    /// The names of the parts after the opened `file`. `path` is what the caller passed.
     pub(super) fn part_names(&self, path: &Path, file: &Path) -> Result<Option<PartNames>, CaptureError> {
         // vllm-vcr does not rotate its traces.
         if self.format() == CaptureFormat::VllmVcr {
@@ -221,7 +222,7 @@ impl<'a> CaptureReader<'a> {
         Ok(names)
     }
 
-    /// Ends the file, and opens the next one if the capture continues.
+    /// Ends the file. Opens the next file if the capture continues.
     fn next_part(&mut self) -> Result<(), CaptureError> {
         let is_cut = self.lines.reader().is_cut();
         self.is_done = true;
@@ -238,7 +239,7 @@ impl<'a> CaptureReader<'a> {
         let mut lines = Lines::new(stream);
         match next_row(&mut lines, &name)? {
             Some((line, row)) => self.intake.begin_part(line, row, name, part)?,
-            // The file was created, but never written.
+            // The file was created, but nothing was written.
             None => self.intake.begin_empty_part(name),
         }
         self.lines = lines;
@@ -254,7 +255,7 @@ impl<'a> CaptureReader<'a> {
         }
     }
 
-    /// The path of the next file, if it exists.
+    /// The path of a part; None if it does not exist.
     fn next_name(&self, part: u32) -> Option<String> {
         match &self.parts {
             Parts::None => None,
@@ -278,7 +279,7 @@ impl<'a> CaptureReader<'a> {
     }
 }
 
-/// The next row of the file called `name`.
+/// Reads the next row of the file called `name`.
 fn next_row<'l>(lines: &'l mut Lines<Unpacked<'_>>, name: &str) -> Result<Option<(u32, &'l [u8])>, CaptureError> {
     let error = match lines.next_row() {
         Ok(None) => return Ok(None),
@@ -298,27 +299,27 @@ fn next_row<'l>(lines: &'l mut Lines<Unpacked<'_>>, name: &str) -> Result<Option
     Err(CaptureError::Line { name, line, field: None, problem })
 }
 
-/// Whether an error means that a limit was reached, not that the data is damaged.
+/// Whether an error means that a limit was exceeded, not that the data is damaged.
 pub(super) fn is_of_limit(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::FileTooLarge | ErrorKind::OutOfMemory | ErrorKind::StorageFull)
 }
 
-/// The packings by suffix, starting with none.
+/// The suffixes of packed files, starting with none.
 const PACKINGS: [&str; 3] = ["", ".gz", ".zst"];
 
-/// File names of the parts of one capture.
+/// The file names of a capture's parts.
 #[derive(Clone, Debug)]
 pub(in crate::capture) struct PartNames {
     folder: PathBuf,
-    /// The name without number, suffix and compression.
+    /// The name without the part's number, suffix and packing.
     base: String,
     suffix: String,
     packing: &'static str,
 }
 
 impl PartNames {
-    /// The names of the capture that has `path` as part `part`. Only a name that ends with the number of its
-    /// part has further parts.
+    /// The names of a capture whose part `part` is `path`. None if the name of a later part does not end with its
+    /// number.
     pub(in crate::capture) fn of(path: &Path, part: u32) -> Option<Self> {
         let name = path.file_name()?.to_str()?;
         let (stem, packing) = without_packing(name);
@@ -328,7 +329,7 @@ impl PartNames {
         Some(Self { folder, base: base.to_owned(), suffix: suffix.to_owned(), packing })
     }
 
-    /// The file name of a part with the same packing.
+    /// The file name of a part with the packing of the first part.
     pub(in crate::capture) fn expected(&self, part: u32) -> PathBuf {
         self.with_packing(part, self.packing)
     }
@@ -351,7 +352,7 @@ fn without_packing(name: &str) -> (&str, &'static str) {
     packed.unwrap_or((name, ""))
 }
 
-/// The first file of a capture: the path itself, or the capture in the folder `path`.
+/// The first file of a capture: `path`, or the capture in the folder `path`.
 pub(in crate::capture) fn first_file(path: &Path) -> Result<PathBuf, CaptureError> {
     if !path.is_dir() {
         return Ok(path.to_owned());
@@ -374,8 +375,7 @@ pub(in crate::capture) fn first_file(path: &Path) -> Result<PathBuf, CaptureErro
     }
 }
 
-/// Whether a name belongs to a later part of another file in `names`, or follows a missing part with existing
-/// neighbours.
+/// Whether a file is a later part of a capture whose earlier part is in `names`.
 fn is_later_part(name: &str, names: &[String]) -> bool {
     let Some((base, number)) = part_number(name) else { return false };
     let is_of_base = |other: &String| {
@@ -385,14 +385,14 @@ fn is_later_part(name: &str, names: &[String]) -> bool {
     names.iter().any(is_of_base)
 }
 
-/// Splits `NAME.3.jsonl.gz` into `NAME` and 3.
+/// Splits a name such as `NAME.3.jsonl.gz` into `NAME` and 3.
 fn part_number(name: &str) -> Option<(&str, u32)> {
     let stem = without_packing(name).0.strip_suffix(".jsonl")?;
     let (base, number) = stem.rsplit_once('.')?;
     Some((base, number.parse().ok()?))
 }
 
-/// Opens a file and unpacks it while reading. An archive that is cut off ends there, like a plain file.
+/// Opens a file and unpacks it while it is read. An archive that is cut off ends there, like a plain file.
 pub(in crate::capture) fn open(path: &Path) -> io::Result<Unpacked<'static>> {
     Unpacked::open(path).map(Unpacked::ending_where_cut)
 }

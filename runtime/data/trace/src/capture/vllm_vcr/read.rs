@@ -13,7 +13,7 @@ use crate::capture::record::{
 };
 use crate::millis::Millis;
 
-/// Nanoseconds from a number of milliseconds that is not negative.
+/// Nanoseconds, read from a non-negative number of milliseconds.
 #[derive(Clone, Copy, Default)]
 struct Ns(u64);
 
@@ -37,7 +37,7 @@ struct Meta {
     block_size: Option<u32>,
     config_hash: Option<String>,
     vllm_version: Option<String>,
-    /// vllm-vcr never writes this field; our writer does for hashes other than FNV.
+    /// vllm-vcr never writes this field. vcr's writer writes it for hashes other than FNV.
     hash: Option<HashScheme>,
     #[serde(flatten)]
     other: Map<String, Value>,
@@ -93,7 +93,7 @@ pub(in crate::capture) fn decode(row: &[u8]) -> Result<CaptureLine, LineProblem>
     struct Sniff {
         meta: Option<IgnoredAny>,
     }
-    // There are many records and few meta lines, so only a row that starts like a meta line is checked.
+    // There are many records and few meta lines, so only a row that starts like a meta line is parsed here.
     let is_meta = row.len() < 1 << 20
         && row.windows(6).take(16).any(|window| window == b"\"meta\"")
         && serde_json::from_slice::<Sniff>(row).is_ok_and(|line| line.meta.is_some());
@@ -111,7 +111,7 @@ impl From<Meta> for CaptureMeta {
             vllm_version: meta.vllm_version,
             block_size_tokens: meta.block_size,
             hash: meta.hash.unwrap_or(HashScheme::Fnv1a),
-            // The traces do not state what they hold; a check of what a trace discloses must assume these.
+            // A trace does not state what it contains. A check of what a trace discloses must assume this.
             holds: Holds { output_tokens: true, ..Holds::default() },
             fingerprint: meta.config_hash,
             other: meta.other,
@@ -120,7 +120,7 @@ impl From<Meta> for CaptureMeta {
     }
 }
 
-/// The meta line of a trace that has none.
+/// The meta line of a trace without a meta line.
 pub(in crate::capture) fn absent_meta() -> CaptureMeta {
     Meta::default().into()
 }
@@ -165,8 +165,8 @@ fn record(theirs: Record) -> Result<CaptureLine, LineProblem> {
     Ok(CaptureLine::Request(Box::new(record)))
 }
 
-/// Tokens of the first output: the total minus those of later outputs. `None` if the sizes of later outputs
-/// are unknown.
+/// Number of tokens of the first output: the total minus the tokens of later outputs. `None` without gaps. An
+/// error if no token is left for the first output.
 fn first_tokens(output_tokens: u32, gaps: usize, gap_tokens: Option<&[u32]>) -> Result<Option<u32>, LineProblem> {
     if gaps == 0 {
         return Ok(None);

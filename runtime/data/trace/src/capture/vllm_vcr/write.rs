@@ -1,4 +1,4 @@
-//! Converts lines of a capture to vllm-vcr's lines.
+//! Converts lines of a capture to lines of vllm-vcr.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -9,17 +9,17 @@ use serde_json::{Map, Value};
 use crate::capture::hash::{BlockHash, HashScheme};
 use crate::capture::record::{CaptureLine, CaptureMeta, RequestRecord};
 
-/// Counts of content that a trace of vllm-vcr cannot hold.
+/// Counts of the content that a trace of vllm-vcr cannot contain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VllmVcrDropped {
-    /// Requests that had not ended.
+    /// Number of requests that had not ended.
     pub unfinished: u64,
-    /// Requests without the times that the schema requires: the time of the first output, and, with more than
-    /// one output token, the gaps or their mean.
+    /// Number of requests without the times that the schema requires: the time of the first output, and, with more
+    /// than one output token, the gaps or their mean.
     pub without_times: u64,
-    /// Requests that lost a field, by the field's name.
+    /// Number of requests that lost a field, by name of the field.
     pub fields: BTreeMap<&'static str, u64>,
-    /// Lines that were left out, by their kind.
+    /// Number of lines that were left out, by kind.
     pub lines: BTreeMap<&'static str, u64>,
 }
 
@@ -85,7 +85,7 @@ struct Record<'a> {
     other: &'a Map<String, Value>,
 }
 
-/// Nanoseconds, written as milliseconds. Times below 2^32 ms are read back exactly.
+/// Nanoseconds, written as milliseconds. Times below 2^32 ms can be read back exactly.
 #[derive(Clone, Copy)]
 struct Ms(u64);
 
@@ -129,8 +129,8 @@ impl<W: Write> VllmVcrWriter<W> {
         Ok(writer)
     }
 
-    /// Writes the parts of a line that the schema can hold, and counts the rest. Arrivals and the ends of
-    /// files are neither written nor counted.
+    /// Writes what the schema can contain, and counts the rest. Arrivals and the ends of files are neither written
+    /// nor counted.
     ///
     /// # Errors
     /// If `out` fails.
@@ -148,7 +148,7 @@ impl<W: Write> VllmVcrWriter<W> {
         Ok(())
     }
 
-    /// Ends the trace and returns the counts of what it could not hold.
+    /// Ends the trace. Returns the counts of what the trace could not contain.
     ///
     /// # Errors
     /// If `out` fails.
@@ -174,7 +174,7 @@ impl<W: Write> VllmVcrWriter<W> {
         }
         self.write_json(&Record {
             prompt_tokens: record.prompt_tokens,
-            // This field counts both kinds of cached tokens; a sum beyond the prompt would be refused.
+            // This field counts both kinds of cached tokens. A sum above the prompt's length would be refused.
             cached_tokens: record.cached_tokens.saturating_add(record.external_cached_tokens).min(record.prompt_tokens),
             output_tokens: record.output_tokens,
             ttft_ms: Ms(ttft_ns),
@@ -200,7 +200,7 @@ impl<W: Write> VllmVcrWriter<W> {
     }
 }
 
-/// The step context. It starts with the second output, and needs both lists.
+/// The step context. It starts with the second output, and both lists are required.
 fn context(record: &RequestRecord) -> Option<Context<'_>> {
     let steps = record.steps.as_ref()?;
     let (_, num_running) = steps.running.split_first()?;
@@ -208,8 +208,8 @@ fn context(record: &RequestRecord) -> Option<Context<'_>> {
     Some(Context { num_running, prefill_tokens })
 }
 
-/// The fields that the schema lacks, and whether a record has them. The end of a request is left out
-/// silently, because it follows from its gaps.
+/// The fields that the schema lacks, and whether the record has each. The end of a request is left out silently,
+/// because it follows from the gaps.
 fn fields_left_out(record: &RequestRecord) -> [(&'static str, bool); 17] {
     let steps = record.steps.as_ref();
     [
@@ -228,7 +228,7 @@ fn fields_left_out(record: &RequestRecord) -> [(&'static str, bool); 17] {
         ("priority", record.priority != 0),
         ("lora", record.lora.is_some()),
         ("session", record.session.is_some()),
-        // The hashes of items are kept.
+        // The hashes of the items are kept.
         ("mm_items", !record.mm_items.is_empty()),
         ("kv_role or error", record.kv_role.is_some() || record.error.is_some()),
     ]
