@@ -1,11 +1,11 @@
-//! Errors of reading a trace. Each names the file, and the line and field if it has them.
+//! Errors while reading a trace. Each names the file, and the line and field if known.
 
 use std::io;
 
 use crate::capture::CaptureError;
 use crate::{Format, MediaProblem, VcrOutput};
 
-/// The format of a file is unclear, or it has no requests.
+/// The format of a file is unclear, or the file has no requests.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FormatError {
     /// Neither the name nor the start shows the format.
@@ -18,7 +18,7 @@ pub enum FormatError {
         /// The file, as the caller named it.
         name: String,
     },
-    /// Several formats are possible, which differ in their units.
+    /// Several formats are possible, and they differ in their units.
     #[error(
         "cannot tell the format of `{name}`: {why}. It may be {candidates}: name it with `--trace-format` (replay), \
          `format` (scenarios), `--from` (inspect) or `--format`, and the unit of timestamps other than the format's \
@@ -27,12 +27,12 @@ pub enum FormatError {
     Unclear {
         /// The file, as the caller named it.
         name: String,
-        /// The reason for the doubt.
+        /// Why the format is unclear.
         why: String,
-        /// The names of the formats.
+        /// Names of the possible formats.
         candidates: String,
     },
-    /// The columns of a table are unknown.
+    /// The columns of the table belong to no known format.
     #[error(
         "cannot tell the format of `{name}` by its columns {columns}: tables of requests have `prompt_tokens` and \
          `output_tokens`, data sets a column such as `prompt` or `instruction`"
@@ -40,7 +40,7 @@ pub enum FormatError {
     UnknownColumns {
         /// The file, as the caller named it.
         name: String,
-        /// The columns.
+        /// The columns of the table.
         columns: String,
     },
     /// The file is an output of vcr without requests.
@@ -48,7 +48,7 @@ pub enum FormatError {
     NoRequests {
         /// The file, as the caller named it.
         name: String,
-        /// Its kind.
+        /// Kind of the output.
         output: VcrOutput,
     },
     /// The file contains only white space.
@@ -59,7 +59,7 @@ pub enum FormatError {
     },
 }
 
-/// An error of reading a trace.
+/// An error while reading a trace.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
     /// The file could not be opened or read.
@@ -73,7 +73,7 @@ pub enum TraceError {
     /// The format is unclear.
     #[error(transparent)]
     Format(#[from] FormatError),
-    /// The file does not have the format of a trace, so that [`Trace::open`](crate::Trace::open) cannot read it.
+    /// The format is not one of a trace, so [`Trace::open`](crate::Trace::open) cannot read the file.
     #[error("`{name}` has the format {format}, which is not a trace; make a capture of it with `vcr inspect convert`")]
     NotATrace {
         /// The file, as the caller named it.
@@ -81,7 +81,7 @@ pub enum TraceError {
         /// The format.
         format: Format,
     },
-    /// The file holds no request.
+    /// The file contains no request.
     #[error("trace `{name}` holds no request; give a file with at least one row")]
     Empty {
         /// The file, as the caller named it.
@@ -90,10 +90,10 @@ pub enum TraceError {
     /// A capture cannot be read.
     #[error(transparent)]
     Capture(#[from] CaptureError),
-    /// Several files of a format with one file per trace.
+    /// Several files were given, but a trace in this format has only one.
     #[error("{files} trace files, but a {format} trace is one file; only dynamo and weka traces may have several")]
     ManyFiles {
-        /// Their number.
+        /// Number of files.
         files: usize,
         /// The format.
         format: Format,
@@ -101,13 +101,13 @@ pub enum TraceError {
     /// No file was given.
     #[error("no trace file is named; name at least one")]
     NoFile,
-    /// A format without arrivals, in a replay that needs them.
+    /// The format has no arrivals, but the replay needs them.
     #[error("{format} traces do not say when requests arrive; give a concurrency")]
     NeedsClosedLoop {
         /// The format.
         format: Format,
     },
-    /// An invalid ratio.
+    /// The ratio of shared blocks is invalid.
     #[error("invalid shared-prefix ratio {ratio}: expected 0 to 1")]
     SharedPrefixRatio {
         /// The given ratio.
@@ -120,9 +120,9 @@ pub enum TraceError {
         name: String,
         /// 1-based line.
         line: u32,
-        /// The field with the problem, if it is in a field.
+        /// The field with the problem; None if the problem concerns the whole row.
         field: Option<&'static str>,
-        /// The problem, and the next step.
+        /// The problem and the next step.
         problem: RowProblem,
     },
 }
@@ -137,81 +137,81 @@ pub enum RowProblem {
     /// The row is malformed.
     #[error("{0}")]
     Malformed(String),
-    /// The row exceeds the buffer of the reader.
+    /// The row exceeds the reader's buffer.
     #[error("the row is longer than {limit_bytes} bytes; is this a text file with one row a line?")]
     RowTooLong {
-        /// The limit.
+        /// Maximum length of a row.
         limit_bytes: u64,
     },
-    /// The file is too large for the 32-bit indices of a trace.
+    /// The file has too many items for the 32-bit indices of a trace.
     #[error("a trace cannot hold more than {} {what}; split the file", u32::MAX)]
     TooMany {
-        /// The things counted.
+        /// What there are too many of.
         what: &'static str,
     },
     /// A mandatory field is absent.
     #[error("the field is missing; add it")]
     Missing,
-    /// A field is given twice, perhaps under its alias.
+    /// A field is given twice, perhaps once under its alias.
     #[error("the field is given twice (`{alias}` is another name of it); keep one")]
     Duplicate {
-        /// The alias, or the name itself.
+        /// The alias, or the field's name if it has none.
         alias: &'static str,
     },
     /// A prompt without tokens.
     #[error("the prompt has no tokens; every request needs at least one")]
     EmptyPrompt,
-    /// More prompt tokens than the hash ids can cover.
+    /// More prompt tokens than the hash ids cover.
     #[error(
         "{input_tokens} tokens, but {hash_ids} hash ids of {block_size_tokens} tokens cover only \
          {covered_tokens}; correct the row or the trace block size, or read leniently to cut it"
     )]
     InputTooLong {
-        /// The given length.
+        /// Number of prompt tokens in the row.
         input_tokens: u64,
-        /// The number of ids.
+        /// Number of hash ids.
         hash_ids: u64,
-        /// Tokens per id.
+        /// Number of tokens of a hash id.
         block_size_tokens: u32,
-        /// Their product.
+        /// Number of tokens that the ids cover.
         covered_tokens: u64,
     },
-    /// Hash ids beyond the end of the prompt; an error only in strict reading.
+    /// More hash ids than the prompt needs; an error only in strict reading.
     #[error("{hash_ids} hash ids, but the prompt has only {used} blocks; remove the surplus")]
     SurplusHashIds {
-        /// The number of ids.
+        /// Number of hash ids.
         hash_ids: u64,
-        /// The number of ids that the prompt needs.
+        /// Number of hash ids that the prompt needs.
         used: u64,
     },
     /// A field or column that the format does not define; an error only in strict reading.
     #[error("`{name}` is not a field of this format; remove it, or read less strictly to ignore it")]
     UnknownField {
-        /// Its name.
+        /// Name of the field.
         name: Box<str>,
     },
     /// An unknown event; an error only in strict reading.
     #[error("events of type `{name}` are not replayed; remove it, or read less strictly to skip it")]
     UnknownEvent {
-        /// Its type.
+        /// Name of the event.
         name: Box<str>,
     },
-    /// Another request already has that name.
+    /// Another request already has this name.
     #[error("duplicate request `{request_id}`; names of requests must differ")]
     DuplicateRequest {
         /// The name.
         request_id: Box<str>,
     },
-    /// No request has that name.
+    /// No request has this name.
     #[error("unknown request `{request_id}`")]
     UnknownRequest {
         /// The name.
         request_id: Box<str>,
     },
-    /// Requests wait for each other.
+    /// The dependencies of requests form a cycle.
     #[error("requests wait for each other in a circle: {path}")]
     Cycle {
-        /// The names of the requests.
+        /// Names of the requests in the cycle.
         path: String,
     },
     /// The block sizes of the trace and of the caller differ.
@@ -222,17 +222,17 @@ pub enum RowProblem {
         /// The block size of the caller, or of an earlier row.
         expected: u32,
     },
-    /// It is unclear whether the times of a subagent's requests count from the subagent; an error only in
+    /// It is unclear whether times of a subagent's requests count from the start of the subagent. An error only in
     /// strict reading.
     #[error(
         "a request of a subagent is before the subagent itself, so nested times seem relative; read nested timestamps as \
          relative, or as absolute"
     )]
     RelativeTimestamps,
-    /// The stated length of the recorded output is wrong.
+    /// The stated length of the recorded output differs from its number of token ids.
     #[error("{given} token ids for an output length of {output_tokens}; they must be equal")]
     OutputLengthMismatch {
-        /// Number of ids.
+        /// Number of token ids.
         given: u64,
         /// The stated length.
         output_tokens: u32,
@@ -240,52 +240,52 @@ pub enum RowProblem {
     /// A multimodal item cannot be used.
     #[error("item {index}, `{field}`: {problem}")]
     Item {
-        /// Its index in the list.
+        /// Index of the item in the list.
         index: u64,
         /// The field of the item.
         field: &'static str,
         /// The problem.
         problem: MediaProblem,
     },
-    /// The first turn of a session has no previous turn to wait for.
+    /// The first turn of a session has a delay, but no previous turn.
     #[error("a first turn has nothing to wait for; remove the delay or use the timestamp")]
     DelayOnFirstTurn,
-    /// A negative wait.
+    /// A delay is negative.
     #[error("invalid delay {delay_ms} ms: expected at least 0")]
     NegativeDelay {
-        /// The given delay.
+        /// The delay in the row.
         delay_ms: String,
     },
-    /// The timestamp of a later turn precedes that of the turn before it.
+    /// A later turn has an earlier timestamp than its previous turn.
     #[error(
         "turn {turn} of its session is stamped earlier than the turn before it; order the \
          session's rows, or give an explicit delay"
     )]
     TurnBackwards {
-        /// The turn, from 0.
+        /// Number of the turn, from 0.
         turn: u32,
     },
     /// The session has no start time.
     #[error("a first turn needs a timestamp, unless arrivals are ignored (closed loop); add it")]
     MissingFirstTimestamp,
-    /// A header lacks a column.
+    /// The header lacks a column.
     #[error("the header has no such column; this format has {}", needed.map(|column| format!("`{column}`")).join(", "))]
     MissingColumn {
         /// The columns that the format needs.
         needed: [&'static str; 3],
     },
-    /// A request that failed in the recording; an error only in strict reading.
+    /// The request failed in the recording; an error only in strict reading.
     #[error("the request failed when it was recorded: it has no response tokens; remove it, or read less strictly")]
     FailedRequest,
-    /// A prompt is given as text without its length; an error only in strict reading.
+    /// The prompt is a text without a length; an error only in strict reading.
     #[error("the prompt is given as text; state its length with `input_length`, or read less strictly to estimate it")]
     PromptWithoutLength,
-    /// A row with more or fewer cells than the header.
+    /// The row has more or fewer cells than the header.
     #[error("{given} cells, but the header has {expected}; is the row cut off?")]
     WrongCellCount {
-        /// Cells of the row.
+        /// Number of cells of the row.
         given: usize,
-        /// Cells of the header.
+        /// Number of cells of the header.
         expected: usize,
     },
     /// An invalid timestamp.

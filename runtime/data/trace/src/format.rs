@@ -4,11 +4,11 @@ use std::fmt;
 use std::num::NonZeroU32;
 use std::str::FromStr;
 
-/// Declares the formats: the description, the name and the aliases of each.
+/// Declares the formats, each with its description, name and aliases.
 macro_rules! formats {
     ($($(#[$doc:meta])* $variant:ident = $name:literal $(| $alias:literal)*,)*) => {
-        /// The formats of files with requests. Every command that reads requests reads all of them, if the
-        /// file has the data that the command needs.
+        /// The formats of files with requests. Every command that reads requests reads all of them, provided that
+        /// the file has the data which the command needs.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Format {
             $($(#[$doc])* $variant,)*
@@ -18,7 +18,7 @@ macro_rules! formats {
             /// All formats.
             pub const ALL: [Format; [$($name),*].len()] = [$(Format::$variant),*];
 
-            /// Its name, with hyphens: on the command line, in scenarios, and as `source` of a capture.
+            /// The format's name, with hyphens: on the command line, in scenarios, and as `source` of a capture.
             /// [`FromStr`] also accepts underscores.
             #[must_use]
             pub fn name(self) -> &'static str {
@@ -39,7 +39,7 @@ macro_rules! formats {
 }
 
 formats! {
-    /// A capture, or a trace of vllm-vcr: requests to an engine, and its answers.
+    /// A capture, or a trace of vllm-vcr: the requests to an engine and its answers.
     Capture = "capture",
     /// One JSON object per line, as published with Mooncake (FAST '25) and extended by Dynamo with sessions,
     /// delays and priorities.
@@ -48,30 +48,25 @@ formats! {
     MooncakeDelta = "mooncake-delta",
     /// Mooncake rows with dependencies, in both of Dynamo's versions: `wait_for`, or a header and `dependencies`.
     AgenticMooncake = "agentic-mooncake",
-    /// Sessions of tool calls as arrays of lengths, without arrivals: only for
-    /// closed loops.
+    /// Sessions of tool calls as lists of lengths, without arrivals. Only for closed loops.
     AppliedComputeAgentic = "applied-compute-agentic" | "applied-compute",
-    /// Dynamo's log of requests (`dynamo.request.trace.v1`), in one or more
-    /// files.
+    /// Dynamo's log of requests (`dynamo.request.trace.v1`), in one or more files.
     Dynamo = "dynamo" | "dynamo-trace",
-    /// Recorded plays of coding agents as JSON documents (Weka, AgentX), in one or more files or a
-    /// folder of them.
+    /// Recorded plays of coding agents as JSON documents (Weka, AgentX): one or more files, or a folder.
     Weka = "weka",
-    /// The CSV of the Azure LLM inference traces: `TIMESTAMP`, `ContextTokens`, `GeneratedTokens`. It has no
-    /// content, so prompts share no prefixes.
+    /// The CSV of the Azure LLM inference traces: `TIMESTAMP`, `ContextTokens`, `GeneratedTokens`. The CSV has no
+    /// content ids, so prompts share no prefixes.
     Azure = "azure",
-    /// The usage traces of Qwen on Bailian: chats that name the chat they continue, with times in seconds and
-    /// blocks of 16 tokens.
+    /// The usage traces of Qwen on Bailian: chats that name the chat they continue. Times are in seconds, blocks
+    /// have 16 tokens.
     QwenBailian = "qwen-bailian",
-    /// The CSV of BurstGPT, without or with sessions. Requests without response tokens failed and
-    /// are left out.
+    /// The CSV of BurstGPT, with or without sessions. Requests without response tokens failed and are left out.
     BurstGpt = "burstgpt",
     /// The CSV of Vidur: `arrived_at` in seconds, `num_prefill_tokens`, `num_decode_tokens`.
     Vidur = "vidur",
-    /// The CSV of the Splitwise simulator: `arrival_timestamp` in seconds, `prompt_size`,
-    /// `token_size`.
+    /// The CSV of the Splitwise simulator: `arrival_timestamp` in seconds, `prompt_size`, `token_size`.
     Splitwise = "splitwise",
-    /// A run of LLMServingSim on a real engine, or one of its workloads.
+    /// A run of LLMServingSim on a real engine, or a workload of LLMServingSim.
     LlmServingSim = "llmservingsim",
     /// A report of guidellm, as JSON.
     Guidellm = "guidellm",
@@ -100,13 +95,13 @@ formats! {
 }
 
 impl Format {
-    /// Whether its requests never state their arrival, so that only a closed loop can replay them.
+    /// Whether requests in this format never have arrivals, so that only a closed loop can replay them.
     #[must_use]
     pub fn needs_closed_loop(self) -> bool {
         self == Format::AppliedComputeAgentic
     }
 
-    /// Whether a trace may have several files.
+    /// Whether a trace in this format may have several files.
     #[must_use]
     pub fn has_many_files(self) -> bool {
         matches!(self, Format::Dynamo | Format::Weka)
@@ -148,12 +143,12 @@ pub enum TimestampUnit {
     /// The unit of the published files.
     #[default]
     Milliseconds,
-    /// Seconds, read to the microsecond.
+    /// Seconds, read with a precision of a microsecond.
     Seconds,
 }
 
 impl TimestampUnit {
-    /// All units, with their names.
+    /// All units with their names.
     pub const ALL: [(&str, TimestampUnit); 2] = [("ms", TimestampUnit::Milliseconds), ("s", TimestampUnit::Seconds)];
 }
 
@@ -166,13 +161,13 @@ impl FromStr for TimestampUnit {
     }
 }
 
-/// The treatment of invalid rows.
+/// How invalid rows are treated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Strictness {
-    /// Errors that can be repaired are repaired and counted as warnings: an `input_length` that its hash ids
-    /// do not cover is cut, an invalid line of a capture is skipped.
+    /// Errors are repaired if possible, and counted as warnings: an `input_length` that the hash ids do not cover
+    /// is reduced, and an invalid line of a capture is skipped.
     Lenient,
-    /// Errors are refused; data without an effect (unknown fields, surplus hash ids) is counted as a warning.
+    /// Errors are refused. Data without an effect (unknown fields, surplus hash ids) is counted as a warning.
     #[default]
     Standard,
     /// Warnings are errors.
@@ -185,28 +180,29 @@ pub enum HashIdScope {
     /// The whole trace.
     #[default]
     Trace,
-    /// A play: sessions with the same `play_id`, or a single session without one. A header's
-    /// `"hash_id_scope": "local"` has this meaning, since an agent and its subagents share blocks.
+    /// A play: all sessions with the same `play_id`, or a single session without one. A header with
+    /// `"hash_id_scope": "local"` means this, because an agent and its subagents share blocks.
     Play,
     /// A session.
     Session,
 }
 
-/// The rule by which requests of a capture are turns of one session. A turn starts a think time after the end
-/// of the previous turn, any other request at its recorded arrival.
+/// How the requests of a capture are joined into sessions. A turn starts a think time after the end of the previous
+/// turn; any other request starts at its recorded arrival.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sessions {
-    /// The sessions that the capture names in `session`.
+    /// The sessions that the capture states in `session`.
     #[default]
     Recorded,
-    /// These, and for other requests the extension of an earlier prompt whose request had ended.
+    /// As `Recorded`. In addition, a request without a session is the next turn of an earlier request that had
+    /// ended, if its prompt extends the earlier prompt.
     ByPrefix,
     /// No sessions: every request starts at its recorded arrival.
     None,
 }
 
 impl Sessions {
-    /// All rules, with their names.
+    /// All rules with their names.
     pub const ALL: [(&str, Sessions); 3] =
         [("recorded", Sessions::Recorded), ("by-prefix", Sessions::ByPrefix), ("none", Sessions::None)];
 }
@@ -220,21 +216,21 @@ impl FromStr for Sessions {
     }
 }
 
-/// The origin of the times of subagents' requests ([`Format::Weka`]).
+/// From which time the times of a subagent's requests count ([`Format::Weka`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NestedTimestamps {
-    /// The subagent's own time if otherwise any request of the trace would precede its subagent, or else the
-    /// start of the play.
+    /// From the start of the subagent if any request of the trace would otherwise precede its subagent; or else
+    /// from the start of the play.
     #[default]
     Auto,
-    /// The start of the play.
+    /// From the start of the play.
     Absolute,
-    /// The subagent's own time.
+    /// From the start of the subagent.
     Relative,
 }
 
 impl NestedTimestamps {
-    /// All origins, with their names.
+    /// All variants with their names.
     pub const ALL: [(&str, NestedTimestamps); 3] = [
         ("auto", NestedTimestamps::Auto),
         ("absolute", NestedTimestamps::Absolute),
@@ -251,25 +247,25 @@ impl FromStr for NestedTimestamps {
     }
 }
 
-/// Leading blocks that the sessions of a trace share, if the trace has no content.
+/// Shared first blocks of a trace's sessions, for traces without content ids.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct SharedPrefix {
-    /// The shared part of the blocks of a first prompt, from 0 to 1.
+    /// Share of a first prompt's blocks that is shared, from 0 to 1.
     pub ratio: f64,
-    /// Groups of sessions with the same leading blocks; 0 if no sessions share blocks.
+    /// Number of groups of sessions that share first blocks; 0 if no sessions share blocks.
     pub groups: u32,
     /// The seed that assigns sessions to groups.
     pub seed: u64,
 }
 
 impl SharedPrefix {
-    /// The group of a session, if it shares blocks.
+    /// The group of a session; None if the session shares no blocks.
     pub(crate) fn group(&self, session: u32) -> Option<u32> {
         if self.groups == 0 || self.ratio == 0.0 {
             return None;
         }
         let draw = xxhash_rust::xxh3::xxh3_64_with_seed(&session.to_le_bytes(), self.seed);
-        // The high half of the product is uniformly distributed over the groups.
+        // The high half of the product is distributed uniformly over the groups.
         Some(((u128::from(draw) * u128::from(self.groups)) >> 64) as u32)
     }
 }
@@ -277,30 +273,30 @@ impl SharedPrefix {
 /// Options for reading a trace.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TraceOptions {
-    /// The format; `None` detects it from the file's name, or else from its first line.
+    /// The format; `None` to detect it from the file's name and start.
     pub format: Option<Format>,
-    /// Prompt tokens of one hash id. Without it, a Mooncake trace opened by its path has the size that its
-    /// first rows determine, if they do, or else [`TraceOptions::DEFAULT_BLOCK_SIZE`]. A header of an agentic
-    /// trace and a request trace of Dynamo state the size and are checked against it; a capture's own size
-    /// takes precedence.
+    /// Number of prompt tokens of a hash id. `None` for a Mooncake trace that is opened by its path means the size
+    /// that follows from the first rows, if any, or else [`TraceOptions::DEFAULT_BLOCK_SIZE`]. The header of an
+    /// agentic trace and Dynamo's log state the size, which must equal this one. A capture's own size takes
+    /// precedence.
     pub block_size_tokens: Option<NonZeroU32>,
-    /// The unit of the timestamps of Mooncake rows. Other formats have a fixed unit.
+    /// The unit of the timestamps in Mooncake rows. Other formats have a fixed unit.
     pub timestamp_unit: TimestampUnit,
-    /// The treatment of invalid rows.
+    /// How invalid rows are treated.
     pub strictness: Strictness,
     /// Whether every first turn needs a timestamp. False for closed-loop replay, which ignores arrivals.
     pub first_timestamp_required: bool,
-    /// Keep the times of the recorded answers of a capture.
+    /// Whether the times of a capture's recorded answers are kept.
     pub answer_times: bool,
-    /// Keep the requests of an HTTP capture as clients sent them.
+    /// Whether the requests of an HTTP capture are kept as clients sent them.
     pub calls: bool,
-    /// The rule by which requests of a capture are turns of one session.
+    /// How the requests of a capture are joined into sessions.
     pub sessions: Sessions,
-    /// The scope in which equal hash ids mean equal tokens; `None` takes the trace's own.
+    /// The scope in which equal hash ids mean equal tokens; `None` for the scope that the trace states.
     pub hash_id_scope: Option<HashIdScope>,
-    /// The origin of the times of subagents' requests.
+    /// From which time the times of a subagent's requests count.
     pub nested_timestamps: NestedTimestamps,
-    /// The shared prefixes of sessions of [`Format::AppliedComputeAgentic`].
+    /// The shared first blocks of sessions, for [`Format::AppliedComputeAgentic`].
     pub shared_prefix: SharedPrefix,
 }
 
@@ -323,10 +319,10 @@ impl Default for TraceOptions {
 }
 
 impl TraceOptions {
-    /// Prompt tokens of a hash id in the published Mooncake traces.
+    /// Number of prompt tokens of a hash id in the published Mooncake traces.
     pub const DEFAULT_BLOCK_SIZE: NonZeroU32 = NonZeroU32::new(512).expect("512 is not 0");
 
-    /// The block size for a trace that does not state its own.
+    /// The block size of a trace that does not state one.
     pub(crate) fn block_size_or_default(&self) -> NonZeroU32 {
         self.block_size_tokens.unwrap_or(Self::DEFAULT_BLOCK_SIZE)
     }

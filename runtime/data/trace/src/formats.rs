@@ -1,4 +1,4 @@
-//! A module for each format of traces, which passes its rows to the assembler.
+//! The formats of traces. Each module passes its rows to the assembler.
 
 pub(crate) mod applied_compute;
 pub(crate) mod azure;

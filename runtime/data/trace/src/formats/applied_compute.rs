@@ -1,7 +1,7 @@
-//! Applied Compute's sessions of tool calls.
+//! Reads Applied Compute's sessions of tool calls.
 //!
-//! A row is a session: a tool is called after each answer except the last, and its output joins the
-//! conversation. The prompts only grow, so all turns share the blocks of the longest. There are no arrivals.
+//! A row is a session. After each answer except the last, a tool is called and its output is added to the
+//! conversation. Prompts only grow, so all turns share the blocks of the longest prompt. There are no arrivals.
 
 use std::io::BufRead;
 
@@ -12,7 +12,7 @@ use crate::lines::{Lines, describe};
 use crate::millis::Millis;
 use crate::{Format, RowProblem, SharedPrefix, Trace, TraceError, TraceOptions};
 
-/// A few numbers describe a whole conversation. A longer one is a typing error and must not exhaust the memory.
+/// A conversation is described by a few numbers, so a typing error could exhaust the memory.
 const MAX_CONVERSATION_BLOCKS: u32 = 1 << 20;
 
 #[derive(Deserialize)]
@@ -21,14 +21,14 @@ struct Session {
     input_prompt_length: u32,
     assistant_response_length: Vec<u32>,
     tool_call_output_length: Vec<u32>,
-    /// Seconds.
+    /// In seconds.
     tool_call_latency: Vec<f64>,
     final_assistant_response_length: u32,
     #[serde(flatten)]
     others: std::collections::BTreeMap<String, serde::de::IgnoredAny>,
 }
 
-/// Reads sessions to the end of the stream.
+/// Reads all sessions of a stream.
 pub(crate) fn read(reader: impl BufRead, name: &str, options: &TraceOptions) -> Result<Trace, TraceError> {
     if options.first_timestamp_required {
         return Err(TraceError::NeedsClosedLoop { format: Format::AppliedComputeAgentic });
@@ -60,7 +60,7 @@ fn decode(row: &[u8]) -> Result<Session, FieldProblem> {
     Ok(session)
 }
 
-/// The field at a path of the decoder.
+/// The field at a path of the JSON decoder.
 fn field_of(path: &str) -> Option<&'static str> {
     const FIELDS: [&str; 6] = [
         "num_turns",
@@ -122,7 +122,7 @@ impl Session {
         Ok(())
     }
 
-    /// The prompt tokens of each turn, and its wait for the tool.
+    /// The number of prompt tokens of each turn, and the wait for the tool.
     fn prompts(&self) -> Result<Vec<(u32, Option<u64>)>, FieldProblem> {
         let mut prompt_tokens = self.input_prompt_length;
         let mut prompts = vec![(prompt_tokens, None)];

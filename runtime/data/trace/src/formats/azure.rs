@@ -1,4 +1,4 @@
-//! The Azure LLM inference trace reader (2023 and 2024 CSV files).
+//! Reads the Azure LLM inference traces (CSV files of 2023 and 2024).
 
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, civil};
@@ -18,11 +18,10 @@ pub(crate) const COLUMNS: Columns = Columns {
     has_failures: false,
 };
 
-/// Nanoseconds since 1970. The 2023 files have no offset and are taken as UTC;
-/// the 2024 files end in `+00:00`.
+/// Nanoseconds since 1970. The 2023 files have no UTC offset and are taken as UTC; the 2024 files end in `+00:00`.
 pub(crate) fn time_ns(text: &str) -> Result<i64, RowProblem> {
-    // Parsing as a civil time would accept and ignore an offset, so the offset is searched first: after the
-    // date, a sign or a Z has no other meaning.
+    // The parser of civil times would accept an offset and ignore it, so an offset is searched first. After the
+    // date, a sign or a Z can only mean an offset.
     let has_offset = text.bytes().skip("2023-11-16".len()).any(|byte| matches!(byte, b'+' | b'-' | b'Z' | b'z'));
     let absolute = if has_offset {
         text.parse::<Timestamp>()
@@ -75,7 +74,7 @@ mod tests {
 
     #[test]
     fn broken_characters_around_a_comma_are_an_error() {
-        // Found by fuzzing: without the comma these bytes are one character.
+        // Found by fuzzing: without the comma, these bytes are one character.
         let options = TraceOptions::default();
         let error = read(&b"\xd2,\xbb"[..], "t.csv", &options, &COLUMNS).expect_err("not UTF-8");
         assert!(error.to_string().contains("line 1: the row is not UTF-8 text"));

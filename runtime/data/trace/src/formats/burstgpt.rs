@@ -1,8 +1,8 @@
-//! The BurstGPT traces: their first version, and the second one, which names sessions.
+//! The BurstGPT traces: the first version, and the second version, which has sessions.
 
 use super::csv::{Columns, seconds_ns};
 
-/// The columns. The timestamp is in seconds since the midnight before the first request.
+/// The columns. Timestamps are seconds since the midnight before the first request.
 pub(crate) const COLUMNS: Columns = Columns {
     time: "Timestamp",
     prompt_tokens: "Request tokens",

@@ -1,7 +1,7 @@
-//! Traces as CSV: a header, then a row for each request.
+//! Reads CSV traces: a header, then a row for each request.
 //!
-//! The lines are split here, not by the csv reader, whose line numbers are wrong after blank lines and in
-//! files with Windows line ends. A cell therefore cannot span lines, and no cell of these formats does.
+//! Lines are split here instead of in the csv crate's reader, whose line numbers are wrong after blank lines and
+//! with Windows line ends. A cell therefore cannot span lines; no cell of these formats does.
 
 use std::collections::HashMap;
 use std::io::BufRead;
@@ -13,32 +13,31 @@ use crate::lines::Lines;
 use crate::millis::ns_of_seconds;
 use crate::{RowProblem, Trace, TraceError, TraceOptions, WarningKind};
 
-/// The columns of a format.
 #[derive(Debug)]
 pub(crate) struct Columns {
-    /// The arrival; may be missing if arrivals are ignored.
+    /// The arrival; the column may be missing if arrivals are ignored.
     pub(crate) time: &'static str,
     pub(crate) prompt_tokens: &'static str,
     pub(crate) output_tokens: &'static str,
-    /// The name of the conversation whose turns are the rows.
+    /// Name of the conversation; each row is one of its turns.
     pub(crate) session: Option<&'static str>,
-    /// The recorded duration of the request, in seconds.
+    /// Recorded duration of the request, in seconds.
     pub(crate) elapsed: Option<&'static str>,
     /// Columns that have no effect on a replay.
     pub(crate) without_effect: &'static [&'static str],
     /// Converts a cell of the column `time` to nanoseconds.
     pub(crate) time_ns: fn(&str) -> Result<i64, RowProblem>,
-    /// Whether an answer without tokens means that the request failed.
+    /// Whether a row without output tokens is a failed request.
     pub(crate) has_failures: bool,
 }
 
 impl Columns {
-    /// The columns that identify a header.
+    /// The columns that identify a header of this format.
     fn needed(&self) -> [&'static str; 3] {
         [self.time, self.prompt_tokens, self.output_tokens]
     }
 
-    /// How many of the identifying columns a header has.
+    /// Number of the identifying columns that a header has.
     pub(crate) fn count_in(&self, titles: &[String]) -> usize {
         self.needed().iter().filter(|column| titles.iter().any(|title| title == *column)).count()
     }
@@ -48,7 +47,7 @@ impl Columns {
     }
 }
 
-/// Reads a table to the end of the stream.
+/// Reads a whole table.
 pub(crate) fn read(
     reader: impl BufRead,
     name: &str,
@@ -75,15 +74,14 @@ pub(crate) fn read(
 
 /// Splits lines into cells, in buffers that are reused.
 ///
-/// This drives the parser inside the `csv` crate directly: a `csv::Reader` per
-/// line costs more than the rest of the row.
+/// Uses the parser of the `csv` crate directly, because creating a `csv::Reader` for each line would cost more than
+/// all other work on the row.
 struct Splitter {
     parser: csv_core::Reader,
     text: Vec<u8>,
     ends: Vec<usize>,
 }
 
-/// The trimmed cells of one line.
 struct Cells<'a> {
     text: &'a str,
     ends: &'a [usize],
@@ -100,8 +98,8 @@ impl Splitter {
     }
 
     fn split(&mut self, line: &[u8]) -> Result<Cells<'_>, RowProblem> {
-        // The whole line is checked, not the cells: without its commas, halves of broken characters could
-        // join into a valid one that a cell then cuts.
+        // Checks the whole line instead of the cells: when commas are removed, parts of invalid characters could
+        // join into a valid character that spans two cells.
         let not_utf8 = |e| RowProblem::Malformed(format!("the row is not UTF-8 text: {e}"));
         std::str::from_utf8(line).map_err(not_utf8)?;
         // A line of n bytes has at most n bytes of text and n + 1 cells.
@@ -110,13 +108,13 @@ impl Splitter {
         self.parser.reset();
         let (result, parsed, mut bytes, mut cells) = self.parser.read_record(line, &mut self.text, &mut self.ends);
         if result == ReadRecordResult::InputEmpty {
-            // The last line of a file, or an open quote: the record ends here.
+            // The record ends here: at the last line of a file, or within an open quote.
             let (_, _, more_bytes, more_cells) =
                 self.parser.read_record(&[], &mut self.text[bytes..], &mut self.ends[cells..]);
             bytes += more_bytes;
             cells += more_cells;
         }
-        // The parser also ends rows at a lone carriage return.
+        // The parser also ends a row at a single carriage return.
         if !line[parsed..].trim_ascii().is_empty() {
             let text = "there is a carriage return inside the row; end rows with a line feed";
             return Err(RowProblem::Malformed(text.to_owned()));
@@ -132,7 +130,7 @@ impl<'a> Cells<'a> {
 
     fn get(&self, index: usize) -> &'a str {
         let start = if index == 0 { 0 } else { self.ends[index - 1] };
-        // The parser ends cells at commas, so never inside a character.
+        // The parser ends cells at commas, so never within a character.
         self.text[start..self.ends[index]].trim()
     }
 
@@ -141,14 +139,13 @@ impl<'a> Cells<'a> {
     }
 }
 
-/// The cells of a line; empty if it cannot be split.
+/// The cells of a line; empty if the line cannot be split.
 pub(crate) fn cells_of(line: &[u8]) -> Vec<String> {
     let mut splitter = Splitter::new();
     let cells = splitter.split(line).map(|cells| cells.iter().map(str::to_owned).collect());
     cells.unwrap_or_default()
 }
 
-/// The state of a table that is being read.
 struct Table {
     columns: &'static Columns,
     width: usize,
@@ -158,7 +155,7 @@ struct Table {
     session: Option<usize>,
     elapsed: Option<usize>,
     unknown: Vec<Box<str>>,
-    /// The end of the last request of each session. Looked up, never iterated.
+    /// The end of each session's latest request. Looked up, never iterated.
     ends_ns: HashMap<Box<str>, i64>,
 }
 
@@ -188,7 +185,6 @@ impl Table {
         })
     }
 
-    /// Adds one row of cells.
     fn add(&mut self, assembler: &mut Assembler, cells: &Cells<'_>, line: u32) -> Result<(), FieldProblem> {
         if cells.len() != self.width {
             let (given, expected) = (cells.len(), self.width);
@@ -214,7 +210,7 @@ impl Table {
         assembler.push(line, Row { session_id, input_tokens, output_tokens, timestamp_ns, delay_ns, ..Row::default() })
     }
 
-    /// The time from the end of the previous turn to this one, if the table states both.
+    /// The time from the end of the previous turn to this one, if the table has both times.
     fn delay_ns(
         &mut self,
         session: Option<&str>,
@@ -240,13 +236,13 @@ impl Table {
     }
 }
 
-/// A whole number of tokens; published files also write it as a decimal number.
+/// Reads a whole number of tokens. Published files sometimes write it as a decimal number.
 fn count(text: &str) -> Result<u32, RowProblem> {
     let whole = text.strip_suffix(".0").unwrap_or(text);
     whole.parse().map_err(|_| RowProblem::NotACount { text: text.to_owned() })
 }
 
-/// Nanoseconds of a decimal number of seconds.
+/// Converts decimal seconds to nanoseconds.
 pub(crate) fn seconds_ns(text: &str) -> Result<i64, RowProblem> {
     let ns = text.parse().ok().and_then(ns_of_seconds);
     ns.ok_or_else(|| RowProblem::NotSeconds { text: text.to_owned() })

@@ -1,10 +1,10 @@
-//! Dynamo's log of requests, `dynamo.request.trace.v1`, in one or more files.
+//! Reads Dynamo's log of requests, `dynamo.request.trace.v1`, in one or more files.
 //!
-//! Requests are sorted by time across all files. Without agent contexts, each request is a session of its
-//! own. With them, a turn follows the end of the previous turn. The first turn of a child session follows the
-//! start of the request that spawned it. The request that consumed the child's result follows the child's
-//! last end. A tool's end names these requests; without it, their times identify them. Each request waits as
-//! long as it did in the log.
+//! Requests are sorted by time across all files. Without agent contexts, each request is its own session. With
+//! agent contexts, a turn follows the end of the previous turn. The first turn of a child session follows the start
+//! of the request that spawned the child, and the request that used the child's result follows the child's last
+//! end. A tool's end names these two requests; without it, their times identify them. Each request waits as long as
+//! in the log.
 
 use std::collections::BTreeMap;
 use std::io::BufRead;
@@ -28,7 +28,7 @@ struct Event {
     agent_context: Option<AgentContext>,
     request: Option<Request>,
     tool: Option<Tool>,
-    /// Some sinks wrap the event in another object.
+    /// Some sinks put the event into another object.
     event: Option<Box<Event>>,
 }
 
@@ -67,17 +67,15 @@ struct ToolLinks {
     child_session_id: Option<Box<str>>,
 }
 
-/// A position in the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Place {
     shard: u32,
     line: u32,
 }
 
-/// A problem and its position.
 type Misplaced = (Place, FieldProblem);
 
-/// A request of the log. Its hash ids are in `Log::ids`.
+/// A request of the log. `Log::ids` contains its hash ids.
 struct LoggedRequest {
     place: Place,
     request_id: Box<str>,
@@ -89,14 +87,13 @@ struct LoggedRequest {
     ids: std::ops::Range<usize>,
 }
 
-/// A tool call that links requests.
 struct LoggedTool {
     place: Place,
     session_id: Box<str>,
     links: ToolLinks,
 }
 
-/// The events of the files, in their order.
+/// The events of all files, in the order of the files.
 #[derive(Default)]
 struct Log {
     requests: Vec<LoggedRequest>,
@@ -106,7 +103,6 @@ struct Log {
     unknown_events: Vec<(Box<str>, Place)>,
 }
 
-/// Collects the files of a log.
 pub(crate) struct DynamoReader {
     options: TraceOptions,
     names: Vec<String>,
@@ -118,7 +114,6 @@ impl DynamoReader {
         DynamoReader { options: options.clone(), names: Vec::new(), log: Log::default() }
     }
 
-    /// Reads one complete file.
     pub(crate) fn add(&mut self, reader: impl BufRead, name: &str) -> Result<(), TraceError> {
         let shard = self.names.len() as u32;
         self.names.push(name.to_owned());
@@ -131,7 +126,6 @@ impl DynamoReader {
         Ok(())
     }
 
-    /// Merges the requests of all files.
     pub(crate) fn finish(mut self) -> Result<Trace, TraceError> {
         let all_names = self.names.join("`, `");
         self.log
@@ -178,7 +172,7 @@ impl Log {
             return Err((Some("event_type"), RowProblem::Missing));
         };
         match &*event_type {
-            // Texts of requests, and tools that have not ended.
+            // These events are texts of requests, and tool calls that have not ended.
             "request_payload" | "tool_start" => return Ok(()),
             "request_end" | "tool_end" | "tool_error" => {}
             _ => {
@@ -251,7 +245,7 @@ impl Log {
         Ok(())
     }
 
-    /// The requests by their names, which must be unique.
+    /// The requests by name. Names must be unique.
     fn by_name(&self) -> Result<HashMap<&str, u32>, Misplaced> {
         let mut by_name = HashMap::with_capacity(self.requests.len());
         for (index, request) in self.requests.iter().enumerate() {
@@ -287,14 +281,14 @@ fn decode(row: &[u8]) -> Result<Event, FieldProblem> {
     let event = serde_path_to_error::deserialize(&mut decoder).map_err(|error| {
         let place = error.path().to_string();
         let text = describe(error.inner());
-        // `.` is the row itself.
+        // `.` stands for the row itself.
         (None, RowProblem::Malformed(if place == "." { text } else { format!("field `{place}`: {text}") }))
     })?;
     decoder.end().map_err(|error| (None, RowProblem::Malformed(describe(&error))))?;
     Ok(event)
 }
 
-/// The name of a field of a row in a log.
+/// The name that logs have for a field of a row.
 fn name_in_logs(field: &'static str) -> &'static str {
     match field {
         "input_length" => "request.replay.input_length",
@@ -305,13 +299,13 @@ fn name_in_logs(field: &'static str) -> &'static str {
 #[cfg(test)]
 mod tests;
 
-/// The sessions of a log: the requests of each in order of time, and whether another session started it.
+/// The sessions of a log: the requests of each session in order of time, and the parent of each child session.
 struct Sessions<'a> {
     by_name: BTreeMap<&'a str, Vec<u32>>,
     parents: BTreeMap<&'a str, &'a str>,
 }
 
-/// The dependency of each request that waits, by its index in order of time.
+/// The dependencies of requests, by their indices in order of time.
 fn edges(log: &Log, by_name: &HashMap<&str, u32>) -> Result<Vec<(u32, Dependency)>, Misplaced> {
     let Some(sessions) = sessions(log)? else { return Ok(Vec::new()) };
     let mut edges = Edges { log, edges: Vec::new() };
@@ -322,13 +316,13 @@ fn edges(log: &Log, by_name: &HashMap<&str, u32>) -> Result<Vec<(u32, Dependency
     }
     let tools = tools_by_child(log, by_name, &sessions)?;
     for (child, parent) in &sessions.parents {
-        // The log may begin after the end of the parent.
+        // The log may begin after the parent ended.
         let Some(parents) = sessions.by_name.get(parent) else { continue };
         let children = &sessions.by_name[child];
         let first_child = children[0];
         let end_ms = |index: u32| log.requests[index as usize].end_ms;
         let start_ms = |index: u32| log.requests[index as usize].start_ms;
-        // If ends are equal, the last one counts.
+        // Among equal ends, the last one counts.
         let last_child = children.iter().copied().max_by_key(|index| end_ms(*index)).unwrap_or(first_child);
         let (caller, taker) = match tools.get(child) {
             Some(tool) => {
@@ -350,7 +344,7 @@ fn edges(log: &Log, by_name: &HashMap<&str, u32>) -> Result<Vec<(u32, Dependency
     Ok(edges.edges)
 }
 
-/// The sessions, if it is a log of agents.
+/// The sessions; None if the log has no agent contexts.
 fn sessions(log: &Log) -> Result<Option<Sessions<'_>>, Misplaced> {
     let with_context = log.requests.iter().filter(|request| request.context.is_some()).count();
     if with_context == 0 {
@@ -373,7 +367,7 @@ fn sessions(log: &Log) -> Result<Option<Sessions<'_>>, Misplaced> {
     Ok(Some(sessions))
 }
 
-/// Checks the tool calls and returns those that started a session, by the session's name.
+/// Checks the tool calls. Returns those that started a child session, by the child's name.
 fn tools_by_child<'a>(
     log: &'a Log,
     by_name: &HashMap<&str, u32>,
@@ -412,7 +406,7 @@ struct Edges<'a> {
 }
 
 impl Edges<'_> {
-    /// Makes `request` wait for `other` as long as it did in the log.
+    /// Makes `request` wait for `other` as long as in the log.
     fn push(&mut self, request: u32, other: u32, trigger: Trigger) {
         let [waiting, awaited] = [request, other].map(|index| &self.log.requests[index as usize]);
         let from_ms = match trigger {

@@ -1,7 +1,7 @@
-//! The Mooncake JSONL readers, with Dynamo's extensions and aliases.
+//! Reads Mooncake JSONL, with Dynamo's extensions and aliases.
 //!
-//! The rules follow `dynamo-mocker` 1.6, which refuses input that 1.4 repaired silently; if either ignores a
-//! value, a warning counts it.
+//! The rules are those of `dynamo-mocker` 1.6, which refuses input that 1.4 repaired silently. If either version
+//! ignores a value, a warning counts it.
 
 mod agentic;
 mod decode;
@@ -25,7 +25,7 @@ pub(crate) fn is_field(name: &str) -> bool {
     Dialect::Plain.field(name).is_some()
 }
 
-/// Reads all Mooncake rows of a stream. With `is_delta`, prompts of later turns contain only new content.
+/// Reads all Mooncake rows of a stream. With `is_delta`, the prompts of later turns contain only new content.
 pub(crate) fn read(
     reader: impl BufRead,
     name: &str,
@@ -56,14 +56,14 @@ pub(crate) fn read(
     }
 }
 
-/// Checks a row and adds it to the assembler. `row` is free for the next one then.
+/// Checks a row and adds it to the assembler. `row` can then be reused.
 fn add(assembler: &mut Assembler, row: &mut DecodedRow, line: u32, options: &TraceOptions) -> Result<(), FieldProblem> {
     let delay_ns = row.delay.map(|delay| wait_ns(Field::Delay, delay)).transpose()?;
     let plain = checked(assembler, row, line, options)?;
     assembler.push(line, Row { delay_ns, ..plain })
 }
 
-/// The common fields of all dialects, without delays.
+/// Checks the fields that all dialects have, except delays.
 fn checked<'a>(
     assembler: &mut Assembler,
     row: &'a mut DecodedRow,
@@ -110,7 +110,7 @@ fn checked<'a>(
     })
 }
 
-/// A timestamp in the unit of the trace.
+/// Converts a timestamp from the unit of the trace.
 fn timestamp_ns(timestamp: Millis, unit: TimestampUnit) -> Result<i64, FieldProblem> {
     let beyond = || (Some(Field::Timestamp.name()), RowProblem::Malformed("the time is beyond 292 years".to_owned()));
     match unit {
@@ -119,7 +119,7 @@ fn timestamp_ns(timestamp: Millis, unit: TimestampUnit) -> Result<i64, FieldProb
     }
 }
 
-/// A wait in nanoseconds, which cannot be negative.
+/// Converts a wait to nanoseconds. A wait cannot be negative.
 fn wait_ns(field: Field, wait: Millis) -> Result<u64, FieldProblem> {
     u64::try_from(wait.ns).map_err(|_| {
         let delay_ms = (wait.ns as f64 / 1e6).to_string();
@@ -127,16 +127,15 @@ fn wait_ns(field: Field, wait: Millis) -> Result<u64, FieldProblem> {
     })
 }
 
-/// The length of a prompt and its blocks.
 struct Prompt {
     input_tokens: u32,
-    /// The number of the row's hash ids that belong to it.
+    /// Number of the row's hash ids that belong to the prompt.
     used_ids: usize,
-    /// The number of blocks behind these that no other prompt shares.
+    /// Number of further blocks, which no other prompt shares.
     own_blocks: u32,
 }
 
-/// A prompt given as text; its hash ids are computed from the text.
+/// The prompt of a row with a text. The hash ids are computed from the text.
 fn text_prompt(
     assembler: &mut Assembler,
     row: &mut DecodedRow,
@@ -165,7 +164,7 @@ fn checked_length(tokens: u64) -> Result<u32, FieldProblem> {
     })
 }
 
-/// The prompt's length, and the number of the row's hash ids that belong to it.
+/// The prompt of a row with hash ids or a length.
 fn prompt(
     assembler: &mut Assembler,
     row: &DecodedRow,
@@ -173,7 +172,7 @@ fn prompt(
     options: &TraceOptions,
 ) -> Result<Prompt, FieldProblem> {
     if !row.has(Field::HashIds) {
-        // The row has no content, so the prompt shares nothing with any other.
+        // The row has no content ids, so the prompt shares nothing with other prompts.
         return match row.has(Field::InputLength) {
             true => Ok(Prompt { input_tokens: row.input_tokens, used_ids: 0, own_blocks: 0 }),
             false => Err((Some(Field::HashIds.name()), RowProblem::Missing)),
@@ -181,7 +180,7 @@ fn prompt(
     }
     let block_size_tokens = options.block_size_or_default().get();
     let hash_ids = row.hash_ids.len() as u64;
-    // Neither product can overflow: a row is at most 64 MiB of text.
+    // The product cannot overflow, because a row is at most 64 MiB of text.
     let covered_tokens = hash_ids * u64::from(block_size_tokens);
     let field = Some(Field::InputLength.name());
     let mut input_tokens = covered_tokens;

@@ -1,7 +1,7 @@
-//! The usage traces of Qwen on Alibaba's Bailian: one chat request per line.
+//! Reads the usage traces of Qwen on Alibaba's Bailian, with one chat request per line.
 //!
-//! A row names the request whose answer it continues. It starts at its recorded time, but not before that
-//! answer has ended.
+//! A row names the request whose answer it continues. It starts at its recorded time, but not before that answer
+//! has ended.
 
 use std::collections::HashMap;
 use std::io::BufRead;
@@ -15,12 +15,11 @@ use crate::lines::{Lines, describe};
 use crate::millis::Seconds;
 use crate::{Dependency, RowProblem, Trace, TraceError, TraceOptions, Trigger, WarningKind};
 
-/// Tokens of a hash id in the published files.
+/// Number of tokens of a hash id in the published files.
 const BLOCK_TOKENS: NonZeroU32 = NonZeroU32::new(16).expect("it is not zero");
-/// The parent of a chat that continues no other chat.
+/// The parent id of a chat that continues no other chat.
 const NO_PARENT: i64 = -1;
 
-/// A row of the published files.
 #[derive(Deserialize)]
 struct Chat {
     chat_id: i64,
@@ -43,14 +42,13 @@ fn no_parent() -> i64 {
     NO_PARENT
 }
 
-/// A chat that was already read.
 struct Known {
     request: u32,
-    /// The first chat of its conversation.
+    /// Id of the first chat in the conversation.
     root: i64,
 }
 
-/// Reads chats to the end of the stream.
+/// Reads all chats of a stream.
 pub(crate) fn read(reader: impl BufRead, name: &str, options: &TraceOptions) -> Result<Trace, TraceError> {
     let at = |line, (field, problem): FieldProblem| TraceError::Row { name: name.to_owned(), line, field, problem };
     let block_size_tokens = options.block_size_tokens.unwrap_or(BLOCK_TOKENS);
@@ -105,7 +103,7 @@ fn decode(row: &[u8]) -> Result<Chat, FieldProblem> {
     Ok(chat)
 }
 
-/// The field at a path of the decoder.
+/// The field at a path of the JSON decoder.
 fn field_of(path: &str) -> Option<&'static str> {
     const FIELDS: [&str; 6] = ["chat_id", "parent_chat_id", "timestamp", "input_length", "output_length", "hash_ids"];
     let name = path.split('[').next().unwrap_or(path);
@@ -129,7 +127,7 @@ impl Chat {
             let surplus = RowProblem::SurplusHashIds { hash_ids: self.hash_ids.len() as u64, used: used as u64 };
             assembler.warn(WarningKind::SurplusHashIds, line, || (Some("hash_ids"), surplus))?;
         }
-        // Without any id, the row has no content.
+        // A row without ids has no content.
         let own_blocks = if used == 0 { 0 } else { blocks - used as u32 };
         assembler.push(
             line,
@@ -176,7 +174,7 @@ mod tests {
         assert_eq!((first.session, second.session, second.turn, third.session), (0, 0, 1, 1));
         let waits = trace.dependencies(second);
         assert_eq!(waits, [Dependency { request: 0, trigger: Trigger::Completion, delay_ns: 0 }]);
-        // 50 tokens are four blocks; the last one has no id.
+        // 50 tokens are four blocks, of which the last has no id.
         assert_eq!(trace.hash_ids(second).len(), 4);
         assert_eq!(trace.hash_ids(second).to_vec()[..2], trace.hash_ids(first).to_vec()[..2]);
     }

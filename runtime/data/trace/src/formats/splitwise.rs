@@ -2,7 +2,7 @@
 
 use super::csv::{Columns, seconds_ns};
 
-/// The columns. The arrival is in seconds.
+/// The columns. Arrivals are in seconds.
 pub(crate) const COLUMNS: Columns = Columns {
     time: "arrival_timestamp",
     prompt_tokens: "prompt_size",

@@ -1,8 +1,8 @@
-//! The CSV traces of Vidur. Traces of lengths alone have no arrivals.
+//! The CSV traces of Vidur. Vidur's traces of lengths have no arrivals.
 
 use super::csv::{Columns, seconds_ns};
 
-/// The columns. The arrival is in seconds.
+/// The columns. Arrivals are in seconds.
 pub(crate) const COLUMNS: Columns = Columns {
     time: "arrived_at",
     prompt_tokens: "num_prefill_tokens",

@@ -1,9 +1,9 @@
-//! Weka and AgentX corpora: recorded plays of coding agents, one JSON document each.
+//! Reads Weka and AgentX corpora: recorded plays of coding agents, one JSON document each.
 //!
-//! A play is a list of requests and of subagents, which have requests of their own. It does not state which
-//! request waited for which: conversations are found by shared parts of prompts (`streams.rs`), and waits by
-//! the recorded times (`graph.rs`). The rules are those of Dynamo's replay. Plays are independent of each
-//! other; their times begin at 0.
+//! A play is a list of requests and of subagents, which have their own requests. A play does not state which
+//! request waited for which. Conversations are found by shared parts of prompts (`streams.rs`), waits by the
+//! recorded times (`graph.rs`). The rules are those of Dynamo's replay. Plays are independent of each other, and
+//! their times start at 0.
 
 mod document;
 mod graph;
@@ -23,31 +23,31 @@ use crate::format::{HashIdScope, NestedTimestamps};
 use crate::trace::hash_ids::HashIdRange;
 use crate::{Dependency, RowProblem, Trace, TraceError, TraceOptions, WarningKind};
 
-/// The most blocks of a prompt without ids; each gets a new id.
+/// Maximum number of blocks of a prompt without ids; each block gets a new id.
 const MAX_OWN_BLOCKS: u32 = 1 << 20;
 
-/// A request of a play, with the times of the document.
+/// A request of a play, with the times in the document.
 struct Call {
     start_s: f64,
-    /// Its duration, if known.
+    /// Duration of the request, if known.
     taken_s: Option<f64>,
     input_tokens: u32,
     output_tokens: u32,
     ids: HashIdRange,
 }
 
-/// A subagent; its number in the play, from 1, is the number of its streams.
+/// A subagent. Subagents are numbered from 1 in the play; a stream states this number as its agent.
 struct Subagent {
     name: Box<str>,
     start_s: f64,
     duration_s: Option<f64>,
     is_awaited: bool,
     calls: Range<u32>,
-    /// The play's latest request before it.
+    /// The play's latest request before the subagent.
     caller: u32,
 }
 
-/// A play; its requests are in the order of the document.
+/// A play. Its requests are in the order of the document.
 struct Play {
     file: u32,
     line: u32,
@@ -57,14 +57,13 @@ struct Play {
     streams: Vec<Stream>,
 }
 
-/// Collects the files of a corpus.
 pub(crate) struct WekaReader {
     options: TraceOptions,
     names: Vec<String>,
     assembler: Option<Assembler>,
     plays: Vec<Play>,
     play_names: HashSet<Box<str>>,
-    /// Number of streams so far, for ids that belong to one stream.
+    /// Number of streams so far. It numbers the scopes of ids that belong to one stream.
     num_streams: u64,
     /// File and line of the first play in which a request precedes its subagent.
     relative: Option<(u32, u32)>,
@@ -83,7 +82,6 @@ impl WekaReader {
         }
     }
 
-    /// Reads one complete file.
     pub(crate) fn add(&mut self, reader: impl BufRead, name: &str) -> Result<(), TraceError> {
         self.names.push(name.to_owned());
         let mut documents = Documents::new(reader);
@@ -164,7 +162,6 @@ impl WekaReader {
         Ok(())
     }
 
-    /// Merges the plays of all files.
     pub(crate) fn finish(self) -> Result<Trace, TraceError> {
         let all_names = self.names.join("`, `");
         let Some(mut assembler) = self.assembler else { return Err(TraceError::Empty { name: all_names }) };
@@ -200,7 +197,7 @@ impl WekaReader {
 }
 
 impl Play {
-    /// Adds the requests to the assembler by time, with their dependencies.
+    /// Adds the requests in order of time, with their dependencies.
     fn assemble(
         &self,
         is_relative: bool,
@@ -238,7 +235,7 @@ impl Play {
         Ok(())
     }
 
-    /// The times of all requests, relative to the beginning of the play.
+    /// The times of all requests, relative to the start of the play.
     fn recorded(&self, is_relative: bool) -> Result<Vec<Recorded>, FieldProblem> {
         let of = |call: &Call, start_s: f64| Recorded { start_s, end_s: start_s + call.taken_s.unwrap_or(0.0) };
         let mut recorded: Vec<Recorded> = self.calls.iter().map(|call| of(call, call.start_s)).collect();
@@ -261,7 +258,8 @@ impl Play {
         Ok(recorded)
     }
 
-    /// The requests that wait for subagents: in the calling stream, the first request after the subagent's end.
+    /// The requests that wait for subagents. In the calling stream, that is the first request after the subagent's
+    /// end.
     fn joins(&self, recorded: &[Recorded]) -> Vec<Join> {
         let awaited = (1..).zip(&self.subagents).filter(|(_, subagent)| subagent.is_awaited);
         let join = |(agent, subagent): (u32, &Subagent)| {
@@ -290,7 +288,7 @@ impl Play {
     }
 }
 
-/// All requests of a document in order, and its subagents that have requests.
+/// Lists all requests of a document in order, and the subagents that have requests.
 fn flatten(document: &Document) -> (Vec<&Entry>, Vec<Subagent>) {
     let mut entries: Vec<&Entry> = Vec::new();
     let mut subagents = Vec::new();
@@ -330,8 +328,7 @@ fn seen(call: u32, entry: &Entry) -> Seen<'_> {
     }
 }
 
-/// Numbers the blocks of a prompt. Full blocks without an id, and a partial last block, have content that no
-/// other prompt has.
+/// Numbers the blocks of a prompt. No other prompt shares full blocks without an id, or a partial last block.
 fn prompt(
     assembler: &mut Assembler,
     entry: &Entry,
@@ -350,7 +347,7 @@ fn prompt(
     assembler.push_hash_ids(scope, ids, own_blocks)
 }
 
-/// Unknown fields, and whether they belong to a request.
+/// Lists unknown fields, and whether each belongs to a request.
 fn unknown_fields(document: &Document) -> Vec<(&str, bool)> {
     let entries =
         document.requests.iter().flat_map(|entry| std::iter::once(entry).chain(entry.requests.iter().flatten()));

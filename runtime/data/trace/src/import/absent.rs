@@ -1,5 +1,5 @@
-//! Replacement for the formats of the feature `formats` in builds without it: every use is an error
-//! that names the feature.
+//! Replaces the formats of the feature `formats` in builds without it. Every use is an error that names the
+//! feature.
 
 /// Parquet tables.
 pub(crate) mod parquet {
@@ -51,7 +51,7 @@ pub(crate) mod tokenizer {
 
     use crate::import::ImportError;
 
-    /// This build has no tokenizers.
+    /// Has no values, because this build has no tokenizers.
     pub(crate) enum Tokenizer {}
 
     impl Tokenizer {

@@ -3,10 +3,10 @@
 use crate::capture::BlockHash;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// The hashes of a prompt whose full blocks, and the rest, each have an id that stands for its content.
+/// Computes the hashes of a prompt from ids. Each full block, and the rest, has an id that stands for its content.
 ///
-/// Equal hashes mean equal ids from the beginning, as hashes of tokens mean equal tokens. The hash of the
-/// whole prompt covers its length, so that it differs if the last block is cut elsewhere.
+/// Prompts with equal ids from the start have equal hashes, like hashes of equal tokens. The hash of the whole
+/// prompt also covers the prompt's length, so that it differs if the last block is cut elsewhere.
 pub(crate) fn of_ids(
     ids: impl IntoIterator<Item = u64>,
     prompt_tokens: u32,
@@ -38,7 +38,7 @@ mod tests {
         assert_eq!(a[..2], b[..]);
         assert_eq!(a_whole, a[2]);
         assert_ne!(a_whole, b_whole);
-        // The same id in another place is another prefix.
+        // The same id at another position means another prefix.
         assert_ne!(of_ids([2], 4, 4).0[0], a[1]);
         assert_ne!(of_ids([1, 2, 3], 10, 4).1, of_ids([1, 2, 3], 11, 4).1);
     }

@@ -1,5 +1,5 @@
-//! A synthetic capture: heavy tails, bursts of arrivals, sessions, shared prefixes, speculative tokens and
-//! clients that disconnect.
+//! Generates a synthetic capture with heavy tails, bursts of arrivals, sessions, shared prefixes, speculative
+//! tokens and clients that disconnect.
 //!
 //! The same settings give the same lines on every machine.
 
@@ -17,45 +17,44 @@ use vcr_base::random::{Distribution, Stream};
 
 use crate::import::Sink;
 
-/// Options of a demonstration.
+/// Options of a synthetic capture.
 #[derive(Clone, Debug)]
 pub struct DemoOptions {
     /// Number of requests.
     pub requests: NonZeroU64,
-    /// Seed of all random draws.
+    /// Seed of all random numbers.
     pub seed: u64,
-    /// Mean arrivals per second; above 0.
+    /// Mean number of arrivals per second; above 0.
     pub requests_per_s: f64,
-    /// Prompt tokens that one hash covers.
+    /// Number of prompt tokens of a block hash.
     pub block_size_tokens: NonZeroU32,
-    /// Whether outputs have several tokens, as with speculative decoding.
+    /// Whether outputs can have several tokens, as with speculative decoding.
     pub speculative: bool,
-    /// Whether to keep the tokens of prompts and answers.
+    /// Whether the capture contains the tokens of prompts and answers.
     pub tokens: bool,
 }
 
-/// The most sessions that can continue at a time; more would only cost memory.
+/// Maximum number of sessions that can continue. More would only cost memory.
 const MAX_SESSIONS: usize = 64;
-/// Different shared beginnings of prompts.
+/// Number of different shared beginnings of prompts.
 const SYSTEM_PROMPTS: u64 = 4;
 const SYSTEM_PROMPT_TOKENS: usize = 320;
-/// Longer conversations end.
+/// A longer conversation ends.
 const MAX_CONTEXT_TOKENS: usize = 16_384;
-/// Shares of all requests.
+/// Shares of all requests, such as those that continue a session.
 const CONTINUES: f64 = 0.4;
 const ABORTS: f64 = 0.03;
 const STOPS: f64 = 0.7;
-/// The number of different tokens.
+/// Number of different tokens.
 const VOCABULARY: f64 = 32_000.0;
 
 struct Session {
     number: u64,
     context: Vec<u32>,
-    /// The end of its last answer.
+    /// When the session's last answer ends.
     free_ns: u64,
 }
 
-/// The random streams.
 struct Dice {
     arrivals: Stream,
     sessions: Stream,
@@ -64,7 +63,7 @@ struct Dice {
     tokens: Stream,
 }
 
-/// Generates a capture and writes its lines in the order in which requests end.
+/// Generates a capture. Writes its lines in the order in which requests end.
 ///
 /// # Errors
 /// If `sink` fails.
@@ -84,7 +83,7 @@ pub fn write(options: &DemoOptions, sink: &mut Sink<'_>) -> io::Result<()> {
         now_ns: 0,
         in_burst: false,
     };
-    // Requests in progress, by end and number.
+    // Requests in progress: (end, number).
     let mut under_way: BinaryHeap<Reverse<(u64, u64)>> = BinaryHeap::new();
     let mut records: BTreeMap<u64, RequestRecord> = BTreeMap::new();
     let mut last_ns = 0;
@@ -136,7 +135,8 @@ struct Demo<'a> {
 }
 
 impl Demo<'_> {
-    /// Draws the next arrival: bursts of about twenty arrivals at ten times the rate, and half the rate between them.
+    /// Draws the next arrival. Bursts of about twenty arrivals have ten times the rate; between bursts the rate is
+    /// about half.
     fn next_arrival(&mut self) {
         let switch = self.dice.arrivals.unit();
         self.in_burst = if self.in_burst { switch >= 0.05 } else { switch < 0.05 };
@@ -177,7 +177,7 @@ impl Demo<'_> {
         record
     }
 
-    /// An existing or a new session, and its cached tokens.
+    /// Chooses an existing or a new session. Also returns the number of its cached tokens.
     fn session(&mut self) -> (Session, usize) {
         self.sessions.retain(|session| session.context.len() < MAX_CONTEXT_TOKENS);
         if self.sessions.len() > MAX_SESSIONS {
@@ -245,7 +245,7 @@ fn token(stream: &mut Stream) -> u32 {
     (stream.unit() * VOCABULARY) as u32
 }
 
-/// A log-normal value within bounds.
+/// Draws a log-normal value within bounds.
 fn draw(stream: &mut Stream, mean: f64, std: f64, min: f64, max: f64) -> f64 {
     Distribution::LogNormal { mean, std }.draw(stream).clamp(min, max)
 }

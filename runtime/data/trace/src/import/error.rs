@@ -1,4 +1,4 @@
-//! Errors of imports. Each names the file, and the place and the field if it has them.
+//! Errors while importing. Each names the file, and the place and the field if known.
 
 use std::fmt;
 use std::io;
@@ -6,7 +6,7 @@ use std::io;
 use crate::capture::CaptureError;
 use crate::{Format, FormatError, TraceError, VcrOutput};
 
-/// An error of importing or writing a file.
+/// An error while importing or writing a file.
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {
     /// The file could not be opened or read.
@@ -17,7 +17,7 @@ pub enum ImportError {
         /// The cause.
         source: io::Error,
     },
-    /// An archive is cut off so early that nothing can be unpacked.
+    /// An archive is cut off so early that nothing can be unpacked from it.
     #[error("the archive `{name}` breaks off before its first block ends, so nothing in it can be read")]
     CutAtStart {
         /// The file, as the caller named it.
@@ -34,17 +34,17 @@ pub enum ImportError {
     OnlyAnswers {
         /// The file, as the caller named it.
         name: String,
-        /// Its format.
+        /// Format of the file.
         format: Format,
     },
-    /// The file has another format than stated.
+    /// The file has another format than the caller stated.
     #[error("`{name}` is {output}, not of the format {asked}; leave --from out, or pass --from requests")]
     OtherFormat {
         /// The file, as the caller named it.
         name: String,
         /// The stated format.
         asked: Format,
-        /// Its kind.
+        /// Kind of the output that the file is.
         output: VcrOutput,
     },
     /// An item of the file is invalid.
@@ -54,9 +54,9 @@ pub enum ImportError {
         name: String,
         /// The place in the file.
         place: Place,
-        /// The field with the problem; empty if there is none.
+        /// The field with the problem; empty if the problem concerns no field.
         field: String,
-        /// The problem, and the next step.
+        /// The problem and the next step.
         problem: String,
     },
     /// A workload trace could not be read.
@@ -65,7 +65,7 @@ pub enum ImportError {
     /// A capture could not be read.
     #[error(transparent)]
     Capture(#[from] CaptureError),
-    /// A data set is text, which only a tokenizer turns into tokens.
+    /// A data set contains text, which only a tokenizer can convert to tokens.
     #[error(
         "`{name}` is a data set of prompts and responses, which needs the tokenizer of the model they are for: name \
          its tokenizer.json with `vcr inspect convert --tokenizer`"
@@ -77,23 +77,23 @@ pub enum ImportError {
     /// The tokenizer is invalid.
     #[error("cannot use the tokenizer `{name}`: {problem}; give the tokenizer.json of a model")]
     Tokenizer {
-        /// Its file.
+        /// File of the tokenizer.
         name: String,
         /// The library's message.
         problem: String,
     },
-    /// This build lacks the library for it.
+    /// This build lacks a library.
     #[error("this build of vcr lacks the feature `formats`, which {needed_by} needs; build it with --features full")]
     NotBuilt {
-        /// The option or format that needs it.
+        /// The option or format that needs the library.
         needed_by: &'static str,
     },
-    /// The file holds no request.
+    /// The file contains no request.
     #[error("`{name}` holds no request that can be imported{}", and_skipped(*.skipped))]
     Empty {
         /// The file, as the caller named it.
         name: String,
-        /// Items that were skipped.
+        /// Number of skipped items.
         skipped: u64,
     },
     /// The output could not be written.
@@ -113,7 +113,7 @@ pub enum Place {
     Line(u64),
     /// A row of a table, from 1, without its header.
     Row(u64),
-    /// A request, from 1.
+    /// A request by its number, from 1.
     Request(u64),
     /// A path through a document, such as `benchmarks[0].requests`.
     Path(String),
@@ -134,9 +134,9 @@ impl fmt::Display for Place {
 /// A problem of one item.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// The field; empty if there is none.
+    /// The field with the problem; empty if the problem concerns no field.
     pub field: String,
-    /// The problem, and the next step.
+    /// The problem and the next step.
     pub text: String,
 }
 
@@ -147,14 +147,14 @@ impl Problem {
         Self { field: field.to_owned(), text: text.into() }
     }
 
-    /// The problem as an error at a place in a file.
+    /// Converts the problem to an error at a place in a file.
     #[must_use]
     pub fn at(self, name: &str, place: impl Into<Place>) -> ImportError {
         ImportError::Item { name: name.to_owned(), place: place.into(), field: self.field, problem: self.text }
     }
 }
 
-/// Reads a value of JSON; errors name the field.
+/// Reads a JSON value. Errors name the field.
 pub(crate) fn decode<'de, T, D>(deserializer: D) -> Result<T, Problem>
 where
     T: serde::Deserialize<'de>,

@@ -11,7 +11,7 @@ fn check(rows: &[String]) -> Result<Trace, String> {
     Trace::read(text.as_bytes(), "t.jsonl", Format::Dynamo, &TraceOptions::default()).map_err(|e| e.to_string())
 }
 
-/// A request of two blocks' tokens that ran for 10 ms.
+/// A request whose prompt has two blocks, and which takes 10 ms.
 fn request(id: &str, start_ms: u64, session: Option<(&str, Option<&str>)>) -> String {
     let context = match session {
         None => String::new(),
@@ -72,7 +72,7 @@ fn tools_link_parents_and_children() {
     assert_eq!(waits(3), [wait(0, Trigger::Completion, 55)]);
     assert_eq!(waits(4), [wait(3, Trigger::Completion, 25), wait(2, Trigger::Completion, 40)]);
     assert_eq!(trace.requests[0].arrival_ns, Some(0));
-    // Without the tool call, times decide: the child's result reached the next request.
+    // Without the tool call, times decide: the next request got the child's result.
     let untold: Vec<String> = rows.iter().filter(|row| !row.contains("tool_end")).cloned().collect();
     let trace = check(&untold).unwrap();
     let waits = |index: usize| trace.dependencies(&trace.requests[index]);
@@ -91,7 +91,7 @@ fn shards_are_merged_and_errors_name_theirs() {
     std::fs::write(path("a.jsonl.gz"), packed.finish().unwrap()).unwrap();
     let trace = read_files(&[path("b.jsonl"), path("a.jsonl.gz")], &TraceOptions::default()).unwrap();
     assert_eq!(trace.requests[0].request_id.as_deref(), Some("early"));
-    // The same name again, in another file.
+    // A request with the same name in another file.
     std::fs::write(path("c.jsonl"), format!("\n{}", request("late", 1050, None))).unwrap();
     let error = read_files(&[path("b.jsonl"), path("c.jsonl")], &TraceOptions::default()).unwrap_err().to_string();
     assert!(error.contains("c.jsonl`, line 2, field `request.request_id`: duplicate request"), "{error}");

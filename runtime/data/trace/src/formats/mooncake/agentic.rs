@@ -1,9 +1,9 @@
-//! Mooncake rows with dependencies.
+//! Reads Mooncake rows with dependencies.
 //!
-//! Dynamo has two versions. In the first, a row with `wait_for` starts when all requests in it have ended and
-//! `delay` and `tool_wait_ms` have passed; other rows start at their `timestamp`. The second begins with a
-//! header; its rows have `dependencies`, each with a trigger and a delay, and start no earlier than
-//! `not_before_ms`. In neither version does a session delay a row.
+//! Dynamo has two versions. In version 1, a row with `wait_for` starts when all requests in this list have ended
+//! and `delay` and `tool_wait_ms` have passed; other rows start at their `timestamp`. Version 2 begins with a
+//! header. Its rows have `dependencies`, each with a trigger and a delay, and start no earlier than
+//! `not_before_ms`. In both versions, sessions delay no row.
 
 use std::io::BufRead;
 use std::num::NonZeroU32;
@@ -35,12 +35,11 @@ enum HeaderScope {
     Global,
 }
 
-/// A row's reference to another row by name.
 struct Reference {
     request: u32,
     field: Field,
     name: Box<str>,
-    /// The row's wait for it, if any.
+    /// How the row waits for the other row; None if it does not wait.
     wait: Option<(Trigger, u64)>,
 }
 
@@ -53,7 +52,7 @@ struct Graph {
     by_name: HashMap<Box<str>, u32>,
 }
 
-/// Reads agentic rows of both versions to the end of the stream.
+/// Reads all agentic rows of a stream, of either version.
 pub(crate) fn read(reader: impl BufRead, name: &str, options: &TraceOptions) -> Result<Trace, TraceError> {
     let at = |line, (field, problem): FieldProblem| TraceError::Row { name: name.to_owned(), line, field, problem };
     let mut lines = Lines::new(reader);
@@ -88,7 +87,7 @@ pub(crate) fn read(reader: impl BufRead, name: &str, options: &TraceOptions) -> 
     assembler.finish(name)
 }
 
-/// The header, if the row is one.
+/// Reads the header; None if the row is not a header.
 fn header(row: &[u8]) -> Result<Option<Header>, FieldProblem> {
     let has = |key: &[u8]| row.windows(key.len()).any(|window| window == key);
     if !has(b"\"schema\"") || has(b"\"hash_ids\"") {
@@ -123,7 +122,7 @@ impl Header {
 }
 
 impl Graph {
-    /// Checks a row and adds it to the assembler, without its dependencies.
+    /// Checks a row and adds it to the assembler, but not its dependencies.
     fn add(
         &mut self,
         assembler: &mut Assembler,
@@ -168,13 +167,13 @@ impl Graph {
         }
         let not_before_ns = row.not_before.map(|time| time.ns).or(self.is_version_2.then_some(0));
         let mut plain = checked(assembler, row, line, options)?;
-        // The timestamp of a row that waits is its recorded arrival.
+        // If a row waits, its timestamp is only its recorded arrival.
         let timestamp_ns = plain.timestamp_ns.filter(|_| !waits && not_before_ns.is_none());
         plain.timestamp_ns = timestamp_ns.or(not_before_ns);
         assembler.push(line, plain)
     }
 
-    /// Resolves the names of requests. An error has the referring request and the problem.
+    /// Resolves the names of requests. An error contains the referring request and the problem.
     fn finish(self, assembler: &mut Assembler) -> Result<(), (u32, FieldProblem)> {
         let mut edges = Vec::new();
         for Reference { request, field, name, wait } in self.references {

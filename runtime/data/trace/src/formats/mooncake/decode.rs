@@ -1,8 +1,8 @@
-//! Decoding one JSON row into reused buffers.
+//! Decodes a JSON row into reused buffers.
 //!
-//! This is a hand-written visitor instead of a derived struct. It fills the same lists row
-//! after row, knows the current field when an error occurs, refuses a field given under both of
-//! its names, and collects unknown names.
+//! The visitor is written by hand instead of derived, because it fills the same lists row after row, knows the
+//! current field when an error occurs, refuses a field that is given under both of its names, and collects unknown
+//! names.
 
 use super::row::{DecodedRow, Dialect, Field};
 use super::scan;
@@ -14,7 +14,7 @@ use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqA
 use std::fmt;
 
 impl DecodedRow {
-    /// Replaces the content by one JSON object.
+    /// Replaces the row's content with a JSON object.
     pub(super) fn decode(&mut self, json: &[u8], dialect: Dialect) -> Result<(), FieldProblem> {
         self.clear();
         if scan::row(self, json, dialect) {
@@ -23,8 +23,8 @@ impl DecodedRow {
         self.decode_slowly(json, dialect)
     }
 
-    /// The same without the fast path. The fast path leaves unusual rows, and so all errors, to a complete
-    /// JSON parser.
+    /// Does the same as [`decode`](Self::decode) without the fast path. The fast path leaves unusual rows, and
+    /// therefore all errors, to this complete JSON parser.
     pub(super) fn decode_slowly(&mut self, json: &[u8], dialect: Dialect) -> Result<(), FieldProblem> {
         self.clear();
         let mut decoder = serde_json::Deserializer::from_slice(json);
@@ -80,7 +80,6 @@ fn assign<T>(slot: &mut T, value: Option<T>) -> bool {
     value.map(|value| *slot = value).is_some()
 }
 
-/// A row to be filled.
 struct RowSeed<'a> {
     row: &'a mut DecodedRow,
     dialect: Dialect,
@@ -116,7 +115,7 @@ impl<'de> Visitor<'de> for RowSeed<'_> {
                 }
                 Key::Unknown(name) => {
                     map.next_value::<IgnoredAny>()?;
-                    // A name counts once per row, so that warnings count rows.
+                    // A name counts once per row, because warnings count rows.
                     if !row.unknown_fields.contains(&name) {
                         row.unknown_fields.push(name);
                     }
@@ -152,7 +151,7 @@ impl Visitor<'_> for Dialect {
     }
 }
 
-/// Decodes a list into an existing vector; `null` leaves it empty and means that no value was given.
+/// Decodes a list into an existing vector. `null` leaves the vector empty and means that there is no value.
 struct Fill<'a, T>(&'a mut Vec<T>);
 
 impl<'de, T: Deserialize<'de>> DeserializeSeed<'de> for Fill<'_, T> {

@@ -8,7 +8,6 @@ use serde::de::IgnoredAny;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// The fields of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Field {
     RequestId,
@@ -30,7 +29,7 @@ pub(super) enum Field {
     Payload,
     /// Fields of a request's body that have no effect on a replay.
     Extra,
-    // Only agentic rows have the following fields.
+    // Only agentic rows have these fields.
     PlayId,
     NotBefore,
     Dependencies,
@@ -60,13 +59,13 @@ impl Dialect {
         }
     }
 
-    /// The field called `name`, if the dialect has one.
+    /// The field with this name or alias, if the dialect has one.
     pub(super) fn field(self, name: &str) -> Option<Field> {
         self.fields().iter().find(|(_, own, alias)| *own == name || *alias == name).map(|entry| entry.0)
     }
 }
 
-/// Each field with its name and its other accepted name.
+/// The fields, each with its name and its alias.
 const FIELDS: [(Field, &str, &str); 28] = [
     (Field::RequestId, "request_id", "request_id"),
     (Field::SessionId, "session_id", "session_id"),
@@ -112,7 +111,7 @@ impl Field {
     }
 }
 
-/// One entry of `dependencies`.
+/// An entry of `dependencies`.
 #[derive(Debug, Deserialize)]
 pub(super) struct DependencyRow {
     pub(super) request_id: Box<str>,
@@ -133,7 +132,7 @@ pub(super) enum DecodedTrigger {
     Completion,
 }
 
-/// One decoded row. A field given as `null` counts as absent.
+/// A decoded row. A field with `null` counts as absent.
 #[derive(Debug, Default)]
 pub(super) struct DecodedRow {
     pub(super) request_id: Option<Box<str>>,
@@ -160,18 +159,18 @@ pub(super) struct DecodedRow {
     pub(super) tool_wait: Option<Millis>,
     pub(super) recorded_api_time: Option<Millis>,
     pub(super) unknown_fields: Vec<Box<str>>,
-    /// The fields with a value.
+    /// The fields that have a value, one bit each.
     pub(super) present: u32,
-    /// The fields that occurred.
+    /// The fields that occurred, with a value or with null, one bit each.
     pub(super) named: u32,
-    /// The field being decoded, for errors.
+    /// The field that is being decoded, for errors.
     pub(super) current: Option<Field>,
-    /// A problem that serde's error type cannot carry.
+    /// A problem that does not fit into serde's error type.
     pub(super) problem: Option<RowProblem>,
 }
 
 impl DecodedRow {
-    /// Records that a field has a value. False if it was named before.
+    /// Records that a field has a value. Returns false if the field has occurred before.
     pub(super) fn name(&mut self, field: Field) -> bool {
         let is_first = self.named & field.bit() == 0;
         self.named |= field.bit();
@@ -179,17 +178,17 @@ impl DecodedRow {
         is_first
     }
 
-    /// Whether the row gives the field a value.
+    /// Whether the field has a value.
     pub(super) fn has(&self, field: Field) -> bool {
         self.present & field.bit() != 0
     }
 
-    /// Whether the prompt is given as a text.
+    /// Whether the row gives the prompt as a text.
     pub(super) fn has_text(&self) -> bool {
         [Field::TextInput, Field::Messages, Field::Payload].iter().any(|field| self.has(*field))
     }
 
-    /// The prompt if it is given as text, with its maximum number of output tokens.
+    /// The prompt of a row with a text, and the maximum number of output tokens.
     pub(super) fn take_text(&mut self) -> Option<(String, Option<u32>)> {
         if let Some(text) = self.text_input.take() {
             return Some((text, None));

@@ -1,13 +1,12 @@
-//! The fast path for usual rows.
+//! Reads usual rows on a fast path.
 //!
-//! A row is mostly a list of integers. This scanner reads rows of known fields with plain numbers, texts
-//! without escapes and lists of integers, and leaves all other rows to the JSON parser, whose error is
-//! reported.
+//! A row is mostly a list of integers. The scanner reads rows with known fields, plain numbers, texts without
+//! escapes and lists of integers. It leaves all other rows to the JSON parser, which also reports errors.
 
 use super::row::{DecodedRow, Dialect, Field};
 use crate::millis::Millis;
 
-/// Fills an empty `row` from one JSON object. False if the row is not usual; `row` is partly filled then.
+/// Fills an empty `row` from a JSON object. Returns false if the row is not usual; `row` may then be partly filled.
 pub(super) fn row(row: &mut DecodedRow, json: &[u8], dialect: Dialect) -> bool {
     Scanner { rest: json }.object(row, dialect).is_some()
 }
@@ -78,7 +77,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// The next byte that is not white space.
+    /// Takes the next byte that is not white space.
     fn next(&mut self) -> Option<u8> {
         self.skip_space();
         let (byte, rest) = self.rest.split_first()?;
@@ -90,7 +89,7 @@ impl<'a> Scanner<'a> {
         (self.next()? == byte).then_some(())
     }
 
-    /// A text without escapes.
+    /// Takes a text without escapes.
     fn text(&mut self) -> Option<&'a str> {
         self.expect(b'"')?;
         let end = self.rest.iter().position(|byte| matches!(byte, b'"' | b'\\' | 0..0x20))?;
@@ -99,7 +98,7 @@ impl<'a> Scanner<'a> {
         std::str::from_utf8(text).ok()
     }
 
-    /// A number without sign, fraction and exponent, of at most 19 digits.
+    /// Takes a number of at most 19 digits, without sign, fraction or exponent.
     #[inline]
     fn integer(&mut self) -> Option<u64> {
         let mut value = 0u64;
@@ -138,8 +137,8 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Reads integers of a list up to a long one, or one not followed by one comma and one space, as in
-    /// published files. Returns whether the list has ended.
+    /// Takes the integers of a list up to a long integer, or to one that is not followed by a comma and a space, as
+    /// in published files. Returns whether the list has ended.
     fn short_integers<T>(&mut self, list: &mut Vec<T>, convert: impl Fn(u64) -> Option<T>) -> Option<bool> {
         let mut rest = self.rest;
         let mut is_over = false;
@@ -158,7 +157,7 @@ impl<'a> Scanner<'a> {
         Some(is_over)
     }
 
-    /// Milliseconds: digits, and perhaps a fraction.
+    /// Takes milliseconds: digits, with or without a fraction.
     fn millis(&mut self) -> Option<Millis> {
         let digits = |from: &[u8]| from.iter().take_while(|byte| byte.is_ascii_digit()).count();
         let whole = digits(self.rest);
@@ -174,7 +173,7 @@ impl<'a> Scanner<'a> {
                     return None;
                 }
                 self.rest = rest;
-                // The nearest double, as in the JSON parser.
+                // The nearest double, like the JSON parser.
                 Millis::from_f64(std::str::from_utf8(number).ok()?.parse().ok()?)
             }
             _ => Millis::from_whole(self.integer()?),
@@ -182,14 +181,14 @@ impl<'a> Scanner<'a> {
     }
 }
 
-/// The number at the start of `bytes` and its length, if it has 1 to 7 digits and another byte follows. All
-/// bytes are handled at once, as one word.
+/// Returns the number at the start of `bytes` and its length, if it has 1 to 7 digits and another byte follows. All
+/// bytes are processed together as one word.
 #[inline]
 fn few_digits(bytes: [u8; 8]) -> Option<(u64, usize)> {
     const ONES: u64 = 0x0101_0101_0101_0101;
     let word = u64::from_le_bytes(bytes);
-    // The high bit of a byte is set if it is below '0', which borrows, above '9', which carries, or not
-    // ASCII. Bytes behind the first such byte do not matter.
+    // Sets the high bit of each byte that is not a digit: subtraction borrows below '0', addition carries above
+    // '9', and bytes above ASCII have the bit already. Bytes after the first such byte do not matter.
     let below = word.wrapping_sub(ONES * u64::from(b'0'));
     let above = (word & (ONES * 0x7f)) + ONES * u64::from(0x7f - b'9');
     let others = (below | above | word) & (ONES * 0x80);
@@ -197,7 +196,7 @@ fn few_digits(bytes: [u8; 8]) -> Option<(u64, usize)> {
     if others == 0 || len == 0 {
         return None;
     }
-    // Leading zeros extend the digits to eight; then pairs, fours, and all eight are combined.
+    // Leading zeros extend the digits to eight. Then pairs, fours and all eight digits are combined.
     let digits = (word << (u64::BITS - len * u8::BITS)) & (ONES * 0x0f);
     let pairs = (digits * 10 + (digits >> 8)) & 0x00ff_00ff_00ff_00ff;
     let fours = (pairs * 100 + (pairs >> 16)) & 0x0000_ffff_0000_ffff;
@@ -221,7 +220,7 @@ mod tests {
             prop_assert_eq!(few_digits(bytes), (1..8).contains(&digits).then_some((value, digits)));
         }
 
-        /// A list reads the same with any spacing.
+        /// A list has the same integers with any spacing.
         #[test]
         fn lists_are_their_integers(
             integers in prop::collection::vec(prop_oneof![0..20u64, 0..10_000_000u64, any::<u64>()], 0..40),

@@ -14,7 +14,6 @@ fn error(rows: &str) -> String {
     check(rows).expect_err(rows)
 }
 
-/// The ids of all prompts, one after another.
 fn all_ids(trace: &Trace) -> Vec<u32> {
     trace.requests.iter().flat_map(|request| trace.hash_ids(request).to_vec()).collect()
 }
@@ -213,7 +212,7 @@ fn policies_and_recorded_tokens_are_kept() {
     assert_eq!(trace.policy_classes.len(), 1);
 }
 
-/// Rows of a few sessions, as text with times of nanosecond precision.
+/// Rows of a few sessions as text, with times in nanosecond precision.
 fn arb_rows() -> impl Strategy<Value = Vec<String>> {
     let row = (
         proptest::option::of(0u8..4),
@@ -258,19 +257,19 @@ fn arb_rows() -> impl Strategy<Value = Vec<String>> {
 }
 
 proptest! {
-    /// An export is the same workload: same sessions, times and shared blocks.
+    /// An exported trace has the same sessions, times and shared blocks.
     #[test]
     fn a_written_trace_reads_back_the_same(rows in arb_rows()) {
         let mut expected = check(&rows.concat()).unwrap();
         let mut text = Vec::new();
         write_mooncake(&expected, &mut text).unwrap();
         let actual = check(std::str::from_utf8(&text).unwrap()).unwrap();
-        // The writer drops the surplus ids that the reader warned about.
+        // The writer drops the surplus ids of which the reader warned.
         expected.warnings.clear();
         prop_assert_eq!(actual, expected);
     }
 
-    /// Turn links must form one chain per session, or replay loses requests.
+    /// The turns of a session must form one chain; otherwise a replay would lose requests.
     #[test]
     fn turns_chain_through_every_session(rows in arb_rows()) {
         let trace = check(&rows.concat()).unwrap();
@@ -324,7 +323,7 @@ fn ids_of_sessions_can_be_kept_apart() {
     assert_eq!(all_ids(&check(&rows).unwrap()), [0, 1, 0, 1, 0, 1]);
 }
 
-/// Values of all kinds, mostly valid ones.
+/// Values of all kinds, mostly valid.
 fn arb_row() -> impl Strategy<Value = String> {
     let name = proptest::sample::select(vec![
         "timestamp",
@@ -390,7 +389,7 @@ fn arb_row() -> impl Strategy<Value = String> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 4000, ..ProptestConfig::default() })]
 
-    /// The fast path must return what the parser returns.
+    /// The fast path must return the same as the parser.
     #[test]
     fn the_short_cut_reads_what_the_parser_reads(text in arb_row()) {
         for dialect in [Dialect::Plain, Dialect::Agentic] {

@@ -1,31 +1,30 @@
-//! Prompts that rows give as texts: `text_input`, `messages` with `tools`, or the body of a request as `payload`.
+//! Prompts that rows give as texts: `text_input`, `messages` with `tools`, or a request's body as `payload`.
 //!
-//! There is no tokenizer here. A prompt has one token for every four bytes, unless its row states its length,
-//! and the ids of its blocks are hashes of the corresponding bytes. So prompts share the blocks of their
-//! common text from the beginning.
+//! There is no tokenizer here. Four bytes count as one token, unless the row states the prompt's length. The ids of
+//! the blocks are hashes of the corresponding bytes, so prompts share the blocks of a common beginning.
 
 use serde_json::Value;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Bytes that count as one token.
+/// Number of bytes that count as one token.
 const BYTES_PER_TOKEN: usize = 4;
-/// Block size of such prompts by default: vLLM's default.
+/// The default block size for such prompts, which is vLLM's default.
 pub(super) const BLOCK_TOKENS: u32 = 16;
 
-/// Estimated tokens of a text.
+/// Estimated number of tokens of a text.
 pub(super) fn tokens(text: &str) -> u64 {
     text.len().div_ceil(BYTES_PER_TOKEN) as u64
 }
 
-/// Fills `ids` with the hash ids of the blocks of a text.
+/// Fills `ids` with a hash id for each block of a text.
 pub(super) fn block_ids(text: &str, block_size_tokens: u32, ids: &mut Vec<u64>) {
     ids.clear();
     let bytes = (block_size_tokens as usize).saturating_mul(BYTES_PER_TOKEN);
     ids.extend(text.as_bytes().chunks(bytes).map(xxh3_64));
 }
 
-/// Messages of a chat and its tools as one text. The text of a turn starts with the text of the
-/// conversation's earlier turns.
+/// The messages and the tools of a chat as one text. The text of a turn starts with the text of the conversation's
+/// earlier turns.
 pub(super) fn of_messages(messages: &[Value], tools: Option<&Value>) -> String {
     let mut text = String::new();
     if let Some(tools) = tools {
@@ -56,7 +55,7 @@ pub(super) fn of_messages(messages: &[Value], tools: Option<&Value>) -> String {
     text
 }
 
-/// The prompt in the body of a request, and its maximum number of output tokens.
+/// The prompt in the body of a request, and the maximum number of output tokens.
 pub(super) fn of_payload(payload: &Value) -> Option<(String, Option<u32>)> {
     let limit = ["max_completion_tokens", "max_tokens", "max_output_tokens"];
     let limit = limit.iter().find_map(|key| payload.get(key)?.as_u64()).and_then(|limit| u32::try_from(limit).ok());
@@ -69,7 +68,7 @@ pub(super) fn of_payload(payload: &Value) -> Option<(String, Option<u32>)> {
     Some((text, limit))
 }
 
-/// Writes a part of a message: its text, or else all of its JSON.
+/// Writes a part of a message: its text, or else its whole JSON.
 fn write_part(part: &Value, out: &mut String) {
     match (part, part.get("text")) {
         (Value::Null, _) => {}
@@ -78,7 +77,7 @@ fn write_part(part: &Value, out: &mut String) {
     }
 }
 
-/// Writes JSON with sorted keys, so that equal values are equal texts.
+/// Writes JSON with sorted keys, so that equal values have equal texts.
 fn write_json(value: &Value, out: &mut String) {
     match value {
         Value::Array(items) => {

@@ -1,4 +1,4 @@
-//! One document of a corpus: a play in the recorder's format.
+//! Reads one document of a corpus: a play in the recorder's format.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead};
@@ -13,14 +13,13 @@ use crate::RowProblem;
 use crate::assemble::FieldProblem;
 use crate::lines::{LineError, Lines};
 
-/// The most requests of a play, because streams are compared pairwise.
+/// Maximum number of requests of a play. It is limited because streams are compared pairwise.
 const MAX_REQUESTS: usize = 32_768;
-/// The longest time that a trace can express: 285 years.
+/// The longest time that a trace can contain: 285 years.
 const MAX_SECONDS: f64 = 9e9;
 
 type Others = BTreeMap<String, IgnoredAny>;
 
-/// A play.
 #[derive(Deserialize)]
 pub(super) struct Document {
     pub(super) id: Box<str>,
@@ -40,12 +39,12 @@ pub(super) struct Document {
     pub(super) others: Others,
 }
 
-/// A request of the model, or a subagent with requests of its own.
+/// A request to the model, or a subagent with its own requests.
 #[derive(Deserialize)]
 pub(super) struct Entry {
     #[serde(rename = "type")]
     kind: Kind,
-    /// Seconds.
+    /// Time of the start, in seconds.
     pub(super) t: f64,
     model: Option<Box<str>>,
     #[serde(rename = "in")]
@@ -54,7 +53,7 @@ pub(super) struct Entry {
     output: Option<u32>,
     #[serde(default)]
     pub(super) hash_ids: Vec<u64>,
-    /// Seconds.
+    /// Duration in seconds.
     pub(super) api_time: Option<f64>,
     agent_id: Option<Box<str>>,
     status: Option<Box<str>>,
@@ -89,18 +88,18 @@ pub(super) struct Entry {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 enum Kind {
-    /// A request whose answer came at once, or in a stream.
+    /// A request whose answer came at once or as a stream.
     #[serde(rename = "n", alias = "s")]
     Request,
     #[serde(rename = "subagent")]
     Subagent,
 }
 
-/// The error of a document: number of lines below its first one, and the problem.
+/// An error in a document: (number of lines below the document's first line, problem).
 pub(super) type Misread = (u32, FieldProblem);
 
 impl Document {
-    /// Decodes a document and checks it.
+    /// Decodes and checks a document.
     pub(super) fn read(text: &[u8]) -> Result<Self, Misread> {
         let mut decoder = serde_json::Deserializer::from_slice(text);
         let document: Self = serde_path_to_error::deserialize(&mut decoder).map_err(|error| {
@@ -158,12 +157,12 @@ impl Document {
 }
 
 impl Entry {
-    /// The requests of a subagent; None for any other entry.
+    /// The requests of a subagent; None for a request.
     pub(super) fn subagent_requests(&self) -> Option<&[Entry]> {
         (self.kind == Kind::Subagent).then(|| self.requests.as_deref().unwrap_or_default())
     }
 
-    /// Prompt and output tokens of a checked request.
+    /// The numbers of prompt and output tokens of a checked request.
     pub(super) fn lengths(&self) -> [u32; 2] {
         [self.input.unwrap_or(0), self.output.unwrap_or(0)]
     }
@@ -176,7 +175,7 @@ impl Entry {
         self.agent_id.as_deref().unwrap_or("")
     }
 
-    /// Whether the caller of a subagent waited for it.
+    /// Whether the caller waited for the subagent.
     pub(super) fn is_awaited(&self) -> bool {
         self.status.as_deref() == Some("completed")
     }
@@ -186,7 +185,7 @@ impl Entry {
         self.duration_ms.map(|duration_ms| duration_ms as f64 / 1e3)
     }
 
-    /// Checks one entry; `place` is its path.
+    /// Checks an entry whose path in the document is `place`.
     fn check(&self, place: &str) -> Result<(), FieldProblem> {
         let wrong = |text: String| Err((Some("requests"), RowProblem::Malformed(format!("{place}.{text}"))));
         let is_time = |seconds: f64| (0.0..=MAX_SECONDS).contains(&seconds);
@@ -232,13 +231,13 @@ impl Entry {
     }
 }
 
-/// The line below the first on which a decoder failed, and its message with the column.
+/// The number of lines below the first on which a decoder failed, and the message with the column.
 fn located(error: &serde_json::Error) -> (u32, String) {
     let below = u32::try_from(error.line().saturating_sub(1)).unwrap_or(u32::MAX);
     (below, crate::lines::describe(error))
 }
 
-/// The field of a document at a path of the decoder.
+/// The document's field at a path of the JSON decoder.
 fn field_of(path: &str) -> Option<&'static str> {
     const FIELDS: [&str; 4] = ["id", "block_size", "hash_id_scope", "requests"];
     FIELDS
@@ -246,7 +245,6 @@ fn field_of(path: &str) -> Option<&'static str> {
         .find(|field| path == *field || path.strip_prefix(field).is_some_and(|rest| rest.starts_with('[')))
 }
 
-/// Reads a stream document by document.
 pub(super) struct Documents<R> {
     lines: Lines<R>,
     text: Vec<u8>,
@@ -257,8 +255,8 @@ impl<R: BufRead> Documents<R> {
         Self { lines: Lines::new(reader), text: Vec::new() }
     }
 
-    /// The next document, with the 1-based line on which it starts; `None` at the end. A document that is cut
-    /// off, or is not an object, is returned up to its end.
+    /// Returns the next document and the number of its first line, from 1. `None` at the end. A document that is
+    /// cut off, or is not an object, is returned up to its end.
     pub(super) fn next(&mut self) -> Result<Option<(u32, &[u8])>, LineError> {
         self.text.clear();
         let mut nesting = Nesting::default();
@@ -284,7 +282,7 @@ impl<R: BufRead> Documents<R> {
     }
 }
 
-/// Depth of objects and lists at a position in a document.
+/// Depth of nested objects and lists at a position in a document.
 #[derive(Default)]
 struct Nesting {
     depth: u64,
@@ -309,10 +307,9 @@ impl Nesting {
     }
 }
 
-/// The maximum depth of nested folders.
 const MAX_DEPTH: u32 = 16;
 
-/// The JSON files of a folder and its sub-folders, packed or plain, by name.
+/// Lists the JSON files of a folder and its sub-folders, packed or plain, sorted by name.
 pub(crate) fn corpus_files(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     add(folder, MAX_DEPTH, &mut found)?;
@@ -324,7 +321,7 @@ fn add(folder: &Path, depth: u32, found: &mut Vec<PathBuf>) -> io::Result<()> {
     for entry in std::fs::read_dir(folder)? {
         let entry = entry?;
         let path = entry.path();
-        // A link to a folder could lead back to it.
+        // Links are not followed, because a link to a folder could lead back to it.
         if entry.file_type()?.is_dir() {
             if depth > 0 {
                 add(&path, depth - 1, found)?;

@@ -1,36 +1,34 @@
-//! Dependencies between the requests of a play, from the recorded times.
+//! Finds the dependencies between a play's requests by the recorded times.
 
 use super::streams::SLACK_S;
 use crate::{Dependency, Trigger};
 
 const NS_PER_S: f64 = 1e9;
 
-/// Recorded start and end of a request, in seconds of its play.
+/// Recorded start and end of a request, in seconds since the start of the play.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Recorded {
     pub(super) start_s: f64,
     pub(super) end_s: f64,
 }
 
-/// A conversation of a play.
 #[derive(Clone, Debug)]
 pub(super) struct Stream {
-    /// Its requests, by time; there is at least one.
+    /// The conversation's requests in order of time; at least one.
     pub(super) calls: Vec<u32>,
-    /// The request of another stream from which it branched, or that started it.
+    /// The request of another stream that started the conversation, or from which it branched.
     pub(super) fork: Option<u32>,
-    /// The agent of the conversation: 0 for the play's own.
+    /// Number of the conversation's agent; 0 for the play itself.
     pub(super) agent: u32,
 }
 
-/// A request that waits for a subagent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Join {
     pub(super) call: u32,
     pub(super) agent: u32,
 }
 
-/// Pairs of a request and one of its dependencies. The first stream belongs to the play.
+/// Finds the dependencies of requests, as (request, dependency). The first stream belongs to the play.
 pub(super) fn edges(recorded: &[Recorded], streams: &[Stream], joins: &[Join]) -> Vec<(u32, Dependency)> {
     let mut edges = Edges { recorded, edges: Vec::new() };
     for stream in streams {
@@ -49,7 +47,7 @@ pub(super) fn edges(recorded: &[Recorded], streams: &[Stream], joins: &[Join]) -
     }
     let mut waits = vec![false; recorded.len()];
     edges.edges.iter().for_each(|(call, _)| waits[*call as usize] = true);
-    // The only known cause is the start of the play.
+    // No other cause is known than the start of the play.
     let root = streams[0].calls[0];
     for stream in streams.iter().filter(|stream| !waits[stream.calls[0] as usize] && stream.calls[0] != root) {
         edges.after_start(stream.calls[0], root);
@@ -71,7 +69,7 @@ impl Edges<'_> {
         self.recorded[call as usize]
     }
 
-    /// Makes `call` wait for the end of `other`, as long as it did in the recording.
+    /// Makes `call` wait for the end of `other`, as long as in the recording.
     fn after_end(&mut self, call: u32, other: u32) {
         self.push(call, other, Trigger::Completion, self.of(call).start_s - self.of(other).end_s);
     }
@@ -80,7 +78,7 @@ impl Edges<'_> {
         self.push(call, other, Trigger::Dispatch, self.of(call).start_s - self.of(other).start_s);
     }
 
-    /// Makes `call` wait for the request that started it: for its start, if it had not ended by then.
+    /// Makes `call` wait for the end of the request that started it, or for its start if it had not ended by then.
     fn after_fork(&mut self, call: u32, other: u32) {
         if self.of(call).start_s < self.of(other).end_s {
             self.after_start(call, other)
@@ -89,9 +87,9 @@ impl Edges<'_> {
         }
     }
 
-    /// Each request waits for requests of the agent's other streams that had ended when it started, because
-    /// the agent may have needed them. It waits for the last such request of each stream, unless another of
-    /// them started after that one had ended.
+    /// Lets each request wait for those requests in the agent's other streams that had ended before it started,
+    /// because the agent may have needed their answers. In each stream it waits for the last such request. It does
+    /// not wait for a request if it also waits for another one that started after that request had ended.
     fn after_all_before(&mut self, streams: &[Stream]) {
         let agents = streams.iter().map(|stream| stream.agent).max().map_or(0, |last| last + 1);
         let mut by_agent = vec![Vec::new(); agents as usize];
@@ -126,14 +124,14 @@ impl Edges<'_> {
         }
     }
 
-    /// The last of `ended`, which are sorted by end, that had started and ended before `start_s`.
+    /// The last request of `ended` that started and ended before `start_s`. `ended` is sorted by end.
     fn last_before(&self, ended: &[u32], start_s: f64) -> Option<u32> {
         let count = ended.partition_point(|call| self.of(*call).end_s <= start_s + SLACK_S);
         ended[..count].iter().rev().copied().find(|call| self.of(*call).start_s < start_s)
     }
 }
 
-/// Seconds as nanoseconds; 0 for negative seconds.
+/// Converts seconds to nanoseconds; negative seconds become 0.
 pub(super) fn ns_of(seconds: f64) -> u64 {
     (seconds.max(0.0) * NS_PER_S).round() as u64
 }

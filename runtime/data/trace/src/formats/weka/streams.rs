@@ -1,25 +1,24 @@
-//! Conversations of an agent, found by the shared parts of its prompts.
+//! Finds the conversations of an agent by the shared parts of its prompts.
 //!
-//! The requests of an agent are one list by time, although the agent may have had several conversations at
-//! once. A prompt that extends another is the next turn of its conversation. A prompt that shares only the
-//! beginning of another has left its conversation: it is a branch. If the conversation that it left has no
-//! further turn, the branch continues it (an agent that shortens its history does this). The rules are those
-//! of Dynamo's replay.
+//! The requests of an agent are one list by time, although the agent may have had several conversations at once. A
+//! prompt that extends another prompt is the next turn of that prompt's conversation. A prompt that shares only the
+//! beginning of another prompt has left that conversation: it starts a branch. If the conversation has no further
+//! turn, the branch continues it; this happens when an agent shortens its history. The rules are those of Dynamo's
+//! replay.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Tolerance of recorded times, in seconds.
 pub(super) const SLACK_S: f64 = 1e-6;
-/// A conversation that continues after a longer gap must still share half of its prompt.
+/// After a gap longer than this, a conversation continues only if it still shares half of its prompt.
 const LONG_GAP_S: f64 = 3600.0;
 const SHARE_AFTER_LONG_GAP: f64 = 0.5;
-/// Maximum output tokens of a first request that counts as a preamble whatever its blocks are.
+/// A first request with at most this many output tokens counts as a preamble whatever its blocks are.
 const PREAMBLE_TOKENS: u32 = 64;
 
-/// A request in the search for conversations.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seen<'a> {
-    /// Its number in the play.
+    /// Number of the request in the play.
     pub(super) call: u32,
     pub(super) start_s: f64,
     pub(super) end_s: f64,
@@ -28,29 +27,28 @@ pub(super) struct Seen<'a> {
     pub(super) ids: &'a [u64],
 }
 
-/// A conversation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Found {
-    /// Its requests, by time.
+    /// The conversation's requests in order of time.
     pub(super) calls: Vec<u32>,
-    /// The request of another conversation from which it branched.
+    /// The request of another conversation from which this one branched.
     pub(super) fork: Option<u32>,
 }
 
-/// A conversation under construction; numbers are indices in the list of requests.
+/// A conversation while it is built. Numbers are indices in the list of requests.
 #[derive(Default)]
 struct Chain {
     members: Vec<usize>,
-    /// The latest of its requests with ids.
+    /// The latest of the conversation's requests that have ids.
     tail: Option<usize>,
     fork: Option<usize>,
-    /// Blocks shared with the request from which it branched.
+    /// Number of blocks shared with the request from which the conversation branched.
     depth: usize,
     is_joined: bool,
 }
 
-/// Finds the conversations of an agent with at least one request: first the conversation of its first
-/// request, then the others in the order of their first requests.
+/// Finds the conversations of an agent that has at least one request. The conversation of the first request comes
+/// first, then the others in the order of their first requests.
 pub(super) fn find(mut seen: Vec<Seen<'_>>) -> Vec<Found> {
     seen.sort_by(|a, b| a.start_s.total_cmp(&b.start_s).then(a.call.cmp(&b.call)));
     let preamble = usize::from(has_preamble(&seen));
@@ -69,7 +67,7 @@ pub(super) fn find(mut seen: Vec<Seen<'_>>) -> Vec<Found> {
     found.collect()
 }
 
-/// Whether the first request stands alone, like a request for the title of a conversation.
+/// Whether the first request belongs to no conversation, such as a request for a conversation's title.
 fn has_preamble(seen: &[Seen<'_>]) -> bool {
     let [first, others @ ..] = seen else { return false };
     if first.ids.is_empty() || others.is_empty() || others.iter().any(|other| common(first.ids, other.ids) > 0) {
@@ -79,7 +77,7 @@ fn has_preamble(seen: &[Seen<'_>]) -> bool {
     first.output_tokens <= PREAMBLE_TOKENS || !others.iter().flat_map(|other| other.ids).any(|id| own.contains(id))
 }
 
-/// Appends each request to the conversation that it extends, or makes it a branch.
+/// Appends each request to the conversation that it extends, or lets it start a branch.
 fn chains(seen: &[Seen<'_>], first: usize) -> Vec<Chain> {
     let mut chains: Vec<Chain> = Vec::new();
     for (member, request) in seen.iter().enumerate().skip(first) {
@@ -114,14 +112,14 @@ fn chains(seen: &[Seen<'_>], first: usize) -> Vec<Chain> {
     chains
 }
 
-/// Whether a request can be the next turn after `tail`: that request had ended, and all its blocks are at the
-/// start of the prompt.
+/// Whether a request can be the next turn after `tail`: `tail` had ended, and all its blocks are at the start of
+/// the request's prompt.
 fn extends(request: &Seen<'_>, tail: &Seen<'_>) -> bool {
     request.ids.starts_with(tail.ids) && tail.model == request.model && tail.end_s <= request.start_s + SLACK_S
 }
 
-/// Joins each conversation with the branch that continues it: among the branches from its end, the one with
-/// most blocks in common, then the earliest. The other branches then start from the joined conversation.
+/// Joins each conversation with the branch that continues it. Of the branches from its end, that is the one with
+/// the most common blocks, then the earliest. The other branches then start from the joined conversation.
 fn join_continuations(seen: &[Seen<'_>], chains: &mut [Chain]) {
     let mut chain_of = vec![0; seen.len()];
     let mut branches: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
@@ -162,7 +160,7 @@ fn join_continuations(seen: &[Seen<'_>], chains: &mut [Chain]) {
     }
 }
 
-/// Whether a branch can continue a conversation after its request `end`.
+/// Whether a branch can continue the conversation whose last request is `end`.
 fn continues(seen: &[Seen<'_>], branch: &Chain, end: usize) -> bool {
     let (end, first) = (&seen[end], &seen[branch.members[0]]);
     let share = branch.depth as f64 / end.ids.len().max(1) as f64;
@@ -170,12 +168,12 @@ fn continues(seen: &[Seen<'_>], branch: &Chain, end: usize) -> bool {
     end.end_s <= first.start_s + SLACK_S && end.model == first.model && !is_lost
 }
 
-/// The item with the greatest key; the first of equal ones.
+/// The item with the greatest key; the first of several.
 fn first_most<T: Copy, K: Ord + Copy>(items: impl Iterator<Item = (T, K)>) -> Option<(T, K)> {
     items.reduce(|best, item| if item.1 > best.1 { item } else { best })
 }
 
-/// The length of the common prefix of two prompts, in ids.
+/// The number of ids at the start of both prompts that are equal.
 fn common(one: &[u64], other: &[u64]) -> usize {
     one.iter().zip(other).take_while(|(a, b)| a == b).count()
 }

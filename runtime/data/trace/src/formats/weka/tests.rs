@@ -1,7 +1,7 @@
 use super::*;
 use crate::{Format, Trigger};
 
-/// A request of `seconds` from `start` on, with blocks of 4 tokens.
+/// A request that starts at `start` and takes `seconds`, with blocks of 4 tokens.
 fn call(start: f64, seconds: f64, ids: &[u64]) -> String {
     let tokens = ids.len() * 4;
     format!(r#"{{"type":"s","t":{start},"model":"m","in":{tokens},"out":8,"api_time":{seconds},"hash_ids":{ids:?}}}"#)
@@ -33,7 +33,7 @@ fn refused(text: &str) -> String {
     read_with(text, &TraceOptions::default()).unwrap_err().to_string()
 }
 
-/// Dependencies of a request: request, whether it waits for the end, and milliseconds.
+/// Dependencies of a request: (request, whether it waits for the end, milliseconds).
 fn waits(trace: &Trace, request: usize) -> Vec<(u32, bool, u64)> {
     let dependencies = trace.dependencies(&trace.requests[request]).iter();
     let of = |d: &Dependency| (d.request, d.trigger == Trigger::Completion, d.delay_ns / 1_000_000);
@@ -60,14 +60,15 @@ fn a_conversation_is_a_chain_with_the_recorded_pauses() {
 
 #[test]
 fn prompts_that_leave_a_conversation_are_branches_unless_it_ended_there() {
-    // Request 1 starts while 0 runs; both have the same beginning, and 2 continues 0.
+    // Request 1 starts while request 0 runs. Both prompts start with the same block, and request 2 continues
+    // request 0.
     let branch = play("p", &[call(0.0, 5.0, &[1, 2]), call(1.0, 1.0, &[1, 9]), call(6.0, 1.0, &[1, 2, 3])]);
     let trace = read(&branch);
     assert_eq!(sessions(&trace), ["p", "p/branch-1", "p"]);
     assert_eq!(waits(&trace, 1), [(0, false, 1000)]);
-    // It waits for its own conversation, and for the branch that had ended.
+    // Request 2 waits for its own conversation, and for the branch that had ended.
     assert_eq!(waits(&trace, 2), [(0, true, 1000), (1, true, 0)]);
-    // Nothing extends 0, so the request with the same beginning continues it.
+    // No request extends request 0, so the request with the same beginning continues it.
     let shortened = play("p", &[call(0.0, 1.0, &[1, 2, 3]), call(2.0, 1.0, &[1, 7])]);
     let trace = read(&shortened);
     assert_eq!(sessions(&trace), ["p", "p"]);
@@ -123,7 +124,7 @@ fn nested_times_are_relative_where_one_would_be_before_its_subagent() {
     );
     let strict = TraceOptions { strictness: crate::Strictness::Strict, ..TraceOptions::default() };
     assert!(matches!(read_with(&text, &strict), Err(TraceError::Row { problem: RowProblem::RelativeTimestamps, .. })));
-    // One play decides for the whole corpus.
+    // One such play decides for the whole corpus.
     let plain = [call(0.0, 1.0, &[1]), subagent(2.0, "completed", &[call(3.0, 1.0, &[9])])];
     let both = format!("{}\n{text}", play("first", &plain));
     assert_eq!(read(&both).requests[1].arrival_ns, Some(5_000_000_000));
@@ -176,7 +177,7 @@ fn errors_name_line_field_and_place() {
         let error = wrong(from, to);
         assert!(error.contains(expected), "{to}: {error}");
     }
-    // In a document of several lines, the error has the line of the problem.
+    // In a document of several lines, the error names the line of the problem.
     let error = refused(&fine.replace(r#""in":4"#, "\n\n\"in\":\n{}"));
     assert!(error.contains("line 4, field `requests`: requests[0].in"), "{error}");
     let orphan = play("p", &[subagent(0.0, "async_launched", &[call(1.0, 1.0, &[1])]), call(2.0, 1.0, &[1])]);
