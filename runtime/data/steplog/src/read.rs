@@ -1,4 +1,3 @@
-
 use std::io::BufRead;
 use std::path::{Path, PathBuf};
 

@@ -1,11 +1,10 @@
 //! Workload traces: arrivals, lengths and shared parts of prompts.
 //!
-//! Every reader turns a public format into one [`Trace`]. A prompt is never
-//! stored as tokens, only as the ids of its content blocks, so that sixty million
-//! prompt tokens cost half a megabyte.
+//! Every reader converts a public format into a [`Trace`]. Prompts are never stored as tokens, only as the ids of
+//! their content blocks, so that sixty million prompt tokens take half a megabyte.
 //!
-//! This crate knows files and formats. It knows nothing of engines, latency or
-//! virtual time, and of the project's other crates only the one that reads files.
+//! This crate handles files and formats. It knows nothing of engines, latency or virtual time. Of the project's
+//! other crates, it uses only the one that reads files.
 //!
 //! ```
 //! use vcr_trace::{Trace, Format, TraceOptions};

@@ -1,4 +1,4 @@
-//! Lines of a trace, with the numbers that errors use.
+//! The lines of a trace, with the line numbers for errors.
 
 use std::io::{self, BufRead};
 
@@ -6,10 +6,9 @@ use vcr_base::input::MAX_LINE_BYTES;
 
 use crate::{RowProblem, TraceError};
 
-/// Reads a stream line by line and counts the lines.
+/// Reads a stream line by line, and counts the lines.
 pub(crate) struct Lines<R>(vcr_base::input::Lines<R>);
 
-/// The reason why a line cannot be read.
 pub(crate) enum LineError {
     Io(io::Error),
     TooLong { line: u32 },
@@ -17,7 +16,7 @@ pub(crate) enum LineError {
 }
 
 impl LineError {
-    /// The error for the trace called `name`.
+    /// Converts to an error about the trace called `name`.
     pub(crate) fn of(self, name: &str) -> TraceError {
         let (line, problem) = match self {
             LineError::Io(source) => {
@@ -49,8 +48,8 @@ impl<R: BufRead> Lines<R> {
         Self(vcr_base::input::Lines::new(reader))
     }
 
-    /// The next line that is not blank, with its 1-based number; `None` at the
-    /// end. A byte-order mark before the first line is dropped.
+    /// Returns the next line that is not blank, with its number from 1; `None` at the end. A byte-order mark before
+    /// the first line is dropped.
     pub(crate) fn next_row(&mut self) -> Result<Option<(u32, &[u8])>, LineError> {
         match self.0.next_row()? {
             None => Ok(None),
@@ -61,28 +60,28 @@ impl<R: BufRead> Lines<R> {
         }
     }
 
-    /// The last row.
+    /// The latest row.
     pub(crate) fn row(&self) -> &[u8] {
         self.0.row()
     }
 
-    /// The 1-based number of the last line.
+    /// The number of the latest line, from 1.
     pub(crate) fn line(&self) -> u32 {
         u32::try_from(self.0.line()).unwrap_or(u32::MAX)
     }
 
-    /// The start of the last row, in bytes from the start of the stream.
+    /// The start of the latest row, in bytes from the start of the stream.
     pub(crate) fn row_offset_bytes(&self) -> u64 {
         self.0.row_offset_bytes()
     }
 
-    /// The source of the lines.
+    /// The reader from which the lines come.
     pub(crate) fn reader(&self) -> &R {
         self.0.reader()
     }
 }
 
-/// A decoder's message about a row, without the line number, because a row is one line.
+/// The decoder's message about a row. It has no line number, because a row is one line.
 pub(crate) fn describe(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let cause = text.split(" at line ").next().unwrap_or(&text);

@@ -5,10 +5,10 @@ use std::fmt;
 
 /// A signed time in whole nanoseconds, read from a JSON number of milliseconds.
 ///
-/// One rule gives the same result on every machine. An integer is multiplied by a million. Any other number
-/// is taken as the nearest double: its whole milliseconds are multiplied by a million, and its fraction
-/// (which a double holds exactly) is multiplied by a million as a double and rounded to the nearest integer,
-/// halves away from zero. Times below 2^32 ms (49 days) with six decimals therefore survive exactly.
+/// The following rule gives the same result on every machine. An integer is multiplied by a million. Any other
+/// number is taken as the nearest double. Its whole milliseconds are multiplied by a million as an integer. Its
+/// fraction, which a double can hold exactly, is multiplied by a million as a double and rounded to the nearest
+/// integer, halves away from zero. Times below 2^32 ms (49 days) with six decimals are therefore exact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Millis {
     pub(crate) ns: i64,
@@ -17,7 +17,7 @@ pub(crate) struct Millis {
 const NS_PER_MS: i128 = 1_000_000;
 
 impl Millis {
-    /// `None` if the value is not finite or beyond 292 years.
+    /// `None` if the value is not finite, or is more than 292 years.
     pub(crate) fn from_f64(ms: f64) -> Option<Millis> {
         if !ms.is_finite() || ms.abs() > 9.3e12 {
             return None;
@@ -27,7 +27,7 @@ impl Millis {
         Self::from_ns(whole as i128 * NS_PER_MS + fraction_ns as i128)
     }
 
-    /// `None` if the value is beyond 292 years.
+    /// `None` if the value is more than 292 years.
     pub(crate) fn from_whole(ms: u64) -> Option<Millis> {
         Self::from_ns(i128::from(ms) * NS_PER_MS)
     }
@@ -37,8 +37,8 @@ impl Millis {
     }
 }
 
-/// Nanoseconds of a number of seconds, by the rule of [`Millis`]: exact for times below 2^23
-/// seconds (97 days) with nine decimals. `None` if it is not finite or beyond 292 years.
+/// Converts seconds to nanoseconds by the rule of [`Millis`]. Exact for times below 2^23 seconds (97 days) with
+/// nine decimals. `None` if the value is not finite, or is more than 292 years.
 pub(crate) fn ns_of_seconds(seconds: f64) -> Option<i64> {
     if !seconds.is_finite() || seconds.abs() > 9.3e9 {
         return None;
@@ -87,7 +87,7 @@ impl<'de> Deserialize<'de> for Millis {
     }
 }
 
-/// Writes whole nanoseconds as a decimal number of milliseconds, exactly.
+/// Writes whole nanoseconds as an exact decimal number of milliseconds.
 pub(crate) fn write_ms(out: &mut impl std::io::Write, ns: u64) -> std::io::Result<()> {
     let (whole, fraction) = (ns / 1_000_000, ns % 1_000_000);
     if fraction == 0 { write!(out, "{whole}") } else { write!(out, "{whole}.{fraction:06}") }
@@ -114,7 +114,7 @@ mod tests {
     }
 
     proptest! {
-        /// Exported times must be read back to the nanosecond for any trace of up to 49 days.
+        /// Exported times must be exact to the nanosecond when they are read again, for any trace of up to 49 days.
         #[test]
         fn written_times_read_back_exactly(ns in 0u64..(1u64 << 32) * 1_000_000) {
             let mut text = Vec::new();

@@ -1,4 +1,4 @@
-//! Opens a trace: format, packing, and reading options.
+//! Opens traces: detects the format, unpacks, and applies the reading options.
 
 use crate::capture::{self, CaptureReader, ReadOptions};
 use crate::detect::starts_play;
@@ -15,21 +15,21 @@ use std::path::{Path, PathBuf};
 
 use vcr_base::input::{Unpacked, is_regular};
 
-/// Large enough for most first rows.
+/// Number of bytes that are read to detect the format. Most first rows are shorter.
 const PEEKED_BYTES: usize = 128 << 10;
 
 impl Trace {
-    /// Reads a trace file; a packed one (gzip, zstd) is unpacked while reading. A capture may be a folder or
+    /// Reads a trace file. A packed file (gzip, zstd) is unpacked while it is read. A capture may be a folder, or
     /// the first of several files.
     ///
     /// # Errors
-    /// A [`TraceError`] that names the file, and the line and field if it has them. A trace is read
-    /// completely or not at all.
+    /// A [`TraceError`] that names the file, and the line and field if known. A trace is read completely or not at
+    /// all.
     pub fn open(path: &Path, options: &TraceOptions) -> Result<Trace, TraceError> {
         read_files(&[path], options)
     }
 
-    /// Reads a trace from any stream. Errors call it `name`; `options.format` is ignored.
+    /// Reads a trace from a stream. Errors use `name` for the stream. `options.format` is ignored.
     ///
     /// # Errors
     /// See [`Trace::open`].
@@ -74,8 +74,8 @@ impl Trace {
     }
 }
 
-/// Reads a trace from its files; see [`Trace::open`]. Some formats may have several files; the
-/// files of [`Format::Dynamo`] may come in any order.
+/// Reads a trace from its files; see [`Trace::open`]. Only some formats allow several files. The files of
+/// [`Format::Dynamo`] may be in any order.
 ///
 /// # Errors
 /// See [`Trace::open`].
@@ -138,7 +138,7 @@ pub fn read_files(paths: &[impl AsRef<Path>], options: &TraceOptions) -> Result<
     files.finish()
 }
 
-/// The files at these paths, including those in folders.
+/// Lists the files at these paths, including the files in folders.
 fn files_in_folders(paths: &[impl AsRef<Path>]) -> Result<Vec<PathBuf>, TraceError> {
     let mut files = Vec::new();
     for path in paths.iter().map(AsRef::as_ref) {
@@ -151,10 +151,10 @@ fn files_in_folders(paths: &[impl AsRef<Path>]) -> Result<Vec<PathBuf>, TraceErr
     Ok(files)
 }
 
-/// The format of the files in a folder: the parts of a capture, unless they have another format.
+/// Detects the format of the files in a folder. They are the parts of a capture, unless they have another format.
 ///
 /// # Errors
-/// If a file in it cannot be read.
+/// If a file in the folder cannot be read.
 pub fn folder_format(path: &Path) -> Result<Format, TraceError> {
     let has = |name: &str| path.join(name).is_file();
     if has("requests.jsonl") && has("meta.json") {
@@ -182,7 +182,7 @@ fn read_corpus(files: &[PathBuf], place: &Path, options: &TraceOptions) -> Resul
     corpus.finish()
 }
 
-/// Reads a Mooncake trace with the block size that its rows determine, and adds a warning about it.
+/// Reads a Mooncake trace with the block size that was inferred from its rows, and adds a warning about it.
 fn read_inferred(
     reader: impl BufRead,
     name: &str,
@@ -196,7 +196,7 @@ fn read_inferred(
     Ok(trace)
 }
 
-/// A file's name and its text.
+/// The name of a file, and its unpacked content.
 fn unpacked(path: &Path) -> Result<(String, Unpacked<'static>), TraceError> {
     let name = path.display().to_string();
     match Unpacked::open(path) {
@@ -209,7 +209,7 @@ fn capture_options(options: &TraceOptions) -> ReadOptions {
     ReadOptions { lenient: options.strictness == Strictness::Lenient }
 }
 
-/// Opens a capture, which finds its other files itself.
+/// Opens a capture. The reader finds the capture's other files.
 fn open_capture(path: &Path, options: &TraceOptions) -> Result<Trace, TraceError> {
     let reader = CaptureReader::open(path, &capture_options(options))?;
     read_capture(reader, &path.display().to_string(), options)

@@ -1,4 +1,4 @@
-//! Outputs of vcr, recognised by their start, so that no reader mistakes them for a file of another tool.
+//! Recognises outputs of vcr by their start, so that no reader takes them for a file of another tool.
 
 use std::fmt;
 
@@ -26,7 +26,7 @@ pub enum VcrOutput {
 }
 
 impl VcrOutput {
-    /// Kind of an unpacked file that starts with these bytes; `None` if vcr does not write such files.
+    /// The kind of an unpacked file that starts with these bytes; `None` if it is not an output of vcr.
     #[must_use]
     pub fn detect(start: &[u8]) -> Option<Self> {
         Self::of(&Start::new(start))
@@ -46,7 +46,7 @@ impl VcrOutput {
         }
     }
 
-    /// The kind of a table with these columns.
+    /// The kind of a table with these columns; `None` if it is not an output of vcr.
     #[must_use]
     pub fn of_columns<'a>(columns: impl Iterator<Item = &'a str>) -> Option<Self> {
         let columns: Vec<&str> = columns.collect();
@@ -58,7 +58,7 @@ impl VcrOutput {
         }
     }
 
-    /// The kind of a file with these keys in its first row, or in its document on one line.
+    /// The kind of a file with these keys in its first row, or in a document on one line.
     fn of_keys(has: impl Fn(&str) -> bool) -> Option<Self> {
         let has_all = |keys: &[&str]| keys.iter().all(|key| has(key));
         match () {
@@ -72,7 +72,7 @@ impl VcrOutput {
         }
     }
 
-    /// The kind of a document over several lines, from the keys near its beginning.
+    /// The kind of a document of several lines, by the keys near its start.
     fn of_document(start: &Start<'_>) -> Option<Self> {
         let has_all = |keys: &[&str]| has_all(start.text, keys);
         match () {
@@ -86,13 +86,13 @@ impl VcrOutput {
         }
     }
 
-    /// Whether it has requests that `vcr inspect` converts to a capture.
+    /// Whether the output contains requests that `vcr inspect` can convert to a capture.
     #[must_use]
     pub fn has_requests(self) -> bool {
         matches!(self, Self::RunRequests | Self::ReplayRequests | Self::RequestTable)
     }
 
-    /// The next step for the user.
+    /// What the user can do with the output.
     #[must_use]
     pub fn next_step(self) -> &'static str {
         match self {
@@ -108,7 +108,7 @@ impl VcrOutput {
     }
 }
 
-/// Columns of every sweep's table.
+/// Columns that every sweep's table has.
 const SWEEP_KEYS: [&str; 3] = ["completed_requests", "request_throughput_rps", "fingerprint"];
 /// Names of the column with the prompt's length in tables of requests.
 pub const PROMPT_COLUMNS: [&str; 3] = ["prompt_tokens", "input_tokens", "input_length"];

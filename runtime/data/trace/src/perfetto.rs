@@ -1,14 +1,14 @@
 //! Writes traces for Perfetto and `chrome://tracing`.
 //!
-//! The JSON trace event format: slices on named tracks, counters, spans of requests and instants. Times are
-//! passed as nanoseconds and written in microseconds, which the format requires.
+//! The format is the JSON trace event format: slices on named tracks, counters, spans of requests, and instants.
+//! Times are passed in nanoseconds and written in microseconds, as the format requires.
 
 use std::io::{self, Write};
 
 use serde::Serialize;
 
-/// Writes trace events, separated but without the surrounding document, so that parts of one trace can be
-/// written separately and joined.
+/// Writes trace events with separators but without header and footer, so that parts of a trace can be written
+/// separately and joined.
 #[derive(Debug)]
 pub struct PerfettoWriter<W: Write> {
     out: W,
@@ -41,7 +41,7 @@ struct Name<'a> {
     name: &'a str,
 }
 
-/// Pairs as a JSON object.
+/// Writes pairs as a JSON object.
 struct Pairs<'a, V>(&'a [(&'a str, V)]);
 
 impl<V: Serialize + Copy> Serialize for Pairs<'_, V> {
@@ -59,7 +59,7 @@ impl<W: Write> PerfettoWriter<W> {
     pub const HEADER: &'static [u8] = b"{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
     /// The text between the events of two parts.
     pub const SEPARATOR: &'static [u8] = b",\n";
-    /// The text behind the last event of a document.
+    /// The text after the last event of a document.
     pub const FOOTER: &'static [u8] = b"\n]}\n";
 
     /// Writes a part of a trace: events without header and footer.
@@ -70,7 +70,7 @@ impl<W: Write> PerfettoWriter<W> {
     /// Names a group of tracks.
     ///
     /// # Errors
-    /// If the writer fails, as with all methods here.
+    /// If the writer fails; this is true of all methods here.
     pub fn process_name(&mut self, process: u64, name: &str) -> io::Result<()> {
         self.metadata("process_name", process, None, name)
     }
@@ -105,7 +105,7 @@ impl<W: Write> PerfettoWriter<W> {
         })
     }
 
-    /// Writes values of counters from an instant on.
+    /// Writes values of counters from this time on.
     ///
     /// # Errors
     /// If the writer fails.
@@ -113,7 +113,7 @@ impl<W: Write> PerfettoWriter<W> {
         self.event(&TraceEvent { ts: Some(micros(at_ns)), args: Some(Pairs(values)), ..blank("C", process, name) })
     }
 
-    /// Writes the value of a counter, which may be a fraction, from an instant on.
+    /// Writes the value of a counter from this time on. The value may be a fraction.
     ///
     /// # Errors
     /// If the writer fails.
@@ -122,8 +122,8 @@ impl<W: Write> PerfettoWriter<W> {
         self.event(&TraceEvent { ts: Some(micros(at_ns)), args: Some(values), ..blank("C", process, name) })
     }
 
-    /// Writes a span without a track of its own, from the first to the second time; spans with one `id` in
-    /// one `category` share a row.
+    /// Writes a span that is not on a track, from the first to the second time. Spans with the same `id` and
+    /// `category` share a row.
     ///
     /// # Errors
     /// If the writer fails.

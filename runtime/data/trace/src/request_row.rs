@@ -1,4 +1,4 @@
-//! The fields of a request of a run: in the cluster's record and in the row of `requests.jsonl`.
+//! The fields of a request of a run, in the cluster's record and in the row of `requests.jsonl`.
 
 use std::borrow::Cow;
 
@@ -6,14 +6,15 @@ use serde::{Deserialize, Serialize};
 
 /// Declares every field of a request once, and passes the declarations to the macro `$declare`.
 ///
-/// A declaration is a documentation, the field of the record if there is one, and the field of the row if
-/// there is one. Names end in units. The field of a record states whether an attempt after a fault resets or
-/// keeps it, and whether the fingerprint of a run covers it: `hashed`, `further` (only of runs with such
-/// requests) or `unhashed`. The field of a row has its serde attributes.
+/// A declaration consists of a documentation, the field of the record if there is one, and the field of the row if
+/// there is one. Names end in units. The field of a record states whether an attempt after a fault resets or keeps
+/// it, and whether the fingerprint of a run covers it: `hashed`, `further` (only in runs with such requests) or
+/// `unhashed`. The field of a row has its serde attributes.
 ///
-/// The record with its reset, fingerprint and packing (`vcr_cluster::record`) is generated from it, and so
-/// are the row with its reader, writer and table ([`RequestRow`]), and the conversion of fields that are in
-/// both. `docs/schemas/requests.schema.json` has the same fields and documentation, which a test compares.
+/// From the declarations, these are generated: the record with its reset, fingerprint and packing
+/// (`vcr_cluster::record`), the row with its reader, writer and table ([`RequestRow`]), and the conversion of
+/// fields that are in both. `docs/schemas/requests.schema.json` has the same fields and documentation; a test
+/// compares them.
 #[macro_export]
 macro_rules! request_fields {
     ($declare:ident) => {
@@ -132,11 +133,11 @@ macro_rules! request_fields {
 /// A value of a row in a table.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum RowCell<'a> {
-    /// A text; empty if it is absent.
+    /// A text; empty if absent.
     Text(&'a str),
-    /// A number that is always present.
+    /// A whole number that is always present.
     Count(u64),
-    /// A number, unless it is absent.
+    /// A number; None if absent.
     Number(Option<f64>),
 }
 
@@ -165,7 +166,7 @@ macro_rules! declare_row {
         request { $($doc:literal { $($record:tt)* } { $($field:ident : $type:ty $(, $($attribute:tt)*)?)? };)* }
         detail { $($detail:tt)* }
     ) => {
-        /// A line of `requests.jsonl`. Times are milliseconds since the start of the run, or since the arrival.
+        /// A line of `requests.jsonl`. Times are in milliseconds, since the start of the run or since the arrival.
         #[derive(Clone, Debug, Default, Deserialize, Serialize)]
         pub struct RequestRow<'a> {
             $($(
@@ -179,7 +180,7 @@ macro_rules! declare_row {
             /// Names of the fields with their documentation, in the order of a line.
             pub const FIELDS: &'static [(&'static str, &'static str)] = &[$($((stringify!($field), $doc),)?)*];
 
-            /// The values of the fields, in their order.
+            /// The values of the fields, in the order of [`FIELDS`](Self::FIELDS).
             #[must_use]
             pub fn cells(&self) -> [RowCell<'_>; RequestRow::FIELDS.len()] {
                 [$($(RowCell::from(&self.$field),)?)*]
@@ -191,13 +192,13 @@ macro_rules! declare_row {
 request_fields!(declare_row);
 
 impl RequestRow<'_> {
-    /// Whether it has its whole output.
+    /// Whether the request got its whole output.
     #[must_use]
     pub fn is_completed(&self) -> bool {
         self.status == "completed"
     }
 
-    /// The name of its run; empty if the line lacks it.
+    /// Name of the run; empty if the line has none.
     #[must_use]
     pub fn run(&self) -> &str {
         self.of.as_deref().unwrap_or_default()

@@ -1,13 +1,13 @@
-//! The first bytes of a file, from which its format is detected.
+//! The first bytes of a file, by which its format is detected.
 
 use serde_json::{Map, Value};
 
-/// The first bytes of an unpacked file. Its first row is parsed once.
+/// The first bytes of an unpacked file, with the parsed first row.
 pub(crate) struct Start<'a> {
-    /// The text without byte-order mark and leading white space.
+    /// The text without a byte-order mark and leading white space.
     pub(crate) text: &'a [u8],
     pub(crate) row: &'a [u8],
-    /// The first row of a text that begins with a brace.
+    /// The first row, parsed, if the text starts with a brace.
     pub(crate) object: Option<serde_json::Result<Map<String, Value>>>,
 }
 
@@ -20,7 +20,7 @@ impl<'a> Start<'a> {
     }
 }
 
-/// Whether a text has all these keys, or strings.
+/// Whether a text contains all these keys in quotation marks.
 pub(crate) fn has_all(text: &[u8], keys: &[&str]) -> bool {
     keys.iter().all(|key| {
         let quoted = format!("\"{key}\"");

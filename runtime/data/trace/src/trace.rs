@@ -13,43 +13,42 @@ use crate::capture::RecordedCall;
 
 /// A workload: requests in file order, and the shared parts of their prompts.
 ///
-/// Per-request lives in flat arrays; a request holds ranges into them.
+/// Lists of all requests are stored in flat arrays; a request has ranges of these arrays.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Trace {
     /// The requests, in the order of the file.
     pub requests: Vec<TraceRequest>,
-    /// Content-block ids of all prompts, renumbered densely from 0 in order of
-    /// first appearance; see [`Trace::hash_ids`].
+    /// Content-block ids of all prompts, numbered densely from 0 in the order of their first appearance; see
+    /// [`Trace::hash_ids`].
     pub hash_ids: HashIds,
     /// Number of different ids in [`Trace::hash_ids`].
     pub distinct_hash_ids: u32,
-    /// Prompt tokens that one hash id stands for.
+    /// Number of prompt tokens of a content-block id.
     pub block_size_tokens: u32,
-    /// Recorded output tokens of all requests that have them; see
-    /// [`Trace::output_token_ids`].
+    /// Recorded output tokens of all requests that have them; see [`Trace::output_token_ids`].
     pub output_token_ids: Vec<u32>,
     /// Multimodal items of all prompts; see [`Trace::items`].
     pub items: Vec<MediaItem>,
-    /// Times of recorded answers, by request; empty unless
-    /// [`TraceOptions::answer_times`](crate::TraceOptions) is set.
+    /// Times of the recorded answers, by request; empty unless [`TraceOptions::answer_times`](crate::TraceOptions)
+    /// is set.
     pub answer_times: Vec<Option<AnswerTimes>>,
     /// Requests as clients sent them over HTTP, by request; empty unless
     /// [`TraceOptions::calls`](crate::TraceOptions) is set.
     pub calls: Vec<Option<Arc<RecordedCall>>>,
-    /// The outputs of those answers; see [`AnswerTimes::outputs`].
+    /// The outputs of recorded answers; see [`AnswerTimes::outputs`].
     pub output_times: Vec<OutputTime>,
     /// Recorded durations of requests, where known; empty unless [`Trace::has_free_turns`].
     pub recorded_ns: Vec<Option<u64>>,
-    /// The policy-class names that requests refer to by index.
+    /// The policy-class names, to which requests refer by index.
     pub policy_classes: Vec<Box<str>>,
-    /// Dependencies of requests; see [`Trace::dependencies`]. There is no cycle among them.
+    /// Dependencies of requests; see [`Trace::dependencies`]. They contain no cycle.
     pub dependencies: Vec<Dependency>,
-    /// Whether a request waits only for its dependencies and its arrival, not for the previous turn in its session.
+    /// Whether a request waits only for its dependencies and its arrival, not for the session's previous turn.
     pub has_free_turns: bool,
-    /// Whether the prompts of later turns contain only new content: the complete prompt of such a turn is the
-    /// prompt and the answer of the previous turn, followed by its own blocks.
+    /// Whether the prompts of later turns contain only new content. The complete prompt of such a turn is the
+    /// prompt and the answer of the previous turn, followed by the turn's own blocks.
     pub is_delta: bool,
-    /// Number of sessions; a request without a session id is a session of its own.
+    /// Number of sessions. A request without a session id is its own session.
     pub sessions: u32,
     /// Names of sessions in the file; see [`Trace::session_id`].
     pub session_ids: Vec<Option<Box<str>>>,
@@ -62,39 +61,39 @@ pub struct Trace {
 pub struct TraceRequest {
     /// The request's name in the file, if it has one.
     pub request_id: Option<Box<str>>,
-    /// 1-based line of the file it was read from.
+    /// Line of the file from which the request was read, from 1.
     pub line: u32,
-    /// Dense session number, in order of first appearance.
+    /// Number of the session; sessions are numbered in the order of their first requests.
     pub session: u32,
-    /// Position inside the session, from 0.
+    /// Index of the request in the session, from 0.
     pub turn: u32,
-    /// Index in [`Trace::requests`] of the turn that follows the end of this one. `None` for the last turn of
-    /// a session, and with [`Trace::has_free_turns`].
+    /// Index in [`Trace::requests`] of the turn that follows the end of this one. `None` for the last turn of a
+    /// session, and with [`Trace::has_free_turns`].
     pub next_turn: Option<u32>,
-    /// Arrival of a first turn in nanoseconds after the earliest first turn; for a request with dependencies,
-    /// its earliest start. `None` for chained later turns, and for first turns without a timestamp if
-    /// [`TraceOptions::first_timestamp_required`](crate::TraceOptions) is false.
+    /// Arrival of a first turn, in nanoseconds after the earliest first turn. For a request with dependencies, its
+    /// earliest start. `None` for later turns that follow a previous turn, and for first turns without a timestamp
+    /// if [`TraceOptions::first_timestamp_required`](crate::TraceOptions) is false.
     pub arrival_ns: Option<u64>,
-    /// Nanoseconds from the end of the previous turn to this one; 0 for first turns.
+    /// Nanoseconds from the end of the previous turn to the start of this one; 0 for first turns.
     pub delay_ns: u64,
     /// Prompt length; at least 1.
     pub input_tokens: u32,
-    /// Tokens to generate; may be 0.
+    /// Number of tokens to generate; may be 0.
     pub output_tokens: u32,
-    /// Range of its dependencies in [`Trace::dependencies`]; empty unless [`Trace::has_free_turns`].
+    /// The request's dependencies, as a range of [`Trace::dependencies`]. Empty unless [`Trace::has_free_turns`].
     pub dependencies: ItemRange,
-    /// Range of the prompt's ids in [`Trace::hash_ids`]. Empty if the source has no content: such a prompt
-    /// shares nothing with any other.
+    /// The prompt's content-block ids, as a range of [`Trace::hash_ids`]. Empty if the source has no content; such
+    /// a prompt shares nothing with other prompts.
     pub hash_ids: HashIdRange,
-    /// Range of the recorded output in [`Trace::output_token_ids`]: empty, or `output_tokens` long.
+    /// The recorded output, as a range of [`Trace::output_token_ids`]: empty, or `output_tokens` long.
     pub output_token_ids: ItemRange,
-    /// Range of the prompt's multimodal items in [`Trace::items`].
+    /// The prompt's multimodal items, as a range of [`Trace::items`].
     pub items: ItemRange,
     /// Scheduling priority of the source; 0 if absent.
     pub priority: i32,
     /// Strict priority tier of the source; 0 if absent.
     pub strict_priority: u32,
-    /// Index in [`Trace::policy_classes`].
+    /// Index of the policy class in [`Trace::policy_classes`].
     pub policy_class: Option<u32>,
 }
 
@@ -104,13 +103,13 @@ pub struct TraceRequest {
 pub struct Dependency {
     /// Index in [`Trace::requests`] of the other request.
     pub request: u32,
-    /// The event that is waited for.
+    /// The event of the other request for which this request waits.
     pub trigger: Trigger,
-    /// Nanoseconds from that event on.
+    /// Nanoseconds to wait after this event.
     pub delay_ns: u64,
 }
 
-/// The event that a [`Dependency`] waits for.
+/// The event for which a [`Dependency`] waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trigger {
     /// The other request arrives.
@@ -119,29 +118,29 @@ pub enum Trigger {
     Completion,
 }
 
-/// Times of a recorded answer, in nanoseconds since the arrival of its request.
+/// Times of a recorded answer, in nanoseconds since the arrival of the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AnswerTimes {
-    /// The time until its admission.
+    /// Time of the admission.
     pub queue_ns: u64,
-    /// The time of its end, at or after the last output.
+    /// Time of the end; not before the last output.
     pub end_ns: u64,
-    /// Prompt tokens that were in the engine's cache.
+    /// Number of prompt tokens that were in the engine's prefix cache.
     pub cached_tokens: u32,
-    /// The kind of its end.
+    /// How the answer ended.
     pub end: AnswerEnd,
-    /// Range of its outputs in [`Trace::output_times`].
+    /// The answer's outputs, as a range of [`Trace::output_times`].
     pub outputs: ItemRange,
 }
 
-/// The end of a recorded answer.
+/// How a recorded answer ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnswerEnd {
-    /// It ended normally.
+    /// The answer ended normally.
     Whole,
-    /// Its client cancelled it, or the capture ended before.
+    /// The client cancelled the request, or the capture ended before the answer.
     Aborted,
-    /// It ended with an error.
+    /// The answer ended with an error.
     Failed,
 }
 
@@ -150,7 +149,7 @@ pub enum AnswerEnd {
 pub struct OutputTime {
     /// Nanoseconds since the arrival of the request.
     pub after_ns: u64,
-    /// Number of its tokens.
+    /// Number of tokens of the output.
     pub num_tokens: u32,
 }
 
@@ -170,10 +169,10 @@ impl ItemRange {
 }
 
 impl Trace {
-    /// The content blocks of a request's prompt, in order.
+    /// The ids of a prompt's content blocks, in order.
     ///
-    /// Each id stands for [`Trace::block_size_tokens`] tokens, the last one for the rest of `input_tokens`.
-    /// Equal ids mean equal tokens; whether they also mean a shared prefix depends on all ids before them.
+    /// Each id stands for [`Trace::block_size_tokens`] tokens, the last one for the rest of `input_tokens`. Equal
+    /// ids mean equal tokens, but a shared prefix only if all ids before them are also equal.
     #[must_use]
     pub fn hash_ids(&self, request: &TraceRequest) -> HashIdList<'_> {
         self.hash_ids.list(request.hash_ids)
@@ -185,8 +184,8 @@ impl Trace {
         request.output_token_ids.of(&self.output_token_ids)
     }
 
-    /// The multimodal items of a request's prompt, in the order of their places. With [`Trace::is_delta`],
-    /// places count from the beginning of the new content.
+    /// The multimodal items of a request's prompt, in the order of their positions. With [`Trace::is_delta`],
+    /// positions count from the start of the new content.
     #[must_use]
     pub fn items(&self, request: &TraceRequest) -> &[MediaItem] {
         request.items.of(&self.items)
@@ -204,7 +203,7 @@ impl Trace {
         request.dependencies.of(&self.dependencies)
     }
 
-    /// The name of a session in the file, if it has one.
+    /// The name of a session in the file, if any.
     #[must_use]
     pub fn session_id(&self, session: u32) -> Option<&str> {
         self.session_ids.get(session as usize)?.as_deref()
@@ -216,7 +215,7 @@ impl Trace {
         request.policy_class.map(|index| &*self.policy_classes[index as usize])
     }
 
-    /// The first `count` requests of the file, without their references to later ones.
+    /// Keeps the first `count` requests, without their references to later requests.
     #[must_use]
     pub fn first(mut self, count: usize) -> Self {
         let cut = count.min(self.requests.len());
@@ -239,27 +238,27 @@ impl Trace {
         self
     }
 
-    /// Prompt tokens of all requests; with [`Trace::is_delta`], only new ones.
+    /// Number of prompt tokens of all requests; with [`Trace::is_delta`], only the new tokens.
     #[must_use]
     pub fn total_input_tokens(&self) -> u64 {
         self.requests.iter().map(|r| u64::from(r.input_tokens)).sum()
     }
 
-    /// Output tokens over all requests.
+    /// Number of output tokens of all requests.
     #[must_use]
     pub fn total_output_tokens(&self) -> u64 {
         self.requests.iter().map(|r| u64::from(r.output_tokens)).sum()
     }
 }
 
-/// A warning of a reader, counted over the file.
+/// A warning of a reader, counted over a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceWarning {
-    /// Its kind.
+    /// Kind of the warning.
     pub kind: WarningKind,
-    /// 1-based line of the first occurrence.
+    /// Line of the first occurrence, from 1.
     pub first_line: u32,
-    /// Number of rows with it.
+    /// Number of rows with this warning.
     pub rows: u32,
 }
 
@@ -268,15 +267,15 @@ pub struct TraceWarning {
 pub enum WarningKind {
     /// A field or column that the format does not define was ignored.
     UnknownField(Box<str>),
-    /// `input_length` was larger than the tokens that the hash ids cover, and was cut
-    /// to these (only with [`Strictness::Lenient`](crate::Strictness)).
+    /// `input_length` was larger than the number of tokens that the hash ids cover, and was reduced to it (only
+    /// with [`Strictness::Lenient`](crate::Strictness)).
     InputLengthClamped,
-    /// Hash ids beyond the end of the prompt were dropped.
+    /// More hash ids than the prompt needs; the surplus ids were dropped.
     SurplusHashIds,
-    /// The block size of a Mooncake trace was not given; lengths and numbers of hash ids fit only this one,
-    /// in tokens.
+    /// The block size of a Mooncake trace was not given. The lengths and numbers of hash ids fit only this size, in
+    /// tokens.
     BlockSizeInferred(u32),
-    /// Times of a subagent's requests were taken as relative to the subagent.
+    /// Times of a subagent's requests were taken as counted from the start of the subagent.
     RelativeTimestamps,
     /// An unknown event of a request trace was skipped.
     UnknownEvent(Box<str>),
@@ -284,9 +283,9 @@ pub enum WarningKind {
     FailedRequest,
     /// The request that a row continues is not in the file.
     ParentNotFound,
-    /// The length of a prompt given as text was estimated.
+    /// The length of a prompt that was given as text was estimated.
     PromptLengthEstimated,
-    /// A warning of the reader of a capture, with the file and the count; see
+    /// A warning of the capture reader, with the file and the count; see
     /// [`CaptureWarning`](crate::capture::CaptureWarning).
     Capture(Box<str>),
 }

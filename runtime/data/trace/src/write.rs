@@ -4,14 +4,14 @@ use crate::Trace;
 use crate::millis::write_ms;
 use std::io::{self, Write};
 
-/// Writes a trace as Mooncake JSONL that is read back as the same requests.
+/// Writes a trace as Mooncake JSONL, from which the same requests can be read.
 ///
-/// Sessions of several turns are named `s<number>`. A prompt without known content gets its own ids, because
-/// the format requires ids. Times are exact (the reader reads times of up to 49 days back exactly).
+/// A session with several turns is named `s<number>`. A prompt without known content gets its own ids, because the
+/// format requires ids. Times are exact (the reader is exact for times of up to 49 days).
 ///
 /// # Errors
-/// If `out` fails, and [`io::ErrorKind::Unsupported`] for a trace with [free turns](Trace::has_free_turns),
-/// because these rows cannot express its dependencies.
+/// If `out` fails. [`io::ErrorKind::Unsupported`] for a trace with [free turns](Trace::has_free_turns), because
+/// Mooncake rows cannot express its dependencies.
 pub fn write_mooncake(trace: &Trace, out: &mut impl Write) -> io::Result<()> {
     if trace.has_free_turns {
         let text = "Mooncake rows cannot say which requests wait for which others";

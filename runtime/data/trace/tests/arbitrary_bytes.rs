@@ -1,4 +1,4 @@
-//! No input may panic a reader. The fuzz targets search deeper; this test runs in every build.
+//! No input may make a reader panic. The fuzz targets search deeper; this test runs in every build.
 
 use std::io::Write;
 
@@ -25,14 +25,15 @@ fn read_all(bytes: &[u8]) {
                 );
                 assert!(trace.hash_ids(request).iter().all(|id| id < trace.distinct_hash_ids));
             }
-            // Writing visits every range of every request.
+            // Writing a trace uses every range of every request.
             let written = write_mooncake(&trace, &mut std::io::sink());
             assert_eq!(written.is_ok(), !trace.has_free_turns);
         }
     }
 }
 
-/// A capture that a reader accepts can be written in both formats. The reader ends, and continues after an error.
+/// Every capture that a reader accepts can be written in both formats. A reader must end, also if it continues
+/// after errors.
 fn read_capture(bytes: &[u8]) {
     for lenient in [false, true] {
         let Ok(mut reader) = CaptureReader::from_reader(bytes, "arbitrary", &ReadOptions { lenient }) else { continue };
@@ -51,7 +52,6 @@ fn read_capture(bytes: &[u8]) {
     }
 }
 
-/// Pieces of captures of both formats.
 fn arb_almost_captures() -> impl Strategy<Value = String> {
     let start = prop_oneof![
         Just("{\"kind\":\"meta\",\"format\":\"vcr.capture\",\"version\":1,\"block_size_tokens\":4}\n"),
@@ -76,7 +76,7 @@ fn arb_almost_captures() -> impl Strategy<Value = String> {
     (start, proptest::collection::vec(piece, 0..24)).prop_map(|(start, pieces)| start.to_owned() + &pieces.concat())
 }
 
-/// Parts of rows, which pass the first checks far more often than random bytes.
+/// Parts of rows. They pass the first checks far more often than random bytes.
 fn arb_almost_rows() -> impl Strategy<Value = String> {
     let piece = prop_oneof![
         Just("{".to_owned()),
@@ -98,7 +98,7 @@ fn arb_almost_rows() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    // There is no library root beside which failing cases could be kept.
+    // There is no library root next to which failing cases could be stored.
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
@@ -106,7 +106,7 @@ proptest! {
         read_all(&bytes);
     }
 
-    /// Only a few different bytes, so that commas, quotes, line ends and halves of characters occur together.
+    /// Uses only a few different bytes, so that commas, quotes, line ends and parts of characters occur together.
     #[test]
     fn structural_bytes_never_panic(
         bytes in proptest::collection::vec(
@@ -127,7 +127,6 @@ proptest! {
         read_capture(&text.as_bytes()[..cut.min(text.len())]);
     }
 
-    /// Archives that are cut off or damaged at any position.
     #[test]
     fn damaged_archives_never_panic(text in arb_almost_captures(), place in 0..400usize, byte in any::<u8>()) {
         let mut gz = GzEncoder::new(Vec::new(), Compression::fast());

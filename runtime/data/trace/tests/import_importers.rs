@@ -1,4 +1,4 @@
-//! Every importer over small files of our own: kept data, texts of errors, and data that lenient imports skip.
+//! Tests every importer with small files: data that is kept, texts of errors, and data that lenient imports skip.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use serde_json::json;
 use vcr_trace::capture::{CaptureLine, CaptureReader, GapSummary, ReadOptions};
 use vcr_trace::import::{Format, ImportOptions, import_bytes};
 
-/// A tokenizer that fits into a line: words are tokens.
+/// A tokenizer that fits into one line: each word is a token.
 const TOKENIZER: &str = r#"{"version":"1.0","truncation":null,"padding":null,"added_tokens":[],"normalizer":null,
 "pre_tokenizer":{"type":"Whitespace"},"post_processor":null,"decoder":null,
 "model":{"type":"WordLevel","vocab":{"?":0,"a":1,"b":2,"c":3},"unk_token":"?"}}"#;
@@ -25,7 +25,7 @@ fn refused(text: &str, format: Format) -> String {
     of_text(text, format, &ImportOptions::default()).expect_err("refused").to_string()
 }
 
-/// A report with these lists of requests.
+/// A guidellm report with these lists of requests.
 fn report(strategy: &str, lists: &str) -> String {
     format!(
         r#"{{"metadata":{{"guidellm_version":"0.6.1"}},"args":{{"model":"m"}},"benchmarks":[
@@ -51,7 +51,7 @@ fn guidellm_keeps_what_failed_and_says_what_it_leaves_out() {
     assert_eq!(rows, expected);
     assert_eq!(read.requests[0].error.as_deref(), Some("boom"));
     assert_eq!(read.requests[1].gap_summary, Some(GapSummary { mean_ns: 2_000_000, count: 2 }));
-    // The strategy came after the requests.
+    // The file has the strategy after the requests.
     assert!(read.requests.iter().all(|r| r.concurrency == Some(9)));
     assert_eq!(read.account.notes[0].what, "errored requests without the length of their prompts were left out");
 }
@@ -66,7 +66,7 @@ fn guidellm_errors_name_the_request_and_the_field() {
     let read = of_text(&text, Format::Guidellm, &lenient()).expect("the other one");
     assert_eq!((read.account.requests, read.account.skipped), (1, 1));
     assert!(read.account.first_skipped.as_deref().is_some_and(|first| first.starts_with(expected)));
-    // The strategy does not state the concurrency: requests are counted.
+    // The strategy does not state the concurrency, so the requests in progress are counted.
     assert_eq!(read.requests[0].concurrency, Some(1));
     let negative = GOOD.replace("1.5", "-1.5");
     let error = refused(&report("{}", &format!(r#""successful":[{negative}]"#)), Format::Guidellm);
@@ -104,7 +104,7 @@ fn vllm_bench_is_read_request_by_request_with_every_gap() {
     let [second, first, third, failed] = &read.requests[..] else { panic!("four requests") };
     assert_eq!((first.arrival_ns, second.arrival_ns), (Some(250_000_000), Some(0)));
     assert_eq!((first.ttft_ns, &first.gap_ns[..]), (Some(50_000_000), &[10_000_000, 11_000_000, 12_000_000][..]));
-    // The role of the chat arrived 2 us before the first token.
+    // The chat's role arrived 2 us before the first token.
     assert_eq!((second.ttft_ns, &second.gap_ns[..]), (Some(25_002_000), &[10_000_000, 20_000_000][..]));
     // Five tokens arrived in three chunks.
     assert_eq!((third.gap_ns.len(), third.gap_tokens.as_deref()), (2, Some(&[2, 2][..])));
@@ -195,7 +195,7 @@ fn a_line_about_the_file_may_come_before_the_requests() {
     assert_eq!((read.requests.len(), read.account.notes[0].what.as_str()), (1, "first lines that are not a request"));
 }
 
-/// A span as vLLM makes it, in OTLP JSON.
+/// A span in OTLP JSON as vLLM makes it.
 fn span(attributes: &[(&str, serde_json::Value)], start_ns: u64, end_ns: u64) -> serde_json::Value {
     let attributes: Vec<_> = attributes.iter().map(|(key, value)| json!({"key": key, "value": value})).collect();
     json!({"spanId": "5", "name": "llm_request", "startTimeUnixNano": start_ns.to_string(),
@@ -224,7 +224,7 @@ fn spans_become_requests() {
         2_000_000_100,
         9_000_000_000,
     );
-    // vLLM's older names; only the span states when it ended.
+    // vLLM's older names; only the span tells when the request ended.
     let plain = span(
         &[
             ("gen_ai.usage.prompt_tokens", json!({"intValue": 3})),
@@ -248,7 +248,7 @@ fn spans_become_requests() {
     assert_eq!(read.account.notes[0].count, 1);
 }
 
-/// Traces of agents as Exgentic publishes them: sessions a line, or spans.
+/// Traces of agents as Exgentic publishes them: one session or one span per line.
 #[test]
 fn sessions_of_plain_spans_become_turns() {
     let span = |id: &str, start: &str, end: &str, more: serde_json::Value| {
@@ -315,7 +315,7 @@ fn workloads_keep_lengths_arrivals_sessions_and_prefixes() {
     assert_eq!(first.block_hashes, other.block_hashes[..1]);
     let [cat] = &other.mm_items[..] else { panic!("one item") };
     assert_eq!((cat.hash.as_str(), cat.offset, cat.tokens, first.mm_items.len()), ("cat", 1, 9, 0));
-    // The same block in another place is another prefix.
+    // The same block at another position means another prefix.
     assert_ne!(other.block_hashes[1], second.block_hashes[0]);
     assert_eq!((first.priority, &first.params["max_tokens"]), (2, &json!(4)));
     assert!(refused("{\"timestamp\":1}", Format::Mooncake).contains("line 1, field `hash_ids`"));
@@ -497,7 +497,7 @@ fn what_importers_write_is_a_capture() {
 }
 
 proptest! {
-    /// Files come from strangers: whatever they contain, the result is requests or an error.
+    /// Imported files come from strangers, so any content must give requests or an error.
     #[test]
     fn no_bytes_make_an_importer_panic(index in 1usize..10, bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         let format = Format::ALL[index];
@@ -505,7 +505,7 @@ proptest! {
         let _ = import_bytes(&bytes, "file", format, &lenient(), &mut sink);
     }
 
-    /// Lengths and arrivals survive, whatever their order in the file.
+    /// Lengths and arrivals are kept, whatever their order in the file.
     #[test]
     fn reports_keep_every_request(rows in prop::collection::vec((1u32..9000, 0u32..900, 0u32..1_000_000), 1..20)) {
         let list: Vec<_> = rows.iter().map(|(prompt, output, at_ms)| json!({
@@ -525,7 +525,7 @@ proptest! {
     }
 }
 
-/// What a load generator sent can be replayed without a conversion.
+/// The results of a load generator can be replayed without a conversion.
 #[test]
 fn results_of_load_generators_are_traces() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -538,7 +538,7 @@ fn results_of_load_generators_are_traces() {
     let times = trace.answer_times[0].as_ref().expect("an answer");
     assert_eq!(trace.outputs(times).len(), 3);
     assert!(trace.warnings.iter().any(|warning| warning.to_string().contains("spread evenly")));
-    // Requests without arrivals are for closed loops only.
+    // Requests without arrivals can only be replayed in closed loops.
     fs::write(&path, "prompt_tokens,output_tokens\n5,6\n").expect("a file");
     let table = folder.path().join("table.csv");
     fs::rename(&path, &table).expect("a file");
@@ -546,7 +546,7 @@ fn results_of_load_generators_are_traces() {
     assert!(error.contains("a first turn needs a timestamp"), "{error}");
     let closed = vcr_trace::TraceOptions { first_timestamp_required: false, ..options.clone() };
     assert_eq!(vcr_trace::import::read_trace(&[&table], &closed).expect("a trace").requests[0].input_tokens, 5);
-    // Anything else is not a trace.
+    // Any other file is not a trace.
     fs::write(&path, "{\"a\": 1}").expect("a file");
     let error = vcr_trace::import::read_trace(&[&path], &options).expect_err("unknown").to_string();
     assert!(error.contains("cannot tell the format of"), "{error}");

@@ -1,4 +1,4 @@
-//! The importers over published files, which are too large to ship or not licensed for it. The expected
+//! Tests importers with published files, which are too large to ship, or whose licence forbids it. The expected
 //! values were computed from the files by other means.
 
 use crate::import_common::{imported, shipped_tokenizer};
@@ -38,7 +38,7 @@ fn a_guidellm_report() {
     assert_eq!(gaps, [gap(14_700_000, 99), gap(29_000_000, 49), gap(50_700_000, 29), gap(219_400_000, 9)]);
 }
 
-/// All gaps of the file, except those between the role of a chat and its first token.
+/// All gaps of the file are kept, except those between a chat's role and its first token.
 #[test]
 fn results_of_vllm_bench_keep_every_gap() {
     for (file, requests, prompt, output, limit, gaps_ns) in [
@@ -88,7 +88,7 @@ fn the_replay_formats_of_dynamo() {
     let read = imported(&path, &ImportOptions::default()).expect("a session");
     let turns: Vec<_> = read.requests.iter().map(|r| (r.prompt_tokens, r.output_tokens, r.think_ns)).collect();
     assert_eq!(turns, [(16, 4, None), (28, 4, Some(10_000_000)), (40, 4, Some(20_000_000))]);
-    // The conversation grows: its first block is the same in every turn.
+    // The conversation only grows, so its first block is the same in every turn.
     assert!(read.requests.iter().all(|r| r.block_hashes[0] == read.requests[0].block_hashes[0]));
 
     let path = path.with_file_name("dynamo-standard.jsonl");
@@ -130,7 +130,7 @@ fn runs_of_llmservingsim_with_their_workload() {
     assert_eq!((read.sum(|r| r.prompt_tokens), read.sum(|r| r.output_tokens)), (257_239, 195_753));
     assert_eq!(read.meta.model.as_deref(), Some("meta-llama/Llama-3.1-8B"));
     assert_eq!(read.meta.vllm_version.as_deref(), Some("0.19.0"));
-    // To the microsecond, which is the precision of a double.
+    // Rounded to a microsecond, which is the precision of a double.
     assert_eq!(read.meta.started_unix_ns, Some(1_787_000_622_809_345_000));
     let of = |id: &str| {
         let found = read.requests.iter().find(|r| r.id.as_deref() == Some(id));
@@ -148,7 +148,7 @@ fn runs_of_llmservingsim_with_their_workload() {
         gap(20_243_698, 767),
     );
     assert_eq!(of("bench-299"), last);
-    // The workload is in the folder above, and is the run's own.
+    // The workload is in the folder above, and belongs to this run.
     assert!(read.requests.iter().all(|r| r.prompt_hash.is_some()));
     assert!(read.lines.iter().any(|line| matches!(line, CaptureLine::Engine(engine) if engine.settings["seed"] == 42)));
 

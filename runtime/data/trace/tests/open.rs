@@ -1,4 +1,4 @@
-//! Opening files: suffixes, compression and detection.
+//! Opens files: suffixes, packing and detection of the format.
 
 use flate2::{Compression, write::GzEncoder};
 use std::io::Write;
@@ -39,7 +39,7 @@ fn formats_are_found_by_suffix_then_by_content() {
     }
 }
 
-/// With the wrong unit, a trace is a thousand times too fast, so nothing is guessed.
+/// With the wrong unit, a trace would be a thousand times too fast, so the format is not guessed.
 #[test]
 fn a_format_that_is_not_certain_is_an_error_with_candidates() {
     let dir = TempDir::new().unwrap();
@@ -71,7 +71,7 @@ fn unreadable_files_say_which() {
     assert!(matches!(open(dir.path().join("none.jsonl")), TraceError::Io { .. }));
     assert!(matches!(open(file(&dir, "notes.txt", b"hello\n")), TraceError::Format(FormatError::Unknown { .. })));
     assert!(matches!(open(file(&dir, "e.jsonl", b" \n")), TraceError::Format(FormatError::Empty { .. })));
-    // A truncated archive is an error of the file, not an early end of the trace.
+    // A truncated archive is an error, not an early end of the trace.
     let half = packed(&MOONCAKE.repeat(500));
     let cut = file(&dir, "cut.jsonl.gz", &half[..half.len() - 12]);
     assert!(matches!(open(cut), TraceError::Io { .. }));

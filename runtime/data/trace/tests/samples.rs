@@ -1,9 +1,8 @@
-//! The readers over published traces, which are too large to ship.
+//! Tests the readers with published traces, which are too large to ship.
 
 use std::path::PathBuf;
 use vcr_trace::{Trace, TraceError, TraceOptions};
 
-/// A published trace.
 fn sample(relative: &str) -> Option<PathBuf> {
     vcr_skips::sample(&format!("workloads/{relative}"))
 }
@@ -20,7 +19,7 @@ fn mooncake_synthetic_reads_whole() {
     assert_eq!(trace.sessions, 3993);
     assert_eq!(trace.warnings, []);
     assert!(trace.total_input_tokens() > 60_000_000);
-    // Every block of 512 tokens has an id, the last one of a prompt included.
+    // Every block of 512 tokens has an id, including the last block of a prompt.
     let blocks: u64 = trace.requests.iter().map(|request| u64::from(request.input_tokens).div_ceil(512)).sum();
     let ids: u64 = trace.requests.iter().map(|request| u64::from(request.hash_ids.len())).sum();
     assert_eq!(ids, blocks);

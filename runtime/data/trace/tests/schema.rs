@@ -1,4 +1,4 @@
-//! The JSON Schema, the writer and the reader describe the same format.
+//! The JSON Schema, the writer and the reader must describe the same format.
 
 use jsonschema::Validator;
 use proptest::collection::vec;
@@ -21,7 +21,7 @@ fn validator() -> Validator {
     jsonschema::validator_for(&schema).expect("the schema is one")
 }
 
-/// Times that do not overflow when they are added.
+/// Times whose sums do not overflow.
 fn arb_ns() -> impl Strategy<Value = u64> {
     prop_oneof![0..100u64, 0..1u64 << 56]
 }
@@ -39,7 +39,7 @@ fn arb_hash() -> impl Strategy<Value = BlockHash> {
     any::<u64>().prop_map(BlockHash)
 }
 
-/// Outputs with consistent counts: (first, gaps, their tokens, or a mean, and the total).
+/// Records with consistent outputs: the first output, the gaps with their tokens or their mean, and the total.
 fn arb_outputs() -> impl Strategy<Value = RequestRecord> {
     let gaps = vec((arb_ns(), 1..6u32), 1..6);
     let one_by_one = (option::of(1..5u32), gaps, any::<bool>()).prop_map(|(first_tokens, gaps, in_chunks)| {
@@ -62,10 +62,11 @@ fn arb_outputs() -> impl Strategy<Value = RequestRecord> {
     prop_oneof![one_by_one, as_mean, without]
 }
 
-/// Hash, preceding gap, length, modality and start of the embeddings of an item.
+/// Of an item: hash, placeholders between the previous item and this one, length, modality, start of the
+/// embeddings.
 type Drawn = (String, u32, u32, Option<String>, Option<u32>);
 
-/// Items with places, as many as the prompt has room for.
+/// Gives items their positions. Items for which the prompt has no room are left out.
 fn placed(items: Vec<Drawn>, prompt_tokens: u32) -> Vec<MediaItem> {
     let mut end = 0;
     let item = |(hash, gap, tokens, modality, start): Drawn| {
@@ -216,10 +217,10 @@ prop_compose! {
 }
 
 proptest! {
-    // There is no library root beside which failing cases could be kept.
+    // There is no library root next to which failing cases could be stored.
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(128) })]
 
-    /// Written lines fit the schema, and are read back unchanged.
+    /// Written lines fit the schema, and are the same when they are read.
     #[test]
     fn written_lines_fit_the_schema_and_read_back(meta in arb_meta(), lines in vec(arb_line(), 0..8)) {
         let folder = TempDir::new().expect("a folder");
@@ -250,7 +251,6 @@ proptest! {
     }
 }
 
-/// A line of each kind with only its mandatory fields.
 fn shortest_lines() -> Vec<Value> {
     vec![
         json!({"kind": "meta", "format": "vcr.capture", "version": 1}),
@@ -264,7 +264,7 @@ fn shortest_lines() -> Vec<Value> {
     ]
 }
 
-/// Whether the reader accepts a line of our format.
+/// Whether the reader accepts a line of a capture in vcr's format.
 fn is_read(line: &Value) -> bool {
     let is_meta = line["kind"] == "meta";
     let meta = shortest_lines()[0].to_string();

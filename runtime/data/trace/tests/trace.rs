@@ -1,4 +1,4 @@
-//! Tests of readers and writers, in one binary, because linking each file by itself takes longer.
+//! Tests of readers and writers in one binary, because linking each file separately takes longer.
 
 mod arbitrary_bytes;
 mod captures;

@@ -1,4 +1,4 @@
-//! vllm-vcr's own sample traces: read as they are, and written back.
+//! The sample traces of vllm-vcr are read and written again.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,6 @@ use vcr_trace::capture::{
     RequestRecord, VllmVcrDropped, VllmVcrWriter,
 };
 
-/// The samples.
 fn samples() -> Vec<PathBuf> {
     let Some(folder) = vcr_skips::sample("captures/vllm-vcr") else { return Vec::new() };
     let entries = std::fs::read_dir(&folder).expect("the folder can be listed");
@@ -194,7 +193,7 @@ fn what_the_schema_lacks_is_dropped_and_counted() {
     assert_eq!(dropped.fields, [("id", 1), ("priority", 1)].into());
     assert_eq!(dropped.lines, [("break", 1)].into());
     let text = String::from_utf8(bytes).expect("text");
-    // vllm-vcr has other hashes, so the meta line names the hash.
+    // vllm-vcr uses other hashes, so the meta line names the scheme.
     assert_eq!(text.lines().next(), Some(r#"{"meta":{"hash":"xxh3-64"}}"#));
     assert_eq!(read_text(&text).expect("a trace").len(), 1);
 }

@@ -1,11 +1,11 @@
-//! Captures as workloads.
+//! Captures that are read as workloads.
 
 use tempfile::TempDir;
 use vcr_trace::{AnswerEnd, Format, RowProblem, Sessions, Strictness, Trace, TraceError, TraceOptions};
 
 const META: &str = r#"{"kind":"meta","format":"vcr.capture","version":1,"block_size_tokens":4}"#;
 
-/// A request line of N prompt tokens with additional fields.
+/// A request line with this prompt length and additional fields.
 fn request(prompt_tokens: u32, rest: &str) -> String {
     format!(
         "{{\"kind\":\"request\",\"prompt_tokens\":{prompt_tokens},\"output_tokens\":2,\"finish_reason\":\"stop\"{rest}}}"
@@ -74,7 +74,7 @@ fn requests_come_in_order_of_arrival_from_0() {
     assert_eq!(trace.sessions, 3);
 }
 
-/// Session, turn, delay and arrival of each request.
+/// Returns (session, turn, delay, arrival) of each request.
 fn turns(trace: &Trace) -> Vec<(u32, u32, u64, Option<u64>)> {
     let turn =
         |request: &vcr_trace::TraceRequest| (request.session, request.turn, request.delay_ns, request.arrival_ns);
@@ -91,8 +91,8 @@ fn named_sessions_wait_for_the_turn_before() {
         request(1, r#","arrival_ns":210,"session":"s""#),
         request(1, r#","arrival_ns":990,"session":"t""#),
     ]);
-    // The request at 180 arrived before the end of the one at 170, and the end of the first of `t` is
-    // unknown: such requests keep their own arrivals.
+    // The request at 180 arrived before the end of the request at 170, and the end of the first request of `t` is
+    // unknown. Such requests keep their own arrivals.
     let expected = [
         (0, 0, 0, Some(0)),
         (1, 0, 0, Some(5)),
@@ -113,7 +113,7 @@ fn without_arrivals_sessions_keep_the_order_of_their_turns() {
     ];
     let options = TraceOptions { first_timestamp_required: false, ..TraceOptions::default() };
     let trace = read_with(&lines, &options).expect("a workload");
-    // The duration of the first request is unknown, so the 800 include more than think time.
+    // The duration of the first request is unknown, so the 800 contain more than think time.
     assert_eq!(turns(&trace), [(0, 0, 0, Some(0)), (0, 1, 0, None), (0, 2, 7, None)]);
 }
 
@@ -123,12 +123,12 @@ fn extending() -> [String; 7] {
         request(4, r#","arrival_ns":0,"end_ns":10,"block_hashes":[1]"#),
         request(9, r#","arrival_ns":15,"end_ns":10,"block_hashes":[1,2]"#),
         request(12, r#","arrival_ns":40,"end_ns":10,"block_hashes":[1,2,3]"#),
-        // Its prefix has already been continued.
+        // The prefix was already continued by another request.
         request(12, r#","arrival_ns":50,"end_ns":10,"block_hashes":[1,2,4]"#),
-        // Equal chains are not proper prefixes of each other.
+        // Equal chains are no proper prefixes of each other.
         request(12, r#","arrival_ns":60,"end_ns":10,"block_hashes":[1,2,4]"#),
         request(16, r#","arrival_ns":80,"end_ns":10,"block_hashes":[1,2,4,5]"#),
-        // Its prefix was still being answered.
+        // The request with this prefix had not ended yet.
         request(20, r#","arrival_ns":85,"end_ns":10,"block_hashes":[1,2,4,5,6]"#),
     ]
 }

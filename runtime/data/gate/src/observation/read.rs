@@ -1,4 +1,3 @@
-
 use std::io::BufRead;
 
 use vcr_base::input::Lines;

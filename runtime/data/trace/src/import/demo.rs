@@ -41,7 +41,8 @@ const SYSTEM_PROMPTS: u64 = 4;
 const SYSTEM_PROMPT_TOKENS: usize = 320;
 /// A longer conversation ends.
 const MAX_CONTEXT_TOKENS: usize = 16_384;
-/// Shares of all requests, such as those that continue a session.
+/// Shares of requests: those that continue a session, those that are aborted, and those that end before their
+/// maximum length.
 const CONTINUES: f64 = 0.4;
 const ABORTS: f64 = 0.03;
 const STOPS: f64 = 0.7;

@@ -1,4 +1,4 @@
-//! Opens files, packed or plain, and iterates over their rows.
+//! Opens files, packed or plain, and reads their rows.
 
 use std::io::{self, BufRead, Read};
 use std::path::Path;
@@ -11,10 +11,10 @@ use crate::import::ImportError;
 use crate::import::error::{Place, Problem, decode};
 use crate::import::output::Tally;
 
-/// Bytes read to detect the format.
+/// Number of bytes that are read to detect the format.
 const PEEKED_BYTES: usize = 128 << 10;
 
-/// Opens a file for reading, and unpacks it if it is packed.
+/// Opens a file, and unpacks it if necessary.
 ///
 /// # Errors
 /// If the file cannot be read.
@@ -22,7 +22,7 @@ pub(crate) fn open(path: &Path) -> Result<Unpacked<'static>, ImportError> {
     Unpacked::open(path).map_err(|source| ImportError::Read { name: path.display().to_string(), source })
 }
 
-/// Lines of a stream that are not blank.
+/// The lines of a stream that are not blank.
 pub(crate) struct Rows<'a, R> {
     lines: Lines<R>,
     pub(crate) name: &'a str,
@@ -33,7 +33,7 @@ impl<'a, R: BufRead> Rows<'a, R> {
         Self { lines: Lines::new(reader), name }
     }
 
-    /// The next line with its number, from 1.
+    /// Returns the next line with its number, from 1.
     pub(crate) fn next_row(&mut self) -> Result<Option<(u64, &[u8])>, ImportError> {
         self.lines.next_row().map_err(|error| match error {
             LineError::Io(source) => ImportError::Read { name: self.name.to_owned(), source },
@@ -41,7 +41,7 @@ impl<'a, R: BufRead> Rows<'a, R> {
         })
     }
 
-    /// The next line that is a `T`. Any other line is skipped if `tally` is lenient.
+    /// Returns the next line that is a `T`. Other lines are skipped if `tally` is lenient.
     pub(crate) fn next_as<T: DeserializeOwned>(&mut self, tally: &mut Tally) -> Result<Option<(u64, T)>, ImportError> {
         let name = self.name;
         while let Some((line, bytes)) = self.next_row()? {
@@ -54,7 +54,7 @@ impl<'a, R: BufRead> Rows<'a, R> {
     }
 }
 
-/// Parses JSON that contains nothing but a `T`.
+/// Parses JSON that contains only a `T`.
 pub(crate) fn of_bytes<'de, T: Deserialize<'de>>(bytes: &'de [u8]) -> Result<T, Problem> {
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
     let value = decode(&mut deserializer)?;
@@ -62,8 +62,8 @@ pub(crate) fn of_bytes<'de, T: Deserialize<'de>>(bytes: &'de [u8]) -> Result<T, 
     Ok(value)
 }
 
-/// The beginning of a file and a reader of the whole file. For a packed file that is cut off, it is the
-/// readable part.
+/// Returns the start of a file and a reader of the whole file. If a packed file is cut off, its readable part is
+/// returned.
 pub(crate) fn peek<'a>(mut reader: Unpacked<'a>, name: &str) -> Result<(Vec<u8>, Unpacked<'a>), ImportError> {
     let start = reader.peek(PEEKED_BYTES);
     let start = start.map_err(|source| ImportError::Read { name: name.to_owned(), source })?.to_vec();
@@ -73,7 +73,7 @@ pub(crate) fn peek<'a>(mut reader: Unpacked<'a>, name: &str) -> Result<(Vec<u8>,
     Ok((start, reader))
 }
 
-/// Elements of arrays in a JSON document, one at a time.
+/// Reads the elements of arrays in a JSON document, one at a time.
 pub(crate) mod elements {
     use std::fmt;
 
@@ -82,10 +82,10 @@ pub(crate) mod elements {
 
     use crate::import::ImportError;
 
-    /// Passes every element of an array to a function, whose error ends reading.
+    /// Passes each element of an array to a function. An error of the function ends reading.
     pub(crate) struct Each<'a> {
         pub(crate) of: &'a mut dyn FnMut(usize, Value) -> Result<(), ImportError>,
-        /// The place of an error that the error of the deserializer cannot carry.
+        /// Receives an error that the deserializer's error type cannot contain.
         pub(crate) failed: &'a mut Option<ImportError>,
     }
 
@@ -122,10 +122,10 @@ pub(crate) mod elements {
     }
 }
 
-/// Larger documents are not results of a benchmark.
+/// A result of a benchmark is never larger.
 const MAX_BYTES: u64 = 2 << 30;
 
-/// Reads a whole stream, for a parser that needs all of it.
+/// Reads a whole stream, for a parser that needs the whole document.
 ///
 /// # Errors
 /// If the stream fails or is too long.
@@ -138,7 +138,7 @@ pub(crate) fn read_python_json(reader: impl BufRead) -> io::Result<Vec<u8>> {
     Ok(without_nan(bytes))
 }
 
-/// The same document with `null` in place of NaN and infinities.
+/// Replaces NaN and infinities in a document with `null`.
 #[must_use]
 pub fn without_nan(bytes: Vec<u8>) -> Vec<u8> {
     const WORDS: [&[u8]; 3] = [b"-Infinity", b"Infinity", b"NaN"];

@@ -1,11 +1,11 @@
-//! Captures from and for other tools.
+//! Captures from other tools and for other tools.
 //!
-//! An importer turns the records of another tool into the lines of a capture: [`import`]. The exporters of
-//! [`export`] write captures for other tools; [`summary`] computes their statistics, and [`demo`] generates
-//! one. [`vocabulary`] lists the tokens of a tokenizer. [`table`] writes tables of results. This crate
-//! handles files and formats, and prints nothing.
+//! An importer ([`import`]) converts the records of another tool to the lines of a capture. The exporters of
+//! [`export`] write captures for other tools. [`summary`] computes statistics of captures, and [`demo`] generates a
+//! capture. [`vocabulary`] lists the tokens of a tokenizer. [`table`] writes tables of results. This crate handles
+//! files and formats, and prints nothing.
 //!
-//! Data of a source is kept or counted: an importer that leaves data out reports it in [`Imported::notes`].
+//! No data is lost silently: an importer reports in [`Imported::notes`] what it leaves out.
 
 #[cfg(not(feature = "formats"))]
 mod absent;
@@ -48,34 +48,34 @@ use readers::{
 pub use replay::read_trace;
 pub use tokenizer::vocabulary;
 
-/// The receiver of the lines of an import.
+/// Receives the lines of an import.
 pub type Sink<'a> = dyn FnMut(CaptureLine) -> io::Result<()> + 'a;
 
 /// Options of an import.
 #[derive(Clone, Debug, Default)]
 pub struct ImportOptions {
-    /// The format; `None` detects it.
+    /// The format; `None` to detect it.
     pub format: Option<Format>,
-    /// Skip and count invalid items, which otherwise end the import.
+    /// Whether invalid items are skipped and counted. Otherwise they end the import.
     pub lenient: bool,
-    /// Prompt tokens of one hash, or of one id of a workload. `None`: the value in the file, or else the
-    /// usual one (512 for Mooncake rows, 16 elsewhere).
+    /// Number of prompt tokens of a block hash, or of an id of a workload. `None` for the number in the file, or
+    /// else the usual number (512 for Mooncake rows, 16 for others).
     pub block_size_tokens: Option<NonZeroU32>,
-    /// The `tokenizer.json` for data sets.
+    /// The `tokenizer.json` that data sets need.
     pub tokenizer: Option<PathBuf>,
-    /// The workload of an LLMServingSim run, which contains the tokens of its prompts. `None` takes the
-    /// workload that the run names, if it is beside the run.
+    /// The workload of an LLMServingSim run, which contains the tokens of the prompts. `None` for the workload that
+    /// the run names, if it is in the same folder as the run.
     pub workload: Option<PathBuf>,
-    /// The run whose requests are read, if a list of requests has several.
+    /// Name of the run whose requests are read, if a list of requests has several runs.
     pub run: Option<String>,
-    /// Contents of a table's columns, as (standard name, own name): `("ttft_ms", "first_token")`. A standard
-    /// name includes its unit.
+    /// Names of a table's columns: (standard name, name in the table), such as `("ttft_ms", "first_token")`. A
+    /// standard name includes its unit.
     pub columns: Vec<(String, String)>,
-    /// Keep the texts of answers, under [`OUTPUT_TEXT`] among the other fields of a record.
+    /// Whether the texts of answers are kept, under [`OUTPUT_TEXT`] among the other fields of a record.
     pub output_text: bool,
 }
 
-/// The field of a record with the text of its answer, if the options ask for texts.
+/// The field of a record that contains the text of the answer, if the options ask for texts.
 pub const OUTPUT_TEXT: &str = "output_text";
 
 impl ImportOptions {
@@ -84,10 +84,10 @@ impl ImportOptions {
     }
 }
 
-/// The format of a file or folder, detected from its content.
+/// Detects the format of a file or folder from its content.
 ///
 /// # Errors
-/// If it cannot be read or is unclear.
+/// If the file cannot be read, or its format is unclear.
 pub fn format_of(path: &Path) -> Result<Format, ImportError> {
     if path.is_dir() {
         return Ok(folder_format(path)?);
@@ -108,8 +108,8 @@ fn detect(path: &Path, name: &str, start: &[u8]) -> Result<Format, ImportError> 
 /// Imports a file, or the folder of an LLMServingSim run, as lines of a capture.
 ///
 /// # Errors
-/// An [`ImportError`] that names the file, and the place and the field if it has them. `sink` may have
-/// received lines before.
+/// An [`ImportError`] that names the file, and the place and the field if known. `sink` may already have received
+/// lines.
 pub fn import(path: &Path, options: &ImportOptions, sink: &mut Sink<'_>) -> Result<Imported, ImportError> {
     let name = path.display().to_string();
     if path.is_dir() {
@@ -141,7 +141,7 @@ pub fn import(path: &Path, options: &ImportOptions, sink: &mut Sink<'_>) -> Resu
     out.finish(format, &name)
 }
 
-/// The stated format, unless the file is an output of vcr in another format.
+/// The stated format. An error if the file is an output of vcr in another format.
 fn fitting(asked: Format, name: &str, start: &[u8]) -> Result<Format, ImportError> {
     let name = || name.to_owned();
     match VcrOutput::detect(start) {
@@ -176,7 +176,7 @@ fn import_folder(
     out.finish(format, name)
 }
 
-/// Imports an unpacked stream of a known format. Errors call it `name`.
+/// Imports an unpacked stream of a known format. Errors use `name` for the stream.
 ///
 /// # Errors
 /// See [`import`].

@@ -1,4 +1,4 @@
-//! The output of importers, and their counts.
+//! The output of importers and its counts.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -15,28 +15,28 @@ use crate::import::{Format, ImportError, OUTPUT_TEXT, Sink};
 pub struct Imported {
     /// The format of the file.
     pub format: Format,
-    /// Requests that were imported.
+    /// Number of imported requests.
     pub requests: u64,
-    /// Items that were skipped, in lenient imports.
+    /// Number of items that a lenient import skipped.
     pub skipped: u64,
     /// The first error that was skipped, in words.
     pub first_skipped: Option<String>,
-    /// How the capture breaks off, if it does.
+    /// How the capture breaks off; None if it does not.
     pub broken_off: Option<BrokenOff>,
-    /// Items left out or assumed, in order of first appearance.
+    /// What was left out or assumed, in order of first appearance.
     pub notes: Vec<Note>,
 }
 
-/// Data that an import left out.
+/// A number of items that an import left out or assumed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
-    /// The counted items, as words that follow a number.
+    /// What is counted, in words that follow a number.
     pub what: String,
-    /// Their number.
+    /// Number of items.
     pub count: u64,
 }
 
-/// Counts skipped items and data that was left out.
+/// Counts skipped items, and data that was left out.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     lenient: bool,
@@ -50,7 +50,7 @@ impl Tally {
         Self { lenient, ..Self::default() }
     }
 
-    /// Skips an item if that is allowed, or else ends the import.
+    /// Skips an item if the import is lenient. Otherwise returns the error, which ends the import.
     pub(crate) fn refuse(&mut self, error: ImportError) -> Result<(), ImportError> {
         if !self.lenient {
             return Err(error);
@@ -64,13 +64,13 @@ impl Tally {
         self.lenient
     }
 
-    /// Adds the items that another reader has skipped.
+    /// Adds items that another reader skipped.
     pub(crate) fn skipped_elsewhere(&mut self, count: u64, first: Option<String>) {
         self.skipped += count;
         self.first_skipped = self.first_skipped.take().or(first);
     }
 
-    /// Counts data that is left out.
+    /// Counts data that was left out.
     pub(crate) fn note(&mut self, what: &str) {
         self.notes_of(what, 1);
     }
@@ -86,7 +86,6 @@ impl Tally {
     }
 }
 
-/// Writes the lines of one import.
 pub(crate) struct Out<'a> {
     sink: &'a mut Sink<'a>,
     pub(crate) tally: Tally,
@@ -101,18 +100,17 @@ impl<'a> Out<'a> {
         Self { sink, tally: Tally::new(lenient), requests: 0, last_ns: 0, broken_off: None, keeps_output_text: false }
     }
 
-    /// Sets whether texts of answers are kept.
+    /// Sets whether the texts of answers are kept.
     pub(crate) fn keeping_output_text(self, keeps_output_text: bool) -> Self {
         Self { keeps_output_text, ..self }
     }
 
-    /// Writes an unchanged line.
     pub(crate) fn line(&mut self, line: CaptureLine) -> Result<(), ImportError> {
         self.requests += u64::from(matches!(line, CaptureLine::Request(_)));
         (self.sink)(line).map_err(|source| ImportError::Write { source })
     }
 
-    /// Writes the first line.
+    /// Writes the meta line.
     pub(crate) fn meta(&mut self, format: Format, meta: CaptureMeta) -> Result<(), ImportError> {
         self.line(CaptureLine::Meta(Box::new(CaptureMeta {
             format: CAPTURE_FORMAT.to_owned(),
@@ -126,7 +124,6 @@ impl<'a> Out<'a> {
         self.line(CaptureLine::Engine(Box::new(engine)))
     }
 
-    /// Writes a checked request.
     pub(crate) fn request(&mut self, mut record: RequestRecord) -> Result<(), ImportError> {
         if !self.keeps_output_text {
             record.other.remove(OUTPUT_TEXT);
@@ -136,7 +133,7 @@ impl<'a> Out<'a> {
         self.line(CaptureLine::Request(Box::new(record)))
     }
 
-    /// Writes the last line and returns the result.
+    /// Writes the last line. Returns the result of the import.
     pub(crate) fn finish(mut self, format: Format, name: &str) -> Result<Imported, ImportError> {
         if self.requests == 0 && format != Format::Capture {
             return Err(ImportError::Empty { name: name.to_owned(), skipped: self.tally.skipped });
@@ -150,28 +147,28 @@ impl<'a> Out<'a> {
     }
 }
 
-/// A request whose arrival is on some clock of its source.
+/// A request whose arrival was measured on a clock of its source.
 pub(crate) struct Timed {
-    /// Nanoseconds on that clock, if known.
+    /// The arrival in nanoseconds on this clock, if known.
     pub(crate) at_ns: Option<i128>,
     pub(crate) record: RequestRecord,
 }
 
-/// Sorts requests by arrival, makes arrivals relative to the earliest, and returns that. Requests without an
-/// arrival come last.
+/// Sorts requests by arrival, and makes arrivals relative to the earliest one, which is returned. Requests without
+/// an arrival come last.
 pub(crate) fn since_earliest(requests: &mut [Timed]) -> Option<i128> {
     let earliest = requests.iter().filter_map(|timed| timed.at_ns).min();
     requests.sort_by_key(|timed| (timed.at_ns.is_none(), timed.at_ns));
     for timed in requests {
-        // The times of a file span less than the 584 years that fit.
+        // The times of a file span less than 584 years, the maximum of 64 bits.
         let since = timed.at_ns.zip(earliest).map(|(at, earliest)| at - earliest);
         timed.record.arrival_ns = since.map(|since| u64::try_from(since).unwrap_or(u64::MAX));
     }
     earliest
 }
 
-/// Refuses requests that no reader of captures accepts: empty prompts, more cached tokens than prompt tokens,
-/// and times whose sum overflows.
+/// Refuses requests that no capture reader accepts: an empty prompt, more cached tokens than prompt tokens, or
+/// times whose sum overflows.
 pub(crate) fn checked(record: RequestRecord) -> Result<RequestRecord, Problem> {
     if record.prompt_tokens == 0 {
         return Err(Problem::new("", "the prompt has no tokens; every request needs at least one"));
@@ -189,15 +186,15 @@ pub(crate) fn checked(record: RequestRecord) -> Result<RequestRecord, Problem> {
     if fits { Ok(record) } else { Err(Problem::new("", "its times add up to more than 584 years; correct them")) }
 }
 
-/// Start and duration of a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Span {
-    /// Nanoseconds on some clock.
+    /// The start in nanoseconds on some clock.
     pub(crate) at_ns: i128,
     pub(crate) duration_ns: u64,
 }
 
-/// Sets the number of requests in progress at each arrival, the request itself included, for requests with a span.
+/// Sets the number of requests in progress at each arrival, including the arriving request. Requests without a span
+/// are left unchanged.
 pub(crate) fn count_concurrent(requests: &mut [Timed], span: impl Fn(&Timed) -> Option<Span>) {
     let mut spans: Vec<(Span, usize)> =
         requests.iter().enumerate().filter_map(|(index, timed)| Some((span(timed)?, index))).collect();

@@ -1,30 +1,29 @@
-//! The outputs of an answer with the times that a load generator measured.
+//! The outputs of an answer, with the times that a load generator measured.
 
 use crate::capture::RequestRecord;
 
 use crate::import::output::Tally;
 
-/// The times of the outputs of an answer, and their tokens.
+/// The times and tokens of an answer's outputs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outputs {
-    /// Nanoseconds from the beginning of the request to the first output.
+    /// Nanoseconds from the start of the request to the first output.
     pub first_ns: u64,
-    /// Nanoseconds from each output to the next one.
+    /// Nanoseconds from each output to the next.
     pub gaps_ns: Vec<u64>,
-    /// Tokens of each output; empty if each has one.
+    /// Number of tokens of each output; empty if each has one token.
     pub tokens: Vec<u32>,
-    /// Whether the tokens of each output are unknown and were spread evenly.
+    /// Whether the tokens of each output are unknown, so that they were spread evenly.
     pub is_spread: bool,
 }
 
 impl Outputs {
-    /// The outputs of an answer of `tokens` tokens, given the times of the pieces in which it came.
+    /// Computes the outputs of an answer with `tokens` tokens from the times of the pieces in which it came.
     ///
-    /// A piece may have no token: servers send the role before the first token, and the finish
-    /// reason behind the last one. One or two pieces more than tokens are these; if there are
-    /// still more, pieces that came directly behind another count as one with it. If there are fewer
-    /// pieces than tokens, the first one has one token, and the others are spread evenly over the
-    /// rest.
+    /// A piece may have no token: servers send the role before the first token and the finish reason after the
+    /// last. If there are one or two pieces more than tokens, these are the extra pieces. If there are still more,
+    /// pieces that came directly after another one are joined with it. If there are fewer pieces than tokens, the
+    /// first piece has one token, and the other tokens are spread evenly over the other pieces.
     #[must_use]
     pub fn of_pieces(first_ns: u64, gaps_ns: Vec<u64>, tokens: u32) -> Self {
         let mut outputs = Self { first_ns, gaps_ns, ..Self::default() };
@@ -39,7 +38,6 @@ impl Outputs {
         outputs
     }
 
-    /// Joins pieces across the shortest gaps.
     fn join(&mut self, surplus: usize) {
         let ends = [0, self.gaps_ns.len().saturating_sub(1)];
         let mut by_length: Vec<usize> = match surplus <= ends.len() && self.gaps_ns.len() > 1 {
@@ -64,7 +62,7 @@ impl Outputs {
         self.gaps_ns = kept;
     }
 
-    /// Nanoseconds from the beginning of the request to each output.
+    /// Nanoseconds from the start of the request to each output.
     #[must_use]
     pub fn after_ns(&self) -> Vec<u64> {
         let mut after_ns = self.first_ns;
@@ -75,7 +73,7 @@ impl Outputs {
         std::iter::once(self.first_ns).chain(later).collect()
     }
 
-    /// Sets the outputs of a record whose number of tokens is known.
+    /// Sets the outputs of a record. The record's number of tokens must be set.
     pub(crate) fn enter(self, record: &mut RequestRecord, tally: &mut Tally) {
         if record.output_tokens == 0 {
             return;
@@ -92,9 +90,9 @@ impl Outputs {
     }
 }
 
-/// Tokens of each piece, if there are fewer pieces than tokens.
+/// Number of tokens of each piece, if there are fewer pieces than tokens.
 fn spread(tokens: usize, pieces: usize) -> Vec<u32> {
-    // Counts of tokens fit into 32 bits.
+    // A number of tokens fits into 32 bits.
     let Some(later) = pieces.checked_sub(1).filter(|later| *later > 0) else { return vec![tokens as u32] };
     let until = |piece: usize| (tokens - 1) as u64 * piece as u64 / later as u64;
     std::iter::once(1).chain((0..later).map(|piece| (until(piece + 1) - until(piece)) as u32)).collect()
@@ -117,7 +115,7 @@ mod tests {
         assert_eq!((with_burst.first_ns, &with_burst.gaps_ns[..]), (100, &[2, 10][..]), "the end is nearer");
         let inside = Outputs::of_pieces(100, vec![5, 1, 11], 3);
         assert_eq!((inside.first_ns, &inside.gaps_ns[..]), (105, &[1, 11][..]), "only the ends have no token");
-        // The finish reason arrived two nanoseconds after the last token, too.
+        // In addition, the finish reason arrived two nanoseconds after the last token.
         let with_both = Outputs::of_pieces(100, vec![1, 10, 11, 2], 3);
         assert_eq!((with_both.first_ns, &with_both.gaps_ns[..]), (101, &[10, 11][..]));
         assert_eq!(with_both.after_ns(), [101, 111, 122]);
@@ -132,7 +130,7 @@ mod tests {
     }
 
     proptest! {
-        /// A capture accepts only outputs whose tokens add up.
+        /// A capture only accepts outputs whose tokens add up to the total.
         #[test]
         fn tokens_of_outputs_add_up(gaps_ns in prop::collection::vec(0..50u64, 0..20), tokens in 1..60u32) {
             let end_ns = 100 + gaps_ns.iter().sum::<u64>();

@@ -19,14 +19,13 @@ use crate::import::error::{Place, Problem};
 use crate::import::readers::dataset::table::RowSink;
 use crate::import::table::columns::{Cells, Column};
 
-/// The most rows of a table. Equal rows take little space in a file, but as much as others in memory.
+/// Maximum number of rows of a table. Equal rows take little space in a file, but not in memory.
 const ROWS_MAX: u64 = 5_000_000;
 
 fn open(path: &Path, name: &str) -> Result<File, ImportError> {
     File::open(path).map_err(|source| ImportError::Read { name: name.to_owned(), source })
 }
 
-/// The columns of a file.
 pub(crate) fn columns(path: &Path, name: &str) -> Result<Vec<String>, ImportError> {
     let unreadable = |error: ParquetError| Problem::new("", error.to_string()).at(name, Place::File);
     let reader = SerializedFileReader::new(open(path, name)?).map_err(unreadable)?;
@@ -34,12 +33,11 @@ pub(crate) fn columns(path: &Path, name: &str) -> Result<Vec<String>, ImportErro
     Ok(schema.root_schema().get_fields().iter().map(|field| field.name().to_owned()).collect())
 }
 
-/// Reads a file.
 pub(crate) fn read_file(path: &Path, name: &str, rows: &mut dyn RowSink) -> Result<(), ImportError> {
     read(open(path, name)?, name, rows)
 }
 
-/// Reads a stream, which must be in memory as a whole: its index is at its end.
+/// Reads a stream. It is read into memory completely, because a Parquet file has its index at the end.
 pub(crate) fn read_stream(mut reader: impl BufRead, name: &str, rows: &mut dyn RowSink) -> Result<(), ImportError> {
     let mut bytes = Vec::new();
     reader.read_to_end(&mut bytes).map_err(|source| ImportError::Read { name: name.to_owned(), source })?;
@@ -58,12 +56,12 @@ fn read(chunks: impl ChunkReader + 'static, name: &str, rows: &mut dyn RowSink) 
     }
     let table = reader.get_row_iter(None).map_err(unreadable)?;
     for (index, row) in table.enumerate() {
-        // The index of the file may be wrong.
+        // The number of rows in the file's index may be wrong.
         if index as u64 >= ROWS_MAX {
             return Err(too_many());
         }
         let place = Place::Row(index as u64 + 1);
-        // The reader cannot continue behind an unreadable page.
+        // The reader cannot continue after an unreadable page.
         let row = row.map_err(|error| Problem::new("", error.to_string()).at(name, place.clone()))?;
         let cells = row.get_column_iter().map(|(title, cell)| (title.clone(), cell.to_json_value()));
         rows.add(place, &cells.collect::<Map<String, Value>>())?;
@@ -71,7 +69,6 @@ fn read(chunks: impl ChunkReader + 'static, name: &str, rows: &mut dyn RowSink) 
     Ok(())
 }
 
-/// Writes a table.
 pub(crate) fn write(out: &mut (dyn Write + Send), columns: &[Column]) -> io::Result<()> {
     write_columns(out, columns).map_err(io::Error::other)
 }
@@ -89,7 +86,7 @@ fn write_columns(out: &mut (dyn Write + Send), columns: &[Column]) -> Result<(),
     Ok(())
 }
 
-/// The type of a column, whose name may be any text.
+/// The type of a column. The column's name may be any text.
 fn field(column: &Column) -> Result<Arc<Type>, ParquetError> {
     let (kind, repetition) = match &column.cells {
         Cells::Texts(_) => (PhysicalType::BYTE_ARRAY, Repetition::REQUIRED),
@@ -131,7 +128,6 @@ fn write_column<W: Write + Send>(
 mod tests {
     use super::*;
 
-    /// Counts rows.
     struct Count(u64);
 
     impl RowSink for Count {

@@ -1,4 +1,4 @@
-//! A module for each tool's files, which turns them into lines of a capture.
+//! The files of each tool. Each module converts them to lines of a capture.
 
 pub(crate) mod agentic;
 pub(crate) mod aiperf;

@@ -1,4 +1,4 @@
-//! Traces for replays, from files of all formats. A file that is not a trace is converted to a capture first.
+//! Reads traces for replays from files of all formats. A file that is not a trace is converted to a capture first.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use crate::{Format, Strictness, Trace, TraceError, TraceOptions, TraceWarning, W
 
 use crate::import::{ImportError, ImportOptions, import};
 
-/// Reads a trace from its files, as [`crate::read_files`] does, or from one file or folder of any other format.
+/// Reads a trace from its files, as [`crate::read_files`] does. Also reads one file or folder of any other format.
 ///
 /// # Errors
 /// If a file cannot be read or is invalid.
@@ -23,7 +23,7 @@ fn can_be_read_again(path: &Path) -> bool {
     path.is_dir() || vcr_base::input::is_regular(path)
 }
 
-/// Converts a file to a capture and reads that.
+/// Converts a file to a capture, and reads the capture.
 fn read_recorded(path: &Path, name: &str, format: Format, options: &TraceOptions) -> Result<Trace, ImportError> {
     let rules = ImportOptions {
         format: Some(format),

@@ -1,4 +1,4 @@
-//! Tables for other tools: CSV, JSON, Parquet.
+//! Writes tables for other tools: CSV, JSON, Parquet.
 
 pub(crate) mod columns;
 
@@ -22,7 +22,7 @@ pub enum TableFormat {
 }
 
 impl TableFormat {
-    /// The format for the name of a file.
+    /// The format for a file name; None if the suffix is unknown.
     #[must_use]
     pub fn of_path(path: &Path) -> Option<Self> {
         match path.extension()?.to_str()? {
@@ -33,7 +33,7 @@ impl TableFormat {
         }
     }
 
-    /// Whether this build can write it.
+    /// Whether this build can write the format.
     #[must_use]
     pub fn is_built(self) -> bool {
         self != Self::Parquet || cfg!(feature = "formats")
@@ -69,8 +69,8 @@ fn write_csv(out: &mut (dyn Write + Send), columns: &[Column]) -> io::Result<()>
     csv.flush()
 }
 
-/// A text as a cell of CSV. Spreadsheets run cells that begin with some characters as formulas: an apostrophe
-/// in front turns such a cell into a text. A number is left unchanged.
+/// Makes a text a cell of CSV. Spreadsheets run a cell as a formula if it starts with certain characters, so an
+/// apostrophe is put before such a text. A number is left unchanged.
 pub(crate) fn csv_text(text: String) -> String {
     match text.starts_with(['=', '+', '-', '@', '\t', '\r']) && text.parse::<f64>().is_err() {
         true => format!("'{text}"),
@@ -78,7 +78,7 @@ pub(crate) fn csv_text(text: String) -> String {
     }
 }
 
-/// The rows, each as an object whose keys are in the order of the columns.
+/// The rows, each as an object. Its keys are in the order of the columns.
 struct Rows<'a>(&'a [Column]);
 
 struct Row<'a>(&'a [Column], usize);

@@ -1,13 +1,13 @@
-//! Converts times of other tools to whole nanoseconds.
+//! Converts the times of other tools to whole nanoseconds.
 
 use crate::import::error::Problem;
 
-/// Times on a clock are limited to 126 years, and durations to 31 years, so that an arrival plus all times of
-/// a request cannot overflow.
+/// Times on a clock are at most 126 years, and durations at most 31 years, so that the sum of an arrival and all
+/// times of a request cannot overflow.
 const MAX_CLOCK_NS: f64 = 4e18;
 const MAX_DURATION_NS: f64 = 1e18;
 
-/// A duration in a unit of `ns_per_unit`, which must not be below zero.
+/// Converts a duration whose unit has `ns_per_unit` nanoseconds. It must not be negative.
 pub(crate) fn duration_ns(field: &str, value: f64, ns_per_unit: f64) -> Result<u64, Problem> {
     let ns = (value * ns_per_unit).round();
     if ns.is_finite() && (0.0..MAX_DURATION_NS).contains(&ns) {
@@ -16,7 +16,8 @@ pub(crate) fn duration_ns(field: &str, value: f64, ns_per_unit: f64) -> Result<u
     Err(Problem::new(field, format!("invalid duration {value}: expected 0 to 31 years")))
 }
 
-/// A time on a clock in a unit of `ns_per_unit`, to the nanosecond if a double is precise enough.
+/// Converts a time on a clock whose unit has `ns_per_unit` nanoseconds. Exact to the nanosecond if a double is
+/// precise enough.
 pub(crate) fn clock_ns(field: &str, time: f64, ns_per_unit: u32) -> Result<i128, Problem> {
     let ns = (time.fract() * f64::from(ns_per_unit)).round();
     if time.is_finite() && time.abs() * f64::from(ns_per_unit) < MAX_CLOCK_NS {
@@ -25,20 +26,20 @@ pub(crate) fn clock_ns(field: &str, time: f64, ns_per_unit: u32) -> Result<i128,
     Err(Problem::new(field, format!("invalid time {time}: expected one within 126 years of the start of its clock")))
 }
 
-/// Seconds since 1970, to the microsecond, which is the precision of a double.
+/// Converts seconds since 1970, rounded to a microsecond, which is the precision of a double.
 pub(crate) fn unix_ns(field: &str, seconds: f64) -> Result<i128, Problem> {
     let ns = clock_ns(field, seconds, 1_000_000_000)?;
     Ok((ns + 500).div_euclid(1000) * 1000)
 }
 
-/// Whole nanoseconds since 1970.
+/// Checks a time that is already in whole nanoseconds since 1970.
 pub(crate) fn whole_unix_ns(field: &str, ns: u64) -> Result<i128, Problem> {
     let fits = (ns as f64) < MAX_CLOCK_NS;
     fits.then_some(i128::from(ns))
         .ok_or_else(|| Problem::new(field, format!("invalid time {ns} ns: expected one before 2096")))
 }
 
-/// A time since 1970 in the form of captures.
+/// Converts a time since 1970 to the form that captures use.
 pub(crate) fn started_unix_ns(earliest: Option<i128>) -> Option<u64> {
     earliest.and_then(|ns| u64::try_from(ns).ok())
 }

@@ -1,4 +1,4 @@
-//! Tokenizers: texts as tokens, and the vocabulary for the guest `json-tokens`.
+//! Reads tokenizers: converts texts to tokens, and lists the vocabulary for the guest `json-tokens`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,7 +12,6 @@ use crate::import::ImportError;
 pub(crate) struct Tokenizer(tokenizers::Tokenizer);
 
 impl Tokenizer {
-    /// Reads a `tokenizer.json`.
     pub(crate) fn open(path: &Path) -> Result<Self, ImportError> {
         let bytes = vcr_base::input::read_bytes(path, MAX_TOKENIZER_BYTES).map_err(Into::into);
         let read = bytes.and_then(tokenizers::Tokenizer::from_bytes);
@@ -27,24 +26,24 @@ impl Tokenizer {
     }
 }
 
-/// The encoding of bytes that are not printable.
+/// How a tokenizer writes bytes that are not printable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Spelling {
     /// Each byte is a letter of a fixed alphabet (GPT-2, Llama 3, Qwen).
     ByteLevel,
-    /// Spaces are `▁`, other bytes `<0x0A>` (Llama 2, Mistral, Gemma).
+    /// A space is `▁`; other bytes are written like `<0x0A>` (Llama 2, Mistral, Gemma).
     SentencePiece,
 }
 
 /// The character that SentencePiece writes for a space.
 const LOW_LINE: char = '\u{2581}';
 
-/// Reads a `tokenizer.json` and returns the texts of its tokens, as `json-tokens` reads them: `vocabulary`
-/// has pieces of text by token, and `byte_tokens` is present if every single byte has a token. Special tokens
-/// and pieces that are not complete texts are left out.
+/// Reads a `tokenizer.json`. Returns the texts of its tokens in the form that `json-tokens` reads: `vocabulary`
+/// contains pieces of text with their tokens, and `byte_tokens` is present if every single byte has a token.
+/// Special tokens and pieces that are not complete texts are left out.
 ///
 /// # Errors
-/// If it is not a tokenizer, or its pieces are not pieces of the text.
+/// If the file is not a tokenizer, or the texts of its pieces are unknown.
 pub fn vocabulary(tokenizer: &Path) -> Result<Value, ImportError> {
     let refused = |problem: String| ImportError::Tokenizer { name: tokenizer.display().to_string(), problem };
     let Tokenizer(read) = Tokenizer::open(tokenizer)?;
@@ -53,7 +52,7 @@ pub fn vocabulary(tokenizer: &Path) -> Result<Value, ImportError> {
         refused("its pieces are neither byte-level nor those of SentencePiece, so their text is unknown".into())
     })?;
     let special = read.get_added_vocabulary();
-    // Sorted by token, because the order of a hash map differs in every run.
+    // Sorted by token, because the order of a hash map differs from run to run.
     let tokens: BTreeMap<u32, String> = read
         .get_vocab(false)
         .into_iter()
@@ -70,7 +69,7 @@ pub fn vocabulary(tokenizer: &Path) -> Result<Value, ImportError> {
         if let Ok(text) = String::from_utf8(spelt)
             && !text.is_empty()
         {
-            // If two tokens have the same text, tokenizers take the first.
+            // If two tokens have the same text, tokenizers use the first.
             pieces.entry(text).or_insert(token.into());
         }
     }
@@ -81,7 +80,7 @@ pub fn vocabulary(tokenizer: &Path) -> Result<Value, ImportError> {
     Ok(config)
 }
 
-/// The spelling of pieces, from the parts of a decoder.
+/// Finds the spelling of pieces from the parts of a decoder.
 fn spelling_of(decoder: &Value) -> Option<Spelling> {
     match decoder["type"].as_str()? {
         "ByteLevel" => Some(Spelling::ByteLevel),
@@ -93,7 +92,7 @@ fn spelling_of(decoder: &Value) -> Option<Spelling> {
 }
 
 impl Spelling {
-    /// The bytes of a piece; None if it is not text.
+    /// The bytes of a piece; None if the piece is not text.
     fn bytes(self, piece: &str) -> Option<Vec<u8>> {
         match self {
             Self::ByteLevel => piece.chars().map(byte_of_letter).collect(),
@@ -105,7 +104,8 @@ impl Spelling {
     }
 }
 
-/// The byte of a letter of the byte-level alphabet: visible bytes are themselves, the others follow in order.
+/// The byte of a letter in the byte-level alphabet. A visible byte is its own letter; the other bytes follow in
+/// order.
 fn byte_of_letter(letter: char) -> Option<u8> {
     let is_seen = |byte: &u8| matches!(byte, 33..=126 | 161..=172 | 174..=255);
     match u8::try_from(u32::from(letter)) {
@@ -118,7 +118,7 @@ fn byte_of_letter(letter: char) -> Option<u8> {
     }
 }
 
-/// The byte of `<0x0A>`.
+/// The byte that a piece such as `<0x0A>` stands for.
 fn escaped_byte(piece: &str) -> Option<u8> {
     let digits = piece.strip_prefix("<0x")?.strip_suffix('>')?;
     u8::from_str_radix(digits, 16).ok().filter(|_| digits.len() == 2)

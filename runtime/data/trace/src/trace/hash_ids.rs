@@ -1,27 +1,27 @@
-//! Content-block ids of prompts, stored as runs of consecutive ids.
+//! The content-block ids of prompts, stored as runs of consecutive ids.
 //!
-//! Ids are numbered in order of first appearance, so the new blocks of a prompt are consecutive, and a later
-//! prompt with the same beginning has the same runs. A turn of a long conversation takes a few words instead
-//! of one for each of its blocks; a list without runs takes one word for each id.
+//! Ids are numbered in the order of their first appearance. The new blocks of a prompt are therefore consecutive,
+//! and a later prompt with the same beginning has the same runs. A turn of a long conversation takes a few words
+//! instead of one per block; a list without runs takes one word per id.
 
 use std::ops::Range;
 
-/// Marks a word as the first id of a run, whose length is the next word.
+/// Marks a word as the first id of a run. The next word is the length of the run.
 const RUN: u32 = 1 << 31;
-/// Marks a run whose first id does not fit beside [`RUN`]: the next word has the id, and the word after it
+/// Marks a run whose first id does not fit next to [`RUN`]. The next word is the first id, and the word after it
 /// the length.
 const WIDE_RUN: u32 = u32::MAX;
-/// Shorter runs take no fewer words than single ids.
+/// Minimum length of a run. A shorter run would take at least as many words as single ids.
 const MIN_RUN: u32 = 3;
 
 /// The ids of all prompts of a [`Trace`](crate::Trace).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HashIds {
-    /// An id below [`RUN`], or a run.
+    /// Each entry is an id below [`RUN`], or a run of several words.
     words: Vec<u32>,
 }
 
-/// The range of a prompt's ids in [`HashIds`].
+/// The ids of one prompt, as a range of [`HashIds`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HashIdRange {
     /// Index of the first word.
@@ -43,7 +43,7 @@ impl HashIdRange {
         self.len == 0
     }
 
-    /// The first `len` ids of the range, or all of them if it has fewer.
+    /// The first `len` ids of the range, or the whole range if it is shorter.
     #[must_use]
     pub fn first(self, len: u32) -> Self {
         Self { len: len.min(self.len), ..self }
@@ -57,7 +57,7 @@ impl HashIds {
         self.words.is_empty()
     }
 
-    /// Adds the ids of a prompt, which must be fewer than 2^32.
+    /// Adds the ids of a prompt. There must be fewer than 2^32.
     pub fn push(&mut self, ids: impl IntoIterator<Item = u32>) -> HashIdRange {
         let start = self.words.len();
         let mut len = 0;
@@ -94,7 +94,7 @@ impl HashIds {
         HashIdList { words: &self.words[range.start..], len: range.len }
     }
 
-    /// Returns unused memory.
+    /// Releases unused memory.
     pub(crate) fn shrink_to_fit(&mut self) {
         self.words.shrink_to_fit();
     }
@@ -103,7 +103,7 @@ impl HashIds {
 /// The ids of a prompt, in order.
 #[derive(Clone, Copy, Debug)]
 pub struct HashIdList<'a> {
-    /// The words of the prompt, followed by those of other prompts.
+    /// The words of the prompt, followed by the words of other prompts.
     words: &'a [u32],
     len: u32,
 }
@@ -152,7 +152,7 @@ impl<const N: usize> PartialEq<[u32; N]> for HashIdList<'_> {
     }
 }
 
-/// The iterator of [`HashIdList::runs`].
+/// The iterator that [`HashIdList::runs`] returns.
 #[derive(Clone, Debug)]
 pub struct Runs<'a> {
     words: &'a [u32],
@@ -176,7 +176,7 @@ impl Iterator for Runs<'_> {
         self.words = rest;
         let len = len.min(self.left);
         self.left -= len;
-        // The last id is below 2^32, since a list returns only ids that it was given.
+        // The last id is below 2^32, because a list returns only ids that were pushed.
         Some(first..first.saturating_add(len))
     }
 }
@@ -208,7 +208,7 @@ mod tests {
             }
         }
 
-        /// A list must not take more than one word for each id, or small prompts pay for long ones.
+        /// A list must not take more than one word per id; otherwise short prompts would need more memory.
         #[test]
         fn no_list_is_longer_than_its_ids(ids in prop::collection::vec(0..60u32, 0..200)) {
             let mut all = HashIds::default();

@@ -3,20 +3,20 @@
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// A multimodal item of a prompt: the identity of its content, and the place of its placeholder tokens.
+/// A multimodal item of a prompt: the identity of its content, and the position of its placeholder tokens.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MediaItem {
-    /// The identity of its content; caches treat items with equal hashes as equal.
+    /// The identity of the content. Caches treat items with equal hashes as equal.
     pub hash: String,
-    /// Place of its first placeholder in the prompt.
+    /// Position of the item's first placeholder in the prompt.
     pub offset: u32,
-    /// Number of its placeholders.
+    /// Number of placeholders.
     pub tokens: u32,
     /// `image`, `audio`, `video` or another word of the source.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub modality: Option<String>,
-    /// Runs `[start, end]` of placeholders that embeddings replace, counted from the first one; absent if
-    /// embeddings replace all placeholders.
+    /// Runs `[start, end]` of placeholders that embeddings replace, counted from the item's first placeholder.
+    /// Absent if embeddings replace all placeholders.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub embeds: Option<Vec<[u32; 2]>>,
 }
@@ -24,57 +24,57 @@ pub struct MediaItem {
 /// A problem of a multimodal item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MediaProblem {
-    /// No identity.
+    /// The item has no identity.
     #[error("the hash is empty; give equal items the same text")]
     NoHash,
-    /// No placeholders.
+    /// The item has no placeholders.
     #[error("the item has no tokens; it has at least one placeholder")]
     Empty,
-    /// It overlaps the item before it.
+    /// The item overlaps the previous item.
     #[error("it begins at token {offset}, but the item before it ends at {end}; order items by their places")]
     Overlap {
-        /// Its first placeholder.
+        /// Position of the item's first placeholder.
         offset: u32,
-        /// The place behind the previous item's last placeholder.
+        /// The position after the previous item's last placeholder.
         end: u64,
     },
-    /// It ends behind the end of the prompt.
+    /// The item extends beyond the end of the prompt.
     #[error("it ends at token {end}, but the prompt has {prompt_tokens}")]
     BeyondPrompt {
-        /// The place behind its last placeholder.
+        /// The position after the item's last placeholder.
         end: u64,
-        /// The prompt's length.
+        /// Length of the prompt.
         prompt_tokens: u32,
     },
-    /// Runs of embeddings that are out of order, empty, or beyond the item.
+    /// A run of embeddings is out of order, empty, or beyond the item.
     #[error("invalid run [{start}, {end}]: expected ascending runs within the item's {tokens} tokens")]
     Run {
         /// First placeholder of the run.
         start: u32,
-        /// The place behind its last placeholder.
+        /// The position after the run's last placeholder.
         end: u32,
-        /// Placeholders of the item.
+        /// Number of placeholders of the item.
         tokens: u32,
     },
 }
 
-/// The index of an item, its invalid field, and the problem.
+/// (Index of the item, name of the invalid field, problem).
 pub(crate) type ItemProblem = (usize, &'static str, MediaProblem);
 
 impl MediaItem {
-    /// A number that identifies its content.
+    /// A number that identifies the content.
     #[must_use]
     pub fn identity(&self) -> u64 {
         xxh3_64(self.hash.as_bytes())
     }
 
-    /// The place behind its last placeholder.
+    /// The position after the last placeholder.
     #[must_use]
     pub fn end(&self) -> u64 {
         u64::from(self.offset) + u64::from(self.tokens)
     }
 
-    /// Whether the items of a prompt of `prompt_tokens` tokens are not empty, in order, without overlap and
+    /// Whether the items of a prompt of `prompt_tokens` tokens are valid: not empty, in order, without overlap, and
     /// within the prompt.
     #[must_use]
     pub fn are_in_place(items: &[Self], prompt_tokens: u32) -> bool {
@@ -82,7 +82,7 @@ impl MediaItem {
     }
 }
 
-/// Checks the items of a prompt: each is within it and behind the previous one.
+/// Checks that the items of a prompt are within the prompt and do not overlap.
 pub(crate) fn check(items: &[MediaItem], prompt_tokens: u32) -> Result<(), ItemProblem> {
     let mut before = 0;
     for (index, item) in items.iter().enumerate() {

@@ -1,5 +1,3 @@
-//! Reading captures: complete, broken off, rotated, packed, and invalid.
-
 mod wrong;
 
 use std::io::Write;

@@ -1,11 +1,11 @@
-//! Errors in lines, and their consequences.
+//! Errors in lines and their consequences.
 
 use tempfile::TempDir;
 use vcr_trace::capture::{CaptureError, CaptureLine, CaptureReader};
 
 use crate::captures::{LENIENT, META, REQUEST, STRICT, line, read_text, request, scan, write};
 
-/// Each wrong line, with the field that its error names and a part of the error's text.
+/// Each invalid line, with the field that its error names and a part of the error's text.
 const WRONG: &[(&str, &str, &str)] = &[
     (r#"{"kind":"request","output_tokens":1}"#, "prompt_tokens", "missing"),
     (r#"{"kind":"request","prompt_tokens":1}"#, "output_tokens", "missing"),
@@ -157,7 +157,7 @@ fn wrong_lines_are_refused_with_line_and_field_and_skipped_leniently() {
         assert!(!error.contains(" at line 1"), "{wrong}: {error}");
 
         let (_, summary) = read_text(&text, &LENIENT).unwrap_or_else(|error| panic!("{wrong}: {error}"));
-        // Nothing may follow an `end` line, be its counts right or wrong.
+        // After an `end` line, even one with wrong counts, no line may follow.
         let skipped = if wrong.contains("\"end\"") { 2 } else { 1 };
         assert_eq!((summary.requests, summary.skipped_lines), (3 - skipped, skipped), "{wrong}");
         assert_eq!(summary.warnings[0].first_line, 3, "{wrong}");

@@ -1,11 +1,10 @@
-//! Shared by the tests of importers.
+//! Helpers for the tests of importers.
 
 use std::path::{Path, PathBuf};
 
 use vcr_trace::capture::{CaptureLine, CaptureMeta, RequestRecord};
 use vcr_trace::import::{Format, ImportError, ImportOptions, Imported, import, import_bytes};
 
-/// Everything that an import returned.
 #[derive(Debug)]
 pub(crate) struct Read {
     pub(crate) account: Imported,
@@ -44,7 +43,7 @@ fn gathered(
     Ok(Read { account, meta: (**meta).clone(), requests: requests.collect(), lines: lines.clone() })
 }
 
-/// The tokenizer that `tests/frontends/fetch.sh` fetches.
+/// The tokenizer that `tests/frontends/fetch.sh` downloads.
 pub(crate) fn shipped_tokenizer() -> Option<PathBuf> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../target/frontends/model/tokenizer.json");
     vcr_skips::existing(path, "run tests/frontends/fetch.sh")

@@ -33,7 +33,7 @@ pub enum Target {
     Mooncake,
     /// A table with one row for each request.
     Csv,
-    /// The same table as Parquet.
+    /// The table of `Csv`, as Parquet.
     Parquet,
 }
 
@@ -41,7 +41,7 @@ impl Target {
     /// All formats.
     pub const ALL: [Self; 5] = [Self::Capture, Self::VllmVcr, Self::Mooncake, Self::Csv, Self::Parquet];
 
-    /// The name on the command line.
+    /// The format's name on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -53,7 +53,7 @@ impl Target {
         }
     }
 
-    /// The format for the suffix of a file: a table, or else a capture.
+    /// The format for the suffix of a path: a table, or else a capture.
     #[must_use]
     pub fn of(path: &Path) -> Self {
         match path.extension().and_then(|suffix| suffix.to_str()) {
@@ -80,16 +80,16 @@ impl FromStr for Target {
     }
 }
 
-/// Writes the lines of one capture to a file.
+/// Writes the lines of a capture to a file.
 ///
-/// Captures are packed by the suffix; the other formats are never packed.
+/// Captures are packed according to the file's suffix; other formats are never packed.
 pub struct Exporter<'a> {
     path: &'a Path,
-    /// The file, until the first line is written.
+    /// The file; None after the first line was written.
     file: Option<File>,
     target: Target,
     writer: Option<Writer>,
-    /// The sum of the `end` lines so far.
+    /// The sum of all `end` lines so far.
     ended: CaptureEnd,
 }
 
@@ -102,13 +102,13 @@ enum Writer {
 }
 
 impl<'a> Exporter<'a> {
-    /// An exporter to an open, empty file, whose path is or will be `path`.
+    /// An exporter to an open, empty file. `path` is the file's present or later path.
     #[must_use]
     pub fn new(file: File, path: &'a Path, target: Target) -> Self {
         Self { path, file: Some(file), target, writer: None, ended: CaptureEnd::default() }
     }
 
-    /// Writes a line; the first must be the meta line.
+    /// Writes a line. The first line must be the meta line.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -159,7 +159,7 @@ impl<'a> Exporter<'a> {
         })
     }
 
-    /// Ends the file; returns notes on what it cannot hold.
+    /// Ends the file. Returns notes on what the file cannot contain.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -187,7 +187,7 @@ fn notes(dropped: &VllmVcrDropped) -> Vec<Note> {
     notes
 }
 
-/// Counts lines that a format cannot hold.
+/// Counts the lines that a format cannot contain.
 #[derive(Default)]
 struct LineTally([u64; 6]);
 
@@ -207,7 +207,7 @@ impl LineTally {
         self.0[kind] += 1;
     }
 
-    /// Notes on these lines. Arrivals are omitted, because requests contain them, too.
+    /// Notes on these lines. Arrivals are omitted, because requests contain them.
     fn notes(&self) -> Vec<Note> {
         let counted = Self::KINDS.iter().zip(self.0).filter(|(kind, count)| *count > 0 && **kind != "arrival");
         counted.map(|(kind, count)| Note { what: format!("`{kind}` lines"), count }).collect()

@@ -1,4 +1,4 @@
-//! Mooncake rows: the requests, without their answers.
+//! Writes Mooncake rows: the requests without their answers.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};
@@ -9,10 +9,10 @@ use crate::{HashIdRange, ItemRange, Trace, TraceRequest, write_mooncake};
 use super::{LineTally, flushed};
 use crate::import::Note;
 
-/// Mooncake's usual block size, for captures without hashes.
+/// Mooncake's usual block size, used for captures without hashes.
 const MOONCAKE_BLOCK_TOKENS: u32 = 512;
 
-/// Collects requests; rows are written in the order of arrivals.
+/// Collects requests. The rows are written in order of arrival.
 pub(super) struct MooncakeExport<W: Write> {
     out: W,
     block_size_tokens: u32,
@@ -20,7 +20,7 @@ pub(super) struct MooncakeExport<W: Write> {
     left_out: LineTally,
 }
 
-/// The key of a block: its hash, or, for a partial last block, the hash of the whole prompt.
+/// The key of a block: (whether it is partial, hash). A partial last block has the hash of the whole prompt.
 type BlockKey = (bool, u64);
 
 impl<W: Write> MooncakeExport<W> {
@@ -59,7 +59,7 @@ impl<W: Write> MooncakeExport<W> {
     }
 }
 
-/// Requests in order of arrival. A turn with an unknown arrival follows the turn before it.
+/// Sorts requests by arrival. A turn with an unknown arrival follows its previous turn.
 fn in_order(requests: Vec<RequestRecord>) -> Vec<RequestRecord> {
     let mut last_ns = 0;
     let mut sessions: BTreeMap<String, u64> = BTreeMap::new();
@@ -77,7 +77,7 @@ fn in_order(requests: Vec<RequestRecord>) -> Vec<RequestRecord> {
     keyed.into_iter().map(|(_, request)| request).collect()
 }
 
-/// The workload of requests that are in order of arrival.
+/// Makes a trace of requests, which must be in order of arrival.
 fn trace(requests: &[RequestRecord], block_size_tokens: u32) -> io::Result<Trace> {
     let mut trace = Trace { block_size_tokens, ..Trace::default() };
     // The map is looked up, never iterated.
@@ -140,7 +140,7 @@ fn push_ids(
     let full = (request.prompt_tokens / block_size_tokens) as usize;
     if request.block_hashes.len() == full && (full > 0 || request.prompt_hash.is_some()) {
         let mut keys: Vec<Option<BlockKey>> = request.block_hashes.iter().map(|hash| Some((false, hash.0))).collect();
-        // A partial block with unknown content has an id of its own.
+        // A partial block with unknown content gets its own id.
         keys.resize(blocks, request.prompt_hash.map(|hash| (true, hash.0)));
         for key in keys {
             let next = narrow(ids.len())?;

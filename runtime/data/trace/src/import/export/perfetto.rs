@@ -1,7 +1,7 @@
-//! A capture as a trace for ui.perfetto.dev.
+//! Writes a capture as a trace for ui.perfetto.dev.
 //!
-//! Steps are written immediately; for requests, only their times are kept until the end, when they are packed
-//! into threads.
+//! Steps are written immediately. Of requests, only the times are kept until the end; then the requests are
+//! distributed over threads.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
@@ -21,7 +21,7 @@ use crate::import::summary::scheduler_number;
 pub enum PerfettoFormat {
     /// Trace events as JSON, which `chrome://tracing` can also read.
     Json,
-    /// Perfetto's own packets, less than half the size.
+    /// Perfetto's own packets; less than half as large.
     Proto,
 }
 
@@ -46,7 +46,6 @@ impl FromStr for PerfettoFormat {
     }
 }
 
-/// A whole document of trace events.
 struct JsonSink<W: Write>(PerfettoWriter<W>);
 
 impl<W: Write> TrackSink for JsonSink<W> {
@@ -80,13 +79,13 @@ impl<W: Write> TrackSink for JsonSink<W> {
 
 const REQUESTS: u64 = 1;
 const FIRST_ENGINE: u64 = 2;
-/// The thread of steps in the group of an engine.
+/// The thread for steps in the group of an engine.
 const STEPS: u64 = 1;
 /// Rates are averages over this time.
 const BIN_NS: u64 = 1_000_000_000;
 const BINS_PER_S: f64 = 1e9 / BIN_NS as f64;
 
-/// The shown parts of a request.
+/// The parts of a request that are shown.
 struct Span {
     name: String,
     arrival_ns: u64,
@@ -97,23 +96,23 @@ struct Span {
     ended: Option<String>,
 }
 
-/// Converts the lines of a capture to a trace.
+/// Converts the lines of a capture into a trace.
 pub struct PerfettoExport<'a> {
     out: Box<dyn TrackSink + 'a>,
     spans: Vec<Span>,
-    /// Outputs and tokens in each second.
+    /// Numbers of outputs and of tokens in each second.
     bins: BTreeMap<u64, (u64, u64)>,
     has_bursts: bool,
     without_arrival: u64,
-    /// The time of each engine's last step, and whether requests kept running.
+    /// The time of each engine's latest step, and whether requests kept running after it.
     engines: BTreeMap<u32, (u64, bool)>,
 }
 
 impl<'a> PerfettoExport<'a> {
-    /// Begins a document.
+    /// Starts a document.
     ///
     /// # Errors
-    /// If `out` fails, as with all methods here.
+    /// If `out` fails; this is true of all methods here.
     pub fn new(mut out: impl Write + 'a, format: PerfettoFormat) -> io::Result<Self> {
         let mut out: Box<dyn TrackSink + 'a> = match format {
             PerfettoFormat::Json => {
@@ -180,7 +179,7 @@ impl<'a> PerfettoExport<'a> {
             at_ns = at_ns.saturating_add(*gap_ns);
             output(at_ns, tokens.get(index).copied().unwrap_or(1));
         }
-        // If only a mean is known, outputs are evenly spaced.
+        // If only the mean gap is known, the outputs are evenly spaced.
         let means = request.gap_summary.unwrap_or_default();
         for _ in 0..means.count {
             at_ns = at_ns.saturating_add(means.mean_ns);
@@ -188,8 +187,8 @@ impl<'a> PerfettoExport<'a> {
         }
     }
 
-    /// Adds a step. It ends when its message is sent. It began at the end of the previous step, if requests
-    /// were still running.
+    /// Adds a step. It ends when its message is sent. It starts at the end of the previous step if requests were
+    /// still running then.
     fn add_step(&mut self, step: &StepRecord) -> io::Result<()> {
         let process = FIRST_ENGINE + u64::from(step.rank);
         let running = scheduler_number(step, "num_running_reqs");
@@ -219,7 +218,7 @@ impl<'a> PerfettoExport<'a> {
         Ok(())
     }
 
-    /// Writes the rest; returns the number of requests without known times, which are not shown.
+    /// Writes the rest. Returns the number of requests without known times, which are not shown.
     ///
     /// # Errors
     /// If the writer fails.
@@ -232,7 +231,6 @@ impl<'a> PerfettoExport<'a> {
         Ok(self.without_arrival)
     }
 
-    /// Assigns each request to the first free thread.
     fn write_lanes(&mut self) -> io::Result<()> {
         let mut busy: BinaryHeap<Reverse<(u64, u64)>> = BinaryHeap::new();
         let mut free = BTreeSet::new();
@@ -258,7 +256,7 @@ impl<'a> PerfettoExport<'a> {
         Ok(())
     }
 
-    /// Writes counters of requests in progress and of requests waiting for admission.
+    /// Writes counters of requests in progress and of requests that wait for admission.
     fn write_counts(&mut self) -> io::Result<()> {
         let mut changes: BTreeMap<u64, [i64; 2]> = BTreeMap::new();
         for span in &self.spans {
@@ -284,7 +282,7 @@ impl<'a> PerfettoExport<'a> {
     fn write_rates(&mut self) -> io::Result<()> {
         let mut last = None;
         for (bin, (outputs, tokens)) in &self.bins {
-            // Seconds without outputs have no entry, but a rate of 0.
+            // Seconds without outputs have no entry, but their rate is 0.
             if let Some(last) = last.filter(|last: &u64| last + 1 < *bin) {
                 self.out.counter(REQUESTS, "output tokens/s", (last + 1).saturating_mul(BIN_NS), 0.0)?;
             }

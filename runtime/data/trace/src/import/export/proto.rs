@@ -1,7 +1,7 @@
-//! The part of Perfetto's own format that is written here.
+//! The part of Perfetto's own format that vcr writes.
 //!
-//! The messages follow `perfetto_trace.proto` with only the fields that are used. Names that occur often are
-//! written once and then referred to by number.
+//! The messages are those of `perfetto_trace.proto`, with only the fields that are used. A name is written once;
+//! after that, it is referred to by number.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -13,7 +13,7 @@ use super::tracks::{Slice, TrackSink};
 /// One message of a trace. A trace is a sequence of messages, each in field 1.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct TracePacket {
-    /// Nanoseconds.
+    /// In nanoseconds.
     #[prost(uint64, optional, tag = "8")]
     pub(super) timestamp: Option<u64>,
     #[prost(uint32, optional, tag = "10")]
@@ -97,14 +97,14 @@ pub(super) const SLICE_BEGIN: i32 = 1;
 pub(super) const SLICE_END: i32 = 2;
 pub(super) const INSTANT: i32 = 3;
 pub(super) const COUNTER: i32 = 4;
-/// Declares that no names were written before.
+/// States that no names were written before.
 const STATE_CLEARED: u32 = 1;
-/// Declares that names written before are referred to.
+/// States that the packet refers to names written before.
 const NEEDS_STATE: u32 = 2;
-/// The only sequence of packets.
+/// The id of the only sequence of packets.
 const SEQUENCE: u32 = 1;
 
-/// A track: a process, one of its threads or one of its counters.
+/// A process, one of its threads, or one of its counters.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Track {
     Process(u64),
@@ -112,7 +112,6 @@ enum Track {
     Counter(u64, String),
 }
 
-/// Writes a trace packet by packet.
 struct ProtoSink<W: Write> {
     out: W,
     bytes: Vec<u8>,
@@ -122,7 +121,6 @@ struct ProtoSink<W: Write> {
     argument_names: BTreeMap<String, u64>,
 }
 
-/// Begins a trace.
 pub(super) fn sink<'a>(out: impl Write + 'a) -> io::Result<Box<dyn TrackSink + 'a>> {
     Ok(Box::new(ProtoSink::new(out)))
 }
@@ -161,7 +159,7 @@ impl<W: Write> ProtoSink<W> {
         })
     }
 
-    /// The number of a track, and whether it is new.
+    /// Returns the number of a track, and whether the track is new.
     fn track(&mut self, track: Track) -> (u64, bool) {
         let next = self.tracks.len() as u64 + 1;
         let uuid = *self.tracks.entry(track).or_insert(next);
@@ -197,7 +195,7 @@ impl<W: Write> ProtoSink<W> {
     }
 }
 
-/// The number of a name; new ones are added to `new`.
+/// Returns the number of a name. A new name is added to `new`.
 fn intern(names: &mut BTreeMap<String, u64>, name: &str, new: &mut Vec<InternedName>) -> u64 {
     if let Some(iid) = names.get(name) {
         return *iid;

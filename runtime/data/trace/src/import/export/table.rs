@@ -1,4 +1,4 @@
-//! A table with one row for each request.
+//! Writes a table with one row for each request.
 
 use std::io::{self, Write};
 
@@ -61,7 +61,7 @@ impl<W: Write> TableExport<W> {
     }
 }
 
-/// The columns with texts; all others have numbers.
+/// The columns with texts; all other columns have numbers.
 const TEXTS: [&str; 6] = ["id", "external_id", "session", "finish_reason", "lora", "prompt_hash"];
 
 /// The requests of a capture, column by column.
@@ -85,7 +85,7 @@ impl RequestColumns {
             for (column, cell) in self.0.iter_mut().zip(cells(request)) {
                 match &mut column.cells {
                     Cells::Texts(texts) => texts.push(cell),
-                    // Unknown values are empty cells, which are not numbers.
+                    // An unknown value is an empty cell, which is not a number.
                     Cells::Numbers(numbers) => numbers.push(cell.parse().ok()),
                     Cells::Counts(_) => {}
                 }
@@ -100,7 +100,7 @@ impl RequestColumns {
     }
 }
 
-/// The same table as Parquet, which is written column by column.
+/// Writes the same table as Parquet, column by column.
 pub(super) struct ParquetExport<W: Write + Send> {
     out: W,
     columns: RequestColumns,
@@ -153,7 +153,7 @@ fn cells(request: &RequestRecord) -> [String; COLUMNS.len()] {
     ]
 }
 
-/// Mean and largest gap, rounded to whole nanoseconds.
+/// The mean and the largest gap, rounded to whole nanoseconds.
 fn gaps(request: &RequestRecord) -> (Option<u64>, Option<u64>) {
     let count = request.gap_ns.len() as u128;
     if count == 0 {

@@ -87,10 +87,10 @@ fn mooncake_rows_keep_arrivals_sessions_and_prefixes() {
     let names: Vec<_> = trace.requests.iter().map(|request| request.request_id.as_deref().expect("a name")).collect();
     assert_eq!(names, ["a", "b", "c"]);
     let ids: Vec<_> = trace.requests.iter().map(|request| trace.hash_ids(request).to_vec()).collect();
-    // The partial blocks of a and b are equal; the partial block of c differs.
+    // The partial blocks of a and b are equal; that of c differs.
     assert_eq!(ids, [[0, 1, 2], [0, 1, 2], [0, 3, 4]]);
     assert_eq!(trace.requests[1].arrival_ns, Some(1500));
-    // c arrives 1000 ns after the end of a, which took 2000 ns.
+    // c arrives 1000 ns after the end of a, which takes 2000 ns.
     assert_eq!((trace.requests[2].turn, trace.requests[2].delay_ns), (1, 1000));
     assert!(notes.iter().any(|note| note.what == "requests lost their times" && note.count == 3));
 }
@@ -161,13 +161,13 @@ fn json_traces_have_lanes_phases_steps_and_counters() {
     let steps = named("step");
     assert_eq!((steps.len(), &steps[1]["ts"], &steps[1]["dur"]), (2, &json!(1.0), &json!(0.5)));
     assert_eq!(named("KV cache usage")[0]["args"]["value"], 0.5);
-    // Twelve tokens in nine outputs, within the first second.
+    // There are twelve tokens in nine outputs, all within the first second.
     assert_eq!(named("output tokens/s")[0]["args"]["value"], 12.0);
     assert_eq!(named("tokens/output")[0]["args"]["value"], 12.0 / 9.0);
     assert_eq!(named("abort").len(), 3);
 }
 
-/// Field 1 of a trace is its packets.
+/// A trace contains its packets in field 1.
 #[derive(Clone, PartialEq, Message)]
 struct WholeTrace {
     #[prost(message, repeated, tag = "1")]

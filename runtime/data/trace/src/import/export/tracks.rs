@@ -1,11 +1,11 @@
-//! The tracks of a trace, in any format.
+//! The tracks of a trace, independent of the format.
 
 use std::io;
 
 /// A slice of a thread.
 pub(crate) struct Slice<'a> {
     pub(super) name: &'a str,
-    /// Whether many slices have that name.
+    /// Whether many slices have this name.
     #[cfg_attr(not(feature = "formats"), expect(dead_code, reason = "JSON repeats names"))]
     pub(super) is_common: bool,
     pub(super) start_ns: u64,
@@ -13,17 +13,17 @@ pub(crate) struct Slice<'a> {
     pub(super) args: &'a [(&'a str, u64)],
 }
 
-/// The common interface of both formats.
+/// The interface that both formats implement.
 pub(crate) trait TrackSink {
     /// Names a group of threads and counters.
     fn process(&mut self, process: u64, name: &str) -> io::Result<()>;
     /// Names a thread.
     fn name_thread(&mut self, process: u64, thread: u64, name: &str) -> io::Result<()>;
-    /// Writes a slice, and the slices within it.
+    /// Writes a slice and the slices inside it.
     fn slice(&mut self, process: u64, thread: u64, slice: &Slice<'_>, parts: &[Slice<'_>]) -> io::Result<()>;
     /// Writes an instant event.
     fn instant(&mut self, process: u64, thread: u64, name: &str, at_ns: u64) -> io::Result<()>;
-    /// Writes the value of a counter from an instant on.
+    /// Writes the value of a counter from this time on.
     fn counter(&mut self, process: u64, name: &str, at_ns: u64, value: f64) -> io::Result<()>;
     /// Ends the document.
     fn finish(&mut self) -> io::Result<()>;

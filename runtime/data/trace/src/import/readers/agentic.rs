@@ -1,9 +1,9 @@
-//! Workloads of agents: Mooncake rows with dependencies.
+//! Reads workloads of agents: Mooncake rows with dependencies.
 //!
-//! The reader of traces cannot be used here: it keeps all dependencies, drops the model, and refuses
-//! references to missing requests. A capture states the session of a request and its wait after the previous
-//! turn, and cannot express other dependencies. A row with one is refused, or, in lenient imports, loses the
-//! dependency, which is counted.
+//! The trace reader cannot be used here, because it keeps all dependencies, drops the model, and refuses references
+//! to missing requests. A capture states a request's session and its wait after the previous turn; it cannot
+//! express other dependencies. A row with another dependency is refused; a lenient import drops and counts the
+//! dependency.
 
 use std::collections::BTreeMap;
 use std::io::BufRead;
@@ -19,7 +19,6 @@ use crate::import::readers::workload::as_workload;
 use crate::import::time::duration_ns;
 use crate::import::{Format, ImportError, ImportOptions, chain};
 
-/// Mooncake's usual block size.
 const MOONCAKE_BLOCK_TOKENS: u32 = 512;
 
 /// The first row of a file of version 2.
@@ -29,7 +28,7 @@ struct Header {
     block_size: Option<std::num::NonZeroU32>,
 }
 
-/// A row; version 1 has `wait_for`, version 2 `dependencies`.
+/// A row. Version 1 has `wait_for`, version 2 has `dependencies`.
 #[derive(Deserialize)]
 struct AgenticRow {
     request_id: String,
@@ -63,7 +62,7 @@ struct Dependency {
     delay_ms: Option<f64>,
 }
 
-/// Reads agentic Mooncake rows of both versions.
+/// Reads agentic Mooncake rows of either version.
 pub(crate) fn read(
     reader: impl BufRead,
     name: &str,
@@ -73,7 +72,7 @@ pub(crate) fn read(
     let mut rows = Rows::new(reader, name);
     let mut block_size_tokens = options.block_size_tokens(MOONCAKE_BLOCK_TOKENS);
     let mut has_begun = false;
-    // The last request of each session so far.
+    // The latest request of each session.
     let mut last_turns = BTreeMap::new();
     while let Some((line, row)) = rows.next_as::<Value>(&mut out.tally)? {
         if row.get("schema").is_some() {
@@ -128,7 +127,7 @@ pub(crate) fn read(
     Ok(())
 }
 
-/// Dependencies that a capture cannot express, as the field and the other request.
+/// Dependencies that a capture cannot express: (field, id of the other request).
 fn lost_dependencies<'a>(row: &'a AgenticRow, previous: Option<&str>) -> Vec<(&'static str, &'a str)> {
     let lost = |other: &str, is_completion: bool| !is_completion || previous != Some(other);
     let waits = row.wait_for.iter().filter(|other| lost(other, true)).map(|other| ("wait_for", other.as_str()));

@@ -1,4 +1,4 @@
-//! `profile_export.jsonl` of aiperf: one request per line, metrics with their units.
+//! Reads `profile_export.jsonl` of aiperf: one request per line, with metrics and their units.
 
 use std::io::BufRead;
 
@@ -41,43 +41,43 @@ struct Metadata {
 /// A request that aiperf measured.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AiperfRequest {
-    /// The id sent to the server.
+    /// The request's id at the server.
     pub id: Option<String>,
-    /// Its conversation, if it is named.
+    /// Id of the conversation, if it has one.
     pub conversation_id: Option<String>,
-    /// The number of its conversation.
+    /// Number of the conversation.
     pub session_num: Option<String>,
-    /// Its index in the conversation.
+    /// Index of the request in the conversation.
     pub turn: Option<String>,
-    /// The worker of aiperf that sent it.
+    /// The worker of aiperf that sent the request.
     pub worker: Option<String>,
-    /// Its start, in nanoseconds since 1970.
+    /// Start of the request, in nanoseconds since 1970.
     pub start_ns: Option<u64>,
     /// Nanoseconds from the start to the end.
     pub latency_ns: Option<u64>,
     /// Nanoseconds from the start to the first token.
     pub ttft_ns: Option<u64>,
-    /// The mean gap between tokens.
+    /// The mean gap between tokens, in nanoseconds.
     pub mean_gap_ns: Option<u64>,
-    /// The gaps between chunks of the answer.
+    /// The gaps between chunks of the answer, in nanoseconds.
     pub gaps_ns: Option<Vec<u64>>,
-    /// Tokens of the prompt.
+    /// Number of prompt tokens.
     pub prompt_tokens: Option<u32>,
-    /// Tokens of the prompt that the server had cached.
+    /// Number of prompt tokens that were in the server's cache.
     pub cached_tokens: Option<u32>,
-    /// Tokens of the answer.
+    /// Number of answer tokens.
     pub output_tokens: Option<u32>,
-    /// The error, in any form.
+    /// The error in the form that aiperf recorded.
     pub error: Option<Value>,
-    /// Whether the client cancelled it.
+    /// Whether the client cancelled the request.
     pub was_cancelled: bool,
 }
 
 impl AiperfRequest {
-    /// Reads a line of the file; `None` for a request of the warm-up.
+    /// Reads a line of the file. `None` for a warm-up request.
     ///
     /// # Errors
-    /// If it is not a record of aiperf.
+    /// If the line is not a record of aiperf.
     pub fn parse(line: &[u8]) -> Result<Option<Self>, Problem> {
         Self::of_row(of_bytes(line)?)
     }
@@ -108,7 +108,7 @@ impl AiperfRequest {
         }))
     }
 
-    /// The request as a record of a capture; `None` if it cannot be one, which is counted.
+    /// Converts the request to a record of a capture. `None` if that is impossible, which is counted.
     fn timed(self, tally: &mut Tally) -> Result<Option<Timed>, Problem> {
         let has_failed = self.error.is_some() || self.was_cancelled;
         let Some(prompt_tokens) = self.prompt_tokens else {
@@ -175,7 +175,7 @@ pub(crate) fn read(reader: impl BufRead, name: &str, out: &mut Out<'_>) -> Resul
     requests.into_iter().try_for_each(|timed| out.request(timed.record))
 }
 
-/// An id, which some versions write as a number.
+/// Reads an id, which some versions write as a number.
 fn text(value: Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text).filter(|text| !text.is_empty()),
@@ -188,7 +188,7 @@ fn metric<'m>(metrics: &'m Map<String, Value>, name: &str) -> Option<&'m Value> 
     metrics.get(name).filter(|metric| !metric.is_null())
 }
 
-/// The first of these metrics, which count tokens.
+/// The value of the first of these metrics, which must be a number of tokens.
 fn tokens(metrics: &Map<String, Value>, names: &[&str]) -> Result<Option<u32>, Problem> {
     let Some((name, metric)) = names.iter().find_map(|name| Some((*name, metric(metrics, name)?))) else {
         return Ok(None);
@@ -200,7 +200,6 @@ fn tokens(metrics: &Map<String, Value>, names: &[&str]) -> Result<Option<u32>, P
     }
 }
 
-/// Nanoseconds per unit of a metric.
 fn ns_per_unit(name: &str, metric: &Value) -> Result<f64, Problem> {
     match metric.get("unit").and_then(Value::as_str).unwrap_or_default() {
         "ns" => Ok(1.0),

@@ -1,5 +1,5 @@
-//! Results of `vllm bench serve --save-detailed` and of `sglang.bench_serving --output-details`:
-//! an object for each load, with a list for each property of its requests.
+//! Reads results of `vllm bench serve --save-detailed` and of `sglang.bench_serving --output-details`. There is an
+//! object for each load, with a list for each property of the load's requests.
 
 use std::io::BufRead;
 
@@ -14,13 +14,12 @@ use crate::import::outputs::Outputs;
 use crate::import::time::{clock_ns, duration_ns};
 use crate::import::{Format, ImportError, OUTPUT_TEXT};
 
-/// Nanoseconds per second, the unit of all times of these files.
+/// Nanoseconds per second, which is the unit of all times in these files.
 const SECOND: u32 = 1_000_000_000;
-/// Settings of the load that are kept in the first line.
+/// Settings of the load that are kept in the meta line.
 const SETTINGS: [&str; 7] =
     ["backend", "tokenizer_id", "request_rate", "burstiness", "max_concurrency", "dataset_name", "label"];
 
-/// One load.
 #[derive(Deserialize)]
 struct Load {
     model_id: Option<String>,
@@ -68,7 +67,7 @@ pub(crate) fn read(reader: impl BufRead, name: &str, format: Format, out: &mut O
 }
 
 impl Load {
-    /// Checks the lengths of its lists.
+    /// Checks that the lists have equal lengths.
     fn check(&self) -> Result<(), Problem> {
         let count = self.ttfts.len();
         if count == 0 {
@@ -119,7 +118,7 @@ impl Load {
         if self.start_times.is_empty() {
             tally.notes_of("requests without an arrival, which the file does not have", added.len() as u64);
         }
-        // Without a rate, each slot of the concurrency limit sends its next request when one ends.
+        // Without a rate, a new request is sent whenever a request ends, up to the concurrency limit.
         let is_closed = match &self.request_rate {
             None | Some(Value::Null) => true,
             Some(rate) => rate == "inf",
@@ -133,7 +132,7 @@ impl Load {
         Ok(())
     }
 
-    /// A request; None if it failed before it was sent.
+    /// Converts a request; None if it failed before it was sent.
     fn request(&self, index: usize, tally: &mut Tally) -> Result<Option<Timed>, Problem> {
         let text = |list: &[Option<String>]| list.get(index).cloned().flatten().filter(|text| !text.is_empty());
         let seconds = |field: &str, value: f64| duration_ns(field, value, f64::from(SECOND));

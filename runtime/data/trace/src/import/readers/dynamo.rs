@@ -1,8 +1,8 @@
-//! Dynamo's log of requests (`dynamo.request.trace.v1`).
+//! Reads Dynamo's log of requests (`dynamo.request.trace.v1`).
 //!
-//! The log has the arrivals and ends of its requests, but not the times of first tokens. Its hashes already
-//! cover whole prefixes. The reader of traces cannot be used here, because it drops the ends and the hashes,
-//! and makes a graph for a replay.
+//! The log contains the arrivals and ends of requests, but not the times of first tokens. Its hashes cover whole
+//! prefixes. The trace reader cannot be used here, because it drops the ends and the hashes, and builds a graph for
+//! replays.
 
 use std::io::BufRead;
 
@@ -84,7 +84,7 @@ pub(crate) fn read(reader: impl BufRead, name: &str, out: &mut Out<'_>) -> Resul
     requests.into_iter().try_for_each(|timed| out.request(timed.record))
 }
 
-/// Prefixes the fields of problems with `outer`.
+/// Puts `outer` before the field of a problem.
 fn within<T>(outer: &str, read: Result<T, Problem>) -> Result<T, Problem> {
     read.map_err(|problem| Problem { field: format!("{outer}.{}", problem.field), ..problem })
 }

@@ -1,7 +1,7 @@
-//! Reports of guidellm, 0.6 to 0.8.
+//! Reads reports of guidellm 0.6 to 0.8.
 //!
-//! A report is read as a stream, with one complete request in memory at a time and the kept data of all. It
-//! has only the mean of the gaps between tokens.
+//! A report is read as a stream: only one whole request is in memory at a time, and the needed data of all
+//! requests. A report contains only the mean gap between tokens.
 
 use std::fmt;
 use std::io::BufRead;
@@ -17,7 +17,7 @@ use crate::import::output::{Out, Span, Tally, Timed, checked, count_concurrent, 
 use crate::import::time::{duration_ns, started_unix_ns, unix_ns};
 use crate::import::{Format, ImportError, OUTPUT_TEXT};
 
-/// The finish reason of the requests of a list, by the list's name.
+/// The lists of requests, with the finish reason of their requests.
 const LISTS: [(&str, Option<FinishReason>); 3] =
     [("successful", None), ("incomplete", Some(FinishReason::Abort)), ("errored", Some(FinishReason::Error))];
 
@@ -63,7 +63,7 @@ struct Report<'a> {
     name: &'a str,
     tally: &'a mut Tally,
     requests: Vec<Timed>,
-    /// An error that the error of a deserializer cannot carry.
+    /// An error that the deserializer's error type cannot contain.
     failed: Option<ImportError>,
     args: Option<Value>,
     config: Option<Value>,
@@ -71,7 +71,6 @@ struct Report<'a> {
     benchmarks: usize,
 }
 
-/// A request of a report.
 #[derive(Deserialize)]
 struct Stats {
     request_id: Option<String>,
@@ -154,16 +153,13 @@ impl Strategy {
     }
 }
 
-/// The top level of a report, whose benchmarks are read one by one.
+/// The top level of a report. Its benchmarks are read one by one.
 struct Top<'r, 'a>(&'r mut Report<'a>);
-/// The array of benchmarks.
 struct Benchmarks<'r, 'a>(&'r mut Report<'a>);
-/// One benchmark.
 struct Benchmark<'r, 'a>(&'r mut Report<'a>);
-/// The lists of requests of a benchmark.
 struct Lists<'r, 'a>(&'r mut Report<'a>);
 
-/// Makes a visitor a seed, so that it can be nested.
+/// Makes a visitor also a seed, so that visitors can be nested.
 macro_rules! as_seed {
     ($name:ident, $method:ident) => {
         impl<'de> DeserializeSeed<'de> for $name<'_, '_> {

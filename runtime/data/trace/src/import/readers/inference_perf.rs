@@ -1,4 +1,5 @@
-//! `per_request_lifecycle_metrics.json` of inference-perf: an array of requests with the times of their tokens.
+//! Reads `per_request_lifecycle_metrics.json` of inference-perf: an array of requests with the times of their
+//! tokens.
 
 use std::io::BufRead;
 
@@ -14,10 +15,9 @@ use crate::import::outputs::Outputs;
 use crate::import::time::clock_ns;
 use crate::import::{Format, ImportError};
 
-/// Nanoseconds per second, the unit of all times of these files.
+/// Nanoseconds per second, which is the unit of all times in these files.
 const SECOND: u32 = 1_000_000_000;
 
-/// A request.
 #[derive(Deserialize)]
 struct Request {
     start_time: f64,
@@ -60,7 +60,7 @@ pub(crate) fn read(reader: impl BufRead, name: &str, out: &mut Out<'_>) -> Resul
     requests.into_iter().try_for_each(|timed| out.request(timed.record))
 }
 
-/// The first of these paths in a value at which there is a whole number of tokens.
+/// The number of tokens at the first of these paths that leads to a number.
 fn tokens(value: &Value, places: &[&str]) -> Option<u32> {
     places.iter().find_map(|place| value.pointer(place)?.as_f64()).filter(|number| *number >= 0.0).map(|n| n as u32)
 }
@@ -102,7 +102,7 @@ impl Request {
             ..RequestRecord::default()
         };
         let field = "info.response_metrics.output_token_times";
-        // If there are no corrected times of tokens, the times of chunks are used.
+        // Without corrected times of tokens, the times of chunks are used.
         let places = ["/response_metrics/output_token_times", "/output_token_times", "/response_metrics/chunk_times"];
         let list = |place: &&str| self.info.pointer(place)?.as_array().filter(|times| !times.is_empty());
         let times = places.iter().find_map(list);
@@ -115,7 +115,7 @@ impl Request {
     }
 }
 
-/// The outputs of an answer from the times of its tokens; tokens of one chunk have equal times.
+/// Computes the outputs of an answer from the times of its tokens. Tokens of one chunk have equal times.
 fn outputs(times: &[u64], output_tokens: u32) -> Option<Outputs> {
     let first_ns = *times.first()?;
     let mut chunks: Vec<(u64, u32)> = Vec::new();

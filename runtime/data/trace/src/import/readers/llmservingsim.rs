@@ -1,9 +1,8 @@
-//! Runs of LLMServingSim's benchmark on real engines, and its workloads.
+//! Reads runs of LLMServingSim's benchmark on real engines, and its workloads.
 //!
-//! A run is a folder with `meta.json` and `requests.jsonl`. Its arrivals are on the sender's clock and
-//! everything else is on the engine's clock, with no link between them. So a request counts as arrived when
-//! the engine queued it. `timeseries.csv` holds samples once a second, which are not steps, and is not
-//! imported.
+//! A run is a folder with `meta.json` and `requests.jsonl`. Arrivals were measured on the sender's clock, all other
+//! times on the engine's clock, and nothing links the two clocks. A request therefore counts as arrived when the
+//! engine queued it. `timeseries.csv` has samples once a second, which are not steps, so it is not imported.
 
 use std::io::BufRead;
 use std::path::{Path, PathBuf};
@@ -23,8 +22,7 @@ use crate::import::{Format, ImportError, ImportOptions};
 const VLLM_BLOCK_TOKENS: u32 = 16;
 const NS_PER_S: u32 = 1_000_000_000;
 
-/// A request of a run. Times are seconds: `arrival_time` since 1970, the others
-/// on the engine's clock.
+/// A request of a run. Times are in seconds: `arrival_time` since 1970, the others on the engine's clock.
 #[derive(Deserialize)]
 struct RunRow {
     request_id: String,
@@ -37,7 +35,6 @@ struct RunRow {
     last_token_ts: Option<f64>,
 }
 
-/// A request of a workload.
 #[derive(Deserialize)]
 struct WorkloadRow {
     input_toks: u32,
@@ -47,7 +44,6 @@ struct WorkloadRow {
     output_tok_ids: Option<Vec<u32>>,
 }
 
-/// The settings of a run.
 #[derive(Default, Deserialize)]
 struct RunMeta {
     model: Option<String>,
@@ -58,25 +54,23 @@ struct RunMeta {
     dataset_hash: Option<String>,
 }
 
-/// The files beside a file of requests.
+/// The files in the folder of a file of requests.
 pub(crate) struct Beside {
     folder: PathBuf,
     meta: RunMeta,
 }
 
-/// A prompt of a workload.
 struct Prompt {
     tokens: u32,
     ids: Vec<u32>,
 }
 
-/// Reads the folder of a run.
 pub(crate) fn read_run(folder: &Path, options: &ImportOptions, out: &mut Out<'_>) -> Result<(), ImportError> {
     let path = folder.join("requests.jsonl");
     read_file(&path, input::open(&path)?, options, out)
 }
 
-/// Reads a file of requests, and `meta.json` beside it.
+/// Reads a file of requests, and `meta.json` in the same folder.
 pub(crate) fn read_file(
     path: &Path,
     reader: impl BufRead,
@@ -97,7 +91,7 @@ pub(crate) fn read_file(
     read_rows(reader, &path.display().to_string(), beside, options, out)
 }
 
-/// Reads the rows of a run, or of a workload, which has no `queued_ts`.
+/// Reads the rows of a run, or of a workload. A workload has no `queued_ts`.
 pub(crate) fn read_rows(
     reader: impl BufRead,
     name: &str,
@@ -160,7 +154,7 @@ fn read_run_rows(
 }
 
 impl RunRow {
-    /// The request on the engine's clock, and the time of sending, since 1970.
+    /// Returns the request on the engine's clock, and the time of sending since 1970.
     fn timed(self) -> Result<(Timed, Option<i128>), Problem> {
         let queued_ns = clock_ns("queued_ts", self.queued_ts, NS_PER_S)?;
         let since = |field: &str, seconds: Option<f64>| {
@@ -193,8 +187,8 @@ impl RunRow {
     }
 }
 
-/// The prompts of the workload that the options name, or that the run names if it is beside the run or in a
-/// folder above; with its name.
+/// Reads the prompts of the workload that the options name, or else of the one that the run names, if that file is
+/// in the run's folder or the folder above. Also returns the name of the file.
 fn prompts(beside: Option<&Beside>, options: &ImportOptions) -> Result<Option<(String, Vec<Prompt>)>, ImportError> {
     let path = options.workload.clone().or_else(|| {
         let beside = beside?;
@@ -205,14 +199,14 @@ fn prompts(beside: Option<&Beside>, options: &ImportOptions) -> Result<Option<(S
     let name = path.display().to_string();
     let mut rows = Rows::new(input::open(&path)?, &name);
     let mut prompts = Vec::new();
-    // The index of a row matters, so nothing can be skipped.
+    // No row can be skipped, because the index of a row matters.
     while let Some((_, row)) = rows.next_as::<WorkloadRow>(&mut Tally::new(false))? {
         prompts.push(Prompt { tokens: row.input_toks, ids: row.input_tok_ids.unwrap_or_default() });
     }
     Ok(Some((name, prompts)))
 }
 
-/// Finds the prompt of a request by the number at the end of its id.
+/// Finds the prompt of a request by the number at the end of the request's id.
 fn add_prompt(
     record: &mut RequestRecord,
     prompts: &[Prompt],
@@ -236,7 +230,7 @@ fn add_prompt(
     Ok(())
 }
 
-/// Sets the hashes of a prompt, if all its tokens are known.
+/// Sets the hashes of a prompt if all its tokens are known.
 fn hash(record: &mut RequestRecord, ids: &[u32], hasher: &PromptHasher) {
     if ids.len() == record.prompt_tokens as usize && !ids.is_empty() {
         let chain = hasher.chain(ids, &ExtraKeys::default());

@@ -1,9 +1,8 @@
-//! OpenTelemetry spans with GenAI attributes: OTLP JSON, as one document or one per line, or lines with one
-//! span, or with the spans of a session, whose attributes are plain fields, as in Exgentic's published traces
-//! of agents.
+//! Reads OpenTelemetry spans with GenAI attributes. The input is OTLP JSON, as one document or one per line, or
+//! lines with one span or with the spans of a session. The attributes of the latter are plain fields, as in
+//! Exgentic's published traces of agents.
 //!
-//! vLLM puts the latencies of a request on its span, in seconds. For spans without them, only arrival and end
-//! are known.
+//! vLLM puts the latencies of a request on its span, in seconds. For other spans, only arrival and end are known.
 
 use std::io::BufRead;
 
@@ -17,10 +16,10 @@ use crate::import::output::{Out, Timed, checked, since_earliest};
 use crate::import::time::{duration_ns, started_unix_ns, whole_unix_ns};
 use crate::import::{Format, ImportError, OUTPUT_TEXT};
 
-/// Prompt and answer lengths, by the names of the conventions and of vLLM.
+/// Attributes with the prompt's length, in the names of the GenAI conventions and of vLLM.
 const PROMPT_TOKENS: [&str; 2] = ["gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens"];
 const OUTPUT_TOKENS: [&str; 2] = ["gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens"];
-/// Attributes with sampling parameters, and the names of the parameters.
+/// Attributes with sampling parameters: (attribute, parameter).
 const PARAMS: [(&str, &str); 7] = [
     ("gen_ai.request.max_tokens", "max_tokens"),
     ("gen_ai.request.temperature", "temperature"),
@@ -30,9 +29,9 @@ const PARAMS: [(&str, &str); 7] = [
     ("gen_ai.request.frequency_penalty", "frequency_penalty"),
     ("gen_ai.request.presence_penalty", "presence_penalty"),
 ];
-/// The attributes with the answer, if spans may contain it: the current name and the previous one.
+/// The attributes with the answer, if spans contain it: the current name and the previous name.
 const OUTPUTS: [&str; 2] = ["gen_ai.output.messages", "gen_ai.completion"];
-/// The status of a span that failed.
+/// The status code of a failed span.
 const STATUS_ERROR: u64 = 2;
 
 #[derive(Deserialize)]
@@ -54,7 +53,6 @@ struct ScopeSpans {
     spans: Vec<Value>,
 }
 
-/// A span of OTLP.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct OtlpSpan {
@@ -67,7 +65,7 @@ struct OtlpSpan {
     status: Status,
 }
 
-/// A span with plain fields. Its trace is a session, unless a conversation is named.
+/// A span with plain fields. Its trace is a session, unless it names a conversation.
 #[derive(Deserialize)]
 struct PlainSpan {
     trace_id: Option<String>,
@@ -78,7 +76,6 @@ struct PlainSpan {
     status: Option<Status>,
 }
 
-/// A span of either kind.
 struct Span {
     id: Option<String>,
     session: Option<String>,
@@ -129,7 +126,7 @@ fn lasted(field: &str, start_ns: i128, end_ns: i128) -> Result<u64, Problem> {
     u64::try_from(end_ns - start_ns).map_err(|_| Problem::new(field, "the span ends before it starts; correct it"))
 }
 
-/// The spans of a document, and its session if it names one.
+/// The spans of a document, and the session if the document names one.
 type Spans = (Vec<Result<Span, Problem>>, Option<String>);
 
 fn spans_of(document: Value) -> Result<Spans, Problem> {
@@ -161,7 +158,7 @@ struct Status {
     message: Option<String>,
 }
 
-/// A 64-bit number, which is a text in OTLP JSON; numbers are accepted as well.
+/// A 64-bit number. OTLP JSON writes it as a text; a number is also accepted.
 #[derive(Clone, Copy, Deserialize)]
 #[serde(try_from = "Value")]
 struct Whole(u64);
@@ -215,7 +212,7 @@ pub(crate) fn read(reader: impl BufRead, name: &str, out: &mut Out<'_>) -> Resul
     requests.into_iter().try_for_each(|timed| out.request(timed.record))
 }
 
-/// The request of a span, and its model; None if the span is not a request.
+/// Converts a span to a request and its model; None if the span is not a request.
 fn of_span(span: Span, session: Option<&str>) -> Result<Option<(Timed, Option<String>)>, Problem> {
     let Span { attributes, lasted_ns, .. } = span;
     if !PROMPT_TOKENS.iter().any(|key| attributes.contains_key(*key)) {
@@ -272,7 +269,7 @@ fn of_span(span: Span, session: Option<&str>) -> Result<Option<(Timed, Option<St
 }
 
 impl Status {
-    /// Whether the span failed. The status code is a number, or its name.
+    /// Whether the span failed. The status code is a number or a name.
     fn failed(&self) -> bool {
         self.code.as_ref().is_some_and(|code| code == STATUS_ERROR || code == "STATUS_CODE_ERROR" || code == "ERROR")
     }
@@ -284,14 +281,14 @@ fn tokens(attributes: &Map<String, Value>, keys: &[&str]) -> Result<Option<u32>,
     number.map(Some).ok_or_else(|| Problem::new(key, format!("invalid count {value}: expected a number of tokens")))
 }
 
-/// The finish reason of a request, or the source's own reason if there is no equivalent.
+/// The finish reason of a request, and the source's own reason if there is no equivalent.
 fn finish(attributes: &Map<String, Value>, status: &Status) -> (Option<String>, Option<Value>) {
     let named = |reason: FinishReason| Some(reason.name().to_owned());
     if status.failed() {
         return (named(FinishReason::Error), None);
     }
     let reasons = attributes.get("gen_ai.response.finish_reasons");
-    // A list, which plain fields may contain as JSON text.
+    // Plain fields may contain a list as JSON text.
     let listed = reasons.and_then(|reasons| serde_json::from_str::<Vec<String>>(reasons.as_str()?).ok());
     let reason = reasons.and_then(|reasons| reasons.as_str().or_else(|| reasons.as_array()?.first()?.as_str()));
     let reason = listed.as_ref().and_then(|listed| listed.first()).map(String::as_str).or(reason);
@@ -299,12 +296,12 @@ fn finish(attributes: &Map<String, Value>, status: &Status) -> (Option<String>, 
     match (reason, FinishReason::parse(reason)) {
         (_, Some(reason)) => (named(reason), None),
         ("max_tokens", None) => (named(FinishReason::Length), None),
-        // For tool calls, filters and the like, the model ended the answer itself.
+        // With tool calls, filters and so on, the model itself ended the answer.
         (other, None) => (named(FinishReason::Stop), Some(json!(other))),
     }
 }
 
-/// The value of an attribute without its type; None if it is not a simple value.
+/// The value of an attribute without its type; None if the value is not simple.
 fn plain(value: &Map<String, Value>) -> Option<Value> {
     let (kind, value) = value.iter().next()?;
     match kind.as_str() {

@@ -1,4 +1,4 @@
-//! Captures, in our format and vllm-vcr's.
+//! Reads captures, in vcr's format and in vllm-vcr's.
 
 use crate::capture::{CaptureLine, CaptureReader, CaptureWarningKind, ReadOptions};
 
@@ -9,7 +9,6 @@ pub(crate) fn rules(options: &ImportOptions) -> ReadOptions {
     ReadOptions { lenient: options.lenient }
 }
 
-/// Passes on every line unchanged.
 pub(crate) fn read(mut reader: CaptureReader<'_>, out: &mut Out<'_>) -> Result<(), ImportError> {
     out.line(CaptureLine::Meta(Box::new(reader.meta().clone())))?;
     while let Some((_, line)) = reader.next_line()? {

@@ -11,15 +11,13 @@ use serde_json::{Map, Value, json};
 use crate::import::output::Out;
 use crate::import::{Format, ImportError, ImportOptions, chain};
 
-/// vLLM's usual block size.
 const VLLM_BLOCK_TOKENS: NonZeroU32 = NonZeroU32::new(16).expect("it is not zero");
 
-/// The field of a workload's meta line which states that there are no answers.
+/// The field of a workload's meta line that says that there are no answers.
 pub(crate) fn as_workload() -> Map<String, Value> {
     Map::from_iter([("workload".to_owned(), json!(true))])
 }
 
-/// Reads a stream.
 pub(crate) fn read(
     reader: impl BufRead,
     name: &str,
@@ -30,7 +28,6 @@ pub(crate) fn read(
     read_by(|trace_options| Trace::read(reader, name, format, trace_options), format, options, out)
 }
 
-/// Reads a folder.
 pub(crate) fn read_folder(
     path: &Path,
     format: Format,
@@ -59,12 +56,11 @@ fn read_by(
     add(&read(&trace_options)?, format, out)
 }
 
-/// Adds the requests of a trace.
 fn add(trace: &Trace, format: Format, out: &mut Out<'_>) -> Result<(), ImportError> {
     for warning in &trace.warnings {
         out.tally.notes_of(&format!("rows with a warning: {warning}"), u64::from(warning.rows));
     }
-    // A capture cannot hold them; sessions and arrivals remain.
+    // A capture cannot contain these links. Sessions and arrivals are kept.
     let links = match format {
         Format::QwenBailian => "links from a chat to the chat it continues",
         _ => "dependencies between requests",

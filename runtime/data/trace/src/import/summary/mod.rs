@@ -13,29 +13,29 @@ pub use quantiles::StepSummary;
 use quantiles::StepTally;
 pub(crate) use quantiles::scheduler_number;
 
-/// The most classes of concurrency; beyond, concurrencies are grouped.
+/// Maximum number of classes of concurrency. If there are more, concurrencies are grouped.
 const MAX_CLASSES: usize = 12;
 
 /// Statistics of a capture.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Summary {
-    /// Its first line.
+    /// The meta line of the capture.
     pub meta: CaptureMeta,
-    /// Whether it is a workload, which has no answers.
+    /// Whether the capture is a workload, which has no answers.
     pub is_workload: bool,
-    /// Engines that connected, or else the engines that requests name.
+    /// Number of engines that connected, or else of engines that requests name.
     pub engines: u64,
     /// Number of requests.
     pub requests: u64,
-    /// Requests by their end: `stop`, ..., `ended` without a reason, `unfinished`.
+    /// Number of requests by their end: `stop`, ..., `ended` without a reason, `unfinished`.
     pub finished: BTreeMap<String, u64>,
-    /// Tokens of prompts.
+    /// Number of prompt tokens.
     pub prompt_tokens: u64,
-    /// Tokens of answers.
+    /// Number of output tokens.
     pub output_tokens: u64,
-    /// Prompt tokens that were in caches.
+    /// Number of prompt tokens that were in caches.
     pub cached_tokens: u64,
-    /// Share of cached tokens among all prompt tokens, 0 to 1.
+    /// Share of cached tokens among all prompt tokens, from 0 to 1.
     pub cached_share: f64,
     /// Number of preemptions.
     pub preemptions: u64,
@@ -43,13 +43,13 @@ pub struct Summary {
     pub duration_ns: u64,
     /// Requests per second, by arrivals.
     pub requests_per_s: Option<f64>,
-    /// Answer tokens per second.
+    /// Output tokens per second.
     pub output_tokens_per_s: Option<f64>,
-    /// Time from arrival to the first output.
+    /// Time from arrival to first output.
     pub ttft_ns: Option<Quantiles>,
     /// Time between outputs.
     pub itl_ns: Option<Quantiles>,
-    /// Samples of `itl_ns` that are known by their means only.
+    /// Number of samples of `itl_ns` of which only the mean is known.
     pub itl_of_means: u64,
     /// Time from arrival to end.
     pub e2e_ns: Option<Quantiles>,
@@ -57,14 +57,14 @@ pub struct Summary {
     pub queue_ns: Option<Quantiles>,
     /// Outputs of several tokens.
     pub bursts: Option<Bursts>,
-    /// The share of outputs that accepted a first, second, ... draft, among the outputs that accepted the
+    /// For the first, second, ... draft: share of outputs that accepted it, among the outputs that accepted all
     /// drafts before it.
     pub acceptance_rates: Vec<f64>,
-    /// The most requests in progress at a time.
+    /// Maximum number of requests in progress at the same time.
     pub peak_concurrency: Option<u64>,
     /// Mean number of requests in progress.
     pub mean_concurrency: Option<f64>,
-    /// Sessions, if there are any.
+    /// Sessions of the requests, if any.
     pub sessions: Option<Sessions>,
     /// Shared prefixes of prompts.
     pub prefixes: Option<Prefixes>,
@@ -74,24 +74,24 @@ pub struct Summary {
     pub classes: Vec<Class>,
     /// Steps of the engines, if the file has them.
     pub steps: Option<StepSummary>,
-    /// Batches of KV events.
+    /// Number of batches of KV events.
     pub kv_batches: u64,
-    /// Exchanges over HTTP.
+    /// Number of HTTP exchanges.
     pub http: u64,
-    /// Breaks of the traffic.
+    /// Losses of connections.
     pub breaks: Vec<Break>,
-    /// Whether it has an `end` line.
+    /// Whether the capture has an `end` line.
     pub is_ended: bool,
 }
 
-/// Outputs of several tokens.
+/// Outputs that have several tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Bursts {
-    /// Their number.
+    /// Number of outputs with several tokens.
     pub outputs: u64,
     /// Tokens per output, over all outputs.
     pub tokens_per_output: f64,
-    /// The most tokens of one output.
+    /// Maximum number of tokens of one output.
     pub max_tokens: u64,
 }
 
@@ -100,42 +100,42 @@ pub struct Bursts {
 pub struct Sessions {
     /// Number of sessions.
     pub count: u64,
-    /// Requests that belong to a session.
+    /// Number of requests that belong to a session.
     pub requests: u64,
-    /// The most requests of one session.
+    /// Maximum number of requests of one session.
     pub max_turns: u64,
 }
 
 /// Shared prefixes of prompts, by the hashes of their full blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Prefixes {
-    /// Full blocks of all prompts.
+    /// Number of full blocks of all prompts.
     pub blocks: u64,
-    /// Different blocks among them.
+    /// Number of different blocks among them.
     pub distinct_blocks: u64,
-    /// Share of blocks that an unlimited cache would have found, 0 to 1.
+    /// Share of blocks that an unlimited prefix cache would have contained, from 0 to 1.
     pub shared: f64,
 }
 
 /// Images, audio and video in prompts.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct MediaCounts {
-    /// Requests that have any.
+    /// Number of requests with such items.
     pub requests: u64,
-    /// Items of all prompts.
+    /// Number of items in all prompts.
     pub items: u64,
-    /// Different items among them.
+    /// Number of different items.
     pub distinct_items: u64,
-    /// Placeholder tokens of items with known places.
+    /// Number of placeholder tokens of items with known positions.
     pub tokens: u64,
 }
 
-/// Requests with one concurrency at arrival.
+/// Requests with the same range of concurrency at arrival.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Class {
-    /// The lowest concurrency.
+    /// The lowest concurrency at arrival.
     pub concurrency_from: u32,
-    /// The highest concurrency.
+    /// The highest concurrency at arrival.
     pub concurrency_to: u32,
     /// Number of requests.
     pub requests: u64,
@@ -160,17 +160,17 @@ pub struct SummaryBuilder {
     acceptance: AcceptanceTally,
     classes: BTreeMap<Option<u32>, Times>,
     queue_ns: Samples,
-    /// Arrival and end of each request with both known.
+    /// (Arrival, end) of each request for which both are known.
     spans: Vec<(u64, u64)>,
     arrivals: Option<(u64, u64, u64)>,
     last_ns: u64,
     sessions: BTreeMap<String, u64>,
     blocks: u64,
-    // Only its size is used.
+    // Only the size of this set is used.
     distinct_blocks: HashSet<u64>,
-    /// Requests with media, items, tokens.
+    /// Numbers of requests with media, of items, and of placeholder tokens.
     media: [u64; 3],
-    // Only its size is used.
+    // Only the size of this set is used.
     distinct_media: HashSet<String>,
     steps: StepTally,
     kv_batches: u64,
@@ -266,7 +266,7 @@ impl SummaryBuilder {
         }
     }
 
-    /// Counts outputs, their tokens, outputs of several tokens, and the largest.
+    /// Counts outputs, tokens, and outputs with several tokens, and finds the largest output.
     fn add_outputs(&mut self, request: &RequestRecord) {
         let first = request.ttft_ns.map(|_| request.first_tokens.unwrap_or(1));
         let later = request.gap_tokens.iter().flatten().copied();
@@ -281,7 +281,7 @@ impl SummaryBuilder {
         }
     }
 
-    /// The summary.
+    /// Returns the summary.
     #[must_use]
     pub fn finish(self) -> Summary {
         let mut all = Times::default();
@@ -351,11 +351,11 @@ impl SummaryBuilder {
     }
 }
 
-/// The most requests in progress, and their mean over time.
+/// The maximum number of requests in progress, and the mean over time.
 fn concurrency(spans: Vec<(u64, u64)>) -> (Option<u64>, Option<f64>) {
     let total: u128 = spans.iter().map(|(from, to)| u128::from(to - from)).sum();
     let mut changes: Vec<(u64, i64)> = spans.iter().flat_map(|(from, to)| [(*from, 1), (*to, -1)]).collect();
-    // At one instant, ends come before beginnings.
+    // Ends come before starts at the same time.
     changes.sort_unstable();
     let (mut now, mut peak) = (0i64, 0i64);
     for (_, change) in &changes {
@@ -367,7 +367,7 @@ fn concurrency(spans: Vec<(u64, u64)>) -> (Option<u64>, Option<f64>) {
     ((!spans.is_empty()).then_some(peak as u64), mean)
 }
 
-/// One class for each concurrency, or for each power of two if there are many.
+/// Makes a class for each concurrency, or for each power of two if there are many.
 fn classes(by_concurrency: BTreeMap<Option<u32>, Times>) -> Vec<Class> {
     let known = by_concurrency.into_iter().filter_map(|(concurrency, times)| Some((concurrency?, times)));
     let known: Vec<(u32, Times)> = known.collect();

@@ -1,4 +1,4 @@
-//! Quantiles of samples; a sample may be the mean of several.
+//! Quantiles of samples. A sample may be the mean of several samples.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::Value;
 use vcr_base::percentile::percentile_rank;
 
-/// A summary of samples, in their unit (nanoseconds for times).
+/// A summary of samples, in the unit of the samples (nanoseconds for times).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Quantiles {
     /// Number of samples.
@@ -28,7 +28,7 @@ pub struct Quantiles {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Samples {
     single: Vec<u64>,
-    /// Means, with the number of samples of each.
+    /// (Mean, number of samples with this mean).
     means: Vec<(u64, u64)>,
 }
 
@@ -41,7 +41,7 @@ impl Samples {
         self.single.extend_from_slice(samples);
     }
 
-    /// Adds `count` samples that are known only by their mean.
+    /// Adds `count` samples of which only the mean is known.
     pub(crate) fn add_mean(&mut self, mean: u64, count: u64) {
         if count > 0 {
             self.means.push((mean, count));
@@ -53,13 +53,13 @@ impl Samples {
         self.means.extend_from_slice(&other.means);
     }
 
-    /// Number of samples that are known only by their means.
+    /// Number of samples of which only the mean is known.
     pub(crate) fn of_means(&self) -> u64 {
         self.means.iter().map(|(_, count)| count).sum()
     }
 
-    /// The quantiles; `None` without samples. They follow the rule of [`vcr_base::percentile`], as in reports
-    /// of runs.
+    /// Computes the quantiles; `None` without samples. They follow the rule of [`vcr_base::percentile`], like the
+    /// reports of runs.
     pub(crate) fn quantiles(mut self) -> Option<Quantiles> {
         self.single.sort_unstable();
         self.means.sort_unstable();
@@ -71,7 +71,7 @@ impl Samples {
         Some(Quantiles { count, mean: sum as f64 / count as f64, p50: at(50.0)?, p90: at(90.0)?, p99: at(99.0)?, max })
     }
 
-    /// The sample with this rank, from 1; both lists are sorted.
+    /// The sample with this rank, from 1. Both lists must be sorted.
     fn ranked(&self, rank: u64) -> u64 {
         let (mut singles, mut means) = (self.single.iter().peekable(), self.means.iter().peekable());
         if self.means.is_empty() {
@@ -98,26 +98,25 @@ impl Samples {
     }
 }
 
-/// The summary of the steps of a capture.
+/// A summary of the steps of a capture.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StepSummary {
-    /// Step lines.
+    /// Number of step lines.
     pub count: u64,
-    /// Time between the steps of one engine, by its own clock if known.
+    /// Time between the steps of an engine, by the engine's own clock if known.
     pub interval_ns: Option<Quantiles>,
-    /// Tokens of a step.
+    /// Number of tokens of a step.
     pub tokens: Option<Quantiles>,
-    /// Requests with output in a step.
+    /// Number of requests with output in a step.
     pub outputs: Option<Quantiles>,
-    /// Running requests, by the scheduler's statistics.
+    /// Number of running requests, by the scheduler's statistics.
     pub running: Option<Quantiles>,
-    /// Waiting requests, by the scheduler's statistics.
+    /// Number of waiting requests, by the scheduler's statistics.
     pub waiting: Option<Quantiles>,
-    /// Highest use of the KV cache, 0 to 1.
+    /// Maximum share of the KV cache in use, from 0 to 1.
     pub max_kv_usage: Option<f64>,
 }
 
-/// A number from the scheduler's statistics.
 pub(crate) fn scheduler_number(step: &StepRecord, field: &str) -> Option<f64> {
     step.scheduler.as_ref()?.get(field).and_then(Value::as_f64)
 }
@@ -131,7 +130,7 @@ pub(super) struct StepTally {
     running: Samples,
     waiting: Samples,
     max_kv_usage: Option<f64>,
-    /// For each engine, the time of its last step on both clocks.
+    /// For each engine, the time of its latest step: (time of the message, time on the engine's clock).
     last: BTreeMap<u32, (u64, Option<u64>)>,
 }
 
@@ -182,7 +181,7 @@ mod tests {
     }
 
     proptest! {
-        /// A mean of one sample counts as the sample itself.
+        /// The mean of one sample counts like the sample itself.
         #[test]
         fn means_weigh_what_they_stand_for(all in prop::collection::vec((0u64..50, 1u64..5), 1..20)) {
             let (mut single, mut means) = (Samples::default(), Samples::default());

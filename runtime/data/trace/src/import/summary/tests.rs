@@ -3,7 +3,7 @@ use crate::MediaItem;
 use crate::capture::{BlockHash, CaptureEnd, GapSummary, StepRecord};
 use serde_json::json;
 
-/// Two requests that overlap by 10 ms, with a block in common.
+/// Two requests that overlap by 10 ms and have one common block.
 fn sample() -> Vec<CaptureLine> {
     let request = |arrival_ms: u64, concurrency, hashes: &[u64]| RequestRecord {
         arrival_ns: Some(arrival_ms * 1_000_000),
@@ -63,7 +63,7 @@ fn every_number_is_as_computed_by_hand() {
     );
     let finished: Vec<_> = summary.finished.iter().map(|(reason, count)| (reason.as_str(), *count)).collect();
     assert_eq!(finished, [("ended", 1), ("stop", 2), ("unfinished", 1)]);
-    // From 0 to 10 + 20 ms.
+    // The capture lasts from 0 to 10 + 20 ms.
     assert_eq!(summary.duration_ns, 30_000_000);
     assert_eq!(summary.requests_per_s, Some(100.0));
     assert_eq!((summary.peak_concurrency, summary.mean_concurrency), (Some(2), Some(40.0 / 30.0)));
@@ -71,7 +71,7 @@ fn every_number_is_as_computed_by_hand() {
     assert_eq!((itl.count, itl.p50, itl.max, summary.itl_of_means), (6, 5_000_000, 8_000_000, 2));
     assert_eq!(itl.mean, 6_000_000.0);
     assert_eq!(summary.bursts, Some(Bursts { outputs: 2, tokens_per_output: 8.0 / 6.0, max_tokens: 2 }));
-    // The last outputs of requests do not count, and the others have one token.
+    // The last output of a request does not count, and the other outputs have one token.
     assert!(summary.acceptance_rates.is_empty());
     assert_eq!(summary.sessions, Some(Sessions { count: 1, requests: 2, max_turns: 2 }));
     assert_eq!(summary.prefixes, Some(Prefixes { blocks: 4, distinct_blocks: 3, shared: 0.25 }));

@@ -21,11 +21,11 @@ impl Cells {
     }
 }
 
-/// A column.
+/// A column of a table.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Column {
-    /// Its name: letters, digits, `_` and `.`.
+    /// Name of the column: letters, digits, `_` and `.`.
     pub name: String,
-    /// Its values. All columns of a table have the same number of values.
+    /// Values of the column. All columns of a table have the same number of values.
     pub cells: Cells,
 }

@@ -1,4 +1,4 @@
-//! The fields of a data set's row with its prompt and its response.
+//! Finds the prompt and the response in a row of a data set.
 
 use serde_json::{Map, Value};
 
@@ -10,12 +10,10 @@ const PROMPT_KEYS: [&str; 6] = ["prompt", "instruction", "question", "query", "i
 const MORE_KEYS: [&str; 2] = ["input", "inputs"];
 /// Keys of responses, in order of precedence.
 const RESPONSE_KEYS: [&str; 6] = ["output", "response", "completion", "answer", "target", "label"];
-/// The key of a conversation.
 const MESSAGES: &str = "messages";
-/// Keys of prompts if there is no other.
+/// Keys of prompts that are used if the row has no other.
 const PLAIN_KEYS: [&str; 2] = ["text", "content"];
 
-/// A prompt and its response, with their keys.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Pair {
     pub(super) prompt_key: &'static str,
@@ -24,7 +22,6 @@ pub(super) struct Pair {
     pub(super) response: String,
 }
 
-/// Finds prompt and response of a row.
 pub(super) fn pair(row: &Map<String, Value>) -> Result<Pair, Problem> {
     let (prompt_key, mut prompt) = first(row, &PROMPT_KEYS)?
         .map_or_else(|| messages(row, &["system", "user"]), |found| Ok(Some(found)))?
@@ -45,7 +42,7 @@ fn missing(what: &str, keys: &[&str]) -> Problem {
     Problem::new("", text)
 }
 
-/// The text under the first of `keys` that the row has.
+/// The text of the first of these `keys` that the row has.
 fn first(row: &Map<String, Value>, keys: &[&'static str]) -> Result<Option<(&'static str, String)>, Problem> {
     let found = keys.iter().find_map(|key| Some((*key, row.get(*key).filter(|value| !value.is_null())?)));
     let Some((key, value)) = found else { return Ok(None) };
@@ -60,7 +57,7 @@ fn text(key: &str, value: &Value) -> Result<String, Problem> {
     }
 }
 
-/// The texts of messages with these roles, one per line.
+/// The texts of the messages with these roles, one per line.
 fn messages(row: &Map<String, Value>, roles: &[&str]) -> Result<Option<(&'static str, String)>, Problem> {
     let Some(value) = row.get(MESSAGES).filter(|value| !value.is_null()) else { return Ok(None) };
     let wrong = || {

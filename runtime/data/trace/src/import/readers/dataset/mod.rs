@@ -1,7 +1,7 @@
-//! Data sets of prompts and responses: JSON, JSONL, CSV and Parquet.
+//! Reads data sets of prompts and responses: JSON, JSONL, CSV and Parquet.
 //!
-//! A tokenizer turns both into tokens, without special tokens and chat templates. The result is a workload
-//! with known answers.
+//! A tokenizer converts prompts and responses to tokens, without special tokens and chat templates. The result is a
+//! workload with known answers.
 
 mod keys;
 pub(crate) mod table;
@@ -26,7 +26,7 @@ use table::RowSink;
 
 const VLLM_BLOCK_TOKENS: u32 = 16;
 
-/// Reads a data set from a stream; `start` has its first bytes.
+/// Reads a data set from a stream. `start` contains the first bytes of the stream.
 pub(crate) fn read(
     reader: impl BufRead,
     start: &[u8],
@@ -45,24 +45,22 @@ pub(crate) fn read(
     }
 }
 
-/// Reads a Parquet file.
 pub(crate) fn read_parquet_file(path: &Path, options: &ImportOptions, out: &mut Out<'_>) -> Result<(), ImportError> {
     let name = path.display().to_string();
     let mut rows = Dataset::begin(&name, options, out)?;
     crate::import::parquet::read_file(path, &name, &mut rows)
 }
 
-/// Whether the first line is a row, not the beginning of a document. A document on one line contains a split.
+/// Whether the first line is a row, not the beginning of a document. A document on one line has a key of a split.
 fn has_whole_first_row(text: &[u8]) -> bool {
     let row = text.split(|byte| *byte == b'\n').next().unwrap_or(text);
     match serde_json::from_slice::<Map<String, Value>>(row) {
         Ok(row) => !DATASET_SPLITS.iter().any(|split| row.get(*split).is_some_and(Value::is_array)),
-        // The first row is longer than the start.
+        // The first row is longer than the start that was read.
         Err(_) => DATASET_KEYS.iter().any(|key| row.starts_with(format!("{{\"{key}\"").as_bytes())),
     }
 }
 
-/// Writes a data set to a capture.
 struct Dataset<'a, 'o> {
     name: &'a str,
     tokenizer: Tokenizer,
@@ -152,14 +150,14 @@ impl RowSink for Dataset<'_, '_> {
     }
 }
 
-/// An array of rows, or an object of such arrays by the names of splits.
+/// An array of rows, or an object with such an array for each split.
 struct Document<'r, 'a, 'o> {
     rows: &'r mut Dataset<'a, 'o>,
     failed: &'r mut Option<ImportError>,
 }
 
 impl Document<'_, '_, '_> {
-    /// A function that adds the rows of an array called `split`.
+    /// Returns a function that adds the rows of the array `split`.
     fn adder<'s>(rows: &'s mut Dataset<'_, '_>, split: &'s str) -> impl FnMut(usize, Value) -> Result<(), ImportError> {
         move |index, value| {
             let place = Place::Path(format!("{split}[{index}]"));

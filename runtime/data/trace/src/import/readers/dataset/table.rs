@@ -1,4 +1,4 @@
-//! Tables, row by row, and CSV with a header.
+//! Reads tables row by row, and CSV with a header.
 
 use std::io::BufRead;
 
@@ -10,10 +10,10 @@ use crate::import::error::{Place, Problem};
 
 /// Receives the rows of a table.
 pub(crate) trait RowSink {
-    /// Adds a row; an invalid one is skipped if that is allowed.
+    /// Adds a row. An invalid row is skipped if the import is lenient.
     fn add(&mut self, place: Place, row: &Map<String, Value>) -> Result<(), ImportError>;
 
-    /// Skips something that is not a row, if that is allowed.
+    /// Refuses something that is not a row, or skips it if the import is lenient.
     fn refuse(&mut self, place: Place, problem: Problem) -> Result<(), ImportError>;
 }
 

@@ -7,24 +7,23 @@ use crate::capture::{ExtraKeys, PromptHasher, RequestRecord};
 use crate::import::chain;
 use crate::import::error::Problem;
 
-/// Tokens of a block if the size is unknown: vLLM's default.
+/// Block size if the size is unknown: vLLM's default.
 const USUAL_BLOCK_TOKENS: u32 = 16;
-/// The largest block size that is tried.
 const MAX_BLOCK_TOKENS: u32 = 4096;
 
-/// Content of a prompt in its row.
+/// The content of a prompt in its row.
 #[derive(Debug)]
 pub(super) enum PromptBlocks {
     /// The row has no content.
     Unknown,
     /// An id for each block. The id of a partial last block may be missing.
     Ids(Vec<u64>),
-    /// All tokens.
+    /// All tokens of the prompt.
     Tokens(Vec<u32>),
 }
 
 impl PromptBlocks {
-    /// Sets the hashes of the blocks of a record.
+    /// Sets the block hashes of a record.
     pub(super) fn hash(self, record: &mut RequestRecord, block_size_tokens: u32) {
         match self {
             Self::Unknown => {}
@@ -42,18 +41,18 @@ impl PromptBlocks {
     }
 }
 
-/// Tokens of one id: as given, or the power of two that fits the lengths of all prompts and of their lists of ids.
+/// The number of tokens of an id: the given number, or the power of two that fits the prompts' lengths and ids.
 #[derive(Debug)]
 pub(super) struct BlockSizes {
     given: Option<u32>,
-    /// Sizes that fit all rows so far, ascending.
+    /// Block sizes that fit all rows so far, ascending.
     possible: Vec<u32>,
     has_ids: bool,
     has_tokens: bool,
     rows: u32,
 }
 
-/// After this many rows without content, none is expected.
+/// If this many rows at the start have no content, the table has none.
 const ROWS_WITHOUT_CONTENT: u32 = 1000;
 
 impl BlockSizes {
@@ -63,10 +62,10 @@ impl BlockSizes {
         Self { given: given.map(NonZeroU32::get), possible, has_ids: false, has_tokens: false, rows: 0 }
     }
 
-    /// Updates the possible sizes by a row.
+    /// Excludes the sizes that do not fit a row.
     ///
     /// # Errors
-    /// If its ids fit no size, or the number of its tokens is not the stated length.
+    /// If no size fits the row's ids, or if the row's number of tokens is not the stated length.
     pub(super) fn see(&mut self, blocks: &PromptBlocks, prompt_tokens: u32) -> Result<(), Problem> {
         self.rows = self.rows.saturating_add(1);
         match blocks {
@@ -114,7 +113,7 @@ impl BlockSizes {
         }
     }
 
-    /// Tokens of a block; None if no row has content.
+    /// The block size; None if no row has content.
     pub(super) fn chosen(&self) -> Option<u32> {
         if !self.has_ids && !self.has_tokens {
             return None;

@@ -1,6 +1,5 @@
-//! Lists of requests that vcr writes: `requests.jsonl` of `vcr run --out`, the lines of
-//! `vcr replay --report-jsonl`, and tables with a row for each request, such as the CSV and Parquet of
-//! `vcr inspect convert`.
+//! Reads lists of requests that vcr writes: `requests.jsonl` of `vcr run --out`, the lines of `vcr replay
+//! --report-jsonl`, and tables with a row for each request, such as the CSV and Parquet of `vcr inspect convert`.
 
 mod blocks;
 mod run;
@@ -21,7 +20,7 @@ use crate::import::readers::workload::as_workload;
 use crate::import::time::duration_ns;
 use crate::import::{Format, ImportError, ImportOptions};
 
-/// Reads a stream; `start` has its first bytes.
+/// Reads a stream. `start` contains the first bytes of the stream.
 pub(crate) fn read(
     reader: impl BufRead,
     start: &[u8],
@@ -47,7 +46,6 @@ pub(crate) fn read(
     }
 }
 
-/// Reads a Parquet file.
 pub(crate) fn read_parquet_file(path: &Path, options: &ImportOptions, out: &mut Out<'_>) -> Result<(), ImportError> {
     let name = path.display().to_string();
     let mut table = table::Table::new(&name, options, out);
@@ -57,7 +55,7 @@ pub(crate) fn read_parquet_file(path: &Path, options: &ImportOptions, out: &mut 
 
 fn read_lines(mut rows: Rows<'_, impl BufRead>, table: &mut table::Table<'_, '_>) -> Result<(), ImportError> {
     while let Some((line, row)) = rows.next_as::<Map<String, Value>>(table.tally())? {
-        // Some writers begin with a line about the file.
+        // Some writers start with a line about the file.
         if line == 1 && !table.has_lengths(&row) {
             table.tally().note("first lines that are not a request");
             continue;
@@ -67,13 +65,12 @@ fn read_lines(mut rows: Rows<'_, impl BufRead>, table: &mut table::Table<'_, '_>
     Ok(())
 }
 
-/// Writes the first line of the capture; a list without any times is a workload.
+/// Writes the meta line of the capture. A list without any times is a workload.
 fn begin(out: &mut Out<'_>, is_workload: bool, block_size_tokens: Option<u32>) -> Result<(), ImportError> {
     let other = if is_workload { as_workload() } else { Map::new() };
     out.meta(Format::Requests, CaptureMeta { other, block_size_tokens, ..CaptureMeta::default() })
 }
 
-/// Converts milliseconds since some start to nanoseconds.
 fn ns_of_ms(field: &str, ms: Option<f64>) -> Result<Option<u64>, Problem> {
     ms.map(|ms| duration_ns(field, ms, 1e6)).transpose()
 }
@@ -84,14 +81,13 @@ fn since(arrival_ns: u64, field: &str, at_ns: Option<u64>) -> Result<Option<u64>
     at_ns.map(|at_ns| at_ns.checked_sub(arrival_ns).ok_or_else(early)).transpose()
 }
 
-/// The mean gap between the tokens of an answer.
 fn mean_gap(ttft_ns: Option<u64>, last_ns: Option<u64>, output_tokens: u32) -> Option<GapSummary> {
     let count = output_tokens.checked_sub(1).filter(|count| *count > 0)?;
     let decode_ns = last_ns?.checked_sub(ttft_ns?)?;
     Some(GapSummary { mean_ns: (decode_ns + u64::from(count) / 2) / u64::from(count), count })
 }
 
-/// The finish reason of a request with a complete answer.
+/// The finish reason of a request whose answer is complete.
 fn whole(output_tokens: u32, max_tokens: u32) -> FinishReason {
     if output_tokens < max_tokens { FinishReason::Stop } else { FinishReason::Length }
 }

@@ -1,4 +1,4 @@
-//! `requests.jsonl` of `vcr run --out`.
+//! Reads `requests.jsonl` of `vcr run --out`.
 
 use std::io::BufRead;
 

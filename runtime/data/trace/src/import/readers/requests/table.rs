@@ -1,5 +1,5 @@
-//! Tables with a row for each request. Columns are recognised by their names. Names of times end in their
-//! unit (`arrival_ns`, `ttft_ms`, ...); all times except arrivals count from the arrival.
+//! Reads tables with a row for each request. Columns are recognised by their names. The name of a time ends in its
+//! unit (`arrival_ns`, `ttft_ms`, ...). All times except arrivals count from the arrival.
 
 use crate::capture::{BlockHash, FinishReason, GapSummary, RequestRecord};
 use crate::{OUTPUT_COLUMNS, PROMPT_COLUMNS};
@@ -14,27 +14,25 @@ use crate::import::readers::requests::blocks::{BlockSizes, PromptBlocks};
 use crate::import::time::{clock_ns, duration_ns};
 use crate::import::{ImportError, ImportOptions};
 
-/// Arrivals beyond 31 years are times on some clock, and made relative to the first one.
+/// Arrivals beyond 31 years are times on some clock. They are made relative to the first arrival.
 const MAX_SINCE_START_NS: i128 = 1_000_000_000_000_000_000;
 
-/// Converts a table to a capture.
 pub(super) struct Table<'a, 'o> {
     name: &'a str,
     columns: &'a [(String, String)],
-    /// Names of the columns of all rows so far, if the user named some.
+    /// The names of columns in all rows so far. Collected only if the user named columns.
     seen: BTreeSet<String>,
     out: &'a mut Out<'o>,
-    /// Whether any row so far has a part of an answer.
+    /// Whether any row so far has data of an answer.
     is_answered: bool,
     block_sizes: BlockSizes,
-    /// Rows that are held back until the tokens of an id are known.
+    /// Rows that wait until the number of tokens of an id is known.
     waiting: Vec<(RequestRecord, PromptBlocks)>,
     has_begun: bool,
-    /// The origin of arrivals.
+    /// The time from which arrivals count.
     start_ns: Option<i128>,
 }
 
-/// The meaning of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Column {
     Id,
@@ -64,7 +62,7 @@ enum Time {
     Queue,
     Ttft,
     MeanGap,
-    /// A result that a capture cannot hold.
+    /// A result that a capture cannot contain.
     MaxGap,
     End,
 }
@@ -116,7 +114,7 @@ impl Column {
         })
     }
 
-    /// Whether the column belongs to an answer.
+    /// Whether the column describes an answer.
     fn is_of_answer(self) -> bool {
         matches!(self, Self::FinishReason | Self::Time(Time::Queue | Time::Ttft | Time::MeanGap | Time::End, _))
     }
@@ -151,15 +149,16 @@ impl<'a, 'o> Table<'a, 'o> {
         columns.any(|column| matches!(column, Column::PromptTokens | Column::OutputTokens))
     }
 
-    /// Writes all remaining rows at the end of the table.
     pub(super) fn finish(mut self) -> Result<(), ImportError> {
         self.check_columns()?;
         self.check_mapped()?;
         self.pass_on()
     }
 
+    /// Checks that rows have the columns that the user named.
+    ///
     /// # Errors
-    /// When no row has a column that was named.
+    /// If no row has one of these columns.
     fn check_mapped(&self) -> Result<(), ImportError> {
         let missing = self.columns.iter().find(|(_, own)| !self.seen.contains(own));
         let Some((standard, own)) = missing.filter(|_| !self.seen.is_empty()) else { return Ok(()) };
@@ -168,8 +167,10 @@ impl<'a, 'o> Table<'a, 'o> {
         Err(Problem::new(own, text).at(self.name, Place::File))
     }
 
+    /// Checks the standard names that the user gave.
+    ///
     /// # Errors
-    /// When a standard name that was given is none.
+    /// If one of them is not a standard name.
     fn check_columns(&self) -> Result<(), ImportError> {
         let unknown = self.columns.iter().find(|(standard, _)| Column::of(standard).is_none());
         let Some((standard, own)) = unknown else { return Ok(()) };
@@ -201,7 +202,7 @@ impl<'a, 'o> Table<'a, 'o> {
         let mut blocks = PromptBlocks::Unknown;
         let (mut has_prompt, mut has_output) = (false, false);
         let mut mean_gap_ns = None;
-        // If a row also has a duration, its end is on the clock of the arrival.
+        // If a row has both a duration and an end, the end is on the clock of the arrival.
         let has_duration = row.keys().filter_map(|own| self.standard_name(own)).any(is_duration);
         for (own, value) in row {
             let Some(title) = self.standard_name(own).map(str::to_owned) else { continue };
@@ -291,8 +292,8 @@ fn is_duration(title: &str) -> bool {
     title.starts_with("e2e_") || title.starts_with("latency_")
 }
 
-/// The number of gaps with that mean: from the time between first output and end, or else one before each
-/// token except the first.
+/// The gaps with this mean. Their number follows from the time between first output and end. If that is unknown,
+/// there is a gap before each token except the first.
 fn gaps(record: &RequestRecord, mean_ns: u64) -> Option<GapSummary> {
     let most = record.output_tokens.checked_sub(1).filter(|most| *most > 0)?;
     let count = match (record.ttft_ns, record.end_ns) {
@@ -305,14 +306,13 @@ fn gaps(record: &RequestRecord, mean_ns: u64) -> Option<GapSummary> {
     Some(GapSummary { mean_ns, count })
 }
 
-/// A cell with a value.
 struct Cell<'v> {
     title: &'v str,
     value: &'v Value,
 }
 
 impl<'v> Cell<'v> {
-    /// None if there is no value: `null` or an empty text.
+    /// Returns None if the cell has no value, which means `null` or an empty text.
     fn of(title: &'v str, value: &'v Value) -> Result<Option<Self>, Problem> {
         match value {
             Value::Null => Ok(None),
@@ -338,7 +338,7 @@ impl<'v> Cell<'v> {
         Problem::new(self.title, format!("invalid value `{}`: expected {expected}", self.text()))
     }
 
-    /// A number, whole if it is written or stored as a whole number.
+    /// Reads a number: (the whole number, if it is written or stored as one, the number as a double).
     fn number(&self) -> Option<(Option<i128>, f64)> {
         match self.value {
             Value::String(text) => {
@@ -354,7 +354,7 @@ impl<'v> Cell<'v> {
         }
     }
 
-    /// Tables of other tools also store whole numbers as doubles.
+    /// Reads a whole number. Tables of other tools may store it as a double.
     fn whole(&self) -> Option<i128> {
         let (whole, number) = self.number()?;
         let is_whole = number.fract() == 0.0 && number.abs() < 9e15;
@@ -394,7 +394,7 @@ impl<'v> Cell<'v> {
         FinishReason::parse(&text).map(|_| text).ok_or_else(|| self.invalid(FinishReason::EXPECTED))
     }
 
-    /// Whole numbers of an array, or of a text such as `[1, 2]` or `1 2`.
+    /// Reads whole numbers from an array, or from a text such as `[1, 2]` or `1 2`.
     fn ids(&self) -> Result<Vec<u64>, Problem> {
         let invalid = || self.invalid("whole numbers, as an array or separated by spaces");
         match self.value {

@@ -59,7 +59,7 @@ fn plain_columns_are_a_table_of_requests() {
     let text =
         "request_id,arrival_s,input_tokens,output_tokens,note\nr1,1700000000.5,10,20,x\nr2,1700000001.25,11,21,\n";
     let (meta, requests) = imported(text, &ImportOptions::default()).expect("requests");
-    // Answers are unknown.
+    // The answers are unknown.
     assert_eq!(meta.other.get("workload"), Some(&true.into()));
     let arrivals: Vec<_> = requests.iter().map(|request| request.arrival_ns).collect();
     assert_eq!(arrivals, [Some(0), Some(750_000_000)]);
@@ -74,7 +74,7 @@ fn plain_columns_are_a_table_of_requests() {
     assert_eq!(request.gap_summary.expect("gaps").count, 2);
 }
 
-/// `requests.csv` of a run has ends on its clock beside the time since the arrival.
+/// `requests.csv` of a run has `end_ms` on its clock in addition to `e2e_ms`, the time since the arrival.
 #[test]
 fn ends_on_the_clock_do_not_stand_for_durations() {
     let text = "arrival_ms,prompt_tokens,output_tokens,e2e_ms,end_ms,ttft_ms\n700,10,3,6,706.5,2\n";
