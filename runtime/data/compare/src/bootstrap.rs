@@ -115,7 +115,6 @@ fn at_ranks(
     found
 }
 
-/// Returns a resample's Kolmogorov-Smirnov statistic and Wasserstein distance.
 fn distances(pairs: &[(f64, f64)], left: &[u32], right: &[u32], times: &[u32]) -> (f64, f64) {
     let count = pairs.len() as f64;
     let left_at = |i: usize| left.get(i).map(|index| pairs[*index as usize].0);

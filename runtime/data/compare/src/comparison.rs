@@ -311,7 +311,6 @@ mod tests {
             is_whole: true,
             ..Request::default()
         };
-        // The requests are not in the order of arrival.
         Requests::new((0..count).rev().map(request).collect())
     }
 

@@ -23,7 +23,6 @@ pub struct PercentileChange {
     pub compared: f64,
     /// The change from the reference to the compared side.
     pub change: f64,
-    /// The changes in the resamples, ascending.
     resampled: Vec<f64>,
 }
 
@@ -79,7 +78,6 @@ pub fn percentile_change(
     Some(PercentileChange { reference, compared, change: observed, resampled })
 }
 
-/// Returns the range of values that the percentile can take in a resample.
 fn window(mut values: Vec<f64>, rank: usize) -> (f64, f64) {
     let count = values.len() as f64;
     let share = (rank as f64 / count).clamp(1.0 / count, 1.0);

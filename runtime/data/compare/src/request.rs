@@ -102,7 +102,6 @@ impl Requests {
         &self.requests
     }
 
-    /// Whether the prompt hashes of both sides can be compared.
     pub(crate) fn has_hashes_of(&self, other: &Self) -> bool {
         self.hashes.is_some() && self.hashes == other.hashes
     }

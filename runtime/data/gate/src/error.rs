@@ -77,7 +77,6 @@ impl fmt::Display for Place {
     }
 }
 
-/// A line that cannot be read.
 pub(crate) fn of_line(name: &str, error: LineError) -> GateError {
     match error {
         LineError::Io(source) => GateError::Read { name: name.to_owned(), source },

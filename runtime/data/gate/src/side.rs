@@ -25,7 +25,6 @@ pub(crate) enum Label {
 }
 
 const LABELS: usize = 10;
-/// The index of absent labels.
 const ABSENT: u32 = 0;
 const UNKNOWN_NS: u64 = u64::MAX;
 

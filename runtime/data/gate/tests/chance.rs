@@ -35,7 +35,6 @@ fn decision(policy: &Policy, baseline: &Side, candidate: &Side) -> Decision {
     vcr_gate::judge(policy, baseline, candidate, &options).expect("they can be joined").decision
 }
 
-/// The share of canaries that are not promoted.
 fn stopped(policy: &Policy, canaries: usize, requests: usize, factor: f64) -> f64 {
     let mut stream = Stream::new(11, "canaries");
     let stopped = (0..canaries).filter(|_| {

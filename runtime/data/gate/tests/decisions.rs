@@ -51,7 +51,6 @@ fn different_answers_are_counted() {
     promotes(&case(limit, &lines(20), &changed(1, other)));
     rolls_back(&case(limit, &lines(20), &changed(2, other)), Signal::OutputMismatch);
     promotes(&case("[limits]\noutput_mismatch = false\n", &lines(20), &changed(20, other)));
-    // A longer answer is a different answer.
     rolls_back(&case("", &lines(20), &changed(1, |line| line.set("token_ids", "[0,1,2,3]"))), Signal::OutputMismatch);
 }
 

@@ -5,7 +5,6 @@ use std::ops::ControlFlow;
 use proptest::prelude::*;
 use vcr_gate::{Format, GateError, MirrorOptions, ObservationReader, Place, Side};
 
-/// A file of each format.
 const SAMPLES: [(Format, &str); 8] = [
     (
         Format::Observations,

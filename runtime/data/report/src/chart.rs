@@ -3,7 +3,6 @@
 use serde::Serialize;
 use vcr_base::percentile::at_share;
 
-/// Maximum number of points of a curve.
 const POINTS: usize = 200;
 /// An axis is logarithmic if the largest value is at least this many times the smallest.
 const LOGARITHMIC_FROM: f64 = 20.0;

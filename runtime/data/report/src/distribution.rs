@@ -3,7 +3,6 @@
 use serde::{Deserialize, Serialize};
 use vcr_base::percentile::percentile_rank;
 
-/// Number of bins of a histogram.
 const BINS: usize = 48;
 /// The bins have equal ratios instead of equal widths if the largest value is at least this many times the
 /// smallest.

@@ -266,7 +266,6 @@ impl Run {
         }
     }
 
-    /// How the step times were priced.
     fn pricing_of_steps(&self) -> (String, Tone) {
         /// A larger share of extrapolated step time is shown as a warning.
         const MUCH: f64 = 0.05;

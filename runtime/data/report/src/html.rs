@@ -21,18 +21,15 @@ use crate::tiles::{chart_of, tiles_of};
 /// Maximum number of rows in the tables of assertions and of runs.
 const MAX_ROWS: usize = 1000;
 
-/// The JSON that the page contains.
 #[derive(Serialize)]
 struct Data<'a> {
     percents: &'a [f64],
-    /// Index of the run that is shown first.
     first: usize,
     runs: Vec<DrawnRun<'a>>,
 }
 
 #[derive(Serialize)]
 struct DrawnRun<'a> {
-    /// Index of the run's folder.
     folder: usize,
     label: String,
     seed: u64,
@@ -121,7 +118,6 @@ fn verdict_of(report: &Document) -> (Tone, String) {
     }
 }
 
-/// Writes the verdict, the claim, the tiles, the assertions and the runs.
 fn write_head(out: &mut dyn Write, folder: &Folder) -> io::Result<()> {
     let report = &folder.report;
     let (tone, verdict) = verdict_of(report);
@@ -309,7 +305,6 @@ fn write_rest(out: &mut dyn Write, rows: usize) -> io::Result<()> {
     }
 }
 
-/// Writes the elements into which the script draws.
 fn write_drawn(out: &mut dyn Write, folders: &[Folder]) -> io::Result<()> {
     let runs: usize = folders.iter().map(|folder| folder.report.runs.len()).sum();
     let drawn: usize = folders.iter().map(|folder| folder.report.runs.len().min(crate::MAX_DRAWN_RUNS)).sum();

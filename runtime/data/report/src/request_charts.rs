@@ -9,9 +9,7 @@ use crate::charts::{Bar, Course, LifeLine, Load, Phase, RunCharts};
 use crate::distribution::{Distribution, Scope};
 use crate::requests::phases;
 
-/// Number of requests that are listed as the slowest.
 const SLOWEST: usize = 20;
-/// Number of intervals of the load over time.
 const INTERVALS: usize = 120;
 /// Number of intervals of latencies over time. It is small, so that most intervals have samples.
 const COURSE_INTERVALS: usize = 60;
@@ -37,7 +35,6 @@ pub struct RequestCharts {
 
 #[derive(Debug, Default)]
 struct Sums {
-    /// Number of requests that arrived.
     requests: u64,
     completed: u64,
     ms: [f64; Phase::ALL.len()],
@@ -275,7 +272,6 @@ mod tests {
 
     #[test]
     fn the_slowest_come_first() {
-        // The order is neither ascending nor descending.
         let run = charts((0..500).map(|id| row(id * 7 % 500, "a")));
         let ids: Vec<u64> = run.slowest.iter().map(|line| line.id).collect();
         assert_eq!(ids, (480..500).rev().collect::<Vec<_>>());

@@ -7,7 +7,6 @@ use vcr_trace::{RequestRow, RowCell};
 
 use crate::charts::{Phase, Pieces};
 
-/// Lists the phases of a request whose start and end are known.
 #[must_use]
 pub(crate) fn phases(row: &RequestRow<'_>) -> Pieces {
     let starts = [

@@ -7,9 +7,7 @@ use crate::charts::Source;
 use crate::folder::Folder;
 use crate::text::Escaped;
 
-/// Maximum length of a script that is shown.
 const MAX_SOURCE_BYTES: usize = 256 << 10;
-/// Maximum number of lines of scripts whose difference is shown.
 const MAX_LINES: usize = 2000;
 /// Longer texts are folded at first.
 const OPEN_LINES: usize = 60;

@@ -4,7 +4,6 @@ use crate::document::{Assertion, Document, Run};
 use crate::page::{Tile, Tone};
 use crate::text::time;
 
-/// A metric that has a tile.
 struct Kind {
     name: &'static str,
     metric: &'static str,

@@ -4,11 +4,9 @@ use serde::{Deserialize, Serialize};
 
 /// Maximum number of lines. More engines are summed by pool.
 const MAX_LINES: usize = 16;
-/// Number of columns of a line.
 const COLUMNS: usize = 6;
 /// Maximum number of values in all timelines of a report: under 2 MB as text.
 const MAX_NUMBERS: usize = 180_000;
-/// Minimum number of samples of a timeline.
 const FEWEST_SAMPLES: usize = 32;
 
 /// The engines of a run over time.
@@ -47,7 +45,6 @@ pub struct EngineLine {
 }
 
 impl EngineLine {
-    /// The columns with whole numbers.
     fn counts(&mut self) -> [&mut Vec<u64>; COLUMNS - 1] {
         [&mut self.running, &mut self.waiting, &mut self.prefill_tokens, &mut self.decode_tokens, &mut self.preemptions]
     }

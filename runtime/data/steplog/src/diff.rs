@@ -14,7 +14,6 @@ use crate::line::{Id, StepLine};
 use crate::read::{LogKind, StepLog};
 use crate::steps::{EngineName, Step, Steps};
 
-/// Every compared field, in the order of comparison.
 const FIELDS: [&str; 15] =
     ["add", "abort", "sched", "tot", "pre", "flush", "run", "wait", "free", "win", "out", "fin", "drafts", "pc", "ev"];
 

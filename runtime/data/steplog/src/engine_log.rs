@@ -324,7 +324,6 @@ pub fn stop_word(stop: AdmissionStop) -> &'static str {
     }
 }
 
-/// The word that a line has for the end of a request.
 pub(crate) fn reason_word(reason: EngineFinish) -> &'static str {
     let reason = match reason {
         EngineFinish::Stop => FinishReason::Stop,

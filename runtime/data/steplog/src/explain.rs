@@ -13,7 +13,6 @@ use crate::line::{Id, Scheduled};
 use crate::settings::Settings;
 use crate::steps::{Step, Steps};
 
-/// The reason for requests that were skipped because of their adapters.
 const ADAPTERS: &str = "adapters";
 
 /// Where an explanation comes from.
@@ -218,7 +217,6 @@ fn of_preemptions(step: &Step<'_>, settings: &Settings<'_>) -> Option<String> {
     Some(format!("{who} {verb} preempted: the running requests needed more blocks than were free{victim}"))
 }
 
-/// Describes running requests that the step did not schedule.
 fn of_idle_requests(step: &Step<'_>, settings: &Settings<'_>) -> Option<String> {
     let line = step.schedule;
     let (run, rows) = line.run.as_ref().zip(line.sched.as_ref())?;

@@ -157,7 +157,6 @@ fn described(text: &str, error: &serde_json::Error) -> String {
     words.strip_suffix(&place).map_or(words.clone(), |words| format!("{words} at column {}", error.column()))
 }
 
-/// The keys of an object, in order.
 pub(crate) fn keys(text: &str) -> Result<Vec<String>, String> {
     struct Keys(Vec<String>);
 

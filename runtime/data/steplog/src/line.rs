@@ -332,7 +332,6 @@ impl<'de> Deserialize<'de> for StepEvent {
     }
 }
 
-/// The keys that a line of a scheduler recording may have.
 pub(crate) const RECORDED_KEYS: &[&str] = &[
     "i", "pause", "add", "more", "abort", "gram", "s", "sched", "tot", "pre", "flush", "run", "wait", "skip", "free",
     "win", "look", "moves", "sync", "enc", "encf", "kv", "pc", "xc", "sd", "u", "sampled", "out", "drafts", "inv",

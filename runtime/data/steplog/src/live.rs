@@ -47,7 +47,6 @@ pub(crate) struct LiveEngine {
 }
 
 impl LiveEngine {
-    /// Names of options in captures, with their log keys.
     const ALIASES: &[(&str, &str)] = &[
         ("num_gpu_blocks", "num_blocks"),
         ("num_spec_tokens", "spec"),
@@ -76,7 +75,6 @@ impl LiveEngine {
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct LiveAdded {
     pub(crate) id: String,
-    /// Number of prompt tokens.
     pub(crate) prompt: u32,
     pub(crate) max_tokens: u32,
     pub(crate) prio: i32,
@@ -137,7 +135,6 @@ pub(crate) struct LiveStep {
     pub(crate) finished: Vec<String>,
     pub(crate) preempted: Vec<String>,
     pub(crate) sched: Vec<Scheduled>,
-    /// Multimodal items that the encoder computes.
     #[serde(default)]
     pub(crate) enc: Vec<Encoded>,
     /// Identifiers of items that left the encoder cache since the previous step.
@@ -160,7 +157,6 @@ pub(crate) struct LiveStep {
     pub(crate) free_blocks_after: u32,
 }
 
-/// Reads the entries of an object in their order.
 fn pairs<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<(String, u32)>, D::Error> {
     struct Pairs;
     impl<'de> serde::de::Visitor<'de> for Pairs {
@@ -177,7 +173,6 @@ fn pairs<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<(String, u32)
     deserializer.deserialize_map(Pairs)
 }
 
-/// The settings and the steps of a capture, with line numbers.
 pub(crate) struct LiveLog {
     pub(crate) path: PathBuf,
     pub(crate) engine: LiveEngine,

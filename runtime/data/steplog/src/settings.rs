@@ -10,7 +10,6 @@ use vcr_core::{
 #[derive(Debug, Default)]
 pub(crate) struct Settings<'a> {
     pub(crate) budget: Option<u64>,
-    /// Maximum number of running requests.
     pub(crate) cap: Option<u64>,
     pub(crate) policy: Option<&'a str>,
     pub(crate) chunked_prefill: Option<bool>,

@@ -102,11 +102,9 @@ pub struct Steps<'a> {
     pub engines: Vec<EngineName>,
     /// The steps of all engines.
     pub steps: Vec<Step<'a>>,
-    /// The known settings of each engine, in the order of `engines`.
     settings: Vec<&'a Map<String, Value>>,
 }
 
-/// The state of an engine while its log is read.
 #[derive(Default)]
 struct Cursor<'a> {
     epoch: u32,
@@ -114,7 +112,6 @@ struct Cursor<'a> {
     add: Vec<&'a Id>,
     abort: Vec<&'a Id>,
     running: HashSet<&'a Id>,
-    /// Indices of steps by number.
     steps: HashMap<u64, usize>,
 }
 

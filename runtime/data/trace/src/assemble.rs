@@ -11,7 +11,6 @@ use crate::{
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// One decoded row of a file in any format.
 #[derive(Default)]
 pub(crate) struct Row<'a> {
     pub(crate) request_id: Option<Box<str>>,
@@ -31,9 +30,7 @@ pub(crate) struct Row<'a> {
     pub(crate) priority: i32,
     pub(crate) strict_priority: u32,
     pub(crate) policy_class: Option<Box<str>>,
-    /// The times of the answer, and its outputs.
     pub(crate) times: Option<(AnswerTimes, &'a [OutputTime])>,
-    /// The request as the client sent it, if recorded.
     pub(crate) call: Option<Arc<RecordedCall>>,
     /// Recorded duration of the request; kept only for free turns.
     pub(crate) recorded_ns: Option<u64>,
@@ -41,12 +38,10 @@ pub(crate) struct Row<'a> {
 
 pub(crate) type FieldProblem = (Option<&'static str>, RowProblem);
 
-/// The state of a session while a file is read.
 struct OpenSession {
     session: u32,
     last_request: u32,
     last_timestamp_ns: Option<i64>,
-    /// Tokens of the session's prompts and answers so far.
     tokens: u64,
 }
 
@@ -91,7 +86,6 @@ impl Assembler {
         self
     }
 
-    /// Sets whether the prompts of later turns contain only new content.
     pub(crate) fn with_deltas(mut self, is_delta: bool) -> Self {
         self.trace.is_delta = is_delta;
         self
@@ -117,7 +111,6 @@ impl Assembler {
         Ok(())
     }
 
-    /// Warns of a field that the format does not define.
     pub(crate) fn warn_of_field(&mut self, name: &str, line: u32) -> Result<(), FieldProblem> {
         let problem = || (None, RowProblem::UnknownField { name: name.into() });
         self.warn(WarningKind::UnknownField(name.into()), line, problem)
@@ -145,7 +138,6 @@ impl Assembler {
         warnings[index].rows += 1;
     }
 
-    /// Adds a warning that was counted elsewhere.
     pub(crate) fn note(&mut self, warning: TraceWarning) {
         self.trace.warnings.push(warning);
     }
@@ -154,7 +146,6 @@ impl Assembler {
         self.add(line, row, None)
     }
 
-    /// Adds the row of `line`; its content ids are already stored.
     pub(crate) fn push_with_ids(&mut self, line: u32, row: Row<'_>, ids: HashIdRange) -> Result<(), FieldProblem> {
         self.add(line, row, Some(ids))
     }
@@ -322,7 +313,6 @@ impl Assembler {
         })))
     }
 
-    /// Number of prompt tokens of a content id.
     pub(crate) fn block_size_tokens(&self) -> u32 {
         self.trace.block_size_tokens
     }

@@ -16,7 +16,6 @@ pub(crate) struct DenseIds {
 }
 
 impl DenseIds {
-    /// Number of distinct numbers in use.
     pub(crate) fn distinct(&self) -> u32 {
         self.distinct
     }

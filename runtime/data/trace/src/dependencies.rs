@@ -94,7 +94,6 @@ fn find_cycle(trace: &Trace) -> Option<Cycle> {
     (left > 0).then(|| Cycle { requests: walk_cycle(trace, &num_waits) })
 }
 
-/// Finds a cycle among the requests that still wait.
 fn walk_cycle(trace: &Trace, num_waits: &[u32]) -> Vec<u32> {
     let mut position = vec![None; num_waits.len()];
     let mut path = Vec::new();

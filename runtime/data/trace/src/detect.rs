@@ -12,7 +12,6 @@ use crate::formats::{azure, burstgpt, splitwise, vidur};
 use crate::start::{Start, has_all};
 use crate::{Format, FormatError, OUTPUT_COLUMNS, PROMPT_COLUMNS, VcrOutput};
 
-/// The formats that are CSV tables.
 const TABLES: [(Format, &Columns); 4] = [
     (Format::Azure, &azure::COLUMNS),
     (Format::BurstGpt, &burstgpt::COLUMNS),
@@ -25,7 +24,6 @@ const PROMPT_FIELDS: [&str; 6] = ["hash_ids", "input_length", "input_tokens", "t
 const MIN_MEAN_GAP_MS: f64 = 1.0;
 /// Columns of tables of requests that captures never have.
 const END_COLUMNS: [&str; 5] = ["e2e_ms", "e2e_s", "e2e_us", "e2e_ns", "mean_itl_ms"];
-/// Columns with a latency in tables of observed requests.
 const LATENCY_COLUMNS: [&str; 4] = ["latency_ns", "latency_us", "latency_ms", "latency_s"];
 /// Fields of a workload's row that a data set's row lacks.
 const WORKLOAD_KEYS: [&str; 5] = ["hash_ids", "input_length", "output_length", "timestamp", "created_time"];
@@ -58,7 +56,6 @@ const SETTINGS_BYTES: usize = 16 << 10;
 pub const PARQUET_MAGIC: &[u8] = b"PAR1";
 /// Starts of lines of a stream as `curl -iN` writes it.
 const STREAM_LINES: [&str; 6] = ["data:", "HTTP/", "event:", "id:", "retry:", ":"];
-/// Parts of lines in the request logs of vLLM and SGLang.
 const LOG_MARKS: [&str; 4] = ["Generated response ", "Received request ", "Finish: obj=", "Receive: obj="];
 
 impl Format {
@@ -100,7 +97,6 @@ impl Format {
     }
 }
 
-/// Why a format was not detected.
 enum Undetected {
     Unknown,
     Unclear { why: String, candidates: Vec<Format> },
@@ -262,7 +258,6 @@ fn of_text(text: &[u8], row: &[u8], is_csv: bool) -> Result<Format, Undetected> 
     if is_log { Ok(Format::Log) } else { Err(Undetected::Unknown) }
 }
 
-/// The format that has the most columns in common with a header.
 fn of_header(row: &[u8]) -> Result<Option<Format>, Undetected> {
     let titles = cells_of(row);
     let found = TABLES.map(|(format, columns)| (columns.count_in(&titles), format));
@@ -293,7 +288,6 @@ fn of_columns<'a>(columns: impl Iterator<Item = &'a str> + Clone) -> Result<Form
     }
 }
 
-/// The format of a benchmark's result, by its settings.
 fn of_bench(has_all: impl Fn(&[&str]) -> bool) -> Option<Format> {
     match () {
         () if !has_all(&["backend", "request_rate", "max_concurrency"]) => None,

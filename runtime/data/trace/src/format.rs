@@ -259,7 +259,6 @@ pub struct SharedPrefix {
 }
 
 impl SharedPrefix {
-    /// The group of a session; None if the session shares no blocks.
     pub(crate) fn group(&self, session: u32) -> Option<u32> {
         if self.groups == 0 || self.ratio == 0.0 {
             return None;
@@ -322,7 +321,6 @@ impl TraceOptions {
     /// Number of prompt tokens of a hash id in the published Mooncake traces.
     pub const DEFAULT_BLOCK_SIZE: NonZeroU32 = NonZeroU32::new(512).expect("512 is not 0");
 
-    /// The block size of a trace that does not state one.
     pub(crate) fn block_size_or_default(&self) -> NonZeroU32 {
         self.block_size_tokens.unwrap_or(Self::DEFAULT_BLOCK_SIZE)
     }

@@ -6,7 +6,6 @@ use vcr_base::input::MAX_LINE_BYTES;
 
 use crate::{RowProblem, TraceError};
 
-/// Reads a stream line by line, and counts the lines.
 pub(crate) struct Lines<R>(vcr_base::input::Lines<R>);
 
 pub(crate) enum LineError {
@@ -16,7 +15,6 @@ pub(crate) enum LineError {
 }
 
 impl LineError {
-    /// Converts to an error about the trace called `name`.
     pub(crate) fn of(self, name: &str) -> TraceError {
         let (line, problem) = match self {
             LineError::Io(source) => {
@@ -60,22 +58,18 @@ impl<R: BufRead> Lines<R> {
         }
     }
 
-    /// The latest row.
     pub(crate) fn row(&self) -> &[u8] {
         self.0.row()
     }
 
-    /// The number of the latest line, from 1.
     pub(crate) fn line(&self) -> u32 {
         u32::try_from(self.0.line()).unwrap_or(u32::MAX)
     }
 
-    /// The start of the latest row, in bytes from the start of the stream.
     pub(crate) fn row_offset_bytes(&self) -> u64 {
         self.0.row_offset_bytes()
     }
 
-    /// The reader from which the lines come.
     pub(crate) fn reader(&self) -> &R {
         self.0.reader()
     }

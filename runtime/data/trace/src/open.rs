@@ -138,7 +138,6 @@ pub fn read_files(paths: &[impl AsRef<Path>], options: &TraceOptions) -> Result<
     files.finish()
 }
 
-/// Lists the files at these paths, including the files in folders.
 fn files_in_folders(paths: &[impl AsRef<Path>]) -> Result<Vec<PathBuf>, TraceError> {
     let mut files = Vec::new();
     for path in paths.iter().map(AsRef::as_ref) {
@@ -196,7 +195,6 @@ fn read_inferred(
     Ok(trace)
 }
 
-/// The name of a file, and its unpacked content.
 fn unpacked(path: &Path) -> Result<(String, Unpacked<'static>), TraceError> {
     let name = path.display().to_string();
     match Unpacked::open(path) {
@@ -209,7 +207,6 @@ fn capture_options(options: &TraceOptions) -> ReadOptions {
     ReadOptions { lenient: options.strictness == Strictness::Lenient }
 }
 
-/// Opens a capture. The reader finds the capture's other files.
 fn open_capture(path: &Path, options: &TraceOptions) -> Result<Trace, TraceError> {
     let reader = CaptureReader::open(path, &capture_options(options))?;
     read_capture(reader, &path.display().to_string(), options)

@@ -108,7 +108,6 @@ impl VcrOutput {
     }
 }
 
-/// Columns that every sweep's table has.
 const SWEEP_KEYS: [&str; 3] = ["completed_requests", "request_throughput_rps", "fingerprint"];
 /// Names of the column with the prompt's length in tables of requests.
 pub const PROMPT_COLUMNS: [&str; 3] = ["prompt_tokens", "input_tokens", "input_length"];

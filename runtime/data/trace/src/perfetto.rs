@@ -41,7 +41,6 @@ struct Name<'a> {
     name: &'a str,
 }
 
-/// Writes pairs as a JSON object.
 struct Pairs<'a, V>(&'a [(&'a str, V)]);
 
 impl<V: Serialize + Copy> Serialize for Pairs<'_, V> {

@@ -2,7 +2,6 @@
 
 use serde_json::{Map, Value};
 
-/// The first bytes of an unpacked file, with the parsed first row.
 pub(crate) struct Start<'a> {
     /// The text without a byte-order mark and leading white space.
     pub(crate) text: &'a [u8],

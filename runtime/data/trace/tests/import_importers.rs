@@ -25,7 +25,6 @@ fn refused(text: &str, format: Format) -> String {
     of_text(text, format, &ImportOptions::default()).expect_err("refused").to_string()
 }
 
-/// A guidellm report with these lists of requests.
 fn report(strategy: &str, lists: &str) -> String {
     format!(
         r#"{{"metadata":{{"guidellm_version":"0.6.1"}},"args":{{"model":"m"}},"benchmarks":[
@@ -195,7 +194,6 @@ fn a_line_about_the_file_may_come_before_the_requests() {
     assert_eq!((read.requests.len(), read.account.notes[0].what.as_str()), (1, "first lines that are not a request"));
 }
 
-/// A span in OTLP JSON as vLLM makes it.
 fn span(attributes: &[(&str, serde_json::Value)], start_ns: u64, end_ns: u64) -> serde_json::Value {
     let attributes: Vec<_> = attributes.iter().map(|(key, value)| json!({"key": key, "value": value})).collect();
     json!({"spanId": "5", "name": "llm_request", "startTimeUnixNano": start_ns.to_string(),

@@ -264,7 +264,6 @@ fn shortest_lines() -> Vec<Value> {
     ]
 }
 
-/// Whether the reader accepts a line of a capture in vcr's format.
 fn is_read(line: &Value) -> bool {
     let is_meta = line["kind"] == "meta";
     let meta = shortest_lines()[0].to_string();

@@ -5,7 +5,6 @@ use vcr_trace::{AnswerEnd, Format, RowProblem, Sessions, Strictness, Trace, Trac
 
 const META: &str = r#"{"kind":"meta","format":"vcr.capture","version":1,"block_size_tokens":4}"#;
 
-/// A request line with this prompt length and additional fields.
 fn request(prompt_tokens: u32, rest: &str) -> String {
     format!(
         "{{\"kind\":\"request\",\"prompt_tokens\":{prompt_tokens},\"output_tokens\":2,\"finish_reason\":\"stop\"{rest}}}"

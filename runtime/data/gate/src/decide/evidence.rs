@@ -8,7 +8,6 @@ use crate::outputs::Outcome;
 use crate::policy::{Policy, Signal};
 use crate::side::{Label, Side};
 
-/// Judges the counted signals of a scope.
 pub(super) fn counted(policy: &Policy, sides: &Sides<'_>, scope: &Scope, totals: &Totals) -> Vec<SignalJudgement> {
     let mut signals = Vec::new();
     let mut add = |signal: Signal, counted: Option<Counted>| {
@@ -62,7 +61,6 @@ pub(super) fn counted(policy: &Policy, sides: &Sides<'_>, scope: &Scope, totals:
 
 struct Counted {
     observed: f64,
-    /// Number of requests that were counted over.
     requests: u64,
     examples: Vec<(u32, u32)>,
 }
@@ -135,7 +133,6 @@ pub(super) fn errors(baseline: &Side, candidate: &Side) -> BTreeMap<String, [u64
     counts
 }
 
-/// Number of the candidate's requests by route.
 pub(super) fn routes(candidate: &Side) -> BTreeMap<String, u64> {
     let mut counts: BTreeMap<u32, u64> = BTreeMap::new();
     for index in 0..candidate.len() {

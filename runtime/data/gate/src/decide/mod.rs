@@ -24,7 +24,6 @@ use crate::side::{Label, Side};
 use regression::{Test, Tested};
 use scope::{Scope, scopes};
 
-/// Maximum number of examples of a failed signal.
 const EXAMPLES: usize = 3;
 
 /// The decision about a release. Later variants take precedence.

@@ -15,7 +15,6 @@ const TESTED: [Signal; 5] =
     [Signal::ErrorRateIncrease, Signal::LatencyP95, Signal::TtftP95, Signal::TokenGapP95, Signal::MemoryPressure];
 /// Minimum number of resamples that are expected below a bound.
 const RESAMPLES_BELOW: f64 = 10.0;
-/// Maximum number of resamples of a test.
 const MAX_RESAMPLES: u32 = 100_000;
 
 pub(super) struct Test {
@@ -34,7 +33,6 @@ pub(super) struct Tested {
     examples: Vec<(u32, u32)>,
 }
 
-/// The false-alarm probability and the number of resamples of each test.
 #[derive(Clone, Copy)]
 pub(super) struct Level {
     pub(super) alpha: f64,
@@ -126,7 +124,6 @@ fn values(sides: &Sides<'_>, pair: &Pair, signal: Signal) -> Option<(f64, f64)> 
     }
 }
 
-/// The CDFs of each latency on both sides.
 pub(super) fn distributions(sides: &Sides<'_>, scope: &Scope) -> Vec<Chart> {
     let latencies = [
         (Signal::LatencyP95, "latency", "Latency: CDF"),
@@ -246,7 +243,6 @@ fn at_least_by_chance(heads: u64, tosses: u64) -> f64 {
     sum.min(1.0)
 }
 
-/// Judges a tested signal by its limit.
 pub(super) fn judgement(policy: &Policy, test: &Test, tested: &Tested) -> SignalJudgement {
     let info = test.signal.info();
     let verdict = match (tested.change > test.limit, tested.is_significant) {

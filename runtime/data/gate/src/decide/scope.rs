@@ -15,7 +15,6 @@ pub(super) struct Scope {
     pub(super) labels: BTreeMap<&'static str, String>,
     /// Indices of the scope's pairs, ascending.
     pub(super) pairs: Vec<u32>,
-    /// Whether the scope contains all requests.
     pub(super) is_all: bool,
     /// Whether the scope has too few requests for tests, so that its signals are only counted.
     pub(super) is_small: bool,

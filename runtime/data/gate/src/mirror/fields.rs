@@ -10,7 +10,6 @@ pub(super) const UNITS: [(&str, f64); 4] = [("_ns", 1.0), ("_us", 1e3), ("_ms", 
 /// Maximum time: 31 years. No request lasts longer.
 const MAX_NS: f64 = 1e18;
 
-/// The label with this name, or None.
 pub(super) fn label<'o, 'a>(observation: &'o mut Observation<'a>, name: &str) -> Option<&'o mut Option<Text<'a>>> {
     Some(match name {
         "model" => &mut observation.model,
@@ -42,7 +41,6 @@ const LABELS: [&str; 11] = [
     "provenance",
 ];
 
-/// Sets labels, queue depth and KV usage from a row.
 pub(super) fn set_labels(observation: &mut Observation<'_>, row: &Map<String, Value>) -> Result<(), Problem> {
     for name in LABELS {
         if let Some(text) = optional_text(row, name)?

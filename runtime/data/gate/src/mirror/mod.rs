@@ -27,7 +27,6 @@ use crate::error::{GateError, Place, Problem, of_line};
 use crate::observation::{OBSERVATION_VERSION, Observation, ObservationReader};
 pub use table::{columns, is_column};
 
-/// Number of bytes that are read to detect the format.
 const PEEKED_BYTES: usize = 128 << 10;
 
 /// Labels that [`MirrorOptions::set`] accepts.
@@ -203,7 +202,6 @@ fn own<R: BufRead>(mut reader: ObservationReader<R>, out: &mut Out<'_, '_>) -> R
     Ok(())
 }
 
-/// Completes, checks and counts observations, and passes them to the sink.
 struct Out<'a, 's> {
     name: String,
     options: &'a MirrorOptions,

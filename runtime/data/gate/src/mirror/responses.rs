@@ -27,7 +27,6 @@ pub(super) fn read(reader: impl BufRead, out: &mut Out<'_, '_>) -> Result<(), Ga
     })
 }
 
-/// Reads the observation of a line and the length of the answer.
 pub(super) fn observation(row: &Map<String, Value>) -> Result<(Observation<'static>, Option<u64>), Problem> {
     let empty = Map::new();
     let response = match row.get("response") {
@@ -62,7 +61,6 @@ pub(super) fn observation(row: &Map<String, Value>) -> Result<(Observation<'stat
     Ok((observation, tokens))
 }
 
-/// The error class of a status code; None for a success.
 pub(super) fn error_of_status(status: f64) -> Option<String> {
     (status >= FIRST_ERROR_STATUS).then(|| format!("http {status}"))
 }

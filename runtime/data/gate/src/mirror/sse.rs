@@ -109,7 +109,6 @@ pub(super) fn read_dump(reader: impl BufRead, out: &mut Out<'_, '_>) -> Result<(
     dump.finish(out).map(|_| ())
 }
 
-/// The status line and headers of an answer.
 #[derive(Default)]
 struct Answer {
     line: u64,

@@ -10,13 +10,11 @@ use super::responses::Piece;
 use crate::error::{GateError, Place, Problem};
 use crate::observation::Observation;
 
-/// The event that ends a stream.
 pub(super) const DONE: &str = "[DONE]";
 /// The error class of a stream that ends without [`DONE`].
 const CUT: &str = "cut_stream";
 
 pub(super) struct Stream {
-    /// The number of the stream's first line.
     line: u64,
     labels: Map<String, Value>,
     model: Option<String>,
@@ -83,7 +81,6 @@ impl Stream {
         }
     }
 
-    /// Adds the text after `data:`.
     fn add_text(&mut self, at_ns: Option<u64>, text: &str) -> Result<(), Problem> {
         if text.trim() == DONE {
             return self.end(at_ns);

@@ -20,7 +20,6 @@ pub use text::Text;
 pub const OBSERVATION_VERSION: u32 = 1;
 
 const MAX_ID_BYTES: usize = 1024;
-/// The error class of a failure that has none.
 const UNKNOWN_ERROR: &str = "unknown";
 
 /// The observation of one request.
@@ -119,7 +118,6 @@ pub(crate) enum Gap {
 }
 
 impl Observation<'_> {
-    /// Refuses an observation that is inconsistent or impossible.
     pub(crate) fn check(&self) -> Result<(), Problem> {
         let refused = |field: &str, text: String| Err(Problem::new(field, text));
         if self.version != OBSERVATION_VERSION {

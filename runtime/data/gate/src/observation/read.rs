@@ -38,7 +38,6 @@ fn parse(bytes: &[u8]) -> Result<Observation<'_>, Problem> {
     Ok(observation)
 }
 
-/// The problem of a line that could not be parsed, and the field.
 fn problem_of(bytes: &[u8]) -> Problem {
     if let Some(version) = other_version(bytes) {
         return Problem::new(

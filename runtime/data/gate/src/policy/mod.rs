@@ -10,10 +10,8 @@ use std::collections::BTreeMap;
 
 pub use signal::{Response, SIGNALS, Signal, SignalInfo, Unit};
 
-/// Version of the schema of policy files.
 pub(crate) const POLICY_VERSION: u32 = 1;
 
-/// Labels that can define segments.
 pub(crate) const SEGMENT_LABELS: [&str; 5] = ["model", "backend", "accelerator", "tenant", "route"];
 
 /// A limit; None if the signal is switched off.
@@ -34,11 +32,9 @@ pub struct Policy {
     pub(crate) segment_by: Vec<&'static str>,
     /// Probability of a hold or rollback because of noise alone, over all tests.
     pub(crate) alpha: f64,
-    /// Minimum number of resamples of a test.
     pub(crate) resamples: u32,
     /// Number of times that the gate judges one release.
     pub(crate) looks: u32,
-    /// Seed of the resamples.
     pub(crate) seed: u64,
     /// Tolerances of numeric outputs; the first that fits applies.
     pub(crate) tolerances: Vec<Tolerance>,
@@ -60,7 +56,6 @@ pub struct Tolerance {
 }
 
 impl Tolerance {
-    /// Whether the tolerance applies to a candidate with these labels.
     pub(crate) fn fits(&self, model: Option<&str>, backend: Option<&str>, accelerator: Option<&str>) -> bool {
         let is = |wanted: &Option<String>, found: Option<&str>| wanted.is_none() || wanted.as_deref() == found;
         is(&self.model, model) && is(&self.backend, backend) && is(&self.accelerator, accelerator)

@@ -10,12 +10,9 @@ use crate::decide::{Decision, SegmentJudgement, SignalJudgement, Verdict};
 use crate::report::Report;
 use crate::triage::{Example, ExampleSide, Triage};
 
-/// Maximum number of segments on the page.
 const MAX_SEGMENTS: usize = 500;
-/// Maximum number of tiles.
 const MAX_TILES: usize = 6;
 
-/// The JSON that the page contains.
 #[derive(Serialize)]
 struct Data<'a> {
     charts: &'a [Chart],

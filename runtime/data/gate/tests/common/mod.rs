@@ -85,7 +85,6 @@ impl Decided {
         &self.judgement.reason
     }
 
-    /// Failed signals in the judgement of all requests.
     pub(crate) fn failed(&self) -> Vec<Signal> {
         let signals = self.judgement.segments[0].signals.iter();
         signals.filter(|signal| signal.verdict == Verdict::Failed).map(|signal| signal.signal).collect()

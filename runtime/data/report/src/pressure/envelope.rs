@@ -173,10 +173,8 @@ impl BoundShare {
     }
 }
 
-/// Maximum number of intervals of a curve.
 const MAX_BUCKETS: usize = 12;
 
-/// The state of a pool at one instant or in one tick.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sample {
     pub(super) queued: u64,

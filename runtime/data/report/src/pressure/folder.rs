@@ -46,7 +46,6 @@ pub(super) fn read(path: &Path, detection: Option<&Detection>) -> Result<Vec<Run
     Ok(folder.report.runs.iter().map(envelope).collect())
 }
 
-/// Share of the run in which requests waited in the router.
 fn router_queue(run: &Run, timeline: Option<&Timeline>) -> Share {
     match timeline.map(|timeline| timeline.router_queue_ms) {
         Some(Some(queue_ms)) => Share::of(queue_ms, run.duration_ms),
@@ -133,7 +132,6 @@ fn samples_of(pool: &str, timeline: &Timeline) -> Vec<Sample> {
     (0..count.unwrap_or(0)).map(sample).collect()
 }
 
-/// The fields of a step log's line that are needed here.
 #[derive(Deserialize)]
 struct Line<'a> {
     #[serde(default, borrow)]
@@ -165,7 +163,6 @@ struct Decided {
 /// Sums over the steps of a pool's engines, in milliseconds.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PoolSteps {
-    /// Settings of the pool's engines.
     pub(super) settings: Map<String, Value>,
     /// Time of steps that left requests waiting.
     pub(super) queued_ms: f64,
@@ -192,7 +189,6 @@ impl PoolSteps {
     }
 }
 
-/// The sums by run and pool.
 pub(super) type Steps = BTreeMap<(String, String), PoolSteps>;
 
 /// Reads the step log of a folder; None if the folder has no `steps.jsonl`.

@@ -8,12 +8,10 @@ use super::envelope::{Bound, BoundShare};
 use super::envelope::{PoolPressure, RunPressure};
 use super::envelope::{Sample, curve};
 
-/// Name of the run and of its pool.
 const NAME: &str = "ticks";
 /// Maximum number of ticks of a replay for which a curve is computed.
 const MAX_CURVE_TICKS: u64 = 10_000_000;
 
-/// The part of the report that is needed here.
 #[derive(Deserialize)]
 pub(super) struct Report {
     config: Map<String, Value>,

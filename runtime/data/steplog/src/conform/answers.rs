@@ -11,9 +11,7 @@ pub(super) const FIRST_UNKNOWN_TOKEN: u32 = 0xf000_0000;
 /// The stop token of a request whose real stop token is unknown.
 const UNKNOWN_STOP_TOKEN: u32 = u32::MAX;
 
-/// The model's answers in the capture of a live engine.
 pub(super) struct RecordedTokens {
-    /// The answers, by the tag of the request.
     answers: Vec<Answer>,
     /// The ends that no request has used yet, by request id.
     ends: HashMap<String, VecDeque<End>>,

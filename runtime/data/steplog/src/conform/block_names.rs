@@ -33,7 +33,6 @@ enum Hasher {
 
 struct Sequences {
     hasher: BlockHasher,
-    /// Number of tokens of a hashed block.
     block_tokens: usize,
     lookahead_tokens: usize,
     /// By tag: the known tokens, and the hashes of the blocks whose tokens are all known.
@@ -42,7 +41,6 @@ struct Sequences {
     cached: HashMap<(u32, u64), Digest>,
 }
 
-/// vLLM's hashes of the blocks of an event.
 pub(super) struct Named {
     pub(super) blocks: Vec<u64>,
     /// For each block, the later tokens that its hash covers.
@@ -50,7 +48,6 @@ pub(super) struct Named {
 }
 
 impl BlockNames {
-    /// Hashes each block with the hash of the block before it.
     pub(super) fn chained(hasher: BlockHasher, block_tokens: NonZeroU32) -> Self {
         let hashes = EngineHashes::new(hasher, block_tokens);
         Self { hasher: Hasher::Chained { hashes, block_tokens: block_tokens.get().into() }, marked: HashMap::new() }
@@ -68,7 +65,6 @@ impl BlockNames {
         Self { hasher: Hasher::OfSequences(Box::new(sequences)), marked: HashMap::new() }
     }
 
-    /// Adds a request, with its multimodal items and its salt if any.
     pub(super) fn added(&mut self, tag: u64, added: &LiveAdded) {
         let cache_salt = added.cache_salt.clone().filter(|salt| !salt.is_empty());
         if !added.media.is_empty() || cache_salt.is_some() {

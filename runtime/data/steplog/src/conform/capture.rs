@@ -18,7 +18,6 @@ use crate::error::LogError;
 use crate::jsonl::{is_there, read_all, read_whole, resolved};
 use crate::live::{LiveEngine, LiveLog};
 
-/// `engine.json`.
 #[derive(Deserialize)]
 struct EngineFile {
     vllm: Option<String>,
@@ -105,7 +104,6 @@ fn by_id(
     Ok(known)
 }
 
-/// Converts and checks the settings of the engine.
 pub(super) fn engine_config(
     log: &LiveLog,
     args: &Map<String, Value>,

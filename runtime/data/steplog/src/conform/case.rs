@@ -41,7 +41,6 @@ struct CaseConfig {
     spec_by_batch: Vec<Vec<u32>>,
     /// The KV connector, whose answers are in the lines.
     connector: Option<CaseConnector>,
-    /// The settings that the scheduler derived.
     effective: Option<Map<String, Value>>,
     /// Options of the engine, and unknown keys.
     #[serde(flatten)]
@@ -449,7 +448,6 @@ pub(super) struct CaseConnector {
     delivery: bool,
     /// Maximum number of chunks that the offloading connector keeps.
     chunks: Option<u32>,
-    /// The eviction policy of the offloading connector.
     eviction_policy: Option<CasePolicy>,
     store_threshold: Option<u32>,
     max_tracker_size: Option<u32>,
@@ -465,7 +463,6 @@ enum CasePolicy {
     Arc,
 }
 
-/// The kinds of connectors in recordings.
 #[derive(Clone, Copy, PartialEq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum ConnectorKind {

@@ -338,7 +338,6 @@ impl<'a> Replay<'a> {
         named.iter().filter_map(|(name, tokens)| Some((*self.tags.get(name)?, *tokens))).collect()
     }
 
-    /// The number of drafts that each request of this step takes into its next step.
     fn next_drafts(&self, steps: &[&LiveStep], index: usize) -> HashMap<u64, u32> {
         if self.engine.config().num_speculative_tokens() == 0 || self.engine.config().async_scheduling() {
             return HashMap::new();

@@ -93,11 +93,9 @@ struct OurEvent<'a> {
     named: Option<Named>,
 }
 
-/// Compares the core's events with a capture.
 pub(super) struct EventCheck {
     /// Batches by sequence number; None if no events were captured.
     captured: Option<HashMap<u64, Captured>>,
-    /// Sequence number of the next batch.
     next_seq: u64,
     not_captured: u64,
     /// vLLM's hashes, by group and the core's hash.
@@ -105,7 +103,6 @@ pub(super) struct EventCheck {
     ours_of: HashMap<(u32, u64), BlockHash>,
     /// Computes vLLM's hashes; None if vLLM's seed is unknown.
     names: Option<BlockNames>,
-    /// Whether events need the positions of blocks.
     has_places: bool,
     /// Requests with an adapter. vLLM also hashes the adapter's path, which the capture lacks.
     with_adapter: HashSet<u64>,
@@ -148,7 +145,6 @@ impl EventCheck {
         self.has_places
     }
 
-    /// Adds a request, with its multimodal items and its adapter if any.
     pub(super) fn added(&mut self, tag: u64, added: &LiveAdded) {
         if added.lora.is_some() {
             self.with_adapter.insert(tag);
@@ -158,7 +154,6 @@ impl EventCheck {
         }
     }
 
-    /// Compares the events that a step published.
     pub(super) fn batch(&mut self, log: &KvEventLog, report: &mut CaseReport) -> Result<(), Difference> {
         if log.is_empty() {
             return Ok(());

@@ -27,7 +27,6 @@ use vcr_core::SchedulerRules;
 use crate::error::LogError;
 use crate::jsonl::is_there;
 
-/// Maximum depth of sub-folders in which recordings are searched.
 const DEEPEST: u32 = 4;
 
 /// Lists the recordings at `path`: the folder itself, or its sub-folders with recordings, in order of their paths.

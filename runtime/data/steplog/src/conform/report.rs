@@ -84,7 +84,6 @@ impl CaseReport {
         }
     }
 
-    /// Compares one field. Returns the difference as an error.
     pub(crate) fn compare<T: PartialEq + Serialize>(
         &mut self,
         field: &'static str,

@@ -459,7 +459,6 @@ impl Replay {
     }
 }
 
-/// Converts the copies of the offloading connector to the form of a line.
 fn moves_of(moves: &OffloadingMoves) -> Moves {
     let copy = |job: &OffloadingJob| Move(job.job, Id::Number(job.tag), job.places.clone());
     Moves {

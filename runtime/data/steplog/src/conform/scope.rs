@@ -10,7 +10,6 @@ use crate::live::{LiveAdded, LiveEngine};
 pub(super) const ADDED_TWICE: &str =
     "is added a second time while it is in the engine; vLLM's engine core stops with an assertion there";
 
-/// The scheduler rules of a release such as `0.32.0` or `0.33`.
 pub(super) fn rules_of(version: &str) -> Result<SchedulerRules, String> {
     let minor: Vec<&str> = version.split(['.', '+']).take(2).collect();
     SchedulerRules::of_name(&minor.join(".")).ok_or_else(|| {
@@ -19,7 +18,6 @@ pub(super) fn rules_of(version: &str) -> Result<SchedulerRules, String> {
     })
 }
 
-/// The block-hash rules of a release.
 pub(super) fn hash_rules_of(version: &str) -> HashRules {
     let mut parts = version.split(['.', '+']).map_while(|part| part.parse().ok());
     let release = parts.next().zip(parts.next());
@@ -75,7 +73,6 @@ pub(super) fn prefill_schedule_interval(args: &Map<String, Value>) -> u32 {
     given.map_or(1, |steps| u32::try_from(steps).unwrap_or(u32::MAX)).max(1)
 }
 
-/// The drafter that the arguments name, if any.
 fn drafter(args: &Map<String, Value>) -> Result<Option<String>, String> {
     let argument = |name: &str| argument(args, name);
     let mut config = argument("speculative_config").cloned().unwrap_or_default();

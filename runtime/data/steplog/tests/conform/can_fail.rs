@@ -317,7 +317,6 @@ fn what_comes_out_of_a_live_engine() {
     noticed_live_text("emitted", |line| {
         with_text(line, "emitted", |text| text.contains(":1").then(|| text.replacen(":1", ":2", 1)))
     });
-    // The order of the outputs.
     noticed_live_text("emitted", |line| {
         with_text(line, "emitted", |text| {
             let (first, rest) = text.trim_matches(['{', '}']).split_once(',')?;
@@ -396,7 +395,6 @@ fn events_of_a_live_engine_that_are_missing_or_too_many() {
         }),
         "number of KV events"
     );
-    // The order of two events.
     let copy = CaseCopy::of(LIVE);
     copy.edit_first("kv_events.jsonl", |line| with_value(line, "batch", |batch| swap(&mut batch[1])));
     assert!(copy.mismatch().event.is_some());

@@ -148,7 +148,6 @@ fn of_both_versions(cases: &[String]) -> bool {
     ["0.32", "0.33"].iter().all(|version| cases.iter().any(|case| case.ends_with(version)))
 }
 
-/// Another role, another failure policy, and outputs that are dropped or kept.
 #[test]
 fn settings_of_a_connector() {
     let with = |edit: &dyn Fn(&mut Value)| {
@@ -174,7 +173,6 @@ fn settings_of_a_connector() {
     }
 }
 
-/// Requests without the role of another engine.
 #[test]
 fn parts_of_other_engines() {
     for key in ["hold", "remote"] {
@@ -211,7 +209,6 @@ fn copies_of_the_connector_for_offloading() {
     }
 }
 
-/// Each setting of the offloading connector.
 #[test]
 fn settings_of_the_connector_for_offloading() {
     type Edit = dyn Fn(&Value) -> Value;

@@ -266,7 +266,6 @@ fn changed_recordings_never_panic() {
     }
 }
 
-/// A line in which one number is replaced.
 fn with_number(line: &str, place: usize, value: u64) -> String {
     let is_start = |at: usize| line.as_bytes()[at].is_ascii_digit() && !line.as_bytes()[at - 1].is_ascii_digit();
     let starts: Vec<usize> = (1..line.len()).filter(|&at| is_start(at)).collect();

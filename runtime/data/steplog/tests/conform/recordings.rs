@@ -46,7 +46,6 @@ pub(crate) struct CaseCopy {
 }
 
 impl CaseCopy {
-    /// Copies the recording `group/case`.
     pub(crate) fn of(case: &str) -> Self {
         let from = group(case);
         let folder = tempfile::tempdir().expect("there is a place for temporary files");
@@ -80,7 +79,6 @@ impl CaseCopy {
         self.write(file, &value.to_string());
     }
 
-    /// Changes the line with this number, from 1.
     pub(crate) fn edit_line(&self, file: &str, line: usize, edit: impl FnOnce(&str) -> String) {
         let text = self.text(file);
         let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();

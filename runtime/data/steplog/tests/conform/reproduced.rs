@@ -77,7 +77,6 @@ fn the_cases_of_older_releases() {
     }
 }
 
-/// Groups of layers: sliding windows, chunks, blocks of several sizes, Mamba states.
 #[test]
 fn the_cases_with_groups_of_layers() {
     let folder = group("groups");
@@ -110,7 +109,6 @@ fn the_cases_with_drafters() {
     }
 }
 
-/// Prompts with images under both releases: the encoder's budget and cache.
 #[test]
 fn the_cases_with_media() {
     let folder = group("media");
@@ -128,7 +126,6 @@ fn the_cases_with_media() {
     }
 }
 
-/// Pipeline stages, ranks that share blocks, and drafts by batch size, under both releases.
 #[test]
 fn the_cases_with_stages_and_ranks() {
     let folder = group("parallel");
@@ -195,7 +192,6 @@ fn the_cases_with_all_states_and_cross_attention() {
     }
 }
 
-/// Prompts that come in parts, under both releases.
 #[test]
 fn the_cases_with_streaming_inputs() {
     let folder = group("sessions");
@@ -328,7 +324,6 @@ fn the_recordings_beside_the_checkout() {
     }
 }
 
-/// The replay writes the same lines as the recorder, with every key.
 #[test]
 fn our_lines_are_the_recorded_lines() {
     let mut lines = 0;

@@ -21,7 +21,6 @@ pub(super) enum BlockRule {
 }
 
 impl BlockRule {
-    /// The rule of a capture with this meta line.
     pub(super) fn of(meta: &CaptureMeta, format: CaptureFormat) -> Self {
         match (meta.block_size_tokens, format) {
             (Some(block_size_tokens), _) => Self::Of(block_size_tokens),
@@ -131,7 +130,6 @@ fn check_steps(record: &RequestRecord) -> Result<(), LineProblem> {
     Ok(())
 }
 
-/// Checks that sums of a record's times do not overflow.
 fn check_times(record: &RequestRecord) -> Result<(), LineProblem> {
     let overflow = |field: &str| LineProblem::of(field, CaptureProblem::TimesOverflow);
     let add = |sum_ns: u64, more_ns: Option<u64>, field| {
@@ -159,7 +157,6 @@ fn check_length(field: &str, given: usize, expected: u64, rule: &'static str) ->
     Err(LineProblem::of(field, CaptureProblem::WrongLength { given, expected, rule }))
 }
 
-/// Checks an HTTP exchange beyond the types of its fields.
 pub(super) fn check_http(record: &HttpRecord) -> Result<(), LineProblem> {
     if let Some(status) = record.status.filter(|status| !(100..1000).contains(status)) {
         return Err(LineProblem::of("status", CaptureProblem::InvalidStatus { status }));

@@ -39,7 +39,6 @@ pub(crate) fn detect(row: &[u8]) -> Option<CaptureFormat> {
     }
 }
 
-/// Whether the first row of a vllm-vcr trace is a record instead of the meta line.
 pub(super) fn lacks_meta(row: &[u8]) -> bool {
     serde_json::from_slice::<FirstLine<'_>>(row).is_ok_and(|first| first.meta.is_none())
 }
@@ -118,7 +117,6 @@ fn explain<'de, T: Deserialize<'de>>(row: &'de [u8]) -> LineProblem {
     LineProblem { field, problem: CaptureProblem::Malformed(in_plain_words(&text)) }
 }
 
-/// Replaces the names of Rust types with their ranges.
 fn in_plain_words(text: &str) -> String {
     let mut plain = text.to_owned();
     for (word, meaning) in [("u32", u64::from(u32::MAX)), ("u64", u64::MAX)] {

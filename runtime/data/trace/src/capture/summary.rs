@@ -138,7 +138,6 @@ impl Warnings {
         known.map(|known| known.lines += 1).is_some()
     }
 
-    /// Adds a warning that occurs at most once in a file.
     pub(super) fn add(&mut self, name: &str, line: u32, kind: CaptureWarningKind) {
         self.list.push(CaptureWarning { kind, name: name.to_owned(), first_line: line, lines: 1 });
     }

@@ -18,7 +18,6 @@ use crate::{
     TraceWarning, WarningKind,
 };
 
-/// A request of the capture, kept until all requests have been read.
 struct Request {
     position: CapturePosition,
     name: Option<Box<str>>,
@@ -41,7 +40,6 @@ struct Request {
     call: Option<Arc<RecordedCall>>,
 }
 
-/// The session of a request and the wait before it.
 struct Turn {
     session: Box<str>,
     /// Time from the end of the previous turn; `None` for the first turn.
@@ -60,7 +58,6 @@ struct Workload {
     names: Vec<String>,
 }
 
-/// Reads a whole capture as a workload.
 pub(crate) fn read(mut reader: CaptureReader<'_>, options: &TraceOptions) -> Result<Trace, TraceError> {
     let mut options = options.clone();
     if let Some(tokens) = reader.meta().block_size_tokens.and_then(NonZeroU32::new) {
@@ -246,7 +243,6 @@ fn unnamed_prefix<'a>(names: impl Iterator<Item = &'a str>) -> String {
     "#".repeat(hashes.unwrap_or(0) + 1)
 }
 
-/// The name that captures have for a field of a row.
 fn name_in_captures(field: &'static str) -> &'static str {
     match field {
         "timestamp" => "arrival_ns",

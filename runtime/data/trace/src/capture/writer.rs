@@ -11,7 +11,6 @@ use serde::Serialize;
 
 use super::record::{CaptureLine, CaptureMeta, StepRecord};
 
-/// The default level of zstd.
 const ZSTD_LEVEL: i32 = 3;
 
 /// Writes one file of a capture.

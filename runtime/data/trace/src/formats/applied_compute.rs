@@ -28,7 +28,6 @@ struct Session {
     others: std::collections::BTreeMap<String, serde::de::IgnoredAny>,
 }
 
-/// Reads all sessions of a stream.
 pub(crate) fn read(reader: impl BufRead, name: &str, options: &TraceOptions) -> Result<Trace, TraceError> {
     if options.first_timestamp_required {
         return Err(TraceError::NeedsClosedLoop { format: Format::AppliedComputeAgentic });
@@ -60,7 +59,6 @@ fn decode(row: &[u8]) -> Result<Session, FieldProblem> {
     Ok(session)
 }
 
-/// The field at a path of the JSON decoder.
 fn field_of(path: &str) -> Option<&'static str> {
     const FIELDS: [&str; 6] = [
         "num_turns",

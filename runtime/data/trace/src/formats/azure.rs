@@ -6,7 +6,6 @@ use jiff::{Timestamp, civil};
 use super::csv::Columns;
 use crate::RowProblem;
 
-/// The columns, in the order of the published files.
 pub(crate) const COLUMNS: Columns = Columns {
     time: "TIMESTAMP",
     prompt_tokens: "ContextTokens",

@@ -23,9 +23,7 @@ pub(crate) struct Columns {
     pub(crate) session: Option<&'static str>,
     /// Recorded duration of the request, in seconds.
     pub(crate) elapsed: Option<&'static str>,
-    /// Columns that have no effect on a replay.
     pub(crate) without_effect: &'static [&'static str],
-    /// Converts a cell of the column `time` to nanoseconds.
     pub(crate) time_ns: fn(&str) -> Result<i64, RowProblem>,
     /// Whether a row without output tokens is a failed request.
     pub(crate) has_failures: bool,
@@ -47,7 +45,6 @@ impl Columns {
     }
 }
 
-/// Reads a whole table.
 pub(crate) fn read(
     reader: impl BufRead,
     name: &str,
@@ -242,7 +239,6 @@ fn count(text: &str) -> Result<u32, RowProblem> {
     whole.parse().map_err(|_| RowProblem::NotACount { text: text.to_owned() })
 }
 
-/// Converts decimal seconds to nanoseconds.
 pub(crate) fn seconds_ns(text: &str) -> Result<i64, RowProblem> {
     let ns = text.parse().ok().and_then(ns_of_seconds);
     ns.ok_or_else(|| RowProblem::NotSeconds { text: text.to_owned() })

@@ -59,7 +59,6 @@ struct Tool {
     claude: Option<ToolLinks>,
 }
 
-/// The requests that a tool call links.
 #[derive(Deserialize)]
 struct ToolLinks {
     source_request_id: Box<str>,
@@ -93,7 +92,6 @@ struct LoggedTool {
     links: ToolLinks,
 }
 
-/// The events of all files, in the order of the files.
 #[derive(Default)]
 struct Log {
     requests: Vec<LoggedRequest>,
@@ -245,7 +243,6 @@ impl Log {
         Ok(())
     }
 
-    /// The requests by name. Names must be unique.
     fn by_name(&self) -> Result<HashMap<&str, u32>, Misplaced> {
         let mut by_name = HashMap::with_capacity(self.requests.len());
         for (index, request) in self.requests.iter().enumerate() {
@@ -288,7 +285,6 @@ fn decode(row: &[u8]) -> Result<Event, FieldProblem> {
     Ok(event)
 }
 
-/// The name that logs have for a field of a row.
 fn name_in_logs(field: &'static str) -> &'static str {
     match field {
         "input_length" => "request.replay.input_length",

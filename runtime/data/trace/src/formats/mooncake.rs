@@ -20,7 +20,6 @@ use std::collections::HashSet;
 use std::io::BufRead;
 use std::num::NonZeroU32;
 
-/// Whether a row may have a field with this name.
 pub(crate) fn is_field(name: &str) -> bool {
     Dialect::Plain.field(name).is_some()
 }
@@ -110,7 +109,6 @@ fn checked<'a>(
     })
 }
 
-/// Converts a timestamp from the unit of the trace.
 fn timestamp_ns(timestamp: Millis, unit: TimestampUnit) -> Result<i64, FieldProblem> {
     let beyond = || (Some(Field::Timestamp.name()), RowProblem::Malformed("the time is beyond 292 years".to_owned()));
     match unit {

@@ -48,7 +48,6 @@ struct Known {
     root: i64,
 }
 
-/// Reads all chats of a stream.
 pub(crate) fn read(reader: impl BufRead, name: &str, options: &TraceOptions) -> Result<Trace, TraceError> {
     let at = |line, (field, problem): FieldProblem| TraceError::Row { name: name.to_owned(), line, field, problem };
     let block_size_tokens = options.block_size_tokens.unwrap_or(BLOCK_TOKENS);
@@ -103,7 +102,6 @@ fn decode(row: &[u8]) -> Result<Chat, FieldProblem> {
     Ok(chat)
 }
 
-/// The field at a path of the JSON decoder.
 fn field_of(path: &str) -> Option<&'static str> {
     const FIELDS: [&str; 6] = ["chat_id", "parent_chat_id", "timestamp", "input_length", "output_length", "hash_ids"];
     let name = path.split('[').next().unwrap_or(path);

@@ -29,7 +29,6 @@ const MAX_OWN_BLOCKS: u32 = 1 << 20;
 /// A request of a play, with the times in the document.
 struct Call {
     start_s: f64,
-    /// Duration of the request, if known.
     taken_s: Option<f64>,
     input_tokens: u32,
     output_tokens: u32,
@@ -47,7 +46,6 @@ struct Subagent {
     caller: u32,
 }
 
-/// A play. Its requests are in the order of the document.
 struct Play {
     file: u32,
     line: u32,
@@ -181,7 +179,6 @@ impl WekaReader {
                 .map_err(|problem| at(file, line, problem))?;
         }
         let mut edges = Vec::new();
-        // The play of each request, for errors.
         let mut play_of = Vec::new();
         for (number, play) in self.plays.iter().enumerate() {
             play_of.resize(play_of.len() + play.calls.len(), number);
@@ -235,7 +232,6 @@ impl Play {
         Ok(())
     }
 
-    /// The times of all requests, relative to the start of the play.
     fn recorded(&self, is_relative: bool) -> Result<Vec<Recorded>, FieldProblem> {
         let of = |call: &Call, start_s: f64| Recorded { start_s, end_s: start_s + call.taken_s.unwrap_or(0.0) };
         let mut recorded: Vec<Recorded> = self.calls.iter().map(|call| of(call, call.start_s)).collect();

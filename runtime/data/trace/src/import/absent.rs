@@ -1,7 +1,6 @@
 //! Replaces the formats of the feature `formats` in builds without it. Every use is an error that names the
 //! feature.
 
-/// Parquet tables.
 pub(crate) mod parquet {
     use std::io::{self, BufRead, Write};
     use std::path::Path;
@@ -31,7 +30,6 @@ pub(crate) mod parquet {
     }
 }
 
-/// Perfetto's own format.
 pub(crate) mod proto {
     use std::io::{self, Write};
 
@@ -43,7 +41,6 @@ pub(crate) mod proto {
     }
 }
 
-/// Tokenizers.
 pub(crate) mod tokenizer {
     use std::path::Path;
 

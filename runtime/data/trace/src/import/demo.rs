@@ -36,17 +36,14 @@ pub struct DemoOptions {
 
 /// Maximum number of sessions that can continue. More would only cost memory.
 const MAX_SESSIONS: usize = 64;
-/// Number of different shared beginnings of prompts.
 const SYSTEM_PROMPTS: u64 = 4;
 const SYSTEM_PROMPT_TOKENS: usize = 320;
-/// A longer conversation ends.
 const MAX_CONTEXT_TOKENS: usize = 16_384;
 /// Shares of requests: those that continue a session, those that are aborted, and those that end before their
 /// maximum length.
 const CONTINUES: f64 = 0.4;
 const ABORTS: f64 = 0.03;
 const STOPS: f64 = 0.7;
-/// Number of different tokens.
 const VOCABULARY: f64 = 32_000.0;
 
 struct Session {
@@ -201,7 +198,6 @@ impl Demo<'_> {
         (session, if self.next_session > SYSTEM_PROMPTS { SYSTEM_PROMPT_TOKENS } else { 0 })
     }
 
-    /// Draws the tokens of the answer and their times.
     fn answer(&mut self, record: &mut RequestRecord, max_tokens: u32, fate: f64, concurrency: u32) {
         let load = 1.0 + f64::from(concurrency) / 32.0;
         let dice = &mut self.dice.times;
@@ -246,7 +242,6 @@ fn token(stream: &mut Stream) -> u32 {
     (stream.unit() * VOCABULARY) as u32
 }
 
-/// Draws a log-normal value within bounds.
 fn draw(stream: &mut Stream, mean: f64, std: f64, min: f64, max: f64) -> f64 {
     Distribution::LogNormal { mean, std }.draw(stream).clamp(min, max)
 }

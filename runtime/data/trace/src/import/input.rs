@@ -11,7 +11,6 @@ use crate::import::ImportError;
 use crate::import::error::{Place, Problem, decode};
 use crate::import::output::Tally;
 
-/// Number of bytes that are read to detect the format.
 const PEEKED_BYTES: usize = 128 << 10;
 
 /// Opens a file, and unpacks it if necessary.
@@ -22,7 +21,6 @@ pub(crate) fn open(path: &Path) -> Result<Unpacked<'static>, ImportError> {
     Unpacked::open(path).map_err(|source| ImportError::Read { name: path.display().to_string(), source })
 }
 
-/// The lines of a stream that are not blank.
 pub(crate) struct Rows<'a, R> {
     lines: Lines<R>,
     pub(crate) name: &'a str,
@@ -33,7 +31,6 @@ impl<'a, R: BufRead> Rows<'a, R> {
         Self { lines: Lines::new(reader), name }
     }
 
-    /// Returns the next line with its number, from 1.
     pub(crate) fn next_row(&mut self) -> Result<Option<(u64, &[u8])>, ImportError> {
         self.lines.next_row().map_err(|error| match error {
             LineError::Io(source) => ImportError::Read { name: self.name.to_owned(), source },

@@ -36,7 +36,6 @@ pub struct Note {
     pub count: u64,
 }
 
-/// Counts skipped items, and data that was left out.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     lenient: bool,
@@ -64,13 +63,11 @@ impl Tally {
         self.lenient
     }
 
-    /// Adds items that another reader skipped.
     pub(crate) fn skipped_elsewhere(&mut self, count: u64, first: Option<String>) {
         self.skipped += count;
         self.first_skipped = self.first_skipped.take().or(first);
     }
 
-    /// Counts data that was left out.
     pub(crate) fn note(&mut self, what: &str) {
         self.notes_of(what, 1);
     }
@@ -100,7 +97,6 @@ impl<'a> Out<'a> {
         Self { sink, tally: Tally::new(lenient), requests: 0, last_ns: 0, broken_off: None, keeps_output_text: false }
     }
 
-    /// Sets whether the texts of answers are kept.
     pub(crate) fn keeping_output_text(self, keeps_output_text: bool) -> Self {
         Self { keeps_output_text, ..self }
     }
@@ -110,7 +106,6 @@ impl<'a> Out<'a> {
         (self.sink)(line).map_err(|source| ImportError::Write { source })
     }
 
-    /// Writes the meta line.
     pub(crate) fn meta(&mut self, format: Format, meta: CaptureMeta) -> Result<(), ImportError> {
         self.line(CaptureLine::Meta(Box::new(CaptureMeta {
             format: CAPTURE_FORMAT.to_owned(),

@@ -23,7 +23,6 @@ fn can_be_read_again(path: &Path) -> bool {
     path.is_dir() || vcr_base::input::is_regular(path)
 }
 
-/// Converts a file to a capture, and reads the capture.
 fn read_recorded(path: &Path, name: &str, format: Format, options: &TraceOptions) -> Result<Trace, ImportError> {
     let rules = ImportOptions {
         format: Some(format),

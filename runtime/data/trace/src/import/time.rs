@@ -39,7 +39,6 @@ pub(crate) fn whole_unix_ns(field: &str, ns: u64) -> Result<i128, Problem> {
         .ok_or_else(|| Problem::new(field, format!("invalid time {ns} ns: expected one before 2096")))
 }
 
-/// Converts a time since 1970 to the form that captures use.
 pub(crate) fn started_unix_ns(earliest: Option<i128>) -> Option<u64> {
     earliest.and_then(|ns| u64::try_from(ns).ok())
 }

@@ -8,7 +8,6 @@ use vcr_base::input::MAX_TOKENIZER_BYTES;
 
 use crate::import::ImportError;
 
-/// The tokenizer of a model.
 pub(crate) struct Tokenizer(tokenizers::Tokenizer);
 
 impl Tokenizer {
@@ -80,7 +79,6 @@ pub fn vocabulary(tokenizer: &Path) -> Result<Value, ImportError> {
     Ok(config)
 }
 
-/// Finds the spelling of pieces from the parts of a decoder.
 fn spelling_of(decoder: &Value) -> Option<Spelling> {
     match decoder["type"].as_str()? {
         "ByteLevel" => Some(Spelling::ByteLevel),

@@ -24,9 +24,7 @@ pub struct HashIds {
 /// The ids of one prompt, as a range of [`HashIds`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HashIdRange {
-    /// Index of the first word.
     start: usize,
-    /// Number of ids.
     len: u32,
 }
 
@@ -94,7 +92,6 @@ impl HashIds {
         HashIdList { words: &self.words[range.start..], len: range.len }
     }
 
-    /// Releases unused memory.
     pub(crate) fn shrink_to_fit(&mut self) {
         self.words.shrink_to_fit();
     }
@@ -156,7 +153,6 @@ impl<const N: usize> PartialEq<[u32; N]> for HashIdList<'_> {
 #[derive(Clone, Debug)]
 pub struct Runs<'a> {
     words: &'a [u32],
-    /// Number of remaining ids.
     left: u32,
 }
 
@@ -186,7 +182,6 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Runs and single ids, some at the limits of a word.
     fn ids() -> impl Strategy<Value = Vec<u32>> {
         let first = prop_oneof![0..40u32, RUN - 9..RUN + 9, u32::MAX - 40..u32::MAX - 9, any::<u32>()];
         let run = (first, prop_oneof![1..4u32, 1..9u32])

@@ -12,14 +12,11 @@ use crate::capture::record::{CAPTURE_FORMAT, CAPTURE_VERSION, CaptureEnd, Captur
 use crate::capture::summary::{BrokenOff, CaptureSummary, CaptureWarningKind, Warnings};
 use crate::capture::vllm_vcr;
 
-/// Processes the lines of a capture, one after another.
 pub(in crate::capture) struct Intake {
     format: CaptureFormat,
     lenient: bool,
     meta: CaptureMeta,
-    /// Name of the file that is being read.
     name: String,
-    /// Number of files that were opened.
     files: u32,
     /// Number of requests by id that have arrived but not ended. The map is looked up and counted, never iterated,
     /// so its order has no effect.
@@ -93,7 +90,6 @@ impl Intake {
         Ok(false)
     }
 
-    /// Processes the first row of a later part.
     pub(in crate::capture) fn begin_part(
         &mut self,
         line: u32,

@@ -279,7 +279,6 @@ impl<'a> CaptureReader<'a> {
     }
 }
 
-/// Reads the next row of the file called `name`.
 fn next_row<'l>(lines: &'l mut Lines<Unpacked<'_>>, name: &str) -> Result<Option<(u32, &'l [u8])>, CaptureError> {
     let error = match lines.next_row() {
         Ok(None) => return Ok(None),
@@ -307,7 +306,6 @@ pub(super) fn is_of_limit(error: &io::Error) -> bool {
 /// The suffixes of packed files, starting with none.
 const PACKINGS: [&str; 3] = ["", ".gz", ".zst"];
 
-/// The file names of a capture's parts.
 #[derive(Clone, Debug)]
 pub(in crate::capture) struct PartNames {
     folder: PathBuf,

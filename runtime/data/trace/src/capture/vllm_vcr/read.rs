@@ -87,7 +87,6 @@ struct Context {
     prefill_tokens: Vec<u32>,
 }
 
-/// Decodes a line: the meta line, or a record.
 pub(in crate::capture) fn decode(row: &[u8]) -> Result<CaptureLine, LineProblem> {
     #[derive(Deserialize)]
     struct Sniff {
@@ -120,7 +119,6 @@ impl From<Meta> for CaptureMeta {
     }
 }
 
-/// The meta line of a trace without a meta line.
 pub(in crate::capture) fn absent_meta() -> CaptureMeta {
     Meta::default().into()
 }

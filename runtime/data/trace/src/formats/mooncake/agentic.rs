@@ -19,7 +19,6 @@ use crate::{Dependency, HashIdScope, RowProblem, Trace, TraceError, TraceOptions
 
 const SCHEMA: &str = "dynamo.agentic_mooncake";
 
-/// The first row of version 2.
 #[derive(Deserialize)]
 struct Header {
     schema: String,
@@ -52,7 +51,6 @@ struct Graph {
     by_name: HashMap<Box<str>, u32>,
 }
 
-/// Reads all agentic rows of a stream, of either version.
 pub(crate) fn read(reader: impl BufRead, name: &str, options: &TraceOptions) -> Result<Trace, TraceError> {
     let at = |line, (field, problem): FieldProblem| TraceError::Row { name: name.to_owned(), line, field, problem };
     let mut lines = Lines::new(reader);
@@ -98,7 +96,6 @@ fn header(row: &[u8]) -> Result<Option<Header>, FieldProblem> {
 }
 
 impl Header {
-    /// Checks the header and copies its fields to the options.
     fn apply(&self, options: &mut TraceOptions) -> Result<(), FieldProblem> {
         let wrong = |field, text: String| Err((Some(field), RowProblem::Malformed(text)));
         if self.schema != SCHEMA {

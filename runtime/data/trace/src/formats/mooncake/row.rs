@@ -44,7 +44,6 @@ pub(super) enum Field {
     RecordedApiTime,
 }
 
-/// The fields that a row may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Dialect {
     Plain,
@@ -59,13 +58,11 @@ impl Dialect {
         }
     }
 
-    /// The field with this name or alias, if the dialect has one.
     pub(super) fn field(self, name: &str) -> Option<Field> {
         self.fields().iter().find(|(_, own, alias)| *own == name || *alias == name).map(|entry| entry.0)
     }
 }
 
-/// The fields, each with its name and its alias.
 const FIELDS: [(Field, &str, &str); 28] = [
     (Field::RequestId, "request_id", "request_id"),
     (Field::SessionId, "session_id", "session_id"),
@@ -111,7 +108,6 @@ impl Field {
     }
 }
 
-/// An entry of `dependencies`.
 #[derive(Debug, Deserialize)]
 pub(super) struct DependencyRow {
     pub(super) request_id: Box<str>,
@@ -178,12 +174,10 @@ impl DecodedRow {
         is_first
     }
 
-    /// Whether the field has a value.
     pub(super) fn has(&self, field: Field) -> bool {
         self.present & field.bit() != 0
     }
 
-    /// Whether the row gives the prompt as a text.
     pub(super) fn has_text(&self) -> bool {
         [Field::TextInput, Field::Messages, Field::Payload].iter().any(|field| self.has(*field))
     }

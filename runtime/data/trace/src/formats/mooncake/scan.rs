@@ -77,7 +77,6 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Takes the next byte that is not white space.
     fn next(&mut self) -> Option<u8> {
         self.skip_space();
         let (byte, rest) = self.rest.split_first()?;
@@ -89,7 +88,6 @@ impl<'a> Scanner<'a> {
         (self.next()? == byte).then_some(())
     }
 
-    /// Takes a text without escapes.
     fn text(&mut self) -> Option<&'a str> {
         self.expect(b'"')?;
         let end = self.rest.iter().position(|byte| matches!(byte, b'"' | b'\\' | 0..0x20))?;

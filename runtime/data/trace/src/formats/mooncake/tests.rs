@@ -323,7 +323,6 @@ fn ids_of_sessions_can_be_kept_apart() {
     assert_eq!(all_ids(&check(&rows).unwrap()), [0, 1, 0, 1, 0, 1]);
 }
 
-/// Values of all kinds, mostly valid.
 fn arb_row() -> impl Strategy<Value = String> {
     let name = proptest::sample::select(vec![
         "timestamp",

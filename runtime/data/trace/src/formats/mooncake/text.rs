@@ -6,17 +6,14 @@
 use serde_json::Value;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Number of bytes that count as one token.
 const BYTES_PER_TOKEN: usize = 4;
 /// The default block size for such prompts, which is vLLM's default.
 pub(super) const BLOCK_TOKENS: u32 = 16;
 
-/// Estimated number of tokens of a text.
 pub(super) fn tokens(text: &str) -> u64 {
     text.len().div_ceil(BYTES_PER_TOKEN) as u64
 }
 
-/// Fills `ids` with a hash id for each block of a text.
 pub(super) fn block_ids(text: &str, block_size_tokens: u32, ids: &mut Vec<u64>) {
     ids.clear();
     let bytes = (block_size_tokens as usize).saturating_mul(BYTES_PER_TOKEN);

@@ -99,7 +99,6 @@ enum Kind {
 pub(super) type Misread = (u32, FieldProblem);
 
 impl Document {
-    /// Decodes and checks a document.
     pub(super) fn read(text: &[u8]) -> Result<Self, Misread> {
         let mut decoder = serde_json::Deserializer::from_slice(text);
         let document: Self = serde_path_to_error::deserialize(&mut decoder).map_err(|error| {
@@ -157,7 +156,6 @@ impl Document {
 }
 
 impl Entry {
-    /// The requests of a subagent; None for a request.
     pub(super) fn subagent_requests(&self) -> Option<&[Entry]> {
         (self.kind == Kind::Subagent).then(|| self.requests.as_deref().unwrap_or_default())
     }
@@ -175,12 +173,10 @@ impl Entry {
         self.agent_id.as_deref().unwrap_or("")
     }
 
-    /// Whether the caller waited for the subagent.
     pub(super) fn is_awaited(&self) -> bool {
         self.status.as_deref() == Some("completed")
     }
 
-    /// The stated duration of a subagent, in seconds.
     pub(super) fn duration_s(&self) -> Option<f64> {
         self.duration_ms.map(|duration_ms| duration_ms as f64 / 1e3)
     }
@@ -237,7 +233,6 @@ fn located(error: &serde_json::Error) -> (u32, String) {
     (below, crate::lines::describe(error))
 }
 
-/// The document's field at a path of the JSON decoder.
 fn field_of(path: &str) -> Option<&'static str> {
     const FIELDS: [&str; 4] = ["id", "block_size", "hash_id_scope", "requests"];
     FIELDS

@@ -18,7 +18,6 @@ const PREAMBLE_TOKENS: u32 = 64;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seen<'a> {
-    /// Number of the request in the play.
     pub(super) call: u32,
     pub(super) start_s: f64,
     pub(super) end_s: f64,
@@ -173,7 +172,6 @@ fn first_most<T: Copy, K: Ord + Copy>(items: impl Iterator<Item = (T, K)>) -> Op
     items.reduce(|best, item| if item.1 > best.1 { item } else { best })
 }
 
-/// The number of ids at the start of both prompts that are equal.
 fn common(one: &[u64], other: &[u64]) -> usize {
     one.iter().zip(other).take_while(|(a, b)| a == b).count()
 }

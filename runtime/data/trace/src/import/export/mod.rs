@@ -187,7 +187,6 @@ fn notes(dropped: &VllmVcrDropped) -> Vec<Note> {
     notes
 }
 
-/// Counts the lines that a format cannot contain.
 #[derive(Default)]
 struct LineTally([u64; 6]);
 

@@ -77,7 +77,6 @@ fn in_order(requests: Vec<RequestRecord>) -> Vec<RequestRecord> {
     keyed.into_iter().map(|(_, request)| request).collect()
 }
 
-/// Makes a trace of requests, which must be in order of arrival.
 fn trace(requests: &[RequestRecord], block_size_tokens: u32) -> io::Result<Trace> {
     let mut trace = Trace { block_size_tokens, ..Trace::default() };
     // The map is looked up, never iterated.

@@ -81,11 +81,9 @@ const REQUESTS: u64 = 1;
 const FIRST_ENGINE: u64 = 2;
 /// The thread for steps in the group of an engine.
 const STEPS: u64 = 1;
-/// Rates are averages over this time.
 const BIN_NS: u64 = 1_000_000_000;
 const BINS_PER_S: f64 = 1e9 / BIN_NS as f64;
 
-/// The parts of a request that are shown.
 struct Span {
     name: String,
     arrival_ns: u64,
@@ -256,7 +254,6 @@ impl<'a> PerfettoExport<'a> {
         Ok(())
     }
 
-    /// Writes counters of requests in progress and of requests that wait for admission.
     fn write_counts(&mut self) -> io::Result<()> {
         let mut changes: BTreeMap<u64, [i64; 2]> = BTreeMap::new();
         for span in &self.spans {

@@ -101,10 +101,8 @@ pub(super) const COUNTER: i32 = 4;
 const STATE_CLEARED: u32 = 1;
 /// States that the packet refers to names written before.
 const NEEDS_STATE: u32 = 2;
-/// The id of the only sequence of packets.
 const SEQUENCE: u32 = 1;
 
-/// A process, one of its threads, or one of its counters.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Track {
     Process(u64),

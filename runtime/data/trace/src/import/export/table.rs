@@ -124,7 +124,6 @@ impl<W: Write + Send> ParquetExport<W> {
     }
 }
 
-/// The cells of a request. Unknown values are empty.
 fn cells(request: &RequestRecord) -> [String; COLUMNS.len()] {
     let text = |value: &Option<String>| value.clone().unwrap_or_default();
     let time = |value: Option<u64>| value.map_or_else(String::new, |ns| ns.to_string());

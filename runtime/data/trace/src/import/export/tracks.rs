@@ -2,7 +2,6 @@
 
 use std::io;
 
-/// A slice of a thread.
 pub(crate) struct Slice<'a> {
     pub(super) name: &'a str,
     /// Whether many slices have this name.
@@ -13,18 +12,14 @@ pub(crate) struct Slice<'a> {
     pub(super) args: &'a [(&'a str, u64)],
 }
 
-/// The interface that both formats implement.
 pub(crate) trait TrackSink {
     /// Names a group of threads and counters.
     fn process(&mut self, process: u64, name: &str) -> io::Result<()>;
-    /// Names a thread.
     fn name_thread(&mut self, process: u64, thread: u64, name: &str) -> io::Result<()>;
     /// Writes a slice and the slices inside it.
     fn slice(&mut self, process: u64, thread: u64, slice: &Slice<'_>, parts: &[Slice<'_>]) -> io::Result<()>;
-    /// Writes an instant event.
     fn instant(&mut self, process: u64, thread: u64, name: &str, at_ns: u64) -> io::Result<()>;
     /// Writes the value of a counter from this time on.
     fn counter(&mut self, process: u64, name: &str, at_ns: u64, value: f64) -> io::Result<()>;
-    /// Ends the document.
     fn finish(&mut self) -> io::Result<()>;
 }

@@ -21,7 +21,6 @@ use crate::import::{Format, ImportError, ImportOptions, chain};
 
 const MOONCAKE_BLOCK_TOKENS: u32 = 512;
 
-/// The first row of a file of version 2.
 #[derive(Deserialize)]
 struct Header {
     version: u32,
@@ -62,7 +61,6 @@ struct Dependency {
     delay_ms: Option<f64>,
 }
 
-/// Reads agentic Mooncake rows of either version.
 pub(crate) fn read(
     reader: impl BufRead,
     name: &str,

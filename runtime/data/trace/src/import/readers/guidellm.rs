@@ -58,7 +58,6 @@ pub(crate) fn read(reader: impl BufRead, name: &str, out: &mut Out<'_>) -> Resul
     requests.into_iter().try_for_each(|timed| out.request(timed.record))
 }
 
-/// The state of the reader.
 struct Report<'a> {
     name: &'a str,
     tally: &'a mut Tally,

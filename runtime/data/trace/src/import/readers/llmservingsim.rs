@@ -230,7 +230,6 @@ fn add_prompt(
     Ok(())
 }
 
-/// Sets the hashes of a prompt if all its tokens are known.
 fn hash(record: &mut RequestRecord, ids: &[u32], hasher: &PromptHasher) {
     if ids.len() == record.prompt_tokens as usize && !ids.is_empty() {
         let chain = hasher.chain(ids, &ExtraKeys::default());

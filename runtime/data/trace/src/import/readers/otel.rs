@@ -31,7 +31,6 @@ const PARAMS: [(&str, &str); 7] = [
 ];
 /// The attributes with the answer, if spans contain it: the current name and the previous name.
 const OUTPUTS: [&str; 2] = ["gen_ai.output.messages", "gen_ai.completion"];
-/// The status code of a failed span.
 const STATUS_ERROR: u64 = 2;
 
 #[derive(Deserialize)]

@@ -351,7 +351,6 @@ impl SummaryBuilder {
     }
 }
 
-/// The maximum number of requests in progress, and the mean over time.
 fn concurrency(spans: Vec<(u64, u64)>) -> (Option<u64>, Option<f64>) {
     let total: u128 = spans.iter().map(|(from, to)| u128::from(to - from)).sum();
     let mut changes: Vec<(u64, i64)> = spans.iter().flat_map(|(from, to)| [(*from, 1), (*to, -1)]).collect();

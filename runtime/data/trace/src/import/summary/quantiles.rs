@@ -24,7 +24,6 @@ pub struct Quantiles {
     pub max: u64,
 }
 
-/// Collects samples for quantiles.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Samples {
     single: Vec<u64>,
@@ -53,7 +52,6 @@ impl Samples {
         self.means.extend_from_slice(&other.means);
     }
 
-    /// Number of samples of which only the mean is known.
     pub(crate) fn of_means(&self) -> u64 {
         self.means.iter().map(|(_, count)| count).sum()
     }

@@ -11,7 +11,6 @@ fn check(rows: &str) -> Result<Trace, String> {
 const HEADER: &str =
     r#"{"schema":"dynamo.agentic_mooncake","version":2,"block_size":4,"hash_id_scope":"local","source":{}}"#;
 
-/// A row with one block and additional fields.
 fn row(id: &str, rest: &str) -> String {
     format!("{{\"request_id\":\"{id}\",\"output_length\":2,\"hash_ids\":[1]{rest}}}\n")
 }

@@ -42,7 +42,6 @@ fn missing(what: &str, keys: &[&str]) -> Problem {
     Problem::new("", text)
 }
 
-/// The text of the first of these `keys` that the row has.
 fn first(row: &Map<String, Value>, keys: &[&'static str]) -> Result<Option<(&'static str, String)>, Problem> {
     let found = keys.iter().find_map(|key| Some((*key, row.get(*key).filter(|value| !value.is_null())?)));
     let Some((key, value)) = found else { return Ok(None) };

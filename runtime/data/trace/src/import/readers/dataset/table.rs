@@ -8,7 +8,6 @@ use vcr_base::input::LineCap;
 use crate::import::ImportError;
 use crate::import::error::{Place, Problem};
 
-/// Receives the rows of a table.
 pub(crate) trait RowSink {
     /// Adds a row. An invalid row is skipped if the import is lenient.
     fn add(&mut self, place: Place, row: &Map<String, Value>) -> Result<(), ImportError>;

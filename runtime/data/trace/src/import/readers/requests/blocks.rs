@@ -11,7 +11,6 @@ use crate::import::error::Problem;
 const USUAL_BLOCK_TOKENS: u32 = 16;
 const MAX_BLOCK_TOKENS: u32 = 4096;
 
-/// The content of a prompt in its row.
 #[derive(Debug)]
 pub(super) enum PromptBlocks {
     /// The row has no content.
@@ -23,7 +22,6 @@ pub(super) enum PromptBlocks {
 }
 
 impl PromptBlocks {
-    /// Sets the block hashes of a record.
     pub(super) fn hash(self, record: &mut RequestRecord, block_size_tokens: u32) {
         match self {
             Self::Unknown => {}

@@ -75,7 +75,6 @@ fn ns_of_ms(field: &str, ms: Option<f64>) -> Result<Option<u64>, Problem> {
     ms.map(|ms| duration_ns(field, ms, 1e6)).transpose()
 }
 
-/// The time from the arrival to a later time.
 fn since(arrival_ns: u64, field: &str, at_ns: Option<u64>) -> Result<Option<u64>, Problem> {
     let early = || Problem::new(field, "the time is before the arrival; correct the row");
     at_ns.map(|at_ns| at_ns.checked_sub(arrival_ns).ok_or_else(early)).transpose()

@@ -114,7 +114,6 @@ impl Column {
         })
     }
 
-    /// Whether the column describes an answer.
     fn is_of_answer(self) -> bool {
         matches!(self, Self::FinishReason | Self::Time(Time::Queue | Time::Ttft | Time::MeanGap | Time::End, _))
     }
@@ -143,7 +142,6 @@ impl<'a, 'o> Table<'a, 'o> {
         }
     }
 
-    /// Whether a row has the length of a prompt or of an answer.
     pub(super) fn has_lengths(&self, row: &Map<String, Value>) -> bool {
         let mut columns = row.keys().filter_map(|own| Column::of(self.standard_name(own)?));
         columns.any(|column| matches!(column, Column::PromptTokens | Column::OutputTokens))

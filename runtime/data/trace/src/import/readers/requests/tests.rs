@@ -59,7 +59,6 @@ fn plain_columns_are_a_table_of_requests() {
     let text =
         "request_id,arrival_s,input_tokens,output_tokens,note\nr1,1700000000.5,10,20,x\nr2,1700000001.25,11,21,\n";
     let (meta, requests) = imported(text, &ImportOptions::default()).expect("requests");
-    // The answers are unknown.
     assert_eq!(meta.other.get("workload"), Some(&true.into()));
     let arrivals: Vec<_> = requests.iter().map(|request| request.arrival_ns).collect();
     assert_eq!(arrivals, [Some(0), Some(750_000_000)]);
