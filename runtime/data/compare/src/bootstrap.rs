@@ -13,7 +13,7 @@ use crate::pairs::relative_error;
 /// Share of the resampled values that lie within an interval.
 pub(crate) const CONFIDENCE: f64 = 0.95;
 
-/// A range that holds 95 % of the resampled values.
+/// A range that contains 95 % of the resampled values.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Interval {
     /// Lower end of the range.

@@ -42,7 +42,7 @@ impl Change {
 }
 
 impl Figures {
-    /// Adds a value, unless it is not finite.
+    /// Adds a value if it is finite.
     pub fn add(&mut self, metric: &str, statistic: &str, value: f64) {
         if value.is_finite() {
             self.0.entry(metric.to_owned()).or_default().insert(statistic.to_owned(), value);

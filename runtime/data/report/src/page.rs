@@ -67,7 +67,7 @@ pub struct Tile {
     pub headroom: Option<f64>,
     /// The colour of the tile.
     pub tone: Tone,
-    /// The id of the chart that shows the number over time.
+    /// The id of the chart that shows the number.
     pub chart: Option<String>,
 }
 

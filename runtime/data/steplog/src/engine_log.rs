@@ -12,12 +12,10 @@ use vcr_core::{Compilation, EngineStats, FinishReason as EngineFinish, PrefixCac
 
 use crate::line::{Blocks, Encoded, Id, Lookup, Scheduled, StepEvent, StepLine, WindowFreed};
 
-/// Writes the log of one engine, whose requests are named by their tags unless they are given
-/// [other names](Self::name).
+/// Writes the log of one engine. Requests are named by their tags unless they get [other names](Self::name).
 ///
-/// The driver reports everything it does to the engine, in order, and takes
-/// a line out after each iteration of its loop. For KV events to be in the
-/// lines, the engine's pool must record them from the start.
+/// The driver reports, in order, everything that it does to the engine, and takes a line after each iteration of
+/// its loop. Lines contain KV events only if the engine's pool has recorded them from the start.
 ///
 /// ```
 /// use vcr_core::{Engine, EngineConfig, EngineConfigInput, Prompt, RequestSpec, TokenSource};

@@ -131,7 +131,7 @@ pub(crate) struct LiveStep {
     /// capture lacks these times.
     #[serde(default)]
     pub(crate) aborted_at: Vec<f64>,
-    /// Ended requests of which the workers were told.
+    /// Ended requests that were announced to the workers.
     pub(crate) finished: Vec<String>,
     pub(crate) preempted: Vec<String>,
     pub(crate) sched: Vec<Scheduled>,

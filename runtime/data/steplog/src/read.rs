@@ -46,8 +46,7 @@ impl StepLog {
         Ok(log)
     }
 
-    /// Reads a log from anywhere; errors call it `name`. The settings of one
-    /// that does not have them are empty.
+    /// Reads a log from any reader. Errors use `name` for the log. The settings are empty if the log has none.
     ///
     /// ```
     /// let line = br#"{"s":0,"sched":[[7,16,0,"n",[1]]],"tot":16,"run":[7],"wait":0,"free":8}"#;
@@ -59,7 +58,7 @@ impl StepLog {
     /// ```
     ///
     /// # Errors
-    /// When it cannot be read, or a line is in neither schema.
+    /// If the log cannot be read, or a line follows neither schema.
     pub fn parse(name: &Path, reader: impl BufRead) -> Result<Self, LogError> {
         Self::of_lines(JsonLines::of(name, reader))
     }

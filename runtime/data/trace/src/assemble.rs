@@ -377,7 +377,7 @@ impl Assembler {
 
 /// Converts an index. Arrays have 32-bit indices, so a larger trace is refused.
 fn index_of(len: usize, what: &'static str) -> Result<u32, FieldProblem> {
-    // The maximum is left out, so that the number of items also fits.
+    // The maximum is refused as an index, so that the number of items also fits.
     match u32::try_from(len) {
         Ok(index) if index < u32::MAX => Ok(index),
         _ => Err((None, RowProblem::TooMany { what })),

@@ -13,7 +13,7 @@ use crate::capture::RecordedCall;
 
 /// A workload: requests in file order, and the shared parts of their prompts.
 ///
-/// Lists of all requests are stored in flat arrays; a request has ranges of these arrays.
+/// The block ids, items and so on of all requests are stored in flat arrays; a request has ranges of these arrays.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Trace {
     /// The requests, in the order of the file.

@@ -1,8 +1,8 @@
 //! Reads request logs of servers: vLLM's with `--enable-log-outputs`, SGLang's with `--log-requests`.
 //!
-//! Used are vLLM's `Generated response ID: output: '...'` lines, and SGLang's `Finish: obj=..., out={...}` lines
-//! or, with `--log-requests-format json`, its `request.finished` events. Other lines are skipped. vLLM logs whole
-//! seconds, which is too coarse for latencies, so its observations have no times.
+//! The reader uses vLLM's lines `Generated response ID: output: '...'` and SGLang's lines
+//! `Finish: obj=..., out={...}`, or its `request.finished` events with `--log-requests-format json`. It skips other
+//! lines. vLLM logs whole seconds, which is too coarse for latencies, so its observations have no times.
 
 use std::collections::btree_map::{BTreeMap, Entry};
 use std::io::BufRead;

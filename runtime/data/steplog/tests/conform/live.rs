@@ -214,7 +214,7 @@ fn aborts_while_steps_are_in_flight() {
     let copy = CaseCopy::of(WINDOW);
     let text = copy.text("steps.jsonl");
     assert!(text.lines().any(|line| line.contains("\"aborted_at\":[")), "some are aborted");
-    // All aborts seem to have come with the step before their line.
+    // Changes the times as if each abort had come with the step before its line.
     copy.edit_all("steps.jsonl", |line| {
         let late = |times: &mut Value| {
             times.as_array_mut().expect("times").iter_mut().for_each(|at| *at = json!(9e9));

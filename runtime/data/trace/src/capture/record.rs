@@ -249,7 +249,7 @@ pub struct RequestRecord {
     pub other: Map<String, Value>,
 }
 
-/// Gaps of which only the mean is known.
+/// Gaps for which only the mean is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GapSummary {
     /// Mean of the gaps.

@@ -24,8 +24,8 @@ pub struct ReadOptions {
 
 /// Reads a capture of either format line by line, over all its parts.
 ///
-/// Every line is checked before it is handed out. A capture that breaks off is
-/// read as far as it is whole; [`CaptureReader::summary`] then says how.
+/// Every line is checked before it is returned. If a capture breaks off, everything before the break is read;
+/// [`CaptureReader::summary`] then tells how the capture breaks off.
 ///
 /// ```
 /// use vcr_trace::capture::{CaptureLine, CaptureReader, ReadOptions};

@@ -49,7 +49,7 @@ pub struct Summary {
     pub ttft_ns: Option<Quantiles>,
     /// Time between outputs.
     pub itl_ns: Option<Quantiles>,
-    /// Number of samples of `itl_ns` of which only the mean is known.
+    /// Number of samples of `itl_ns` that are known only by their mean.
     pub itl_of_means: u64,
     /// Time from arrival to end.
     pub e2e_ns: Option<Quantiles>,

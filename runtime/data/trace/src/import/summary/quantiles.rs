@@ -40,7 +40,7 @@ impl Samples {
         self.single.extend_from_slice(samples);
     }
 
-    /// Adds `count` samples of which only the mean is known.
+    /// Adds `count` samples that are known only by their mean.
     pub(crate) fn add_mean(&mut self, mean: u64, count: u64) {
         if count > 0 {
             self.means.push((mean, count));
