@@ -311,7 +311,7 @@ fn loads_of_engines_share_the_bandwidth_of_the_host() {
         [report.requests[3].scheduled_ns, report.requests[4].scheduled_ns]
     };
     assert_eq!(scheduled(3_200_000_000), [Some(65 * MS); 2]);
-    // Only the own bandwidth of each engine limits it.
+    // With this bandwidth of the shared tier, only the bandwidth of each engine limits the load.
     assert_eq!(scheduled(6_400_000_000), [Some(62 * MS + MS / 2); 2]);
 }
 

@@ -52,7 +52,7 @@ pub struct QueueClass {
     /// The family that the class belongs to; None for requests that name the class.
     #[serde(default)]
     pub policy_family: Option<String>,
-    /// The family's bucket whose requests the class takes.
+    /// Name of the bucket whose requests the class takes.
     #[serde(default)]
     pub cache_bucket: Option<String>,
     /// The order in which requests leave the queue.

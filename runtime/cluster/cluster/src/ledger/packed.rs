@@ -39,7 +39,7 @@ enum Expected {
 }
 
 impl Expected {
-    /// The predicted value, and the value from which a difference is taken.
+    /// The predicted value, and the value relative to which other values are stored.
     fn of(self, words: &Words) -> (Option<u64>, u64) {
         match self {
             Self::As(other) => (words[other], words[other].unwrap_or_default()),

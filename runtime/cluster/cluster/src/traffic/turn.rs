@@ -37,7 +37,7 @@ pub(crate) struct Earlier {
 pub(crate) enum FollowUp {
     /// Nothing: the session has ended.
     None,
-    /// A row of the workload's trace, `delay_ns` later.
+    /// The next request is a row of the workload's trace. It arrives `delay_ns` after the end of the turn.
     TraceRow {
         row: u32,
         copy: u32,

@@ -15,7 +15,7 @@ pub struct Parameters {
 
 pub(crate) struct Call<'a> {
     pub(crate) call: &'a FnCallExpr,
-    /// Whether it is a method call, whose first argument precedes the dot.
+    /// Whether the call is a method call. Its first argument then stands before the dot.
     pub(crate) is_method: bool,
     pub(crate) position: Position,
 }

@@ -71,7 +71,7 @@ impl Pricing {
         self.slow_downs.iter().map(|(_, factor)| factor).product()
     }
 
-    /// Discards the priced steps, which do not happen.
+    /// Discards steps that were priced but will not run.
     pub(super) fn forget_steps(&mut self) {
         self.priced.durations_ns.clear();
         self.taken = 0;

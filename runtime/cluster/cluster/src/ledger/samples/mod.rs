@@ -20,7 +20,7 @@ const COUNTED_VALUES: u64 = 1 << 12;
 /// Maximum length of a run of equal values that is stored in one word with its value.
 const MAX_PACKED: u64 = (1 << PACKED_COUNT_BITS) - 1;
 const PACKED_COUNT_BITS: u32 = 20;
-/// Values from here on leave no room for a count in the same word.
+/// The smallest value that leaves no room for a count in the same word.
 const LEAST_WIDE: u64 = 1 << (u64::BITS - PACKED_COUNT_BITS);
 
 /// Samples of one trend, stored exactly as runs of equal values.

@@ -324,7 +324,7 @@ fn all_busy(books: &Books, candidates: &[Candidate], class: &QueueClass, facts: 
 mod tests;
 
 impl KvRouter {
-    /// Value of blocks in the tiers, in blocks cached on the device.
+    /// Converts blocks in the tiers to the number of device blocks that are worth the same.
     fn tier_credit(&self, tiers: TierRun) -> f64 {
         self.config.host_cache_hit_weight * f64::from(tiers.host_blocks)
             + self.config.disk_cache_hit_weight * f64::from(tiers.disk_blocks)

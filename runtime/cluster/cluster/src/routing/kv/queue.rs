@@ -1,7 +1,8 @@
 //! Requests that wait in the router until an engine is less busy.
 //!
 //! Each class has a queue with its own order. Deficit round robin chooses between classes: in each round, a class
-//! may send its quantum of uncached prompt tokens. It keeps an unused remainder while requests wait in it.
+//! may send its quantum of uncached prompt tokens. A class keeps the unused rest of its quantum while requests wait
+//! in its queue.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;

@@ -14,7 +14,7 @@ pub(super) struct Source {
     /// Start of each play's rows in `rows`. The rows are in file order.
     first_of_play: Vec<u32>,
     rows: Vec<u32>,
-    /// Start in `waiters` of the rows that wait for each row.
+    /// For each row, where the rows that wait for it start in `waiters`.
     first_waiter: Vec<u32>,
     waiters: Vec<Waiter>,
 }

@@ -109,7 +109,7 @@ impl Observer for Watcher<'_> {
     }
 }
 
-/// An observer of draws, which can stop them and checks limits.
+/// Observes draws. Can stop them, and checks limits.
 pub(super) struct DrawWatcher<'a> {
     pub(super) context: &'a Context,
 }

@@ -51,7 +51,7 @@ pub(crate) fn read_parquet_file(path: &Path, options: &ImportOptions, out: &mut 
     crate::import::parquet::read_file(path, &name, &mut rows)
 }
 
-/// Whether the first line is a row, not the beginning of a document. A document on one line has the name of a split as a key.
+/// Whether the first line is a row. Otherwise it starts a document with a split's name as a key.
 fn has_whole_first_row(text: &[u8]) -> bool {
     let row = text.split(|byte| *byte == b'\n').next().unwrap_or(text);
     match serde_json::from_slice::<Map<String, Value>>(row) {
