@@ -181,6 +181,7 @@ impl FromIterator<WorkerLoad> for WorkerColumns {
 }
 
 impl WorkerColumns {
+    /// The columns as a guest gets them.
     #[must_use]
     pub fn view(&self) -> WorkerLoads<'_> {
         let Self(columns) = self;
