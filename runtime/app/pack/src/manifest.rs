@@ -29,6 +29,7 @@ pub const SCENARIO: &str = "scenario";
 /// Largest number of files; scenarios read fewer.
 const MAX_FILES: usize = 100_000;
 
+/// The contents of a pack.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
     pub format: String,

@@ -40,6 +40,7 @@ impl CounterInfo {
 
 macro_rules! counters {
     ($($field:ident: $name:literal, $unit:ident, $help:literal;)*) => {
+        /// The counters of one engine.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Counters {
             $(#[doc = $help] pub $field: u64,)*

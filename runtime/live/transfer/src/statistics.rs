@@ -91,6 +91,7 @@ impl Statistics {
         *pages += moved.pages;
     }
 
+    /// Counts a failed transfer from a peer.
     pub fn fail(&mut self, peer: &str, kind: ErrorKind) {
         *self.peer(peer).failures.entry(kind).or_default() += 1;
     }

@@ -24,6 +24,7 @@ macro_rules! each {
     };
 }
 
+/// An engine of any kind.
 #[derive(Debug)]
 #[expect(
     clippy::large_enum_variant,

@@ -151,6 +151,7 @@ pub struct SeededTokens {
 }
 
 impl SeededTokens {
+    /// A source of tokens below `vocab_size`.
     #[must_use]
     pub fn new(vocab_size: NonZeroU32) -> Self {
         Self { vocab_size, seeds: Vec::new() }

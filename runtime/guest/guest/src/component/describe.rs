@@ -67,6 +67,7 @@ impl FileKind {
     }
 }
 
+/// A memory that a module declares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeclaredMemory {
     /// Initial size in bytes.

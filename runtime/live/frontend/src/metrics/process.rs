@@ -4,7 +4,6 @@ use std::fs;
 
 /// Clock ticks per second in `/proc`. The value is the same on all supported Linux machines.
 const TICKS_PER_S: f64 = 100.0;
-const PAGE_BYTES: i64 = 4096;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Usage {
@@ -38,7 +37,7 @@ fn usage(stat: &str, boot_s: f64) -> Option<Usage> {
         cpu_s: (field(14)? + field(15)?) / TICKS_PER_S,
         start_s: boot_s + field(22)? / TICKS_PER_S,
         virtual_bytes: field(23)? as i64,
-        resident_bytes: field(24)? as i64 * PAGE_BYTES,
+        resident_bytes: field(24)? as i64 * rustix::param::page_size() as i64,
         ..Usage::default()
     })
 }
@@ -59,8 +58,8 @@ mod tests {
     fn fields_are_counted_behind_the_name() {
         let stat = "42 (a (b) c) S 1 2 3 4 5 6 7 8 9 10 150 50 0 0 20 0 3 0 500 8192 2 0";
         let usage = usage(stat, 1000.0).expect("it has all fields");
-        let wanted =
-            Usage { cpu_s: 2.0, start_s: 1005.0, virtual_bytes: 8192, resident_bytes: 8192, ..Usage::default() };
+        let resident_bytes = 2 * rustix::param::page_size() as i64;
+        let wanted = Usage { cpu_s: 2.0, start_s: 1005.0, virtual_bytes: 8192, resident_bytes, ..Usage::default() };
         assert_eq!(usage, wanted);
         assert_eq!(super::usage("42 (cut) S 1", 0.0), None);
         assert_eq!(boot_time_s("cpu 1\nbtime 77\n"), Some(77.0));

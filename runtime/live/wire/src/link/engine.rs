@@ -369,6 +369,7 @@ impl EngineOutputs {
         send(socket, [frame]).map_err(LinkError::socket("tell the coordinator"))
     }
 
+    /// Tells every API server that this engine is dead.
     pub fn send_dead(&self) -> Result<(), LinkError> {
         if let Some(link) = &self.local {
             link.send_message(ENGINE_CORE_DEAD);
