@@ -78,7 +78,7 @@ pub(crate) struct MeasurementArgs {
 /// Prior knowledge of a model.
 #[derive(Debug, Args)]
 pub(crate) struct PriorArgs {
-    /// Model whose shape is the prior: a published name such as llama-3.1-8b, or its config.json.
+    /// Derive a prior for the coefficients from this model: a published name such as llama-3.1-8b, or its config.json.
     #[arg(long, value_name = "MODEL", help_heading = "Engine")]
     pub(crate) shape: Option<String>,
 
@@ -208,8 +208,8 @@ pub(crate) struct CalibrateArgs {
     #[arg(value_parser = clap::value_parser!(u16).range(0..=10_000))]
     pub(crate) uncertainty: u16,
 
-    /// Exit with code 1 unless this holds: `ttft p50 < 10%`, `itl pearson > 0.9`, `throughput < 3%`, `outside < 5%`
-    /// (repeatable).
+    /// Exit with code 1 unless this error limit is kept: `ttft p50 < 10%`, `itl pearson > 0.9`, `throughput < 3%`,
+    /// `outside < 5%` (repeatable).
     #[arg(long, value_name = "GATE", help_heading = "Gates")]
     pub(crate) gate: Vec<Gate>,
 

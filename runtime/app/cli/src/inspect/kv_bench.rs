@@ -63,7 +63,7 @@ pub(crate) struct KvBenchArgs {
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     repeat: u32,
 
-    /// Answer another process at this address, and plain streams at the next port, until a signal.
+    /// Serve a process with --connect at this address, and its plain TCP streams at the next port, until a signal.
     #[arg(long, value_name = "HOST:PORT", conflicts_with_all = ["connect", "repeat"])]
     listen: Option<String>,
 

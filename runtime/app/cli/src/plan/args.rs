@@ -234,7 +234,7 @@ pub(crate) struct ExplainArgs {
     #[arg(value_name = "DIR")]
     pub(crate) folder: PathBuf,
 
-    /// Number of the row.
+    /// Row of the plan, counted from 1.
     #[arg(value_name = "ROW", default_value = "1")]
     pub(crate) row: usize,
 
@@ -250,7 +250,7 @@ pub(crate) struct VerifyArgs {
     #[arg(value_name = "DIR")]
     pub(crate) folder: PathBuf,
 
-    /// Number of the row.
+    /// Row of the plan, counted from 1.
     #[arg(long, value_name = "ROW", default_value = "1")]
     pub(crate) row: usize,
 

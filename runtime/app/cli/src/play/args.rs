@@ -78,7 +78,7 @@ pub(crate) struct VersionArg(pub(crate) Option<vcr_wire::VllmMinor>);
 /// Data type of the weights.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum DtypeArg {
-    /// The model's if its KV moves, otherwise bfloat16.
+    /// The model's with --kv-transfer, otherwise bfloat16.
     Auto,
     #[value(alias = "half")]
     Float16,
@@ -144,8 +144,7 @@ pub(crate) struct RankArgs {
     #[arg(long, value_name = "NAME", default_value = "vcr-engine-0", env = "VCR_ENGINE_ID")]
     pub(crate) engine_id: String,
 
-    /// Data type of the weights that engines report; `auto` is the model's if its KV moves, otherwise
-    /// bfloat16.
+    /// Data type of the weights that engines report; `auto` is bfloat16, but the model's with --kv-transfer.
     #[arg(long, value_enum, default_value = "auto")]
     pub(crate) dtype: DtypeArg,
 

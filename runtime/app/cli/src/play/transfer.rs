@@ -84,8 +84,8 @@ pub(crate) struct TransferArgs {
     #[arg(value_parser = crate::values::duration)]
     pub(crate) kv_cache_transfer_time_std_dev: u64,
 
-    /// Free a prompt's blocks if no decode engine fetched them within this time [default: 480s; 30s
-    /// and heartbeats if KV moves].
+    /// Free a prompt's blocks if no decode engine fetched them within this time [default: 480s; with --kv-transfer, 30s
+    /// extended by heartbeats].
     #[arg(long, value_name = "TIME", value_parser = crate::values::duration)]
     pub(crate) kv_lease: Option<u64>,
 

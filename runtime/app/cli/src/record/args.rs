@@ -66,7 +66,7 @@ pub(crate) struct RecordArgs {
     #[arg(long, help_heading = "Contents")]
     pub(crate) record_prompts: bool,
 
-    /// Rotate the file at this size before packing: NAME.1.jsonl, NAME.2.jsonl, ...
+    /// Rotate the file at this size before compression: NAME.1.jsonl, NAME.2.jsonl, ...
     #[arg(long, value_name = "BYTES", value_parser = bytes, help_heading = "Files")]
     pub(crate) rotate_size: Option<u64>,
 

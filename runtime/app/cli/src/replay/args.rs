@@ -239,7 +239,7 @@ pub(crate) struct RouterFlags {
     #[arg(long, value_name = "MS", value_parser = not_negative)]
     pub(crate) kv_event_lag_ms: Option<f64>,
 
-    /// Send KV events to the KV router when Dynamo does: under 1.6, and for SGLang, at the end of a pass. Takes two to
+    /// Send KV events to the KV router when Dynamo does: at the end of a pass under 1.6 and for SGLang. Takes two to
     /// three times the CPU, and more memory [default: at the start of the pass].
     #[arg(long)]
     pub(crate) exact_kv_events: bool,

@@ -52,15 +52,15 @@ pub(crate) struct HttpArgs {
     #[arg(long, value_name = "JSON", default_value = "[]", value_parser = list)]
     pub(crate) allowed_origins: List,
 
-    /// HTTP methods that these web pages may use, as a JSON list.
+    /// HTTP methods that pages of --allowed-origins may use, as a JSON list.
     #[arg(long, value_name = "JSON", default_value = "[\"*\"]", value_parser = list)]
     pub(crate) allowed_methods: List,
 
-    /// Request headers that these web pages may send, as a JSON list.
+    /// Request headers that pages of --allowed-origins may send, as a JSON list.
     #[arg(long, value_name = "JSON", default_value = "[\"*\"]", value_parser = list)]
     pub(crate) allowed_headers: List,
 
-    /// Let these web pages send cookies and authorization.
+    /// Let pages of --allowed-origins send cookies and the Authorization header.
     #[arg(long)]
     pub(crate) allow_credentials: bool,
 
@@ -105,7 +105,7 @@ pub(crate) struct ClientFaultArgs {
     #[arg(long, value_name = "JSON", value_parser = CustomBuckets::from_json)]
     pub(crate) custom_histogram_buckets: Option<CustomBuckets>,
 
-    /// Serve these made-up metrics, given by llm-d-inference-sim's keys.
+    /// Serve made-up metrics from this object with the keys of llm-d-inference-sim.
     #[arg(long, value_name = "JSON")]
     pub(crate) fake_metrics: Option<String>,
 

@@ -165,7 +165,7 @@ pub static SIGNALS: [SignalInfo; 13] = [
         signal: Signal::TtftP95,
         name: "ttft_p95",
         default: 0.05,
-        reason: "as for latencies; it shows changes of admission, prefill and caching first",
+        reason: "as for latencies; changes of admission, prefill and caching show here first",
         owner: "scheduling",
         action: "compare admission, chunked prefill and cache hits of both sides for the requests below",
         ..REGRESSION

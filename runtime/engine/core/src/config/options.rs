@@ -442,8 +442,8 @@ options! {
          `align`, whichever is set; `all` keeps the states at the ends of all blocks (up to 0.31)";
     PREFIX_CACHE_RETENTION_INTERVAL prefix_cache_retention_interval:
         Limit("tokens", 0..=u32::MAX, "every prefix that can be hit"), "retention", None, All,
-        "with sliding windows or states: distance between the prefixes whose window or state is kept for later \
-         requests; 0 keeps only those at prompt ends";
+        "with sliding windows or states: distance between the prefixes that later requests can hit; 0 keeps only \
+         the prefixes at prompt ends";
 }
 
 /// Settings that scenarios cannot set directly, by their key in a step log.
