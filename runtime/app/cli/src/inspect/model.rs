@@ -93,7 +93,7 @@ pub(crate) struct ModelArgs {
     #[arg(long, value_name = "TOKENS")]
     max_model_len: Option<u64>,
 
-    /// Maximum tokens of a step. Sequences with windows hold the KV of two steps, and of one more step for each
+    /// Maximum tokens of a step. Layers with sliding windows also hold the KV of two steps, and of one more for each
     /// further pipeline stage.
     #[arg(long, value_name = "TOKENS", default_value_t = 8_192)]
     max_num_batched_tokens: u32,

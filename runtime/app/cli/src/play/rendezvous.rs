@@ -31,7 +31,7 @@ pub(crate) struct RendezvousArgs {
     #[arg(long, value_enum, value_name = "PROTOCOL", default_value = "none")]
     kv_rendezvous: RendezvousArg,
 
-    /// Bootstrap port, plus the number of each engine (with `dynamo`) or of the first engine (otherwise).
+    /// Bootstrap port. With `dynamo`, each engine's number is added to it, otherwise the first engine's number.
     #[arg(long, value_name = "PORT", default_value_t = 8998)]
     kv_rendezvous_port: u16,
 

@@ -97,7 +97,8 @@ pub(crate) struct TransferArgs {
     #[arg(long, value_enum, value_name = "SOURCE", default_value = "slower-of")]
     pub(crate) kv_transfer_time: TimeArg,
 
-    /// Which engine moves the bytes, set on the prefill engine: decode reads, or prefill writes.
+    /// Which engine moves the bytes: the decode engine reads, or the prefill engine writes. Set it on the prefill
+    /// engine.
     #[arg(long, value_enum, value_name = "MODE", default_value = "pull")]
     pub(crate) kv_transfer_mode: ModeArg,
 

@@ -41,12 +41,12 @@ pub(crate) struct UpstreamArgs {
     #[arg(long, value_name = "FILE", requires = "ssl_certfile")]
     pub(crate) ssl_keyfile: Option<PathBuf>,
 
-    /// Replace this header's values, like those of authorization, x-api-key, cookies and similar
-    /// headers (repeatable).
+    /// Also replace the values of this header; those of authorization, x-api-key, cookies and similar headers are
+    /// always replaced (repeatable).
     #[arg(long, value_name = "NAME", requires = "upstream")]
     pub(crate) redact_header: Vec<String>,
 
-    /// Replace this query parameter's values, like those of key, token and similar parameters
+    /// Also replace the values of this query parameter; those of key, token and similar parameters are always replaced
     /// (repeatable).
     #[arg(long, value_name = "NAME", requires = "upstream")]
     pub(crate) redact_query: Vec<String>,

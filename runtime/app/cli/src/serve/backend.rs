@@ -31,7 +31,7 @@ pub(crate) struct SglangArgs {
     #[arg(long, value_name = "NAME", value_parser = ["fcfs", "lpm"])]
     pub(super) schedule_policy: Option<String>,
 
-    /// Factor on the share of running requests' outputs that is reserved [default: 1.0].
+    /// Factor on the share of running requests' outputs that KV is reserved for [default: 1.0].
     #[arg(long, value_name = "FACTOR")]
     pub(super) schedule_conservativeness: Option<f64>,
 }

@@ -438,8 +438,8 @@ options! {
     MAX_LORAS max_loras: Count("count", 0..=u32::MAX), "max_loras", None, All,
         "maximum number of LoRA adapters among running requests; 0 refuses requests with an adapter";
     MAMBA_CACHE_MODE mamba_cache_mode: Name(), "mamba_cache_mode", None, All,
-        "states of Mamba and linear attention that are kept: `enable_prefix_caching` decides between `none` and \
-         `align`, whichever is set; `all` keeps the states at the ends of all blocks (up to 0.31)";
+        "states of Mamba and linear attention that are kept: `none` and `align` mean the same, because \
+         `enable_prefix_caching` decides between them; `all` keeps the states at the ends of all blocks (up to 0.31)";
     PREFIX_CACHE_RETENTION_INTERVAL prefix_cache_retention_interval:
         Limit("tokens", 0..=u32::MAX, "every prefix that can be hit"), "retention", None, All,
         "with sliding windows or states: distance between the prefixes that later requests can hit; 0 keeps only \

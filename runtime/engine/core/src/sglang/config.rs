@@ -87,7 +87,7 @@ pub struct SglangConfigInput {
     pub chunked_prefill_size: u32,
     /// Maximum number of output tokens reserved for a request at admission.
     pub clip_max_new_tokens: u32,
-    /// Scales the share of the running requests' outputs that is reserved.
+    /// Scales the share of the running requests' outputs that KV is reserved for.
     pub schedule_conservativeness: f64,
     /// Whether passes that prefill also decode.
     pub pass_order: PassOrder,

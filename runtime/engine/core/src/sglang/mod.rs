@@ -197,15 +197,15 @@ options! {
         "second maximum of a pass's prompt tokens, in full pages; longer prompts are computed in chunks of this \
          size";
     CLIP_MAX_NEW_TOKENS clip_max_new_tokens: Count("tokens", 0..=u32::MAX), "clip_max_new_tokens", None, Simulated,
-        "maximum part of an output that is reserved for a request";
+        "maximum number of output tokens that a request reserves KV for";
     SCHEDULE_CONSERVATIVENESS schedule_conservativeness: Factor("number"), "schedule_conservativeness", None, Simulated,
-        "factor on the share of running requests' outputs that is reserved";
+        "factor on the share of running requests' outputs that KV is reserved for";
     PASS_ORDER pass_order: Name(), "pass_order", None, Simulated,
         "whether running requests wait during a pass with prompts (Dynamo 1.6, SGLang itself) or decode in the \
          same pass (Dynamo 1.4)";
     RETRACTION retraction: Name(), "retraction", None, Simulated,
-        "where a retracted request waits, and the reserve afterwards: as in Dynamo 1.6 and SGLang itself, or as \
-         in Dynamo 1.4 ([retraction](../../appendix/other-schedulers.md#sglang))";
+        "place of a retracted request in the queue, and share reserved afterwards: as in Dynamo 1.6 and SGLang \
+         itself, or as in Dynamo 1.4 ([retraction](../../appendix/other-schedulers.md#sglang))";
     MAX_EXTRA_TOKENS_PER_STEP max_extra_tokens_per_step: Count("tokens", 0..=u32::MAX), "max_extra_tokens_per_step", None,
         Simulated, "further tokens that a decode may emit in a pass: multi-token prediction as Dynamo's mocker models it";
     PREFILL_DECODE_INTERVAL prefill_decode_interval: Count("count", 0..=u32::MAX), "prefill_decode_interval", None, Simulated,

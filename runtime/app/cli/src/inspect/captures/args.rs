@@ -238,7 +238,7 @@ pub(crate) struct DemoArgs {
     #[arg(long, value_name = "TOKENS", default_value = "16", value_parser = crate::values::at_least_one::<NonZeroU32>)]
     pub(crate) block_size: NonZeroU32,
 
-    /// Outputs of several tokens, as with speculative decoding.
+    /// Generate outputs of several tokens, as with speculative decoding.
     #[arg(long)]
     pub(crate) speculative: bool,
 
