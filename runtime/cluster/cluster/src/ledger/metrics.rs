@@ -185,7 +185,7 @@ metric_enum! {
         IgnoredFaults = "ignored_faults", Count, Run, VirtualTotals,
             "actions of failure injectors without effect in virtual time";
         EncoderQueries = "encoder_queries", Count, Run, VirtualTotals, "images and other media looked up in the encoder caches of engines";
-        EncoderHits = "encoder_hits", Count, Run, VirtualTotals, "the part of `encoder_queries` that were cached, or repeated in one prompt";
+        EncoderHits = "encoder_hits", Count, Run, VirtualTotals, "those of `encoder_queries` that were cached, or repeated in one prompt";
         EncoderItems = "encoder_items", Count, Run, VirtualTotals, "images and other media that encoders computed";
         EncoderTokens = "encoder_tokens", Count, Run, VirtualTotals, "tokens of prompts that `encoder_items` stand for";
         AdapterLoads = "adapter_loads", Count, Run, VirtualTotals, "LoRA adapters loaded from the disk, with `adapter_costs`";
