@@ -59,7 +59,7 @@ fn a_prompt_that_comes_back_finds_what_the_least_recently_used_order_has_lost() 
 }
 
 #[test]
-fn what_cannot_be_foreseen_is_refused() {
+fn an_unknown_future_is_refused() {
     let topology = || evicting(pool("gpu", 2, 40, RouterConfig::RoundRobin), KvEviction::Belady);
     let refused = |config: RunConfig, expected: &str| {
         let errors = config.check().expect_err("it is refused");

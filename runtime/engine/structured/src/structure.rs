@@ -41,15 +41,16 @@ impl JsonTokens {
 
     /// Like [`structure`](Self::structure), but fails as soon as `is_gone` returns true because no caller is waiting.
     pub fn structure_unless(&self, structured_output: &str, is_gone: &dyn Fn() -> bool) -> Result<Structure, String> {
-        let go_on = || if is_gone() { Err("nobody waits for the structured output".to_string()) } else { Ok(()) };
+        let check_awaited =
+            || if is_gone() { Err("nobody waits for the structured output".to_string()) } else { Ok(()) };
         let form = OutputForm::parse(structured_output)?;
-        go_on()?;
+        check_awaited()?;
         let (mut least, mut lengths) = (Vec::new(), Vec::new());
         match &form {
             OutputForm::Choice(choices) => {
                 for (index, choice) in choices.iter().enumerate() {
                     if index % CHOICES_AT_ONCE == 0 {
-                        go_on()?;
+                        check_awaited()?;
                     }
                     lengths.push(self.vocabulary.tokens(choice)?.len() as u32);
                 }

@@ -20,7 +20,7 @@ use crate::config::{TokenChoice, TokenSettings};
 use crate::requests::slot_of;
 
 /// What the source is told about a request.
-pub(crate) struct Asked<'a> {
+pub(crate) struct SourceRequest<'a> {
     pub(crate) tag: u64,
     pub(crate) seed: u64,
     pub(crate) prompt: &'a [u32],
@@ -116,7 +116,7 @@ impl Tokens {
     }
 
     /// Stores what is needed for a request that is about to be submitted.
-    pub(crate) fn start(&mut self, asked: &Asked<'_>) {
+    pub(crate) fn start(&mut self, asked: &SourceRequest<'_>) {
         let index = slot_of(asked.tag);
         if self.slots.len() <= index {
             self.slots.resize_with(index + 1, Slot::default);
@@ -152,7 +152,7 @@ impl Tokens {
     }
 
     /// Tokens given in advance, and the index of the end of the text.
-    fn text(&mut self, asked: &Asked<'_>) -> (Vec<u32>, u32) {
+    fn text(&mut self, asked: &SourceRequest<'_>) -> (Vec<u32>, u32) {
         let drawn_end = || {
             let tokens = self.settings.output_tokens.as_ref()?;
             let drawn = tokens.draw(&mut Stream::new(asked.seed, "live.output-tokens")).round();

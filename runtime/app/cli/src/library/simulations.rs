@@ -10,7 +10,7 @@ use vcr_scenario::{Reporter, RunOptions, Scenario};
 use super::Refusal;
 use crate::pack::OpenedPack;
 use crate::plan::objective::Objective;
-use crate::plan::simulate::{Elsewhere, Simulated, executed, options, place};
+use crate::plan::simulate::{RemoteResult, Simulated, executed, options, place};
 
 /// State shared by all simulations of a plan: files, objectives, and data read from files.
 pub struct Simulations {
@@ -62,7 +62,7 @@ impl Simulations {
             places.clone().fold(text, |text, (name, path)| text.replace(&path.display().to_string(), name))
         };
         let made = made.map_err(named);
-        let result = Elsewhere { simulated: Simulated::of(made, &self.objectives), warnings };
+        let result = RemoteResult { simulated: Simulated::of(made, &self.objectives), warnings };
         let unwritable = |error| Refusal::input(format!("the result cannot be written: {error}"));
         serde_json::to_string(&result).map(Some).map_err(unwritable)
     }

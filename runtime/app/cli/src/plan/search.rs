@@ -126,7 +126,7 @@ pub(crate) fn search<S: Simulate>(
         for (number, raced) in active.iter().zip(raced) {
             racing[*number] = raced?;
         }
-        active = go_on(families, &racing, found, active, part);
+        active = next_active(families, &racing, found, active, part);
     }
     // Decide the family with the lowest estimated price first, because its price rules out others.
     let mut order = active;
@@ -232,7 +232,13 @@ fn price(family: &Family, replicas: Option<u32>) -> f64 {
 }
 
 /// Returns the families that advance to the next part, and records the results of the others.
-fn go_on(families: &[Family], racing: &[Racing], found: &mut [Found], active: Vec<usize>, part: usize) -> Vec<usize> {
+fn next_active(
+    families: &[Family],
+    racing: &[Racing],
+    found: &mut [Found],
+    active: Vec<usize>,
+    part: usize,
+) -> Vec<usize> {
     let of = |number: usize| price(&families[number], racing[number].replicas);
     let mut by_price = active;
     by_price.sort_by(|a, b| of(*a).total_cmp(&of(*b)));

@@ -47,7 +47,7 @@ pub(crate) struct Simulated {
 
 /// A simulation result from another machine.
 #[derive(Serialize, Deserialize)]
-pub(crate) struct Elsewhere {
+pub(crate) struct RemoteResult {
     pub(crate) simulated: Simulated,
     pub(crate) warnings: Vec<String>,
 }
@@ -277,7 +277,7 @@ impl<'a> Simulator<'a> {
 
     fn elsewhere(&self, cluster: &Cluster, script: &str, requests: Option<u64>) -> Result<Simulated, Halt> {
         let is_over = || self.progress.stop().is_some();
-        let Some(Elsewhere { simulated, warnings }) = cluster.execute(script, requests, is_over)? else {
+        let Some(RemoteResult { simulated, warnings }) = cluster.execute(script, requests, is_over)? else {
             return Err(Halt::Over);
         };
         for text in warnings {

@@ -154,7 +154,7 @@ fn prepare(args: &RecordArgs, upstream: &str) -> Result<Prepared, Unusable> {
         metrics,
         rank: None,
         is_at_page: false,
-        threads: Arc::new(threads.dealer()),
+        threads: Arc::new(threads.pool()),
     };
     Ok(Prepared { proxy, recorder, listener, listen, threads, line, _page: served_page })
 }

@@ -178,7 +178,7 @@ fn prepare(args: &ServeArgs, guests: &LiveGuests) -> Result<Prepared, Unusable> 
     });
     let threads = ServerThreads::start(usize::from(args.server.server_threads))
         .map_err(|error| Unusable::new(format!("cannot start the server's threads: {error}")))?;
-    operations.front.listen.threads = Arc::new(threads.dealer());
+    operations.front.listen.threads = Arc::new(threads.pool());
     // Recorded answers do not follow structured-output requests.
     let structures = config.playback.is_none().then(|| structure_check(text));
     let tokenizer_info = model::tokenizer_info(&args.server, &model)?;

@@ -55,8 +55,8 @@ impl RunConfig {
 
     /// [`RunConfig::check`] for a run that receives requests from outside.
     pub(crate) fn check_open(&self) -> Result<(), Vec<RunConfigError>> {
-        let foreseeing = self.topology.pools().into_iter().find(|pool| pool.kv_eviction == KvEviction::Belady);
-        if let Some(pool) = foreseeing {
+        let with_belady = self.topology.pools().into_iter().find(|pool| pool.kv_eviction == KvEviction::Belady);
+        if let Some(pool) = with_belady {
             let problem = "eviction by `belady` needs requests that are known before the run".to_owned();
             return Err(vec![RunConfigError { place: format!("pool `{}`", pool.name), problem }]);
         }

@@ -170,7 +170,7 @@ impl MeasuredRun {
     /// How long before its due time the next request may be fetched, at most `most_ns`. 0 if an event before its
     /// due time might change it.
     #[must_use]
-    pub fn foreseen_ns(&self, most_ns: u64) -> u64 {
+    pub fn lookahead_ns(&self, most_ns: u64) -> u64 {
         let next_ns = self.next_due_ns();
         let may_change = next_ns.is_some() && next_ns == self.events.next_give_up();
         let drops = self.config.workloads.iter().any(|workload| workload.client.max_in_flight.is_some());
@@ -182,11 +182,11 @@ impl MeasuredRun {
         self.due_within(now_ns, 0)
     }
 
-    /// The next action due at or before `now_ns`, or a [foreseen](Self::foreseen_ns) request up to `ahead_ns`
-    /// before its due time. Requests that can never run are recorded as rejected and skipped.
+    /// The next action due at or before `now_ns`, or a request within the [lookahead](Self::lookahead_ns), at most
+    /// `ahead_ns` before its due time. Requests that can never run are recorded as rejected and skipped.
     pub fn due_within(&mut self, now_ns: u64, ahead_ns: u64) -> Option<Due> {
         loop {
-            let until_ns = now_ns.saturating_add(self.foreseen_ns(ahead_ns));
+            let until_ns = now_ns.saturating_add(self.lookahead_ns(ahead_ns));
             let at_ns = self.next_due_ns().filter(|at_ns| *at_ns <= until_ns)?;
             let event = self.events.pop_at(at_ns)?;
             self.now_ns = self.now_ns.max(at_ns);

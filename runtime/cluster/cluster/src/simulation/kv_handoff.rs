@@ -67,7 +67,7 @@ impl<O: Observer> Simulation<'_, O> {
     }
 
     /// Continues the handoffs that waited for the end of a worker's step.
-    pub(super) fn go_on_between_steps(&mut self, index: u32) -> Result<(), SimError> {
+    pub(super) fn advance_between_steps(&mut self, index: u32) -> Result<(), SimError> {
         if !self.fleet.worker(index).reserves_between_steps() || !self.fleet.is_between_steps(index) {
             return Ok(());
         }

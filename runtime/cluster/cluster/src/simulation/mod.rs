@@ -94,7 +94,7 @@ impl<O: Observer> Simulation<'_, O> {
         if let Some(forecast) = &forecast {
             fleet.workers_mut().iter_mut().for_each(|worker| worker.use_forecast(forecast));
         }
-        let facts = RunFacts { foresees: forecast.is_some(), ..RunFacts::of(config) };
+        let facts = RunFacts { uses_forecast: forecast.is_some(), ..RunFacts::of(config) };
         let mut simulation = Self::of(facts, observer, fleet, routing, traffic);
         simulation.ledger.reserve(requests);
         simulation.begin();
@@ -384,7 +384,7 @@ pub(super) struct RunFacts {
     /// Whether external clients decide which requests follow.
     pub(super) is_served: bool,
     /// Whether caches know future prompts.
-    pub(super) foresees: bool,
+    pub(super) uses_forecast: bool,
 }
 
 impl RunFacts {
@@ -399,7 +399,7 @@ impl RunFacts {
                 && pools.iter().all(|pool| pool.failures.is_none() && pool.scaling.is_none()),
             scales: pools.iter().any(|pool| pool.scaling.is_some()),
             is_served: false,
-            foresees: false,
+            uses_forecast: false,
             config,
         }
     }
@@ -428,7 +428,7 @@ pub(super) fn forecast(run: &RunConfig) -> Option<Forecast> {
 impl<O: Observer> Simulation<'_, O> {
     /// Records that requests are scheduled for the first time, or never will be.
     pub(super) fn mark_scheduled(&mut self, tags: &[u64]) {
-        for &tag in tags.iter().filter(|_| self.facts.foresees) {
+        for &tag in tags.iter().filter(|_| self.facts.uses_forecast) {
             self.fleet.workers_mut().iter_mut().for_each(|worker: &mut Worker| worker.mark_scheduled(tag));
         }
     }

@@ -179,9 +179,9 @@ impl Traffic {
     }
 
     /// The start of the session after `before` others, if there is a single workload and the start is known.
-    pub(crate) fn foreseen_start_ns(&mut self, before: u64) -> Option<u64> {
+    pub(crate) fn forecast_start_ns(&mut self, before: u64) -> Option<u64> {
         let [workload] = &mut self.workloads[..] else { return None };
-        workload.foreseen_start_ns(before)
+        workload.forecast_start_ns(before)
     }
 
     pub(crate) fn client(&self, workload: u32) -> &ClientConfig {

@@ -245,7 +245,7 @@ impl Workload {
 
     /// The start of an open loop's session after `before` others; `u64::MAX` if there is none. None if the start is
     /// not known.
-    pub(crate) fn foreseen_start_ns(&mut self, before: u64) -> Option<u64> {
+    pub(crate) fn forecast_start_ns(&mut self, before: u64) -> Option<u64> {
         let is_planned = match &self.source {
             Source::Synthetic(synthetic) => synthetic.is_planned(),
             Source::Trace(rows) => rows.plan.is_of_sessions(),

@@ -40,7 +40,7 @@ impl Downloads {
             .timeout(TOTAL_TIMEOUT)
             .user_agent(concat!("vcr/", env!("CARGO_PKG_VERSION")))
             .build()
-            .map_err(|error| told(&error))?;
+            .map_err(|error| message_of(&error))?;
         let scheme = if is_local { "http" } else { "https" };
         let root = format!("{scheme}://{}/v2/", image.resolve_registry());
         Ok(Self { client, root, repository: image.repository().to_owned(), auth, authorization: None })
@@ -70,7 +70,7 @@ impl Downloads {
         if let Some(authorization) = &self.authorization {
             request = request.header(AUTHORIZATION, authorization);
         }
-        request.send().await.map_err(|error| told(&error))
+        request.send().await.map_err(|error| message_of(&error))
     }
 
     /// Logs in as the registry's challenge demands.
@@ -88,7 +88,7 @@ impl Downloads {
         if let RegistryAuth::Basic(user, password) = &self.auth {
             request = request.basic_auth(user, Some(password));
         }
-        let answer = request.send().await.map_err(|error| told(&error))?;
+        let answer = request.send().await.map_err(|error| message_of(&error))?;
         let status = answer.status();
         if !status.is_success() {
             return Err(format!("the login is refused: {status}"));
@@ -105,7 +105,7 @@ impl Downloads {
 
 /// The authorization header of a request.
 fn of_request(request: reqwest::RequestBuilder) -> Result<HeaderValue, String> {
-    let request = request.build().map_err(|error| told(&error))?;
+    let request = request.build().map_err(|error| message_of(&error))?;
     request.headers().get(AUTHORIZATION).cloned().ok_or_else(|| "invalid token of a login".to_owned())
 }
 
@@ -125,7 +125,7 @@ fn bearer(challenge: &str) -> Option<(&str, Option<&str>)> {
 
 async fn bounded(mut answer: Response, bytes_max: u64) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
-    while let Some(piece) = answer.chunk().await.map_err(|error| told(&error))? {
+    while let Some(piece) = answer.chunk().await.map_err(|error| message_of(&error))? {
         if (bytes.len() + piece.len()) as u64 > bytes_max {
             return Err(format!("the registry sends more than {bytes_max} bytes"));
         }
@@ -134,7 +134,7 @@ async fn bounded(mut answer: Response, bytes_max: u64) -> Result<Vec<u8>, String
     Ok(bytes)
 }
 
-fn told(error: &reqwest::Error) -> String {
+fn message_of(error: &reqwest::Error) -> String {
     let mut text = error.to_string();
     let mut cause = std::error::Error::source(error);
     while let Some(inner) = cause {

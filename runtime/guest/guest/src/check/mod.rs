@@ -228,21 +228,21 @@ impl Subject<'_> {
     fn examine_into<D: Driver>(&self, maker: &dyn Maker<D::Instance>, meter: &mut Meter<'_>, findings: &mut Findings) {
         let mut log = Log::default();
         let answered = self.record::<D>(maker, meter, &mut findings.configure_fuel, &mut log);
-        let mut go_on = findings.note(ANSWERS, answered);
-        if !go_on {
+        let mut may_continue = findings.note(ANSWERS, answered);
+        if !may_continue {
             return;
         }
         let compared = self.compare_all::<D>(maker, meter, &log);
-        go_on = findings.note(REPEATED, compared);
-        if go_on {
-            go_on = findings.note(INTERLEAVED, self.compare_in_turns::<D>(maker, meter, &log));
+        may_continue = findings.note(REPEATED, compared);
+        if may_continue {
+            may_continue = findings.note(INTERLEAVED, self.compare_in_turns::<D>(maker, meter, &log));
         }
-        if go_on {
+        if may_continue {
             let stained = self.stain::<D>(maker, meter).and_then(|()| self.compare_all::<D>(maker, meter, &log));
-            go_on = findings.note(UNSTAINED, stained);
+            may_continue = findings.note(UNSTAINED, stained);
         }
         let (splits, claim) = D::SPLITS;
-        if go_on && !splits.is_empty() {
+        if may_continue && !splits.is_empty() {
             let compared = splits.iter().try_for_each(|split| self.compare_split::<D>(maker, meter, &log, *split));
             findings.note(("split", claim), compared);
         }
@@ -373,12 +373,12 @@ impl Findings {
     fn note(&mut self, (name, claim): (&'static str, &'static str), result: Result<(), Outcome>) -> bool {
         let outcome = result.err().unwrap_or(Outcome::Passed);
         // After a guest failed or violated the interface, every further check would report the same.
-        let go_on = match &outcome {
+        let may_continue = match &outcome {
             Outcome::Passed => true,
             Outcome::Broken { .. } => name != ANSWERS.0,
             Outcome::GuestFailed { .. } | Outcome::HostFailed { .. } => false,
         };
         self.checks.push(Check { name, claim, outcome });
-        go_on
+        may_continue
     }
 }

@@ -228,7 +228,7 @@ async fn the_end_waits_for_no_idle_connection() {
 #[test]
 fn threads_get_connections_in_turn() {
     let threads = ServerThreads::start(3).expect("there are threads");
-    let options = ListenOptions { threads: Arc::new(threads.dealer()), ..options() };
+    let options = ListenOptions { threads: Arc::new(threads.pool()), ..options() };
     let names: Vec<String> = threads.first().block_on(async {
         let (address, _end, _) = started(options).await;
         let mut names = Vec::new();

@@ -38,7 +38,7 @@ impl ServerThreads {
 
     /// Returns the pool that assigns connections to these threads.
     #[must_use]
-    pub fn dealer(&self) -> ThreadPool {
+    pub fn pool(&self) -> ThreadPool {
         let handles = std::iter::once(&self.first).chain(&self.others).map(|runtime| runtime.handle().clone());
         ThreadPool { handles: handles.collect(), next: AtomicUsize::new(0) }
     }

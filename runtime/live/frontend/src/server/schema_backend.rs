@@ -174,11 +174,11 @@ impl<'a> Guidance<'a> {
     fn read(&mut self, schema: &'a Value, depth: usize) -> Result<(), String> {
         let (Some(object), Some(depth)) = (schema.as_object(), depth.checked_sub(1)) else { return Ok(()) };
         let known = GUIDANCE_LACKS.iter().filter(|(since, _)| *since <= self.draft);
-        let mut lacking: Vec<&str> = known.flat_map(|(_, keys)| keys.iter().copied()).collect();
-        lacking.retain(|key| object.contains_key(*key));
-        if !lacking.is_empty() {
-            lacking.sort_unstable();
-            return Err(format!("Unimplemented keys: {lacking:?}"));
+        let mut unsupported: Vec<&str> = known.flat_map(|(_, keys)| keys.iter().copied()).collect();
+        unsupported.retain(|key| object.contains_key(*key));
+        if !unsupported.is_empty() {
+            unsupported.sort_unstable();
+            return Err(format!("Unimplemented keys: {unsupported:?}"));
         }
         let may_be = |name: &str| match object.get("type") {
             Some(Value::String(own)) => own == name,

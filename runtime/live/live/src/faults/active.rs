@@ -299,15 +299,18 @@ impl Faults {
     }
 
     /// Keeps a guest's action for a later message or call, or returns it if it concerns the engine itself.
-    pub(crate) fn ask(&mut self, action: FaultAction, now_ns: u64) -> Option<Asked> {
+    pub(crate) fn queue_action(&mut self, action: FaultAction, now_ns: u64) -> Option<GuestFault> {
         self.injected += 1;
         match action {
-            FaultAction::FailRequest { slot } => return Some(Asked::FailRequest { slot }),
+            FaultAction::FailRequest { slot } => return Some(GuestFault::FailRequest { slot }),
             FaultAction::Stall { duration_ns } => {
-                return Some(Asked::Engine(EngineFault::Stall { for_ns: duration_ns }));
+                return Some(GuestFault::Engine(EngineFault::Stall { for_ns: duration_ns }));
             }
             FaultAction::Crash { restart_after_ns } => {
-                return Some(Asked::Engine(EngineFault::Crash { restart_ns: restart_after_ns, sends_dead: false }));
+                return Some(GuestFault::Engine(EngineFault::Crash {
+                    restart_ns: restart_after_ns,
+                    sends_dead: false,
+                }));
             }
             FaultAction::DropMessage => self.asked.is_dropped = true,
             FaultAction::DuplicateMessage => self.asked.is_duplicated = true,
@@ -322,7 +325,7 @@ impl Faults {
 
 /// An action of a guest on the engine itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Asked {
+pub(crate) enum GuestFault {
     FailRequest { slot: u32 },
     Engine(EngineFault),
 }

@@ -13,7 +13,7 @@ use crate::kv_transfer::params::KvParams;
 use crate::playback::capture::Script;
 use crate::requests::{BlockKeys, Extras, LiveRequest, slot_of};
 use crate::serving::Serving;
-use crate::tokens::{Asked, content_seed};
+use crate::tokens::{SourceRequest, content_seed};
 
 /// A request as the core and this driver need it.
 pub(crate) struct Admitted {
@@ -82,7 +82,7 @@ pub(crate) fn admit(
         Some(script) => script.end.after_tokens,
         None if is_pooling => 0,
         // The decode engine of the room gets the same request and computes the rest.
-        None if matches!(kv, KvParams::DecodeElsewhere(Some(_))) => params.max_tokens.unwrap_or(u32::MAX).min(1),
+        None if matches!(kv, KvParams::RemoteDecode(Some(_))) => params.max_tokens.unwrap_or(u32::MAX).min(1),
         None => params.max_tokens.unwrap_or(u32::MAX),
     };
     let recorded = script.map(|script| script.tokens.as_slice()).filter(|tokens| !tokens.is_empty());
@@ -98,9 +98,9 @@ pub(crate) fn admit(
         core_priority: priority,
     };
     let (room, meeting, remote) = match kv {
-        KvParams::DecodeElsewhere(room) => (room, None, None),
+        KvParams::RemoteDecode(room) => (room, None, None),
         KvParams::MeetPrefill(meeting) => (None, Some(meeting).filter(|_| kv_role == KvRole::Destination), None),
-        KvParams::PrefillElsewhere(remote) => (None, None, Some(remote)),
+        KvParams::RemotePrefill(remote) => (None, None, Some(remote)),
         KvParams::Incomplete(_) | KvParams::Refused(_) | KvParams::Local => (None, None, None),
     };
     let extras = Extras {
@@ -250,7 +250,7 @@ fn start_tokens(
             "the request wants structured output"
         );
     }
-    serving.tokens.start(&Asked {
+    serving.tokens.start(&SourceRequest {
         tag,
         seed,
         prompt,
@@ -277,8 +277,8 @@ fn kv_role(serving: &mut Serving, id: &str, kv: &KvParams) -> KvRole {
             );
             KvRole::Local
         }
-        KvParams::DecodeElsewhere(_) => KvRole::Source,
-        KvParams::MeetPrefill(_) | KvParams::PrefillElsewhere(_) => KvRole::Destination,
+        KvParams::RemoteDecode(_) => KvRole::Source,
+        KvParams::MeetPrefill(_) | KvParams::RemotePrefill(_) => KvRole::Destination,
         KvParams::Incomplete(missing) => {
             tracing::warn!(
                 rank = serving.context.rank,

@@ -138,8 +138,8 @@ fn decide(
     let kv_params = params.and_then(|params| params.kv_transfer_params());
     let phase =
         match kv_params.map(|params| KvParams::of(params, transfers.allowed_peers(), transfers.meeting_settings())) {
-            Some(KvParams::DecodeElsewhere(_)) => RoutePhase::Prefill,
-            Some(KvParams::MeetPrefill(_) | KvParams::PrefillElsewhere(_)) => RoutePhase::Decode,
+            Some(KvParams::RemoteDecode(_)) => RoutePhase::Prefill,
+            Some(KvParams::MeetPrefill(_) | KvParams::RemotePrefill(_)) => RoutePhase::Decode,
             Some(KvParams::Local | KvParams::Incomplete(_) | KvParams::Refused(_)) | None => RoutePhase::Whole,
         };
     let query = RouteRequest {

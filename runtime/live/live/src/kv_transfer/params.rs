@@ -11,11 +11,11 @@ use crate::requests::RemoteKv;
 #[derive(Clone, Debug)]
 pub(crate) enum KvParams {
     /// A decode engine will fetch the KV. It waits in the room, if there is one.
-    DecodeElsewhere(Option<Room>),
+    RemoteDecode(Option<Room>),
     /// A prefill engine computes the KV, and says in a room where it is.
     MeetPrefill(Meeting),
     /// A prefill engine holds the KV.
-    PrefillElsewhere(RemoteKv),
+    RemotePrefill(RemoteKv),
     /// A prefill engine should hold the KV, but these keys are missing or invalid.
     Incomplete(Vec<&'static str>),
     /// A prefill engine holds the KV, but requests may not name its host.
@@ -41,7 +41,7 @@ impl KvParams {
         if is_decode {
             return Self::remote(params, allowed);
         }
-        if is_prefill { Self::DecodeElsewhere(None) } else { Self::Local }
+        if is_prefill { Self::RemoteDecode(None) } else { Self::Local }
     }
 
     /// The transfer of a request with a room, for an engine with this role; `None` if the request names no room.
@@ -63,7 +63,7 @@ impl KvParams {
         }
         let Some(room) = room else { return Some(Self::Incomplete(vec![room_key])) };
         if role == PdRole::Prefill {
-            return Some(Self::DecodeElsewhere(Some(room)));
+            return Some(Self::RemoteDecode(Some(room)));
         }
         let text = |key: &str| get(key).and_then(Value::as_str);
         let (host, port, engine_id, missing) = match keys {
@@ -111,7 +111,7 @@ impl KvParams {
             return Self::Refused(host.to_owned());
         }
         let generation = get("remote_registration_generation").and_then(Value::as_u64);
-        Self::PrefillElsewhere(RemoteKv {
+        Self::RemotePrefill(RemoteKv {
             peer: Peer {
                 host: host.to_owned(),
                 port,

@@ -16,7 +16,7 @@ use crate::counters::Counters;
 use crate::egress::outputs::Outputs;
 use crate::egress::{Egress, SnapshotTimer};
 use crate::error::LiveError;
-use crate::faults::active::{Asked, EngineFault, Faults};
+use crate::faults::active::{EngineFault, Faults, GuestFault};
 use crate::faults::injector::Injector;
 use crate::handle::Shared;
 use crate::kv_transfer::transfers::Transfers;
@@ -232,10 +232,10 @@ impl Serving {
     pub(crate) fn run_injector(&mut self, now_ns: u64) -> Result<(), LiveError> {
         let since_start_ns = self.context.since_start_ns(now_ns);
         for action in self.injector.decide(since_start_ns, self.counters.steps)? {
-            match self.faults.ask(action, since_start_ns) {
+            match self.faults.queue_action(action, since_start_ns) {
                 None => {}
-                Some(Asked::Engine(fault)) => self.apply_fault(fault, now_ns)?,
-                Some(Asked::FailRequest { slot }) => self.fail_slot(slot, now_ns)?,
+                Some(GuestFault::Engine(fault)) => self.apply_fault(fault, now_ns)?,
+                Some(GuestFault::FailRequest { slot }) => self.fail_slot(slot, now_ns)?,
             }
         }
         Ok(())

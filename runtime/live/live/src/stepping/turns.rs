@@ -1,7 +1,7 @@
 //! Consecutive answers of resumable requests.
 
 use crate::requests::{LiveRequest, Turn};
-use crate::tokens::{Asked, Tokens, content_seed};
+use crate::tokens::{SourceRequest, Tokens, content_seed};
 
 /// Makes the token source begin the answer to a part of a prompt.
 pub(crate) fn begin_turn(request: &mut LiveRequest, turn: &Turn, tokens: &mut Tokens) {
@@ -12,7 +12,7 @@ pub(crate) fn begin_turn(request: &mut LiveRequest, turn: &Turn, tokens: &mut To
     // An answer depends on all parts before it.
     extras.seed = content_seed(extras.seed, part, 0);
     tokens.end(request.tag);
-    tokens.start(&Asked {
+    tokens.start(&SourceRequest {
         tag: request.tag,
         seed: extras.seed,
         prompt: part,

@@ -32,7 +32,7 @@ pub struct Submitted<'a> {
 /// Observes the steps of engines, on the engines' threads. Each engine reports its steps in order and waits until
 /// the call returns. Times are nanoseconds of the system's monotonic clock.
 pub trait StepObserver: fmt::Debug + Send + Sync {
-    /// What the observer wants to see. Asked once, before an engine serves.
+    /// What the observer wants to see. SourceRequest once, before an engine serves.
     fn sees(&self) -> Sees;
 
     /// A request entered an engine.

@@ -45,24 +45,24 @@ pub(crate) struct Completions {
 }
 
 impl Service for Completions {
-    async fn answer(&self, request: &IssuedRequest, heard: &AnswerReporter) -> Answered {
+    async fn answer(&self, request: &IssuedRequest, reporter: &AnswerReporter) -> Answered {
         let exchanged = match &request.call {
-            Some(call) => self.repeat(request, call, heard).await.map(|()| Vec::new()),
-            None => self.exchange(request, Part::Whole, heard).await,
+            Some(call) => self.repeat(request, call, reporter).await.map(|()| Vec::new()),
+            None => self.exchange(request, Part::Whole, reporter).await,
         };
         match exchanged {
             Ok(answer) => Answered::Whole(answer),
-            Err(error) => failed(&error, heard),
+            Err(error) => failed(&error, reporter),
         }
     }
 }
 
 /// The ending of a request that failed with this error.
-pub(crate) fn failed(error: &ClientError, heard: &AnswerReporter) -> Answered {
+pub(crate) fn failed(error: &ClientError, reporter: &AnswerReporter) -> Answered {
     if let ClientError::Status { status: 429 | 503, .. } = error {
         return Answered::Shed;
     }
-    heard.note(&error.reason().to_string(), format!("a request failed: {error}"));
+    reporter.note(&error.reason().to_string(), format!("a request failed: {error}"));
     match error.is_passing() {
         true => Answered::Lost(error.reason()),
         false => Answered::Failed(error.reason()),
@@ -95,10 +95,10 @@ impl Completions {
         &self,
         request: &IssuedRequest,
         part: Part<'_>,
-        heard: &AnswerReporter,
+        reporter: &AnswerReporter,
     ) -> Result<Vec<u32>, ClientError> {
-        let (mut body, busy) = self.send(request, part, heard).await?;
-        let answer = self.stream(request, heard, &mut body).await?;
+        let (mut body, busy) = self.send(request, part, reporter).await?;
+        let answer = self.stream(request, reporter, &mut body).await?;
         busy.done();
         Ok(answer)
     }
@@ -108,18 +108,18 @@ impl Completions {
     pub(crate) async fn prefill(
         &self,
         request: &IssuedRequest,
-        heard: &AnswerReporter,
+        reporter: &AnswerReporter,
         is_cancelled: bool,
     ) -> Result<Box<RawValue>, ClientError> {
         let answer = async {
             if is_cancelled {
-                let (body, busy) = self.send(request, Part::Prompt, heard).await?;
+                let (body, busy) = self.send(request, Part::Prompt, reporter).await?;
                 return prefilled(body, busy).await;
             }
             let (pool, sessions) = (Rc::clone(&self.pool), Rc::clone(&self.sessions));
             let (headers, session) = (self.sessions.headers(request), session_of(request));
             let body = Bytes::from(self.body(request, Part::Prompt));
-            heard.sent().await;
+            reporter.sent().await;
             let exchange = tokio::task::spawn_local(async move {
                 let outgoing = Outgoing::json(Method::POST, "/v1/completions", Some(body), headers);
                 let sent = pool.send(&outgoing, async || {}).await?;
@@ -131,8 +131,8 @@ impl Completions {
         };
         let answered = tokio::time::timeout(self.idle_timeout, answer).await;
         let bytes = answered.unwrap_or_else(|_| Err(self.silent()))?;
-        self.note_engine(request, heard);
-        heard.prefilled();
+        self.note_engine(request, reporter);
+        reporter.prefilled();
         let prefilled: Result<Prefilled, _> = serde_json::from_slice(&bytes);
         let prefilled = prefilled.map_err(|error| ClientError::Garbage(error.to_string()))?;
         if let Some(error) = prefilled.error {
@@ -152,12 +152,12 @@ impl Completions {
         &self,
         request: &IssuedRequest,
         part: Part<'_>,
-        heard: &AnswerReporter,
+        reporter: &AnswerReporter,
     ) -> Result<(Incoming, Busy), ClientError> {
         let body = Bytes::from(self.body(request, part));
         let headers = self.sessions.headers(request);
         let sent = async || match part {
-            Part::Whole | Part::Prompt => heard.sent().await,
+            Part::Whole | Part::Prompt => reporter.sent().await,
             Part::Output(_) => {}
         };
         let outgoing = Outgoing::json(Method::POST, "/v1/completions", Some(body), headers);
@@ -169,21 +169,21 @@ impl Completions {
     }
 
     /// Reports the engine's data about a request, if the engine runs in this process.
-    pub(super) fn note_engine(&self, request: &IssuedRequest, heard: &AnswerReporter) {
+    pub(super) fn note_engine(&self, request: &IssuedRequest, reporter: &AnswerReporter) {
         let Some(book) = &self.book else { return };
-        book.report_engine(request.tag, heard, self.counted);
+        book.report_engine(request.tag, reporter, self.counted);
         let Some(noted) = book.take(request.tag) else { return };
         if let Some(at_s) = noted.scheduled_s.filter(|_| self.counted != CountedOutputs::Output) {
-            heard.admitted(at_s, noted.cached_tokens);
+            reporter.admitted(at_s, noted.cached_tokens);
         }
-        (0..noted.preemptions).for_each(|_| heard.preempted());
+        (0..noted.preemptions).for_each(|_| reporter.preempted());
     }
 
     /// Reads an answer to its end.
     async fn stream(
         &self,
         request: &IssuedRequest,
-        heard: &AnswerReporter,
+        reporter: &AnswerReporter,
         body: &mut Incoming,
     ) -> Result<Vec<u32>, ClientError> {
         let mut reader = EventReader::default();
@@ -211,35 +211,40 @@ impl Completions {
                 if answer.last_tokens.is_none()
                     && let Some(book) = &self.book
                 {
-                    book.report_engine(request.tag, heard, self.counted);
+                    book.report_engine(request.tag, reporter, self.counted);
                 }
                 answer.last_tokens = Some(Instant::now());
-                heard.tokens(arrived);
+                reporter.tokens(arrived);
             }
             taken.map_err(|error| ClientError::Garbage(error.0))??;
         }
-        self.finish(request, heard, answer)
+        self.finish(request, reporter, answer)
     }
 
-    fn finish(&self, request: &IssuedRequest, heard: &AnswerReporter, answer: Answer) -> Result<Vec<u32>, ClientError> {
+    fn finish(
+        &self,
+        request: &IssuedRequest,
+        reporter: &AnswerReporter,
+        answer: Answer,
+    ) -> Result<Vec<u32>, ClientError> {
         if !answer.is_done && !answer.is_finished {
             return Err(ClientError::Lost("the answer ended before its end".to_owned()));
         }
-        self.note_engine(request, heard);
+        self.note_engine(request, reporter);
         if let Some(usage) = answer.usage {
             // The server held this text back because it might start a stop string.
             if let Some(missing) = usage.completion_tokens.checked_sub(answer.counted).filter(|missing| *missing > 0) {
-                heard.tokens(missing);
+                reporter.tokens(missing);
             }
             if self.book.is_none()
                 && let Some(cached) = usage.prompt_tokens_details.and_then(|details| details.cached_tokens)
             {
                 self.tells_cached.set(true);
-                heard.cached(cached);
+                reporter.cached(cached);
             }
             let sent = request.prompt.len() as u32;
             if usage.prompt_tokens != sent {
-                heard.note(
+                reporter.note(
                     "prompt tokens",
                     format!(
                         "the server counts other prompt tokens than were sent, such as {} instead of {sent}",
@@ -256,7 +261,7 @@ impl Completions {
             return Err(ClientError::Short { got: tokens, wanted: request.max_tokens });
         }
         if tokens != request.max_tokens {
-            heard.note(
+            reporter.note(
                 "output tokens",
                 format!(
                     "some answers do not have the requested number of tokens, such as {tokens} instead of {}",
@@ -265,7 +270,8 @@ impl Completions {
             );
         }
         if request.needs_answer && answer.ids.len() != tokens as usize {
-            heard.note("answers", "the server does not report the tokens of answers, so later turns repeat drawn ones");
+            reporter
+                .note("answers", "the server does not report the tokens of answers, so later turns repeat drawn ones");
         }
         Ok(answer.ids)
     }

@@ -16,17 +16,17 @@ pub(crate) struct DisaggregatedServers {
 }
 
 impl Service for DisaggregatedServers {
-    async fn answer(&self, request: &IssuedRequest, heard: &AnswerReporter) -> Answered {
-        match self.exchange(request, heard).await {
+    async fn answer(&self, request: &IssuedRequest, reporter: &AnswerReporter) -> Answered {
+        match self.exchange(request, reporter).await {
             Ok(answer) => Answered::Whole(answer),
-            Err(error) => failed(&error, heard),
+            Err(error) => failed(&error, reporter),
         }
     }
 }
 
 impl DisaggregatedServers {
-    async fn exchange(&self, request: &IssuedRequest, heard: &AnswerReporter) -> Result<Vec<u32>, ClientError> {
-        let params = self.prefill.prefill(request, heard, self.cancels_prefill).await?;
-        self.decode.exchange(request, Part::Output(&params), heard).await
+    async fn exchange(&self, request: &IssuedRequest, reporter: &AnswerReporter) -> Result<Vec<u32>, ClientError> {
+        let params = self.prefill.prefill(request, reporter, self.cancels_prefill).await?;
+        self.decode.exchange(request, Part::Output(&params), reporter).await
     }
 }

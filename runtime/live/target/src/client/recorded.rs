@@ -38,7 +38,7 @@ impl Completions {
         &self,
         request: &IssuedRequest,
         call: &RecordedCall,
-        heard: &AnswerReporter,
+        reporter: &AnswerReporter,
     ) -> Result<(), ClientError> {
         let invalid = |what: &str| ClientError::Garbage(format!("the recorded request has an invalid {what}"));
         let outgoing = Outgoing {
@@ -48,7 +48,7 @@ impl Completions {
             own: self.sessions.headers(request),
             body: (!call.body.is_empty()).then(|| self.recorded_body(call)),
         };
-        let sending = self.pool.send(&outgoing, async || heard.sent().await);
+        let sending = self.pool.send(&outgoing, async || reporter.sent().await);
         let (response, busy) = timeout(self.idle_timeout, sending).await.map_err(|_| self.silent())??;
         self.sessions.answered(session_of(request), response.headers());
         let status = response.status();
@@ -61,7 +61,7 @@ impl Completions {
         let is_stream = kind.is_some_and(|kind| kind.starts_with("text/event-stream"));
         let mut reader = AnswerReader::default();
         let counted = match is_stream {
-            true => self.events(response.into_body(), &mut reader, heard).await?,
+            true => self.events(response.into_body(), &mut reader, reporter).await?,
             false => {
                 let read = timeout(self.idle_timeout, whole_body(response.into_body(), MAX_ANSWER_BYTES)).await;
                 reader.whole(&read.map_err(|_| self.silent())??);
@@ -72,19 +72,19 @@ impl Completions {
         if let Some(message) = reader.error() {
             return Err(ClientError::Server(message.to_owned()));
         }
-        self.note_engine(request, heard);
+        self.note_engine(request, reporter);
         let total = reader.output_tokens().map_or(counted, |tokens| u32::try_from(tokens).unwrap_or(u32::MAX));
         if total == 0 && request.max_tokens > 0 {
             return Err(ClientError::Garbage("an answer without any token".to_owned()));
         }
         if total > counted {
-            heard.tokens(total - counted);
+            reporter.tokens(total - counted);
         }
         if self.book.is_none()
             && let Some(cached) = reader.cached_tokens()
         {
             self.tells_cached.set(true);
-            heard.cached(u32::try_from(cached).unwrap_or(u32::MAX));
+            reporter.cached(u32::try_from(cached).unwrap_or(u32::MAX));
         }
         Ok(())
     }
@@ -94,7 +94,7 @@ impl Completions {
         &self,
         mut body: Incoming,
         reader: &mut AnswerReader,
-        heard: &AnswerReporter,
+        reporter: &AnswerReporter,
     ) -> Result<u32, ClientError> {
         let (mut events, mut counted) = (EventReader::default(), 0);
         loop {
@@ -107,7 +107,7 @@ impl Completions {
             });
             if arrived > 0 {
                 counted += arrived;
-                heard.tokens(arrived);
+                reporter.tokens(arrived);
             }
             taken.map_err(|error| ClientError::Garbage(error.0))??;
         }

@@ -33,7 +33,7 @@ const MAX_NOTES: usize = 8;
 /// Answers requests: a server, or engines.
 pub(crate) trait Service: 'static {
     /// Sends a request and reports its answer as it arrives. Dropping the future cancels the request.
-    async fn answer(&self, request: &IssuedRequest, heard: &AnswerReporter) -> Answered;
+    async fn answer(&self, request: &IssuedRequest, reporter: &AnswerReporter) -> Answered;
 }
 
 #[derive(Debug)]
@@ -293,7 +293,7 @@ async fn issue_all<S: Service>(
         }
         let made_ns = {
             let run = shared.run.borrow();
-            run.next_due_ns().map(|due_ns| due_ns.saturating_sub(run.foreseen_ns(AHEAD_NS)))
+            run.next_due_ns().map(|due_ns| due_ns.saturating_sub(run.lookahead_ns(AHEAD_NS)))
         };
         let others_ns = [plan.next_ns(), Some(next_look_ns), Some(max_ns.saturating_add(1))];
         let until_ns = others_ns.into_iter().chain([made_ns, shared.next_release_ns()]);
@@ -310,14 +310,14 @@ async fn issue_all<S: Service>(
 
 /// Sends one request, and retries it if it was lost.
 async fn exchange<S: Service>(shared: Rc<Shared>, service: Rc<S>, request: IssuedRequest) {
-    let heard = AnswerReporter { shared, tag: request.tag, due_ns: request.due_ns };
+    let reporter = AnswerReporter { shared, tag: request.tag, due_ns: request.due_ns };
     let (ending, answer) = loop {
-        match service.answer(&request, &heard).await {
+        match service.answer(&request, &reporter).await {
             Answered::Whole(answer) => break (Ending::Completed, answer),
             Answered::Shed => break (Ending::Shed, Vec::new()),
             Answered::Failed(reason) => break (Ending::Failed(reason), Vec::new()),
             Answered::Lost(reason) => {
-                let is_retried = heard.shared.run.borrow_mut().lost(request.tag);
+                let is_retried = reporter.shared.run.borrow_mut().lost(request.tag);
                 if !is_retried {
                     break (Ending::Failed(reason), Vec::new());
                 }
@@ -329,8 +329,8 @@ async fn exchange<S: Service>(shared: Rc<Shared>, service: Rc<S>, request: Issue
         // The pause keeps a closed loop from sending endless requests to a lost server.
         tokio::time::sleep(RETRY_PAUSE).await;
     }
-    let now_ns = heard.shared.clock.now_ns();
-    heard.shared.run.borrow_mut().ended(request.tag, ending, now_ns, answer);
-    heard.shared.exchanges.borrow_mut().remove(&request.tag);
-    heard.shared.changed.notify_one();
+    let now_ns = reporter.shared.clock.now_ns();
+    reporter.shared.run.borrow_mut().ended(request.tag, ending, now_ns, answer);
+    reporter.shared.exchanges.borrow_mut().remove(&request.tag);
+    reporter.shared.changed.notify_one();
 }

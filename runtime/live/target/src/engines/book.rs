@@ -102,16 +102,16 @@ impl Book {
         }
     }
 
-    /// Passes the engine of a request, and the arrival time of its KV, to `heard`. Further calls pass nothing.
-    pub(crate) fn report_engine(&self, tag: u64, heard: &AnswerReporter, counted: CountedOutputs) {
+    /// Passes the engine of a request, and the arrival time of its KV, to `reporter`. Further calls pass nothing.
+    pub(crate) fn report_engine(&self, tag: u64, reporter: &AnswerReporter, counted: CountedOutputs) {
         let received_ns = self.contents().received_ns.remove(&tag);
         if let Some(at_ns) = received_ns {
-            heard.transferred(at_ns);
+            reporter.transferred(at_ns);
         }
         match (self.take_engine(tag), counted) {
             (None, _) => {}
-            (Some(engine), CountedOutputs::All | CountedOutputs::Prompt) => heard.served_by(engine),
-            (Some(engine), CountedOutputs::Output) => heard.decoded_by(engine),
+            (Some(engine), CountedOutputs::All | CountedOutputs::Prompt) => reporter.served_by(engine),
+            (Some(engine), CountedOutputs::Output) => reporter.decoded_by(engine),
         }
     }
 

@@ -31,14 +31,14 @@ pub(crate) struct Direct {
 }
 
 impl Service for Direct {
-    async fn answer(&self, request: &IssuedRequest, heard: &AnswerReporter) -> Answered {
+    async fn answer(&self, request: &IssuedRequest, reporter: &AnswerReporter) -> Answered {
         let made = self.request(request);
-        heard.sent().await;
-        let mut stream = match self.submit(&made, heard).await {
+        reporter.sent().await;
+        let mut stream = match self.submit(&made, reporter).await {
             Ok(stream) => stream,
             Err(answered) => return answered,
         };
-        self.follow(&mut stream, request, heard, CountedOutputs::All).await
+        self.follow(&mut stream, request, reporter, CountedOutputs::All).await
     }
 }
 
@@ -51,33 +51,33 @@ pub(crate) fn is_whole(output: &EngineCoreOutput) -> Option<bool> {
 }
 
 /// Reports the contents of an output.
-pub(crate) fn report(output: &EngineCoreOutput, heard: &AnswerReporter, counted: CountedOutputs) {
+pub(crate) fn report(output: &EngineCoreOutput, reporter: &AnswerReporter, counted: CountedOutputs) {
     let cached_tokens = output.prefill_stats.as_ref().map_or(0, |stats| stats.num_cached_tokens as u32);
     for event in output.events.iter().flatten() {
         match event.kind {
             EventType::Queued => {}
             EventType::Scheduled if counted == CountedOutputs::Output => {}
-            EventType::Scheduled => heard.admitted(event.timestamp, cached_tokens),
-            EventType::Preempted => heard.preempted(),
+            EventType::Scheduled => reporter.admitted(event.timestamp, cached_tokens),
+            EventType::Preempted => reporter.preempted(),
         }
     }
     if !output.new_token_ids.is_empty() && counted != CountedOutputs::Prompt {
-        heard.tokens(output.new_token_ids.len() as u32);
+        reporter.tokens(output.new_token_ids.len() as u32);
     }
 }
 
 /// The ending of a request that an engine failed.
-pub(crate) fn ended(output: &EngineCoreOutput, heard: &AnswerReporter) -> Answered {
+pub(crate) fn ended(output: &EngineCoreOutput, reporter: &AnswerReporter) -> Answered {
     match &output.error {
         Some(error) if error.code == "overloaded" => Answered::Shed,
         Some(error) if error.code == "kv_load_failed" => {
-            heard.note("transfers", format!("the KV of a prompt did not arrive: {}", error.message));
+            reporter.note("transfers", format!("the KV of a prompt did not arrive: {}", error.message));
             Answered::Lost(FailReason::EngineCrash)
         }
         // The engine that the router chose has crashed.
         Some(error) if error.retryable => Answered::Lost(FailReason::EngineCrash),
         Some(error) => {
-            heard.note("refusals", format!("an engine refused a request: {}", error.message));
+            reporter.note("refusals", format!("an engine refused a request: {}", error.message));
             Answered::Failed(FailReason::Server)
         }
         None => Answered::Failed(FailReason::Injected),
@@ -90,7 +90,7 @@ impl Direct {
         &self,
         stream: &mut RequestStream,
         request: &IssuedRequest,
-        heard: &AnswerReporter,
+        reporter: &AnswerReporter,
         counted: CountedOutputs,
     ) -> Answered {
         let (mut answer, mut received, mut is_first) = (Vec::new(), 0, true);
@@ -101,9 +101,9 @@ impl Direct {
                 Err(_) => return Answered::Lost(FailReason::EngineCrash),
             };
             if std::mem::take(&mut is_first) {
-                self.book.report_engine(request.tag, heard, counted);
+                self.book.report_engine(request.tag, reporter, counted);
             }
-            report(&output, heard, counted);
+            report(&output, reporter, counted);
             received += output.new_token_ids.len() as u32;
             if request.needs_answer {
                 answer.extend_from_slice(&output.new_token_ids);
@@ -114,7 +114,7 @@ impl Direct {
                     return Answered::Failed(FailReason::Short);
                 }
                 Some(true) => return Answered::Whole(answer),
-                Some(false) => return ended(&output, heard),
+                Some(false) => return ended(&output, reporter),
             }
         }
     }
@@ -122,7 +122,7 @@ impl Direct {
     pub(crate) async fn submit(
         &self,
         request: &EngineCoreRequest,
-        heard: &AnswerReporter,
+        reporter: &AnswerReporter,
     ) -> Result<RequestStream, Answered> {
         loop {
             return match self.engines.submit(request.clone()) {
@@ -135,7 +135,7 @@ impl Direct {
                 Err(EngineError::Dead) => Err(Answered::Failed(FailReason::NoEngine)),
                 Err(EngineError::Full) => Err(Answered::Shed),
                 Err(error) => {
-                    heard.note("engines", error.to_string());
+                    reporter.note("engines", error.to_string());
                     Err(Answered::Failed(FailReason::Server))
                 }
             };

@@ -39,32 +39,32 @@ impl Drop for PromptStream {
 }
 
 impl Service for Disaggregated {
-    async fn answer(&self, request: &IssuedRequest, heard: &AnswerReporter) -> Answered {
-        heard.sent().await;
-        let params = match self.prefilled(request, heard).await {
+    async fn answer(&self, request: &IssuedRequest, reporter: &AnswerReporter) -> Answered {
+        reporter.sent().await;
+        let params = match self.prefilled(request, reporter).await {
             Ok(params) => params,
             Err(answered) => return answered,
         };
         let mut second = self.decode.request(request);
         transfer(&mut second, params);
-        let mut stream = match self.decode.submit(&second, heard).await {
+        let mut stream = match self.decode.submit(&second, reporter).await {
             Ok(stream) => stream,
             Err(answered) => return answered,
         };
-        self.decode.follow(&mut stream, request, heard, CountedOutputs::Output).await
+        self.decode.follow(&mut stream, request, reporter, CountedOutputs::Output).await
     }
 }
 
 impl Disaggregated {
     /// Computes a prompt. Returns the `kv_transfer_params` of its KV.
-    async fn prefilled(&self, request: &IssuedRequest, heard: &AnswerReporter) -> Result<Value, Answered> {
+    async fn prefilled(&self, request: &IssuedRequest, reporter: &AnswerReporter) -> Result<Value, Answered> {
         let mut first = self.prefill.request(request);
         if let Some(params) = &mut first.sampling_params {
             params.max_tokens = params.max_tokens.map(|tokens| tokens.min(1));
         }
         let flag = |name: &str, value: bool| (Value::Str(name.to_owned()), Value::Bool(value));
         transfer(&mut first, Value::Map(vec![flag("do_remote_decode", true), flag("do_remote_prefill", false)]));
-        let stream = self.prefill.submit(&first, heard).await?;
+        let stream = self.prefill.submit(&first, reporter).await?;
         let mut prompt = PromptStream { stream: Some(stream), is_cancelled: self.cancels_prefill };
         loop {
             let output = match &mut prompt.stream {
@@ -78,16 +78,16 @@ impl Disaggregated {
             if is_whole(&output).is_some() {
                 prompt.stream = None;
             }
-            self.prefill.book.report_engine(request.tag, heard, CountedOutputs::Prompt);
-            report(&output, heard, CountedOutputs::Prompt);
+            self.prefill.book.report_engine(request.tag, reporter, CountedOutputs::Prompt);
+            report(&output, reporter, CountedOutputs::Prompt);
             match is_whole(&output) {
                 None => continue,
-                Some(false) => return Err(ended(&output, heard)),
+                Some(false) => return Err(ended(&output, reporter)),
                 Some(true) => {}
             }
-            heard.prefilled();
+            reporter.prefilled();
             let Some(params) = output.kv_transfer_params else {
-                heard.note("transfers", "a prefill engine did not keep the KV of a prompt");
+                reporter.note("transfers", "a prefill engine did not keep the KV of a prompt");
                 return Err(Answered::Failed(FailReason::Server));
             };
             return Ok(params);

@@ -128,7 +128,7 @@ pub(crate) fn serve(
             metrics,
             rank: None,
             is_at_page: false,
-            threads: Arc::new(threads.dealer()),
+            threads: Arc::new(threads.pool()),
         },
         is_traced: false,
     };

@@ -128,14 +128,14 @@ impl Worker {
 
     /// Passes the future prompts of the run to the cache, if the pool's eviction policy needs them.
     pub(crate) fn use_forecast(&mut self, forecast: &Arc<Forecast>) {
-        if let Some(engine) = self.engine.as_vllm_mut().filter(|_| self.facts.foresees) {
+        if let Some(engine) = self.engine.as_vllm_mut().filter(|_| self.facts.uses_forecast) {
             engine.pool_mut().use_forecast(forecast);
         }
     }
 
     /// Tells the cache that the prompt of a request was scheduled on some worker, or never will be.
     pub(crate) fn mark_scheduled(&mut self, tag: u64) {
-        if let Some(engine) = self.engine.as_vllm_mut().filter(|_| self.facts.foresees) {
+        if let Some(engine) = self.engine.as_vllm_mut().filter(|_| self.facts.uses_forecast) {
             engine.pool_mut().mark_scheduled(tag);
         }
     }

@@ -98,7 +98,7 @@ impl Worker {
                 reserves_between_steps: config.engine.reservations() == Reservations::BetweenSteps,
                 counts_passes,
                 shares_tiers: config.shares_tiers(),
-                foresees: config.kv_eviction == KvEviction::Belady,
+                uses_forecast: config.kv_eviction == KvEviction::Belady,
                 reports_to_router: needs_kv_events,
             },
             engine,
@@ -426,7 +426,7 @@ pub(super) struct WorkerFacts {
     /// Whether the worker shares tiers with other workers of the pool.
     pub(super) shares_tiers: bool,
     /// Whether the cache knows the future use of blocks, which depends on other workers.
-    pub(super) foresees: bool,
+    pub(super) uses_forecast: bool,
     /// Whether routers see the worker's KV events and the contents of its tiers.
     pub(super) reports_to_router: bool,
 }

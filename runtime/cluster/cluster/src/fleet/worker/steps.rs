@@ -96,7 +96,7 @@ impl Worker {
             || self.pipeline.is_some()
             || self.pricing.reads_kv_groups()
             || self.facts.shares_tiers
-            || self.facts.foresees
+            || self.facts.uses_forecast
             || unclear
     }
 

@@ -244,13 +244,13 @@ impl<O: Observer> Simulation<'_, O> {
         if any_pool && !all_priced || self.handoffs.has_due() {
             return self.clock.now_ns();
         }
-        let foreseen = self.foreseen_arrival_ns(index);
+        let forecast = self.forecast_arrival_ns(index);
         let roles = self.facts.config.topology.roles();
         let feeding = if any_pool { roles } else { &roles[..role.index()] };
         let steps = feeding.iter().filter_map(|&other| self.events.next_step_end(other));
         // Steps that start after the end of the run do not happen.
         let end = self.facts.config.max_time_ns.map(|max| max.saturating_add(1));
-        let arrival = foreseen.or_else(|| {
+        let arrival = forecast.or_else(|| {
             // A request that starts at that time takes at least this long to reach the queue.
             self.events.next_arrival().map(|at_ns| at_ns.saturating_add(self.facts.overheads.arrival_ns))
         });
@@ -260,13 +260,13 @@ impl<O: Observer> Simulation<'_, O> {
 
     /// The next arrival of a session at a worker, if known. Sessions of a single workload start at times that do not
     /// depend on each other and go to the workers in turn, unless they can overtake each other before the router.
-    fn foreseen_arrival_ns(&mut self, index: u32) -> Option<u64> {
+    fn forecast_arrival_ns(&mut self, index: u32) -> Option<u64> {
         let worker = self.fleet.worker(index);
         let may_overtake = self.facts.overheads.delays_arrivals() || self.clock.outside_ns().is_some();
         if worker.role() != PoolRole::Aggregated || self.facts.is_chained || !self.facts.is_steady || may_overtake {
             return None;
         }
-        self.traffic.foreseen_start_ns(self.routing.requests_before(worker.role(), worker.index())?)
+        self.traffic.forecast_start_ns(self.routing.requests_before(worker.role(), worker.index())?)
     }
 }
 
@@ -280,7 +280,7 @@ impl<O: Observer> Simulation<'_, O> {
         refused.extend_from_slice(&worker.plan().refused);
         let start_ns = self.apply_step(index)?;
         self.expect_loads_of_others(index);
-        self.go_on_between_steps(index)?;
+        self.advance_between_steps(index)?;
         let worker = self.fleet.worker_mut(index);
         self.observation.applied(index, [start_ns, now_ns], worker.engine());
         self.routing.show_kv_events(now_ns, worker);

@@ -27,7 +27,7 @@ impl<O: Observer> Simulation<'_, O> {
         // The plan lists newly admitted requests after all running ones.
         for entry in plan.scheduled.iter().rev().take_while(|entry| entry.kind != ScheduledKind::Running) {
             self.ledger.admit(entry.tag, now_ns, entry.num_computed_tokens);
-            if self.facts.foresees {
+            if self.facts.uses_forecast {
                 self.buffers.admitted.push(entry.tag);
             }
         }
@@ -62,7 +62,7 @@ impl<O: Observer> Simulation<'_, O> {
             self.start_transfer(index, load)?;
         }
         self.buffers.remote_loads = loads;
-        if self.facts.foresees {
+        if self.facts.uses_forecast {
             let mut admitted = std::mem::take(&mut self.buffers.admitted);
             self.mark_scheduled(&admitted);
             admitted.clear();

@@ -54,12 +54,12 @@ pub(crate) struct ToCluster {
 }
 
 impl Service for ToCluster {
-    async fn answer(&self, request: &IssuedRequest, heard: &AnswerReporter) -> Answered {
+    async fn answer(&self, request: &IssuedRequest, reporter: &AnswerReporter) -> Answered {
         self.register.sent(request.tag, request.origin);
-        let answered = self.server.exchange(request, Part::Whole, heard).await;
+        let answered = self.server.exchange(request, Part::Whole, reporter).await;
         let record = self.register.take_ended(request.tag);
         if let Some(record) = &record {
-            heard.adopt(record);
+            reporter.adopt(record);
         }
         match (answered, record.map(|record| record.outcome)) {
             (Ok(answer), _) => Answered::Whole(answer),
@@ -67,7 +67,7 @@ impl Service for ToCluster {
             (Err(_), Some(Outcome::Shed)) => Answered::Shed,
             (Err(_), Some(Outcome::Failed(FailReason::EngineCrash))) => Answered::Lost(FailReason::EngineCrash),
             (Err(_), Some(Outcome::Failed(reason))) => Answered::Failed(reason),
-            (Err(error), _) => failed(&error, heard),
+            (Err(error), _) => failed(&error, reporter),
         }
     }
 }
