@@ -417,11 +417,11 @@ fn sessions_stay_with_their_engine() {
         assert!(hits > in_turn + 0.2, "{router}: {hits} against {in_turn}");
         let run = conversations(router, crash);
         assert_conserved(&run["metrics"]);
-        // The engine's sessions at that time move once each, and again if hashes send them back.
+        // Each session on the engine when it crashes moves once, and moves back later if a hash decides its engine.
         assert!((1..40).contains(&moved(&run)), "{router}: {}", moved(&run));
         assert!(gauge(&run, "prefix_hit_ratio") < hits, "{router}");
     }
-    // The router forgets sessions after half a second, but they think for a second.
+    // The router forgets sessions after half a second, but their users think for a second.
     let forgetful = conversations(r#"sticky(#{ router: "round-robin", ttl: "500ms" })"#, "");
     assert!(gauge(&forgetful, "prefix_hit_ratio") < in_turn + 0.1);
 }

@@ -150,7 +150,7 @@ impl Pantry {
         fs::copy(config, self.folder.path().join("config.json")).expect("the folder is writable");
     }
 
-    /// The inputs of a plan, and its answer.
+    /// Adds the inputs of a plan, and its answer.
     fn add_plan(&self) {
         let load = "rate: 20\nrequests: 200\nprompt_tokens: 800\noutput_tokens: 100\n";
         let space = "space: {tensor_parallel: [1, 2], max_num_seqs: [64], prefill_decode: []}\n";
@@ -159,7 +159,7 @@ impl Pantry {
         let _ = self.vcr(&["plan", "plan.yaml", "--quiet", "--out", "plan"]);
     }
 
-    /// The shards of a sweep, both in the folder and in a separate folder.
+    /// Adds the shards of a sweep to a separate folder, and copies of them to the main folder.
     fn add_shards(&self) {
         let scenario = root().join("scenarios/failure_drill.rhai");
         for shard in ["0/2", "1/2"] {
@@ -171,7 +171,7 @@ impl Pantry {
         }
     }
 
-    /// Files of other tools, and the output of a run.
+    /// Adds files in the formats of other tools, and the outputs of runs.
     fn add_reports(&self) {
         let request = json!({"request_id": "a", "prompt_tokens": 5, "output_tokens": 3, "time_to_first_token_ms": 1.5,
             "inter_token_latency_ms": 2, "request_start_time": 1_700_000_001.25, "request_latency": 0.5});
@@ -194,7 +194,7 @@ impl Pantry {
         let _ = self.vcr(&["pack", scenario.to_str().expect("a path in UTF-8"), "--quiet", "-o", "bug.vcr"]);
     }
 
-    /// Requests of two loads in the form of measurements, and a model that is fitted to one of them.
+    /// Adds simulated measurements of two loads, and a model that is fitted to one of them.
     fn add_measurements(&self) {
         let scenario = r#"let e = engine(#{ num_gpu_blocks: 27_000 });
 let gpu = trained_physics(#{ coefficients: "blis.json", model: "llama-3.1-8b", gpu: "h100-sxm" });

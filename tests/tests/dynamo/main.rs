@@ -1,6 +1,6 @@
 //! `vcr replay` with Dynamo's inputs and outputs.
 //!
-//! `python -m dynamo.replay` 1.4.2 and the native function of 1.6.1 have printed the expected numbers for the same
+//! The expected numbers were printed by `python -m dynamo.replay` 1.4.2 and the native function of 1.6.1 for the same
 //! traces and arguments. With the preset of a version, each number agrees to the last digit.
 
 mod agents;

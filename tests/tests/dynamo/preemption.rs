@@ -1,5 +1,5 @@
-//! Preempted and recomputed requests: prompts cost the same as before, outputs only the decode in which they end.
-//! 1.4.2 and 1.6.1 have printed the expected numbers.
+//! Preempted and recomputed requests: prompts cost the same as before, outputs only the decode in which they end. The
+//! expected numbers were printed by Dynamo 1.4.2 and 1.6.1.
 
 use crate::check;
 

@@ -1,4 +1,4 @@
-//! Queue policies of the KV router. 1.4.2 has printed the expected numbers.
+//! Queue policies of the KV router. The expected numbers were printed by Dynamo 1.4.2.
 
 use serde_json::Value;
 use vcr_tests::Folder;
@@ -59,7 +59,7 @@ fn times_of(times: [&str; 9]) -> Vec<Option<String>> {
     times.map(|time| Some(time.to_owned())).to_vec()
 }
 
-/// The expected order is that of 1.4.2 for the same rows.
+/// The expected order is that of Dynamo 1.4.2 for the same rows.
 #[test]
 fn classes_leave_the_queue_as_dynamo_lets_them() {
     let folder = folder(POLICIES);

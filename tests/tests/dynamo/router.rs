@@ -1,5 +1,5 @@
-//! When the KV router learns of cached blocks. 1.4.2 and 1.6.1 have printed the expected numbers, for a trace in
-//! which no two workers ever cost the same, except at the beginning.
+//! When the KV router learns of cached blocks. The expected numbers were printed by Dynamo 1.4.2 and 1.6.1, for a trace
+//! in which no two workers ever cost the same, except at the beginning.
 
 use crate::{check, replay, trace};
 

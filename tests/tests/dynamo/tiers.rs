@@ -1,5 +1,5 @@
-//! Host memory below the device. `aisimulate-core` 0.13.0, the crate of 1.6.1's replay, has printed the expected
-//! numbers.
+//! KV tiers in host memory. The expected numbers were printed by `aisimulate-core` 0.13.0, the crate of Dynamo 1.6.1's
+//! replay.
 
 use crate::{replay, trace};
 

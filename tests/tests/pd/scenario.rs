@@ -113,7 +113,7 @@ fn groups_of_layers_move_what_they_need() {
     }
 }
 
-/// The time of the bytes, the time of the link, or the longer of the two.
+/// `kv_transfer_time` selects the time of the real bytes, the time by the link's model, or the longer of the two.
 #[test]
 fn the_time_of_a_transfer_is_chosen() {
     let of = |time: &str, latency: &str| {

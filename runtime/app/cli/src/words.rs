@@ -15,7 +15,8 @@ use crate::values;
 /// Options that print the version, if they are the only word.
 const VERSION: [&str; 2] = ["--version", "-V"];
 
-/// Finds the time limit in the words. It applies to parsing too, which fetches files; [`parsed`] reports errors.
+/// Finds the time limit in the words before they are parsed, because it also limits parsing, which may fetch files.
+/// [`parsed`] reports invalid limits.
 pub(crate) fn time(words: &[OsString]) -> Option<Duration> {
     let mut texts = words.iter().map_while(|word| word.to_str()).take_while(|word| *word != "--");
     let rest = |word: &str| {

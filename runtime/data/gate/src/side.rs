@@ -41,7 +41,7 @@ const HAS_PROVENANCE: u16 = 32;
 /// The flag of the first kind of exact material; the other flags follow.
 const HAS_EXACT: u16 = 64;
 
-/// An observation. Two rows of one request must be equal.
+/// An observation. Rows of the same request must be equal.
 #[derive(Clone, Debug)]
 struct Row {
     id: (u32, u32),

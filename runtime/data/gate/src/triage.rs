@@ -109,8 +109,8 @@ pub struct Difference {
     pub candidate: String,
 }
 
-/// Lists the failed signals of a judgement: rollbacks first; for equal responses, signals of all requests before
-/// those of segments.
+/// Lists the failed signals of a judgement, those that require a rollback first. Signals with the same response are
+/// sorted: first those of all requests, then those of segments.
 pub(crate) fn items(
     policy: &Policy,
     judgement: &Judgement,

@@ -214,7 +214,7 @@ pub struct Peak {
     pub pool: String,
 }
 
-/// Shares of the step time by how a table of measured operators priced it.
+/// Shares of the step time, by the way in which operators were priced.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 pub struct TableCoverage {
     /// Share priced by rows of the tables.

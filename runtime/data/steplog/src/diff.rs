@@ -78,9 +78,9 @@ pub struct LogDiff {
     pub steps: u64,
     /// Number of equal field values.
     pub fields: u64,
-    /// Fields that only one log has, with this log.
+    /// Fields that only one log has, each with the log that has it.
     pub not_compared: Vec<(&'static str, Side)>,
-    /// Engines that only one log has, with this log.
+    /// Engines that only one log has, each with the log that has it.
     pub unpaired: Vec<(EngineName, Side)>,
     /// The first difference: the earliest one if the logs have times, or else the one of the first engine.
     pub first: Option<StepDifference>,

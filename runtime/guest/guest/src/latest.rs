@@ -62,7 +62,8 @@ pub(crate) trait LatencyInstance: Metered + Send {
     fn price_decodes(&mut self, run: DecodeRun<'_>, budget: Budget) -> Result<Vec<f64>, CallFault>;
 }
 
-/// Consecutive decode-only steps to price in one call: `first` and its successors, one for each number of blocks.
+/// Consecutive decode-only steps to price in one call. `first` is the first of them; `kv_active_blocks` has one element
+/// for each of them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DecodeRun<'a> {
     pub(crate) start_ns: u64,

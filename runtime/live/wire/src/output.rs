@@ -166,7 +166,7 @@ pub struct UtilityOutput {
 /// The result of a utility call.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct UtilityResult {
-    /// Always nil. In vLLM a Python type name, which frontends refuse.
+    /// Always nil here. vLLM can send the name of a Python type, which frontends refuse.
     pub type_info: Option<Raw>,
     /// The value; nil if the function returns nothing.
     pub value: Value,

@@ -129,7 +129,7 @@ fn write_rows(steps: &Steps<'_>, rows: &[Row], rest: &[&Step<'_>]) -> io::Result
     }
     let of_one_engine = steps.engines.len() == 1;
     let of_one_run = steps.engines.iter().all(|name| name.of == steps.engines[0].of);
-    // Omits empty columns, and name columns with the same name in all rows.
+    // Leave out empty columns, and the columns `run` and `engine` if they have one name in all rows.
     let columns: Vec<&Column> = COLUMNS
         .iter()
         .filter(|(head, _)| !(*head == "run" && of_one_run || *head == "engine" && of_one_engine))

@@ -56,7 +56,7 @@ impl Simulations {
         let reporter = Arc::clone(&warned) as Arc<dyn Reporter>;
         let Some(made) = executed(script, &self.base, self.options.clone(), reporter)? else { return Ok(None) };
         let warnings = warned.texts.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect();
-        // Replaces paths of this machine by the names of the searching machine.
+        // Replace paths of this machine by the names on the machine that runs the search.
         let places = self.options.files_by_name.iter().filter(|(_, path)| !path.as_os_str().is_empty());
         let named = |text: String| {
             places.clone().fold(text, |text, (name, path)| text.replace(&path.display().to_string(), name))
@@ -68,7 +68,7 @@ impl Simulations {
     }
 }
 
-/// Collects warnings for the searching machine.
+/// Collects warnings, which the machine that runs the search gets with the result.
 struct Warned {
     of: Arc<dyn Reporter>,
     texts: Mutex<BTreeSet<String>>,

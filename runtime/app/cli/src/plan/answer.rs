@@ -206,8 +206,8 @@ impl Searched<'_> {
         all.into_iter().find(|rows| !rows.is_empty()).unwrap_or_default()
     }
 
-    /// The cheapest rows of a part of the load that keep all objectives: for each family and number of replicas, the
-    /// best flags. Rows that fail on a longer part are excluded.
+    /// The deployments that keep all objectives on a part of the load, the cheapest first. There is one row, with the
+    /// best flags, for each family and number of replicas. Deployments that fail on a longer part are excluded.
     fn rows_of(&self, part: usize) -> Vec<Row> {
         let mut best: BTreeMap<(usize, u32), (Probe, Arc<Simulated>)> = BTreeMap::new();
         let longer = (part + 1..=self.simulator.whole()).flat_map(|longer| self.simulator.of_part(longer));
@@ -313,7 +313,7 @@ impl Searched<'_> {
             return Ok(None);
         }
         let simulator = self.simulator.with_slower(slower);
-        // If the result costs more than the limit, search again: other families may be cheaper than it.
+        // If this deployment costs more than the limit, search again up to its price: other families may be cheaper.
         let limit = first.price_per_hour_usd * slower * SAFE_WITHIN;
         let safe = match self.safe_within(&simulator, limit)? {
             Some((price, ..)) if price > limit => self.safe_within(&simulator, price)?,

@@ -78,7 +78,8 @@ fn path_of<'a>(serve: &'a ArgMatches, id: &str) -> Option<&'a Path> {
     serve.get_one::<std::path::PathBuf>(id).map(std::path::PathBuf::as_path)
 }
 
-/// The words and ids of translated options that are not set otherwise; another file sets the options `in_file`.
+/// The ids and words of the translated options that are set neither on the command line, nor in the environment, nor in
+/// the other file, which sets `in_file`.
 fn translated(
     options: &[(&'static str, Option<String>)],
     serve: &Command,

@@ -26,7 +26,7 @@ struct Declared {
     argument: &'static Argument,
     /// The form that disables a switch.
     off: String,
-    /// Ids of the forms that override an option of this command.
+    /// Ids of the on and off form, for a form that overrides an option of this command.
     taking_back: [String; 2],
 }
 

@@ -23,7 +23,7 @@ pub(crate) fn tables(command: &TablesCommand) -> Exit {
     }
 }
 
-/// The exit of a command that has printed or failed to start.
+/// The exit of a command that only prints. Prints the error if the command failed before.
 fn finish(result: Result<io::Result<()>, TablesError>) -> Exit {
     match result {
         Ok(written) => printed(written, Exit::Passed),

@@ -51,7 +51,7 @@ pub(crate) fn printable(text: &str) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// Replaces Rust types such as in "expected u32".
+/// Replaces the names of Rust types, such as `u32` in "expected u32".
 pub(crate) fn without_rust_types(text: &str) -> Cow<'_, str> {
     const EXPECTED: &str = "expected ";
     let mut parts = text.split(EXPECTED);

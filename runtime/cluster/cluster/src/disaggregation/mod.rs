@@ -40,7 +40,7 @@ pub(crate) struct Orphan {
     pub(crate) destination: HeldAt,
 }
 
-/// KV of a request that an incarnation of a worker holds.
+/// A request's KV at one incarnation of a worker.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HeldAt {
     pub(crate) worker: u32,

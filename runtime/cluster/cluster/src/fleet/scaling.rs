@@ -56,7 +56,7 @@ pub(crate) struct Rescaled {
 #[derive(Debug, Default)]
 pub(crate) struct Rescaling {
     pub(crate) start: Vec<u32>,
-    /// Each engine with a flag that says whether it is still starting.
+    /// The engines to remove, each with a flag that says whether it is still starting.
     pub(crate) leave: Vec<(u32, bool)>,
 }
 

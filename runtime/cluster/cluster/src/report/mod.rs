@@ -520,7 +520,7 @@ impl ProfileReport {
     }
 }
 
-/// Shares of the step time by how tables of measured operators priced it.
+/// Shares of the step time, by the way in which operators were priced.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct TableCoverage {
     /// Priced by rows of the tables.

@@ -85,7 +85,7 @@ impl<O: Observer> Simulation<'_, O> {
             Stage::Decode { worker, id } if is_moving => {
                 let key = TransferKey { tag, attempt: live.attempt };
                 live.source = None;
-                // The workers keep their blocks for now.
+                // Both workers keep the request's blocks until the transfer ends.
                 live.stage = Stage::Refused;
                 let orphan = Orphan { source: self.held_at(source), destination: self.held_at((worker, id)) };
                 self.handoffs.orphan(key, orphan);

@@ -40,7 +40,7 @@ pub(super) const ENGINE: &[&str] = &[
     "trtllm",
 ];
 
-/// Keys outside `engine` in the nested layout.
+/// Top-level keys of the nested layout.
 pub(super) const BESIDE: &[&str] = &[
     "engine",
     "dynamo",

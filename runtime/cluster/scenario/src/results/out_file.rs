@@ -128,7 +128,7 @@ impl FromStr for OutFile {
     }
 }
 
-/// The path of run number `index`'s part of a file.
+/// The path of the part of a file that run number `index` writes.
 pub(crate) fn part(drafts: &Path, index: usize, file: OutFile) -> PathBuf {
     drafts.join(format!("{}.{index}", file.file_name()))
 }

@@ -262,7 +262,7 @@ mod tests {
         let observation = streamed(&[100, 110, 150], Some(&[1, 1, 4]));
         assert_eq!(observation.check(), Ok(()));
         assert_eq!(observation.first_token_ns(), Some(100));
-        // The gaps are 10 and 40 / 4.
+        // The first gap is 10. The last event has four tokens, so each of its gaps is 40 / 4.
         assert_eq!(observation.gap(), Some(Gap::P95(10)));
         assert_eq!(streamed(&[5], None).gap(), None);
         let mean = Observation { event_ns: None, mean_gap_ns: Some(7), ..streamed(&[], None) };

@@ -114,7 +114,7 @@ impl Bound {
         }
     }
 
-    /// The keys of the setting in step logs and tick reports. The first key that an engine has applies.
+    /// Possible keys of the setting in step logs and tick reports. If an engine has several, the first one applies.
     fn settings(self) -> &'static [&'static str] {
         match self {
             Self::Sequences => &["max_num_active_seqs", "max_num_seqs", "max_active"],

@@ -122,7 +122,7 @@ pub(super) struct CasePart {
     _gap: Option<IgnoredAny>,
 }
 
-/// What another engine does for a request.
+/// The part of a request that another engine computes.
 #[derive(Clone, Copy, PartialEq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Remote {

@@ -103,7 +103,7 @@ pub struct Holds {
     pub steps: bool,
     /// KV events: blocks stored in and removed from caches.
     pub kv_events: bool,
-    /// Multimodal items with their positions, which hashes then cover; see
+    /// Multimodal items with their positions. Hashes then cover an item only from its position on; see
     /// [`PromptHasher::places_media`](super::PromptHasher::places_media).
     pub mm_items: bool,
     /// HTTP exchanges with their texts.

@@ -71,8 +71,8 @@ impl SchedulerRules {
         self.minor >= 31
     }
 
-    /// Whether a padded admission keeps all of its drafts even if `long_prefill_token_threshold` leaves fewer
-    /// tokens than that. No model runner accepts such a request. Later releases fail an assertion here.
+    /// Whether a padded admission keeps all of its drafts even if `long_prefill_token_threshold` leaves room for fewer.
+    /// No model runner accepts such a request. Later releases fail an assertion here.
     #[must_use]
     pub fn keeps_cut_drafts(self) -> bool {
         self.minor <= 28
@@ -127,12 +127,12 @@ rules! {
     counts_adapters_of_all_running: 33..,
     /// A waiting request with no computable token is skipped (since 0.33) instead of ending admission.
     steps_over_empty_chunks: 33..,
-    /// A single engine defers prefills for `prefill_schedule_interval` (since 0.33); before, only
-    /// ranks that step together did.
+    /// A single engine defers prefills for `prefill_schedule_interval` (since 0.33). Before, only ranks that step
+    /// together do so.
     spaces_own_prefills: 33..,
 
     // Resumable requests (streaming inputs).
-    /// Resumable requests are simulated (since 0.32, whose rules are known here).
+    /// Resumable requests are simulated (since 0.32; earlier rules are not implemented).
     has_sessions: 32..,
     /// The next part of a prompt is appended after all known tokens except the last one (since 0.33). Before, it is
     /// appended after the computed tokens.
@@ -183,11 +183,12 @@ rules! {
     offers_prompt_states_again: 32,
 
     // Mamba and linear-attention states that are kept at block boundaries.
-    /// A chunk can leave a state at a boundary inside it (since 0.29), in addition to the state at its end.
+    /// A chunk can leave a state at a block boundary within the chunk (since 0.29), in addition to the state at its
+    /// end.
     has_checkpoints: 29..,
-    /// Every chunk that begins at a block boundary leaves a state inside it, wherever the chunk ends, unless a
-    /// drafter drops a block (0.29). Later only the last chunk of a prompt does, if the layer's kernel
-    /// supports it.
+    /// Every chunk that begins at a block boundary leaves a state inside the chunk, wherever the chunk ends, unless a
+    /// drafter drops a block (0.29). Later, only the last chunk of a prompt leaves one, if the layer's kernel supports
+    /// it.
     leaves_any_checkpoint: 29,
     /// Blocks for states inside a chunk are allocated for all chunks (up to 0.30), even if only the states at the ends
     /// of prompts are kept.

@@ -238,8 +238,8 @@ impl Engine {
             let has_loaded_state = is_handed_over && self.kv_cache.groups().is_some_and(KvGroups::has_states);
             if !is_held && !has_loaded_state && self.pads_with_drafts(tokens, computed, plan, scan) {
                 drafts = self.config.num_speculative_tokens();
-                // Later releases admit without drafts if they would exceed `max_model_len`; `pads_with_drafts` was
-                // false then.
+                // Only up to 0.28 can drafts exceed `max_model_len` here. For later releases, `pads_with_drafts` is
+                // then false, and the request is admitted without drafts.
                 if tokens + drafts > budget || computed.saturating_add(tokens + drafts) > self.config.max_model_len() {
                     return Admission::Blocked(AdmissionStop::Drafts);
                 }

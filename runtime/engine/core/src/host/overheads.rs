@@ -30,7 +30,7 @@ pub struct Overheads {
     pub prefill_launch_ns: u64,
     /// Host time to launch a step with more than [`GRAPH_TOKENS_MAX`] tokens, which has no CUDA graph.
     pub large_launch_ns: u64,
-    /// Additional launch time for each request that such a step schedules.
+    /// Additional launch time for each request in a step with a launch time.
     pub launch_per_request_ns: u64,
     /// Maximum deviation of launch times from their mean, in thousandths of the mean. Launch times are distributed
     /// evenly. A step that takes as long as the mean launch is thus delayed by the longer

@@ -117,7 +117,7 @@ pub(crate) struct Request {
     pub(crate) load_order: u32,
     pub(crate) block_table: Vec<BlockId>,
     pub(crate) block_hashes: Vec<BlockHash>,
-    /// Known tokens, or only the outputs, if they are kept.
+    /// All known tokens, only the outputs, or nothing, depending on what the request keeps.
     pub(crate) tokens: Vec<u32>,
 }
 

@@ -25,13 +25,13 @@ impl OutputReserve {
         self.tokens as f64 * self.ratio.value()
     }
 
-    /// Number of a request's remaining output tokens that count.
+    /// Number of a request's remaining output tokens, clipped to `clip_tokens`.
     #[inline]
     pub(super) fn of(&self, request: &Request) -> u32 {
         (request.end_tokens - request.num_tokens).min(self.clip_tokens)
     }
 
-    /// Starts to count a request, which will run from now on.
+    /// Starts to count a request that starts to run.
     pub(super) fn begin(&mut self, request: &mut Request) {
         debug_assert!(!request.flags.has(Flags::RESERVES));
         request.flags.set(Flags::RESERVES, true);
@@ -45,7 +45,7 @@ impl OutputReserve {
         }
     }
 
-    /// Updates the count after a request has had more of its output. Before that, it counted `before_tokens`.
+    /// Updates the count after a request has generated more tokens. Until now, `before_tokens` were counted for it.
     #[inline]
     pub(super) fn recount(&mut self, before_tokens: u32, request: &Request) {
         self.tokens -= u64::from(before_tokens - self.of(request));

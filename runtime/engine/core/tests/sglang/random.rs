@@ -214,7 +214,7 @@ impl Driver {
             self.deliver();
             idle = if did { 0 } else { idle + 1 };
             assert!(idle < 200, "a dead end: {:?} wait", self.live.keys());
-            // No prompt has as many chunks as this limit.
+            // A prompt has far fewer chunks than this limit of passes without output.
             fruitless = if (tokens(self), self.live.len()) == before { fruitless + 1 } else { 0 };
             assert!(fruitless < 20_000, "passes without end: {:?} make no progress", self.live.keys());
         }

@@ -77,7 +77,7 @@ pub(crate) fn arb_config() -> impl Strategy<Value = EngineConfig> {
             let (max_extra_tokens_per_step, num_speculative_tokens, async_scheduling, capacity) = modes;
             let drafter = match drafter {
                 _ if num_speculative_tokens == 0 => Drafter::Ngram,
-                // A dropped block must hold all tokens that its drafts depend on.
+                // With one module per draft, the dropped block must hold all tokens that the drafts depend on.
                 Drafter::MultiModuleMtp if num_speculative_tokens > block_size => Drafter::Mtp,
                 drafter => drafter,
             };

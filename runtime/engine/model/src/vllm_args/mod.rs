@@ -86,8 +86,8 @@ pub struct Row {
 /// An engine as a `vllm serve` command line starts it.
 #[derive(Clone, Debug)]
 pub struct VllmArgs {
-    /// Settings of the scheduler and the KV cache. Use `num_gpu_blocks` only if
-    /// [`num_gpu_blocks`](Self::num_gpu_blocks) is set. The caller sets `rules`.
+    /// Settings of the scheduler and the KV cache. The caller sets `rules`. The number of blocks in these settings is
+    /// valid only if [`num_gpu_blocks`](Self::num_gpu_blocks) is set.
     pub input: EngineConfigInput,
     /// Number of KV blocks, if the command line states it. Otherwise it follows from the memory.
     pub num_gpu_blocks: Option<u32>,

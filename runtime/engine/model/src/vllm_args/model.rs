@@ -23,8 +23,8 @@ pub struct ServedModel {
 }
 
 impl ServedModel {
-    /// Number of KV blocks in the GPU's memory. They get the stated KV memory, or what weights and other bytes
-    /// leave of the usable fraction.
+    /// Number of KV blocks in the GPU's memory. They get `kv_cache_bytes`. If these are not given, they get the part
+    /// `utilization` of the memory, less the weights and `other_bytes`.
     pub fn num_gpu_blocks(
         &self,
         utilization: f64,

@@ -10,10 +10,10 @@ use crate::values::pattern::Pattern;
 /// Schemas nested deeper than this count as fitting.
 const DEPTH_MAX: u32 = 100;
 
-/// A check of values, with a limited number of steps.
+/// Checks values against schemas, in a limited number of steps.
 pub(crate) struct Check<'a> {
     schemas: &'a Schemas,
-    /// Number of remaining steps. Without any, all values count as fitting.
+    /// Number of remaining steps. If it is 0, all values count as fitting.
     pub(crate) steps: u32,
     depth: u32,
 }

@@ -37,7 +37,8 @@ struct Reader<'a> {
     open: Vec<(&'a Node, Place)>,
     /// Schemas by their own names. None until a reference needs them.
     named: Option<BTreeMap<String, &'a Node>>,
-    /// Entries of objects on the paths of references, by the address of the object.
+    /// Entries, by key, of the objects that paths of references lead through. The outer key is the object's address in
+    /// memory.
     entries: BTreeMap<usize, BTreeMap<&'a str, &'a Node>>,
 }
 
@@ -160,7 +161,7 @@ impl<'a> Reader<'a> {
         match node.get(keyword) {
             None => Ok(None),
             Some(given) => match given.as_u32() {
-                // No value is that large.
+                // No value has so many characters, items or properties.
                 None if given.as_f64().is_some_and(|count| count > 0.0) => Ok(Some(u32::MAX)),
                 None => self.problem(None, || format!("`{keyword}` is `{}`, not a count", shortened(given))),
                 count => Ok(count),

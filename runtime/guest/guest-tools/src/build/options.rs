@@ -23,7 +23,7 @@ impl Options {
             Ok(value) => parse_route(&value)?,
             Err(_) => None,
         };
-        // Naming this route permits its download.
+        // A user who names the Debian route permits the download of its compiler.
         let bootstrap = route == Some(Route::Debian);
         Ok(Self { route, bootstrap, cache_dir: env::var_os("VCR_CACHE_DIR").map(PathBuf::from) })
     }

@@ -1,4 +1,4 @@
-//! Shared by the languages whose guests are built with their own tool.
+//! Projects of guests in Python and JavaScript, whose languages have their own build tools.
 
 use std::fs;
 use std::path::{Path, PathBuf};

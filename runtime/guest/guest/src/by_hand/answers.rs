@@ -36,7 +36,7 @@ impl AnswerCheck {
         }
     }
 
-    /// Checks the answer of a call with these arguments, which must be complete.
+    /// Checks the answer of a call. `input` has the call's arguments and must be complete.
     pub(super) fn check(
         &mut self,
         function: &str,

@@ -10,8 +10,9 @@ use crate::latest::ScalerInstance;
 /// Number of decisions.
 const DECISIONS: u64 = 2_000;
 
-/// Maximum number of engines, and KV blocks of each.
+/// Maximum number of engines.
 const ENGINES_MAX: u32 = 64;
+/// Number of KV blocks of each engine.
 const KV_BLOCKS: u64 = 4_000;
 
 pub(super) struct Scaling {

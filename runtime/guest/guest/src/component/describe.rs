@@ -16,7 +16,7 @@ use crate::world::World;
 /// Default size of a WebAssembly page in bytes.
 const PAGE_BYTES: u64 = 64 << 10;
 
-/// A description of a file.
+/// A description of a component file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Description {
     /// Size of the file in bytes.

@@ -97,15 +97,15 @@ pub(crate) fn prior(step_ns: f64, shape: Option<&Shape>, is_async: bool) -> Prio
         prior.mean[SAMPLE] += 25e3;
         prior.spread[SAMPLE] += 20e3;
     }
-    // On an H100: 13 and 30 ms for a dense model with steps of 7 ms; 16 and 86 ms for a model with experts and steps
-    // of 30 ms; nothing if a faster host or executor hides the launch.
+    // On an H100, the two launches took 13 and 30 ms for a dense model with steps of 7 ms, and 16 and 86 ms for a model
+    // with experts and steps of 30 ms. They take no time if a faster host or executor hides them.
     (prior.mean[PREFILL_LAUNCH], prior.spread[PREFILL_LAUNCH]) = (0.5 * step_ns, step_ns);
     (prior.mean[LARGE_LAUNCH], prior.spread[LARGE_LAUNCH]) = (step_ns, 2.0 * step_ns);
-    // vLLM schedules a request and processes its token in Python, while no launch is in progress. This takes 12 to
-    // 15 us on a fast host and 30 to 40 us on a slow one, from 8 decodes to 500.
+    // vLLM schedules a request and processes its token in Python, while no launch is in progress. In steps of 8 to 500
+    // decodes, this takes 12 to 15 us for each request on a fast host and 30 to 40 us on a slow one.
     (prior.mean[LAUNCH_REQUEST], prior.spread[LAUNCH_REQUEST]) = (22e3, 10e3);
     // Measured servers took 2 to 70 ms. A tokenizer takes 1 to 4 us per token. Loads with a measured engine queue
-    // showed no more than that.
+    // showed no longer times.
     (prior.mean[ARRIVAL], prior.spread[ARRIVAL]) = (8e6, 30e6);
     (prior.mean[ARRIVAL_TOKEN], prior.spread[ARRIVAL_TOKEN]) = (2e3, 2e3);
     prior

@@ -245,8 +245,8 @@ impl Maker<'_> {
     }
 
     /// Time of the operators that are fused with the attention of prompts: rotary embeddings, writes to the KV cache
-    /// and, in models that have them, norms of queries and keys. The package charges the traffic of one token for it,
-    /// which is nearly the constant time of a kernel.
+    /// and, in models that have them, norms of queries and keys. As in the package, only the memory traffic of one
+    /// token is charged, which takes little more than the constant time of a kernel.
     fn fused_ns(&self, queries: f64, keys: f64, normalised: Option<Norms>) -> f64 {
         const MARGIN: f64 = 1.1;
         let traffic = |bytes: f64| self.system.traffic_ns(bytes);

@@ -239,7 +239,7 @@ impl Delta {
     }
 }
 
-/// An addition to an answer.
+/// A choice in a chunk of a streamed answer.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct ChunkChoice {
     pub(crate) index: usize,

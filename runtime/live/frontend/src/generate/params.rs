@@ -87,7 +87,7 @@ pub(crate) struct EngineSubmission {
     /// Boxed, because it has several hundred bytes.
     pub(crate) request: Box<EngineCoreRequest>,
     pub(crate) text: TextSettings,
-    /// The probability of a reasoning block or tool call that the request does not decide.
+    /// A reasoning block or tool call that the request leaves to chance.
     pub(crate) chance: Option<OptionalStructure>,
 }
 

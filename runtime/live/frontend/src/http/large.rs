@@ -22,11 +22,10 @@ use super::body::{Cut, Verdict};
 /// Bodies of at least this length are large: they take a millisecond or more of work. Memory is reserved in parts
 /// of this length.
 const LARGE_BYTES: u64 = 128 * 1024;
-/// While a body makes others wait for memory, it may take this time, plus [`PER_BYTE`] for each byte that has
-/// arrived.
+/// A body that makes others wait for memory may take this time, plus [`PER_BYTE`] for each byte that has arrived.
 const WITH_OTHERS: Duration = Duration::from_secs(5);
 const PER_BYTE: Duration = Duration::from_micros(1);
-/// While a body makes others wait for memory, the longest time without a byte.
+/// The longest time without a byte from a body that makes others wait for memory.
 const STALLED: Duration = Duration::from_secs(10);
 /// Interval between checks of a body's progress.
 const LOOK: Duration = Duration::from_secs(1);
@@ -377,7 +376,7 @@ mod tests {
         assert_eq!(memory.waiting.load(Ordering::Relaxed), 2);
     }
 
-    /// Only bodies without memory count as waiting, and no longer after they have given up.
+    /// A body counts as waiting until it gets memory or gives up.
     #[tokio::test]
     async fn bodies_without_room_are_counted() {
         let memory = BodyMemory::new(PART, PART);

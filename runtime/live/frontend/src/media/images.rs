@@ -21,7 +21,7 @@ pub struct ImageOptions {
     pub rate: f64,
     /// Mean time to generate an image, in nanoseconds.
     pub time_ns: u64,
-    /// Standard deviation of this time, in nanoseconds.
+    /// Standard deviation of the time to generate an image, in nanoseconds.
     pub time_std_dev_ns: u64,
     /// The seed of random draws.
     pub seed: u64,

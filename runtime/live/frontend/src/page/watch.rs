@@ -18,14 +18,14 @@ use crate::tee::Passed;
 const EXCHANGE_BYTES: usize = 2048;
 /// The memory of bodies is counted in units of this many bytes, so that most chunks do not change the count.
 const PART_BYTES: usize = 4096;
-/// How many exchanges per second are kept while nobody looks at the list. More would be dropped before anyone could
-/// read them. Keeping an exchange takes a sixth of the processor time of a short request.
+/// Maximum number of exchanges per second that are kept while nobody looks at the list. More would be dropped before
+/// anyone could read them. Keeping an exchange takes a sixth of the processor time of a short request.
 pub(super) const UNSEEN_PER_SECOND: u64 = 200;
-/// How long after a request for the list somebody counts as looking at it.
+/// For this time after a request for the list, somebody counts as looking at it.
 const LOOKING_NS: u64 = 30_000_000_000;
 /// The maximum number of engine requests of one exchange that are shown separately.
 const ENGINE_REQUESTS: usize = 64;
-/// How many preemption times are kept per request.
+/// The maximum number of preemption times that are kept per request.
 const PREEMPTIONS: usize = 64;
 
 tokio::task_local! {
@@ -44,7 +44,7 @@ pub struct WatchLimits {
     /// The total memory of all exchanges.
     pub bytes: usize,
     pub body_bytes: usize,
-    /// How many chunks of a response have their times kept.
+    /// The maximum number of chunks of a response whose times are kept.
     pub chunks: usize,
 }
 
@@ -90,7 +90,7 @@ pub(crate) struct Exchange {
     pub(super) gist: OnceLock<Gist>,
 }
 
-/// A body, up to a limit.
+/// The start of a body, up to a limit.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
     pub(super) bytes: Vec<u8>,
@@ -163,8 +163,8 @@ impl Watch {
         })
     }
 
-    /// Whether to keep the next exchange. All are kept while somebody looks at the list, and otherwise
-    /// [`UNSEEN_PER_SECOND`].
+    /// Whether to keep the next exchange. All are kept while somebody looks at the list. Otherwise, at most
+    /// [`UNSEEN_PER_SECOND`] per second are kept.
     pub(super) fn keeps_next(&self) -> bool {
         let now_ns = monotonic_ns();
         let asked_ns = self.asked_ns.load(Ordering::Relaxed);
@@ -220,7 +220,7 @@ impl Watch {
         self.revision.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Adds to the memory of bodies.
+    /// Counts `bytes` more memory, and drops the oldest exchanges if the limit is exceeded.
     fn take(&self, bytes: usize) {
         if self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes > self.limits.bytes {
             self.trim();
@@ -286,7 +286,7 @@ impl Exchange {
         monotonic_ns().saturating_sub(self.start_ns)
     }
 
-    /// Frees the exchange's memory. Returns how much it was.
+    /// Frees the exchange's memory. Returns the number of freed bytes.
     fn forget(&self) -> usize {
         let mut state = self.state();
         state.is_forgotten = true;

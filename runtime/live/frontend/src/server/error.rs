@@ -107,19 +107,19 @@ impl ApiError {
         Self { status: kind.status, kind: kind.name, message: message.into(), param: None }
     }
 
-    /// An invalid request, which must be changed.
+    /// The error for an invalid request, which must be changed.
     #[must_use]
     pub fn invalid(message: impl Into<String>) -> Self {
         Self::new(&INVALID, message)
     }
 
-    /// A body that cannot be parsed as a request.
+    /// The error for a body that cannot be parsed as a request.
     #[must_use]
     pub fn malformed(message: impl Into<String>) -> Self {
         Self::new(&MALFORMED, message)
     }
 
-    /// A feature of vLLM that is not simulated.
+    /// The error for a feature of vLLM that is not simulated.
     #[must_use]
     pub fn not_simulated(what: &str) -> Self {
         let message = format!("{what} is not simulated.");
@@ -132,26 +132,26 @@ impl ApiError {
         Self { param: Some(param.into()), ..Self::invalid(message) }
     }
 
-    /// A model that is not served.
+    /// The error for a model that is not served.
     #[must_use]
     pub fn unknown_model(model: &str) -> Self {
         let message = format!("The model `{model}` does not exist.");
         Self { param: Some("model".into()), ..Self::not_found(message) }
     }
 
-    /// An action that this client may not perform.
+    /// The error for an action that this client may not perform.
     #[must_use]
     pub fn forbidden(message: impl Into<String>) -> Self {
         Self::new(&FORBIDDEN, message)
     }
 
-    /// An object that does not exist.
+    /// The error for an object that does not exist.
     #[must_use]
     pub fn not_found(message: impl Into<String>) -> Self {
         Self::new(&NOT_FOUND, message)
     }
 
-    /// A request that contains a chat template.
+    /// The error for a request that contains a chat template.
     #[must_use]
     pub fn untrusted_template() -> Self {
         Self::invalid(
@@ -160,31 +160,31 @@ impl ApiError {
         )
     }
 
-    /// A body that arrived too slowly.
+    /// The error for a body that arrived too slowly.
     #[must_use]
     pub fn too_slow() -> Self {
         Self::new(&TOO_SLOW, "The request body took too long to arrive.")
     }
 
-    /// A body above the limit.
+    /// The error for a body above the limit.
     #[must_use]
     pub fn too_large(max_bytes: usize) -> Self {
         Self::new(&TOO_LARGE, format!("The request body is too large: expected at most {max_bytes} bytes."))
     }
 
-    /// A failure of the server.
+    /// The error for a failure of the server.
     #[must_use]
     pub fn internal(message: impl Into<String>) -> Self {
         Self::new(&INTERNAL, message)
     }
 
-    /// A temporary failure.
+    /// The error for a temporary failure.
     #[must_use]
     pub fn unavailable(message: impl Into<String>) -> Self {
         Self::new(&UNAVAILABLE, message)
     }
 
-    /// The failure of a request in its engine.
+    /// The error for a request that failed in its engine.
     #[must_use]
     pub fn of_engine(error: Option<&RequestError>) -> Self {
         match error {

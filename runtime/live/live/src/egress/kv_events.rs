@@ -80,7 +80,7 @@ impl KvEvents {
         &self.publisher
     }
 
-    /// Starts again with an empty cache, and tells subscribers if they may know of blocks.
+    /// Starts again with an empty cache. If subscribers may know of blocks, tells them that all blocks were removed.
     pub(crate) fn restart(&mut self, version: VllmMinor, block_size: u32) {
         self.version = version;
         self.gathered.clear();

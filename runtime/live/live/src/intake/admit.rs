@@ -321,8 +321,8 @@ pub(crate) fn priority_of(request: &EngineCoreRequest) -> i32 {
     i32::try_from(request.priority).unwrap_or(if request.priority < 0 { i32::MIN } else { i32::MAX })
 }
 
-/// Salt of the block hashes, which separates adapters and tenants. Images separate blocks only from their position
-/// on; see [`BlockKeys::marks`].
+/// Salt of the block hashes. It separates adapters and tenants, but not images: these affect only the blocks from their
+/// position on; see [`BlockKeys::marks`].
 pub(crate) fn salt_of(keys: &BlockKeys) -> u64 {
     let mut salt = 0;
     let mut fold = |purpose: u64, text: &str| {

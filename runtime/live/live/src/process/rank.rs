@@ -121,7 +121,7 @@ impl Rank {
                 Ok(Err(_)) | Err(_) => true,
             };
             if is_dead {
-                // vLLM's engine does this when it fails. Nobody could be told of a second failure.
+                // vLLM's engine also tells its frontends when it fails. If this message fails, nobody can be told.
                 _ = server.send_dead();
             }
             let end = ended.unwrap_or_else(|panic| resume_unwind(panic))?;

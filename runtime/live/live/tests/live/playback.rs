@@ -57,8 +57,8 @@ fn recorded_tokens_come_back_in_steps_of_the_model() {
     assert_eq!(playback.report().unused, 0);
 }
 
-/// Identifiers distinguish images in prompts with equal tokens, in captures with the images' positions and in older
-/// captures.
+/// Prompts with equal tokens are distinguished by the identifiers of their images, also in older captures, which lack
+/// the positions of images.
 #[test]
 fn prompts_with_images_find_their_own_records() {
     let tokens = prompt(40);

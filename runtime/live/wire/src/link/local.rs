@@ -288,7 +288,7 @@ mod tests {
         assert_eq!(link.send(add("b")), Err(LocalLinkError::Full));
         link.send(Request::Abort(vec!["a".to_owned()])).expect("aborts have no limit");
         waiter.wait(&mut engine.inputs, true, None, None, None).expect("it was woken");
-        // With messages unwanted, none is taken and no wake-up comes.
+        // A wait for which no messages are wanted takes none and lasts until its deadline.
         waiter.wait(&mut engine.inputs, false, None, None, Some(monotonic_ns() + 1_000_000)).expect("the time passes");
         waiter.wait(&mut engine.inputs, true, None, None, None).expect("there is something");
         assert!(engine.inputs.try_receive_message().expect("it is there").is_some());

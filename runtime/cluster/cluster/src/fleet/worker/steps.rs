@@ -140,7 +140,7 @@ impl Worker {
         self.engine.as_vllm().is_some_and(Engine::decodes_bursts_on)
     }
 
-    /// Advances from such a step to the next one. The engine then holds the outputs of the first.
+    /// Advances from a step that decodes bursts to the next one. The engine then holds the outputs of the earlier step.
     pub(crate) fn decode_bursts(&mut self, output_seeds: &Window<u64>, acceptance_rates: &[f64]) {
         let acceptance = Acceptance { rates: acceptance_rates, stream: &mut self.acceptance };
         if let Some(engine) = self.engine.as_vllm_mut() {

@@ -29,7 +29,8 @@ pub(super) struct Sizes {
 }
 
 impl Sizes {
-    /// Makes empty counts. The origin is one of the smallest samples, because most samples may differ by little.
+    /// Makes empty counts. The origin is one of the smallest samples, so that samples close to each other still get
+    /// different classes.
     pub(super) fn for_samples(samples: &Samples) -> Self {
         const LOOKED_AT: usize = 512;
         if samples.num_runs() <= FEW_COUNTED {

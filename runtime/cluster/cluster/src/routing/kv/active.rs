@@ -65,7 +65,8 @@ impl ActivePrompts {
         self.prompts.partition_point(|other| other.order(first, chain).then(other.request.cmp(&request)).is_lt())
     }
 
-    /// Number of leading blocks that the set shares with a chain that belongs at `position`.
+    /// Maximum number of leading blocks that `chain` shares with a prompt of the set. `position` is its place in the
+    /// order.
     fn shared_at(&self, position: usize, chain: &[BlockHash]) -> usize {
         let first = chain.first().copied();
         let before = position.checked_sub(1).map(|before| &self.prompts[before]);

@@ -25,7 +25,8 @@ pub(super) struct Account {
     pub(super) requests: u64,
     /// Prompts in progress whose equal blocks count once.
     active: ActivePrompts,
-    /// Number of blocks in progress that are counted individually.
+    /// Number of blocks in progress that count once per request: outputs, and prompts if equal blocks do not count
+    /// once.
     counted_blocks: u64,
 }
 

@@ -55,7 +55,8 @@ impl<O: Observer> Simulation<'_, O> {
             self.fleet.worker_mut(worker).drop_empty_batches();
         }
         changed.retain(|&worker| self.fleet.may_start(worker));
-        // KV that a rank has just reserved blocks for may arrive at this instant.
+        // A rank may have just reserved blocks for KV that arrives at this instant. Ranks that step together wait for
+        // it.
         let is_settled = self.events.next_but_step_ends() != Some(self.clock.now_ns());
         let mut postponed = Vec::new();
         let mut rest = &changed[..];

@@ -59,7 +59,7 @@ pub enum MambaCacheMode {
 }
 
 impl MambaCacheMode {
-    /// The mode that vLLM uses instead: without prefix caching there are no states for later requests.
+    /// The mode that vLLM uses with prefix caching on or off. Without it, no states are kept for later requests.
     #[must_use]
     pub fn with_prefix_caching(self, is_enabled: bool) -> Self {
         match self {

@@ -42,7 +42,7 @@ struct Table {
     num_cached: u32,
     /// Index of the state from which the latest chunk that took blocks continued.
     state_before: Option<u32>,
-    /// Index of the state that the latest chunk left at a boundary inside it.
+    /// Index of the state that the latest chunk left at a block boundary within the chunk.
     checkpoint: Option<u32>,
 }
 

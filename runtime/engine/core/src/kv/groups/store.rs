@@ -38,8 +38,8 @@ impl<'a> Offered<'a> {
 }
 
 impl KvGroups {
-    /// Offers the blocks that are full after `computed` known tokens, if a later request could use them.
-    /// Returns the number of tokens at which the next offer is due.
+    /// Adds the blocks that are full after `computed` known tokens to the cache, if a later request could use them.
+    /// Returns the number of computed tokens at which the next call is due.
     pub(crate) fn store(&mut self, pool: &mut KvPool, offered: &Offered<'_>, computed: u32) -> u32 {
         let Offered { id, tag, prompt_tokens, hashes, tokens } = *offered;
         let (hash_size, aligned) = (self.hash_block_size, self.aligned_tokens);

@@ -50,8 +50,8 @@ impl HostRules {
         self == Self::Dynamo16
     }
 
-    /// Whether a load must leave free blocks in addition to the blocks of its whole prompt. Otherwise the blocks come
-    /// in addition to the loaded blocks. Source: Dynamo 1.6's mocker.
+    /// Whether a load needs the reserved free blocks in addition to the blocks of the whole prompt. Otherwise it needs
+    /// them in addition to the loaded blocks only. Source: Dynamo 1.6's mocker.
     pub(crate) fn reserves_beside_whole_prompts(self) -> bool {
         self == Self::Dynamo16
     }

@@ -14,7 +14,7 @@ struct Hold {
     /// The last node of the request's path in the tree. The request locks this path.
     node: NodeId,
     tree_pages: u32,
-    /// Number of pages after the path, which belong to the request alone.
+    /// Number of the request's own pages. They follow the pages of the path and are not in the tree.
     own_pages: u32,
     /// When a decode last filled a page, by the tree's clock; 0 if none has yet.
     filled_at: u64,

@@ -40,7 +40,7 @@ pub(crate) struct Gateway {
     thread: JoinHandle<Result<Report, TargetError>>,
 }
 
-/// Starts the cluster's time together with the run.
+/// Starts the cluster's clock together with the run.
 pub(crate) struct Begin {
     begun: Arc<OnceLock<Clock>>,
     waker: Waker,
@@ -94,7 +94,7 @@ impl Gateway {
         })
     }
 
-    /// Returns the plan that starts the cluster's time.
+    /// Returns a plan that starts the cluster's clock together with the run.
     pub(crate) fn plan(&self) -> Begin {
         Begin { begun: Arc::clone(&self.begun), waker: self.waker.clone() }
     }

@@ -29,7 +29,7 @@ pub(super) struct Table<'a, 'o> {
     /// Rows that wait until the number of tokens of an id is known.
     waiting: Vec<(RequestRecord, PromptBlocks)>,
     has_begun: bool,
-    /// The time from which arrivals count.
+    /// The time that is subtracted from arrivals.
     start_ns: Option<i128>,
 }
 
