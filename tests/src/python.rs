@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use crate::{fetched, root};
 
-/// The folder of the packages that such programs need.
+/// The folder of the packages that Python programs of tests need.
 #[derive(Clone, Debug)]
 pub struct PythonPackages(PathBuf);
 

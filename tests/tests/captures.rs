@@ -43,7 +43,7 @@ fn a_demonstration_goes_through_every_command() {
     assert_eq!(packets[0], 0x0a);
     assert!(packets.len() < fs::metadata(folder.path().join("t.json")).expect("a file").len() as usize / 2);
 
-    // The converted file has as many tokens when a scenario replays it.
+    // A scenario that replays the converted file has the same number of tokens.
     let _ = folder.vcr(&["inspect", "convert", "a.jsonl", "--to", "mooncake", "-o", "w.jsonl"]).ended(0);
     let again = folder.vcr(&["inspect", "summarize", "w.jsonl", "--block-size", "16", "--json"]).ended(0).json();
     assert_eq!(

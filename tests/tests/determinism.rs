@@ -6,8 +6,8 @@ use std::path::Path;
 use serde_json::Value;
 use vcr_tests::{DEFAULT_FILES, Folder, shipped_guest};
 
-/// A scenario with many features: prefill and decode pools over a link, routing by cache, sessions, random sizes
-/// and times, faults with retries, and beside it a guest with state, if there is one.
+/// A scenario with many features: prefill and decode pools over a link, routing by cache, sessions, random sizes and
+/// times, faults with retries and, if given, a guest with state.
 fn scenario(guest: Option<&Path>) -> String {
     let guest_run = guest.map_or(String::new(), |path| {
         format!(

@@ -316,7 +316,7 @@ fn questions_come_from_a_file_and_options_replace_it() {
     folder.vcr(&["plan", "space.yaml"]).failed(2, &["invalid `space.yaml`: `space`", "`seqs`", "`max_num_seqs`"]);
     folder.write("twice.yaml", "max-gpus: 2\nmax_gpus: 3\n");
     folder.vcr(&["plan", "twice.yaml"]).failed(2, &["`max_gpus` occurs twice"]);
-    // Keys with dashes, lists and single values are accepted alike.
+    // Keys may have dashes, and values may be lists or single values.
     folder.write(
         "other.yaml",
         "model: [Qwen/Qwen3-8B]\ngpu: \"h100\"\nprice: h100=2.5\nrate: 20\nrequests: 600\nprompt-tokens: 800\n\

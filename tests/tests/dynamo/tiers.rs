@@ -47,8 +47,8 @@ fn a_step_waits_for_copies_of_the_blocks_that_it_takes() {
     check(&[(0, 6000, 1, 1, 0), (0, 4364, 2, 2, 0)], "1", engine, LARGE, &expected);
 }
 
-/// The second prompt does not offer its blocks for copying while they are still copied for the first prompt. It
-/// does so with its next step, and the third prompt waits for that copy.
+/// The second prompt does not offer its blocks to the host while they are still copied for the first prompt. It offers
+/// them in its next step, and the third prompt waits for that copy.
 #[test]
 fn blocks_that_are_being_copied_are_offered_by_the_next_step() {
     let engine = r#""block_size": 16, "num_gpu_blocks": 389, "max_num_batched_tokens": 8192,
@@ -57,7 +57,7 @@ fn blocks_that_are_being_copied_are_offered_by_the_next_step() {
     check(&given, "1", engine, LARGE, &[("mean_ttft_ms", "161.476514"), ("duration_ms", "251.758208")]);
 }
 
-/// The last prompt does not begin to load while it does not fit as a whole beside an earlier load.
+/// The load of the last prompt does not begin until the whole prompt fits next to an earlier load.
 #[test]
 fn a_load_leaves_others_what_they_need_beside_its_whole_prompt() {
     let engine = r#""block_size": 32, "num_gpu_blocks": 195, "max_num_batched_tokens": 512,

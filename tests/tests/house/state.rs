@@ -7,7 +7,7 @@ use vcr_tests::root;
 
 /// Maximum number of fields that a reader can keep in mind while reading a method.
 const MAX_FIELDS: usize = 20;
-/// Number of files with methods of a struct from which on nobody can follow all changes of its fields.
+/// If the methods of a struct are in this many files, the changes of its fields are hard to follow.
 const MANY_FILES: usize = 3;
 
 /// A struct: the number of its private fields, and the files with its methods.

@@ -1,4 +1,4 @@
-//! Clients that disconnect before their first token, and KV that prefill engines hold for nobody.
+//! Clients that disconnect before their first token, and KV that prefill engines hold but no decode engine reads.
 
 use serde_json::Value;
 use vcr_tests::Folder;

@@ -245,7 +245,7 @@ fn a_slow_transfer_is_part_of_the_time_to_first_token() {
     }
 }
 
-/// The decode engine is killed while its request waits for KV, so nobody reports that the blocks may be freed.
+/// The decode engine is killed while its request waits for KV, so it never reports that the blocks may be freed.
 #[test]
 fn a_decode_engine_that_dies_while_it_loads_costs_one_lease() {
     let prefill = Moving::start(&["--kv-lease", "1s"]);

@@ -77,7 +77,7 @@ fn hostile_structures() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// During such a request, other requests are served. When its client disconnects, the request is aborted.
+/// Other requests are served while a hostile structure is parsed. When its client disconnects, its request is aborted.
 #[test]
 fn hostile_structures_of_outputs_stop_nobody_else() {
     let serve = Serve::start(&[]);

@@ -116,7 +116,7 @@ async fn with_later_parts(
     Ok(found)
 }
 
-/// Downloads what is missing of one object.
+/// Downloads the missing parts of one object.
 async fn copy(
     store: &dyn ObjectStore,
     object: &Object,

@@ -43,7 +43,8 @@ pub(crate) async fn exists(location: &Location) -> Result<bool, StoreError> {
     }
 }
 
-/// Uploads a file and returns the object's version. Without `replaces`, existing objects stay, if the store can tell.
+/// Uploads a file and returns the object's version. Without `replaces`, an existing object is kept, if the store can
+/// detect it.
 pub(crate) async fn upload(location: &Location, file: &Path, replaces: bool) -> Result<Option<String>, StoreError> {
     let object = location.writable()?;
     let client = client::open(object)?;

@@ -291,7 +291,8 @@ fn what_one_engine_keeps_in_a_shared_host_another_loads() {
         assert_eq!((loaded.device_to_host_bytes, loaded.host_to_device_bytes), (0, 5 * BLOCK_BYTES));
         report.requests[1].scheduled_ns.expect("it ran")
     };
-    // Limited by the engine's own bandwidth, by half of that shared by all, and with the latency in addition.
+    // The first read is limited by the engine's own bandwidth, the second by half of the shared bandwidth. The third
+    // also has the latency.
     assert_eq!(read(None, 0), 22 * MS + MS / 2);
     assert_eq!(read(Some(1_600_000_000), 0), 25 * MS);
     assert_eq!(read(Some(1_600_000_000), MS), 26 * MS);

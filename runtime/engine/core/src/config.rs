@@ -108,8 +108,8 @@ pub struct EngineConfigInput {
     pub draft_ranges: Vec<DraftRange>,
     /// The method that proposes drafts.
     pub drafter: Drafter,
-    /// For EAGLE and MTP since vLLM 0.33: drop the last block of a hit, as older releases do, and compute
-    /// block hashes without the tokens after the block. With a KV connector, both always hold.
+    /// For EAGLE and MTP since vLLM 0.33: drop the last block of a hit, as older releases do, and compute block hashes
+    /// without the tokens after the block. With a KV connector, the engine always does both.
     pub disable_lookahead_block_hashes: bool,
     /// Whether each step is decided before the outputs of the previous step are known.
     pub async_scheduling: bool,

@@ -478,7 +478,7 @@ fn every_request_ends_once_and_every_block_comes_back() {
     if let Err(error) = result {
         panic!("{error}");
     }
-    // Without enough such cases, the test would prove nothing.
+    // Without enough of these events, the test would prove nothing.
     let total = total.get();
     assert!(total.accepted > 2 * total.rejected, "{total:?}");
     assert!(total.reserved > 30 && total.preempted > 200, "{total:?}");

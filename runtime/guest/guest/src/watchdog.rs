@@ -28,7 +28,7 @@ pub(crate) fn watch(engine: &'static Engine, watched: &Mutex<bool>) -> std::io::
             engine.increment_epoch();
         }
     };
-    // With two such threads, deadlines would be reached too soon.
+    // With two watchdog threads, deadlines would be reached too soon.
     let mut is_watched = watched.lock().unwrap_or_else(PoisonError::into_inner);
     if !*is_watched {
         std::thread::Builder::new().name("vcr-guest-watchdog".to_owned()).spawn(tick)?;

@@ -71,7 +71,7 @@ pub struct Overheads {
     pub prefill_launch_ns: u64,
     /// Host time to launch a larger step.
     pub large_launch_ns: u64,
-    /// Additional host time for each request of such steps.
+    /// Additional host time for each request in a step with a launch time.
     pub launch_per_request_ns: u64,
     /// Maximum deviation of a launch time from its mean, in thousandths of the mean.
     pub launch_spread_permille: u32,

@@ -194,7 +194,7 @@ fn a_context_measured_once_borrows_a_slope() {
 }
 
 proptest! {
-    // There is no library root beside which failing cases could be stored.
+    // The tests have no library root, next to which failing cases are usually stored.
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     /// No query may give a negative or undefined time, at any distance from the points.

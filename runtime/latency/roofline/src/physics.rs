@@ -99,7 +99,7 @@ pub struct PhysicsConfig {
     pub tensor_parallel: Option<u64>,
     /// Number of layers with experts instead of one MLP. By default 0.
     pub moe_layers: Option<u64>,
-    /// Number of experts in such a layer.
+    /// Number of experts in a layer with experts.
     pub experts: Option<u64>,
     /// Number of experts that each token uses.
     pub experts_per_token: Option<u64>,

@@ -57,9 +57,9 @@ pub struct LiveConfig {
     pub faults: Vec<FaultRule>,
     /// A guest that injects failures.
     pub injector: Option<InjectorFactory>,
-    /// Is told which engine takes each request, when it is scheduled, and when its KV arrives.
+    /// Observes which engine takes each request, when the request is scheduled, and when its KV arrives.
     pub placements: Option<PlacementObserver>,
-    /// Is told about each step of the engines.
+    /// Observes each step of the engines.
     pub steps: Option<Arc<dyn StepObserver>>,
     /// Limits of requests and messages.
     pub limits: Limits,

@@ -19,7 +19,7 @@ use vcr_wire::Value;
 use crate::config::{TokenChoice, TokenSettings};
 use crate::requests::slot_of;
 
-/// What the source is told about a request.
+/// The properties of a request that the source gets.
 pub(crate) struct SourceRequest<'a> {
     pub(crate) tag: u64,
     pub(crate) seed: u64,
@@ -64,7 +64,7 @@ pub(crate) struct Tokens {
 /// A token source that is asked once per step.
 struct Guest {
     source: Box<dyn BatchTokenSource>,
-    /// Requests that the source has not been told of.
+    /// Requests that the source does not know yet.
     started: VecDeque<Started>,
     ended: Vec<u32>,
     wants: Vec<TokenWant>,
@@ -184,7 +184,7 @@ impl Tokens {
             let slot = index as u32;
             let num_started = guest.started.len();
             guest.started.retain(|started| started.slot != slot);
-            // The guest has not been told of the request, so it is not told of its end either.
+            // The guest does not know the request yet, so it need not get the request's end either.
             if guest.started.len() == num_started {
                 guest.ended.push(slot);
             }

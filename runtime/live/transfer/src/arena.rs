@@ -3,9 +3,10 @@
 //! The pages are in one anonymous mapping, which other processes may read by its addresses (NIXL). In this process,
 //! every access holds the page locks of its blocks during one copy or one non-blocking system call.
 //!
-//! The state of each block has a separate lock, which nobody holds while pages are copied, written or compared. An
-//! engine's thread claims blocks, takes them back, and sets the content that readers expect. So it never waits for
-//! a copy by another thread, which may have no processor. Later accesses to the pages wait for that copy.
+//! The state of each block has a separate lock, which no thread holds while pages are copied, written or compared. An
+//! engine's thread only accesses this state: it claims blocks, takes them back, and sets the content that readers
+//! expect. So it never waits for a copy by another thread, which may have no processor. Later accesses to the pages
+//! wait for that copy.
 
 use std::collections::TryReserveError;
 use std::io::{IoSlice, IoSliceMut};

@@ -223,7 +223,7 @@ impl EngineCoreRequest {
         }
     }
 
-    /// The ID of a request whose other elements may be invalid, so that its frontend can be told.
+    /// The ID of a request whose other elements may be invalid, so that its frontend can get the error.
     #[must_use]
     pub fn peek_id(payload: &[u8]) -> Option<&str> {
         let mut reader = Reader::new(payload);

@@ -91,9 +91,9 @@ static TABLE: LazyLock<Table> = LazyLock::new(|| {
 /// The handshake does not distinguish versions; the first ADD distinguishes some.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VersionEvidence {
-    /// The oldest version that sends such messages.
+    /// The oldest version that sends the messages seen so far.
     pub oldest: VllmMinor,
-    /// The newest version that sends such messages.
+    /// The newest version that sends the messages seen so far.
     pub newest: VllmMinor,
     /// Number of elements in its ADD: fewer than 20 before 0.27, perhaps more than 22 after 0.33.
     pub request_len: usize,

@@ -39,7 +39,7 @@ pub struct Source {
     pub text: String,
 }
 
-/// Inputs of `vcr run` besides the command line.
+/// Inputs of `vcr run` in addition to the command line.
 #[derive(Debug, Default)]
 pub struct RunExtras {
     /// Replaces the file on the command line.

@@ -25,7 +25,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 #[derive(Serialize)]
 struct Task<'a> {
     number: u64,
-    /// Number of leading requests that are simulated; none for all. It tells how long the simulation takes.
+    /// Number of leading requests that are simulated; None for all. It determines how long the simulation takes.
     requests: Option<u64>,
     script: &'a str,
 }

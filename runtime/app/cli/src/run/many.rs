@@ -95,7 +95,7 @@ struct Done {
     wall_ns: f64,
 }
 
-/// What a pack of a failure needs besides the result.
+/// The parts of a failure's pack, except the result.
 struct Packable {
     settings: Settings,
     sources: Vec<SourceFile>,

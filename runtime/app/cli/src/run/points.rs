@@ -20,7 +20,7 @@ use crate::terminal::progress::TerminalReporter;
 pub(crate) struct Point {
     /// Name of the execution in errors.
     pub(crate) label: String,
-    /// Parameters besides the common ones.
+    /// Parameters in addition to the common ones.
     pub(crate) parameters: Vec<(String, String)>,
     /// Number of the repetition, from 0.
     pub(crate) repetition: u64,

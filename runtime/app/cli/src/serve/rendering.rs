@@ -2,10 +2,10 @@
 
 use std::process::ExitCode;
 
-/// The argument that starts such a process. Not for users.
+/// The argument that makes this program such a child process. Not for users.
 const ARGUMENT: &str = "--render-chat-templates-of-stdin";
 
-/// Renders templates if this process was started for that; otherwise lets child processes of this program do it.
+/// Renders templates if this process is such a child process. Otherwise, lets child processes render them.
 pub(crate) fn rendering_process() -> Option<ExitCode> {
     let mut arguments = std::env::args_os().skip(1);
     if arguments.next().is_some_and(|argument| argument == ARGUMENT) {

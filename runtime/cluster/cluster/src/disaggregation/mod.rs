@@ -80,7 +80,7 @@ impl KvHandoffs {
         self.orphans.insert((tag, attempt), orphan);
     }
 
-    /// Removes the record of such a transfer when it ends.
+    /// Removes and returns the record of a transfer that has ended, if its client had cancelled.
     pub(crate) fn take_orphan(&mut self, TransferKey { tag, attempt }: TransferKey) -> Option<Orphan> {
         self.orphans.remove(&(tag, attempt))
     }

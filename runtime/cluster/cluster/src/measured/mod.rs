@@ -273,7 +273,7 @@ impl MeasuredRun {
         Some(request)
     }
 
-    /// Checks that the known engines can run such a request.
+    /// Checks that the known engines can run a request with these lengths and this adapter.
     fn fits(&self, [prompt_tokens, max_tokens]: [u32; 2], adapter: Option<u32>) -> Result<(), RejectReason> {
         for (index, (engine, pool)) in self.engines.iter().zip(self.config.topology.pools()).enumerate() {
             if adapter.is_some() && pool.engine.as_vllm().is_some_and(|one| one.max_loras() == 0) {

@@ -117,7 +117,7 @@ impl<O: Observer> Simulation<'_, O> {
         self.events.push(at_ns, Event::Played { tag });
     }
 
-    /// Plays the next output of such a request, or its end, unless the request has ended.
+    /// Plays the next output of a request with a recorded answer, or its end, unless the request has ended.
     pub(super) fn play(&mut self, tag: u64) {
         // The client may have cancelled the request.
         let Some(&Live { stage: Stage::Played { row, next_output }, .. }) = self.in_flight.find(tag) else { return };

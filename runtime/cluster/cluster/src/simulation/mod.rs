@@ -282,7 +282,7 @@ impl<O: Observer> Simulation<'_, O> {
         Ok(())
     }
 
-    /// Processes what follows from this instant's events, up to the steps that start.
+    /// Handles the consequences of this instant's events, up to the steps that start.
     fn end_instant(&mut self) -> Result<(), SimError> {
         self.drive_kv_handoffs()?;
         self.release_queued();

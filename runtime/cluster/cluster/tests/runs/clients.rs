@@ -141,7 +141,7 @@ fn what_does_not_fit_in_flight_may_wait_instead() {
     }
 }
 
-/// No request is lost whatever clients do, and grouping steps changes nothing.
+/// No request is lost, whatever clients do. Grouping steps changes no result.
 #[test]
 fn impatient_clients_are_served_alike_whether_steps_are_seen_or_not() {
     assert_served_alike(48, arb_case());

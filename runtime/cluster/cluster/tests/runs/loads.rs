@@ -128,7 +128,7 @@ fn no_step_has_more_adapters_than_its_engine_allows() {
     assert_eq!(most, 2);
     let all: BTreeSet<u32> = report.requests.iter().filter_map(|r| r.adapter).collect();
     assert_eq!(all, (10..15).collect());
-    // An engine without adapters refuses such requests.
+    // An engine without adapters refuses requests with adapters.
     let refused = of_classes(Arrivals::Burst { count: 1, over_ns: 0 }, vec![class(small())]);
     let refused = WorkloadConfig { name: "plain".to_owned(), ..refused };
     let report = on_one_engine(vec![workload, refused]);

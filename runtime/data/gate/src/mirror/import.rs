@@ -15,7 +15,7 @@ use super::Out;
 use crate::error::{GateError, Place};
 use crate::observation::Observation;
 
-/// Reads a file. Returns the file's format, and what was skipped.
+/// Reads a file. Returns the file's format, and counts of what was skipped.
 pub(super) fn read(
     path: &Path,
     run: Option<&str>,

@@ -27,7 +27,7 @@ const SHORTENED: &str = "...";
 /// Number of characters that SGLang keeps at the beginning and at the end of a long output.
 const KEPT_CHARACTERS: usize = 1024;
 
-/// Reads a log. Returns what was skipped.
+/// Reads a log. Returns counts of what was skipped.
 pub(super) fn read(reader: impl BufRead, out: &mut Out<'_, '_>) -> Result<Vec<(String, u64)>, GateError> {
     let name = out.name.clone();
     let mut vllm = Vllm::default();

@@ -49,7 +49,7 @@ pub(super) fn replay(folder: &Path) -> Result<CaseReport, LogError> {
     Ok(report)
 }
 
-/// What the scheduler did, in order.
+/// A recorded action of the scheduler.
 #[derive(Clone, Copy)]
 enum Act {
     Schedule(usize),

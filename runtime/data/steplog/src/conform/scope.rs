@@ -41,7 +41,7 @@ const MUST_BE_ONE: &[(&str, &str)] = &[
     ("prefill_context_parallel_size", "context parallelism of prefills"),
 ];
 
-/// Drafters without their own KV. They differ only in the number of drafts; the scheduler treats them alike.
+/// Drafters without their own KV. They differ only in the number of drafts; the scheduler treats them the same.
 const DRAFTERS: &[&str] = &["ngram", "suffix"];
 
 /// Checks the arguments of a live engine. The first line of the capture may name the drafter.

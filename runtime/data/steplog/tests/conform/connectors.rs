@@ -89,7 +89,7 @@ fn tokens_that_are_left_to_the_engine_that_decodes() {
     assert!(of_both_versions(&noticed), "{noticed:?}");
 }
 
-/// Asserts that a change of the first line with such a value changes a decision on that line or later.
+/// Asserts that a change of the first line that `edit` changes also changes a decision on that line or later.
 #[track_caller]
 fn changes_a_decision(case: &str, key: &str, edit: impl Fn(&mut Value) -> bool) {
     let copy = CaseCopy::of(case);

@@ -344,7 +344,7 @@ impl Engine {
         self.pause_state
     }
 
-    /// Sets what is scheduled from the next step on.
+    /// Sets which requests are scheduled from the next step on.
     pub fn set_pause_state(&mut self, state: PauseState) {
         self.pause_state = state;
     }

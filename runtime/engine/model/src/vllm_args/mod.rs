@@ -70,7 +70,7 @@ impl Effect {
     }
 }
 
-/// What one argument did.
+/// The effect of one argument.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
     /// The argument, such as `--max-num-seqs`.
@@ -128,7 +128,7 @@ pub struct VllmArgs {
     pub drafter: Option<(DraftMethod, Option<String>)>,
     /// Files that were read, by their names in the command line and their paths.
     pub files: Vec<(String, PathBuf)>,
-    /// What each argument did, in the order of the arguments, followed by the defaults.
+    /// The effect of each argument, in the order of the arguments, followed by the defaults.
     pub rows: Vec<Row>,
 }
 

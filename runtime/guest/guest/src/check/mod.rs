@@ -94,7 +94,7 @@ trait Driver {
 /// How the workload is split into calls, where the interface leaves that to the host.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Split {
-    /// As the engine does.
+    /// Items are grouped as by the engine.
     AsItComes,
     /// As few items as possible in each call.
     Finest,

@@ -45,9 +45,9 @@ struct Message {
 
 /// Gives tokens of one message the same time; None if the message of a request's first token is unknown.
 ///
-/// A recorder takes the time to the first token from its own clock and the gaps from the engine's, so that tokens of one
-/// message differ by what each request's first message took to arrive. Here all times are the engine's, moved to the
-/// recorder's clock by the shortest time that a message took.
+/// A recorder takes the time to the first token from its own clock and the gaps from the engine's clock. So the times
+/// of one message's tokens differ by the delays of the requests' first messages. Here, all times are those of the
+/// engine, moved to the recorder's clock by the shortest delay of a message.
 pub(crate) fn at_messages(mut emitters: Vec<Emitter>, messages: &[MessageTime]) -> Option<Vec<Emitter>> {
     let mut engines: BTreeMap<u32, (i128, BTreeMap<u64, i128>)> = BTreeMap::new();
     for message in messages {

@@ -170,7 +170,7 @@ fn memory_is_that_of_the_config_and_the_system() {
     assert_eq!(need.gpu_memory_bytes, None, "the file of the system does not say it");
 }
 
-/// A pack contains such a folder.
+/// A pack contains only the files that were read.
 #[test]
 fn a_folder_with_the_files_that_were_read_alone_has_the_same_times() {
     let fake = Fake::with_tables();

@@ -84,7 +84,7 @@ impl CompletionRequest {
     }
 }
 
-/// What the answers contain besides generated text.
+/// The contents of answers in addition to generated text.
 struct Form {
     id: String,
     created: u64,

@@ -161,7 +161,7 @@ impl Player {
     }
 }
 
-/// Records what answered a request.
+/// Records the source of a request's answer.
 fn note(parts: &Parts, answered_by: &'static str) {
     if let Some(noted) = parts.extensions.get::<AnsweredBy>() {
         _ = noted.set(answered_by);

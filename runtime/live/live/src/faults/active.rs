@@ -353,7 +353,7 @@ mod tests {
         assert_eq!(faults.next_due_ns(0), None);
     }
 
-    /// Without a limit, such a rule would stall the engine forever.
+    /// If the rule fired again and again, it would stall the engine forever.
     #[test]
     fn a_fault_of_the_engine_without_a_count_fires_once() {
         let mut faults = faults(&["stall:for=1s", "crash:nth=3,count=2"]);

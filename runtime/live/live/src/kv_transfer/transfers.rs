@@ -395,7 +395,7 @@ impl Transfers {
         }
     }
 
-    /// Frees a prompt whose decode engine has taken it without a notice, or did not come.
+    /// Frees the KV of a prompt that its decode engine has read without a notice, or did not ask for in time.
     fn apply_meeting(&mut self, event: RendezvousEvent, released: &mut Vec<Released>) {
         let (request, is_expired) = match event {
             RendezvousEvent::Taken { request } => (request, false),

@@ -73,7 +73,7 @@ impl Rank {
         let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
         crate::process::time_slice::shorten_time_slice();
         let result = self.serve_frontends();
-        // A waiting client must be told that no answer comes.
+        // This tells waiting clients that no answer will come.
         self.close_local();
         self.state(EngineState::Stopped);
         result

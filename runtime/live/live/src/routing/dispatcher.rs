@@ -19,7 +19,7 @@ pub(crate) struct Dispatcher {
     routing: Mutex<Routing>,
     needs_overlap: bool,
     needs_ended: bool,
-    /// Ended requests, which the router is told with its next query: an engine that ends a request never waits for
+    /// Ended requests, which the router gets with its next query, so that an engine that ends a request never waits for
     /// the router.
     ended: Mutex<Vec<EndedRequest>>,
     entries: Vec<EngineEntry>,

@@ -114,8 +114,8 @@ impl Routes {
         self.dispatcher.apply_cache_events(self.index, log);
     }
 
-    /// Records the end of a request that was routed here. [`Routes::notify_origins`] tells its origin, after its
-    /// outputs.
+    /// Records the end of a request that was routed here. [`Routes::notify_origins`] reports the end to the request's
+    /// origin after the outputs.
     pub(crate) fn end(&mut self, origin: usize, handle: RouteHandle, id: &str, output_tokens: u32, failed: bool) {
         self.dispatcher.ended(self.index, handle.number, output_tokens, failed);
         if origin != self.index {

@@ -14,7 +14,7 @@ pub(crate) struct StepResults {
     pub(crate) failed: Vec<(u64, FinishReason)>,
     /// Requests that end with a separate message after the step's message.
     pub(crate) ended_apart: Vec<(u64, FinishReason)>,
-    /// Held blocks that no decode engine can be told of.
+    /// Requests whose KV is held but cannot be announced to a decode engine.
     pub(crate) unheld: Vec<RequestId>,
     pub(crate) faults: Vec<EngineFault>,
 }

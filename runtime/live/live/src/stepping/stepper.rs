@@ -189,11 +189,11 @@ impl Stepper {
         self.may_decide = true;
     }
 
-    /// Handles KV that will not arrive: the prompt is computed here.
+    /// Handles KV that will not arrive. Under vLLM's rules, the prompt is computed here.
     pub(crate) fn fail_load(&mut self, request: RequestId) {
         match self.engine.as_vllm_mut() {
             Some(engine) => engine.remote_kv_failed(request),
-            // SGLang ends such requests.
+            // SGLang ends a request whose KV does not arrive.
             None => self.engine.abort(request),
         }
         self.may_decide = true;

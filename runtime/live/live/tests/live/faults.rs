@@ -267,7 +267,7 @@ fn an_engine_that_cannot_go_on_says_so() {
     assert!(error.contains("fails") && error.contains("on purpose"), "{error}");
 }
 
-/// The frontends of the engines that end with the failed one are told too.
+/// The frontends of the engines that end with the failed engine are also told.
 #[test]
 fn an_engine_that_cannot_go_on_takes_the_others_with_it() {
     struct Fails;

@@ -219,7 +219,7 @@ fn a_strict_replay_ends_with_the_first_request_that_is_not_in_it() {
     assert_eq!(bench.next().outputs[0].new_token_ids, [100]);
     bench.add("a", &prompt(39), 5);
     assert_eq!(bench.collect(&["a"])[0].finish, Some(FinishReason::Error), "it has a reason");
-    // As with vLLM's engine, waiting clients are told.
+    // As with vLLM's engine, waiting clients are told that the engine has failed.
     let last = bench.frontend.receive(PATIENCE).expect("it works").expect("it comes");
     assert_eq!(last.decode(), Ok(EngineMessage::Dead));
     bench.engines.take().expect("they run").wait().expect("they end by themselves");

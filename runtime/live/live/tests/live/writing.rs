@@ -33,7 +33,7 @@ fn write_now(announced: &Mutex<Announced>) {
     announced.wake.as_ref().expect("the plane has started")();
 }
 
-/// A plane that is told of blocks while they are computed.
+/// A plane that gets blocks while they are computed.
 struct Preparing {
     plane: TcpPlane,
     announced: Arc<Mutex<Announced>>,

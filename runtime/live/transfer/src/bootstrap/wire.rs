@@ -149,7 +149,7 @@ pub fn encode_description(description: &Description) -> Vec<u8> {
     serde_json::to_vec(&body).unwrap_or_default()
 }
 
-/// Decodes the description in such a body.
+/// Decodes the description in the body of a request.
 pub fn decode_description(body: &[u8]) -> Result<Description, WireError> {
     let Body {
         remote_engine_id,

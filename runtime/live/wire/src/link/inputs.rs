@@ -162,8 +162,8 @@ impl EngineInputs {
         self.local.as_ref().is_some_and(LocalLink::has_requests)
     }
 
-    /// Makes the next message that no descriptor signals call the waker. Returns `false` if such a message waits
-    /// already.
+    /// Arranges that the waker is called for the next message, if no descriptor signals this message. Returns `false`
+    /// if such a message waits already.
     pub(super) fn await_messages(&self) -> bool {
         self.local.as_ref().is_none_or(LocalLink::await_requests)
     }

@@ -145,7 +145,7 @@ impl Pricing {
             durations_ns.push(0);
             return Ok(());
         }
-        // The model does not know of slow-downs, so later steps would start at other times than the model is told.
+        // The model does not know of slow-downs, so the start times that it assumes for later steps would be wrong.
         let alone = alone || !self.slow_downs.is_empty() || self.reads_kv_groups;
         if let (true, Some(engine)) = (self.reads_kv_groups, engine.as_vllm())
             && let Some(shapes) = self.model.kv_group_shapes()

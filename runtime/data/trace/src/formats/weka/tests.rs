@@ -124,7 +124,7 @@ fn nested_times_are_relative_where_one_would_be_before_its_subagent() {
     );
     let strict = TraceOptions { strictness: crate::Strictness::Strict, ..TraceOptions::default() };
     assert!(matches!(read_with(&text, &strict), Err(TraceError::Row { problem: RowProblem::RelativeTimestamps, .. })));
-    // One such play decides for the whole corpus.
+    // One play whose requests would precede their subagent decides for the whole corpus.
     let plain = [call(0.0, 1.0, &[1]), subagent(2.0, "completed", &[call(3.0, 1.0, &[9])])];
     let both = format!("{}\n{text}", play("first", &plain));
     assert_eq!(read(&both).requests[1].arrival_ns, Some(5_000_000_000));

@@ -48,8 +48,7 @@ impl Engine {
         self.kv_tiers_mut().map_or(0, |tiers| tiers.flush_stores(step, start_ns))
     }
 
-    /// Stores the remaining blocks of ended requests if nothing can run. vLLM makes an empty step for
-    /// that.
+    /// Stores the remaining blocks of ended requests if nothing can run. vLLM makes an empty step for this.
     pub(in crate::engine) fn settle_offloading(&mut self) {
         let is_idle = self.steps_in_flight() == 0 && !self.has_schedulable_requests();
         let offloading = self.kv_tiers().and_then(|tiers| tiers.offloading());
@@ -152,7 +151,7 @@ impl KvLoads {
             let hit = ExternalHit { tokens: found, is_async: found.is_some_and(|tokens| tokens > 0) };
             plan.external_lookups.push(ExternalLookup { tag: request.tag, local_tokens, hit });
         }
-        // For such a request, the scheduler ignores every answer, even that the answer is not known yet.
+        // For a request that skips the lookup, the scheduler ignores every answer, even that none is known yet.
         if is_skipped {
             return Some(External::default());
         }

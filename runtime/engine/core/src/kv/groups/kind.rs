@@ -147,8 +147,8 @@ impl KvCacheKind {
         }
     }
 
-    /// Number of last prompt blocks that engines exchange for such layers (vLLM's `blocks_per_sw`). None if they
-    /// exchange all blocks. A window may begin inside a block.
+    /// Number of last prompt blocks that engines exchange for layers of this kind (vLLM's `blocks_per_sw`). None if
+    /// they exchange all blocks. One more block than the window fills, because a window may begin inside a block.
     #[must_use]
     pub fn exchanged_blocks(self, block_size: u32) -> Option<u32> {
         match self {

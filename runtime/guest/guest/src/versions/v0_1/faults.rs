@@ -14,7 +14,7 @@ generated!("failure-injector");
 
 impl_bindings!(Bindings, bindings::FailureInjectorPre<HostState>, Columns, vcr_guest_faults);
 
-/// The requests that emitted tokens in a call, for all runs of such events.
+/// The columns of a call's token events: the requests that emitted tokens, over all runs of such events.
 #[derive(Default)]
 pub(crate) struct Columns {
     slot: Vec<u32>,

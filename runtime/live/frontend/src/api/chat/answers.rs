@@ -19,7 +19,7 @@ use crate::parse::Parser;
 use crate::server::Counted;
 use crate::server::error::ApiError;
 
-/// What the answers contain besides generated text.
+/// The contents of answers in addition to generated text.
 pub(in crate::api) struct Form {
     pub(in crate::api) id: String,
     pub(in crate::api) created: u64,

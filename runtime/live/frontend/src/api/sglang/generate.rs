@@ -151,7 +151,7 @@ pub(super) struct GenerateRequest {
     _other: BTreeMap<String, IgnoredAny>,
 }
 
-/// What an answer contains besides text and tokens.
+/// The contents of an answer in addition to text and tokens.
 #[derive(Clone, Debug)]
 struct Shown {
     rid: String,

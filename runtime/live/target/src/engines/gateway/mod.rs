@@ -84,7 +84,7 @@ impl Gateway {
                     let EngineLink { inputs, outputs, .. } = EngineLink::local(&of_thread, &ready());
                     Serving::new(cluster, outputs, register, of_begin).run(inputs, &waiter, &of_stop)
                 });
-                // Closing tells a waiting client that no answer will come.
+                // When the link is closed, waiting clients learn that no answer will come.
                 of_thread.close();
                 served
             };

@@ -66,7 +66,7 @@ impl WakeEvent {
     }
 
     pub(in crate::link) fn signal(&self) {
-        // Fails only after 2^64 signals that nobody took.
+        // Fails only after 2^64 signals that were not taken.
         _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 }
