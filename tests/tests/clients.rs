@@ -282,10 +282,10 @@ fn litellm_reads_answers_of_three_kinds_of_provider() {
     assert_eq!(report["errors"], errors);
 }
 
-/// Minimum time of an answer of eight tokens, of which a busy machine may deliver some at once.
+/// Minimum time of an answer of eight tokens. A busy machine may deliver some of the tokens at once.
 const LEAST_MS: f64 = 7.0 * 2.0;
 
-/// A server of the model with whose tokenizer the benchmarks count tokens.
+/// Starts a server whose model has the tokenizer with which the benchmarks count tokens.
 fn measured() -> Option<(Serve, String)> {
     let model = frontend_model()?;
     let model = model.to_str().expect("a path is a text").to_owned();

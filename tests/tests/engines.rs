@@ -133,7 +133,7 @@ run(#{{ cluster: cluster(#{{ engines: p }}), workloads: [ peak ] }});
     // 32 requests wait, and each engine runs 8, so 4 engines are needed. HPA may start up to four at first.
     let hpa = r#"policy: "hpa", metric: "vllm:num_requests_waiting", target: 8, interval: "2s", scrape: "1s""#;
     assert_eq!(changes(hpa)[0], (2000.0, 1.0, 4.0, 32.0));
-    // Over a window of 2 s, the mean of two equal samples is the same. A tolerance of 400 % prevents any change.
+    // Over a window of 2 s, the mean of two equal samples equals one sample. A tolerance of 400 % prevents any change.
     assert_eq!(changes(&format!(r#"{hpa}, window: "2s""#))[0], (2000.0, 1.0, 4.0, 32.0));
     assert!(changes(&format!("{hpa}, tolerance: 4")).is_empty());
     // Waiting and running requests are different metrics; 8 requests run.

@@ -117,7 +117,7 @@ fn base(architecture: &str) {
     done(command.arg(architecture).env("CONTAINERS_STORAGE_CONF", storage(architecture)));
 }
 
-/// Builds the image of an architecture with a binary, which `emulator` runs if the build must run anything.
+/// Builds the image of an architecture with a binary. If the build must run programs, `emulator` runs them.
 fn image(architecture: &'static str, program: &Path, emulator: Option<PathBuf>) -> Image {
     let folder = Folder::new();
     let context = context(&folder, architecture, program);

@@ -23,7 +23,7 @@ const STEPS: &str = r#"{"i":0,"add":[0,1,2],"s":0,"sched":[[0,6,0,"n",[1,2]],[1,
 {"i":4,"s":4,"sched":[],"tot":0,"flush":[2],"run":[],"wait":0,"free":8,"u":4,"out":[]}
 "#;
 
-/// The same engine live, with the first two requests.
+/// Steps in a live capture of the same engine, with the first two requests.
 const LIVE_STEPS: &str = r#"{"kind":"engine","num_gpu_blocks":9,"block_size":4,"max_num_seqs":2,"max_num_active_reqs":2,"max_num_batched_tokens":8,"max_model_len":32,"policy":"fcfs","chunked_prefill":true,"long_prefill_token_threshold":0,"prefix_caching":true,"async_scheduling":false,"reserve_full_isl":true,"watermark":0.0,"max_loras":null,"num_spec_tokens":0}
 {"kind":"step","step":0,"added":[{"id":"a","prompt":6,"max_tokens":2,"prio":0,"arrival":1.0},{"id":"b","prompt":5,"max_tokens":1,"prio":0,"arrival":2.0}],"aborted":[],"finished":[],"preempted":[],"sched":[["a",6,0,"n",[1,2]],["b",2,0,"n",[3]]],"total":8,"running":2,"waiting":0,"free_blocks":5,"usage":0.375,"emitted":{"a":1},"stopped":[],"free_blocks_after":5,"t":[7.0,7.001,7.01,7.011]}
 {"kind":"step","step":1,"added":[],"aborted":[],"finished":[],"preempted":[],"sched":[["a",1,6,"r",[]],["b",3,2,"r",[4]]],"total":4,"running":2,"waiting":0,"free_blocks":4,"usage":0.5,"emitted":{"a":1,"b":1},"stopped":[["a","length"],["b","length"]],"free_blocks_after":8,"t":[7.02,7.021,7.03,7.031]}

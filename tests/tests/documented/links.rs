@@ -79,7 +79,7 @@ fn every_page_is_listed_in_the_index() {
     let listed = links(&index);
     for page in pages() {
         let Some(page) = page.strip_prefix("docs/") else { continue };
-        // The list that mdBook reads; `site.rs` checks it.
+        // These pages list the other pages: for readers, and for mdBook. `site.rs` checks the lists.
         let is_list = page == "README.md" || page == "SUMMARY.md";
         assert!(is_list || listed.iter().any(|link| link == page), "docs/README.md does not list {page}");
     }

@@ -25,7 +25,8 @@ const OWN_GUESTS: [(&str, &str); 3] = [
     ("brief.wasm", "shortest-prompt-first"),
 ];
 
-/// A line in which readers' guests are in the working folder, because `guests` is the repository's folder.
+/// Replaces paths of readers' guests in a line by paths in the working folder, because `guests` is the repository's
+/// folder.
 pub(crate) fn with_own_guests(line: &str) -> String {
     OWN_GUESTS.iter().fold(line.to_owned(), |line, (name, _)| line.replace(&format!("guests/dist/{name}"), name))
 }
@@ -237,7 +238,7 @@ run(#{ workloads: [w], cluster: cluster(#{ engines: pool(#{ engine: e, latency: 
         let _ = self.vcr(&["fit", "requests.csv", "--engine", "num_gpu_blocks: 27_000", "-o", "model.json"]);
     }
 
-    /// Observations of two systems that differ only by noise, and files from which observations can be made.
+    /// Adds observations of two systems that differ only by noise, and files from which observations can be made.
     fn add_observations(&self) {
         for (name, shift) in [("stable.jsonl", 0_u64), ("canary.jsonl", 17)] {
             let line = |index: u64| {

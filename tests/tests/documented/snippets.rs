@@ -54,8 +54,8 @@ let chat = poisson(#{ rate: "5/s", duration: "5s", prompt_tokens: 300, output_to
 let result = run(#{ cluster: c, workloads: [chat] });
 "#;
 
-/// Guests of readers, which no test has with the configs in these blocks. If only the guest is missing, the rest of
-/// the block is valid.
+/// Guests that readers write. Tests have no such guests with the configs in these blocks. A block that lacks only its
+/// guest counts as valid.
 const OWN_GUESTS: [&str; 9] = [
     "my-policy.wasm",
     "my-prices.wasm",

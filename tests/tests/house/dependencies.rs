@@ -175,7 +175,7 @@ const FEW_USERS: &[(&str, &[&str])] = &[
 pub(crate) struct Package {
     name: String,
     pub(crate) folder: PathBuf,
-    /// Names of its build dependencies, and of the additional ones of its tests.
+    /// Names of the crate's build dependencies, and of the additional dependencies of its tests.
     needs: BTreeSet<String>,
     dev_needs: BTreeSet<String>,
 }

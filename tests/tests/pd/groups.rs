@@ -1,4 +1,5 @@
-//! KV of engines with groups of layers: all blocks of a group move, but for windows only those that are still needed.
+//! KV of engines with groups of layers: all blocks of a group move or, for a sliding window, only the blocks that are
+//! still needed.
 
 use serde_json::Value;
 use vcr_tests::client;

@@ -228,7 +228,7 @@ fn faults_of_each_kind_fail_or_are_recomputed() {
     }
 }
 
-/// The fault delays a transfer by at least this time, and the request's measured time includes the delay.
+/// Each fault delays a transfer by at least half a second, and the request's measured time includes the delay.
 #[test]
 fn a_slow_transfer_is_part_of_the_time_to_first_token() {
     let prefill = Moving::start(&[]);

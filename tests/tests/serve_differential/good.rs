@@ -74,7 +74,7 @@ fn tokens(draws: &mut Draws) -> Vec<usize> {
     (0..=draws.below(9)).map(|_| draws.below(100_000)).collect()
 }
 
-/// Adds whether the answer streams, and with which kind of usage.
+/// Adds options for streaming, and for the usage in a stream.
 fn stream(draws: &mut Draws, body: &mut Map<String, Value>) {
     if !draws.percent(50) {
         return;

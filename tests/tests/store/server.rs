@@ -15,7 +15,7 @@ struct State {
     files: BTreeMap<String, Vec<u8>>,
     /// Content at every other path.
     elsewhere: Option<Vec<u8>>,
-    /// Length after which answers are cut off, and how many more answers are.
+    /// Length after which answers are cut off, and the remaining number of answers that are cut off.
     cut: (usize, u32),
     sent_bytes: usize,
     /// `Authorization` of the last request.

@@ -197,7 +197,7 @@ fn servers_have_tiers_and_ranks() {
         let c = cluster(#{ engines: pool(#{
             engine: engine(#{ num_gpu_blocks: 60, kv_tiers: tiers }), latency: fixed(#{ step: "2ms" }),
         }) });
-        // Each of these prompts drives the one before out of the device, and comes again.
+        // Each of these prompts evicts the previous one from the device, and is sent again later.
         let work = |name, start| constant(#{
             name: name, start: start, rate: "10/s", count: 6, prompt_tokens: 16, output_tokens: 4,
             shared_prefix_tokens: 480, prefix_groups: 3,

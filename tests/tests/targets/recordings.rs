@@ -142,7 +142,7 @@ let target = cluster(#{ engines: pool(#{ latency: fixed(#{ step: "1ms" }) }) });
 let result = run(#{ cluster: target, workloads: [playback(capture("day.jsonl"))] });
 expect(result, "completed", "count == 3");
 expect(result, "output_tokens", "count == 21");
-// As recorded, not as the engine would: gaps of 5 ms.
+// The gaps are the recorded 5 ms, not the gaps of the engine's own steps.
 expect(result, "itl", "mean > 4ms");
 expect(result, "itl", "mean < 50ms");
 "#,

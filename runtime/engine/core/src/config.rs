@@ -73,7 +73,8 @@ pub struct EngineConfigInput {
     pub enable_chunked_prefill: bool,
     /// Maximum tokens of one request per step if there are other requests. 0 means no limit.
     pub long_prefill_token_threshold: u32,
-    /// Raise `long_prefill_token_threshold` to budget / requests when that is larger.
+    /// Raise `long_prefill_token_threshold` to the budget divided by the number of running and waiting requests, if
+    /// this is larger.
     pub adaptive_long_prefill: bool,
     /// Fraction of the pool that admissions leave free for running requests.
     pub watermark: f64,
@@ -286,7 +287,8 @@ impl EngineConfig {
     pub fn check_start_up(&self) -> Result<(), Vec<ConfigError>> {
         let mut errors = Vec::new();
         self.check_drafts(&mut errors);
-        // A chunk may have to end before tokens that the drafter needs after it.
+        // A chunk may have to leave the tokens that the drafter reads ahead to the next chunk. With a lower threshold,
+        // no token might be left to compute.
         let (field, least) = ("long_prefill_token_threshold", self.drafting.prefill_lookahead_tokens);
         let value = self.input.long_prefill_token_threshold;
         if value > 0 && value < least {

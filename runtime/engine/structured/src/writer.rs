@@ -61,7 +61,7 @@ struct Writer<'a> {
     room: Room<'a>,
     depth: u32,
     steps: u32,
-    /// Number of remaining steps for checks. Without any, all values count as fitting.
+    /// Number of remaining steps for checks. If it is 0, all values count as fitting.
     checks: u32,
     bytes: usize,
     /// Whether values must be as short as possible.

@@ -176,7 +176,7 @@ fn find(args: &ModelArgs, name: &str) -> Result<Found, ModelError> {
         kv_cache_dtype: args.kv_cache_dtype.clone(),
         block_size: args.block_size,
         max_model_len: args.max_model_len,
-        // The number under async scheduling.
+        // Maximum number of tokens in flight under async scheduling.
         in_flight_tokens: (args.pipeline_parallel_size.min(1 << 16) + 1) * u64::from(args.max_num_batched_tokens),
         quantization: args.quantization.clone(),
         num_speculative_tokens: args.num_speculative_tokens,

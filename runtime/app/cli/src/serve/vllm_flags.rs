@@ -17,7 +17,7 @@ const APPLIED: &[&str] =
     &["--performance-mode", "--spec-method", "--spec-model", "--spec-tokens", "--speculative-config"];
 
 fn is_effective(name: &str) -> bool {
-    // Adapters work without it; metrics report the maximum per step.
+    // Adapters also work without `--enable-lora`. With it, metrics report the maximum number of adapters per step.
     APPLIED.contains(&name) || name == "--enable-lora"
 }
 

@@ -73,7 +73,8 @@ pub(super) fn check(input: &EngineConfigInput, errors: &mut Vec<ConfigError>) {
     check_cross_attention(input, errors);
     let mut exclude = |other_field, reason| errors.push(ConfigError::Exclusive { field, other_field, reason });
     let drafting = Drafting::of(input);
-    // Such a chunk may have no tokens at all, now and in every later step, so vLLM's scheduler stalls.
+    // A chunk that must end where a state is kept and leave tokens for the modules may have no tokens at all, now and
+    // in every later step. Then vLLM's scheduler stalls.
     if ends_chunks && drafting.prefill_lookahead_tokens > 1 {
         exclude("drafter", "a chunk that ends where a state is kept may not leave enough tokens for all modules");
     }

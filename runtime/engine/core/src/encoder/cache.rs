@@ -147,7 +147,7 @@ mod tests {
         for key in [(2, 3), (1, 4)] {
             cache.drop_reference(key);
         }
-        // The first one is referenced again.
+        // The first item is referenced again.
         cache.refer((2, 3));
         cache.drop_reference((2, 3));
         assert!(!cache.make_room(8));

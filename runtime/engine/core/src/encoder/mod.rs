@@ -187,7 +187,7 @@ impl Encoder {
             if start >= read_end {
                 break;
             }
-            // Under some rules, an item at the start of a chunk is split even so.
+            // Only under some rules, an item at the start of a chunk is also kept whole.
             let may_be_whole = computed < start || computed == start && self.rules.keeps_first_item_whole();
             let is_split = self.is_chunking_off && may_be_whole && end < item.end_tokens();
             if is_split && self.rules.keeps_cached_items_whole() {

@@ -148,7 +148,7 @@ impl KvCacheKind {
     }
 
     /// Number of last prompt blocks that engines exchange for layers of this kind (vLLM's `blocks_per_sw`). None if
-    /// they exchange all blocks. One more block than the window fills, because a window may begin inside a block.
+    /// they exchange all blocks. A window may begin inside a block, so it needs one more block than it fills.
     #[must_use]
     pub fn exchanged_blocks(self, block_size: u32) -> Option<u32> {
         match self {
