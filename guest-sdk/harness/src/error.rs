@@ -1,7 +1,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-/// Why a guest could not be built or checked.
+/// The reason why a guest could not be built or checked.
 #[derive(Debug)]
 pub enum HarnessError {
     /// The program `vcr` cannot be started.

@@ -54,7 +54,7 @@ pub fn vllm_rs(version: &str) -> Option<PathBuf> {
     fetched(&format!("{version}/vllm-rs"))
 }
 
-/// How a frontend is started.
+/// Options with which a frontend is started.
 #[derive(Clone, Debug)]
 pub struct FrontendOptions {
     /// Number of engines that the frontend waits for.
@@ -414,7 +414,7 @@ impl Iterator for Events {
 pub struct Streamed {
     /// The output.
     pub text: String,
-    /// Why the output ended.
+    /// The reason why the output ended.
     pub finish_reason: Option<String>,
     /// The token counts, if the request asked for them.
     pub usage: Value,

@@ -13,7 +13,7 @@ pub(crate) struct Documented {
     pub(crate) line: String,
 }
 
-/// How command lines begin; other lines are comments or continuations.
+/// The beginnings of command lines; other lines are comments or continuations.
 const PROGRAMS: [&str; 9] =
     ["vcr ", "cargo ", "curl ", "vllm ", "vllm-rs ", "tests/", "target/", "python3 ", "PYTHONPATH="];
 

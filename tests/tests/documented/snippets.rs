@@ -180,7 +180,7 @@ fn outputs_behind_commands_are_what_they_print() {
     assert!(compared > 25, "only {compared} lines were compared");
 }
 
-/// How a block that is a file is tested.
+/// The test of a block that is a file.
 enum Use {
     /// The command ends with one of these codes.
     Ends(&'static str, &'static [i32]),

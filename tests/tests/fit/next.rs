@@ -1,4 +1,4 @@
-//! What a fit leaves out, which measurement it suggests next, and how certain predictions are.
+//! The data that a fit leaves out, the measurement that it suggests next, and the certainty of predictions.
 
 use std::fs;
 

@@ -16,7 +16,7 @@ use signal_hook::iterator::Signals;
 
 use crate::exit::{Exit, eprint_line};
 
-/// Why a command ends early.
+/// The reason why a command ends early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
     Interrupt = 1,
@@ -55,7 +55,7 @@ fn in_order_slot() -> MutexGuard<'static, Option<Stop>> {
     IN_ORDER.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Why the command must end now; none if it need not.
+/// The reason why the command must end now; none if it need not.
 pub(crate) fn cause() -> Option<Cause> {
     let causes = [Cause::Interrupt, Cause::Terminate, Cause::Timeout];
     let cause = CAUSE.load(Ordering::Relaxed);

@@ -1,6 +1,6 @@
 use std::io;
 
-/// Why a pack cannot be written or read.
+/// The reason why a pack cannot be written or read.
 #[derive(Debug, thiserror::Error)]
 pub enum PackError {
     #[error("cannot read the pack: {0}")]

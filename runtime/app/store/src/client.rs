@@ -18,7 +18,7 @@ use crate::profile::Profile;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time limit of one request: the upload of a part, or a download, which another request continues.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(120);
-/// How long a refused request is retried.
+/// Time for which a refused request is retried.
 const RETRY_TIMEOUT: Duration = Duration::from_secs(60);
 const MAX_RETRIES: usize = 5;
 

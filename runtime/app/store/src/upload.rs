@@ -95,7 +95,7 @@ fn is_forgotten(error: &Error) -> bool {
     matches!(error, Error::NotFound { .. }) || codes.iter().any(|code| error.to_string().contains(code))
 }
 
-/// Why parts could not be sent.
+/// The reason why parts could not be sent.
 enum Failure {
     Store(Error),
     Disk(io::Error),

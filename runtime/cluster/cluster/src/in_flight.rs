@@ -59,7 +59,7 @@ pub(crate) struct Live {
     pub(crate) attempt: u32,
     /// The worker that the request was last routed to in each pool, by index in the pool.
     pub(crate) routed: [Option<u32>; 2],
-    /// Why and when the client left, if the prompt is computed nevertheless.
+    /// The reason and the time of the client's cancellation, if the prompt is computed nevertheless.
     pub(crate) abandoned: Option<(GiveUp, u64)>,
 }
 

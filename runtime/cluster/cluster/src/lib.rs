@@ -9,7 +9,7 @@
 //!
 //! Callers can replace decisions by implementing traits:
 //!
-//! * routing: [`Router`], by [`RouterConfig::Made`]; [`Router`], by [`RouterConfig::Made`];
+//! * routing: [`Router`], by [`RouterConfig::Made`];
 //! * scaling: [`vcr_core::scale::Autoscaler`], by [`ScalingConfig`];
 //! * timing: [`vcr_core::latency::LatencyModel`], by [`PoolConfig::latency`];
 //! * order within an engine: [`vcr_core::policy::SchedulingPolicy`], by [`PoolConfig::policy`];

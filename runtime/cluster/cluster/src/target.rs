@@ -180,7 +180,7 @@ pub trait TargetDriver: fmt::Debug + Send + Sync {
     fn run(&self, target: &Target, run: RunConfig, observer: &mut dyn Observer) -> Result<Report, TargetError>;
 }
 
-/// Why a target could not execute a run.
+/// The reason why a target could not execute a run.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the error texts describe them")]
 pub enum TargetError {

@@ -29,7 +29,7 @@ pub struct Checked {
     pub sources: Vec<SourceFile>,
     /// Parameters that the script reads but does not use.
     pub unused: Vec<String>,
-    /// Why the rest of the script could not be checked: it depends on results.
+    /// The reason why the rest of the script could not be checked: it depends on results.
     pub unchecked: Option<String>,
 }
 

@@ -189,7 +189,8 @@ pub struct Outcome {
     pub parameters: BTreeMap<String, String>,
     /// Whether every assertion passed.
     pub passed: bool,
-    /// Why the scenario was stopped early, if it was. The outcome then covers the runs and assertions so far.
+    /// The reason why the scenario was stopped early, if it was. The outcome then covers the runs and assertions until
+    /// then.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub partial: Option<Partial>,
     /// The assertions of the script, in order, followed by the results of [`RunOptions::judges`].
@@ -236,7 +237,7 @@ impl Outcome {
     }
 }
 
-/// Why an outcome is partial.
+/// The reason why an outcome is partial.
 #[derive(Clone, Debug, Serialize)]
 pub struct Partial {
     /// The reason from [`Reporter::stop`], or `error` for an error of the script.

@@ -32,7 +32,7 @@ impl Default for CompareOptions {
     }
 }
 
-/// Why two sides cannot be compared.
+/// The reason why two sides cannot be compared.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CompareError {
     /// A side has no requests.

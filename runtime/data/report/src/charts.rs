@@ -140,7 +140,7 @@ pub struct LifeLine {
     pub id: u64,
     /// Name of the request's workload.
     pub workload: String,
-    /// How the request ended.
+    /// The outcome of the request.
     pub status: String,
     /// The engine that computed the prompt, then the engine that generated the output if different.
     pub engines: Vec<String>,

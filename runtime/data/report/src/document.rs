@@ -29,7 +29,7 @@ pub struct Document {
     pub inputs: Vec<Input>,
     /// Whether every assertion passed.
     pub passed: bool,
-    /// Why the run was stopped early; None if it was not.
+    /// The reason why the run was stopped early; None if it was not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partial: Option<Partial>,
     /// The assertions, in the order of the script.
@@ -53,10 +53,10 @@ pub struct Input {
     pub sha256: String,
 }
 
-/// Why a report is partial.
+/// The reason why a report is partial.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Partial {
-    /// What stopped the run, such as `SIGINT`; `error` for an error of the script, a guest or an engine.
+    /// The cause of the stop, such as `SIGINT`; `error` for an error of the script, a guest or an engine.
     pub stopped_by: String,
     /// The error, if an error stopped the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -167,7 +167,7 @@ pub struct Run {
     /// Share of the step time that lies outside the range on which latency models were fitted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outside_fitted_range: Option<f64>,
-    /// How tables of measured operators priced the steps.
+    /// Shares of the step time, by the way in which operator tables priced it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub table_coverage: Option<TableCoverage>,
     /// Pools whose steps are priced by a GPU's peak performance.
@@ -252,7 +252,7 @@ impl Run {
         deployment::lines(&self.metrics.gauges, &self.deployments)
     }
 
-    /// How the times were priced and how far they can be trusted, with the tone for this text.
+    /// The source of the step times and its accuracy, with the tone for this text.
     #[must_use]
     pub fn pricing(&self) -> (String, Tone) {
         let recorded: Vec<&str> = self.recorded_workloads.iter().map(String::as_str).collect();

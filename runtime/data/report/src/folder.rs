@@ -27,7 +27,7 @@ pub struct Folder {
     pub files: Vec<String>,
 }
 
-/// Why a folder cannot be shown.
+/// The reason why a folder cannot be shown.
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
     /// The folder has no report.

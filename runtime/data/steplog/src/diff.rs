@@ -27,7 +27,7 @@ pub enum Side {
     Right,
 }
 
-/// What differs first.
+/// The kind of the first difference.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "kind")]
 pub enum Difference {
@@ -56,7 +56,7 @@ pub struct StepDifference {
     pub right_engine: EngineName,
     /// Number of the step's schedule.
     pub step: u64,
-    /// What differs.
+    /// The kind of the difference.
     #[serde(flatten)]
     pub difference: Difference,
     /// Index of the step in [`Steps`] of the first log; None if this log lacks the step.

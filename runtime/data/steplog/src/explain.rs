@@ -15,7 +15,7 @@ use crate::steps::{Step, Steps};
 
 const ADAPTERS: &str = "adapters";
 
-/// Where an explanation comes from.
+/// The source of an explanation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Source {
@@ -35,7 +35,7 @@ pub struct Admission {
     /// Reasons that ended admission, as in a line's `why`. Several if they cannot be distinguished; empty if no
     /// request waits or no reason is known.
     pub stops: Vec<String>,
-    /// Where the reasons come from.
+    /// The source of the reasons.
     pub source: Source,
 }
 

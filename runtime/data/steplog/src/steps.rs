@@ -63,7 +63,7 @@ impl fmt::Display for EngineName {
 pub struct Step<'a> {
     /// Index of the engine in [`Steps::engines`].
     pub engine: usize,
-    /// How many times the engine's step numbers restarted before this step, for example after a crash.
+    /// Number of restarts of the engine's step numbers before this step, for example after a crash.
     pub epoch: u32,
     /// Number of the schedule.
     pub number: u64,

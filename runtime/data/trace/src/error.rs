@@ -27,7 +27,7 @@ pub enum FormatError {
     Unclear {
         /// The file, as the caller named it.
         name: String,
-        /// Why the format is unclear.
+        /// The reason why the format is unclear.
         why: String,
         /// Names of the possible formats.
         candidates: String,
@@ -146,7 +146,7 @@ pub enum RowProblem {
     /// The file has too many items for the 32-bit indices of a trace.
     #[error("a trace cannot hold more than {} {what}; split the file", u32::MAX)]
     TooMany {
-        /// What there are too many of.
+        /// The name of the items of which there are too many.
         what: &'static str,
     },
     /// A mandatory field is absent.

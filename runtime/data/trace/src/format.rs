@@ -161,7 +161,7 @@ impl FromStr for TimestampUnit {
     }
 }
 
-/// How invalid rows are treated.
+/// Treatment of invalid rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Strictness {
     /// Errors are repaired if possible, and counted as warnings: an `input_length` that the hash ids do not cover
@@ -281,7 +281,7 @@ pub struct TraceOptions {
     pub block_size_tokens: Option<NonZeroU32>,
     /// The unit of the timestamps in Mooncake rows. Other formats have a fixed unit.
     pub timestamp_unit: TimestampUnit,
-    /// How invalid rows are treated.
+    /// Treatment of invalid rows.
     pub strictness: Strictness,
     /// Whether every first turn needs a timestamp. False for closed-loop replay, which ignores arrivals.
     pub first_timestamp_required: bool,

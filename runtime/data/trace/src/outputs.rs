@@ -92,7 +92,7 @@ impl VcrOutput {
         matches!(self, Self::RunRequests | Self::ReplayRequests | Self::RequestTable)
     }
 
-    /// What the user can do with the output.
+    /// Advice for a user who gave the output as an input.
     #[must_use]
     pub fn next_step(self) -> &'static str {
         match self {

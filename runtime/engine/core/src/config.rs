@@ -127,7 +127,7 @@ pub struct EngineConfigInput {
     pub kv_connector: Option<KvConnector>,
     /// Groups of layers with separate blocks; empty for one group of full attention.
     pub kv_cache_groups: Vec<KvCacheGroup>,
-    /// Which states of Mamba and linear attention are kept. Without prefix caching, each sequence keeps one
+    /// The states of Mamba and linear attention that are kept. Without prefix caching, each sequence keeps one
     /// state, whatever is set here.
     pub mamba_cache_mode: MambaCacheMode,
     /// With sliding windows or Mamba: distance in tokens between the prefixes whose window blocks or states
@@ -483,7 +483,7 @@ impl EngineConfig {
         self.input.kv_cache_groups.iter().any(|group| group.kind == KvCacheKind::CrossAttention)
     }
 
-    /// Which states are kept, after taking prefix caching into account.
+    /// The states that are kept, after taking prefix caching into account.
     #[must_use]
     pub fn mamba_cache_mode(&self) -> MambaCacheMode {
         self.input.mamba_cache_mode.with_prefix_caching(self.input.enable_prefix_caching)

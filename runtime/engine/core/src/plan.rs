@@ -9,7 +9,7 @@ use crate::kv::pool::BlockId;
 use crate::plugins::latency::{EncoderShape, KvGroupShape, RecomputeShape, StepShape};
 use crate::request::{FinishReason, RequestId};
 
-/// How a request came into a step.
+/// The state in which a request enters a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScheduledKind {
     /// Admitted for the first time, or after its KV was loaded.
@@ -33,7 +33,7 @@ pub struct ScheduledRequest {
     /// engine's cache. After a [`RemoteLoad`], they are the whole prompt without the last token, which is
     /// recomputed. After a [`TierLoad`], they are the tokens that the load counts.
     pub num_computed_tokens: u32,
-    /// How the request came into the step.
+    /// The state in which the request enters the step.
     pub kind: ScheduledKind,
     /// Whether the chunk is prefill, not decode.
     pub is_prefill: bool,
@@ -132,7 +132,7 @@ pub struct WindowFree {
     pub blocks: Range<u32>,
 }
 
-/// Why a step admitted no more waiting requests.
+/// The reason why a step admitted no more waiting requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AdmissionStop {
     /// All requests were admitted or skipped. A request is skipped because of the adapter limit, its grammar, or output
@@ -201,7 +201,7 @@ pub struct StepPlan {
     pub external_lookups: Vec<ExternalLookup>,
     /// Whether a request of this step has KV that the connector loads within the step (vLLM's `has_sync_kv_loads`).
     pub has_sync_kv_loads: bool,
-    /// Why the admission of waiting requests ended.
+    /// The reason why the admission of waiting requests ended.
     pub admission_stop: AdmissionStop,
     /// Maximum number of drafts that a request of this step proposes for its next step.
     pub most_drafts: u32,

@@ -1,4 +1,4 @@
-//! How much of a prompt vLLM's scheduler takes from its cache.
+//! The part of a prompt that vLLM's scheduler takes from its cache.
 
 use vcr_core::{Engine, EngineConfig, EngineConfigInput, Prompt, RequestSpec, TokenSource};
 

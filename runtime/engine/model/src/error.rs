@@ -1,6 +1,6 @@
 //! Errors of a model or of its settings.
 
-/// Why a model cannot be used.
+/// The reason why a model cannot be used.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ModelError {
     #[error("unknown model `{name}`: expected a config.json, a folder with one, or a name of the table{}", did_you_mean(.hints))]

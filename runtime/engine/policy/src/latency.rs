@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-/// Which KV of a sequence the layers of a group keep.
+/// The KV of a sequence that the layers of a group keep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KvGroupKind {
     /// KV of the whole sequence.

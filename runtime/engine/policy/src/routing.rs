@@ -2,7 +2,7 @@
 
 use crate::scheduling::Slo;
 
-/// What a router knows about a worker.
+/// A router's knowledge of a worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WorkerLoad {
     /// Index of the worker in its pool.
@@ -35,7 +35,7 @@ pub struct WorkerLoad {
     pub preemption_count: u64,
 }
 
-/// Which part of the request the worker will compute.
+/// The part of the request that the worker will compute.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RoutePhase {
     /// The worker computes the prompt and generates the output.
@@ -70,7 +70,7 @@ pub struct RouteRequest<'a> {
     pub slo: Slo,
     /// Tokens per KV block in the pool.
     pub block_size_tokens: u32,
-    /// Which part of the request the worker will compute.
+    /// The part of the request that the worker will compute.
     pub phase: RoutePhase,
     /// Whether the request may be refused, because no engine has had it before.
     pub may_refuse: bool,

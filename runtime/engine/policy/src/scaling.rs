@@ -37,7 +37,7 @@ pub struct PoolView {
     pub queue_sum_ns: u128,
     /// Number of requests with an SLO that ended since the last tick, completely or not.
     pub slo_requests: u64,
-    /// How many of the requests in `slo_requests` met their SLO.
+    /// Number of the requests in `slo_requests` that met their SLO.
     pub slo_met_requests: u64,
     /// Number of gaps between consecutive output tokens that ended since the last tick.
     pub token_gap_count: u64,

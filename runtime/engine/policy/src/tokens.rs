@@ -39,7 +39,7 @@ pub struct TokenWant {
     pub count: u32,
 }
 
-/// How many drafts of a request its source accepts.
+/// Number of drafts of a request that its source accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AcceptedDrafts {
     /// Slot of the request, which started in this call or before and has not ended.

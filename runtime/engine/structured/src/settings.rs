@@ -20,7 +20,7 @@ pub struct ArgumentSettings {
     pub further_calls: Option<f64>,
 }
 
-/// How much optional text to generate.
+/// The amount of optional text to generate.
 #[derive(Clone, Copy)]
 pub(crate) struct Room<'a> {
     pub(crate) generosity: u32,

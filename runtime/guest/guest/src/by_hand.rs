@@ -16,7 +16,7 @@ use crate::module::GuestModule;
 use crate::sandbox::{self, HostState, InstanceInputs};
 use crate::versions;
 
-/// Why a call by hand failed.
+/// The reason why a call by hand failed.
 #[derive(Debug, thiserror::Error)]
 pub enum HandCallError {
     /// The guest failed in this call or in `configure`.

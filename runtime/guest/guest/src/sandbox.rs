@@ -103,7 +103,7 @@ pub(crate) fn allot(store: &mut Store<HostState>, budget: Budget) -> wasmtime::R
     store.set_fuel(budget.fuel)
 }
 
-/// Why the host refused something. wasmtime carries it as the error of the trap.
+/// The reason why the host refused something. wasmtime carries it as the error of the trap.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct Refused(pub(crate) CallFault);

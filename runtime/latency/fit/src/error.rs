@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use vcr_trace::import::ImportError;
 
-/// Why a fit or a prediction failed.
+/// The reason why a fit or a prediction failed.
 #[derive(Debug, thiserror::Error)]
 pub enum FitError {
     /// A file cannot be read.

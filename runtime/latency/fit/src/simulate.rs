@@ -120,7 +120,7 @@ pub(crate) fn run_at_once(
 /// A speedup with which a year passes within a millisecond.
 const AT_ONCE: f64 = 1e12;
 
-/// How arrivals are paced.
+/// The pace of arrivals.
 #[derive(Clone, Copy)]
 struct Pacing {
     speedup: f64,

@@ -8,7 +8,7 @@ use core::fmt;
 pub struct InvalidModel {
     /// Key of the value in the file.
     pub key: String,
-    /// Why the value is invalid.
+    /// The reason why the value is invalid.
     pub reason: String,
 }
 

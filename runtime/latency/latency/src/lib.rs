@@ -17,7 +17,7 @@
 //!
 //! All results are deterministic. Doubles are only added, multiplied, divided and rounded, which IEEE 754 fixes to the
 //! bit, and the few transcendental functions come from the `libm` crate, never from the platform. Nothing here reads a
-//! clock or draws from a global random source. Only [`profile::read`] reads files.
+//! clock or draws from a global random source. Only [`profile`] and [`tables`] read files.
 
 mod duration;
 mod fitted;

@@ -26,7 +26,7 @@ pub struct ProfileTables {
     pub decode: DecodeSurface,
 }
 
-/// Which of the deployments in a file to read.
+/// The deployment to read from a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Deployment {
     /// The only deployment. An error if there are several.

@@ -1,7 +1,7 @@
 use alloc::string::String;
 use core::fmt;
 
-/// Why a roofline cannot be built from the given numbers.
+/// The reason why a roofline cannot be built from the given numbers.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RooflineError {
     /// No preset has this name.

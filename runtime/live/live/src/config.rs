@@ -22,7 +22,7 @@ pub use vcr_core::factory::{InjectorFactory, LatencyFactory, PolicyFactory, Rout
 /// Settings of the engines of one process, which serve one frontend.
 #[derive(Clone)]
 pub struct LiveConfig {
-    /// How the engines present themselves to the frontend.
+    /// The identity of the engines at the frontend.
     pub identity: Identity,
     /// Settings of the engine core.
     pub engine: EngineConfig,
@@ -37,7 +37,7 @@ pub struct LiveConfig {
     pub latency_name: String,
     /// Delays outside of steps.
     pub overheads: Overheads,
-    /// How long a request with structured outputs waits for the compilation of its grammar; 0: it does not wait.
+    /// Time for which a request with structured outputs waits for the compilation of its grammar; 0: it does not wait.
     pub grammar_compile_ns: u64,
     /// All durations of steps, transfers, grammars and overheads are divided by this.
     pub time_scale: f64,
@@ -51,7 +51,7 @@ pub struct LiveConfig {
     pub stats: StatsSettings,
     /// Publishers of KV events, if any.
     pub kv_events: Option<KvEventSettings>,
-    /// How KV moves between prefill and decode engines.
+    /// Settings of KV transfers between prefill and decode engines.
     pub transfer: TransferSettings,
     /// Faults to inject.
     pub faults: Vec<FaultRule>,
@@ -63,11 +63,11 @@ pub struct LiveConfig {
     pub steps: Option<Arc<dyn StepObserver>>,
     /// Limits of requests and messages.
     pub limits: Limits,
-    /// How long a shutdown waits for requests in progress, in nanoseconds; 0 aborts them at once, as in vLLM.
+    /// Maximum wait of a shutdown for requests in progress, in nanoseconds; 0 aborts them at once, as in vLLM.
     pub shutdown_timeout_ns: u64,
 }
 
-/// What has happened to a request or its KV.
+/// An event of a request or its KV.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
     /// The engine of this rank has taken the request.
@@ -89,7 +89,7 @@ pub enum Placement {
 /// Is called with a request's ID at the frontend and its placement. It must not block.
 pub type PlacementObserver = Arc<dyn Fn(&str, Placement) + Send + Sync>;
 
-/// How engines present themselves to a frontend.
+/// The identity of engines at a frontend.
 #[derive(Clone, Debug)]
 pub struct Identity {
     /// The frontend's handshake socket, `tcp://...` or `ipc://...`.
@@ -186,7 +186,7 @@ pub struct KvEventSettings {
     pub whole_digests: bool,
 }
 
-/// How KV moves between prefill and decode engines.
+/// Settings of KV transfers between prefill and decode engines.
 #[derive(Clone, Debug)]
 pub struct TransferSettings {
     /// Name of this engine for other engines.
@@ -205,13 +205,13 @@ pub struct TransferSettings {
     pub std_dev_ns: u64,
     /// The link that transfers share. Its durations replace the three fields above.
     pub shared_link: Option<Arc<dyn SharedLink>>,
-    /// How long blocks are held for a decode engine.
+    /// Time for which blocks are held for a decode engine.
     pub lease_ns: u64,
     /// Data plane; `None`: no bytes are moved.
     pub plane: Option<PlaneSettings>,
     /// Time limit of a transfer to this engine.
     pub load_timeout_ns: u64,
-    /// What happens to a request whose KV does not arrive.
+    /// Handling of a request whose KV does not arrive.
     pub load_failure: LoadFailurePolicy,
     /// How prefill and decode engines meet if their requests come in any order; `None`: the prefill engine answers
     /// first.

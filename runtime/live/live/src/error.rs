@@ -7,7 +7,7 @@ use vcr_core::route::RouteError;
 use vcr_core::tokens::TokenError;
 use vcr_wire::LinkError;
 
-/// Why an engine cannot start, or has failed.
+/// The reason why an engine cannot start, or has failed.
 #[derive(Debug, thiserror::Error)]
 pub enum LiveError {
     /// The engine's link failed.

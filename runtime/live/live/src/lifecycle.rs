@@ -1,6 +1,6 @@
 //! Serving, draining, and the reason why an engine stops serving.
 
-/// Why an engine has stopped serving.
+/// The reason why an engine has stopped serving.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     /// A shutdown is complete.
@@ -38,7 +38,7 @@ impl Lifecycle {
         self.end = Some(end);
     }
 
-    /// Why serving has stopped; `None` while it continues.
+    /// The reason why serving has stopped; `None` while it continues.
     pub(crate) fn ended(&self) -> Option<End> {
         self.end
     }

@@ -23,7 +23,8 @@ pub(crate) struct LiveRequest {
     pub(crate) tag: u64,
     /// The engine's ID; `None` if the request is answered at recorded times.
     pub(crate) core: Option<RequestId>,
-    /// The channel of the outputs: an API server, or beyond those a server of another engine.
+    /// The channel of the outputs. The first channels lead to this engine's API servers, later ones to those of other
+    /// engines.
     pub(crate) client: u32,
     /// The router's handle, if the router chose this engine.
     pub(crate) handle: Option<RouteHandle>,
@@ -68,7 +69,7 @@ pub(crate) struct Extras {
     pub(crate) contents: Vec<Vec<u64>>,
     /// Names that are part of the identity of the prompt's blocks.
     pub(crate) block_keys: Option<BlockKeys>,
-    /// How the recorded answer ended.
+    /// The end of the recorded answer.
     pub(crate) recorded_end: Option<RecordedEnd>,
     /// After how many output tokens the request fails, and how.
     pub(crate) failure: Option<PlannedFailure>,

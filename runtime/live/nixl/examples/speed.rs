@@ -159,7 +159,7 @@ fn shown(ratios: &[f64]) -> String {
     format!("{:.2} ({:.2} to {:.2})", median(ratios), bound(f64::min), bound(f64::max))
 }
 
-/// How a reader waits for its pages.
+/// A reader's way of waiting for its pages.
 #[derive(Clone, Copy, PartialEq)]
 enum Wait {
     /// Sleeps until the plane wakes it, like an engine without a step.

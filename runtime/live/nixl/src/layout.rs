@@ -88,7 +88,7 @@ pub(crate) struct RemoteLayout {
     /// Base addresses and strides, by rank and region.
     regions: Vec<Vec<(u64, u64)>>,
     num_blocks: u64,
-    /// How the peer's pages map to the pages of this engine.
+    /// The mapping of the peer's pages to the pages of this engine.
     pieces: Vec<Piece>,
 }
 

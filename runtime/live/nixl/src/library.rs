@@ -26,7 +26,7 @@ const MAX_DESCRIPTORS: u64 = 4096;
 const HINT: &str = "install NIXL (`pip install nixl`) and name its library with --nixl-library or NIXL_LIBRARY, or \
                     activate the Python environment that it is in";
 
-/// Why NIXL cannot be used.
+/// The reason why NIXL cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LibraryError {
     #[error("NIXL is not installed: no {FILE} in {places}")]
@@ -61,7 +61,7 @@ pub enum LibraryError {
 }
 
 impl LibraryError {
-    /// How the user can fix the error.
+    /// Advice for fixing the error.
     #[must_use]
     pub fn hint(&self) -> Option<&'static str> {
         (!matches!(self, Self::Second { .. })).then_some(HINT)

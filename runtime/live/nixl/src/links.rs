@@ -70,7 +70,7 @@ enum State {
     Ready(Link),
 }
 
-/// What is known about a peer.
+/// The known facts about a peer.
 pub(crate) enum Look<'a> {
     /// The peer can be used.
     Ready(&'a mut Link),

@@ -30,7 +30,7 @@ pub enum RecordError {
     #[error("cannot continue `{}`: {reason}", path.display())]
     Continue {
         path: PathBuf,
-        /// Why the capture cannot be continued.
+        /// The reason why the capture cannot be continued.
         reason: String,
     },
     #[error("invalid {setting}: expected {expected}")]

@@ -12,7 +12,7 @@ use vcr_wire::{AsJson, KvEventBatch, KvEventSubscriber, Transport, decode_sequen
 use crate::error::RecordError;
 use crate::queue::Queue;
 
-/// How often a subscriber checks whether it should end.
+/// Interval at which a subscriber checks whether it should end.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Event fields that contain tokens or tenants' secrets.

@@ -6,7 +6,7 @@ use vcr_wire::{EngineCoreOutput, EngineCoreRequest, EventType, FinishReason, MmF
 
 use crate::json;
 
-/// What to record of each request.
+/// The data to record of each request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Detail {
     pub(crate) hasher: PromptHasher,

@@ -45,9 +45,9 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(300);
 /// The server of a cluster accepts any prompt length. The cluster itself refuses longer prompts than its engines
 /// support.
 const ANY_MODEL_LEN: u32 = i32::MAX as u32;
-/// How many tasks the driver runs before it checks for I/O and timers.
+/// Number of tasks that the driver runs before it checks for I/O and timers.
 const TASKS_BETWEEN_LOOKS: u32 = 16;
-/// How often to check whether a frontend has started.
+/// Pause between two checks whether a frontend has started.
 const START_PAUSE: Duration = Duration::from_millis(20);
 
 /// Carries out runs in real time.

@@ -2,7 +2,7 @@
 
 use crate::{English, Tokenizer};
 
-/// Where an output stands relative to its reasoning.
+/// The position of an output relative to its reasoning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// Reasoning may start.

@@ -14,7 +14,7 @@ use crate::{TemplateError, TemplateErrorKind};
 use environment::{NAME, failed, fixed_clock};
 pub use processes::{render_in_processes, serve as serve_renderings};
 
-/// How a template expects the content of a message.
+/// The form in which a template expects the content of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ContentFormat {
     /// A string. Lists of parts are joined.
@@ -117,7 +117,7 @@ impl ChatTemplate {
         self.0.is_isolated()
     }
 
-    /// How the template expects the content of a message.
+    /// The form in which the template expects the content of a message.
     #[must_use]
     pub fn content_format(&self) -> ContentFormat {
         self.0.content

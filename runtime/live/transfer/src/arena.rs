@@ -64,7 +64,7 @@ struct Block {
     is_backed: AtomicBool,
 }
 
-/// Why an arena cannot be made.
+/// The reason why an arena cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum ArenaError {
     /// The arena would exceed the memory limit.

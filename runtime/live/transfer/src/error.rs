@@ -86,7 +86,7 @@ impl fmt::Display for ErrorKind {
     }
 }
 
-/// Why a transfer failed, or a plane cannot start.
+/// The reason why a transfer failed, or a plane cannot start.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct TransferError {

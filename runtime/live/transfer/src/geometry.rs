@@ -97,7 +97,7 @@ pub struct Geometry {
     page_bytes: u32,
 }
 
-/// Why sizes are invalid.
+/// The reason why sizes are invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GeometryError {
     #[error("invalid KV geometry: {field} is {value}, expected 1 to {most}")]

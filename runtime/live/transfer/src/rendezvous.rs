@@ -29,7 +29,7 @@ impl fmt::Display for Room {
     }
 }
 
-/// Where a decode engine meets the prefill engine of a request.
+/// The room in which a decode engine meets the prefill engine of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Meeting {
     /// Host of the prefill worker's bootstrap address, which the caller must have allowed.
@@ -46,7 +46,7 @@ impl fmt::Display for Meeting {
     }
 }
 
-/// Where a finished prompt's KV is. Without a rendezvous, `kv_transfer_params` contain this.
+/// The place of a finished prompt's KV. Without a rendezvous, `kv_transfer_params` contain it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Description {
     /// The engine that holds the KV. The receiver of the description decides whether to connect to it.
@@ -66,7 +66,7 @@ pub enum RendezvousEvent {
     Met {
         /// The caller's number of the wait.
         id: u64,
-        /// Where the KV is; `None` if the prefill engine does not say.
+        /// The place of the KV; `None` if the prefill engine does not state it.
         description: Option<Description>,
     },
     /// The engines do not meet, or not in time.

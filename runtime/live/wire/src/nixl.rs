@@ -175,7 +175,7 @@ pub struct NixlCompatibility {
     pub cache_dtype: String,
     /// Whether the hybrid KV cache manager is on, which is the default.
     pub is_hma_enabled: bool,
-    /// Which side moves the blocks: `pull` or `push`.
+    /// The side that moves the blocks: `pull` or `push`.
     pub transfer_mode: String,
 }
 

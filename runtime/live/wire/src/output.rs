@@ -29,7 +29,7 @@ impl Wire for FinishReason {
     }
 }
 
-/// Why a request stopped.
+/// The reason why a request stopped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StopReason {
     /// A token other than the end-of-text token.
@@ -118,7 +118,7 @@ array_struct! {
         new_prompt_logprobs_tensors: Option<Logprobs> = None,
         /// Result of a pooling request.
         pooling_output: Option<Tensor> = None,
-        /// Why the request ended; set on its last output.
+        /// The reason why the request ended; set on its last output.
         finish_reason: Option<FinishReason> = None,
         /// The token or text that stopped the request; nil for the end of the text.
         stop_reason: Option<StopReason> = None,
@@ -130,7 +130,7 @@ array_struct! {
         ec_transfer_params: Option<Value> = None,
         /// Headers of distributed tracing.
         trace_headers: Option<Raw> = None,
-        /// Where the tokens of the prompt came from, on the first output.
+        /// The sources of the prompt's tokens, on the first output.
         prefill_stats: Option<PrefillStats> = None,
         /// Experts that computed the request's tokens.
         routed_experts: Option<Tensor> = None,
@@ -155,7 +155,7 @@ array_wire!(EngineCoreOutput, shortest);
 pub struct UtilityOutput {
     /// The ID that the caller chose.
     pub call_id: Integer,
-    /// Why the call failed, if it did.
+    /// The reason why the call failed, if it did.
     #[serde(default)]
     pub failure_message: Option<String>,
     /// The result of the call, unless it failed.

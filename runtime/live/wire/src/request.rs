@@ -37,7 +37,7 @@ array_struct! {
         data_parallel_rank: Option<u32> = None,
         /// Embeddings of the prompt instead of tokens.
         prompt_embeds: Option<Tensor> = None,
-        /// Which positions of the prompt are tokens, if some are embeddings.
+        /// The positions of the prompt that are tokens, if some are embeddings.
         prompt_is_token_ids: Option<Vec<bool>> = None,
         /// Index of the API server that waits for the outputs.
         client_index: u32 = 0,
@@ -88,7 +88,7 @@ map_struct! {
         always offset: u64 = 0,
         /// The number of positions.
         always length: u64 = 0,
-        /// Which positions have an embedding; `None`: all.
+        /// The positions that have an embedding; `None`: all.
         always is_embed: Option<Tensor> = None,
     }
 }

@@ -8,7 +8,7 @@ use crate::codec::read::Reader;
 use crate::codec::value::{Integer, Raw, Value};
 use crate::codec::{array_struct, array_wire, map_struct, write};
 
-/// Which outputs a frontend wants.
+/// The outputs that a frontend requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OutputKind {
     /// Each output has all tokens so far.
@@ -101,7 +101,7 @@ map_struct! {
         sparse spaces_between_special_tokens: bool = true,
         /// Used only by the frontend.
         sparse include_stop_str_in_output: bool = false,
-        /// Which outputs the frontend sends to the client; the engine's outputs do not depend on it.
+        /// The outputs that the frontend sends to the client; the engine's outputs do not depend on this.
         sparse output_kind: OutputKind = OutputKind::Cumulative,
         /// Number of tokens between two parts of a stream.
         sparse stream_interval: Option<u32> = None,
@@ -230,7 +230,7 @@ array_struct! {
         late_interaction_params: Option<Raw> = None,
         /// Parameters of plug-ins.
         extra_kwargs: Option<Value> = None,
-        /// Which outputs the frontend wants.
+        /// The outputs that the frontend requests.
         output_kind: OutputKind = OutputKind::FinalOnly,
     }
 }

@@ -10,7 +10,7 @@ use crate::codec::value::Raw;
 use crate::codec::{serde_message, serde_wire};
 use crate::versions::ProtocolRules;
 
-/// Where the tokens of a prompt came from. Sent with the first output of a request.
+/// The sources of a prompt's tokens. Sent with the first output of a request.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PrefillStats {
@@ -88,7 +88,7 @@ pub struct HitsBySource {
     pub external_unspecified: u64,
 }
 
-/// What one step computed.
+/// The work of one step.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct IterationDetails {
@@ -174,7 +174,7 @@ pub struct SchedulerStats {
     pub current_wave: u64,
     /// Share of the KV blocks in use, from 0 to 1.
     pub kv_cache_usage: f64,
-    /// What the step computed, if the engine reports it.
+    /// The work of the step, if the engine reports it.
     pub iteration_details: Option<IterationDetails>,
     /// Lookups in the prefix cache.
     pub prefix_cache_stats: PrefixCacheStats,

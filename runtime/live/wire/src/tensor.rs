@@ -22,7 +22,7 @@ array_struct! {
 }
 array_wire!(Tensor, full);
 
-/// Where the bytes of a tensor are.
+/// The place of a tensor's bytes.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TensorData {
     /// In the message.

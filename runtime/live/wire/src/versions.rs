@@ -9,7 +9,7 @@ use crate::codec::error::DecodeError;
 use crate::codec::read::whole;
 use crate::lora::LoraLayout;
 
-/// What `wake_up` returns. Frontends of each version refuse the other value.
+/// The result of `wake_up`. Frontends of each version refuse the other value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WakeUpResult {
@@ -36,7 +36,7 @@ pub struct ProtocolRules {
     pub output_len: usize,
     /// Number of elements in a LoRA request of vllm-rs.
     lora_len: usize,
-    /// What `wake_up` returns.
+    /// The result of `wake_up`.
     pub wake_up_result: WakeUpResult,
     /// Whether an idle engine announces the wave that a new request starts. Up to 0.32, frontends announce it.
     pub engine_starts_waves: bool,

@@ -1,7 +1,7 @@
 //! Finish reasons: their numbers in vLLM's protocol, and their names in captures, step logs and metrics. The wire
 //! codec and the capture readers share only this table.
 
-/// Why a request ended. The discriminant is the number in vLLM's protocol.
+/// The reason why a request ended. The discriminant is the number in vLLM's protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FinishReason {
     /// A stop token or stop string.

@@ -15,7 +15,7 @@ pub struct Lines<R> {
     read_bytes: u64,
 }
 
-/// Why a line cannot be read.
+/// The reason why a line cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum LineError {
     /// The stream cannot be read.

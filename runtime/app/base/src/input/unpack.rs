@@ -61,7 +61,7 @@ pub struct Unpacked<'a> {
     end: Option<End>,
 }
 
-/// Why a stream ended early.
+/// The reason why a stream ended early.
 #[derive(Clone, Copy)]
 enum End {
     Cut,

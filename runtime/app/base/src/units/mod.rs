@@ -4,7 +4,7 @@
 
 pub mod rule;
 
-/// Why a text is not a valid value with a unit.
+/// The reason why a text is not a valid value with a unit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnitError {
     /// The text does not begin with a number.

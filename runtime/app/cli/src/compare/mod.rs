@@ -30,7 +30,7 @@ struct Pair {
     /// Comparison of the requests, if both sides have requests.
     #[serde(skip_serializing_if = "Option::is_none")]
     requests: Option<Compared>,
-    /// Why requests were not compared although both sides have them.
+    /// The reason why requests were not compared although both sides have them.
     #[serde(skip_serializing_if = "Option::is_none")]
     requests_problem: Option<String>,
 }

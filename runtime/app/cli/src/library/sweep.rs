@@ -36,7 +36,7 @@ pub struct Sweep {
     /// Text of a scenario that is not in a file.
     text: Option<String>,
     kind: Kind,
-    /// Why points that were executed here are infeasible, by point number.
+    /// The reason why points that were executed here are infeasible, by point number.
     infeasible: Mutex<BTreeMap<usize, Refusal>>,
 }
 

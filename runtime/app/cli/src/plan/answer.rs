@@ -105,7 +105,7 @@ pub(crate) struct Plan {
     pub(crate) simulated_requests: u64,
     /// Number of requests simulated by the search alone.
     pub(crate) searched_requests: u64,
-    /// What ended the search or the answer early: `--budget`, `--timeout` or a signal.
+    /// The cause that ended the search or the answer early: `--budget`, `--timeout` or a signal.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) cut_by: Option<&'static str>,
 }

@@ -3,7 +3,7 @@
 use crate::refusal::Refusal;
 use crate::stop;
 
-/// Why a simulation has no result.
+/// The reason why a simulation has no result.
 #[derive(Clone, Debug)]
 pub(crate) enum Halt {
     /// The time limit or a signal: the answer is the best one so far.

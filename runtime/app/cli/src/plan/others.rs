@@ -19,7 +19,7 @@ pub(crate) struct FamilyResult {
     /// Price of these replicas.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) price_per_hour_usd: Option<f64>,
-    /// Why the family has no row, with numbers.
+    /// The reason why the family has no row, with numbers.
     pub(crate) reason: String,
 }
 

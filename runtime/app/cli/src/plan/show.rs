@@ -86,7 +86,7 @@ impl Plan {
         self.families.iter().filter(move |family| !has_row(family))
     }
 
-    /// What ended the search early, and what remains undecided.
+    /// The cause that ended the search early, and the families that remain undecided.
     pub(crate) fn cut(&self) -> Option<String> {
         let cause = self.cut_by?;
         let open = self.families.iter().filter(|family| family.result == "unfinished").count();
@@ -94,7 +94,7 @@ impl Plan {
         Some(format!("{cause} ended the search: this is the best so far; {open} of {all} families are not decided"))
     }
 
-    /// How errors of the latency model affect the answer.
+    /// The effect of the latency model's errors on the answer.
     pub(crate) fn trust(&self) -> Option<String> {
         let percent = (self.slower - 1.0) * 100.0;
         let model = &self.latency_model;

@@ -41,7 +41,7 @@ pub(crate) struct Simulated {
     /// The latency model that was used.
     pub(crate) latency: String,
     pub(crate) fingerprint: String,
-    /// Why the deployment could not be executed, if so.
+    /// The reason why the deployment could not be executed, if so.
     pub(crate) refused: Option<String>,
 }
 
@@ -220,7 +220,7 @@ impl<'a> Simulator<'a> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner).get(probe).cloned()
     }
 
-    /// What ended the search or the answer early, if anything.
+    /// The cause that ended the search or the answer early, if any.
     pub(crate) fn cut_by(&self) -> Option<&'static str> {
         self.progress.cut_by()
     }

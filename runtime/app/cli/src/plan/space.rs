@@ -422,7 +422,7 @@ fn shape(
     }
 }
 
-/// Why a shape cannot be served; none if it can.
+/// The reason why a shape cannot be served; none if it can.
 fn unfit(shape: &Shape, bounds: &Bounds) -> Option<String> {
     if shape.host_gib_per_gpu > 0 && shape.mode != Mode::Aggregated {
         return Some("host memory for KV beside transfers from prefill to decode engines is not simulated".to_owned());

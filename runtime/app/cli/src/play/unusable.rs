@@ -1,6 +1,6 @@
 //! Options that cannot be used.
 
-/// Why options cannot be used, and a hint.
+/// The reason why options cannot be used, and a hint.
 #[derive(Debug)]
 pub(crate) struct Unusable {
     pub(crate) message: String,

@@ -90,7 +90,7 @@ fn hint(error: &RecordError) -> Option<&'static str> {
     }
 }
 
-/// Why a recording ended. Errors before it served are user errors.
+/// The reason why a recording ended. Errors before it served are user errors.
 struct Failed {
     error: RecordError,
     was_serving: bool,

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use vcr_base::input::memory;
 use vcr_base::units::{format_bytes, format_ns};
 
-/// Why the peak memory may be missing.
+/// The reason why the peak memory may be missing.
 const NO_PEAK: &str = "the system has no VmHWM in /proc/self/status";
 
 pub(super) struct HostClocks {

@@ -59,7 +59,7 @@ pub(crate) struct Replayed {
     summary: Summary,
     warnings: Vec<String>,
     trace: Option<Arc<Trace>>,
-    /// What ended the replay early, if anything.
+    /// The cause that ended the replay early, if any.
     stopped_by: Option<&'static str>,
     /// Results of `--capacity`.
     capacity: Option<serde_json::Value>,

@@ -26,7 +26,7 @@ pub(crate) struct Results<'a> {
     pub(crate) summary: &'a Summary,
     pub(crate) warnings: &'a [String],
     pub(crate) trace: Option<&'a Trace>,
-    /// What ended the run early, if anything.
+    /// The cause that ended the run early, if any.
     pub(crate) stopped_by: Option<&'static str>,
     /// Results of `--capacity`.
     pub(crate) capacity: Option<&'a serde_json::Value>,

@@ -59,7 +59,7 @@ const NOT_SWEPT: [&str; 25] = [
     "help",
 ];
 
-/// What a swept name sets.
+/// The setting that a swept name changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Target {
     /// An option of the command.
@@ -89,7 +89,7 @@ pub(crate) struct Measured {
     /// All keys of the flat report that do not depend on this machine.
     metrics: Map<String, Value>,
     fingerprint: String,
-    /// Why the run is infeasible, if so; then there are no metrics.
+    /// The reason why the run is infeasible, if so; then there are no metrics.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) infeasible: Option<String>,
 }

@@ -70,7 +70,7 @@ impl Cell {
         self.repetitions.iter().filter(|one| one.passed).count()
     }
 
-    /// Why an execution was infeasible, if any was.
+    /// The reason why an execution was infeasible, if any was.
     pub(crate) fn infeasible(&self) -> Option<&str> {
         self.repetitions.iter().find_map(|one| one.infeasible.as_deref())
     }

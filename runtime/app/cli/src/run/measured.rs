@@ -11,7 +11,7 @@ use crate::refusal::Refusal;
 
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Measured {
-    /// Why the execution is infeasible, if so; then there are no runs.
+    /// The reason why the execution is infeasible, if so; then there are no runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) infeasible: Option<String>,
     /// The error of `infeasible` with its place in the script. Only the process that ran it has it.

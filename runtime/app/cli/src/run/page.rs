@@ -35,7 +35,7 @@ pub(crate) struct Shown<'a> {
     pub(crate) measured: &'a Measured,
 }
 
-/// What a page is about.
+/// The subject of a page.
 pub(crate) struct Question<'a> {
     /// Name of the scenario.
     pub(crate) title: String,

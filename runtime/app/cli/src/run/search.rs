@@ -72,7 +72,7 @@ struct Found {
 /// The course and result of a search.
 pub(crate) struct Searched {
     report: SearchReport,
-    /// Why all tried values are infeasible, if so.
+    /// The reason why all tried values are infeasible, if so.
     infeasible: Option<String>,
     /// The error of `infeasible` with its place in the script.
     pub(crate) refusal: Option<Refusal>,

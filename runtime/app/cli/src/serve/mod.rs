@@ -61,7 +61,7 @@ struct Prepared {
     operations: Operations,
     /// One listener, or one for each engine.
     listeners: Vec<TcpListener>,
-    /// Where outputs of an encoder-only model are read.
+    /// The place where outputs of an encoder-only model are read.
     encoder: Option<EncoderAddress>,
     control: Listeners,
     /// The page and its own socket, if there is a page.
@@ -255,7 +255,7 @@ fn listen(args: &ServerArgs, rank: u16) -> Result<TcpListener, Unusable> {
     Ok(listener)
 }
 
-/// What a signal stops.
+/// The parts that a signal stops.
 struct Running {
     engines: EnginesHandle,
     stop: watch::Sender<bool>,

@@ -334,7 +334,7 @@ impl FakeMetricValues for ChangedMetrics {
     }
 }
 
-/// Why a fault that changes requests is refused during playback.
+/// The reason why a fault that changes requests is refused during playback.
 pub(crate) const FOUND_BY_REQUEST: &str = "`short` changes the request by which a recording is found; use truncate";
 
 /// Lets the control plane change client faults.

@@ -134,7 +134,7 @@ pub(crate) fn player(
     Ok((Some(Player { tape: Some(tape), misses, times, journal }), Some(played)))
 }
 
-/// How unrecorded requests are handled. With `--upstream`, they are forwarded and recorded by default.
+/// Handling of unrecorded requests. With `--upstream`, they are forwarded and recorded by default.
 fn unmatched(args: &TapeArgs, playback: &PlaybackArgs) -> Option<UnmatchedArg> {
     let default = args.upstream.as_ref().filter(|_| !playback.strict).map(|_| UnmatchedArg::Record);
     playback.playback_unmatched.or(default)

@@ -33,7 +33,7 @@ const OF_RUNS: [&str; 8] =
 const OF_ENGINES: [&str; 6] = ["crashes", "cache hits", "tokens", "steps", "preempted", "kv peak"];
 const OF_INTERVALS: [&str; 3] = ["p90", "p95", "avg"];
 
-/// What a summary has omitted.
+/// The parts that a summary has omitted.
 #[derive(Debug, Default)]
 pub(crate) struct Omitted {
     metrics: Vec<&'static str>,

@@ -48,7 +48,7 @@ impl Default for ReplicaConfig {
 pub struct KvRouterConfig {
     /// Value of a cached block, in prefill blocks.
     pub overlap_score_credit: f64,
-    /// How much the credit decreases for an engine with more prefill blocks in progress than the least busy engine;
+    /// Decrease of the credit for an engine with more prefill blocks in progress than the least busy engine;
     /// 0 for no decrease.
     pub overlap_score_credit_decay: f64,
     /// Value of a block that is cached in the engine's host memory but not on the device.

@@ -285,14 +285,14 @@ pub enum Arrivals {
     Constant {
         /// Starts per second.
         rate_per_s: f64,
-        /// When to stop.
+        /// End of the workload.
         limit: Limit,
     },
     /// Starts with exponentially distributed gaps.
     Poisson {
         /// Mean starts per second.
         rate_per_s: f64,
-        /// When to stop.
+        /// End of the workload.
         limit: Limit,
     },
     /// Starts at a rate that changes over time.
@@ -301,21 +301,21 @@ pub enum Arrivals {
         rate: Curve,
         /// The regularity of the starts.
         gaps: Gaps,
-        /// When to stop before the end of the curve.
+        /// Limits that end the workload before the end of the curve.
         limit: Limit,
     },
     /// A closed loop: a new request starts whenever one ends, so that `concurrency` are in flight.
     ClosedLoop {
         /// Number in flight.
         concurrency: u64,
-        /// When to stop.
+        /// End of the workload.
         limit: Limit,
     },
     /// Users whose number changes; each starts a new session when the previous one has ended.
     Users {
         /// Number of users. Excess users leave when their last request has ended.
         users: Curve,
-        /// When to stop before the end of the curve.
+        /// Limits that end the workload before the end of the curve.
         limit: Limit,
     },
 }
@@ -370,11 +370,11 @@ pub struct ClientConfig {
     pub retry: Option<RetryConfig>,
     /// Number of sessions in flight at which an open loop starts no further session.
     pub max_in_flight: Option<u64>,
-    /// What happens to sessions that may not start.
+    /// Handling of sessions that may not start.
     pub when_full: WhenFull,
 }
 
-/// What happens to a session that is due while the maximum number of sessions is in flight.
+/// Handling of a session that is due while the maximum number of sessions is in flight.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WhenFull {
     /// It is dropped.

@@ -59,7 +59,7 @@ pub struct KvPlane {
     pub layers: u32,
 }
 
-/// What happens to a prompt whose client cancels it before a decode engine has its KV.
+/// Handling of a prompt whose client cancels before a decode engine has its KV.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PrefillCancellation {
     /// All resources of the request are freed immediately.
@@ -106,7 +106,7 @@ pub struct LinkConfig {
     pub sharing: LinkSharing,
     /// The output that prefill engines generate before the transfer.
     pub source_output: SourceOutput,
-    /// What happens to prompts whose clients cancel.
+    /// Handling of prompts whose clients cancel.
     pub cancellation: PrefillCancellation,
     /// Data plane between live engines, if any. In virtual time, only the modelled times apply.
     pub plane: Option<KvPlane>,

@@ -424,7 +424,7 @@ impl Limit {
         self.check_beside(false, problem);
     }
 
-    /// Checks the limit of starts; `has_end` says that they end without it.
+    /// Checks the limit of starts. `has_end` says that the starts end even without a limit.
     fn check_beside(self, has_end: bool, problem: &mut dyn FnMut(&str)) {
         if !has_end && self.count.is_none() && self.duration_ns.is_none() {
             problem("needs an end: give `count`, `duration`, or both");

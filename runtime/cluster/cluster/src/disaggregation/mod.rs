@@ -70,7 +70,7 @@ impl KvHandoffs {
         self.config.as_ref().map(|config| config.source_output)
     }
 
-    /// What happens to prompts whose clients cancel.
+    /// Handling of prompts whose clients cancel.
     pub(crate) fn cancellation(&self) -> PrefillCancellation {
         self.config.as_ref().map_or(PrefillCancellation::Anytime, |config| config.cancellation)
     }

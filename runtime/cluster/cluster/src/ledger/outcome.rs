@@ -48,7 +48,7 @@ impl Outcome {
     }
 }
 
-/// Why a client cancelled a request. The order of the variants is the order at equal times.
+/// The reason why a client cancelled a request. The order of the variants is the order at equal times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
 #[allow(missing_docs, reason = "the error texts describe them")]
 pub enum GiveUp {
@@ -62,7 +62,7 @@ pub enum GiveUp {
     Cancelled,
 }
 
-/// Why a request failed.
+/// The reason why a request failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
 #[allow(missing_docs, reason = "the error texts describe them")]
 pub enum FailReason {

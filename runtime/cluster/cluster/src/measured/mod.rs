@@ -167,8 +167,8 @@ impl MeasuredRun {
         }
     }
 
-    /// How long before its due time the next request may be fetched, at most `most_ns`. 0 if an event before its
-    /// due time might change it.
+    /// Maximum time by which the next request may be fetched before its due time, at most `most_ns`. 0 if an event
+    /// before its due time might change it.
     #[must_use]
     pub fn lookahead_ns(&self, most_ns: u64) -> u64 {
         let next_ns = self.next_due_ns();

@@ -19,7 +19,7 @@ pub struct GpuDeployment {
     pub gpus_per_engine: u32,
     /// Latency model: `tables`, `roofline`, `fitted`, or `given` for a value of the script.
     pub latency: String,
-    /// Why this latency model was chosen, if the script does not name one.
+    /// The reason why this latency model was chosen, if the script does not name one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub latency_reason: Option<String>,
     /// Price of one GPU per hour in US dollars, if known.
@@ -53,7 +53,7 @@ pub struct PoolDeployment {
     pub cost_usd: Option<f64>,
 }
 
-/// Why the metrics of GPUs and cost are not known; empty if they are known.
+/// The reason why the metrics of GPUs and cost are not known; empty if they are known.
 pub(super) fn absent(config: &RunConfig) -> BTreeMap<&'static str, String> {
     let pools = config.topology.pools();
     let names =

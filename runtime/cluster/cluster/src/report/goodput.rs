@@ -90,7 +90,7 @@ impl Slo {
     }
 }
 
-/// How many requests met their SLO.
+/// Number of requests that met their SLO.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct SloCounts {
     /// Number of requests that arrived.

@@ -30,7 +30,7 @@ pub struct TargetReport {
     /// Name of the model.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// How prompts were sent: as `token ids` or `text`.
+    /// Form in which prompts were sent: `token ids` or `text`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prompts: Option<String>,
     /// Milliseconds by which requests were sent after their due time.
@@ -213,8 +213,8 @@ impl Report {
         self.target = Some(TargetReport { send_delay_ms: send_delay_ms(send_delays_ns), ..target });
     }
 
-    /// Why the run or its target does not know a metric, for the run or for single workloads. None if the metric is
-    /// known.
+    /// The reason why the run or its target does not know a metric, for the run or for single workloads. None if the
+    /// metric is known.
     #[must_use]
     pub fn why_absent(&self, metric: Metric, of_workload: bool) -> Option<&str> {
         let name = metric.info().name;

@@ -77,7 +77,7 @@ pub struct EngineState {
     pub sample: EngineSample,
 }
 
-/// Why a cluster stopped. Clusters of other runs are not affected.
+/// The reason why a cluster stopped. Clusters of other runs are not affected.
 #[derive(Clone, Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the error texts describe them")]
 pub enum ClusterError {

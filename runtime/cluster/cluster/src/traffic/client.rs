@@ -21,7 +21,7 @@ pub struct Attempt {
     pub sent_ns: u64,
 }
 
-/// How long the client of an attempt waits.
+/// The waiting time of an attempt's client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Patience {
     first_token_ns: Option<u64>,
@@ -59,7 +59,7 @@ impl ClientConfig {
         self.deadline_ns.map(|limit_ns| attempt.first_sent_ns.saturating_add(limit_ns))
     }
 
-    /// How long the client of an attempt waits. `request_seed` must be the same for all attempts of a request.
+    /// The waiting time of an attempt's client. `request_seed` must be the same for all attempts of a request.
     #[must_use]
     pub fn patience(&self, request_seed: u64, attempt: Attempt) -> Patience {
         let sent = |limit_ns: Option<u64>| limit_ns.map(|limit_ns| attempt.sent_ns.saturating_add(limit_ns));
@@ -111,7 +111,7 @@ impl ClientConfig {
 }
 
 impl RetryConfig {
-    /// How long a client waits after attempt number `attempt`.
+    /// Time for which a client waits after attempt number `attempt`.
     fn wait_ns(&self, request_seed: u64, attempt: u32) -> u64 {
         let longest = self.max_backoff_ns.max(self.backoff_ns) as f64;
         let wait = (self.backoff_ns as f64 * libm::pow(self.factor, f64::from(attempt))).min(longest);

@@ -32,7 +32,7 @@ pub(crate) struct Earlier {
     pub(crate) first_sent_ns: u64,
 }
 
-/// What follows a turn that has ended.
+/// The continuation of a session after a turn has ended.
 #[derive(Debug)]
 pub(crate) enum FollowUp {
     /// Nothing: the session has ended.

@@ -40,7 +40,7 @@ struct Row {
     prefill_route_overlap_tokens: Option<u32>,
     decode_route_overlap_tokens: Option<u32>,
     terminal_status: &'static str,
-    /// Why the request was not completed. Dynamo has no such key.
+    /// The reason why the request was not completed. Dynamo has no such key.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
 }

@@ -31,7 +31,7 @@ pub struct TickReport {
     pub schema_version: u32,
     /// The scheduler's settings.
     pub config: TickSettings,
-    /// Why the replay was stopped early, if it was.
+    /// The reason why the replay was stopped early, if it was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stopped_by: Option<String>,
     /// Sums over all ticks.
@@ -122,7 +122,7 @@ pub enum RequestStatus {
 pub struct RequestReport {
     pub id: String,
     pub status: RequestStatus,
-    /// Why the request was refused, if it was.
+    /// The reason why the request was refused, if it was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     pub arrival_tick: u64,

@@ -28,7 +28,7 @@ pub const TICK_NS: u64 = 1_000_000;
 /// Name of the run, its pool and its workload.
 const NAME: &str = "ticks";
 
-/// Why a replay could not finish.
+/// The reason why a replay could not finish.
 #[derive(Debug, thiserror::Error)]
 pub enum TickRunError {
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]

@@ -43,7 +43,7 @@ pub struct Workload {
     pub requests: Vec<TickRequest>,
 }
 
-/// Why a workload cannot be used.
+/// The reason why a workload cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkloadError {
     #[error("cannot read `{file}`: {source}")]

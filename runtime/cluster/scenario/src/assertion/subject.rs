@@ -90,7 +90,7 @@ impl Subject {
         })
     }
 
-    /// Why the run or its target does not know the metric; None if it is known.
+    /// The reason why the run or its target does not know the metric; None if it is known.
     pub(crate) fn why_absent<'a>(&self, report: &'a Report) -> Option<&'a str> {
         let of_workload = self.workload.is_some();
         let mut needed = self.goodput.needs().chain([self.metric]);

@@ -81,7 +81,7 @@ pub struct Mirrored {
     /// The format of the input.
     pub format: Format,
     pub observations: u64,
-    /// What was skipped, in words, with counts.
+    /// Descriptions of the skipped items, with their counts.
     pub notes: Vec<(String, u64)>,
 }
 

@@ -16,7 +16,7 @@ pub(super) struct BlockNames {
     marked: HashMap<u64, Marks>,
 }
 
-/// What vLLM hashes with a request's blocks in addition to the tokens.
+/// The data that vLLM hashes with a request's blocks in addition to the tokens.
 #[derive(Default)]
 struct Marks {
     items: Vec<LiveItem>,

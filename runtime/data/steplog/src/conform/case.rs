@@ -90,7 +90,7 @@ pub(super) struct CaseRequest {
     /// Whether the request's KV is kept for another engine after the request ended.
     #[serde(default)]
     pub(super) hold: bool,
-    /// What another engine does for the request.
+    /// The part of the request that another engine computes.
     pub(super) remote: Option<Remote>,
     /// Further parts of a resumable request's prompt.
     #[serde(default)]

@@ -46,7 +46,7 @@ struct LiveStored {
     group_idx: Option<u32>,
     kv_cache_spec_kind: Option<String>,
     lookahead_token_ids: Option<Vec<Vec<u32>>>,
-    /// What vLLM hashes with each block in addition to the tokens.
+    /// The data that vLLM hashes with each block in addition to the tokens.
     extra_keys: Option<Vec<Option<Vec<Value>>>>,
 }
 

@@ -63,7 +63,7 @@ pub struct CaseReport {
     pub events: u64,
     /// Number of block hashes that equal vLLM's hashes bit for bit. Only captures of a live engine contain hashes.
     pub hashes: u64,
-    /// What could not be compared.
+    /// Descriptions of data that could not be compared.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
     /// The first difference; None if every field of every line is equal.

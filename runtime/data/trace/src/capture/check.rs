@@ -9,7 +9,7 @@ use super::http::HttpRecord;
 use super::record::{CaptureMeta, RequestRecord};
 use crate::trace::media;
 
-/// How many block hashes the requests of a capture must have.
+/// The required number of block hashes of a capture's requests.
 #[derive(Clone, Copy)]
 pub(super) enum BlockRule {
     /// One hash for each full block of this many tokens.

@@ -71,7 +71,7 @@ pub struct CaptureMeta {
     /// The scheme that computes the hashes.
     #[serde(default)]
     pub hash: HashScheme,
-    /// What the lines contain in addition to lengths and times.
+    /// The contents of the lines in addition to lengths and times.
     #[serde(default)]
     pub holds: Holds,
     /// One hash of model, engine and hardware.
@@ -91,7 +91,7 @@ pub struct CaptureMeta {
     pub other: Map<String, Value>,
 }
 
-/// What a capture contains in addition to lengths and times.
+/// The contents of a capture in addition to lengths and times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Holds {

@@ -23,14 +23,14 @@ pub struct Imported {
     pub first_skipped: Option<String>,
     /// How the capture breaks off; None if it does not.
     pub broken_off: Option<BrokenOff>,
-    /// What was left out or assumed, in order of first appearance.
+    /// Omissions and assumptions, in order of first appearance.
     pub notes: Vec<Note>,
 }
 
 /// A number of items that an import left out or assumed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
-    /// What is counted, in words that follow a number.
+    /// Name of the counted items, in words that follow a number.
     pub what: String,
     /// Number of items.
     pub count: u64,

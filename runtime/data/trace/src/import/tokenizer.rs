@@ -25,7 +25,7 @@ impl Tokenizer {
     }
 }
 
-/// How a tokenizer writes bytes that are not printable.
+/// A tokenizer's notation of bytes that are not printable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Spelling {
     /// Each byte is a letter of a fixed alphabet (GPT-2, Llama 3, Qwen).

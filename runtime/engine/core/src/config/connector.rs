@@ -3,7 +3,7 @@
 use super::{ConfigError, EngineConfig, EngineConfigInput, NamedValue};
 use crate::kv::tiers::offloading::OffloadingOptions;
 
-/// What happens to requests whose KV did not arrive (vLLM's `kv_load_failure_policy`).
+/// Handling of requests whose KV did not arrive (vLLM's `kv_load_failure_policy`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LoadFailures {
     /// The requests end with an error.
@@ -27,7 +27,7 @@ pub struct KvConnector {
     /// Whether transferred KV must match the delivered tokens (`requires_kv_delivery`). The outputs in flight
     /// of a preempted request are then dropped.
     pub requires_delivery: bool,
-    /// What happens to requests whose KV did not arrive.
+    /// Handling of requests whose KV did not arrive.
     pub load_failures: LoadFailures,
     /// Whether the connector is vLLM's NIXL connector. It leaves the last tokens of a prompt to the decode engine if
     /// their KV or state cannot be transferred. It counts the hits of states and of full attention separately.

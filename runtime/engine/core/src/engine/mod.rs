@@ -323,7 +323,7 @@ impl Engine {
     }
 }
 
-/// How much of the scheduler is paused. The names are vLLM's.
+/// The part of the scheduler that is paused. The names are vLLM's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PauseState {
     /// Nothing is paused.

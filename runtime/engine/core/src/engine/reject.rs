@@ -4,7 +4,7 @@ use crate::encoder::PromptItem;
 use crate::engine::Engine;
 use crate::request::Prompt;
 
-/// Why a request was not accepted, or could never end.
+/// The reason why a request was not accepted, or could never end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, thiserror::Error)]
 #[allow(missing_docs, reason = "the error texts describe them")]
 pub enum RejectReason {

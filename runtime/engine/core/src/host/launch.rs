@@ -16,7 +16,7 @@ pub struct Launches {
     last_end_ns: u64,
     /// Whether the next step was launched during the last priced step.
     is_launched: bool,
-    /// How long the next step has already computed at `last_end_ns`.
+    /// Time for which the next step has already computed at `last_end_ns`.
     ahead_ns: u64,
 }
 

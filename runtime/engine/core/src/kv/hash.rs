@@ -13,7 +13,7 @@ use crate::seed::mix;
 /// Identity of a full KV block and everything before it; never zero.
 pub type BlockHash = u64;
 
-/// Which tokens the hash of a block covers: all tokens up to the end of the block, and the following tokens on which a
+/// The tokens that the hash of a block covers: all up to the end of the block, and the following tokens on which a
 /// drafter's KV of the block depends. The hash is known once all these tokens are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HashedBlocks {

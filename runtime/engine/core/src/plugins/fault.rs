@@ -14,7 +14,7 @@ pub trait FailureInjector: Send {
     fn decide(&mut self, batch: &FaultBatch<'_>, actions: &mut Vec<FaultAction>) -> Result<(), FaultError>;
 }
 
-/// Why an injector could not decide.
+/// The reason why an injector could not decide.
 #[derive(Debug, thiserror::Error)]
 #[error("failure injector `{injector}` failed: {reason}")]
 pub struct FaultError {

@@ -120,7 +120,7 @@ impl DecodeSteps {
     }
 }
 
-/// How much of the priced time lies within a model's fitted range.
+/// The part of the priced time that lies within a model's fitted range.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RangeUse {
     /// Total duration of the steps that the model priced.
@@ -221,13 +221,13 @@ pub trait LatencyModel: Send {
         None
     }
 
-    /// How much of the priced time lies within the fitted range. None for models without such a range.
+    /// The part of the priced time that lies within the fitted range. None for models without a fitted range.
     fn range_use(&self) -> Option<RangeUse> {
         None
     }
 }
 
-/// Why a step could not be priced.
+/// The reason why a step could not be priced.
 #[derive(Debug, thiserror::Error)]
 #[error("latency model `{model}` failed: {reason}")]
 pub struct LatencyError {

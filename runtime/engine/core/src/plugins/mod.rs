@@ -11,7 +11,7 @@ pub mod tokens;
 
 use latency::EngineInfo;
 
-/// Where a plugin is used: which run, pool and engine. Factories receive it. Only the seed may change the plugin's
+/// The run, pool and engine of a plugin. Factories receive it. Only the seed may change the plugin's
 /// decisions.
 #[derive(Clone, Copy, Debug)]
 pub struct PluginContext<'a> {

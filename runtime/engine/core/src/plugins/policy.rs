@@ -39,7 +39,7 @@ impl<A: Algorithm + Send> SchedulingPolicy for Native<A> {
     }
 }
 
-/// Why a policy could not decide, or why its answer is invalid.
+/// The reason why a policy could not decide, or why its answer is invalid.
 #[derive(Debug, thiserror::Error)]
 #[error("scheduler policy `{policy}` failed: {reason}")]
 pub struct PolicyError {
@@ -61,7 +61,7 @@ pub enum PreferenceProblem {
     NoTokens,
 }
 
-/// What is known about a slot.
+/// The known facts about a slot.
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
     is_there: bool,

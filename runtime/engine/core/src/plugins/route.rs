@@ -40,7 +40,7 @@ pub trait Router: Send {
     fn ended(&mut self, _request: &EndedRequest) {}
 }
 
-/// Why a router could not choose.
+/// The reason why a router could not choose.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("router `{router}` failed: {reason}")]
 pub struct RouteError {

@@ -22,13 +22,13 @@ pub trait Autoscaler: Send {
         None
     }
 
-    /// How long a change takes to affect a decision, if that is more than a tick.
+    /// Time until a change affects a decision, if it is longer than a tick.
     fn patience_ns(&self) -> u64 {
         0
     }
 }
 
-/// Why an autoscaler could not decide, or could not be made.
+/// The reason why an autoscaler could not decide, or could not be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("autoscaler `{autoscaler}` failed: {reason}")]
 pub struct ScaleError {

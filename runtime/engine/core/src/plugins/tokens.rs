@@ -12,7 +12,7 @@ pub struct TokenRefusal {
     pub slot: u32,
     /// The source's name as the user knows it.
     pub source: String,
-    /// Why the source cannot serve the request.
+    /// The reason why the source cannot serve the request.
     pub reason: String,
 }
 
@@ -118,7 +118,7 @@ pub trait BatchTokenSource: Send {
     ) -> Result<(), TokenError>;
 }
 
-/// Why a source failed.
+/// The reason why a source failed.
 #[derive(Debug, thiserror::Error)]
 #[error("token source `{source}` failed: {reason}")]
 pub struct TokenError {

@@ -50,7 +50,7 @@ pub enum RequestStatus {
     Finished,
 }
 
-/// Why a request ended. The names are vLLM's.
+/// The reason why a request ended. The names are vLLM's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FinishReason {
     /// A stop token was sampled.

@@ -143,7 +143,7 @@ impl Prompt {
         self.hasher.push_run(content, offset_tokens, len_tokens, &mut self.block_hashes);
     }
 
-    /// Which tokens the hashes of the blocks cover.
+    /// The tokens that the hashes of the blocks cover.
     #[must_use]
     pub fn hashed_blocks(&self) -> HashedBlocks {
         self.blocks

@@ -5,7 +5,7 @@ use vcr_policy::scheduling::Slo;
 use super::StopRules;
 use super::prompt::Prompt;
 
-/// Where a request's prompt KV comes from, and where it goes.
+/// The source and the destination of a request's prompt KV.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KvRole {
     /// The KV is computed here and dropped at the end.
@@ -51,7 +51,7 @@ pub struct RequestSpec {
     pub arrival_ns: u64,
     /// Adapter id, if any.
     pub lora: Option<u32>,
-    /// Where the prompt's KV comes from, and where it goes.
+    /// The source and the destination of the prompt's KV.
     pub kv_role: KvRole,
     /// Compute the whole prompt even if it is cached, as vLLM does for requests with prompt logprobs.
     /// The prompt is stored in the cache even so.

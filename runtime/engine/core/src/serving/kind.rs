@@ -33,7 +33,7 @@ impl EngineKind {
         }
     }
 
-    /// Which tokens the hash of a block covers.
+    /// The tokens that the hash of a block covers.
     #[must_use]
     pub fn hashed_blocks(&self) -> HashedBlocks {
         self.as_vllm().map_or(self.block_size().into(), EngineConfig::hashed_blocks)

@@ -23,7 +23,7 @@ impl SchedulePolicy {
     pub const MAX_ORDERED_REQUESTS: usize = 128;
 }
 
-/// What running requests do in a pass that prefills.
+/// The role of running requests in a pass that prefills.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PassOrder {
     /// They decode in the same pass, after the prefill (`dynamo-mocker` 1.4).
@@ -34,7 +34,7 @@ pub enum PassOrder {
     PrefillFirst,
 }
 
-/// Which part of a prompt is looked up in the radix cache, and which tokens are charged to the budgets of a pass.
+/// The part of a prompt that is looked up in the radix cache, and the tokens charged to the budgets of a pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PrefixLookup {
     /// The lookup covers all tokens except the last one, before the first chunk is cut. Budgets count computed tokens.
@@ -47,7 +47,7 @@ pub enum PrefixLookup {
     FirstChunk,
 }
 
-/// Where a retracted request waits, and how the reserved share of running requests' outputs changes.
+/// The place where a retracted request waits, and the change of the reserved share of running requests' outputs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Retraction {
     /// A retracted request waits before all others, and the share is reset to its first value. The share falls with
@@ -91,9 +91,9 @@ pub struct SglangConfigInput {
     pub schedule_conservativeness: f64,
     /// Whether passes that prefill also decode.
     pub pass_order: PassOrder,
-    /// Which part of a prompt is looked up.
+    /// The part of a prompt that is looked up.
     pub prefix_lookup: PrefixLookup,
-    /// Where retracted requests wait, and the reserve after a retraction.
+    /// The place where retracted requests wait, and the reserve after a retraction.
     pub retraction: Retraction,
     /// When pages for prompts that other engines compute are allocated. Between passes, they
     /// are allocated before the prompt is computed.

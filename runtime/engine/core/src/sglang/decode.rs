@@ -67,7 +67,7 @@ impl SglangEngine {
         }
     }
 
-    /// Which fraction of their outputs the running requests have had, or will have soon.
+    /// The fraction of their outputs that the running requests have generated, or will have generated soon.
     fn estimated_share(&self) -> f64 {
         let (mut had, mut most) = (0, 0);
         for &id in &self.running {

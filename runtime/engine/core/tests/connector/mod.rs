@@ -175,7 +175,7 @@ struct Turn {
     /// Answers for 100 lookups. The tokens are in eighths of the requested number; None means not yet known. The flag
     /// says whether they are loaded within the step.
     answers: Vec<(Option<u32>, bool)>,
-    /// How each transfer in progress ends: completely, invalid from some block on, or failed for the request.
+    /// The end of each transfer in progress: complete, invalid from some block on, or failed for the request.
     ends: Vec<u8>,
     aborts: Vec<usize>,
 }

@@ -10,7 +10,7 @@ use crate::layers::{Attention, Layer, Mixer, Reach};
 use crate::serving::{Serving, Shape};
 use spec::Spec;
 
-/// Which part of a sequence's KV a group of layers keeps.
+/// The part of a sequence's KV that a group of layers keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum KvKind {
     /// KV of all tokens.
@@ -57,7 +57,7 @@ impl KvKind {
 /// Layers that share block tables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KvGroup {
-    /// Which part of a sequence's KV the layers keep.
+    /// The part of a sequence's KV that the layers keep.
     pub kind: KvKind,
     /// Number of layer caches. A layer with an indexer has two caches.
     pub layers: usize,
@@ -269,7 +269,7 @@ impl KvPlan {
     }
 }
 
-/// Which caches belong to which stage, and which to the drafter.
+/// The caches of each stage, and those of the drafter.
 struct Parts {
     /// End of the model's caches in each stage. The drafter's caches are in the last stage.
     stage_ends: Vec<usize>,

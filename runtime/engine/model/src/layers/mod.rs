@@ -5,7 +5,7 @@ mod grouped;
 mod hybrid;
 mod latent;
 
-/// Which tokens an attention layer attends to.
+/// The tokens that an attention layer attends to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reach {
     /// All tokens of the context.
@@ -27,7 +27,7 @@ pub struct Attention {
     pub head_dim: u64,
     /// Width of a head's values.
     pub value_head_dim: u64,
-    /// Which tokens the layer attends to.
+    /// The tokens that the layer attends to.
     pub reach: Reach,
     /// Whether a gate as wide as the queries is projected together with them.
     pub has_gate: bool,

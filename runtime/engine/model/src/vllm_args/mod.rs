@@ -27,7 +27,7 @@ use crate::DraftMethod;
 use vcr_core::EngineConfigInput;
 pub use vcr_roofline::gpus::{GPUS, Gpu};
 
-/// Where the command would run.
+/// The machine on which the command would run.
 #[derive(Clone, Copy, Debug)]
 pub struct Deployment<'a> {
     /// Minor version of vLLM, `0.27` to `0.33`.
@@ -44,7 +44,7 @@ impl Default for Deployment<'_> {
     }
 }
 
-/// How an argument or a default affects the simulation.
+/// The effect of an argument or a default on the simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// The argument is a setting of the engine, its model or its memory.

@@ -16,7 +16,7 @@ pub(crate) fn minors() -> String {
     VllmMinor::ALL.map(VllmMinor::name).join(", ")
 }
 
-/// Which values an argument takes.
+/// The values that an argument takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Takes {
     /// No value.
@@ -29,7 +29,7 @@ pub enum Takes {
     Values,
 }
 
-/// How an argument affects a simulation.
+/// The effect of an argument on a simulation.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum Acts {
@@ -55,7 +55,7 @@ pub struct Argument {
     pub acts: Acts,
     /// The reason for this effect. Empty for settings.
     pub reason: &'static str,
-    /// Why the argument has no effect in `vcr serve`. Empty if it has one.
+    /// The reason why the argument has no effect in `vcr serve`. Empty if it has one.
     pub served: &'static str,
     /// The default, for an argument of which only the default is simulated.
     pub default: Option<&'static str>,

@@ -15,7 +15,7 @@ use alloc::vec::Vec;
 use backlog::{Drift, PeakRate};
 use trend::{Composite, Threshold, TtftTrend};
 
-/// How saturated a system is.
+/// The degree of saturation of a system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     /// Requests are served as fast as they arrive.

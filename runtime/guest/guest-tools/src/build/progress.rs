@@ -12,7 +12,7 @@ use crate::build::route::Route;
 pub enum Progress<'a> {
     /// Something is being downloaded.
     Fetching {
-        /// What is being downloaded, as text.
+        /// Description of the download.
         what: &'a str,
     },
     /// A compiler was found.

@@ -52,7 +52,7 @@ pub enum Outcome {
     Passed,
     /// The claim does not hold.
     Broken {
-        /// Where the claim fails, and the observed value.
+        /// The place where the claim fails, and the observed value.
         reason: String,
     },
     /// The guest trapped, exceeded a limit or returned an error.

@@ -38,7 +38,8 @@ pub struct Description {
     pub example_config: Option<String>,
     /// The JSON schema of the config, if the builder embedded one.
     pub config_schema: Option<String>,
-    /// Why its names show that this build cannot run it, if so. Types of functions are checked only on loading.
+    /// The reason why this build cannot run the component, as far as names show it. Types of functions are checked only
+    /// on loading.
     pub problem: Option<LoadProblem>,
 }
 

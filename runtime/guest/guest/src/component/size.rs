@@ -54,7 +54,7 @@ pub(crate) fn check(bytes: &[u8]) -> Result<(), LoadProblem> {
     Ok(())
 }
 
-/// Why counting stops.
+/// The reason why counting stops.
 enum Excess {
     Damaged(BinaryReaderError),
     Over {

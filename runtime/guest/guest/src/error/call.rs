@@ -8,7 +8,7 @@ use vcr_core::scale::DESIRED_ENGINES_MAX;
 
 use super::HOST_HINT;
 
-/// Why a call of a guest failed.
+/// The reason why a call of a guest failed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum CallFault {
     #[error("{reason}")]
@@ -55,7 +55,7 @@ pub enum CallFault {
         /// Virtual time at which the step starts.
         start_ns: u64,
         value: f64,
-        /// Why the value is invalid.
+        /// The reason why the value is invalid.
         complaint: &'static str,
     },
     #[error("it priced a step starting at {start_ns} ns, at or after the horizon {horizon_ns} ns")]
@@ -86,13 +86,13 @@ pub enum CallFault {
         /// Index of the action in the answer.
         index: usize,
         action: FaultAction,
-        /// Why the action is invalid.
+        /// The reason why the action is invalid.
         problem: ActionProblem,
     },
     #[error("its {preference} {problem}")]
     BadPreference {
         preference: Preference,
-        /// Why the preference is invalid.
+        /// The reason why the preference is invalid.
         problem: PreferenceProblem,
     },
     #[error("it chose the engine {chosen} for request {request}: expected one of {up}")]
@@ -119,7 +119,7 @@ fn last_words(line: Option<&str>) -> String {
     line.map_or_else(String::new, |line| format!("; its last log line: {line}"))
 }
 
-/// Why an action of a failure injector is invalid.
+/// The reason why an action of a failure injector is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ActionProblem {
     #[error("fails a request that has not arrived, has ended, or was failed before")]

@@ -6,7 +6,7 @@ use crate::component::api_version::{ApiVersion, supported_list};
 use crate::wasi::granting;
 use crate::world::World;
 
-/// Why a file cannot be loaded as a guest.
+/// The reason why a file cannot be loaded as a guest.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LoadProblem {
     #[error("{}", too_large(*.size_bytes, *.limit_bytes))]

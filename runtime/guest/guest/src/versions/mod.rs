@@ -19,7 +19,7 @@ use crate::sandbox::HostState;
 use crate::wasi;
 use crate::world::World;
 
-/// Why a compiled component cannot be used.
+/// The reason why a compiled component cannot be used.
 pub(crate) enum OpenError {
     /// The component lacks required parts of the interface.
     Unfit(String),

@@ -65,7 +65,7 @@ pub struct Sides {
     pub pairs: Vec<Pairs>,
 }
 
-/// How close a metric is, request by request.
+/// The accuracy of a metric, request by request.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PerRequest {
     /// The metric's name.

@@ -17,7 +17,7 @@ use crate::simulate::{Candidate, run, run_at_once};
 use crate::solve::parallel;
 use crate::source::Source;
 
-/// How often simulations are repeated, and on how many threads.
+/// The number of repetitions of simulations, and the number of threads.
 #[derive(Clone, Copy, Debug)]
 pub struct Again {
     /// Number of draws; 0 for no intervals.

@@ -36,7 +36,7 @@ pub struct FitOptions {
     pub prediction: Option<Load>,
     /// Seed of all random draws.
     pub seed: u64,
-    /// Which beginning of each load is left out.
+    /// The beginning of each load that is left out.
     pub warm_up: WarmUp,
     /// Number of parts for cross-validation. Each part of the measurements is left out in turn and predicted from
     /// the others. 0 means no cross-validation.

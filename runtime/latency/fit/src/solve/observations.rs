@@ -79,7 +79,7 @@ fn paced(steps: &[SimulatedStep], values: &Row, is_async: bool) -> Vec<Row> {
         row[LAUNCH_REQUEST] += (work.prefill_requests + work.decode_tokens) as f64;
     };
     let mut rows = Vec::with_capacity(steps.len());
-    // How much of the next step is done when the end of this step is seen. None if it was not launched by then.
+    // The part of the next step that is done when the end of this step is seen. None if it was not launched by then.
     let mut ahead: Option<Row> = None;
     let mut last_end_ns = 0;
     for step in steps {

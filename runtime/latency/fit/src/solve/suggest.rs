@@ -18,7 +18,7 @@ use crate::solve::observations::{MeanRow, mean_rows};
 use crate::solve::parameters::{Observation, PARAMETERS, Row};
 use crate::solve::regress::{MAX_KNOWN_OBSERVATIONS, Prior, knowledge};
 
-/// How the requests of a load arrive.
+/// The arrivals of a load's requests.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Pace {
@@ -35,7 +35,7 @@ pub struct Load {
     pub prompt_tokens: u32,
     /// Tokens of each answer.
     pub output_tokens: u32,
-    /// How the requests arrive.
+    /// The arrivals of the requests.
     pub pace: Pace,
     /// Number of requests.
     pub requests: u32,

@@ -2,7 +2,7 @@
 
 use std::io;
 
-/// What is wrong with an array of measured points.
+/// The problem of an array of measured points.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum PointsFault {
     /// There are too few values for a line.
@@ -60,11 +60,11 @@ pub enum PointsFault {
 pub struct PointsProblem {
     /// Name of the array in the file.
     pub array: String,
-    /// What is wrong with the array.
+    /// The problem of the array.
     pub fault: PointsFault,
 }
 
-/// Why a profile cannot be read.
+/// The reason why a profile cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ProfileError {
     /// The path has none of the known layouts.
@@ -142,7 +142,7 @@ pub enum ProfileError {
         rows: usize,
         /// Names that distinguish the deployments.
         names: String,
-        /// What the user can do.
+        /// Advice for the user.
         advice: String,
     },
     /// The points cannot be interpolated.

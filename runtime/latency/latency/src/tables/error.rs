@@ -8,7 +8,7 @@ pub const INSTALL: &str = "pip install aiconfigurator-core==0.12.0";
 /// The environment variable with the folder of the installed package.
 pub const DATA_VARIABLE: &str = "VCR_TABLES";
 
-/// Why tables cannot be used.
+/// The reason why tables cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TablesError {
     /// This build has no Parquet reader.
@@ -39,7 +39,7 @@ pub enum TablesError {
     File {
         /// The file.
         path: PathBuf,
-        /// What is wrong with the file.
+        /// The problem of the file.
         reason: String,
     },
     /// A setting does not fit the model or the system.
@@ -47,7 +47,7 @@ pub enum TablesError {
     Setting {
         /// The setting.
         field: &'static str,
-        /// What is wrong, and the allowed values.
+        /// The problem, and the allowed values.
         reason: String,
     },
     /// Operators that the model needs have no tables at all.
@@ -75,7 +75,7 @@ impl TablesError {
         Self::Setting { field, reason: reason.into() }
     }
 
-    /// What the user can do, if there is anything.
+    /// Advice for the user, if there is any.
     #[must_use]
     pub fn hint(&self) -> Option<String> {
         match self {

@@ -28,7 +28,7 @@ pub use latency_model::{Resolved, Scale, SourceFiles, Tables, TablesInput};
 pub use memory::MemoryNeed;
 pub use model::KvShape;
 
-/// Which peak of a GPU applies to a data type.
+/// The peak of a GPU that applies to a data type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pipe {
     Bfloat16,
@@ -98,7 +98,7 @@ impl Dtype {
     }
 }
 
-/// Where a time comes from, best source first.
+/// The source of a time, the best one first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Source {
     /// A row of a table.

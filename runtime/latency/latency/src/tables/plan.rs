@@ -33,7 +33,7 @@ impl Parallel {
     }
 }
 
-/// Which operators run at the same time as an operator.
+/// The operators that run at the same time as an operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Group {
     /// None.
@@ -170,7 +170,7 @@ impl Maker<'_> {
         self.operators.push(TokenOperator { name, count, curve, group });
     }
 
-    /// How often an operator runs in a step if it runs once in every layer.
+    /// Number of times that an operator runs in a step if it runs once in every layer.
     fn layers(&self) -> f64 {
         f64::from(self.model.layers)
     }

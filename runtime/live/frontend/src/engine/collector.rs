@@ -9,8 +9,8 @@ use vcr_wire::{EngineCoreOutput, StepOutput};
 
 use super::EngineError;
 
-/// How many outputs are kept separately. If a client does not read, further outputs are merged, so that each token
-/// takes four bytes.
+/// Maximum number of outputs that are kept separately. If a client does not read, further outputs are merged, so that
+/// each token takes four bytes.
 const SEPARATE_OUTPUTS: usize = 64;
 
 /// A queue of outputs that takes little memory.

@@ -14,7 +14,7 @@ pub(crate) use connection::{current_connection, with_connection};
 pub use observer::{EngineObserver, RequestObserver, RequestStart, ToolParsing};
 pub use stream::RequestStream;
 
-/// Why an engine did not answer.
+/// The reason why an engine did not answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EngineError {
     #[error("data_parallel_rank {rank} is out of range [0, {ranks})")]

@@ -86,7 +86,7 @@ impl Rank {
         self.prefilling_tokens.load(Ordering::Relaxed)
     }
 
-    /// How many requests fit in the engine's mailbox.
+    /// Number of requests that fit in the engine's mailbox.
     pub(super) fn room(&self) -> usize {
         self.link.get().map_or(usize::MAX, LocalLink::max_waiting)
     }

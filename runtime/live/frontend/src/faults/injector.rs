@@ -12,8 +12,8 @@ use super::caller::{Caller, NamedInBody, Tenants};
 use super::kind::FaultKind;
 use super::rule::ClientFault;
 
-/// How many callers a rule counts separately. Further callers are counted together, so that clients cannot fill the
-/// memory.
+/// Maximum number of callers that a rule counts separately. Further callers are counted together, so that clients
+/// cannot fill the memory.
 const COUNTED_CALLERS: usize = 10_000;
 
 /// The rules of a server and their counts.

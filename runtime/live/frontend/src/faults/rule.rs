@@ -41,7 +41,7 @@ pub struct FaultConditions {
     pub calls: RangeInclusive<u64>,
     /// The number of calls after which numbering restarts at 1.
     pub cycle: u64,
-    /// How callers are counted separately. `None` counts all together.
+    /// The property by which callers are counted separately. `None` counts all together.
     pub per: Option<CountedPer>,
     /// Limit of faults.
     pub count: u64,

@@ -113,7 +113,7 @@ impl OptionalStructure {
     }
 }
 
-/// Where and in which order a request is computed.
+/// The properties of a request that affect its routing and scheduling.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Placement {
     pub(crate) priority: i64,

@@ -21,14 +21,14 @@ pub struct BodyLimits {
     pub timeout: Duration,
 }
 
-/// Why a body is not read to its end.
+/// The reason why a body is not read to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cut {
     TooLarge,
     TooSlow,
 }
 
-/// Why the body of one request was cut, if it was. Clones share it. A request without a body has no verdict.
+/// The reason why the body of one request was cut, if it was. Clones share it. A request without a body has no verdict.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Verdict(Option<Arc<OnceLock<Cut>>>);
 

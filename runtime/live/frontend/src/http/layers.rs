@@ -43,7 +43,7 @@ const OPEN: &[&str] = &[
 const OWNED: &str = "/v1/responses";
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
-/// How long browsers may cache the response to a preflight request.
+/// Time for which browsers may cache the response to a preflight request.
 const PREFLIGHT_MAX_AGE_S: &str = "600";
 const ALL_METHODS: &str = "DELETE,GET,HEAD,OPTIONS,PATCH,POST,PUT";
 
@@ -119,7 +119,7 @@ fn given_key(request: &Request) -> Option<&[u8]> {
     })
 }
 
-/// What pages of other origins may do.
+/// The rights of pages of other origins.
 #[derive(Clone, Debug, Default)]
 pub struct Cors {
     /// Allowed origins. `*` allows any origin; an empty list turns CORS off.

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use tokio::runtime::{Builder, Handle, Runtime};
 
-/// How many tasks a thread runs before it checks the shared queue again. It exceeds the number of tasks that a
-/// thread takes from there at once.
+/// Number of tasks that a thread runs before it checks the shared queue again. It exceeds the number of tasks that a
+/// thread takes from this queue at once.
 const IN_TURN: u32 = 1024;
 
-/// How long an extra thread waits for the next large request. A waiting thread keeps memory that other threads
+/// Time for which an extra thread waits for the next large request. A waiting thread keeps memory that other threads
 /// freed, until it allocates again or ends.
 const KEEP_ALIVE: Duration = Duration::from_millis(10);
 

@@ -1,6 +1,6 @@
 //! The settings of llm-d-inference-sim and the equivalent options.
 
-/// How a setting is translated.
+/// The translation of a setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
     /// An option with the same value. A list becomes one option per item.

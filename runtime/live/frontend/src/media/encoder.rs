@@ -27,13 +27,13 @@ impl BatchTokenSource for EncoderOnly {
     }
 }
 
-/// Where an encoder's outputs are, as responses state it.
+/// The place of an encoder's outputs, as responses state it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EncoderAddress {
     /// The server's host.
     pub host: String,
     pub port: u16,
-    /// How many numbers the output has per placeholder token.
+    /// Number of numbers in the output per placeholder token.
     pub hidden_size: u32,
 }
 

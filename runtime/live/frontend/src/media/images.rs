@@ -14,7 +14,7 @@ pub(crate) const IMAGE_URL: &str = "data:image/png;base64,\
 /// A request header that asks for an image in the answer.
 const HEADER: &str = "x-send-image";
 
-/// Which answers have an image, and how long an image takes.
+/// The probability of an image in an answer, and the time to generate it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ImageOptions {
     /// The probability of an image if the request does not ask for one.

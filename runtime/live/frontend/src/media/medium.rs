@@ -98,7 +98,7 @@ enum Source<'a> {
     PreRouted(String),
 }
 
-/// How much base64 is decoded to read the header of a file. Metadata before an image's size can take about 64 kB.
+/// Length of the base64 that is decoded for a file's header. Metadata before an image's size can take about 64 kB.
 const HEAD_CHARS: usize = 400_000;
 
 /// The number of bytes that the base64 text encodes.

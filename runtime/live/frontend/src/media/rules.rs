@@ -1,4 +1,4 @@
-//! How many placeholder tokens media take, and how many media a prompt may have.
+//! The number of placeholder tokens of media, and the maximum number of media in a prompt.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -34,7 +34,7 @@ impl Modality {
     }
 }
 
-/// How media are counted and limited.
+/// Rules for counting and limiting media.
 #[derive(Clone, Debug, Default)]
 pub struct MediaRules {
     /// Tokens per image. `None` derives them from its size.

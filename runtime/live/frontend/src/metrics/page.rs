@@ -32,7 +32,7 @@ pub struct CacheConfig {
     pub cache_dtype: String,
     /// The hash algorithm of blocks, as vLLM writes it.
     pub prefix_caching_hash_algo: String,
-    /// Which Mamba states are cached, as vLLM writes it.
+    /// The Mamba states that are cached, in vLLM's notation.
     pub mamba_cache_mode: String,
     pub prefix_cache_retention_interval: u32,
 }

@@ -7,7 +7,7 @@ use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
 
-/// Where the page is served, and to whom.
+/// The address of the page, and its allowed visitors.
 #[derive(Clone, Debug, Default)]
 pub struct Audience {
     /// A host name or address of the page in addition to this machine's.
@@ -93,7 +93,7 @@ fn host_of(request: &Request) -> Option<String> {
     Some(authority[..end].to_owned())
 }
 
-/// Why a request is refused, and how to change that.
+/// The reason why a request is refused, and a remedy.
 #[derive(Debug)]
 pub(super) struct Refused {
     message: String,

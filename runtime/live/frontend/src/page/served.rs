@@ -59,7 +59,7 @@ const SERVER_PATHS: [&str; 12] = [
     "/v1/responses/render",
 ];
 
-/// What a page shows.
+/// The subject of a page.
 #[derive(Debug, Default)]
 pub struct PageOf {
     /// The command, such as `serve`.
@@ -89,7 +89,7 @@ pub struct Page {
     html: Bytes,
 }
 
-/// What happens to a request.
+/// The handling of a request.
 #[derive(Debug)]
 pub enum PageRequest {
     /// The page has answered the request.

@@ -126,7 +126,7 @@ fn scanned<T>(found: Result<T, Stop>, text: &str, cursor: &Cursor<'_>) -> Scanne
     }
 }
 
-/// Why parsing stopped.
+/// The reason why parsing stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stop {
     Partial,

@@ -60,7 +60,7 @@ pub(super) fn header(text: &str, argument_keys: &[&str]) -> Scanned<String> {
     }
 }
 
-/// Why there is no header.
+/// The reason why there is no header.
 enum Stop {
     Partial,
     Invalid,

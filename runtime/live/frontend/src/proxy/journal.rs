@@ -15,7 +15,7 @@ pub struct Journal {
     limit: usize,
 }
 
-/// What answered a request. Not set if a fault comes first.
+/// The source of a request's answer. Not set if a fault comes first.
 pub(crate) type AnsweredBy = Arc<OnceLock<&'static str>>;
 
 #[derive(Debug)]

@@ -31,7 +31,7 @@ struct Progress {
     is_done: bool,
 }
 
-/// Why pacing failed.
+/// The reason why pacing failed.
 enum Stopped {
     Engine(EngineError),
     Refused(String),

@@ -36,7 +36,7 @@ const REQUESTS_PATH: &str = "/_vcr/requests";
 /// Paths that the server itself answers, because they describe the server and not the model.
 const OPERATIONS: [&str; 7] = ["/health", "/ready", "/ping", "/load", "/metrics", "/version", "/openapi.json"];
 
-/// What to do with a request that was not recorded.
+/// Handling of a request that was not recorded.
 pub enum Misses {
     /// Refuse it, and call `stop` if it is set.
     Refuse {
@@ -61,7 +61,7 @@ pub enum Times {
 pub struct Player {
     /// The tape, if there is one.
     pub tape: Option<Arc<HttpTape>>,
-    /// What to do with a request that was not recorded.
+    /// Handling of a request that was not recorded.
     pub misses: Misses,
     /// When the parts of recorded responses are sent.
     pub times: Times,

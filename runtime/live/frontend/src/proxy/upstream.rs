@@ -36,35 +36,35 @@ const HOP_BY_HOP: [HeaderName; 6] = [
     header::UPGRADE,
 ];
 
-/// Why a request to the server failed.
+/// The reason why a request to the server failed.
 #[derive(Debug, thiserror::Error)]
 pub enum UpstreamError {
     #[error("cannot connect to {address}: {reason}")]
     Connect {
         /// The server's address.
         address: String,
-        /// Why the connection failed.
+        /// The reason why the connection failed.
         reason: String,
     },
     #[error("the connection to {address} was lost before the answer: {reason}")]
     Lost {
         /// The server's address.
         address: String,
-        /// Why the connection was lost.
+        /// The reason why the connection was lost.
         reason: String,
     },
     #[error("the request cannot be sent to {address}: {reason}")]
     Request {
         /// The server's address.
         address: String,
-        /// Why the request cannot be sent.
+        /// The reason why the request cannot be sent.
         reason: String,
     },
     #[error("cannot use TLS with {address}: {reason}")]
     Tls {
         /// The server's address.
         address: String,
-        /// Why TLS cannot be used.
+        /// The reason why TLS cannot be used.
         reason: String,
     },
 }

@@ -10,7 +10,7 @@ use vcr_text::{ReasoningForm, Value};
 pub struct ChatOptions {
     /// The reasoning format, if reasoning is separated from the answer.
     pub reasoning: Option<ReasoningForm>,
-    /// How to find tool calls.
+    /// The parser for tool calls.
     pub calls: CallParsing,
     /// The probability of a tool call if the request leaves the choice to the model.
     pub call_probability: f64,
@@ -22,7 +22,7 @@ pub struct ChatOptions {
     pub template_kwargs: BTreeMap<String, Value>,
 }
 
-/// How tool calls are found in answers.
+/// The method of finding tool calls in answers.
 #[derive(Clone, Debug, Default)]
 pub enum CallParsing {
     /// Tool calls are not searched for.

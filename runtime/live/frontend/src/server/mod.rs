@@ -45,7 +45,7 @@ pub struct App {
 /// Settings of the server.
 #[derive(Clone, Debug, Default)]
 pub struct ServerOptions {
-    /// How long `/ready` fails after the start.
+    /// Time after the start for which `/ready` fails.
     pub startup_duration: Duration,
     /// The simulated frontend of vLLM.
     pub frontend: FrontendKind,
@@ -77,7 +77,7 @@ pub struct ServerOptions {
     pub structures: Option<StructureCheck>,
     /// Settings of images in answers, if enabled.
     pub images: Option<ImageOptions>,
-    /// Where to fetch the outputs of an encoder-only server.
+    /// The place of the outputs of an encoder-only server.
     pub encoder: Option<EncoderAddress>,
 }
 

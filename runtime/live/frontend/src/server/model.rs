@@ -33,7 +33,7 @@ pub struct Model {
     pub vocab_size: u32,
     /// Dimensions of an embedding.
     pub embedding_dimensions: u32,
-    /// How images, audio and video are counted.
+    /// Rules for counting images, audio and video.
     pub media: MediaRules,
     pub adapters: Adapters,
     /// The simulated frontend of vLLM, which decides the error texts.

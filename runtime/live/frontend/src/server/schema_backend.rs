@@ -38,7 +38,7 @@ impl SchemaBackend {
         }
     }
 
-    /// Why a schema is refused, with the error text of `frontend`. None if it is accepted.
+    /// The reason why a schema is refused, with the error text of `frontend`. None if it is accepted.
     #[must_use]
     pub fn refusal(self, schema: &Value, frontend: FrontendKind) -> Option<String> {
         let parsed = schema.as_str().and_then(|text| serde_json::from_str::<Value>(text).ok());

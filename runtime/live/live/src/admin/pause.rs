@@ -7,7 +7,7 @@ use crate::admin::Admin;
 use crate::error::LiveError;
 use crate::serving::Serving;
 
-/// What happens to unfinished requests in a pause.
+/// Handling of unfinished requests in a pause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PauseMode {
     Abort,

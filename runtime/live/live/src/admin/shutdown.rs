@@ -5,8 +5,8 @@ use crate::lifecycle::End;
 use crate::routing::routes::Routes;
 use crate::serving::Serving;
 
-/// How long after the grace period an engine still waits for other engines to abort its delegated requests and for
-/// KV writes to end. Both normally take far less.
+/// Time for which an engine waits after the grace period until other engines have aborted its delegated requests and KV
+/// writes have ended. Both normally take far less.
 const LAST_GRACE_NS: u64 = 1_000_000_000;
 
 /// Begins a shutdown. As in vLLM, requests are aborted at once unless there is a grace period.

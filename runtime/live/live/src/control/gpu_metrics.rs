@@ -11,7 +11,7 @@ use crate::{Counters, EngineState, EnginesHandle, Snapshot};
 
 pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// How long values are kept: an exporter collects them at intervals. They cover the time since the previous
+/// Time for which values are kept: an exporter collects them at intervals. They cover the time since the previous
 /// collection.
 const COLLECT_INTERVAL: Duration = Duration::from_secs(1);
 

@@ -80,12 +80,12 @@ pub enum GuestValue {
     Failures(u64),
 }
 
-/// Why a text is not a latency model.
+/// The reason why a text is not a latency model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnusableModel {
     /// The problem.
     pub message: String,
-    /// How the user can fix the problem.
+    /// Advice for fixing the problem.
     pub hint: Option<String>,
 }
 

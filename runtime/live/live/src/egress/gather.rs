@@ -1,4 +1,4 @@
-//! Where the outputs of a step are gathered.
+//! Gathers the outputs of a step, encoded or not.
 
 use vcr_wire::{EngineCoreOutput, FinishReason, StepEncoder, StepKeeper, StopReason};
 

@@ -32,7 +32,7 @@ pub(crate) struct KvEvents {
     pub(crate) lost: u64,
 }
 
-/// How the hashes that name blocks in events are computed.
+/// The method of computing the hashes that name blocks in events.
 enum Names {
     /// From the hash of the parent block, which is cached.
     Chained(EngineHashes),

@@ -174,7 +174,7 @@ impl Egress {
         (self.outputs, kv_events)
     }
 
-    /// Starts a wave in all engines but one, because a coordinator asks for it.
+    /// Starts a wave in all engines except `excluded_engine`, as a coordinator requests.
     pub(crate) fn start_wave(&self, wave: u32, excluded_engine: Option<u32>) {
         if let Some(waves) = &self.waves {
             waves.start(self.index, wave, excluded_engine);

@@ -17,7 +17,7 @@ pub(crate) struct ArrivedRequest<'a> {
     pub(crate) priority: i64,
 }
 
-/// What happens to a message to a frontend.
+/// The fate of a message to a frontend.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct MessageFate {
     pub(crate) is_dropped: bool,
@@ -84,7 +84,7 @@ pub(crate) struct Faults {
     injected: u64,
 }
 
-/// How a request will fail.
+/// The planned failure of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PlannedFailure {
     pub(crate) after_tokens: u32,
@@ -214,7 +214,7 @@ impl Faults {
         !self.active.is_empty() || self.asked != MessageFate::default()
     }
 
-    /// What happens to a message of `bytes` that is sent now.
+    /// The fate of a message of `bytes` that is sent now.
     pub(crate) fn message(&mut self, bytes: usize, now_ns: u64) -> MessageFate {
         let mut fate = std::mem::take(&mut self.asked);
         for active in &mut self.active {

@@ -7,7 +7,7 @@ use crate::serving::Serving;
 #[derive(Debug, Default)]
 pub(crate) struct FrontendVersion {
     is_known: bool,
-    /// Why the frontend cannot be served, if it cannot.
+    /// The reason why the frontend cannot be served, if it cannot.
     refusal: Option<String>,
 }
 

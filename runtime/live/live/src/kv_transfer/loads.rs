@@ -225,7 +225,7 @@ impl Loads {
     }
 }
 
-/// How the time of a transfer is determined if its bytes move.
+/// The rule for the time of a transfer whose bytes move.
 fn time_of(mover: Option<&Mover>) -> TransferTime {
     mover.map_or(TransferTime::SlowerOf, |mover| mover.settings().time)
 }

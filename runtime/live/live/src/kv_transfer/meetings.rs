@@ -14,7 +14,7 @@ use crate::kv_transfer::settings::MeetingSettings;
 /// A request of this engine with reserved blocks, and the outcome of its wait.
 pub(crate) struct MeetingResult {
     pub(crate) load: RemoteLoad,
-    /// Where the KV is, if the prefill engine says so.
+    /// The place of the KV, if the prefill engine states it.
     pub(crate) outcome: Result<Option<Description>, TransferError>,
 }
 

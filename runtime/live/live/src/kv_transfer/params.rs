@@ -7,7 +7,7 @@ use crate::kv_transfer::peers::AllowedPeers;
 use crate::kv_transfer::settings::{MeetingSettings, PdRole, RoomKeys};
 use crate::requests::RemoteKv;
 
-/// Where the KV of a request comes from or goes to.
+/// The source or the destination of a request's KV.
 #[derive(Clone, Debug)]
 pub(crate) enum KvParams {
     /// A decode engine will fetch the KV. It waits in the room, if there is one.

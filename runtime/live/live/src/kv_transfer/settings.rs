@@ -33,7 +33,7 @@ pub struct PlaneSettings {
     /// Whether an arena may be larger than the limit, because only blocks whose KV moves take memory. Must be
     /// `false` for libraries that register the whole arena.
     pub backs_as_used: bool,
-    /// How the time of a transfer is determined.
+    /// The rule for the time of a transfer.
     pub time: TransferTime,
     /// Whether the prefill engine writes the KV, instead of the decode engine reading it.
     pub is_pushed: bool,
@@ -48,12 +48,12 @@ impl fmt::Debug for PlaneSettings {
     }
 }
 
-/// How prefill and decode engines meet if their requests come in any order.
+/// The rendezvous of prefill and decode engines whose requests come in any order.
 #[derive(Clone)]
 pub struct MeetingSettings {
     /// Makes the rendezvous of an engine.
     pub factory: RendezvousFactory,
-    /// How requests name their rooms.
+    /// The keys by which requests name their rooms.
     pub room_keys: RoomKeys,
     /// Default role of this engine in requests; `None`: requests without a role have none.
     pub role: Option<PdRole>,
@@ -84,7 +84,7 @@ pub enum PdRole {
     Decode,
 }
 
-/// How the time of a transfer is determined if bytes move and a time is modelled.
+/// The rule for the time of a transfer if bytes move and a time is modelled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TransferTime {
     /// The real time of the transfer.
@@ -96,7 +96,7 @@ pub enum TransferTime {
     SlowerOf,
 }
 
-/// What happens to a request whose KV does not arrive (vLLM's `kv_load_failure_policy`).
+/// Handling of a request whose KV does not arrive (vLLM's `kv_load_failure_policy`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LoadFailurePolicy {
     /// The request ends with an error.

@@ -30,7 +30,7 @@ use crate::routing::routes::Routes;
 use crate::server::{Links, PersistentState, Plugins, Server};
 use crate::tokens::Tokens;
 
-/// How often a waiting engine checks whether it must shut down.
+/// Interval at which a waiting engine checks whether it must shut down.
 const STOP_INTERVAL: Duration = Duration::from_millis(50);
 
 pub(crate) struct Rank {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use vcr_core::{AnyEngine, ServingEngine};
 
-/// What an observer wants to see; each level includes those before it.
+/// The events that an observer requests; each level includes those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
 pub enum Sees {
     /// Ends of steps, and stalls.
@@ -32,7 +32,7 @@ pub struct Submitted<'a> {
 /// Observes the steps of engines, on the engines' threads. Each engine reports its steps in order and waits until
 /// the call returns. Times are nanoseconds of the system's monotonic clock.
 pub trait StepObserver: fmt::Debug + Send + Sync {
-    /// What the observer wants to see. SourceRequest once, before an engine serves.
+    /// The events that the observer requests. Called once, before an engine serves.
     fn sees(&self) -> Sees;
 
     /// A request entered an engine.

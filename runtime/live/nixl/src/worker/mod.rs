@@ -19,15 +19,15 @@ use crate::agent::{Extent, NixlAgent, Posted};
 use crate::links::{Link, Links, Look, Place, name_of, place_of};
 use crate::shared::{Command, Shared, locked};
 
-/// How often an idle agent checks for notices.
+/// Interval at which an idle agent checks for notices.
 const IDLE_INTERVAL: Duration = Duration::from_millis(4);
-/// How often notices and answers are checked for while transfers are in progress.
+/// Interval of checks for notices and answers while transfers are in progress.
 const NOTICE_INTERVAL: Duration = Duration::from_micros(200);
-/// How long the thread looks for further work before it sleeps: on a busy machine, waking up takes longer than
+/// Time for which the thread looks for further work before it sleeps: on a busy machine, waking up takes longer than
 /// reading a small transfer, and transfers often follow each other. The thread does not yield in this time, because
 /// it would lose its turn.
 const LINGER: Duration = Duration::from_micros(100);
-/// How long a thread waits for a transfer before it yields to other threads.
+/// Time for which a thread waits for a transfer before it yields to other threads.
 const SPIN: Duration = Duration::from_micros(300);
 /// Pause between two checks of peers' answers and of cancelled transfers.
 const NAP: Duration = Duration::from_micros(50);

@@ -46,7 +46,7 @@ pub struct Exchange {
     pub left_out_bytes: u64,
     /// Time from the arrival to the end.
     pub end_ns: u64,
-    /// How the exchange ended.
+    /// The end of the exchange.
     pub end: HttpEnd,
     /// The error message, if the exchange failed.
     pub error: Option<String>,
@@ -63,7 +63,7 @@ impl Exchange {
     }
 }
 
-/// How exchanges are recorded.
+/// Rules for recording exchanges.
 #[derive(Clone, Default)]
 pub(crate) struct HttpRules {
     pub(crate) redact: RedactRules,

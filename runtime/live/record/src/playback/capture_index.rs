@@ -41,7 +41,7 @@ struct CaptureIndexBuilder {
     num_with_tokens: u32,
 }
 
-/// Where the records are, by row.
+/// The places of the records, by row.
 enum Store {
     File(Box<CaptureFile>, Vec<CapturePosition>),
     Memory(Vec<RequestRecord>),

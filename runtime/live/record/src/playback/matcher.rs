@@ -9,7 +9,7 @@ use crate::playback::capture_index::CaptureIndex;
 use crate::playback::index::{Places, Row, Unused, end_by_length};
 use crate::playback::params;
 
-/// How requests are matched with records.
+/// The property by which requests are matched with records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MatchBy {
     /// By prompt: the hashes of the prompts are compared.
@@ -23,7 +23,7 @@ pub enum MatchBy {
     Session,
 }
 
-/// What to do with a request that matches no record.
+/// Handling of a request that matches no record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Unmatched {
     /// Answer it as if there were no capture.
@@ -121,7 +121,7 @@ impl Matcher {
         &self.captures
     }
 
-    /// What to do with a request that matches no record.
+    /// Handling of a request that matches no record.
     #[must_use]
     pub fn policy(&self) -> Unmatched {
         self.policy

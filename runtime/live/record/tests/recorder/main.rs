@@ -22,7 +22,7 @@ use vcr_wire::{
 const PATIENCE: Duration = Duration::from_secs(30);
 const RULES: fn() -> &'static ProtocolRules = || VllmMinor::V0_33.rules();
 
-/// How many API servers and engines to create.
+/// Number of API servers and engines to create.
 #[derive(Clone, Copy)]
 struct Shape {
     clients: usize,

@@ -37,10 +37,10 @@ pub(crate) struct Completions {
     pub(crate) idle_timeout: Duration,
     /// Whether any answer reported its cached prompt tokens.
     pub(crate) tells_cached: Rc<Cell<bool>>,
-    /// What the engines reported, if they run in this process.
+    /// The engines' reports, if they run in this process.
     pub(crate) book: Option<Book>,
     pub(crate) counted: CountedOutputs,
-    /// How requests identify their session.
+    /// The way in which requests identify their session.
     pub(crate) sessions: Rc<Sessions>,
 }
 
@@ -343,7 +343,7 @@ async fn prefilled(body: Incoming, busy: Busy) -> Result<Vec<u8>, ClientError> {
     Ok(bytes)
 }
 
-/// What was received of an answer so far.
+/// The part of an answer that has been received.
 #[derive(Default)]
 struct Answer {
     wants_ids: bool,

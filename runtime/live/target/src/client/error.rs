@@ -2,7 +2,7 @@
 
 use vcr_cluster::record::FailReason;
 
-/// Why a request got no complete answer.
+/// The reason why a request got no complete answer.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ClientError {
     #[error("cannot connect to {address}: {reason}")]

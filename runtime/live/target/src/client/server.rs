@@ -26,7 +26,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Limit of the response to an identification request, in bytes.
 const MAX_ANSWER_BYTES: usize = 32 << 20;
 
-/// How many characters of a server's error message are shown.
+/// Number of characters of a server's error message that are shown.
 const MAX_MESSAGE_CHARS: usize = 200;
 
 #[derive(Clone, Debug)]

@@ -1,4 +1,4 @@
-//! How requests identify their session: by a header, or with a token from the previous answer.
+//! Identification of sessions in requests: by a header, or with a token from the previous answer.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

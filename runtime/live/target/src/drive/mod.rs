@@ -20,12 +20,12 @@ use vcr_frontend::Alarm;
 
 use clock::Clock;
 
-/// How often the observer is asked whether to stop the run.
+/// Interval at which the observer is asked whether to stop the run.
 const LOOK_INTERVAL_NS: u64 = 50_000_000;
 /// Pause before a retry of a request that was lost before its first token. The server may be restarting.
 const RETRY_PAUSE: Duration = Duration::from_millis(50);
 
-/// How long before its due time a request is prepared: its body and connection must be ready in time.
+/// Time between the preparation of a request and its due time: its body and connection must be ready in time.
 const AHEAD_NS: u64 = 10_000_000;
 
 const MAX_NOTES: usize = 8;

@@ -1,4 +1,4 @@
-//! What the engines in this process report about requests and transfers.
+//! Reports of the engines in this process about requests and transfers.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,7 @@ use vcr_wire::{EventType, FinishReason, SchedulerStats, StepOutput};
 
 use crate::drive::AnswerReporter;
 
-/// Which reports of an engine count for a request.
+/// The reports of an engine that count for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CountedOutputs {
     All,
@@ -20,7 +20,7 @@ pub(crate) enum CountedOutputs {
     Output,
 }
 
-/// What an engine reported about a request.
+/// An engine's reports about a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Noted {
     /// When the request was admitted, in seconds on the system's monotonic clock.

@@ -86,7 +86,7 @@ pub(crate) fn check_frontend(run: &RunConfig) -> Result<(), TargetError> {
     Err(TargetError::with_hint(message, WITHOUT_FRONTEND))
 }
 
-/// How the engines of two pools transfer KV.
+/// Settings of KV transfers between the engines of two pools.
 fn transfer_settings(run: &RunConfig, role: PoolRole, port: u16, book: &Book) -> Result<TransferSettings, TargetError> {
     let link = run.topology.link();
     let plane = plane(run, role, port, book)?;

@@ -17,7 +17,7 @@ use super::book::{Book, CountedOutputs, name_of};
 use crate::drive::vocabulary::Vocabulary;
 use crate::drive::{AnswerReporter, Answered, Service};
 
-/// How long to wait before checking again whether an engine is up.
+/// Pause between two checks whether an engine is up.
 const DOWN_PAUSE: Duration = Duration::from_millis(10);
 
 pub(crate) struct Direct {

@@ -12,7 +12,7 @@ use vcr_cluster::{AdapterNames, FrontendTarget, HttpTarget, TargetError};
 
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 const MODEL: &str = "sim";
-/// How many lines of the log an error shows.
+/// Number of lines of the log that an error shows.
 const LOG_TAIL_LINES: usize = 8;
 
 /// A running frontend. It is killed on drop.

@@ -16,7 +16,7 @@ use super::totals::Totals;
 
 /// The default vocabulary size, for prompts and outputs.
 pub(crate) const VOCAB_SIZE: u32 = 32_000;
-/// How often to search for consecutive free ports.
+/// Maximum number of searches for consecutive free ports.
 const PORT_ATTEMPTS: usize = 64;
 
 /// The running engines of a pool, and their reports about requests.

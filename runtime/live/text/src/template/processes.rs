@@ -25,7 +25,7 @@ const TIME: Duration = Duration::from_secs(5);
 /// Limit of real time per rendering, for busy machines.
 const REAL_TIME: Duration = Duration::from_secs(30);
 
-/// How often the time limits are checked.
+/// Interval at which the time limits are checked.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Limit of the memory that a process may add to its initial address space.
@@ -37,7 +37,7 @@ const TEXT_BYTES: usize = 64 << 20;
 /// The number of processes. When all are busy, a rendering waits.
 const PROCESSES: usize = 4;
 
-/// How long a rendering waits for a process. Earlier renderings may use their full time.
+/// Maximum wait of a rendering for a process. Earlier renderings may use their full time.
 const WAIT: Duration = Duration::from_secs(45);
 
 /// Exit code of a process whose rendering exceeded its time limit.

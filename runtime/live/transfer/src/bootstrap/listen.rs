@@ -19,7 +19,7 @@ use crate::bootstrap::wire::{self, RoomKind, WireError};
 const MAX_CONNECTIONS: usize = 4096;
 /// Time limit for a decode engine to name its room, and to take its description.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How much longer than its own deadline a decode engine may stay connected, so that its deadline comes first.
+/// Time for which a decode engine may stay connected after its own deadline, so that its deadline comes first.
 const GRACE: Duration = Duration::from_secs(1);
 /// Pause after a failed accept. The usual reason is a lack of file descriptors.
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);

@@ -92,7 +92,7 @@ pub struct RendezvousSettings {
     pub tensor_parallel_size: u32,
     /// Tokens per KV block.
     pub block_tokens: u32,
-    /// How long to wait for a peer.
+    /// Maximum time to wait for a peer.
     pub timeout: Duration,
     /// Whether decode engines may connect here.
     pub serves: bool,

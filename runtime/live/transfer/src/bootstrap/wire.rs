@@ -30,7 +30,7 @@ pub const MAX_BODY_BYTES: u32 = 8 << 20;
 /// Maximum length of the name of a room, and of all other names.
 pub const MAX_NAME_BYTES: usize = 512;
 
-/// Why bytes are no message of a room.
+/// The reason why bytes are no message of a room.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
     #[error("it answers with byte {0:#04x}, expected 0x01")]

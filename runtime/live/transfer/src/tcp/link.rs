@@ -29,7 +29,7 @@ const HOST_BUFFER_BYTES: usize = 256 << 10;
 /// Number of page bytes after which a thread yields. Otherwise an engine's step waits for the rest of the thread's
 /// time slice, which is milliseconds whatever the niceness.
 const YIELD_BYTES: usize = 128 << 10;
-/// How often a waiting thread checks whether the plane has been stopped.
+/// Interval at which a waiting thread checks whether the plane has been stopped.
 const STOP_INTERVAL: Duration = Duration::from_millis(100);
 
 #[derive(Debug, thiserror::Error)]
@@ -87,7 +87,7 @@ fn is_within_host(stream: &TcpStream) -> io::Result<bool> {
     Ok(here == there || here.is_loopback())
 }
 
-/// What other threads see of the thread that uses a connection.
+/// The state of a connection's thread that other threads can see.
 #[derive(Default)]
 pub(super) struct Watch {
     /// Since when the thread waits for the peer: the first wait after the last progress.
@@ -104,7 +104,7 @@ impl Watch {
         *self.waits_since() = None;
     }
 
-    /// How long the thread has waited for the peer.
+    /// Time for which the thread has waited for the peer.
     pub(super) fn waited(&self) -> Duration {
         self.waits_since().map_or(Duration::ZERO, |since| since.elapsed())
     }

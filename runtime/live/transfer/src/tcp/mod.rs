@@ -50,7 +50,7 @@ pub struct TcpSettings {
     pub connect_timeout: Duration,
     /// Maximum wait for a peer that makes no progress.
     pub patience: Duration,
-    /// How long a connection may be idle before it is closed.
+    /// Time after which an idle connection is closed.
     pub idle_timeout: Duration,
     /// Additional niceness of threads that move bytes, so that an engine's own thread takes precedence.
     pub niceness: u8,

@@ -36,7 +36,7 @@ const MAX_SILENT: usize = 256;
 const GRACE: Duration = Duration::from_millis(500);
 /// Delay before the next attempt to serve a connection for which there was no thread.
 const RETRY: Duration = Duration::from_millis(10);
-/// How long a connection may be without requests before it is closed. Peers close their connections earlier.
+/// Time after which a connection without requests is closed. Peers close their connections earlier.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(600);
 
 pub(super) struct Server {

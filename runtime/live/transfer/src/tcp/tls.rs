@@ -34,7 +34,7 @@ pub struct TlsFiles {
 #[derive(Debug, thiserror::Error)]
 #[error("invalid {what} `{}`: {reason}", path.display())]
 pub struct TlsError {
-    /// What the file is for.
+    /// The purpose of the file.
     what: &'static str,
     path: PathBuf,
     reason: String,

@@ -111,8 +111,8 @@ fn check_path(address: &str, path: &str) -> Result<(), LinkError> {
     }
 }
 
-/// Why the host name has no address now; `None` if it has one. It may get one later: cluster DNS knows a pod only
-/// once the pod is ready. Asks the resolver, which may take seconds.
+/// The reason why the host name has no address now; `None` if it has one. It may get one later: cluster DNS knows a pod
+/// only once the pod is ready. The call asks the resolver, which may take seconds.
 #[must_use]
 pub fn unresolved_host(address: &str) -> Option<String> {
     match Address::parse(address) {

@@ -37,7 +37,7 @@ pub struct EngineLinkConfig {
     pub on_wait: Option<WaitHook>,
 }
 
-/// What an engine waits for before it serves.
+/// The event that an engine waits for before it serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitsFor {
     /// The frontend's answer to HELLO.
@@ -232,7 +232,7 @@ impl EngineGreeting {
     }
 }
 
-/// How often a waiting thread checks whether it must stop.
+/// Interval at which a waiting thread checks whether it must stop.
 const STOP_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Waits for the next message; returns `None` at the timeout. Signals do not end the wait. `look` returns what is

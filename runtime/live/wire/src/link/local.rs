@@ -27,7 +27,7 @@ pub enum LocalEvent<'a> {
     Lost,
 }
 
-/// What a fault does to a message within a process.
+/// The effect of a fault on a message within a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MessageDamage {
     /// The message is lost.
@@ -54,7 +54,7 @@ impl fmt::Debug for LocalSink {
     }
 }
 
-/// Why a request cannot be sent to an engine in this process.
+/// The reason why a request cannot be sent to an engine in this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the error texts describe them")]
 pub enum LocalLinkError {

@@ -27,7 +27,7 @@ impl Default for Transport {
     }
 }
 
-/// How long a closed socket tries to deliver its queue, in milliseconds. The values are the real engine's.
+/// Time for which a closed socket tries to deliver its queue, in milliseconds. The values are the real engine's.
 #[derive(Clone, Copy)]
 pub(super) enum Linger {
     Handshake = 5000,

@@ -31,7 +31,7 @@ pub(super) struct FirstTurn {
     pub(super) copy: u32,
 }
 
-/// How the rows of a trace start.
+/// The order in which the rows of a trace start.
 pub(super) enum Plan {
     /// Session by session, in the order of the first turns.
     Sessions(Vec<FirstTurn>),

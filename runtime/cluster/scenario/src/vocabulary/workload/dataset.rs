@@ -46,7 +46,7 @@ impl TextTokens {
     }
 }
 
-/// How the tokens of texts are counted.
+/// The method of counting the tokens of texts.
 enum Counting {
     /// By this number of characters per token.
     Characters(f64),

@@ -70,7 +70,7 @@ impl CapturePosition {
     }
 }
 
-/// Where the parts after the first come from.
+/// The source of the parts after the first.
 pub(super) enum Parts<'a> {
     /// There are no more parts.
     None,

@@ -38,7 +38,7 @@ struct Reference {
     request: u32,
     field: Field,
     name: Box<str>,
-    /// How the row waits for the other row; None if it does not wait.
+    /// The trigger and the delay of the wait for the other row; None if the row does not wait.
     wait: Option<(Trigger, u64)>,
 }
 

@@ -15,7 +15,7 @@ use crate::kv::tiers::offloading::{ConnectorRules, Offloading};
 use crate::plan::{ExternalHit, ExternalLookup, RequestOutput, StepOutputs, StepPlan};
 use crate::request::{FinishReason, Flags, KvRole, Request, RequestId, RequestStatus};
 
-/// What a connector's workers report with the result of a step (vLLM's `KVConnectorOutput`). Requests are given by
+/// The report of a connector's workers with the result of a step (vLLM's `KVConnectorOutput`). Requests are given by
 /// their tags and handled in the given order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KvTransferReport {

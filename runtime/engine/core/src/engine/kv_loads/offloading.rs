@@ -35,14 +35,14 @@ impl Engine {
         self.kv_tiers().is_some_and(KvTiers::awaits_stores)
     }
 
-    /// How long in nanoseconds the oldest step in flight waits for copies of blocks that it reuses, if it begins at
+    /// Nanoseconds for which the oldest step in flight waits for copies of blocks that it reuses, if it begins at
     /// `start_ns`.
     pub fn flush_for_oldest(&mut self, start_ns: u64) -> u64 {
         let step = self.steps.applied() + 1;
         self.kv_tiers_mut().map_or(0, |tiers| tiers.flush_stores(step, start_ns))
     }
 
-    /// How long in nanoseconds the latest step waits for copies of blocks that it reuses, if it begins at `start_ns`.
+    /// Nanoseconds for which the latest step waits for copies of blocks that it reuses, if it begins at `start_ns`.
     pub fn flush_for_newest(&mut self, start_ns: u64) -> u64 {
         let step = self.stats.steps;
         self.kv_tiers_mut().map_or(0, |tiers| tiers.flush_stores(step, start_ns))

@@ -8,7 +8,7 @@ use vcr_policy::latency::KvGroupKind;
 /// A group of layers that share block tables (vLLM's `KVCacheGroupSpec`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KvCacheGroup {
-    /// Which KV the group's layers need.
+    /// The KV that the group's layers need.
     pub kind: KvCacheKind,
     /// Tokens per block, a multiple of the engine's `block_size`. None means `block_size`.
     pub block_size: Option<u32>,
@@ -16,7 +16,7 @@ pub struct KvCacheGroup {
     pub has_drafter: bool,
 }
 
-/// Which KV of a sequence a layer needs.
+/// The KV of a sequence that a layer needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum KvCacheKind {
     /// KV of the whole sequence.
@@ -46,7 +46,7 @@ pub enum KvCacheKind {
     },
 }
 
-/// Which states of Mamba and linear attention are kept (vLLM's `mamba_cache_mode`).
+/// The states of Mamba and linear attention that are kept (vLLM's `mamba_cache_mode`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MambaCacheMode {
     /// One state per request, which no other request uses.

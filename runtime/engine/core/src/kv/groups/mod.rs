@@ -226,7 +226,7 @@ impl KvGroups {
         self.retention_tokens == Some(0)
     }
 
-    /// Where a chunk from `start` to at most `end` ends, so that states are kept.
+    /// The end of a chunk from `start` to at most `end`, such that states are kept.
     pub(crate) fn chunk_end(&self, start: u32, end: u32, limits: &ChunkLimits) -> u32 {
         match &self.chunk_group {
             Some(group) if start < limits.prefill_end => group.aligned_end(start, end, limits),

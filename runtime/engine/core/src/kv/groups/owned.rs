@@ -1,4 +1,4 @@
-//! Which group holds each block, and the additional keys of blocks.
+//! The group that holds each block, and the additional keys of blocks.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use super::lookup::content;
 use crate::kv::hash::BlockHash;
 use crate::kv::pool::{BlockId, KvPool};
 
-/// Which group holds each block, and the keys that the pool does not know.
+/// The group that holds each block, and the keys that the pool does not know.
 #[derive(Debug, Default)]
 pub(super) struct OwnedBlocks {
     /// For each block, the group that holds it or held it last.

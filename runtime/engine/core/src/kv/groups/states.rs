@@ -24,7 +24,7 @@ pub(crate) struct Chunk {
     pub(crate) prefill_end: u32,
 }
 
-/// What limits the end of a chunk, in addition to its maximum number of tokens.
+/// Limits on the end of a chunk, in addition to its maximum number of tokens.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ChunkLimits {
     pub(crate) known_tokens: u32,
@@ -175,7 +175,7 @@ impl Group {
         allocate(required.saturating_sub(table.blocks.len()) as u32, &mut table.blocks);
     }
 
-    /// Where a chunk from `start` to at most token `end` ends: at a position where a state must be kept, unless a
+    /// The end of a chunk from `start` to at most token `end`: a position where a state must be kept, unless a
     /// state inside the chunk serves the same purpose.
     pub(super) fn aligned_end(&self, start: u32, end: u32, limits: &ChunkLimits) -> u32 {
         let (size, prefill_end) = (self.block_size, limits.prefill_end);

@@ -251,7 +251,7 @@ enum Reachable<'a> {
 struct Sparse<'a> {
     /// Number of blocks before the end of a hit that the hit needs, including the one that it drops.
     needed: u32,
-    /// How many of the `needed` blocks lie after the end of the hit.
+    /// Number of the `needed` blocks that lie after the end of the hit.
     dropped: u32,
     /// Number of blocks between possible ends of hits. None if only the ends at `boundaries` are kept.
     per_segment: Option<u32>,

@@ -1,4 +1,4 @@
-//! What tiers report: totals, changes, and hits of a prompt.
+//! Reports of tiers: totals, changes, and hits of a prompt.
 
 use crate::kv::hash::BlockHash;
 

@@ -49,7 +49,7 @@ struct Descent {
 pub(crate) struct Hit {
     /// Number of cached pages that follow in the tree.
     pub(crate) pages: u32,
-    /// How many of `pages` have no locks. Locking makes them unevictable.
+    /// Number of `pages` without locks. A lock makes a page unevictable.
     pub(crate) evictable_pages: u32,
 }
 

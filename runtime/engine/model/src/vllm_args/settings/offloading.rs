@@ -102,7 +102,7 @@ impl KvOffloading {
     }
 }
 
-/// What `--kv-transfer-config` describes: a link between pools, offloading, or both.
+/// Reads `--kv-transfer-config`: a link between pools, offloading, or both.
 pub(super) fn connectors(word: &Word, minor: u8) -> Result<(String, Option<KvOffloading>), ArgumentError> {
     let map = object(word)?;
     let extra = |map: &Map<String, Value>| match map.get("kv_connector_extra_config") {

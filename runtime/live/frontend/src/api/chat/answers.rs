@@ -29,14 +29,14 @@ pub(in crate::api) struct Form {
     /// The prompt's token ids, if the request wants them.
     pub(in crate::api) prompt_ids: Option<Vec<u32>>,
     pub(in crate::api) n: usize,
-    /// How many of the most likely tokens to return, if logprobs are requested.
+    /// Number of the most likely tokens to return, if logprobs are requested.
     pub(in crate::api) top_logprobs: Option<usize>,
     pub(in crate::api) tokens_as_ids: bool,
     pub(in crate::api) prompt_details: bool,
     pub(in crate::api) include_reasoning: bool,
     /// Whether the client named the tool to call. Then the finish reason is never `tool_calls`.
     pub(in crate::api) is_call_named: bool,
-    /// Where to fetch the encoder outputs of the prompt's media, if they can be fetched.
+    /// The place of the encoder outputs of the prompt's media, if they can be fetched.
     pub(in crate::api) ec_transfer_params: Option<Value>,
     /// The API name for the metric of parsed tool calls, if answers are counted there.
     pub(in crate::api) parsed_for: Option<&'static str>,

@@ -39,7 +39,7 @@ pub(in crate::api) struct Progress {
     has_calls: bool,
 }
 
-/// What an update of the engine adds to the message.
+/// The addition of an engine's update to the message.
 pub(in crate::api) struct Update {
     pub(in crate::api) deltas: Vec<Delta>,
     /// Whether the update's tokens may be returned.

@@ -38,7 +38,7 @@ impl Params {
         }
     }
 
-    /// What happens to requests in progress: `abort`, `wait` or `keep`.
+    /// Handling of requests in progress: `abort`, `wait` or `keep`.
     fn mode(&self) -> Result<&str, ApiError> {
         match self.get("mode").unwrap_or("abort") {
             mode @ ("abort" | "wait" | "keep") => Ok(mode),

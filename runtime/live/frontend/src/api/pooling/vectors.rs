@@ -12,7 +12,7 @@ use super::embed_dtype::EmbedDtype;
 use super::{EncodingFormat, Endianness, PoolRequest, PoolUsage, Vectors};
 use crate::server::error::ApiError;
 
-/// How the vectors of a response are encoded.
+/// The encoding of a response's vectors.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::api) struct Encoding {
     format: EncodingFormat,

@@ -209,7 +209,7 @@ macro_rules! text_request {
                 }
             }
 
-            /// Where and in which order the request is computed.
+            /// The properties of the request that affect its routing and scheduling.
             fn placement(
                 &self,
                 headers: &axum::http::HeaderMap,

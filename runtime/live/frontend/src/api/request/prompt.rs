@@ -50,7 +50,7 @@ impl<'de> Deserialize<'de> for Item {
     }
 }
 
-/// How many tokens of a list are read before memory is allocated.
+/// Number of tokens of a list that are read before memory is allocated.
 const FIRST_TOKENS: usize = 128;
 
 /// Reads a list of tokens that starts with `first`, without storing an [`Item`] per token. A short list is copied

@@ -274,7 +274,7 @@ impl GenerateRequest {
         Ok(())
     }
 
-    /// Where and in which order a prompt is computed.
+    /// The properties of a prompt's request that affect its routing and scheduling.
     fn placement(&self, model: &Model, index: usize, rank: Option<u32>) -> Result<Placement, ApiError> {
         let adapter = Each::of(self.lora_path.as_ref(), index).flatten();
         Ok(Placement {

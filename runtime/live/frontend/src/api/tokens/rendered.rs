@@ -15,7 +15,7 @@ use crate::server::chats::ChatOptions;
 use crate::server::ids::RequestIds;
 use crate::server::model::Model;
 
-/// What rendering needs: a server without engines.
+/// The inputs of rendering: a server without engines.
 #[derive(Clone, Copy)]
 pub(in crate::api) struct Rendering<'a> {
     pub(in crate::api) model: &'a Model,

@@ -6,7 +6,7 @@ use serde_json::Value;
 const DIFFERENCES_MAX: usize = 20;
 /// The maximum length of a reported text, in characters.
 const TEXT_CHARS_MAX: usize = 120;
-/// How many equal characters are shown before the first difference of two texts.
+/// Number of equal characters that are shown before the first difference of two texts.
 const COMMON_CHARS_MAX: usize = 30;
 
 /// A difference between two JSON values.

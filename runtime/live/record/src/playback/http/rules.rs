@@ -9,7 +9,7 @@ use crate::http::{JsonPath, RedactRules};
 pub(super) const IGNORED: &[&str] =
     &["user", "metadata", "seed", "request_id", "safety_identifier", "prompt_cache_key"];
 
-/// How requests are compared with recordings: the contents of the `--match` file.
+/// Rules for comparing requests with recordings: the contents of the `--match` file.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct MatchRules {
@@ -23,16 +23,16 @@ pub struct MatchRules {
     pub ignore_query: Vec<String>,
     /// Headers to compare.
     pub headers: Vec<String>,
-    /// How to choose among recordings of equal requests.
+    /// The order in which recordings of equal requests are chosen.
     pub order: Order,
     /// Seed of the random order.
     pub seed: u64,
-    /// What the recorder redacted.
+    /// The rules by which the recorder redacted secrets.
     #[serde(skip)]
     pub redact: RedactRules,
 }
 
-/// How to choose among recordings of equal requests.
+/// The order in which recordings of equal requests are chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Order {

@@ -35,7 +35,7 @@ struct State {
 struct Same {
     /// Indexes of entries, in order of arrival.
     entries: Vec<u32>,
-    /// How many requests got one of the recordings.
+    /// Number of requests that got one of the recordings.
     taken: u64,
 }
 

@@ -35,7 +35,7 @@ pub const MAX_NAME_BYTES: usize = 4096;
 /// Maximum length of a notice.
 pub const MAX_NOTICE_BYTES: usize = 128 << 10;
 
-/// Why bytes are no message.
+/// The reason why bytes are no message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     #[error("the peer does not speak the KV protocol of vcr (it sent {0:02x?}); is it --kv-transfer tcp there?")]
@@ -60,7 +60,7 @@ pub enum DecodeError {
     Crc,
 }
 
-/// What one side of a connection says about itself.
+/// The description that one side of a connection sends of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerInfo {
     /// ID of the engine.
@@ -191,7 +191,7 @@ impl Header {
 /// The end of a sequence of pages. It has no checksum, because the receiver compares every byte with the pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trailer {
-    /// Why the pages are invalid, if they are: their blocks were freed in the meantime.
+    /// The reason why the pages are invalid, if they are: their blocks were freed in the meantime.
     pub failure: Option<ErrorKind>,
 }
 

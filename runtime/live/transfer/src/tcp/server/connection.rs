@@ -16,7 +16,7 @@ use crate::tcp::shared::{ExpectedState, HoldState, Shared};
 const MAX_CONNECTIONS: usize = 1024;
 /// Time limit for a peer to identify itself.
 pub(super) const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a thread waits for the next message of a peer before it leaves the connection.
+/// Time for which a thread waits for the next message of a peer before it leaves the connection.
 const LINGER: Duration = Duration::from_millis(20);
 
 pub(super) struct Connection {

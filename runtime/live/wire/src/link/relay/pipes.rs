@@ -17,8 +17,8 @@ use crate::link::wait::waker::Waker;
 /// Maximum number of events handled in one turn.
 const EVENTS: usize = 64;
 
-/// How long a listener is not watched after the system refused resources for a connection. A waiting connection is
-/// signalled again at once, so the relay would spin.
+/// Time for which a listener is not watched after the system refused resources for a connection. Otherwise the relay
+/// would spin, because a waiting connection is signalled again at once.
 const PAUSE_NS: u64 = 1_000_000_000;
 
 /// A listener for one engine's connections with one purpose.

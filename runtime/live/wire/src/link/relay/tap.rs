@@ -52,7 +52,7 @@ pub enum RelayNotice {
     },
     /// The frontend's answer to HELLO cannot be readdressed, so the engine got no answer.
     InitRefused {
-        /// Why the relay refused the answer.
+        /// The reason why the relay refused the answer.
         reason: String,
     },
     /// The engine serves.
@@ -66,7 +66,7 @@ pub enum RelayNotice {
     EngineLost,
     /// A handshake or a connection was refused.
     Refused {
-        /// Why the relay refused the handshake or the connection.
+        /// The reason why the relay refused the handshake or the connection.
         reason: String,
     },
 }

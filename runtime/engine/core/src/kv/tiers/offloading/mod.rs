@@ -48,7 +48,7 @@ pub(crate) struct EndedLoad {
     pub(crate) end_tokens: u32,
 }
 
-/// What is kept of an ended request.
+/// The remaining state of an ended request.
 #[derive(Debug)]
 struct Ended {
     hashes: Vec<BlockHash>,

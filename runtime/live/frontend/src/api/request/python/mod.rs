@@ -18,7 +18,7 @@ const TOLD_MAX: usize = 10;
 /// The maximum length of one validation error, in characters.
 const TOLD_CHARS_MAX: usize = 1_000;
 
-/// Why a request is refused, with the Python server's text.
+/// The reason why a request is refused, with the Python server's text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Refused {
     pub(super) status: u16,
