@@ -180,7 +180,7 @@ fn outputs_behind_commands_are_what_they_print() {
     assert!(compared > 25, "only {compared} lines were compared");
 }
 
-/// The test of a block that is a file.
+/// The way in which a block that is a file is tested.
 enum Use {
     /// The command ends with one of these codes.
     Ends(&'static str, &'static [i32]),

@@ -127,13 +127,13 @@ pub struct AnswerTimes {
     pub end_ns: u64,
     /// Number of prompt tokens that were in the engine's prefix cache.
     pub cached_tokens: u32,
-    /// The end of the answer.
+    /// The outcome of the answer.
     pub end: AnswerEnd,
     /// The answer's outputs, as a range of [`Trace::output_times`].
     pub outputs: ItemRange,
 }
 
-/// The end of a recorded answer.
+/// The outcome of a recorded answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnswerEnd {
     /// The answer ended normally.

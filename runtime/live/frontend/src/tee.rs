@@ -16,7 +16,7 @@ pub(crate) trait Seen: Unpin {
     fn ended(&mut self, end: Passed);
 }
 
-/// The end of a body.
+/// The outcome of forwarding a body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Passed {
     Whole,

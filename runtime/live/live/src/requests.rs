@@ -69,7 +69,7 @@ pub(crate) struct Extras {
     pub(crate) contents: Vec<Vec<u64>>,
     /// Names that are part of the identity of the prompt's blocks.
     pub(crate) block_keys: Option<BlockKeys>,
-    /// The end of the recorded answer.
+    /// The outcome of the recorded answer.
     pub(crate) recorded_end: Option<RecordedEnd>,
     /// After how many output tokens the request fails, and how.
     pub(crate) failure: Option<PlannedFailure>,

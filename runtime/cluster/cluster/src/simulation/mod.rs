@@ -74,7 +74,7 @@ pub fn simulate(config: RunConfig, observer: &mut dyn Observer) -> Result<Report
     simulation.into_report()
 }
 
-/// The end of the loop over instants.
+/// The outcome of the loop over instants.
 enum Passed {
     /// All events have been handled.
     All,

@@ -54,7 +54,7 @@ pub struct HttpRecord {
     pub decoded: Option<String>,
     /// Time from the arrival to the end.
     pub end_ns: u64,
-    /// The end of the exchange.
+    /// The outcome of the exchange.
     #[serde(default, skip_serializing_if = "HttpEnd::is_whole")]
     pub end: HttpEnd,
     /// Names of the tools that the answer calls.
@@ -81,7 +81,7 @@ pub struct RecordedCall {
     pub body: Vec<u8>,
 }
 
-/// The end of an exchange.
+/// The outcome of an exchange.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HttpEnd {

@@ -61,7 +61,7 @@ pub enum PreferenceProblem {
     NoTokens,
 }
 
-/// The known facts about a slot.
+/// The data for checking the preferences of a slot.
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
     is_there: bool,

@@ -2,7 +2,7 @@
 
 use std::io;
 
-/// The problem of an array of measured points.
+/// A fault of an array of measured points.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum PointsFault {
     /// There are too few values for a line.
@@ -60,7 +60,7 @@ pub enum PointsFault {
 pub struct PointsProblem {
     /// Name of the array in the file.
     pub array: String,
-    /// The problem of the array.
+    /// The fault of the array.
     pub fault: PointsFault,
 }
 

@@ -39,7 +39,7 @@ pub enum TablesError {
     File {
         /// The file.
         path: PathBuf,
-        /// The problem of the file.
+        /// The problem with the file.
         reason: String,
     },
     /// A setting does not fit the model or the system.

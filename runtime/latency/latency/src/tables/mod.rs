@@ -98,7 +98,7 @@ impl Dtype {
     }
 }
 
-/// The source of a time, the best one first.
+/// The sources of a time, best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Source {
     /// A row of a table.

@@ -1,6 +1,6 @@
 //! The settings of llm-d-inference-sim and the equivalent options.
 
-/// The translation of a setting.
+/// The rule by which a setting is translated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
     /// An option with the same value. A list becomes one option per item.

@@ -89,7 +89,7 @@ pub struct Page {
     html: Bytes,
 }
 
-/// The handling of a request.
+/// The answer to a request, or the request if the page does not answer it.
 #[derive(Debug)]
 pub enum PageRequest {
     /// The page has answered the request.

@@ -17,7 +17,7 @@ pub(super) fn beginning(text: &str, mark: &str) -> usize {
     lengths.into_iter().find(|length| text.ends_with(&mark[..*length])).unwrap_or(0)
 }
 
-/// The start of a text.
+/// The result of comparing the start of a text with a mark.
 pub(super) enum Begins<'a> {
     /// The text starts with the whole mark. The rest of the text follows.
     Whole(&'a str),

@@ -46,7 +46,7 @@ pub struct Exchange {
     pub left_out_bytes: u64,
     /// Time from the arrival to the end.
     pub end_ns: u64,
-    /// The end of the exchange.
+    /// The outcome of the exchange.
     pub end: HttpEnd,
     /// The error message, if the exchange failed.
     pub error: Option<String>,

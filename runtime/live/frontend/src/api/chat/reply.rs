@@ -39,7 +39,7 @@ pub(in crate::api) struct Progress {
     has_calls: bool,
 }
 
-/// The addition of an engine's update to the message.
+/// The changes of the message after an update of the engine.
 pub(in crate::api) struct Update {
     pub(in crate::api) deltas: Vec<Delta>,
     /// Whether the update's tokens may be returned.
