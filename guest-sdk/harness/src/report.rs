@@ -27,7 +27,7 @@ pub struct Report {
     pub calls: Vec<CallCost>,
 }
 
-/// One check.
+/// The result of one check of a guest.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Check {

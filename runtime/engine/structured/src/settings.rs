@@ -8,7 +8,7 @@ use vcr_guest_sdk::Rng;
 pub struct ArgumentSettings {
     /// Minimum and maximum integer.
     pub integers: Option<(f64, f64)>,
-    /// Minimum and maximum number.
+    /// Minimum and maximum of numbers that need not be integers.
     pub numbers: Option<(f64, f64)>,
     /// Minimum and maximum number of items in an array.
     pub array_items: Option<(u32, u32)>,

@@ -315,7 +315,7 @@ impl Outputs {
 
     fn send(&mut self, channel: usize, frame: &[u8], faults: &mut Faults, fault_now_ns: u64) -> Result<(), LinkError> {
         if channel >= self.link.clients() {
-            // The faults of the engine that owns the link apply.
+            // Another engine owns the channel and applies its own faults to the frame.
             return self.deliver(channel, frame);
         }
         let fate = faults.message(frame.len(), fault_now_ns);

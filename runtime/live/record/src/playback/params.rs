@@ -28,7 +28,7 @@ const DECIDING: [(&str, &str); 18] = [
     ("top_p", "1"),
 ];
 
-/// The key of unknown parameters.
+/// The key of records without parameters: these are unknown.
 pub(crate) const UNKNOWN: u64 = 0;
 
 /// A key that is equal for parameters with equal effects. A record without parameters is unknown, because importers

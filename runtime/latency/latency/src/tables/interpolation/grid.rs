@@ -3,7 +3,7 @@
 use crate::tables::interpolation::nested::{Node, Rules};
 use crate::tables::{Priced, Source};
 
-/// Before the first step, tables are continued up to this sequence length and batch: a million tokens, four thousand
+/// Sequence length and batch up to which tables are extrapolated in advance: a million tokens and four thousand
 /// requests.
 const SEQUENCE_MAX: u32 = 1 << 20;
 const BATCH_MAX: u32 = 1 << 12;
