@@ -35,13 +35,15 @@ pub(crate) struct Writer {
     counts: Arc<Counts>,
     /// The number of problems so far. It limits how many are logged.
     complaints: u64,
+    /// For each path of the redaction rules for JSON, whether an exchange had a value there.
+    found_paths: Vec<bool>,
 }
 
 impl Writer {
     pub(crate) fn new(parts: Parts, detail: Detail, start_ns: u64, counts: Arc<Counts>) -> Self {
         let (requests, engines) = (Requests::default(), BTreeMap::new());
         let http = HttpRules::default();
-        Self { parts, detail, http, start_ns, requests, engines, counts, complaints: 0 }
+        Self { parts, detail, http, start_ns, requests, engines, counts, complaints: 0, found_paths: Vec::new() }
     }
 
     pub(crate) fn with_http(self, http: HttpRules) -> Self {
@@ -105,6 +107,10 @@ impl Writer {
         }
         self.parts.end(self.since_start_ns(at_ns), count, false)?;
         self.counts.parts.set(self.parts.begun().into());
+        let paths = self.http.redact.json.iter().zip(&self.found_paths);
+        for (path, _) in paths.filter(|(_, is_found)| !**is_found) {
+            tracing::warn!("redacted nothing at `{path}`: no body had a value there; is the path right?");
+        }
         Ok(())
     }
 
@@ -149,7 +155,10 @@ impl Writer {
     fn exchange(&mut self, exchange: &Exchange) -> Result<(), RecordError> {
         let number = self.counts.http.get();
         let arrival_ns = self.since_start_ns(exchange.arrived_ns);
-        let HttpLines { http, request, is_generation, keys } = self.http.lines(exchange, number, arrival_ns);
+        let HttpLines { http, request, is_generation, keys, found_paths } =
+            self.http.lines(exchange, number, arrival_ns);
+        self.found_paths.resize(found_paths.len(), false);
+        self.found_paths.iter_mut().zip(found_paths).for_each(|(found, is_here)| *found |= is_here);
         self.counts.http.add(1);
         self.counts.keys.add(keys);
         self.counts.left_out.add(u64::from(http.left_out_bytes + http.request_left_out_bytes > 0));

@@ -196,7 +196,9 @@ impl EngineArgs {
         if !self.kv_cache_groups.is_empty() {
             input.kv_cache_groups.clone_from(&self.kv_cache_groups);
         }
-        input.max_loras = input.max_loras.max(num_adapters);
+        if input.max_loras == 0 {
+            input.max_loras = num_adapters;
+        }
         input.rules = SchedulerRules::of(minor.unwrap_or(VllmMinor::NEWEST));
         let several = |errors: Vec<vcr_core::ConfigError>| {
             let lines: Vec<_> = errors.iter().map(ToString::to_string).collect();

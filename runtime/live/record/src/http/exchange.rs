@@ -79,6 +79,8 @@ pub(crate) struct HttpLines {
     pub(crate) is_generation: bool,
     /// The number of strings that look like API keys.
     pub(crate) keys: u64,
+    /// For each path of the redaction rules, whether the exchange has a value there.
+    pub(crate) found_paths: Vec<bool>,
 }
 
 /// Converts an exchange to its HTTP line and, if it is a generation with a known prompt length, its request line.
@@ -131,20 +133,22 @@ impl HttpRules {
         }
         let asked = serde_json::from_slice(&exchange.request_body).unwrap_or(Value::Null);
         let request = self.request(exchange, &http, &answer, &asked);
-        let keys = self.redact(&mut http, exchange.request_body.clone(), parts.clone(), is_stream);
+        let mut body = vec![(0, exchange.request_body.clone())];
+        let mut parts = parts.clone();
+        let mut found_paths = vec![false; self.redact.json.len()];
+        redact_json(&mut body, false, &self.redact.json, &mut found_paths);
+        redact_json(&mut parts, is_stream, &self.redact.json, &mut found_paths);
+        let keys = self.redact(&mut http, body, parts);
         http.tool_calls = answer.tool_calls;
-        HttpLines { http, request, is_generation: answer.is_found, keys }
+        HttpLines { http, request, is_generation: answer.is_found, keys, found_paths }
     }
 
     /// Adds the bodies to `http` after redacting secrets. Returns the number of strings that look like API keys.
-    fn redact(&self, http: &mut HttpRecord, body: Vec<u8>, mut parts: Vec<Part>, is_stream: bool) -> u64 {
+    fn redact(&self, http: &mut HttpRecord, mut body: Vec<Part>, mut parts: Vec<Part>) -> u64 {
         let mut secrets = Secrets::default();
         secrets.redact_headers(&mut http.request_headers, &self.redact);
         secrets.redact_headers(&mut http.headers, &self.redact);
         http.query = http.query.as_deref().map(|query| secrets.redact_query(query, &self.redact));
-        let mut body = vec![(0, body)];
-        redact_json(&mut body, false, &self.redact.json);
-        redact_json(&mut parts, is_stream, &self.redact.json);
         secrets.redact_parts(&mut body);
         secrets.redact_parts(&mut parts);
         secrets.redact_text(&mut http.path);

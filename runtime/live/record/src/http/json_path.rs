@@ -21,8 +21,12 @@ pub struct JsonPathError(String);
 impl FromStr for JsonPath {
     type Err = JsonPathError;
 
-    /// Also accepts the form `$.messages[*].content`.
+    /// Also accepts the forms `$.messages[*].content` and `/messages/0/content`.
     fn from_str(text: &str) -> Result<Self, JsonPathError> {
+        if let Some(pointer) = text.trim().strip_prefix('/') {
+            let steps = pointer.split('/').map(|step| step.replace("~1", "/").replace("~0", "~")).collect();
+            return Ok(Self { text: text.trim().to_owned(), steps });
+        }
         let plain = text.trim().trim_start_matches('$').replace('[', ".").replace(']', "");
         let steps: Vec<String> = plain.trim_start_matches('.').split('.').map(str::to_owned).collect();
         if steps.iter().any(String::is_empty) {
@@ -104,7 +108,7 @@ mod tests {
     fn values_at_paths_are_changed_and_removed() {
         let value = json!({"a": [{"b": 1, "c": 2}, {"b": 3}], "d": 4});
         let path = |text: &str| text.parse::<JsonPath>().expect(text);
-        for text in ["a.*.b", "$.a[*].b"] {
+        for text in ["a.*.b", "$.a[*].b", "/a/*/b"] {
             let mut changed = value.clone();
             assert!(path(text).change(&mut changed, &|value| *value = json!("x")));
             assert_eq!(changed, json!({"a": [{"b": "x", "c": 2}, {"b": "x"}], "d": 4}));
@@ -112,6 +116,10 @@ mod tests {
             path(text).remove(&mut removed);
             assert_eq!(removed, json!({"a": [{"c": 2}, {}], "d": 4}));
         }
+        let mut slashed = json!({"x/y": {"~": 1}});
+        assert!(path("/x~1y/~0").change(&mut slashed, &|value| *value = json!(2)));
+        assert_eq!(slashed, json!({"x/y": {"~": 2}}));
+        assert_eq!(path("/x~1y/~0").to_string().parse(), Ok(path("/x~1y/~0")), "as in a capture");
         let mut other = value.clone();
         assert!(!path("a.9.b").change(&mut other, &|_| panic!("nothing is there")));
         path("d.e").remove(&mut other);

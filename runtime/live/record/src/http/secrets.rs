@@ -136,8 +136,9 @@ fn find(text: &[u8], part: &[u8]) -> Option<usize> {
     None
 }
 
-/// Replaces the values at `paths` in a JSON body, or in each event of a stream.
-pub(super) fn redact_json(parts: &mut Vec<Part>, is_stream: bool, paths: &[JsonPath]) {
+/// Replaces the values at `paths` in a JSON body, or in each event of a stream. Marks the paths that had a value in
+/// `found`.
+pub(super) fn redact_json(parts: &mut Vec<Part>, is_stream: bool, paths: &[JsonPath], found: &mut [bool]) {
     if paths.is_empty() || parts.is_empty() {
         return;
     }
@@ -145,7 +146,7 @@ pub(super) fn redact_json(parts: &mut Vec<Part>, is_stream: bool, paths: &[JsonP
         let all = events(parts);
         *parts = all
             .into_iter()
-            .map(|event| match redacted_json(event.data().as_bytes(), paths) {
+            .map(|event| match redacted_json(event.data().as_bytes(), paths, found) {
                 Some(data) => (event.at_ns, event.with_data(&data)),
                 None => (event.at_ns, event.raw),
             })
@@ -153,18 +154,20 @@ pub(super) fn redact_json(parts: &mut Vec<Part>, is_stream: bool, paths: &[JsonP
         return;
     }
     let whole: Vec<u8> = parts.iter().flat_map(|(_, bytes)| bytes.iter().copied()).collect();
-    if let Some(redacted) = redacted_json(&whole, paths) {
+    if let Some(redacted) = redacted_json(&whole, paths, found) {
         let last_ns = parts.last().map_or(0, |(at_ns, _)| *at_ns);
         *parts = vec![(last_ns, redacted.into_bytes())];
     }
 }
 
 /// Replaces the values at `paths`. Returns `None` if there are none.
-fn redacted_json(text: &[u8], paths: &[JsonPath]) -> Option<String> {
+fn redacted_json(text: &[u8], paths: &[JsonPath], found: &mut [bool]) -> Option<String> {
     let mut value: Value = serde_json::from_slice(text).ok()?;
     let mut is_changed = false;
-    for path in paths {
-        is_changed |= path.change(&mut value, &|value| *value = Value::String(REDACTED.to_owned()));
+    for (path, found) in paths.iter().zip(found) {
+        let has_value = path.change(&mut value, &|value| *value = Value::String(REDACTED.to_owned()));
+        *found |= has_value;
+        is_changed |= has_value;
     }
     is_changed.then(|| value.to_string())
 }
@@ -274,12 +277,15 @@ mod tests {
 
     #[test]
     fn paths_of_bodies_and_events_are_replaced() {
-        let paths = ["messages.*.content".parse().expect("a path"), "delta".parse().expect("a path")];
+        let paths = ["messages.*.content", "delta", "nowhere"].map(|path| path.parse().expect("a path"));
+        let mut found = [false; 3];
         let mut body = vec![(1, br#"{"messages":[{"content":"a"}]}"#.to_vec())];
-        redact_json(&mut body, false, &paths);
+        redact_json(&mut body, false, &paths, &mut found);
+        assert_eq!(found, [true, false, false]);
         assert_eq!(body, [(1, br#"{"messages":[{"content":"[redacted]"}]}"#.to_vec())]);
         let mut stream = vec![(1, b"data: {\"del".to_vec()), (2, b"ta\":1}\n\ndata: {\"x\":1}\n\n".to_vec())];
-        redact_json(&mut stream, true, &paths);
+        redact_json(&mut stream, true, &paths, &mut found);
+        assert_eq!(found, [true, true, false]);
         let expected = [(2, b"data: {\"delta\":\"[redacted]\"}\n\n".to_vec()), (2, b"data: {\"x\":1}\n\n".to_vec())];
         assert_eq!(stream, expected);
     }
