@@ -231,12 +231,16 @@ fn evidence_is_required_of_the_candidate() {
 fn matched_traffic_is_required() {
     promotes(&case("", &lines(10), &lines(10)));
     holds(&case("", &lines(9), &lines(9)), Signal::Matched);
-    // 95 % of the smaller side are 19 of 20 requests.
+    // 95 % of the larger side are 19 of 20 requests.
     let shifted = |from: usize| lines(40).split_off(from);
-    promotes(&case("", &lines(20), &shifted(1)));
+    promotes(&case("", &lines(20), &shifted(1)[..20]));
+    promotes(&case("", &lines(20), &lines(20)[1..]));
+    holds(&case("", &lines(20), &lines(20)[2..]), Signal::MatchedShare);
+    holds(&case("", &lines(20), &shifted(0)), Signal::MatchedShare);
     holds(&case("", &lines(20), &shifted(2)[..20]), Signal::MatchedShare);
-    // A candidate with only a sample of the traffic passes if all of it is matched.
-    promotes(&case("", &lines(40), &lines(10)));
+    // A candidate with only a sample of the traffic needs another limit.
+    let sampled = FEW.replace("matched = 10", "matched = 10\nmatched_share = 0.25");
+    promotes(&decide(&sampled, &lines(40), &lines(10)));
     let nothing = case("", &lines(20), &shifted(20));
     assert_eq!((nothing.decision(), nothing.failed()), (Decision::Hold, vec![Signal::Matched, Signal::MatchedShare]));
 }

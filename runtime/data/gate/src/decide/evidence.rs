@@ -27,9 +27,10 @@ pub(super) fn counted(policy: &Policy, sides: &Sides<'_>, scope: &Scope, totals:
     if scope.is_all {
         let count = |observed: f64, requests: u64| Some(Counted { observed, requests, examples: Vec::new() });
         add(Signal::Matched, count(totals.matched as f64, totals.matched));
-        let smaller = totals.baseline.min(totals.candidate);
-        let share = if smaller == 0 { 0.0 } else { totals.matched as f64 / smaller as f64 };
-        add(Signal::MatchedShare, count(share, smaller));
+        // Requests that only one side has may be lost by the other.
+        let larger = totals.baseline.max(totals.candidate);
+        let share = if larger == 0 { 0.0 } else { totals.matched as f64 / larger as f64 };
+        add(Signal::MatchedShare, count(share, larger));
     } else if scope.pairs.is_empty() {
         add(Signal::Matched, Some(Counted { observed: 0.0, requests: 0, examples: Vec::new() }));
     }

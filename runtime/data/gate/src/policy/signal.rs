@@ -212,7 +212,8 @@ pub static SIGNALS: [SignalInfo; 13] = [
         default: 0.95,
         reason: "requests without a partner may be the failed ones",
         owner: "release",
-        action: "look for requests that one side has not recorded, and check that ids or contents agree",
+        action: "look for requests that one side has not recorded or lost, and check that ids or contents agree; set \
+                 required.matched_share where the candidate gets a sample",
         ..REQUIRED
     },
     SignalInfo {
