@@ -194,6 +194,17 @@ fn flags_of_one_deployment_are_tuned() {
         assert!(command.contains("--block-size 32"), "{command}");
         assert_eq!(row["gpus"], 2);
     }
+    let tried = folder.vcr(&[&command[..], &load, &slo, &["--space", "{max_num_seqs: 24}"]].concat()).ended(0).json();
+    let tried = tried["rows"][0]["deployment"]["command"].as_str().expect("a text").to_owned();
+    assert!(tried.contains("--max-num-seqs 24 ") && !tried.contains("48"), "{tried}");
+    for (change, words) in [
+        (&["--vllm-args", "vllm serve Qwen/Qwen3-8B --no-such 3"][..], "unknown argument `--no-such`"),
+        (&["--replicas", "0"], "expected a whole number of at least 1"),
+        (&["--space", "{tensor_parallel: [1, 2]}"], "`tensor_parallel`: expected values of flags"),
+    ] {
+        let command = if change[0] == "--vllm-args" { &command[..2] } else { &command[..] };
+        folder.vcr(&[command, change, &load, &slo].concat()).failed(2, &[words]);
+    }
 }
 
 #[test]

@@ -212,12 +212,12 @@ pub(crate) struct SearchArgs {
 /// Options of `vcr plan tune`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct TuneArgs {
-    /// vLLM command line of the deployment; its flags are kept, and only other flags are tried.
+    /// The command line of the deployment; its flags are kept, except those that --space lists.
     #[arg(long, value_name = "COMMAND")]
     pub(crate) vllm_args: String,
 
-    /// Number of replicas.
-    #[arg(long, value_name = "COUNT", default_value = "1")]
+    /// Replicas.
+    #[arg(long, value_name = "COUNT", default_value = "1", value_parser = crate::values::at_least_one::<NonZeroU32>)]
     pub(crate) replicas: NonZeroU32,
 
     #[command(flatten)]

@@ -22,6 +22,7 @@ mod search;
 mod show;
 pub(crate) mod simulate;
 mod space;
+mod tune;
 mod verify;
 mod yaml;
 
@@ -66,38 +67,8 @@ fn asked(args: &PlanArgs) -> Result<Exit, Refusal> {
     answer(Inputs::of(&question, space.unwrap_or_default())?, &args.search)
 }
 
-/// Flags that `vcr plan tune` varies, and their names in a space.
-const TUNED: [&str; 2] = ["--max-num-seqs", "--max-num-batched-tokens"];
-
-/// Tunes the flags of one deployment: the space has one family and a fixed number of replicas.
 fn tune(args: &TuneArgs) -> Result<Exit, Refusal> {
-    let mut question = args.question.clone();
-    let space = question.space.take().map(|text| question::space(&text)).transpose()?;
-    let given = space::given(&args.vllm_args)?;
-    if !question.model.is_empty() {
-        return Err(Refusal::input("--model: the model is that of --vllm-args"));
-    }
-    question.model = vec![given.model];
-    question.max_model_len = question.max_model_len.or(given.max_model_len);
-    let mut space = space.unwrap_or_default();
-    space.prefill_decode = Vec::new();
-    space.tensor_parallel = vec![given.tensor_parallel];
-    space.pipeline_parallel = vec![given.pipeline_parallel];
-    space.data_parallel = vec![given.data_parallel];
-    space.aggregated = true;
-    let replicas = args.replicas.get();
-    space.min_replicas = replicas;
-    space.max_replicas = Some(replicas);
-    for name in TUNED {
-        let Some(value) = bound::word_after(&given.others, name) else { continue };
-        let values = if name == TUNED[0] { &mut space.max_num_seqs } else { &mut space.max_num_batched_tokens };
-        *values = vec![value as u32];
-    }
-    let others = space::without(&given.others, &TUNED);
-    space.arguments = space.arguments.iter().map(|text| format!("{others} {text}").trim().to_owned()).collect();
-    if question.max_gpus.is_none() {
-        question.max_gpus = std::num::NonZeroU32::new(u32::MAX);
-    }
+    let (question, space) = tune::question(args)?;
     answer(Inputs::of(&question, space)?, &args.search)
 }
 

@@ -39,10 +39,18 @@ pub(crate) fn read(path: &Path) -> Result<QuestionArgs, Refusal> {
 }
 
 pub(crate) fn space(text: &str) -> Result<Space, Refusal> {
+    stated(text).map(|(space, _)| space)
+}
+
+/// A space, and the names of the values that its text states.
+pub(crate) fn stated(text: &str) -> Result<(Space, Vec<String>), Refusal> {
     parse(text).map_err(|reason| Refusal::input(format!("invalid --space: {reason}")))
 }
 
-fn parse(text: &str) -> Result<Space, String> {
+fn parse(text: &str) -> Result<(Space, Vec<String>), String> {
     let map: Map<String, Value> = yaml_serde::from_str(text).map_err(|error| error.to_string())?;
-    serde_json::from_value(Value::Object(underscored(map)?)).map_err(|error| error.to_string())
+    let map = underscored(map)?;
+    let names = map.keys().cloned().collect();
+    let space = serde_json::from_value(Value::Object(map)).map_err(|error| error.to_string())?;
+    Ok((space, names))
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-use vcr_model::vllm_args::{Deployment, Gpu, VllmArgs};
+use vcr_model::vllm_args::{ArgumentError, Deployment, Gpu, VllmArgs};
 
 use crate::plan::search::Family;
 use crate::plan::yaml::several;
@@ -246,6 +246,10 @@ impl Space {
         modes.extend(self.prefill_decode.iter().map(|text| Mode::parse(text)).collect::<Result<Vec<_>, _>>()?);
         if modes.is_empty() {
             return Err(Refusal::input("invalid space: expected `aggregated: true` or a ratio of `prefill_decode`"));
+        }
+        let minor = bounds.vllm_minor.as_deref();
+        if let Some(problem) = self.arguments.iter().find_map(|text| misspelt(text, minor)) {
+            return Err(Refusal::input(format!("invalid space: `arguments`: {problem}")));
         }
         let mut spanned = Spanned { shapes: Vec::new(), families: Vec::new(), left_out: Vec::new() };
         let flags = self.flags();
@@ -493,7 +497,36 @@ pub(crate) fn given(command: &str) -> Result<Given, Refusal> {
     })
 }
 
-/// The arguments without the given names and their values.
+/// What is wrong with arguments, whatever the model and the GPU are.
+pub(crate) fn misspelt(arguments: &str, minor: Option<&str>) -> Option<String> {
+    let mut deployment = Deployment { folder: Path::new(""), ..Deployment::default() };
+    if let Some(minor) = minor {
+        deployment.minor = minor;
+    }
+    let is_spelling = |error: &&ArgumentError| {
+        use ArgumentError::{Ambiguous, NoValue, OtherVersion, Quotes, Unknown, ValueOfSwitch, Word};
+        matches!(
+            error,
+            Ambiguous { .. }
+                | NoValue { .. }
+                | OtherVersion { .. }
+                | Quotes
+                | Unknown { .. }
+                | ValueOfSwitch { .. }
+                | Word { .. }
+        )
+    };
+    let errors = VllmArgs::read(&format!("vllm serve m {arguments}"), deployment).err()?;
+    let problems: Vec<String> = errors.iter().filter(is_spelling).map(ToString::to_string).collect();
+    (!problems.is_empty()).then(|| problems.join("; "))
+}
+
+/// Arguments without these switches, which have no values.
+pub(crate) fn without_switches(arguments: &str, names: &[&str]) -> String {
+    arguments.split_whitespace().filter(|word| !names.contains(word)).collect::<Vec<_>>().join(" ")
+}
+
+/// Arguments without these names and their values.
 pub(crate) fn without(arguments: &str, names: &[&str]) -> String {
     let mut kept = Vec::new();
     let mut words = arguments.split_whitespace();

@@ -23,6 +23,7 @@ const TYPES: &[(&str, &str)] = &[
 const PARSE_MESSAGES: &[(&str, &str)] = &[
     ("invalid digit found in string", "expected a whole number of at least 0"),
     ("cannot parse integer from empty string", "expected a whole number"),
+    ("number would be zero for non-zero type", "expected a whole number of at least 1"),
     ("number too large to fit in target type", "the number is too large"),
     ("number too small to fit in target type", "the number is too small"),
     ("invalid float literal", "expected a number"),
