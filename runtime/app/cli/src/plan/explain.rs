@@ -131,10 +131,7 @@ fn neighbour(row: &Row, change: Change, one: &Simulated) -> Neighbour {
     let objectives = kept(one);
     let sentence = match (&one.refused, one.score.passed) {
         (Some(reason), _) => format!("{text}: not possible: {reason}"),
-        (None, false) => {
-            let broken: Vec<String> = objectives.iter().filter(|kept| !kept.passed).map(broken_text).collect();
-            format!("{text} {cost} breaks an objective: {}", broken.join(", "))
-        }
+        (None, false) => format!("{text} {cost} {}", missed(&row.objectives, &objectives)),
         (None, true) => {
             let moved = objectives.iter().zip(&row.objectives).filter_map(|(new, old)| {
                 let change = new.headroom - old.headroom;
@@ -162,7 +159,20 @@ fn neighbour(row: &Row, change: Change, one: &Simulated) -> Neighbour {
     }
 }
 
-/// The binding limits of a row, as sentences.
+/// The objectives that a change breaks, and those that it misses as the row itself does.
+fn missed(of_row: &[Kept], of_change: &[Kept]) -> String {
+    let missed_before = |kept: &&Kept| of_row.iter().any(|old| old.objective == kept.objective && !old.passed);
+    let all = of_change.iter().filter(|kept| !kept.passed);
+    let (before, broken): (Vec<&Kept>, Vec<&Kept>) = all.partition(missed_before);
+    let list = |all: &[&Kept]| all.iter().map(|kept| broken_text(kept)).collect::<Vec<_>>().join(", ");
+    match (&broken[..], &before[..]) {
+        ([], before) => format!("still misses an objective: {}", list(before)),
+        (broken, []) => format!("breaks an objective: {}", list(broken)),
+        (broken, before) => format!("breaks an objective: {}; still misses another: {}", list(broken), list(before)),
+    }
+}
+
+/// The binding limits of a row, in sentences.
 fn binding(row: &Row) -> String {
     let limited = match row.limited_by.as_str() {
         "kv_blocks" => {
@@ -201,4 +211,30 @@ fn write(out: &mut dyn Write, explained: &Explained<'_>) -> io::Result<()> {
         writeln!(out, "  {style}{mark}{style:#} {}", printable(&one.sentence))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_the_row_keeps_can_be_broken() {
+        let kept = |objective: &str, passed: bool| Kept {
+            objective: objective.to_owned(),
+            observed: Some(1.0),
+            observed_text: Some("1".to_owned()),
+            headroom: if passed { 0.5 } else { -0.5 },
+            passed,
+        };
+        let of = |row: [bool; 2], change: [bool; 2]| {
+            let all = |passed: [bool; 2]| [kept("a", passed[0]), kept("b", passed[1])];
+            missed(&all(row), &all(change))
+        };
+        assert_eq!(of([true, true], [true, false]), "breaks an objective: b is 1, 50 % beyond");
+        assert_eq!(of([true, false], [true, false]), "still misses an objective: b is 1, 50 % beyond");
+        assert_eq!(
+            of([false, true], [false, false]),
+            "breaks an objective: b is 1, 50 % beyond; still misses another: a is 1, 50 % beyond"
+        );
+    }
 }
