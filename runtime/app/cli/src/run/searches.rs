@@ -26,7 +26,7 @@ pub(crate) fn sentence(search: &SearchReport, unit: &str) -> String {
     };
     let found = match (bracket.kept, bracket.broken) {
         (Some(kept), Some(broken)) => {
-            format!("the {word} {name} that keeps all assertions is {kept}{unit}; {broken}{unit} breaks some")
+            format!("the {word} {name} that keeps all assertions is {kept}{unit}; {broken}{unit} does not")
         }
         (Some(kept), None) if kept == *hard => {
             format!("even {name} {kept}{unit} keeps all assertions: the limit is beyond the range {from}..{to}{unit}")
