@@ -238,7 +238,7 @@ fn write_rows(out: &mut dyn Write, plan: &Plan, layout: Layout) -> io::Result<()
 }
 
 fn table_width(layout: Layout) -> usize {
-    if layout.width == usize::MAX { WIDTH } else { layout.width }
+    if layout.width == usize::MAX && !layout.full { WIDTH } else { layout.width }
 }
 
 fn write_growth(out: &mut dyn Write, plan: &Plan, layout: Layout) -> io::Result<()> {
@@ -339,4 +339,16 @@ pub(crate) fn columns(plan: &Plan) -> Vec<Column> {
         columns.push(numbers(&objective.text(), &|row| row.objectives.get(index)?.observed));
     }
     columns
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_in_a_pipe_have_a_width_unless_all_of_them_is_wanted() {
+        let piped = |full| table_width(Layout { full, width: usize::MAX });
+        assert_eq!((piped(false), piped(true)), (WIDTH, usize::MAX));
+        assert_eq!(table_width(Layout { full: true, width: 120 }), 120);
+    }
 }

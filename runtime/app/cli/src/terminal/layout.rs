@@ -50,9 +50,13 @@ impl Layout {
         const MIN_CELL: usize = 24;
         let excess = width_of(table).saturating_sub(self.width);
         let content = table.column_max_content_widths().last().copied().unwrap_or(0);
+        let last = table.column_count().saturating_sub(1);
+        let cells = table.column_cells_iter(last).flatten().map(|cell| cell.content());
+        let longest_word = cells.flat_map(|text| text.split(' ').map(|word| word.chars().count()).max()).max();
         let Some(column) = table.column_iter_mut().last().filter(|_| excess > 0) else { return };
-        let width = usize::from(content) + usize::from(column.padding_width());
-        let width = width.saturating_sub(excess).max(MIN_CELL);
+        let padding = usize::from(column.padding_width());
+        let width = usize::from(content) + padding;
+        let width = width.saturating_sub(excess).max(MIN_CELL).max(longest_word.unwrap_or(0) + padding);
         column.set_constraint(ColumnConstraint::Absolute(Width::Fixed(u16::try_from(width).unwrap_or(u16::MAX))));
     }
 }
@@ -141,5 +145,10 @@ mod tests {
         let narrow = lines(40);
         assert!(narrow.len() > 2 && narrow.iter().all(|line| line.chars().count() <= 40), "{narrow:#?}");
         assert_eq!(narrow.join(" ").split_whitespace().count(), 15, "{narrow:#?}");
+        let mut table = bare_table();
+        table.add_row(["a column that leaves little room", "--a-flag-that-is-rather-long 16384"]);
+        Layout { full: true, width: 40 }.wrap_last(&mut table);
+        let lines = table.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>();
+        assert!(lines[0].ends_with(" --a-flag-that-is-rather-long"), "a word is never broken: {lines:#?}");
     }
 }
