@@ -298,7 +298,11 @@ fn a_plan_that_was_killed_goes_on() {
     process.kill().expect("it is there");
     let _ = process.wait();
     let said = folder.vcr(&args).ended(0);
-    assert!(said.stderr.contains("goes on from `plan.simulations`"), "{}", said.stderr);
+    let before =
+        said.stderr.split_once("goes on from `plan.simulations`: ").and_then(|(_, rest)| rest.split(' ').next());
+    assert!(said.stderr.contains(" of the load made before"), "{}", said.stderr);
+    let before: u64 = before.and_then(|before| before.parse().ok()).expect("a number");
+    assert!((2..=whole["simulations"].as_u64().expect("a number")).contains(&before), "{}", said.stderr);
     assert_eq!(said.json(), whole);
     assert!(!kept.exists(), "the answer is whole");
 }

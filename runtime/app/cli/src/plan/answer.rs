@@ -102,7 +102,10 @@ pub(crate) struct Plan {
     /// Number of deployments in the space, counting replicas separately.
     pub(crate) deployments: u64,
     pub(crate) simulations: usize,
-    /// Number of requests in all simulations.
+    /// Those that an earlier process has made: the answer in JSON does not depend on them.
+    #[serde(skip)]
+    pub(crate) made_earlier: usize,
+    /// Requests of all simulations.
     pub(crate) simulated_requests: u64,
     /// Number of requests simulated by the search alone.
     pub(crate) searched_requests: u64,
@@ -172,6 +175,7 @@ impl Searched<'_> {
             load: self.facts,
             deployments,
             simulations,
+            made_earlier: simulator.made_earlier(),
             simulated_requests,
             searched_requests,
             cut_by: simulator.cut_by(),

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use serde::de::DeserializeOwned;
@@ -44,7 +45,9 @@ struct Line<R> {
 pub(crate) struct Finished<T> {
     path: PathBuf,
     earlier: BTreeMap<String, T>,
-    /// Length of the first line in bytes.
+    /// Simulations in the file.
+    kept: AtomicUsize,
+    /// Length of the first line, in bytes.
     header_bytes: u64,
     file: Mutex<File>,
 }
@@ -75,7 +78,9 @@ impl<T: Clone + Serialize + DeserializeOwned> Finished<T> {
         let mut lines = whole.lines();
         let is_same = lines.next().and_then(|line| serde_json::from_str::<Header>(line).ok()).as_ref() == Some(&header);
         let lines = lines.filter(|_| is_same).filter_map(|line| serde_json::from_str(line).ok());
-        let earlier: BTreeMap<String, T> = lines.map(|Line { script, result }| (script, result)).collect();
+        let lines: Vec<Line<T>> = lines.collect();
+        let kept = lines.len();
+        let earlier: BTreeMap<String, T> = lines.into_iter().map(|Line { script, result }| (script, result)).collect();
         let end = if is_same { whole.len() as u64 } else { 0 };
         file.set_len(end).and_then(|()| file.seek(SeekFrom::Start(end))).map_err(failed)?;
         let first = serde_json::to_string(&header).map_err(|error| failed(error.into()))? + "\n";
@@ -83,10 +88,11 @@ impl<T: Clone + Serialize + DeserializeOwned> Finished<T> {
             file.write_all(first.as_bytes()).map_err(failed)?;
         }
         if !earlier.is_empty() && !quiet {
-            let done = counted(earlier.len(), "simulation");
-            eprint_line(format_args!("goes on from `{}`: {done} made before", path.display()));
+            let done = counted(kept, "simulation");
+            eprint_line(format_args!("goes on from `{}`: {done} of the load made before", path.display()));
         }
-        Ok(Some(Self { path, earlier, header_bytes: first.len() as u64, file: Mutex::new(file) }))
+        let (header_bytes, kept) = (first.len() as u64, AtomicUsize::new(kept));
+        Ok(Some(Self { path, earlier, kept, header_bytes, file: Mutex::new(file) }))
     }
 
     /// The result of a script, if an earlier process stored it.
@@ -100,6 +106,7 @@ impl<T: Clone + Serialize + DeserializeOwned> Finished<T> {
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         // Written at once and unbuffered, so that the line survives if the process is killed.
         let _ = file.write_all(format!("{line}\n").as_bytes());
+        self.kept.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Removes the file if the plan is complete or nothing was stored; otherwise prints its path.
@@ -109,8 +116,8 @@ impl<T: Clone + Serialize + DeserializeOwned> Finished<T> {
             // The file stays if its folder has become read-only.
             let _ = fs::remove_file(&self.path);
         } else {
-            let path = self.path.display();
-            eprint_line(format_args!("what was simulated is kept in `{path}`: the same command goes on from there"));
+            let (path, kept) = (self.path.display(), counted(self.kept.load(Ordering::Relaxed), "simulation"));
+            eprint_line(format_args!("kept in `{path}`: {kept} of the load; the same command goes on from there"));
         }
     }
 }

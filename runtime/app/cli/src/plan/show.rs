@@ -91,6 +91,9 @@ impl Plan {
         let cause = self.cut_by?;
         let open = self.families.iter().filter(|family| family.result == "unfinished").count();
         let all = self.families.len();
+        if open == 0 {
+            return Some(format!("{cause} ended the answer: all {all} families are decided, but not all that follows"));
+        }
         Some(format!("{cause} ended the search: this is the best so far; {open} of {all} families are not decided"))
     }
 
@@ -158,9 +161,13 @@ pub(crate) fn write(out: &mut dyn Write, plan: &Plan, layout: Layout, quiet: boo
     }
     write_growth(out, plan, layout)?;
     write_others(out, plan, layout)?;
+    let earlier = match plan.made_earlier {
+        0 => String::new(),
+        earlier => format!(", {earlier} of them made before"),
+    };
     writeln!(
         out,
-        "{DIM}{} deployments, {} simulations of {} requests in all{DIM:#}",
+        "{DIM}{} deployments, {} simulations of {} requests in all{earlier}{DIM:#}",
         plan.deployments, plan.simulations, plan.simulated_requests
     )
 }

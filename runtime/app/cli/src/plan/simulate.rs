@@ -105,6 +105,8 @@ impl Numbers {
 #[derive(Default)]
 struct Spent {
     runs: AtomicUsize,
+    /// Those of an earlier process.
+    earlier: AtomicUsize,
     requests: AtomicU64,
 }
 
@@ -209,7 +211,12 @@ impl<'a> Simulator<'a> {
         (self.spent.runs.load(Ordering::Relaxed), self.spent.requests.load(Ordering::Relaxed))
     }
 
-    /// All results with a part of the load.
+    /// Simulations that an earlier process has made.
+    pub(crate) fn made_earlier(&self) -> usize {
+        self.spent.earlier.load(Ordering::Relaxed)
+    }
+
+    /// Every simulation with a part of the load.
     pub(crate) fn of_part(&self, part: usize) -> Vec<(Probe, Arc<Simulated>)> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.iter().filter(|(probe, _)| probe.part == part).map(|(probe, one)| (*probe, Arc::clone(one))).collect()
@@ -260,6 +267,7 @@ impl<'a> Simulator<'a> {
         if let Some(known) = self.finished.as_ref().and_then(|finished| finished.of(&script)) {
             // Counted as if it were simulated now, so that the answer is that of a single process.
             self.count(known.numbers.requests);
+            self.spent.earlier.fetch_add(1, Ordering::Relaxed);
             return Ok(known);
         }
         let made = match self.cluster {
