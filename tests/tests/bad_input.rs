@@ -226,6 +226,10 @@ fn unknown_metrics_statistics_and_workloads() {
     assertion_refused(r#""ttft", "fast""#, &["`fast` is not a condition", "hint: write a statistic"]);
     assertion_refused(r#""ttft", "p99 <""#, &["`p99 <` is not a condition"]);
     assertion_refused(r#""goodput", "rate > 1""#, &["`goodput` needs latency limits", "goodput{ttft<1s,tpot<50ms}"]);
+    assertion_refused(
+        r#""goodput{class:chat}", "ratio > 1%""#,
+        &["no SLO class `chat`", "hint: no request has an SLO: give a workload `slo: #{ class: \"chat\""],
+    );
     assertion_refused(r#""goodput{tfft<1s}", "rate > 1""#, &["have no latency `tfft`", "hint: did you mean `ttft`?"]);
     assertion_refused(r#""goodput{ttft<1s}", "p99 > 1""#, &["`goodput` has no `p99`", "count, rate, ratio"]);
 }

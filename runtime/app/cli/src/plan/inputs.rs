@@ -81,6 +81,13 @@ impl Inputs {
                 other.text()
             )));
         }
+        if let Some(one) = objectives.iter().find(|one| one.selects_class()) {
+            return Err(Refusal::input(format!(
+                "invalid objective `{}`: the requests of a plan have no SLO class: expected latency limits",
+                one.text()
+            ))
+            .hint("such as 'goodput{ttft<1s,tpot<50ms}.ratio >= 95%'"));
+        }
         let listed = prices.iter().filter(|price| price.source != GIVEN);
         let listed = listed.map(|price| format!("{} ${:.2} ({})", price.gpu, price.usd_per_gpu_hour, price.source));
         let listed: Vec<String> = listed.collect();
@@ -262,5 +269,7 @@ mod tests {
         assert!(refusal(|asked| asked.model = text("Qwen/Qwen3-9B")).starts_with("invalid --model"));
         assert!(refusal(|asked| asked.scale = text("0")).starts_with("invalid --scale"));
         assert!(refusal(|asked| asked.slo.push("ttft.p50 > 3s".to_owned())).starts_with("invalid objectives"));
+        let of_class = refusal(|asked| asked.slo = text("goodput{ttft<1s, class: chat}.ratio >= 95%"));
+        assert!(of_class.ends_with("no SLO class: expected latency limits"), "{of_class}");
     }
 }

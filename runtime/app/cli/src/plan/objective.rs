@@ -51,7 +51,14 @@ impl Objective {
         format!("{}.{}", self.subject, self.condition)
     }
 
-    /// The limit, if the condition compares a metric with a number. For a goodput, `metric` has only the name.
+    /// Whether it is about an SLO class, which requests have from the workloads of a scenario.
+    pub(crate) fn selects_class(&self) -> bool {
+        let parts = self.subject.split_once('{').map_or("", |(_, parts)| parts);
+        parts.split(',').any(|part| part.split_once(':').is_some_and(|(key, _)| key.trim() == "class"))
+    }
+
+    /// Its limit, if it compares a metric with a number. A goodput's limit has only the metric's
+    /// name.
     pub(crate) fn limit(&self) -> Option<Limit> {
         limit_of(&self.subject, &self.condition)
     }

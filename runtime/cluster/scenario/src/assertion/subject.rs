@@ -61,8 +61,11 @@ impl Subject {
             let names = || report.slo_classes.keys().map(String::as_str);
             let close = nearest(class, names());
             let known = || match names().collect::<Vec<_>>().join(", ") {
-                none if none.is_empty() => "no workload has an `slo`".to_owned(),
-                some => format!("it has {some}"),
+                none if none.is_empty() => format!(
+                    "no request has an SLO: give a workload `slo: #{{ class: \"{class}\", ttft: \"1s\" }}`, or write limits, \
+                     as in \"goodput{{ttft<1s}}\""
+                ),
+                some => format!("its requests have the classes {some}"),
             };
             let message = format!("the run `{}` has no SLO class `{class}`", report.name);
             return Err(Malformed { message, hint: Some(close.map_or_else(known, did_you_mean)) });
