@@ -22,7 +22,9 @@ const TABLES: [(Format, &Columns); 4] = [
 const PROMPT_FIELDS: [&str; 6] = ["hash_ids", "input_length", "input_tokens", "text_input", "messages", "payload"];
 /// Fractional timestamps that advance by less than this on average are probably seconds.
 const MIN_MEAN_GAP_MS: f64 = 1.0;
-/// Columns of tables of requests that captures never have.
+/// First timestamps in this range are dates in seconds since 1970 rather than weeks in milliseconds.
+const EPOCH_S: std::ops::Range<f64> = 1e9..1e10;
+/// Columns of tables of requests that no line of a capture has.
 const END_COLUMNS: [&str; 5] = ["e2e_ms", "e2e_s", "e2e_us", "e2e_ns", "mean_itl_ms"];
 const LATENCY_COLUMNS: [&str; 4] = ["latency_ns", "latency_us", "latency_ms", "latency_s"];
 /// Fields of a workload's row that a data set's row lacks.
@@ -194,6 +196,11 @@ fn of_mooncake(row: &Map<String, Value>, text: &[u8]) -> Result<Format, Undetect
         vec![Format::Mooncake, Format::MooncakeDelta, Format::QwenBailian, Format::Requests, Format::Dataset];
     if !unknown.is_empty() {
         let why = format!("its first row has {}, which mooncake rows do not have", unknown.join(", "));
+        return Err(Undetected::Unclear { why, candidates });
+    }
+    let first = row.get("timestamp").or_else(|| row.get("created_time")).and_then(Value::as_f64);
+    if let Some(first) = first.filter(|first| EPOCH_S.contains(first)) {
+        let why = format!("its first timestamp is {first}, which is a date if it is in seconds since 1970");
         return Err(Undetected::Unclear { why, candidates });
     }
     match mean_gap_of_fractions(text) {
@@ -470,6 +477,19 @@ mod tests {
         assert!(dense.contains("advance by 0.250 on average, which is 4000 requests a second if they are"), "{dense}");
         for sparse in [row("0") + &row("12.5"), row("0.5") + &row("0.5"), row("0") + &row("1"), row("0.1")] {
             assert_eq!(certain("a", &sparse), Format::Mooncake, "{sparse}");
+        }
+    }
+
+    #[test]
+    fn seconds_since_1970_are_unclear() {
+        let row = |timestamp: &str| format!("{{\"timestamp\":{timestamp},\"input_length\":1,\"output_length\":1}}\n");
+        for seconds in ["1716300000", "1716300000.5"] {
+            let error = refused("a", &(row(seconds) + &row("1716300001")));
+            assert!(error.contains(&format!("its first timestamp is {seconds}, which is a date if")), "{error}");
+            assert!(error.contains("`--trace-timestamp-unit`"), "{error}");
+        }
+        for other in ["1716300000000", "86400000"] {
+            assert_eq!(certain("a", &row(other)), Format::Mooncake);
         }
     }
 }

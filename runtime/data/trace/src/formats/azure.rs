@@ -28,6 +28,10 @@ pub(crate) fn time_ns(text: &str) -> Result<i64, RowProblem> {
         text.parse::<civil::DateTime>().and_then(|local| local.to_zoned(TimeZone::UTC)).map(|zoned| zoned.timestamp())
     };
     let not_a_time = |cause: String| RowProblem::NotATime { text: text.to_owned(), cause };
+    if text.parse::<f64>().is_ok() {
+        let cause = "a table with seconds has the columns `timestamp_s`, `prompt_tokens` and `output_tokens`";
+        return Err(not_a_time(cause.to_owned()));
+    }
     let ns = absolute.map_err(|error| not_a_time(error.to_string()))?.as_nanosecond();
     i64::try_from(ns).map_err(|_| not_a_time("beyond 292 years from 1970".to_owned()))
 }
@@ -69,6 +73,12 @@ mod tests {
         .unwrap();
         assert_eq!(trace.requests[1].arrival_ns, Some(1_000));
         assert_eq!(trace.warnings[0].to_string(), "unknown field `Region` was ignored on 2 row(s), first on line 2");
+    }
+
+    #[test]
+    fn seconds_are_no_dates() {
+        let error = check("TIMESTAMP,ContextTokens,GeneratedTokens\n1716300000.5,1,1\n").expect_err("a number");
+        assert!(error.contains("`1716300000.5` is not a time such as") && error.contains("`timestamp_s`"), "{error}");
     }
 
     #[test]
