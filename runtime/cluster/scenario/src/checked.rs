@@ -104,7 +104,32 @@ mod tests {
         assert!(check("let f = |x| x; for i in 0..300000 { let g = f; f = |x| g; } throw f").is_err());
     }
 
-    /// In unreachable code, only the check of variable names finds the unknown variable.
+    /// What a script prints after a run may be placeholders.
+    #[test]
+    fn prints_end_with_the_first_run() {
+        #[derive(Default)]
+        struct Printed(std::sync::Mutex<Vec<String>>);
+        impl Reporter for Printed {
+            fn print(&self, text: &str) {
+                self.0.lock().expect("no panic").push(text.to_owned());
+            }
+        }
+        let source = r#"
+            print("before");
+            let engines = pool(#{ engine: engine(#{ num_gpu_blocks: 100 }), latency: fixed(#{ step: "1ms" }) });
+            let load = constant(#{ rate: "5/s", count: 2, prompt_tokens: 10, output_tokens: 2 });
+            let most = find_max("rate", 1, 4, |rate| {
+                expect(run(#{ cluster: cluster(#{ engines: engines }), workloads: [load] }), "ttft", "p95 < 1s");
+            });
+            print(most.value);
+        "#;
+        let scenario = Scenario::compile(Path::new("a.rhai"), source.to_owned()).expect("it is a script");
+        let printed = Arc::new(Printed::default());
+        scenario.check(RunOptions::default(), Arc::clone(&printed) as Arc<dyn Reporter>).expect("it is a scenario");
+        assert_eq!(*printed.0.lock().expect("no panic"), ["before"]);
+    }
+
+    /// In unreachable code, only the check of names sees it.
     #[test]
     fn each_check_refuses_unknown_variables_and_only_them() {
         let check = |source: &str| {
