@@ -102,6 +102,10 @@ fn nothing_is_no_number_of_tokens_or_draws() {
         "poisson(#{ rate: 1, count: 1, prompt_tokens: 0, output_tokens: 1 });",
         &["invalid `prompt_tokens` 0: expected at least 1"],
     );
+    line_refused(
+        "burst(#{ count: 1, turns: 0, prompt_tokens: 10, output_tokens: 2 });",
+        &["invalid `turns` 0: expected at least 1"],
+    );
     Folder::with(HEAD).run(&["--uncertainty", "0"]).failed(2, &["--uncertainty", "1..=10000"]);
 }
 

@@ -72,6 +72,12 @@ fn mix(options: &mut Options<'_>) -> RequestMix {
         options.problem("prompt_tokens", format!("invalid `prompt_tokens` {value}: expected at least 1"));
     }
     let output_tokens = options.lengths("output_tokens");
+    let turns = options.counts("turns").unwrap_or(one);
+    if let Distribution::Constant { value } = turns
+        && value < 1.0
+    {
+        options.problem("turns", format!("invalid `turns` {value}: expected at least 1"));
+    }
     if conversations.is_none() {
         options.required::<()>("prompt_tokens", prompt_tokens.as_ref().map(|_| ()));
         options.required::<()>("output_tokens", output_tokens.as_ref().map(|_| ()));
@@ -79,7 +85,7 @@ fn mix(options: &mut Options<'_>) -> RequestMix {
     RequestMix {
         shared_prefix_tokens: options.u32("shared_prefix_tokens").unwrap_or(0),
         prefix_groups: options.u32("prefix_groups").unwrap_or(1),
-        turns: options.counts("turns").unwrap_or(one),
+        turns,
         think_time_ms: options.durations_ms("think_time").unwrap_or(Distribution::Constant { value: 0.0 }),
         documents: documents(options),
         media: options.nested("images", "#{ count: 2, tokens: 1024 }", |images| {
