@@ -207,13 +207,20 @@ fn unknown_function(
             Some(format!("call it as `{usage}`")),
         ),
         None => {
-            let names = FUNCTIONS.iter().map(|(known, _)| *known);
-            let known: Vec<&str> = names.clone().collect();
-            let hint =
-                nearest(name, names).map_or_else(|| format!("a scenario can call {}", known.join(", ")), did_you_mean);
+            let names = || FUNCTIONS.iter().map(|(known, _)| *known);
+            let near = nearest(name, names()).or_else(|| names().find(|known| share_a_word(name, known)));
+            let near = near.map(|near| format!("{} ", did_you_mean(near))).unwrap_or_default();
+            let hint = format!("{near}docs/reference/scenarios/language.md lists all functions");
             scenario(Blame::Input, format!("unknown function `{name}`"), Some(hint))
         }
     }
+}
+
+/// Whether two names have a word in common; plurals count.
+fn share_a_word(one: &str, other: &str) -> bool {
+    let words = |name: &str| name.split('_').map(|word| word.trim_end_matches('s').to_owned()).collect::<Vec<_>>();
+    let others = words(other);
+    words(one).iter().any(|word| word.len() > 2 && others.contains(word))
 }
 
 fn innermost(error: &EvalAltResult) -> &EvalAltResult {
@@ -242,6 +249,19 @@ mod tests {
         assert!(hint(RejectReason::ExceedsKvPool).contains("`num_gpu_blocks`"));
         let of_ticks = hint(RejectReason::ExceedsPrefillBudget);
         assert!(of_ticks.contains("`prefill_tokens_per_tick`") && !of_ticks.contains("`num_gpu_blocks`"));
+    }
+
+    #[test]
+    fn unknown_functions_have_the_nearest_one_and_the_place_of_all() {
+        let hint = |name: &str| {
+            let error =
+                |blame, message: String, hint| ScenarioError { blame, file: String::new(), at: None, message, hint };
+            unknown_function(&format!("{name} (i64)"), &error).hint.expect("a hint")
+        };
+        let list = "docs/reference/scenarios/language.md lists all functions";
+        assert_eq!(hint("poison"), format!("did you mean `poisson`? {list}"));
+        assert_eq!(hint("workloads"), format!("did you mean `workload_file`? {list}"));
+        assert_eq!(hint("nothing_like_it"), list);
     }
 
     #[test]
