@@ -112,7 +112,8 @@ fn the_latency_model_is_the_best_known_one_and_the_report_says_why() {
     assert_eq!(stated["runs"][0]["deployments"][0]["latency_reason"], serde_json::Value::Null);
     assert_eq!(stated["fingerprint"], chosen["fingerprint"]);
     with_tables(r#", latency: "tables""#, None).failed(2, &["`tables`: `VCR_TABLES` does not name their folder"]);
-    let _ = with_tables("", Some("nowhere")).ended(0);
+    let wrong = with_tables("", Some("nowhere")).ended(0).stderr;
+    assert!(wrong.contains("no operator tables: invalid VCR_TABLES `nowhere`: there is no such folder"), "{wrong}");
 }
 
 #[test]

@@ -61,7 +61,9 @@ pub(crate) struct State {
     /// Whether the script read a missing result during a check. Its further behaviour may then differ from that of
     /// a real execution.
     pub(crate) has_read_results: bool,
-    /// URLs that cannot be fetched, with reasons.
+    /// Whether a warning says that the environment names no operator tables.
+    pub(crate) lacks_tables: bool,
+    /// URLs that cannot be fetched, and why.
     pub(crate) unreadable: BTreeMap<PathBuf, String>,
     /// Searches that have ended.
     pub(crate) searches: Vec<SearchReport>,

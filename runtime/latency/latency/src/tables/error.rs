@@ -19,12 +19,18 @@ pub enum TablesError {
     NoData,
     /// The given folder does not contain the package.
     #[error(
-        "invalid `data` `{}`: expected the package aiconfigurator-core, a virtual environment or site-packages with \
+        "invalid {by} `{}`: {}: expected the package aiconfigurator-core, a virtual environment or site-packages with \
          it, or its folder `systems`",
-        .0.display()
+        .folder.display(),
+        if .folder.is_dir() { "it has no `systems/data`" } else { "there is no such folder" }
     )]
-    NotThePackage(PathBuf),
-    /// The package does not have the named item.
+    NotThePackage {
+        /// What names the folder: `data`, or the environment variable.
+        by: &'static str,
+        /// The folder.
+        folder: PathBuf,
+    },
+    /// The package lacks something.
     #[error("invalid {what} `{name}`: expected {}", expected(known))]
     Unknown {
         /// Kind of the item: a system, a backend, ...
@@ -80,7 +86,7 @@ impl TablesError {
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::NotBuilt => Some("build it with `cargo build --release --features full`".to_owned()),
-            Self::NoData | Self::NotThePackage(_) => {
+            Self::NoData | Self::NotThePackage { .. } => {
                 Some(format!("install it with `{INSTALL}`, then name its folder with `data` or {DATA_VARIABLE}"))
             }
             Self::Unknown { what, name, known } => {

@@ -108,6 +108,14 @@ pub(crate) fn of_input(context: &Context, mut input: TablesInput) -> Result<Late
     input.data = context.options.files_by_name.get(DATA_VARIABLE).cloned();
     let system = input.system.clone();
     let tables = named(context, &mut input).map_err(|error| match error {
+        // The user wants tables, and may not see that there are none.
+        error @ TablesError::NotThePackage { .. } => {
+            let was_told = std::mem::replace(&mut context.state().lacks_tables, true);
+            if !was_told {
+                context.reporter.warn(&format!("no operator tables: {error}"));
+            }
+            error.to_string()
+        }
         TablesError::NoData => format!("`{DATA_VARIABLE}` does not name their folder"),
         TablesError::Unknown { what, name, .. } => format!("they have no {what} `{name}`"),
         error => error.to_string(),

@@ -27,7 +27,8 @@ impl Package {
         if !cfg!(feature = "parquet") {
             return Err(TablesError::NotBuilt);
         }
-        let named = data.map(Path::to_owned).or_else(|| std::env::var_os(DATA_VARIABLE).map(PathBuf::from));
+        let in_environment = std::env::var_os(DATA_VARIABLE).map(PathBuf::from);
+        let named = data.map(Path::to_owned).or_else(|| in_environment.clone());
         let named = named.filter(|path| !path.as_os_str().is_empty()).ok_or(TablesError::NoData)?;
         let mut candidates = vec![named.clone(), named.join("aiconfigurator_core")];
         for library in [named.join("lib"), named.join("lib64")] {
@@ -39,7 +40,10 @@ impl Package {
             candidates.extend(named.parent().map(Path::to_owned));
         }
         let has_tables = |folder: &&PathBuf| folder.join("systems/data").is_dir();
-        let root = candidates.iter().find(has_tables).ok_or_else(|| TablesError::NotThePackage(named.clone()))?;
+        let root = candidates.iter().find(has_tables).ok_or_else(|| {
+            let by = if in_environment.as_ref() == Some(&named) { DATA_VARIABLE } else { "`data`" };
+            TablesError::NotThePackage { by, folder: named.clone() }
+        })?;
         Ok(Self { systems: root.join("systems"), models: root.join("model_configs") })
     }
 
