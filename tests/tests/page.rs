@@ -91,6 +91,9 @@ fn exchanges_are_told_with_their_part_in_the_engine() {
     assert_eq!(send(address, "DELETE", "/_vcr/api/requests", &[], &Value::Null).status, 204);
     assert_eq!(told(address, "requests")["requests"], json!([]));
     assert_eq!(send(address, "GET", "/_vcr/api/requests/1", &[], &Value::Null).status, 404);
+    let wrong = send(address, "GET", "/_vcr/api/requests?after=x", &[], &Value::Null);
+    assert_eq!(wrong.status, 400);
+    assert!(wrong.text().contains("invalid `after` `x`: expected a number of at least 0"), "{}", wrong.text());
 }
 
 #[test]

@@ -216,7 +216,12 @@ impl Page {
         let path = uri.path();
         let Some(rest) = path.strip_prefix("/_vcr/api/") else { return PageRequest::Other(request) };
         drop(request);
-        let after = parameter(&uri, "after").unwrap_or(0.0);
+        let after = match parameter(&uri, "after") {
+            Ok(after) => after.unwrap_or(0.0),
+            Err(message) => {
+                return answered((StatusCode::BAD_REQUEST, axum::Json(json!({"error": message}))).into_response());
+            }
+        };
         let response = match (&method, rest, &self.of.watch, &self.of.engines) {
             (&Method::GET, "requests", Some(watch), _) => {
                 let (watch, after) = (Arc::clone(watch), after as u64);
@@ -298,7 +303,25 @@ fn renamed(request: &mut Request, path: &str) -> bool {
     true
 }
 
-fn parameter(uri: &Uri, name: &str) -> Option<f64> {
-    let pairs = uri.query()?.split('&').filter_map(|pair| pair.split_once('='));
-    pairs.into_iter().find(|(key, _)| *key == name).and_then(|(_, value)| value.parse().ok())
+/// A number of the query, such as a revision or a time.
+fn parameter(uri: &Uri, name: &str) -> Result<Option<f64>, String> {
+    let pairs = uri.query().unwrap_or_default().split('&').map(|pair| pair.split_once('=').unwrap_or((pair, "")));
+    let Some((_, value)) = pairs.into_iter().find(|(key, _)| *key == name) else { return Ok(None) };
+    let number = value.parse().ok().filter(|number: &f64| number.is_finite() && *number >= 0.0);
+    number.map(Some).ok_or_else(|| format!("invalid `{name}` `{value}`: expected a number of at least 0"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_are_numbers() {
+        let of = |uri: &str| parameter(&uri.parse().expect("it is a URI"), "after");
+        assert_eq!(of("/a?x=1&after=12.5"), Ok(Some(12.5)));
+        assert_eq!(of("/a?x=1"), Ok(None));
+        for wrong in ["/a?after=x", "/a?after=-1", "/a?after=NaN", "/a?after=", "/a?after"] {
+            assert!(of(wrong).is_err_and(|message| message.ends_with("expected a number of at least 0")), "{wrong}");
+        }
+    }
 }
