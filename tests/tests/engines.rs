@@ -77,6 +77,7 @@ fn options_of_another_engine_are_refused_by_name() {
             r#"engine_type: "sglang", page_size: 64, chunked_prefill_size: 100"#,
             "expected a multiple of `page_size` (64)",
         ),
+        (r#"engine_type: "sglang", kv_eviction: "belady""#, "invalid `kv_eviction`: expected \"lru\", the only policy"),
         (r#"engine_type: "tgi""#, "tgi"),
     ] {
         Folder::with(&overload(engine)).run(&[]).failed(2, &[words]);

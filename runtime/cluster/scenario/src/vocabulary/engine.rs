@@ -184,7 +184,10 @@ impl Read {
             options.problem(ACCEPTANCE_RATES.name, problem);
         }
         let overheads = overheads::option(&mut options);
-        let kv_eviction = options.choice("kv_eviction", KvEviction::NAMES).unwrap_or_default();
+        let kv_eviction = match &made {
+            Ok(EngineKind::Sglang(_) | EngineKind::Ticks(_)) => own_eviction(&mut options),
+            _ => options.choice("kv_eviction", KvEviction::NAMES).unwrap_or_default(),
+        };
         for error in made.as_ref().err().into_iter().flatten() {
             options.problem(error.field(), error.to_string());
         }
@@ -198,7 +201,18 @@ impl Read {
     }
 }
 
-/// Reads an engine with vLLM's scheduler. Options that are not given keep the values of `own`.
+/// The eviction of engines with a cache of their own, which is simulated with one policy only.
+fn own_eviction(options: &mut Options<'_>) -> KvEviction {
+    if let Some(other) = options.string("kv_eviction").filter(|name| name != KvEviction::Lru.name()) {
+        let text = format!(
+            "invalid `kv_eviction`: expected \"lru\", the only policy that is simulated for this `engine_type`, got \"{other}\""
+        );
+        options.problem("kv_eviction", text);
+    }
+    KvEviction::Lru
+}
+
+/// An engine with vLLM's core; options that are not given are as in `own`.
 fn vllm(options: &mut Options<'_>, own: EngineConfigInput, is_auto: bool) -> Result<EngineKind, Vec<ConfigError>> {
     compat::refuse_unsupported(options);
     let mut input = own;
