@@ -192,7 +192,8 @@ metric_enum! {
         StayedWithDecode = "stayed_with_decode", Count, Workload, VirtualTotals,
             "prompts computed by decode engines because of conditional disaggregation";
         MovedSessions = "moved_sessions", Count, Workload, VirtualTotals,
-            "turns that went to a different engine than the previous turn, with the routers `sticky` and `session_hash`";
+            "turns that went to a different engine than the previous turn, except after a `ttl`, with the routers \
+             `sticky` and `session_hash`";
         AbandonedPrompts = "abandoned_prompts", Count, Workload, VirtualTotals,
             "prompts whose KV a prefill engine held although their client had left";
         Shed = "shed", Count, Workload, Clients, "requests refused by a router because all engines were too busy";
