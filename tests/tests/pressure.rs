@@ -105,7 +105,7 @@ fn shares_of_a_folder_are_those_of_its_steps() {
     assert_eq!((&link["share"], link.get("lift")), (&json!(0.0), None));
     let said = folder.vcr(&["inspect", "pressure", "out", "out/report.json"]).ended(0);
     assert_eq!(said.stdout.matches("bound by sequences").count(), 2, "a folder and its report are the same");
-    assert!(said.stdout.contains("55.0%; at most 3 waiting"), "{}", said.stdout);
+    assert!(said.stdout.contains("55.0%; steps left at most 3 waiting in an engine"), "{}", said.stdout);
 }
 
 /// With async scheduling, a line applies an earlier schedule than the one it makes.

@@ -132,8 +132,13 @@ fn write_detectors(out: &mut dyn Write, detectors: &[Judgement]) -> io::Result<(
 fn write_pool(out: &mut dyn Write, pool: &PoolPressure, unit: &str) -> io::Result<()> {
     writeln!(out, "\n  {BOLD}pool {}{BOLD:#}, {}", pool.pool, counted(pool.engines, "engine"))?;
     let count = |count: Option<u64>| count.map_or("unknown".to_owned(), |count| count.to_string());
-    writeln!(out, "  queue pressure   {}; at most {} waiting", text(&pool.queue_pressure), count(pool.peak_queued))?;
-    writeln!(out, "  active capacity  {}; at most {} running", text(&pool.active_capacity), count(pool.peak_active))?;
+    let queued = match pool.peak_queued {
+        Some(0) => "no step left a request waiting".to_owned(),
+        peak => format!("steps left at most {} waiting in an engine", count(peak)),
+    };
+    let active = count(pool.peak_active);
+    writeln!(out, "  queue pressure   {}; {queued}", text(&pool.queue_pressure))?;
+    writeln!(out, "  active capacity  {}; at most {active} running in an engine", text(&pool.active_capacity))?;
     writeln!(out, "  KV pressure      mean {}; peak {}", text(&pool.kv_usage_mean), text(&pool.kv_usage_peak))?;
     write_bounds(out, &pool.bounds)?;
     if pool.curve.is_empty() {
