@@ -212,6 +212,18 @@ fn streams_are_read_as_servers_send_them() {
     assert_eq!((&all[0]["event_ns"], &all[0]["latency_ns"]), (&json!([250_000_000, 500_000_000]), &510_000_000.into()));
 
     let folder = Folder::new();
+    let two = |second: &str| format!("0.5 {}1.5 {done}{second} {}9 {done}", chunk("a", "x"), chunk("b", "y"));
+    for (second, is_doubtful) in [("2", true), ("0.5", false)] {
+        folder.write("two.txt", two(second));
+        let said = folder.vcr(&["mirror", "two.txt", "-o", "-"]).ended(0).stderr;
+        assert_eq!(said.contains("warning: two.txt: the times of 2 answers never go back"), is_doubtful, "{said}");
+        let said = folder.vcr(&["gate", "--baseline", "two.txt", "--candidate", "two.txt"]).stderr;
+        assert_eq!(
+            said.matches("the times of 2 answers never go back").count(),
+            if is_doubtful { 2 } else { 0 },
+            "{said}"
+        );
+    }
     for (text, needles) in [
         (format!("{}0.5 {}", chunk("a", "x"), chunk("a", "y")), &["line 2, field `at_ms`", "others have none"][..]),
         (done.to_owned(), &["line 1, field `data`", "there is no chunk before it"]),

@@ -10,7 +10,7 @@ use vcr_gate::{GateError, Input, Mirrored};
 use super::args::MirrorArgs;
 use crate::exit::{Exit, eprint_line, printed};
 use crate::refusal::Refusal;
-use crate::terminal::text::counted;
+use crate::terminal::text::{counted, printable};
 
 pub(crate) fn mirror(args: &MirrorArgs) -> Exit {
     match write(args) {
@@ -67,9 +67,17 @@ fn all(args: &MirrorArgs, inputs: &[Input], out: &mut dyn Write) -> Result<Vec<M
     Ok(mirrored)
 }
 
+/// Prints a doubt about the times of an input, on standard error.
+pub(super) fn warn_of_doubt(input: &Input, mirrored: &Mirrored) {
+    if let Some(doubt) = &mirrored.doubt {
+        eprint_line(format_args!("warning: {}: {doubt}", printable(&input.name())));
+    }
+}
+
 fn account(inputs: &[Input], mirrored: &[Mirrored], line: &mut dyn FnMut(String)) {
     for (input, account) in inputs.iter().zip(mirrored) {
         line(format!("  {}: {}, {}", input.name(), counted(account.observations, "observation"), account.format));
+        warn_of_doubt(input, account);
         for (what, number) in &account.notes {
             line(format!("  note: not kept: {number} {what}"));
         }

@@ -86,6 +86,8 @@ fn inputs(texts: &[String]) -> Vec<Input> {
 fn report(args: &GateArgs, policy: &Policy, [before, after]: &[Vec<Input>; 2]) -> Result<Report, Refusal> {
     let options = [&args.set_baseline, &args.set_candidate].map(|set| args.read.options(set));
     let ((baseline, of_baseline), (candidate, of_candidate)) = load([before, after], &options)?;
+    let all = before.iter().zip(&of_baseline).chain(after.iter().zip(&of_candidate));
+    all.for_each(|(input, mirrored)| mirror::warn_of_doubt(input, mirrored));
     let cores = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
     let threads = args.threads.and_then(|threads| NonZeroUsize::new(threads.into())).unwrap_or(cores);
     let judgement = vcr_gate::judge(policy, &baseline, &candidate, &GateOptions { join: args.join, threads })?;

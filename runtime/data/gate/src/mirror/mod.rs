@@ -83,6 +83,8 @@ pub struct Mirrored {
     pub observations: u64,
     /// Descriptions of the skipped items, with their counts.
     pub notes: Vec<(String, u64)>,
+    /// A doubt about its times, in words.
+    pub doubt: Option<String>,
 }
 
 /// Receives the observations. Returns `Break` to stop the reader.
@@ -177,11 +179,12 @@ fn read_known(
 ) -> Result<Mirrored, GateError> {
     let mut out = Out::new(name.to_owned(), options, sink);
     let mut notes = Vec::new();
+    let mut doubt = None;
     match format {
         Format::Observations => own(ObservationReader::new(reader, name), &mut out)?,
         Format::Requests if is_run => run::read(reader, run, &mut out)?,
         Format::Requests => table::read(reader, &mut out)?,
-        Format::Sse => sse::read(reader, &mut out)?,
+        Format::Sse => doubt = sse::read(reader, &mut out)?,
         Format::Responses => responses::read(reader, &mut out)?,
         Format::Log => notes = log::read(reader, &mut out)?,
         Format::Aiperf => aiperf::read(reader, &mut out)?,
@@ -190,7 +193,7 @@ fn read_known(
             return Err(Problem::new("", text).at(name, Place::File).into());
         }
     }
-    out.finish(format, notes)
+    Ok(Mirrored { doubt, ..out.finish(format, notes)? })
 }
 
 fn own<R: BufRead>(mut reader: ObservationReader<R>, out: &mut Out<'_, '_>) -> Result<(), GateError> {
@@ -263,7 +266,7 @@ impl<'a, 's> Out<'a, 's> {
         if self.observations == 0 {
             return Err(GateError::Empty { name: self.name });
         }
-        Ok(Mirrored { format, observations: self.observations, notes })
+        Ok(Mirrored { format, observations: self.observations, notes, doubt: None })
     }
 }
 

@@ -18,7 +18,8 @@ use super::{Out, each_line, peek_first, responses};
 use crate::error::{GateError, Place, Problem};
 use crate::observation::Observation;
 
-pub(super) fn read(reader: impl BufRead, out: &mut Out<'_, '_>) -> Result<(), GateError> {
+/// Reads a file. Returns a doubt about its times, if there is one.
+pub(super) fn read(reader: impl BufRead, out: &mut Out<'_, '_>) -> Result<Option<String>, GateError> {
     let (first, reader) = peek_first(reader, &out.name)?;
     if first.is_some_and(|byte| byte != b'{') {
         return read_dump(reader, out);
@@ -52,7 +53,7 @@ pub(super) fn read(reader: impl BufRead, out: &mut Out<'_, '_>) -> Result<(), Ga
         }
         wants_more = stream.finish(id, out)?;
     }
-    Ok(())
+    Ok(None)
 }
 
 const DATA: &str = "data:";
@@ -72,7 +73,7 @@ fn timed(line: &str) -> (Option<f64>, &str) {
     }
 }
 
-pub(super) fn read_dump(reader: impl BufRead, out: &mut Out<'_, '_>) -> Result<(), GateError> {
+fn read_dump(reader: impl BufRead, out: &mut Out<'_, '_>) -> Result<Option<String>, GateError> {
     let name = out.name.clone();
     let mut dump = Dump::default();
     each_line(reader, &name, |number, bytes| {
@@ -106,7 +107,8 @@ pub(super) fn read_dump(reader: impl BufRead, out: &mut Out<'_, '_>) -> Result<(
         }
         Ok(ControlFlow::Continue(()))
     })?;
-    dump.finish(out).map(|_| ())
+    let _ = dump.finish(out)?;
+    Ok(dump.times.doubt())
 }
 
 #[derive(Default)]
@@ -135,8 +137,36 @@ impl Answer {
     }
 }
 
+/// Whether the times of the answers go back, as they do where each counts from its own request.
+#[derive(Default)]
+struct Times {
+    answers: u64,
+    last_ns: u64,
+    go_back: bool,
+}
+
+impl Times {
+    fn note(&mut self, at_ns: Option<u64>, is_first: bool) {
+        let Some(at_ns) = at_ns else { return };
+        self.answers += u64::from(is_first);
+        self.go_back |= at_ns < self.last_ns;
+        self.last_ns = at_ns;
+    }
+
+    fn doubt(&self) -> Option<String> {
+        (self.answers > 1 && !self.go_back).then(|| {
+            format!(
+                "the times of {} answers never go back: if one clock timed them all, their latencies are wrong; start \
+                 `ts -s %.s` anew for each request",
+                self.answers
+            )
+        })
+    }
+}
+
 #[derive(Default)]
 struct Dump {
+    times: Times,
     answer: Option<Answer>,
     /// Unfinished streams, by the id in their chunks.
     open: BTreeMap<String, Stream>,
@@ -159,6 +189,7 @@ impl Dump {
             answer.has_body = true;
         }
         if data == DONE {
+            self.times.note(at_ns, false);
             let latest = self.latest.take().and_then(|id| self.open.remove_entry(&id));
             let Some((id, mut stream)) = latest else {
                 return Err(Problem::new("data", format!("{DONE} ends no stream: there is no chunk before it")));
@@ -170,6 +201,7 @@ impl Dump {
             .map_err(|error| Problem::new("data", format!("invalid event: expected JSON or {DONE}: {error}")))?;
         let id = event.get("id").or_else(|| event.get("response")?.get("id")).and_then(Value::as_str);
         let id = id.map(str::to_owned).or_else(|| self.latest.clone()).unwrap_or_default();
+        self.times.note(at_ns, !self.open.contains_key(&id));
         self.open.entry(id.clone()).or_insert_with(|| Stream::new(line)).add_event(at_ns, &event)?;
         self.latest = Some(id);
         Ok(None)
@@ -186,6 +218,7 @@ impl Dump {
         let body: Value =
             serde_json::from_str(text).map_err(|error| out.problem(Problem::new("", error.to_string()), place))?;
         let id = self.name(body.get("id").and_then(Value::as_str).unwrap_or_default());
+        self.times.note(at_ns, true);
         let mut row = Map::from_iter([("request_id".to_owned(), id.into())]);
         if let Some(answer) = &mut self.answer {
             answer.has_body = true;
