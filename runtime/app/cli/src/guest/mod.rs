@@ -78,6 +78,9 @@ pub(crate) fn build_command(args: &BuildArgs) -> Exit {
     };
     // Checks that the host accepts the guest, and caches its compiled code for the first run.
     for guest in &built {
+        if !args.quiet {
+            eprint_line(format_args!("compiling {} for this machine", guest.component.display()));
+        }
         if let Err(error) = GuestModule::load(&guest.component, Limits::default()) {
             print_error(&error, error.hint().as_deref());
             return Exit::BadInput;
@@ -117,12 +120,11 @@ fn spinner(quiet: bool) -> Option<indicatif::ProgressBar> {
     Some(spinner)
 }
 
-/// Shows all progress on a terminal, otherwise only the stages without cargo's lines.
+/// Lines of cargo move past on a terminal; elsewhere they are printed as the stages are.
 fn show(progress: &Progress<'_>, spinner: Option<&indicatif::ProgressBar>, quiet: bool) {
     match (spinner, progress) {
         (Some(spinner), Progress::Cargo { .. }) => spinner.set_message(progress.to_string()),
         (Some(spinner), _) => spinner.println(progress.to_string()),
-        (None, Progress::Cargo { .. }) => {}
         (None, _) if quiet => {}
         (None, _) => eprint_line(format_args!("{progress}")),
     }

@@ -24,6 +24,8 @@ pub enum Progress<'a> {
     Compiling {
         /// Package names, separated by commas.
         packages: &'a str,
+        /// The tool.
+        with: &'a str,
     },
     /// A line of cargo's output.
     Cargo { line: &'a str },
@@ -39,7 +41,7 @@ impl fmt::Display for Progress<'_> {
         match self {
             Self::Fetching { what } => write!(f, "fetching {what}"),
             Self::Toolchain { route } => write!(f, "compiler for {TARGET}: {route}"),
-            Self::Compiling { packages } => write!(f, "compiling {packages}"),
+            Self::Compiling { packages, with } => write!(f, "compiling {packages} with {with}, which may take minutes"),
             Self::Cargo { line } => f.write_str(line),
             Self::Built { guest } => {
                 write!(f, "built {} ({} bytes)", guest.component.display(), guest.size_bytes)

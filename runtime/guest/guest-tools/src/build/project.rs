@@ -52,7 +52,7 @@ impl Project {
         make: impl FnOnce(&Path, &mut dyn FnMut(Progress<'_>)) -> Result<Vec<u8>, BuildError>,
     ) -> Result<BuiltGuest, BuildError> {
         let path = self.component(out_dir)?;
-        progress(Progress::Compiling { packages: &self.name });
+        progress(Progress::Compiling { packages: &self.name, with: &toolchain });
         let work = out_dir.join(format!(".{}-{}", self.name, std::process::id()));
         let built = fs::create_dir_all(&work).map_err(io("create", &work)).and_then(|()| {
             let mut bytes = make(&work.canonicalize().map_err(io("read", &work))?, progress)?;

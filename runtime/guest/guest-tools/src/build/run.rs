@@ -100,7 +100,7 @@ fn build_packages(
 
     let mut built = Vec::with_capacity(guests.len());
     for guest in guests {
-        progress(Progress::Compiling { packages: &guest.name });
+        progress(Progress::Compiling { packages: &guest.name, with: "cargo" });
         let mut cargo = cargo_build(workspace, &guest.name, &toolchain);
         naming::by_package(&mut cargo, workspace.target_directory.as_std_path())?;
         let messages = stream(&mut cargo, |line| progress(Progress::Cargo { line })).map_err(|error| match error {
