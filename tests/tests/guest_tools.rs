@@ -300,6 +300,7 @@ fn the_interface_and_an_input_of_each_function_can_be_printed() {
     let path = path.to_str().expect("a path in UTF-8");
     let example = folder.vcr(&["guest", "call", path, "route", "--example"]).ended(0);
     assert_eq!(example.json()["workers"]["worker"], serde_json::json!([0, 1]));
+    assert_eq!(example.json()["workers"]["total-blocks"], serde_json::json!([20_000, 20_000]));
     let chosen = folder.vcr(&["guest", "call", path, "route", &example.stdout]).ended(0).json();
     assert!(chosen["worker"].as_u64().is_some_and(|worker| worker <= 1), "{chosen}");
     let unknown = folder.vcr(&["guest", "call", path, "decide"]);

@@ -92,6 +92,7 @@ fn column_of(field: &str, rows: usize) -> Value {
         "worker" | "slot" => (0..rows).collect(),
         "count" => vec![1; rows].into(),
         "max-running-requests" => vec![256; rows].into(),
+        "total-blocks" => vec![EngineInfo::default().kv_total_blocks; rows].into(),
         _ => vec![0; rows].into(),
     }
 }
