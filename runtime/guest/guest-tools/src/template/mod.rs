@@ -109,7 +109,7 @@ type Files = Vec<(PathBuf, String)>;
 
 fn rust_project(guest: &NewGuest<'_>) -> Result<Files, NewError> {
     let world = find(RustWorld::ALL, guest, |world| world.name)?;
-    let mut files = templates(RUST_FILES, guest);
+    let mut files = templates(RUST_FILES, guest, world.config);
     files.push(("src/lib.rs".into(), world.source.into()));
     files.push(("config.json".into(), world.config.into()));
     files.extend(sdk());
@@ -131,7 +131,7 @@ fn sdk() -> Files {
 
 fn python_project(guest: &NewGuest<'_>) -> Result<Files, NewError> {
     let world = find(ScriptWorld::PYTHON, guest, |world| world.name)?;
-    let mut files = templates(PYTHON_FILES, guest);
+    let mut files = templates(PYTHON_FILES, guest, world.config);
     files.push(("app.py".into(), world.source.into()));
     files.push(("test_app.py".into(), world.test.into()));
     files.push(("config.json".into(), world.config.into()));
@@ -142,7 +142,7 @@ fn python_project(guest: &NewGuest<'_>) -> Result<Files, NewError> {
 
 fn javascript_project(guest: &NewGuest<'_>) -> Result<Files, NewError> {
     let world = find(ScriptWorld::JAVASCRIPT, guest, |world| world.name)?;
-    let mut files = templates(JAVASCRIPT_FILES, guest);
+    let mut files = templates(JAVASCRIPT_FILES, guest, world.config);
     files.push(("app.js".into(), world.source.into()));
     files.push(("app.test.js".into(), world.test.into()));
     files.push(("config.json".into(), world.config.into()));
@@ -159,9 +159,31 @@ fn find<'a, W>(all: &'a [W], guest: &NewGuest<'_>, name: fn(&W) -> &'static str)
     })
 }
 
-fn templates(files: &[(&str, &str)], guest: &NewGuest<'_>) -> Files {
-    let filled = |text: &str| text.replace("{{name}}", guest.name).replace("{{world}}", guest.world);
+fn templates(files: &[(&str, &str)], guest: &NewGuest<'_>, config: &str) -> Files {
+    let usage = usage(guest, config);
+    let filled = |text: &str| {
+        text.replace("{{name}}", guest.name).replace("{{world}}", guest.world).replace("{{usage}}", &usage)
+    };
     files.iter().map(|(path, text)| (PathBuf::from(path), filled(text))).collect()
+}
+
+/// The part of a scenario that uses a guest with a config, which is JSON.
+fn usage(guest: &NewGuest<'_>, config: &str) -> String {
+    // An object of JSON is a map of a scenario but for this sign.
+    let config = config.trim().replace('{', "#{");
+    let own = format!("guest(#{{ path: \"dist/{}.wasm\", config: {config} }})", guest.name);
+    let latency = "latency: fixed(#{ step: \"10ms\" })";
+    match guest.world {
+        "latency-model" => format!("pool(#{{ latency: {own} }})"),
+        "scheduler-policy" => format!("pool(#{{ {latency}, engine: engine(#{{ policy: {own} }}) }})"),
+        "autoscaler" => {
+            let scaling = format!("autoscale(#{{ interval: \"30s\", max: 16, policy: {own} }})");
+            format!("pool(#{{ {latency}, autoscale: {scaling} }})")
+        }
+        "failure-injector" => format!("pool(#{{ {latency}, failures: {own} }})"),
+        "token-source" => format!("pool(#{{ {latency}, tokens: {own} }})"),
+        _ => format!("pool(#{{ engines: 4, {latency}, router: {own} }})"),
+    }
 }
 
 fn vendored(files: &[(&str, &str)], folder: &str) -> Files {
@@ -199,6 +221,20 @@ mod tests {
             assert!(dir.join("vendor/wit").join(format!("{world}.wit")).exists());
             let again = create(&guest(world, language), &dir).expect_err("it is there");
             assert!(matches!(again, NewError::Exists { .. }), "{again}");
+        }
+    }
+
+    #[test]
+    fn readmes_show_how_a_scenario_uses_the_guest() {
+        let of = |world, config| usage(&guest(world, Language::Rust), config);
+        let router = "pool(#{ engines: 4, latency: fixed(#{ step: \"10ms\" }), router: guest(#{ path: \
+                      \"dist/my-guest.wasm\", config: #{ \"max_waiting\": 100 } }) })";
+        assert_eq!(of("router", "{ \"max_waiting\": 100 }\n"), router);
+        let files = rust_project(&guest("router", Language::Rust)).expect("there is such a world");
+        let readme = files.iter().find(|(path, _)| path == Path::new("README.md")).expect("it has one");
+        assert!(readme.1.contains("router: guest(#{ path: \"dist/my-guest.wasm\""), "{}", readme.1);
+        for world in RustWorld::ALL {
+            assert!(of(world.name, world.config).contains("guest(#{"), "{}", world.name);
         }
     }
 
