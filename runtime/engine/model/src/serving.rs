@@ -40,7 +40,7 @@ pub struct Serving {
     pub prefill_context_parallel: u64,
     /// Number of data-parallel ranks.
     pub data_parallel: u64,
-    /// Whether experts are distributed over the GPUs of all ranks.
+    /// Whether each GPU has whole experts instead of a part of every expert. The memory is equal.
     pub expert_parallel: bool,
     /// Data type of the KV cache. `auto` follows the checkpoint.
     pub kv_cache_dtype: String,

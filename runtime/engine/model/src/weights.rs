@@ -123,10 +123,10 @@ pub(crate) fn of_step(sizes: Sizes, layers: &[Layer], formats: Formats, serving:
     }
 }
 
-/// Number of GPUs over which the experts of a layer are distributed.
+/// Number of GPUs over which the experts of a layer are distributed. Without expert parallelism each GPU has a part of
+/// every expert (`flatten_tp_across_dp_and_pcp` in vLLM's `FusedMoEParallelConfig`), with it some whole experts.
 fn expert_ranks(serving: &Serving) -> f64 {
-    let ranks = if serving.expert_parallel { serving.data_parallel * serving.prefill_context_parallel } else { 1 };
-    serving.tensor_parallel as f64 * ranks as f64
+    (serving.tensor_parallel * serving.data_parallel * serving.prefill_context_parallel) as f64
 }
 
 fn product(left: u64, right: u64) -> f64 {

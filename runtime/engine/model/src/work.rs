@@ -46,7 +46,7 @@ impl Model {
                 weights: weights.expert[0],
                 bytes: weights.expert[1],
                 quantised_weights: weights.expert[2],
-                ranks: if serving.expert_parallel { serving.data_parallel } else { 1 },
+                ranks: serving.data_parallel,
             }),
             head_weights: weights.head[0],
             head_bytes: weights.head[1],

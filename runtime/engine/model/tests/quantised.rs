@@ -51,6 +51,19 @@ fn checkpoints_say_what_their_weights_are_multiplied_as() {
 }
 
 #[test]
+fn ranks_share_the_experts_with_and_without_expert_parallelism() {
+    let of = |data_parallel: u64, expert_parallel: bool| {
+        let serving = Serving { data_parallel, expert_parallel, ..Serving::default() };
+        Model::find("openai/gpt-oss-20b").and_then(|model| model.work(&serving)).expect("known")
+    };
+    let (one, shared, whole) = (of(1, false), of(2, false), of(2, true));
+    assert_eq!(shared, whole);
+    assert_eq!(one.shared_bytes, shared.shared_bytes, "attention is copied");
+    let [one, shared] = [one, shared].map(|work| work.experts.expect("it has experts"));
+    assert_eq!((one.bytes / 2.0, one.ranks * 2), (shared.bytes, shared.ranks));
+}
+
+#[test]
 fn experts_of_gpt_oss_are_quantised_and_nothing_else() {
     let work = Model::find("openai/gpt-oss-20b").and_then(|model| model.work(&Serving::default())).expect("known");
     let experts = work.experts.expect("it has experts");

@@ -77,7 +77,7 @@ pub(crate) struct ModelArgs {
     #[arg(long, value_name = "COUNT", default_value_t = 1)]
     data_parallel_size: u64,
 
-    /// Distribute experts over the GPUs of all ranks.
+    /// Whole experts on each GPU instead of a part of each; the memory is equal.
     #[arg(long)]
     enable_expert_parallel: bool,
 
