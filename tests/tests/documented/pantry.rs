@@ -69,6 +69,7 @@ impl Pantry {
         pantry.add_certificates();
         pantry.add_model();
         pantry.add_plan();
+        pantry.add_workload_of_aiperf();
         pantry
     }
 
@@ -149,6 +150,16 @@ impl Pantry {
     fn add_model(&self) {
         let config = root().join("tests/recordings/h100/capture/model/qwen3-14b/config.json");
         fs::copy(config, self.folder.path().join("config.json")).expect("the folder is writable");
+    }
+
+    /// Adds a workload of aiperf, and a scenario with it.
+    fn add_workload_of_aiperf(&self) {
+        let phases = "phases: [{name: profiling, type: poisson, rate: 10, duration: 2s}]";
+        let benchmark = format!("{{dataset: {{isl: 50, osl: 5}}, {phases}}}");
+        self.folder.write("aiperf.yaml", format!("schemaVersion: '2.0'\nbenchmark: {benchmark}\n"));
+        let cluster = "cluster(#{ engines: pool(#{ latency: polynomial(#{}) }) })";
+        let run = format!("run(#{{ cluster: {cluster}, workloads: workload_file(\"aiperf.yaml\") }});\n");
+        self.folder.write("aiperf.rhai", run);
     }
 
     /// Adds the inputs of a plan, and its answer.

@@ -225,6 +225,7 @@ const FILES: &[(&str, &str, &str, Use)] = &[
         "own.toml",
         Use::Ends("vcr calibrate model.json loads/ --gates own.toml", &[0, 1]),
     ),
+    ("how-to/from-load-generators.md", "schemaVersion", "aiperf.yaml", Use::Ends("vcr run aiperf.rhai", &[0])),
     ("how-to/plan-a-deployment.md", "prefill_decode", "own.yaml", Use::Ends("vcr plan own.yaml --quiet", &[0])),
     ("reference/playback.md", "ignore_text", "", Use::No("`http_tape` finds recordings by it")),
     ("reference/serve.md", "max-num-seqs", "own.yaml", Use::Serves("--config")),
