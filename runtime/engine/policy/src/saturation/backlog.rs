@@ -11,9 +11,6 @@ const OVERLOAD_SLOPE: f64 = 3.0;
 pub(super) struct Drift {
     window_ns: u64,
     change: fn(&Event) -> i64,
-    /// Whether the latest arrival does not count yet: it waits for the running step to end, whatever the load.
-    spares_latest: bool,
-    is_latest: bool,
     arrivals: u64,
     backlog: i64,
     /// Number of the current window, once there is one.
@@ -36,28 +33,16 @@ impl Drift {
 
     /// The backlog is the number of requests that wait for their first step.
     pub(super) fn of_queue(window_ns: u64) -> Self {
-        let queue = Self::new(window_ns, |event| match event {
+        Self::new(window_ns, |event| match event {
             Event::Arrival => 1,
             Event::Start | Event::End { started: false, .. } => -1,
             _ => 0,
-        });
-        Self { spares_latest: true, ..queue }
+        })
     }
 
     fn new(window_ns: u64, change: fn(&Event) -> i64) -> Self {
         let window_ns = window_ns.max(1);
-        Self {
-            window_ns,
-            change,
-            spares_latest: false,
-            is_latest: false,
-            arrivals: 0,
-            backlog: 0,
-            window: None,
-            samples: 0,
-            sum: 0.0,
-            weighted_sum: 0.0,
-        }
+        Self { window_ns, change, arrivals: 0, backlog: 0, window: None, samples: 0, sum: 0.0, weighted_sum: 0.0 }
     }
 
     /// Ends `count` windows with the present backlog.
@@ -70,15 +55,10 @@ impl Drift {
 
     /// Least-squares slope over the window index, including the current window.
     fn slope(&self) -> f64 {
-        self.slope_with(self.backlog)
-    }
-
-    /// The same, with this backlog in the window that is being filled.
-    fn slope_with(&self, backlog: i64) -> f64 {
         if self.window.is_none() || self.samples == 0 {
             return 0.0;
         }
-        let (last, backlog) = (self.samples as f64, backlog as f64);
+        let (last, backlog) = (self.samples as f64, self.backlog as f64);
         let count = last + 1.0;
         let index_sum = last * count / 2.0;
         let square_sum = last * count * (2.0 * last + 1.0) / 6.0;
@@ -101,14 +81,12 @@ impl Detect for Drift {
         }
         self.arrivals += u64::from(change > 0);
         self.backlog += change;
-        self.is_latest = change > 0;
         true
     }
 
     fn level(&self) -> Level {
         let noise = noise_floor(self.arrivals);
-        let spared = i64::from(self.spares_latest && self.is_latest);
-        Level::above(self.slope_with(self.backlog - spared), noise, OVERLOAD_SLOPE * noise)
+        Level::above(self.slope(), noise, OVERLOAD_SLOPE * noise)
     }
 
     fn verdict(&self) -> Verdict {
