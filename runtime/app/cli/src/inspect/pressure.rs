@@ -44,7 +44,7 @@ pub(crate) struct PressureArgs {
     #[arg(long, value_name = "DURATION", requires = "detectors", value_parser = time_limit)]
     window: Option<u64>,
 
-    /// Length of the last part of a run, whose most frequent level is the result [default: 30s].
+    /// Length of the last part of the arrivals, whose most frequent level is the result [default: 30s].
     #[arg(long, value_name = "DURATION", requires = "detectors", value_parser = time_limit)]
     final_window: Option<u64>,
 

@@ -37,9 +37,10 @@ impl Detection {
 pub struct Judgement {
     /// Name of the detector.
     pub detector: &'static str,
-    /// The most frequent level in the final window: `STABLE`, `BACKLOGGED` or `OVERLOADED`; null if unknown.
+    /// The most frequent level in the final window before the last arrival: `STABLE`, `BACKLOGGED` or `OVERLOADED`;
+    /// null if unknown.
     pub level: Option<&'static str>,
-    /// The score at the end, from 0 to 1.
+    /// The score at the last sample with this level, from 0 to 1.
     pub score: f64,
     /// The confidence, from 0 to 1, by the number of observations.
     pub confidence: f64,
@@ -109,7 +110,12 @@ impl RunEvents {
         events.sort_by_key(|(at_ns, event)| (*at_ns, order(event)));
         let wanted = |name: &str| detection.names.is_empty() || detection.names.iter().any(|wanted| wanted == name);
         let mut detectors = Detectors::new(&detection.settings, wanted);
-        events.iter().for_each(|(at_ns, event)| detectors.observe(*at_ns, event));
+        let arrivals = self.requests.iter().map(|&Times(arrival, ..)| at_ns(arrival));
+        let last_ns = arrivals.max().unwrap_or(u64::MAX);
+        let (load, drain) = events.split_at(events.partition_point(|(at_ns, _)| *at_ns <= last_ns));
+        load.iter().for_each(|(at_ns, event)| detectors.observe(*at_ns, event));
+        detectors.end_arrivals();
+        drain.iter().for_each(|(at_ns, event)| detectors.observe(*at_ns, event));
         let judgement = |(detector, verdict): (&'static str, Option<Verdict>)| {
             let unknown = match &verdict {
                 Some(_) => None,
@@ -142,5 +148,39 @@ fn order(event: &Event) -> u8 {
         Event::FirstToken { .. } => 2,
         Event::End { .. } => 3,
         Event::Engines { .. } => 4,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Judges requests that arrive ten times a second for 200 seconds, given the time between their starts.
+    fn level_of(detector: &str, between_ms: f64, waiting: f64) -> Option<&'static str> {
+        let requests = (0..2000).map(|index| {
+            let (arrival, start) = (f64::from(index) * 100.0, f64::from(index) * between_ms);
+            Times(arrival, Some(start), Some(start + 10.0), Some(start + 1000.0), true)
+        });
+        // BLIS takes these for growth.
+        let late = (0..8).map(|index| {
+            let arrival = 199_900.0 - f64::from(index);
+            Times(arrival, Some(arrival), Some(arrival + 10.0), Some(arrival + 1000.0), true)
+        });
+        let state = Event::engines([(waiting, 0.1)].into_iter());
+        let engines = (0..2000).map(|second| (at_ns(f64::from(second) * 1000.0), state)).collect();
+        let events = RunEvents { requests: requests.chain(late).collect(), engines };
+        let judged = events.judge(&Detection { names: vec![detector.to_owned()], settings: Settings::default() });
+        judged[0].level
+    }
+
+    #[test]
+    fn a_drain_and_noise_do_not_change_the_level() {
+        for detector in ["backlog-drift", "queue-growth"] {
+            assert_eq!(level_of(detector, 1000.0, 100.0), Some("OVERLOADED"), "{detector}");
+        }
+        for detector in names() {
+            assert_eq!(level_of(detector, 100.0, 0.0), Some("STABLE"), "{detector}");
+        }
+        assert_ne!(level_of("backlog-drift", 100.0, 5.0), Some("STABLE"), "an engine had a queue");
     }
 }

@@ -1,16 +1,21 @@
 //! Detectors that count requests: `backlog-drift`, `queue-growth` and `peak-rate`.
 
-use alloc::vec::Vec;
-
-use super::{Detect, Event, Level, Verdict, noise_floor, ramp};
+use super::{Detect, Event, Level, Signals, Verdict, noise_floor, ramp};
 
 /// A slope above this many noise floors counts as overload.
 const OVERLOAD_SLOPE: f64 = 3.0;
+/// The queue's line starts at the first event once a window divided by this number has passed.
+const START_PART: u64 = 12;
 
 /// Fits a line through the backlog at the end of each window, and judges its slope.
 pub(super) struct Drift {
     window_ns: u64,
     change: fn(&Event) -> i64,
+    /// Whether the slope counts as a share of the arrivals, and the line starts with an empty queue. BLIS judges the
+    /// slope itself, so a few requests of noise are growth, and within one window there is none.
+    is_share: bool,
+    first_ns: u64,
+    last_ns: u64,
     arrivals: u64,
     backlog: i64,
     /// Number of the current window, once there is one.
@@ -24,7 +29,7 @@ pub(super) struct Drift {
 impl Drift {
     /// The backlog is the number of requests that have arrived and not ended.
     pub(super) fn of_requests(window_ns: u64) -> Self {
-        Self::new(window_ns, |event| match event {
+        Self::new(window_ns, false, |event| match event {
             Event::Arrival => 1,
             Event::End { .. } => -1,
             _ => 0,
@@ -33,16 +38,27 @@ impl Drift {
 
     /// The backlog is the number of requests that wait for their first step.
     pub(super) fn of_queue(window_ns: u64) -> Self {
-        Self::new(window_ns, |event| match event {
+        Self::new(window_ns, true, |event| match event {
             Event::Arrival => 1,
             Event::Start | Event::End { started: false, .. } => -1,
             _ => 0,
         })
     }
 
-    fn new(window_ns: u64, change: fn(&Event) -> i64) -> Self {
-        let window_ns = window_ns.max(1);
-        Self { window_ns, change, arrivals: 0, backlog: 0, window: None, samples: 0, sum: 0.0, weighted_sum: 0.0 }
+    fn new(window_ns: u64, is_share: bool, change: fn(&Event) -> i64) -> Self {
+        Self {
+            window_ns: window_ns.max(1),
+            change,
+            is_share,
+            first_ns: 0,
+            last_ns: 0,
+            arrivals: 0,
+            backlog: 0,
+            window: None,
+            samples: 0,
+            sum: 0.0,
+            weighted_sum: 0.0,
+        }
     }
 
     /// Ends `count` windows with the present backlog.
@@ -55,15 +71,25 @@ impl Drift {
 
     /// Least-squares slope over the window index, including the current window.
     fn slope(&self) -> f64 {
-        if self.window.is_none() || self.samples == 0 {
+        // A queue of the first moments is a burst, and no line.
+        let is_long = self.last_ns - self.first_ns >= self.window_ns / START_PART;
+        let starts = if self.is_share && is_long { 1.0 } else { 0.0 };
+        let (last, backlog) = (self.samples as f64 + starts, self.backlog as f64);
+        if self.window.is_none() || last == 0.0 {
             return 0.0;
         }
-        let (last, backlog) = (self.samples as f64, self.backlog as f64);
         let count = last + 1.0;
         let index_sum = last * count / 2.0;
         let square_sum = last * count * (2.0 * last + 1.0) / 6.0;
-        let (sum, weighted_sum) = (self.sum + backlog, self.weighted_sum + backlog * last);
+        // The sample at the start is 0. It moves the others by one.
+        let (sum, weighted_sum) = (self.sum + backlog, self.weighted_sum + starts * self.sum + backlog * last);
         (count * weighted_sum - index_sum * sum) / (count * square_sum - index_sum * index_sum)
+    }
+
+    /// The judged growth for a slope.
+    fn growth(&self, slope: f64) -> f64 {
+        let windows = (self.samples + 1) as f64;
+        if self.is_share { slope * windows / self.arrivals.max(1) as f64 } else { slope }
     }
 }
 
@@ -74,6 +100,10 @@ impl Detect for Drift {
             return false;
         }
         let window = at_ns / self.window_ns;
+        if self.window.is_none() {
+            self.first_ns = at_ns;
+        }
+        self.last_ns = at_ns;
         let before = *self.window.get_or_insert(window);
         if window > before {
             self.close(window - before);
@@ -86,16 +116,22 @@ impl Detect for Drift {
 
     fn level(&self) -> Level {
         let noise = noise_floor(self.arrivals);
-        Level::above(self.slope(), noise, OVERLOAD_SLOPE * noise)
+        Level::above(self.growth(self.slope()), noise, OVERLOAD_SLOPE * noise)
     }
 
     fn verdict(&self) -> Verdict {
         let (slope, noise) = (self.slope(), noise_floor(self.arrivals));
+        let growth = self.growth(slope);
+        let mut signals = Signals::from([("backlog", self.backlog as f64), ("running_slope", slope)]);
+        if self.is_share {
+            signals.push("share_of_arrivals", growth);
+        }
+        signals.push("noise_floor", noise);
         Verdict {
             level: self.level(),
-            score: (slope.max(0.0) / (OVERLOAD_SLOPE * noise)).min(1.0),
+            score: (growth.max(0.0) / (OVERLOAD_SLOPE * noise)).min(1.0),
             confidence: ramp(self.arrivals),
-            signals: Vec::from([("backlog", self.backlog as f64), ("running_slope", slope), ("noise_floor", noise)]),
+            signals,
         }
     }
 }
@@ -158,7 +194,7 @@ impl Detect for PeakRate {
             true => ((rate / (OVERLOAD_RATE * PEAK_RATE)).min(1.0), ramp(self.events)),
             false => (0.0, 0.0),
         };
-        let signals = Vec::from([("peak_rate", rate), ("peak_backlog", self.peak as f64)]);
+        let signals = [("peak_rate", rate), ("peak_backlog", self.peak as f64)].into();
         Verdict { level: self.level(), score, confidence, signals }
     }
 }

@@ -2,6 +2,10 @@
 //!
 //! `composite`, `threshold`, `backlog-drift` and `peak-rate` are from BLIS, with its names, defaults and
 //! formulas. The others observe what BLIS' detectors do not: the queue, time to first token, and KV blocks.
+//!
+//! BLIS' formulas take noise of few requests for growth, and a drain for recovery. So a run whose engines never had
+//! a queue is stable for all detectors of growth, and the final window ends with the arrivals.
+//!
 //! Each detector reads events in order of time, never looks ahead, and keeps no list of events. `composite` and
 //! `ttft-trend` keep one sum per request.
 
@@ -11,6 +15,7 @@ mod trend;
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+use core::ops::Deref;
 
 use backlog::{Drift, PeakRate};
 use trend::{Composite, Threshold, TtftTrend};
@@ -74,6 +79,10 @@ pub enum Event {
         /// Mean over engines of the larger of waiting requests / 5 and KV usage / 0.8, as in
         /// `utilization-detector` of the Gateway API Inference Extension.
         utilization: f64,
+        /// The utilization of the most utilized engine.
+        busiest: f64,
+        /// Number of engines.
+        engines: u32,
     },
 }
 
@@ -87,19 +96,54 @@ const KV_EXHAUSTED: f64 = 0.95;
 impl Event {
     /// The event for the state of engines, each given by its waiting requests and its KV usage.
     pub fn engines(states: impl Iterator<Item = (f64, f64)>) -> Self {
-        let (mut count, mut kv_sum, mut sum) = (0_u32, 0.0, 0.0);
+        let (mut engines, mut kv_sum, mut sum, mut busiest) = (0_u32, 0.0, 0.0, 0.0_f64);
         for (waiting, kv_usage) in states {
-            count += 1;
+            let utilization = (waiting / FULL_QUEUE).max(kv_usage / FULL_KV);
+            engines += 1;
             kv_sum += kv_usage;
-            sum += (waiting / FULL_QUEUE).max(kv_usage / FULL_KV);
+            sum += utilization;
+            busiest = busiest.max(utilization);
         }
-        let count = f64::from(count.max(1));
-        Self::Engines { kv_usage: kv_sum / count, utilization: sum / count }
+        let count = f64::from(engines.max(1));
+        Self::Engines { kv_usage: kv_sum / count, utilization: sum / count, busiest, engines }
+    }
+}
+
+/// Maximum number of signals: those of a detector, and the peak utilization.
+const MAX_SIGNALS: usize = 5;
+
+/// The inputs of a score, by name.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Signals {
+    entries: [(&'static str, f64); MAX_SIGNALS],
+    count: usize,
+}
+
+impl Signals {
+    fn push(&mut self, name: &'static str, value: f64) {
+        self.entries[self.count] = (name, value);
+        self.count += 1;
+    }
+}
+
+impl<const N: usize> From<[(&'static str, f64); N]> for Signals {
+    fn from(entries: [(&'static str, f64); N]) -> Self {
+        let mut signals = Self::default();
+        entries.into_iter().for_each(|(name, value)| signals.push(name, value));
+        signals
+    }
+}
+
+impl Deref for Signals {
+    type Target = [(&'static str, f64)];
+
+    fn deref(&self) -> &Self::Target {
+        &self.entries[..self.count]
     }
 }
 
 /// A detector's judgement.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Verdict {
     /// The level.
     pub level: Level,
@@ -108,7 +152,7 @@ pub struct Verdict {
     /// The confidence, from 0 to 1. It grows with the number of observations.
     pub confidence: f64,
     /// The inputs of the score.
-    pub signals: Vec<(&'static str, f64)>,
+    pub signals: Signals,
 }
 
 trait Detect {
@@ -117,6 +161,14 @@ trait Detect {
     /// The level after all events so far.
     fn level(&self) -> Level;
     fn verdict(&self) -> Verdict;
+    /// Whether the detector judges latencies. Those of the last arrivals are known only after the last arrival.
+    fn judges_latencies(&self) -> bool {
+        false
+    }
+    /// Whether the detector compares a quantity with a limit, and does not infer a queue from growth.
+    fn has_limit(&self) -> bool {
+        false
+    }
 }
 
 /// Settings of the detectors.
@@ -126,7 +178,7 @@ pub struct Settings {
     pub threshold_ns: u64,
     /// Distance of the samples through which `backlog-drift` and `queue-growth` fit a line. Above 0.
     pub window_ns: u64,
-    /// Length of the final window. The most frequent level in it is the result.
+    /// Length of the final window, which ends with the arrivals. The most frequent level in it is the result.
     pub final_window_ns: u64,
 }
 
@@ -154,26 +206,66 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     DETECTORS.iter().map(|(name, _)| *name)
 }
 
+const LEVELS: [Level; 3] = [Level::Stable, Level::Backlogged, Level::Overloaded];
+
 /// A detector and its levels in the final window.
 struct Track {
     name: &'static str,
     detector: Box<dyn Detect + Send>,
     votes: VecDeque<(u64, Level)>,
+    /// The latest verdict of each level.
+    latest: [Option<Verdict>; LEVELS.len()],
+    /// Whether the detector ignores further events.
+    is_closed: bool,
 }
 
 impl Track {
-    /// The most frequent level. Among equally frequent levels, the most severe.
-    fn result(&self) -> Option<Level> {
+    fn new(name: &'static str, detector: Box<dyn Detect + Send>) -> Self {
+        Self { name, detector, votes: VecDeque::new(), latest: [None; LEVELS.len()], is_closed: false }
+    }
+
+    /// Whether the detector has seen enough without the drain.
+    fn can_close(&self) -> bool {
+        !self.detector.judges_latencies() && self.detector.verdict().confidence >= 1.0
+    }
+
+    /// The latest verdict of the most frequent level. Among equally frequent levels, the most severe.
+    fn result(&self) -> Option<Verdict> {
         let count = |level| self.votes.iter().filter(|(_, vote)| *vote == level).count();
-        let levels = [Level::Stable, Level::Backlogged, Level::Overloaded];
-        levels.into_iter().max_by_key(|level| (count(*level), *level)).filter(|_| !self.votes.is_empty())
+        let level = LEVELS.into_iter().max_by_key(|level| (count(*level), *level))?;
+        self.latest[level as usize].filter(|_| !self.votes.is_empty())
+    }
+}
+
+/// The largest utilization of an engine so far, and the largest queue.
+#[derive(Default)]
+struct Peak {
+    waiting: u64,
+    /// None before the first sample.
+    utilization: Option<f64>,
+}
+
+impl Peak {
+    fn observe(&mut self, event: &Event) {
+        match *event {
+            Event::Arrival => self.waiting += 1,
+            Event::Start | Event::End { started: false, .. } => self.waiting = self.waiting.saturating_sub(1),
+            Event::Engines { busiest, engines, .. } => {
+                // Some requests wait in routers instead of engines.
+                let queue = self.waiting as f64 / f64::from(engines.max(1)) / FULL_QUEUE;
+                self.utilization = Some(self.utilization.unwrap_or(0.0).max(busiest).max(queue));
+            }
+            Event::FirstToken { .. } | Event::End { started: true, .. } => {}
+        }
     }
 }
 
 /// Several detectors that observe the same events.
 pub struct Detectors {
     final_window_ns: u64,
+    peak: Peak,
     tracks: Vec<Track>,
+    is_drain: bool,
 }
 
 impl Detectors {
@@ -181,31 +273,59 @@ impl Detectors {
     #[must_use]
     pub fn new(settings: &Settings, wanted: impl Fn(&str) -> bool) -> Self {
         let wanted = DETECTORS.iter().filter(|(name, _)| wanted(name));
-        let track =
-            |&(name, make): &(&'static str, Maker)| Track { name, detector: make(settings), votes: VecDeque::new() };
-        Self { final_window_ns: settings.final_window_ns, tracks: wanted.map(track).collect() }
+        let track = |&(name, make): &(&'static str, Maker)| Track::new(name, make(settings));
+        Self {
+            final_window_ns: settings.final_window_ns,
+            peak: Peak::default(),
+            tracks: wanted.map(track).collect(),
+            is_drain: false,
+        }
     }
 
     /// Records an event. Time must not decrease.
     pub fn observe(&mut self, at_ns: u64, event: &Event) {
+        self.peak.observe(event);
         for track in &mut self.tracks {
-            if track.detector.observe(at_ns, event) {
-                track.votes.push_back((at_ns, track.detector.level()));
-                let since_ns = at_ns.saturating_sub(self.final_window_ns);
-                while track.votes.front().is_some_and(|(voted_ns, _)| *voted_ns < since_ns) {
-                    track.votes.pop_front();
-                }
+            if track.is_closed || !track.detector.observe(at_ns, event) {
+                continue;
             }
+            let verdict = track.detector.verdict();
+            track.latest[verdict.level as usize] = Some(verdict);
+            track.votes.push_back((at_ns, verdict.level));
+            let since_ns = at_ns.saturating_sub(self.final_window_ns);
+            while track.votes.front().is_some_and(|(voted_ns, _)| *voted_ns < since_ns) {
+                track.votes.pop_front();
+            }
+            track.is_closed = self.is_drain && track.can_close();
         }
     }
 
-    /// The judgement of each detector. Its level is the most frequent one in the final window; the rest is
-    /// from the last event. None if no event was relevant for the detector.
+    /// Says that no request arrives any more. Later events are the drain, which shows no load: it counts only for
+    /// latencies, and for detectors that are not fully confident yet.
+    pub fn end_arrivals(&mut self) {
+        self.is_drain = true;
+        for track in &mut self.tracks {
+            track.is_closed = track.can_close();
+        }
+    }
+
+    /// The judgement of each detector. Its level is the most frequent one in the final window; the rest is from the
+    /// latest event with that level. None if no event was relevant for the detector.
     pub fn results(&self) -> impl Iterator<Item = (&'static str, Option<Verdict>)> {
-        self.tracks.iter().map(|track| {
-            let verdict = track.result().map(|level| Verdict { level, ..track.detector.verdict() });
-            (track.name, verdict)
-        })
+        self.tracks.iter().map(|track| (track.name, track.result().map(|verdict| self.checked(track, verdict))))
+    }
+
+    /// Growth is noise if at no sample a queue was full or an engine fully utilized.
+    fn checked(&self, track: &Track, verdict: Verdict) -> Verdict {
+        let peak = self.peak.utilization.filter(|peak| *peak < 1.0);
+        match peak.filter(|_| verdict.level != Level::Stable && !track.detector.has_limit()) {
+            None => verdict,
+            Some(peak) => {
+                let mut signals = verdict.signals;
+                signals.push("peak_utilization", peak);
+                Verdict { level: Level::Stable, score: 0.0, signals, ..verdict }
+            }
+        }
     }
 }
 
@@ -227,7 +347,7 @@ impl Gauge {
 
 impl Detect for Gauge {
     fn observe(&mut self, _at_ns: u64, event: &Event) -> bool {
-        let Event::Engines { kv_usage, utilization } = *event else { return false };
+        let Event::Engines { kv_usage, utilization, .. } = *event else { return false };
         self.value = (self.of)(kv_usage, utilization);
         self.samples += 1;
         true
@@ -242,8 +362,12 @@ impl Detect for Gauge {
             level: self.level(),
             score: self.value.min(1.0),
             confidence: ramp(self.samples),
-            signals: Vec::from([(self.name, self.value)]),
+            signals: [(self.name, self.value)].into(),
         }
+    }
+
+    fn has_limit(&self) -> bool {
+        true
     }
 }
 

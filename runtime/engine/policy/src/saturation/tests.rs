@@ -13,9 +13,24 @@ fn judged(settings: &Settings, mut events: Vec<(u64, Event)>) -> Vec<(&'static s
     detectors.results().collect()
 }
 
+/// The judgements of these events, in order, with no arrival after `end_ns`.
+fn judged_until(
+    end_ns: u64,
+    settings: &Settings,
+    mut events: Vec<(u64, Event)>,
+) -> Vec<(&'static str, Option<Verdict>)> {
+    events.sort_by_key(|(at_ns, _)| *at_ns);
+    let (load, drain) = events.split_at(events.partition_point(|(at_ns, _)| *at_ns <= end_ns));
+    let mut detectors = Detectors::new(settings, |_| true);
+    load.iter().for_each(|(at_ns, event)| detectors.observe(*at_ns, event));
+    detectors.end_arrivals();
+    drain.iter().for_each(|(at_ns, event)| detectors.observe(*at_ns, event));
+    detectors.results().collect()
+}
+
 fn of(results: &[(&str, Option<Verdict>)], name: &str) -> Verdict {
     let found = results.iter().find(|(known, _)| *known == name).expect("it is a detector");
-    found.1.clone().expect("it has seen events")
+    found.1.expect("it has seen events")
 }
 
 /// A request that starts halfway to its first token. The first token comes halfway to its end.
@@ -105,6 +120,108 @@ fn the_final_window_votes() {
     assert_eq!(of_kv(vec![kv(0, 1.0), kv(1, 1.0), kv(32, 0.1)]), Level::Stable, "older than 30 s");
     assert_eq!(of_kv(vec![kv(2, 1.0), kv(32, 0.1)]), Level::Overloaded, "exactly 30 s, and a tie");
     assert_eq!(of_kv(vec![kv(30, 1.0), kv(31, 0.1), kv(32, 0.1)]), Level::Stable);
+}
+
+/// A request a second starts in the moment in which it arrives. The state of the engines is idle.
+#[test]
+fn an_idle_run_is_stable_whatever_its_length() {
+    let idle = |at_ns: u64| {
+        [
+            (at_ns, Event::Arrival),
+            (at_ns, Event::Start),
+            (at_ns, Event::Engines { kv_usage: 0.015, utilization: 0.02, busiest: 0.02, engines: 4 }),
+            (at_ns + SECOND / 100, Event::FirstToken { ttft_ms: 10.0 }),
+            (at_ns + SECOND / 5, Event::End { latency_ms: Some(200.0), started: true }),
+        ]
+    };
+    for seconds in [10, 40, 90, 120, 180, 240, 360, 600, 1200] {
+        let events = (0..seconds).flat_map(|index| idle(index * SECOND)).collect();
+        for (name, verdict) in judged(&Settings::default(), events) {
+            assert_eq!(verdict.expect("it has events").level, Level::Stable, "{name} after {seconds} s");
+        }
+    }
+}
+
+/// A request a second starts at once and does not end. By BLIS' formulas, that is growth.
+#[test]
+fn growth_without_a_queue_is_no_overload() {
+    let settings = Settings { window_ns: SECOND, ..Settings::default() };
+    let with = |waiting: f64, kv_usage: f64| {
+        let mut events: Vec<_> =
+            (0..30).flat_map(|index| [Event::Arrival, Event::Start].map(|event| (index * SECOND, event))).collect();
+        events.push((15 * SECOND, Event::engines([(waiting, kv_usage), (0.0, 0.0)].into_iter())));
+        judged(&settings, events)
+    };
+    for name in ["composite", "backlog-drift"] {
+        let quiet = of(&with(4.0, 0.7), name);
+        assert_eq!((quiet.level, quiet.score), (Level::Stable, 0.0), "{name}");
+        assert_eq!(quiet.signals.last(), Some(&("peak_utilization", 0.7 / 0.8)), "{name}");
+        assert_ne!(of(&with(5.0, 0.0), name).level, Level::Stable, "{name}: an engine had a queue");
+        assert_ne!(of(&with(0.0, 0.8), name).level, Level::Stable, "{name}: an engine was full");
+    }
+    // Five requests for each of two engines wait in a router.
+    let mut events: Vec<_> = (0..30).map(|index| (index * SECOND, Event::Arrival)).collect();
+    events.push((9 * SECOND, Event::engines([(0.0, 0.0), (0.0, 0.0)].into_iter())));
+    assert_eq!(of(&judged(&settings, events), "backlog-drift").level, Level::Overloaded);
+}
+
+#[test]
+fn the_level_and_the_score_are_of_the_same_sample() {
+    let sample = |at_s: u64, waiting: f64| (at_s * SECOND, Event::engines([(waiting, 0.1)].into_iter()));
+    let events = vec![sample(0, 10.0), sample(1, 20.0), sample(2, 0.0)];
+    let utilization = of(&judged(&Settings::default(), events), "utilization");
+    assert_eq!((utilization.level, utilization.score), (Level::Overloaded, 1.0));
+    assert_eq!(utilization.signals[..], [("utilization", 4.0)]);
+}
+
+/// Ten requests a second arrive for 100 seconds, and one a second is served.
+#[test]
+fn a_drain_does_not_hide_an_overload() {
+    let settings = Settings { window_ns: 10 * SECOND, ..Settings::default() };
+    let served = |index: u64| {
+        let latency_ms = Some((index * 900 + 1000) as f64);
+        [
+            (index * SECOND / 10, Event::Arrival),
+            (index * SECOND, Event::Start),
+            (index * SECOND, Event::FirstToken { ttft_ms: (index * 900) as f64 }),
+            ((index + 1) * SECOND, Event::End { latency_ms, started: true }),
+        ]
+    };
+    let mut events: Vec<_> = (0..1000).flat_map(served).collect();
+    events.extend((0..1000).map(|at_s| {
+        let waiting = if at_s < 100 { at_s * 9 } else { 1000 - at_s };
+        (at_s * SECOND, Event::engines([(waiting as f64, 0.1)].into_iter()))
+    }));
+    let results = judged_until(100 * SECOND, &settings, events.clone());
+    for name in ["composite", "backlog-drift", "peak-rate", "queue-growth", "ttft-trend", "utilization"] {
+        let verdict = of(&results, name);
+        assert!(verdict.level == Level::Overloaded && verdict.score > 0.8, "{name}: {verdict:?}");
+    }
+    // Latencies of the last arrivals are known after the drain only.
+    assert_eq!(of(&results, "threshold").signals[0], ("mean_e2e_ms", 450_550.0));
+    let drained = judged(&settings, events);
+    assert_eq!(of(&drained, "backlog-drift").level, Level::Stable);
+}
+
+/// One sample says little, so the samples of the drain count as well.
+#[test]
+fn a_burst_is_judged_by_what_follows() {
+    let mut events = vec![(0, Event::Arrival); 30];
+    events.push((0, Event::engines([(0.0, 0.0)].into_iter())));
+    events.extend((1..30).map(|at_s| (at_s * SECOND, Event::engines([(10.0, 0.1)].into_iter()))));
+    let results = judged_until(0, &Settings::default(), events);
+    assert_eq!(of(&results, "utilization").level, Level::Overloaded);
+    assert_eq!(of(&results, "queue-growth").level, Level::Stable);
+}
+
+/// BLIS sees no slope within one window.
+#[test]
+fn a_queue_that_grows_for_half_a_window_is_seen() {
+    let results = judged(&Settings::default(), (0..300).map(|index| (index * SECOND / 10, Event::Arrival)).collect());
+    let queue = of(&results, "queue-growth");
+    assert_eq!((queue.level, queue.score), (Level::Overloaded, 1.0));
+    assert_eq!(queue.signals[..3], [("backlog", 300.0), ("running_slope", 300.0), ("share_of_arrivals", 1.0)]);
+    assert_eq!(of(&results, "backlog-drift").level, Level::Stable);
 }
 
 #[test]

@@ -89,7 +89,7 @@ impl Detect for Composite {
             level: self.level(),
             score: deficit.max(trend),
             confidence: ramp(self.arrivals),
-            signals: Vec::from([("rate_deficit", deficit), ("latency_trend", trend), ("noise_floor", noise)]),
+            signals: [("rate_deficit", deficit), ("latency_trend", trend), ("noise_floor", noise)].into(),
         }
     }
 }
@@ -127,8 +127,16 @@ impl Detect for Threshold {
         let share = self.mean_ms() / self.threshold_ms;
         let score = if share < 1.0 { 0.5 * share } else { 0.75 + ((share - 1.0) / 4.0).min(0.25) };
         let confidence = 1.0 - 1.0 / root(self.count as f64 + 1.0);
-        let signals = Vec::from([("mean_e2e_ms", self.mean_ms()), ("threshold_ms", self.threshold_ms)]);
+        let signals = [("mean_e2e_ms", self.mean_ms()), ("threshold_ms", self.threshold_ms)].into();
         Verdict { level: self.level(), score, confidence, signals }
+    }
+
+    fn judges_latencies(&self) -> bool {
+        true
+    }
+
+    fn has_limit(&self) -> bool {
+        true
     }
 }
 
@@ -161,11 +169,16 @@ impl Detect for TtftTrend {
             level: self.level(),
             score: trend.min(1.0),
             confidence: ramp(count as u64),
-            signals: Vec::from([
+            signals: [
                 ("ttft_trend", trend),
                 ("mean_ttft_ms", self.ttfts.mean(0, count.max(1))),
                 ("noise_floor", self.noise()),
-            ]),
+            ]
+            .into(),
         }
+    }
+
+    fn judges_latencies(&self) -> bool {
+        true
     }
 }
