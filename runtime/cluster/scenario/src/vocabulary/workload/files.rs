@@ -61,10 +61,14 @@ fn parse(text: &str) -> Result<(Vec<WorkloadConfig>, Vec<String>), String> {
         inference_perf::workloads
     } else if has("rate_type") || has("profile") || has("spec") {
         guidellm::workloads
+    } else if has("benchmark") {
+        return Err(
+            "schemaVersion: is missing: a configuration of aiperf needs it, such as `schemaVersion: '2.0'`".to_owned()
+        );
     } else {
         return Err("unknown kind of file: expected a WorkloadSpec of BLIS (`clients`), a configuration of \
-                    aiperf (`benchmark`) or inference-perf (`load`, `data`), a scenario of guidellm (`spec`, \
-                    `rate_type`), or a folder of ServeGen"
+                    aiperf (`schemaVersion`, `benchmark`) or inference-perf (`load`, `data`), a scenario of guidellm \
+                    (`spec`, `rate_type`), or a folder of ServeGen"
             .to_owned());
     };
     let mut ignored = Vec::new();
@@ -280,7 +284,17 @@ mod tests {
         );
         assert_eq!(
             error("  phases: [{name: x, requests: 1}]\n"),
-            "benchmark.phases[0].kind: expected warmup or profiling"
+            "benchmark.phases[0].kind: is missing: a phase with the name `x`, and not warmup or profiling, needs one of \
+             them as its kind"
+        );
+        assert_eq!(
+            error("  phases: [{name: warmup, kind: x, requests: 1}]\n"),
+            "benchmark.phases[0].kind: expected warmup or profiling, found `x`"
+        );
+        let without_version = file(phases).replace("schemaVersion: '2.0'\n", "");
+        assert_eq!(
+            parse(&without_version).map(|_| ()).unwrap_err(),
+            "schemaVersion: is missing: a configuration of aiperf needs it, such as `schemaVersion: '2.0'`"
         );
     }
 

@@ -34,11 +34,20 @@ pub(super) fn workloads(file: &mut Fields, ignored: &mut Vec<String>) -> Result<
     for mut phase in phases {
         let name = phase.text("name")?;
         let name = phase.needed("name", name)?;
-        let kind = phase.text("kind")?.unwrap_or_else(|| name.clone());
-        let is_warm_up = match kind.as_str() {
+        let kind = phase.text("kind")?;
+        let is_warm_up = match kind.as_deref().unwrap_or(&name) {
             "warmup" => true,
             "profiling" => false,
-            _ => return Err(format!("{}: expected warmup or profiling", phase.place("kind"))),
+            other => {
+                let place = phase.place("kind");
+                return Err(match kind {
+                    Some(_) => format!("{place}: expected warmup or profiling, found `{other}`"),
+                    None => format!(
+                        "{place}: is missing: a phase with the name `{other}`, and not warmup or profiling, needs one \
+                         of them as its kind"
+                    ),
+                });
+            }
         };
         let is_seamless = phase.take("seamless").is_some_and(|value| value == true);
         let follows_warm_up = workloads.last().is_some_and(|before| before.is_warm_up);
