@@ -441,7 +441,7 @@ pub(crate) struct StepsArgs {
     #[arg(value_parser = crate::values::InputPath)]
     pub(crate) diff: Option<PathBuf>,
 
-    /// Only this engine.
+    /// Only this engine. "POOL INDEX", as in requests.jsonl, is accepted too.
     #[arg(long, value_name = "POOL/INDEX", value_parser = engine)]
     pub(crate) engine: Option<(String, u32)>,
 
@@ -462,8 +462,9 @@ pub(crate) struct StepsArgs {
     pub(crate) json: bool,
 }
 
+/// Reads `decode/1`, or `decode 1` as in requests.jsonl.
 fn engine(text: &str) -> Result<(String, u32), String> {
-    let parts = text.rsplit_once('/').and_then(|(pool, index)| Some((pool.to_owned(), index.parse().ok()?)));
+    let parts = text.rsplit_once(['/', ' ']).and_then(|(pool, index)| Some((pool.to_owned(), index.parse().ok()?)));
     parts.filter(|(pool, _)| !pool.is_empty()).ok_or_else(|| "write it as POOL/INDEX, such as decode/0".to_owned())
 }
 
@@ -500,8 +501,11 @@ mod tests {
 
     #[test]
     fn engines_are_a_pool_and_an_index() {
-        assert_eq!(engine("decode/1"), Ok(("decode".to_owned(), 1)));
-        for wrong in ["decode", "decode/", "/1", "decode/x", "decode/-1"] {
+        for right in ["decode/1", "decode 1"] {
+            assert_eq!(engine(right), Ok(("decode".to_owned(), 1)), "{right}");
+        }
+        assert_eq!(engine("my pool 12"), Ok(("my pool".to_owned(), 12)));
+        for wrong in [" 1", "decode ", "decode", "decode/", "/1", "decode/x", "decode/-1"] {
             assert!(engine(wrong).is_err(), "{wrong}");
         }
     }
