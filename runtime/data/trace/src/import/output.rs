@@ -36,6 +36,16 @@ pub struct Note {
     pub count: u64,
 }
 
+impl Note {
+    /// The note as a sentence. Names of items that do not say what became of them are of unused items.
+    #[must_use]
+    pub fn sentence(&self) -> String {
+        let says_it = [" were ", ", which ", " with a warning: "].iter().any(|words| self.what.contains(words));
+        let rest = if says_it { "" } else { " were not used" };
+        format!("{} {}{rest}", self.count, self.what)
+    }
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     lenient: bool,
@@ -209,6 +219,19 @@ mod tests {
     use crate::capture::RequestRecord;
 
     use super::*;
+
+    #[test]
+    fn notes_are_whole_sentences() {
+        let of = |what: &str| Note { what: what.to_owned(), count: 3 }.sentence();
+        assert_eq!(of("values of the column `user`"), "3 values of the column `user` were not used");
+        for what in [
+            "requests of the warm-up were left out",
+            "requests without an arrival, which the file does not have",
+            "rows with a warning: it is late",
+        ] {
+            assert_eq!(of(what), format!("3 {what}"));
+        }
+    }
 
     #[test]
     fn requests_under_way_are_counted_at_each_arrival() {

@@ -38,7 +38,7 @@ fn read_recorded(path: &Path, name: &str, format: Format, options: &TraceOptions
     })?;
     let mut trace = Trace::read(&capture[..], name, Format::Capture, options)?;
     trace.warnings.extend(imported.notes.into_iter().map(|note| TraceWarning {
-        kind: WarningKind::Capture(format!("{} {}", note.count, note.what).into()),
+        kind: WarningKind::Capture(note.sentence().into()),
         first_line: 1,
         rows: u32::try_from(note.count).unwrap_or(u32::MAX),
     }));

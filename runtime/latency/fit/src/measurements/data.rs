@@ -192,7 +192,7 @@ impl Measurements {
         let unused: Vec<&str> = imported.notes.iter().filter_map(|note| column_of(&note.what)).collect();
         let most_at_once = most_at_once.filter(|most| most_in_flight(&measured) <= *most);
         let mut warnings = checks::rows(&name, &measured, &unused)?;
-        warnings.extend(imported.notes.iter().map(|note| format!("{name}: {} {} not used", note.count, note.what)));
+        warnings.extend(imported.notes.iter().map(|note| format!("{name}: {}", note.sentence())));
         let sha256 = digest(path).map_err(|source| FitError::Read { path: path.to_owned(), source })?;
         let input = ProvenanceInput { path: name.clone(), sha256, requests: rows.len() as u64, part: None };
         let block_size_tokens = block_size_tokens.filter(|size| *size > 0).unwrap_or(16);
