@@ -300,7 +300,9 @@ fn files_of_ours_are_named_where_they_do_not_fit() {
     folder.run(&[]).failed(2, &["the table of a sweep of `vcr replay`, which holds no requests"]);
     folder.vcr(&["play", "--playback", "sweep.csv"]).failed(2, &["the table of a sweep of `vcr replay`"]);
     folder.write("other.csv", "x,y\n1,2\n");
-    folder.vcr(&["inspect", "summarize", "other.csv"]).failed(2, &["by its columns x, y", "`prompt_tokens`"]);
+    folder
+        .vcr(&["inspect", "summarize", "other.csv"])
+        .failed(2, &["by its columns x, y", "`prompt_tokens`", "rename the columns"]);
     folder.write("plain.csv", "arrival_ms,prompt_tokens,output_tokens\n0,10,5\n20,30,6\n");
     let plain = folder.vcr(&["inspect", "summarize", "plain.csv", "--json"]).ended(0).json();
     assert_eq!((&plain["format"], &plain["is_workload"]), (&"requests".into(), &true.into()));

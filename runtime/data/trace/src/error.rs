@@ -35,7 +35,7 @@ pub enum FormatError {
     /// The columns of the table belong to no known format.
     #[error(
         "cannot tell the format of `{name}` by its columns {columns}: tables of requests have `prompt_tokens` and \
-         `output_tokens`, data sets a column such as `prompt` or `instruction`"
+         `output_tokens`, data sets a column such as `prompt` or `instruction`; rename the columns in its header"
     )]
     UnknownColumns {
         /// The file, as the caller named it.
