@@ -42,7 +42,7 @@ fn gates_that_cannot_be_read_are_refused() {
     let with = |more: &[&str]| folder.vcr(&[&args[..], more].concat());
     let _ = with(&["--gate", "ttft p51 < 3%"]).ended(0);
     for gate in ["ttft p101 < 3%", "speed", "ttft p50 < many", "ttft p50 < nan"] {
-        with(&["--gate", gate]).failed(2, &[&format!("invalid gate `{gate}`"), "such as `ttft p50 error < 10%`"]);
+        with(&["--gate", gate]).failed(2, &[&format!("invalid gate `{gate}`"), "such as `ttft p50 < 10%`"]);
     }
     for (text, needle) in [
         ("[gates]\n\"ttft p101\" = \"< 10%\"\n", "gates.toml: invalid gate `ttft p101 < 10%`"),

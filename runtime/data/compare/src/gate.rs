@@ -109,7 +109,7 @@ impl FromStr for Gate {
             format!(
                 "invalid gate `{text}`: expected a metric (ttft, itl, e2e, queue) with a statistic (mean, p50, p99 or \
                  any percentile, mape, pearson, ks, wasserstein), `throughput` or `outside`, then < or > and a limit, \
-                 such as `ttft p50 error < 10%`"
+                 such as `ttft p50 < 10%`"
             )
         };
         let is_upper = text.contains('<');
@@ -154,7 +154,8 @@ mod tests {
             "ttft p50 < nan",
             "itl mean < inf",
         ] {
-            assert!(gate(text).expect_err("invalid").starts_with("invalid gate"), "{text}");
+            let error = gate(text).expect_err("invalid");
+            assert!(error.starts_with("invalid gate") && error.ends_with("such as `ttft p50 < 10%`"), "{error}");
         }
     }
 }
