@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::deployment::{self, PoolDeployment};
-use crate::limit::Limit;
+use crate::limit::{Limit, headroom_of};
 use crate::page::Tone;
 
 /// A whole report. Unknown keys are ignored; keys that an older report lacks have defaults.
@@ -121,7 +121,7 @@ impl Assertion {
     /// The share of the limit that the observed value leaves.
     #[must_use]
     pub fn headroom(&self) -> Option<f64> {
-        self.limit()?.headroom(self.observed?)
+        headroom_of(&self.subject, self.condition.as_deref()?, self.observed?)
     }
 
     /// The subject and the condition as one text.

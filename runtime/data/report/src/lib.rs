@@ -35,7 +35,7 @@ pub use folder::{Folder, FolderError, for_each_request};
 
 pub use html::write as write_html;
 pub use junit::write as write_junit;
-pub use limit::{Limit, headroom_text};
+pub use limit::{Limit, headroom_of, headroom_text};
 pub use markdown::write as write_summary;
 pub use openmetrics::write as write_openmetrics;
 pub use page::{LivePage, Tile, Tone, write_banner, write_headroom, write_live_page, write_page, write_tiles};

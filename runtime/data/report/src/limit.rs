@@ -57,6 +57,14 @@ impl Limit {
     }
 }
 
+/// Share of an assertion's limit that an observed value leaves, as in [`Limit::headroom`], whatever requests the
+/// subject selects.
+#[must_use]
+pub fn headroom_of(subject: &str, condition: &str, observed: f64) -> Option<f64> {
+    let metric = subject.split_once('{').map_or(subject, |(metric, _)| metric);
+    Limit::of(metric, condition)?.headroom(observed)
+}
+
 fn value(text: &str) -> Option<f64> {
     let number = || units::number(text.strip_prefix('$').unwrap_or(text)).ok();
     let duration = || units::duration_ns(text).ok().map(|ns| ns as f64 / 1e6);
@@ -105,6 +113,9 @@ mod tests {
         assert_eq!(of("rate >= 10/s", 15.0), Some(0.5));
         assert_eq!(of("value == 100%", 1.0), None);
         assert_eq!(of("count > 0", 18.0), None);
+        for subject in ["goodput{ttft<1s}", "goodput{class:chat,tenant:2}", "completed_ratio{workload:chat}", "m"] {
+            assert_eq!(headroom_of(subject, "ratio > 80%", 1.0), Some((1.0 - 0.8) / 0.8), "{subject}");
+        }
         let texts = [0.434, -0.25, -13.88, 41.2].map(headroom_text);
         assert_eq!(texts, ["43 % left", "25 % beyond", "1388 % beyond", "4120 % left"], "all count in one way");
     }

@@ -64,8 +64,8 @@ pub(super) fn write_checks<'a>(
 
 /// The fraction of the limit that is left, or by which the value exceeds it.
 fn headroom_of(check: &AssertionResult) -> String {
-    let limit = limit_of(check);
-    let headroom = limit.zip(check.observed).and_then(|(limit, observed)| limit.headroom(observed));
+    let observed = check.condition.as_deref().zip(check.observed);
+    let headroom = observed.and_then(|(condition, value)| vcr_report::headroom_of(&check.subject, condition, value));
     headroom.map(headroom_text).unwrap_or_default()
 }
 
