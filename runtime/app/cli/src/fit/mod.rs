@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 use vcr_base::output::{OutputError, Outputs};
+use vcr_compare::NEAR_ZERO_MS;
 use vcr_fit::{
     Base, Bounds, Comparison, Fit, FitError, FitOptions, Inferred, Measurements, Metric, ReadOptions, Shape, Source,
     Statistic, infer,
@@ -312,12 +313,21 @@ fn write(out: &mut dyn Write, fit: &Fit, path: &Path) -> io::Result<()> {
     let validated: Vec<String> = model
         .quality
         .iter()
-        .filter_map(|each| Some(format!("{} {:.1} %", each.metric, each.cross_validated? * 100.0)))
+        .filter_map(|each| Some(validated_text(&each.metric, each.cross_validated?, &fit.in_sample)))
         .collect();
     if !validated.is_empty() {
         writeln!(out, "\ncross-validated errors: {}", validated.join(", "))?;
     }
     Ok(())
+}
+
+/// The error of a metric for people: in milliseconds if all its measured times are near zero, as in the table.
+fn validated_text(metric: &str, error: f64, in_sample: &[(String, Vec<Comparison>)]) -> String {
+    let mut own = in_sample.iter().flat_map(|(_, all)| all).filter(|each| each.name() == metric).peekable();
+    if own.peek().is_some() && own.all(Comparison::is_near_zero) {
+        return format!("{metric} {:.2} ms", error * NEAR_ZERO_MS);
+    }
+    format!("{metric} {:.1} %", error * 100.0)
 }
 
 /// Writes measured and simulated values. If the engine `is_near_capacity`, `bounds` replace the simulated TTFT,
@@ -355,5 +365,26 @@ fn number(value: f64) -> String {
         value if value.abs() >= 1000.0 => format!("{value:.0}"),
         value if value.abs() >= 1.0 => format!("{value:.2}"),
         value => format!("{value:.4}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_of_times_near_zero_are_in_milliseconds() {
+        let of = |metric: Metric, measured_ms: f64| Comparison {
+            metric,
+            statistic: Statistic::Mean,
+            measured_ms,
+            simulated_ms: 0.0,
+        };
+        let input = |queue_ms: f64| ("a".to_owned(), vec![of(Metric::Queue, queue_ms), of(Metric::Ttft, 20.0)]);
+        let idle = [input(0.01), input(0.02)];
+        assert_eq!(validated_text("queue mean", 0.04, &idle), "queue mean 0.02 ms", "4 % of 0.5 ms");
+        assert_eq!(validated_text("ttft mean", 0.04, &idle), "ttft mean 4.0 %");
+        assert_eq!(validated_text("queue mean", 0.04, &[input(0.01), input(4.0)]), "queue mean 4.0 %");
+        assert_eq!(validated_text("e2e mean", 0.04, &idle), "e2e mean 4.0 %", "not in sample");
     }
 }
