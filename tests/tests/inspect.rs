@@ -286,6 +286,31 @@ fn steps_as_a_table() {
     has_lines(&live.stdout, &[head, "0 0.000 11.000 8 2 0 0 0 2 0 5", "1 20.000 11.000 4 0 0 2 0 2 0 4"]);
 }
 
+/// A slow-down is a fault of the run. The step log does not contain it, but the charts do.
+#[test]
+fn a_step_names_the_slow_down_that_lengthens_it() {
+    let folder = Folder::with(
+        r#"let p = pool(#{ engines: 1, latency: fixed(#{ step: "10ms" }) });
+run(#{ cluster: cluster(#{ engines: p }),
+    workloads: [constant(#{ rate: "5/s", duration: "10s", prompt_tokens: 100, output_tokens: 20 })],
+    faults: [slow_down(#{ at: "2s", duration: "4s", factor: 2.5 })] });"#,
+    );
+    let _ = folder.run(&["--out", "out", "--files", "report,charts,requests,steps"]).ended(0);
+    let explained = |log: &str, step: &str| {
+        let said = folder.vcr(&["inspect", "steps", log, "--step", step, "--json"]).ended(0).json();
+        (said["result"]["duration_ms"].clone(), said["explanation"]["sentences"].to_string())
+    };
+    let named = "a slow-down, active since 2000.000ms, lengthens the step";
+    for (step, duration_ms) in [("199", 10.0), ("200", 25.0), ("359", 25.0), ("360", 10.0)] {
+        let (duration, sentences) = explained("out", step);
+        assert_eq!(duration, duration_ms, "step {step}");
+        assert_eq!(sentences.contains(named), duration_ms > 10.0, "step {step}: {sentences}");
+    }
+    assert!(explained("out/steps.jsonl", "200").1.contains(named), "the log by its own name");
+    fs::remove_file(folder.path().join("out/charts.json")).expect("it is ours");
+    assert!(!explained("out", "200").1.contains(named));
+}
+
 #[test]
 fn steps_as_json() {
     let folder = recorded();

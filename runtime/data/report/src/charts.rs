@@ -60,6 +60,28 @@ pub struct RunCharts {
     pub slowest: Vec<LifeLine>,
 }
 
+impl RunCharts {
+    /// The start of an engine's slow-downs that are active at a time; None if the engine is not slowed down.
+    #[must_use]
+    pub fn slow_since_ms(&self, engine: &str, at_ms: f64) -> Option<f64> {
+        let (mut active, mut since_ms) = (0_u32, None);
+        for incident in self.incidents.iter().filter(|one| one.engine == engine && one.at_ms <= at_ms) {
+            match incident.what.as_str() {
+                "slow-down" => {
+                    active += 1;
+                    since_ms = since_ms.or(Some(incident.at_ms));
+                }
+                "slow-down ends" => {
+                    active = active.saturating_sub(1);
+                    since_ms = since_ms.filter(|_| active > 0);
+                }
+                _ => {}
+            }
+        }
+        since_ms
+    }
+}
+
 /// A change of an engine's health.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Incident {
@@ -159,4 +181,31 @@ pub struct LifeLine {
     pub total_ms: f64,
     /// The phases of the request.
     pub phases: Pieces,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_engine_is_slow_until_its_last_slow_down_ends() {
+        let incident = |(at_ms, engine, what): (f64, &str, &str)| Incident {
+            at_ms,
+            engine: engine.to_owned(),
+            what: what.to_owned(),
+        };
+        let changes = [
+            (1.0, "a 0", "slow-down"),
+            (2.0, "a 1", "slow-down"),
+            (3.0, "a 0", "slow-down"),
+            (4.0, "a 0", "slow-down ends"),
+            (5.0, "a 0", "crash"),
+            (6.0, "a 0", "slow-down ends"),
+            (7.0, "a 0", "slow-down"),
+        ];
+        let charts = RunCharts { incidents: changes.map(incident).into(), ..RunCharts::default() };
+        let slow = |at_ms| charts.slow_since_ms("a 0", at_ms);
+        assert_eq!([0.5, 1.0, 5.5, 6.0, 8.0].map(slow), [None, Some(1.0), Some(1.0), None, Some(7.0)]);
+        assert_eq!((charts.slow_since_ms("a 1", 9.0), charts.slow_since_ms("b 0", 9.0)), (Some(2.0), None));
+    }
 }

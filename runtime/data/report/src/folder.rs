@@ -60,7 +60,7 @@ impl Folder {
     pub fn open(path: &Path) -> Result<Self, FolderError> {
         let report: Document =
             read_json(&path.join("report.json"))?.ok_or_else(|| FolderError::NoReport(path.to_owned()))?;
-        let charts = match read_json(&path.join("charts.json"))? {
+        let charts = match read_charts(path)? {
             Some(charts) => charts,
             None => charts_of_requests(path, &report)?,
         };
@@ -69,6 +69,14 @@ impl Folder {
         let label = path.file_name().map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into());
         Ok(Self { label, report, charts, files })
     }
+}
+
+/// Reads the charts of a folder; None if the folder has no `charts.json`.
+///
+/// # Errors
+/// See [`FolderError`].
+pub fn read_charts(folder: &Path) -> Result<Option<Charts>, FolderError> {
+    read_json(&folder.join("charts.json"))
 }
 
 /// Calls `give` for each request of a folder in the order of the file. Returns false if the folder has no requests.

@@ -31,7 +31,7 @@ pub use charts::{Bar, Charts, Course, Incident, LifeLine, Load, Phase, Pieces, R
 pub use deployment::PoolDeployment;
 pub use distribution::{Distribution, Histogram, PERCENTS, Scope};
 pub use document::{Assertion, Document, Engine, Metrics, Partial, Run, cut_text};
-pub use folder::{Folder, FolderError, for_each_request};
+pub use folder::{Folder, FolderError, for_each_request, read_charts};
 
 pub use html::write as write_html;
 pub use junit::write as write_junit;

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::io::{self, Write};
+use std::path::Path;
 
 use comfy_table::CellAlignment;
 use serde_json::{Value, json};
+use vcr_report::{Charts, read_charts};
 use vcr_steplog::explain::{Explanation, explain};
 use vcr_steplog::{Step, StepLine, Steps};
 
@@ -39,20 +41,43 @@ pub(super) fn step(args: &StepsArgs, steps: &Steps<'_>, number: u64) -> Exit {
 /// Prints all steps of this number: a restarted engine may repeat step numbers.
 fn print(args: &StepsArgs, steps: &Steps<'_>, found: &[usize]) -> io::Result<()> {
     let mut out = anstream::stdout().lock();
+    let charts = charts_beside(&args.log);
     if args.json {
-        let steps: Vec<Value> = found.iter().map(|&index| as_json(steps, index)).collect();
+        let steps: Vec<Value> = found.iter().map(|&index| as_json(steps, index, charts.as_ref())).collect();
         return match &steps[..] {
             [one] => writeln!(out, "{one:#}"),
             several => writeln!(out, "{:#}", json!(several)),
         };
     }
     for &index in found {
-        write(&mut out, steps, index)?;
+        write(&mut out, steps, index, charts.as_ref())?;
     }
     Ok(())
 }
 
-fn as_json(steps: &Steps<'_>, index: usize) -> Value {
+/// The charts in the folder of a log. They contain the faults of the runs. Without charts, the step is shown without
+/// faults.
+fn charts_beside(log: &Path) -> Option<Charts> {
+    let folder = if log.is_dir() { log } else { log.parent()? };
+    read_charts(folder).ok().flatten()
+}
+
+/// The explanation of a step, with the faults that change its duration.
+fn explained(steps: &Steps<'_>, index: usize, charts: Option<&Charts>) -> Explanation {
+    let step = &steps.steps[index];
+    let name = steps.engine_of(step);
+    let slow_since_ms = || {
+        let run = charts?.runs.iter().find(|run| Some(&run.name) == name.of.as_ref())?;
+        run.slow_since_ms(&format!("{} {}", name.pool.as_ref()?, name.engine?), step.start_ms()?)
+    };
+    let mut explanation = explain(steps, index);
+    if let Some(since_ms) = slow_since_ms() {
+        explanation.sentences.push(format!("a slow-down, active since {since_ms:.3}ms, lengthens the step"));
+    }
+    explanation
+}
+
+fn as_json(steps: &Steps<'_>, index: usize, charts: Option<&Charts>) -> Value {
     let step = &steps.steps[index];
     json!({
         "step": step.number,
@@ -62,11 +87,11 @@ fn as_json(steps: &Steps<'_>, index: usize) -> Value {
         "num_running": step.num_running,
         "schedule": step.schedule,
         "result": step.result,
-        "explanation": explain(steps, index),
+        "explanation": explained(steps, index, charts),
     })
 }
 
-fn write(out: &mut dyn Write, steps: &Steps<'_>, index: usize) -> io::Result<()> {
+fn write(out: &mut dyn Write, steps: &Steps<'_>, index: usize, charts: Option<&Charts>) -> io::Result<()> {
     let step = &steps.steps[index];
     let line = step.schedule;
     write!(out, "\n  {BOLD}step {}{BOLD:#}{}", step.number, text::of_engine(steps.engine_of(step)))?;
@@ -80,7 +105,7 @@ fn write(out: &mut dyn Write, steps: &Steps<'_>, index: usize) -> io::Result<()>
     write_requests(out, line)?;
     write_facts(out, step)?;
     write_result(out, step)?;
-    write_explanation(out, &explain(steps, index))
+    write_explanation(out, &explained(steps, index, charts))
 }
 
 fn write_requests(out: &mut dyn Write, line: &StepLine) -> io::Result<()> {
