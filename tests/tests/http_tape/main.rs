@@ -286,6 +286,34 @@ fn clients_that_go_away_leave_every_finished_exchange_on_the_tape() {
 }
 
 #[test]
+fn captures_of_two_servers_are_judged() {
+    let folder = Folder::new();
+    let record = |name: &str, seed: &str, order: &[u32]| {
+        let serve = Serve::start(&["--seed", seed]);
+        let recording = Recording::start(&url(&serve), &folder.path().join(name), &[]);
+        for number in order {
+            let question = format!("Question {number}");
+            let body = if *number == 1 { chat(&question, &json!({})) } else { streamed(&question) };
+            assert_eq!(recording.ask(CHATS, &body).status, 200);
+        }
+        _ = recording.end();
+    };
+    record("old.jsonl", "1", &[1, 2, 3]);
+    record("same.jsonl", "1", &[3, 1, 2]);
+    record("other.jsonl", "2", &[3, 1, 2]);
+    let limits = "latency_p95 = false\nttft_p95 = false\ntoken_gap_p95 = false\n";
+    folder
+        .write("policy.toml", &format!("policy = 1\n[limits]\n{limits}[required]\nmatched = 3\n[segments]\nby = []\n"));
+    let judged = |candidate: &str, code: i32| {
+        folder
+            .vcr(&["gate", "--policy", "policy.toml", "--baseline", "old.jsonl", "--candidate", candidate])
+            .ended(code)
+    };
+    _ = judged("same.jsonl", 0);
+    assert!(judged("other.jsonl", 20).stdout.contains("output_mismatch"));
+}
+
+#[test]
 fn the_summary_counts_clients_that_went_away() {
     let folder = Folder::new();
     let serve = Serve::start(&["--inter-token-latency", "50ms"]);

@@ -12,6 +12,7 @@ use vcr_trace::capture::{CaptureLine, CaptureMeta, RequestRecord};
 use vcr_trace::import::{ImportOptions, OUTPUT_TEXT};
 
 use super::Out;
+use super::exchange::Exchanges;
 use crate::error::{GateError, Place};
 use crate::observation::Observation;
 
@@ -26,6 +27,7 @@ pub(super) fn read(
     let mut meta = CaptureMeta::default();
     let mut kv_usage: BTreeMap<u32, f64> = BTreeMap::new();
     let (mut requests, mut ended) = (0_u64, None);
+    let mut exchanges = Exchanges::default();
     let imported = vcr_trace::import::import(path, &options, &mut |line| {
         match line {
             CaptureLine::Meta(found) => meta = *found,
@@ -33,7 +35,9 @@ pub(super) fn read(
                 let usage = step.scheduler.as_ref().and_then(|stats| stats.get("kv_cache_usage")?.as_f64());
                 kv_usage.extend(usage.map(|usage| (step.rank, usage)));
             }
-            CaptureLine::Request(record) if record.is_over() => {
+            CaptureLine::Http(http) => exchanges.add(&http),
+            CaptureLine::Request(mut record) if record.is_over() => {
+                exchanges.complete(&mut record);
                 requests += 1;
                 let place = Place::Request(requests);
                 let usage = kv_usage.get(&record.rank).copied().filter(|usage| (0.0..=1.0).contains(usage));

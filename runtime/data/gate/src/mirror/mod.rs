@@ -4,6 +4,7 @@
 //! absent, with one exception: with [`MirrorOptions::lengths`], the length of an answer serves as its fingerprint.
 
 mod aiperf;
+mod exchange;
 mod fields;
 mod import;
 mod literal;

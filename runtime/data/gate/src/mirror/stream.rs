@@ -112,7 +112,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Adds an event: a chunk of completions or chats, or an event of the Responses API.
+    /// Adds an event: a chunk of completions or chats, or an event of the Responses or the Messages API.
     pub(super) fn add_event(&mut self, at_ns: Option<u64>, data: &Value) -> Result<(), Problem> {
         self.pass(at_ns)?;
         let response = data.get("response").unwrap_or(data);
@@ -128,6 +128,7 @@ impl Stream {
         let piece = match (choices.into_iter().find(is_first), data.get("type").and_then(Value::as_str)) {
             (Some(choice), _) => Piece::of_choice(choice)?,
             (None, Some("response.output_text.delta")) => Piece::of_text(data.get("delta")),
+            (None, Some("content_block_delta")) => Piece::of_text(data.pointer("/delta/text")),
             (None, Some("response.completed" | "response.incomplete")) => {
                 self.is_complete = true;
                 return Ok(());
@@ -140,6 +141,11 @@ impl Stream {
         }
         self.answer.extend(piece);
         Ok(())
+    }
+
+    /// The text of the answer so far.
+    pub(super) fn into_text(self) -> Option<String> {
+        self.answer.text
     }
 
     pub(super) fn is_done(&self) -> bool {
