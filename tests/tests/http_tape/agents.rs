@@ -8,7 +8,8 @@ use vcr_tests::{Folder, Serve, claude_code, client, codex};
 use crate::{Recording, url};
 
 /// Agents identify themselves in requests by random IDs and names.
-const OF_CLAUDE_CODE: &str = r"ignore_text: ['[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}', 'plans/[a-z-]+\.md']";
+const OF_CLAUDE_CODE: &str = r"ignore_text: ['[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}', 'plans/[a-z-]+\.md']
+ignore: [messages.*.content.*.content]";
 const OF_CODEX: &str = "ignore: [client_metadata, input.*.id, input.*.output]";
 
 /// An agent's first answer with the server, and then without it. It runs in an empty folder with the same path both

@@ -47,7 +47,7 @@ pub(crate) struct TimingArgs {
     #[arg(long, value_name = "TIME", requires = "prefill_step_time", value_parser = crate::values::duration)]
     pub(crate) prefill_step_time_std_dev: Option<u64>,
 
-    /// Duration of each step that only decodes; all requests in the step wait for it [default: 0].
+    /// Duration of each step that only decodes [default: 0].
     #[arg(long, value_name = "TIME", conflicts_with_all = REQUEST_TIMES, value_parser = crate::values::duration)]
     pub(crate) decode_step_time: Option<u64>,
 

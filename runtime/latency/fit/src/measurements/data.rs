@@ -166,6 +166,8 @@ impl Measurements {
                     most_at_once = most_at_once.or(limit.and_then(|limit| u32::try_from(limit).ok()));
                     is_recorded |= meta.source.as_deref() == Some(RECORDER);
                 }
+                // The chunks of an answer over HTTP do not show steps.
+                CaptureLine::Http(_) => emitters = None,
                 CaptureLine::Engine(engine) => vllm_version = vllm_version.take().or(engine.vllm_version),
                 CaptureLine::Step(step) => messages.push(MessageTime {
                     rank: step.rank,
