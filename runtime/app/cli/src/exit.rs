@@ -6,7 +6,7 @@ use vcr_scenario::Blame;
 
 use crate::terminal::text::{printable, without_rust_types};
 
-/// The result of a command. [`Exit::meaning`] describes each code.
+/// The result of a command. `meaning` describes each code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
     /// Success.
