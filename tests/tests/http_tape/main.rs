@@ -303,7 +303,7 @@ fn captures_of_two_servers_are_judged() {
     record("other.jsonl", "2", &[3, 1, 2]);
     let limits = "latency_p95 = false\nttft_p95 = false\ntoken_gap_p95 = false\n";
     folder
-        .write("policy.toml", &format!("policy = 1\n[limits]\n{limits}[required]\nmatched = 3\n[segments]\nby = []\n"));
+        .write("policy.toml", format!("policy = 1\n[limits]\n{limits}[required]\nmatched = 3\n[segments]\nby = []\n"));
     let judged = |candidate: &str, code: i32| {
         folder
             .vcr(&["gate", "--policy", "policy.toml", "--baseline", "old.jsonl", "--candidate", candidate])
