@@ -202,8 +202,9 @@ async fn serve(run: RunConfig, faults: &[ClientFault], observer: &mut dyn Observ
     for &role in run.topology.roles() {
         let Some(pool) = run.topology.pool(role) else { continue };
         let max_model_len = pool.engine.as_vllm().map_or(0, |engine| engine.max_model_len());
-        let (metrics, reporter) = embedded::metrics(pool.most_ranks() as u16, max_model_len);
-        let (pool, client) = EnginePool::start(&run, role, embedded::vocab_size(), Some(reporter), &steps).await?;
+        let (metrics, engine_observer) = embedded::metrics(pool.most_ranks() as u16, max_model_len);
+        let (pool, client) =
+            EnginePool::start(&run, role, embedded::vocab_size(), Some(engine_observer), &steps).await?;
         servers.push(embedded::serve(client, metrics, max_model_len, &adapters, (faults.to_vec(), run.seed)));
         pools.push(pool);
     }
@@ -234,11 +235,11 @@ async fn serve_cluster(
 ) -> Result<Report, TargetError> {
     let parts = cluster_parts(&run);
     let adapters = run.adapters();
-    let (metrics, reporter) = embedded::metrics(1, ANY_MODEL_LEN);
+    let (metrics, engine_observer) = embedded::metrics(1, ANY_MODEL_LEN);
     let tokens = Vocabulary::new(Some(embedded::vocab_size())).range();
     let register = Register::default();
     let watched = (observer.wants_series(), observer.step_sink());
-    let (gateway, client) = Gateway::start(&run, tokens, watched, &register, reporter)?;
+    let (gateway, client) = Gateway::start(&run, tokens, watched, &register, engine_observer)?;
     let mut plan = gateway.plan();
     let measured = async {
         if !client.ready().await || gateway.is_over() {

@@ -170,16 +170,16 @@ impl Serving {
         while !stop.load(Ordering::Acquire) {
             let clock = self.begun.get().copied();
             let now_ns = clock.map_or(0, Clock::now_ns).max(self.cluster.now_ns());
-            let mut reporter = Vec::new();
-            self.cluster.step_until(now_ns, |output| reporter.push(output.clone())).map_err(failed_cluster)?;
+            let mut outputs = Vec::new();
+            self.cluster.step_until(now_ns, |output| outputs.push(output.clone())).map_err(failed_cluster)?;
             while let Some(received) = inputs.try_receive_message().map_err(failed_link)? {
                 if let Received::Request { request, .. } = received {
                     self.take(request, now_ns)?;
                 }
             }
             let next_ns = self.cluster.next_event_ns().map_err(failed_cluster)?;
-            self.cluster.deliver_outputs(|output| reporter.push(output.clone())).map_err(failed_cluster)?;
-            reporter.into_iter().for_each(|output| self.expect(output));
+            self.cluster.deliver_outputs(|output| outputs.push(output.clone())).map_err(failed_cluster)?;
+            outputs.into_iter().for_each(|output| self.expect(output));
             self.send(now_ns)?;
             let leaves_ns = self.outgoing.first_key_value().map(|(at_ns, _)| *at_ns);
             let until_ns = next_ns.into_iter().chain(leaves_ns).min();
