@@ -45,6 +45,10 @@ pub trait RouterGuest: Sized + 'static {
     /// misspelt key, and `#[serde(default)]` for optional fields.
     type Config: DeserializeOwned;
 
+    /// Whether [`Self::route`] reads the fields of [`WorkerLoad`] from `host_prompt_blocks` on. If not, the host sends
+    /// 0 for them, and calls cost less.
+    const NEEDS_DETAILS: bool = true;
+
     /// Makes the router of one pool.
     ///
     /// # Errors
@@ -107,11 +111,12 @@ impl<'a> WorkerLoads<'a> {
             columns.cached_prompt_blocks,
         ];
         let is_even = lists.iter().all(|list| list.len() == length);
-        let lists = [columns.outstanding_prefill_tokens, columns.last_step_ns, columns.preemption_count];
-        let is_even = is_even && lists.iter().all(|list| list.len() == length);
+        let is_even = is_even && columns.outstanding_prefill_tokens.len() == length;
         // The host sends these columns empty if all values are 0.
-        let lists = [columns.host_prompt_blocks, columns.disk_prompt_blocks, columns.loading_requests];
-        let is_even = is_even && lists.iter().all(|list| list.is_empty() || list.len() == length);
+        let narrow = [columns.host_prompt_blocks, columns.disk_prompt_blocks, columns.loading_requests];
+        let wide = [columns.last_step_ns, columns.preemption_count];
+        let lengths = narrow.iter().map(|list| list.len()).chain(wide.iter().map(|list| list.len()));
+        let is_even = is_even && lengths.into_iter().all(|other| other == 0 || other == length);
         is_even.then_some(Self { columns })
     }
 

@@ -11,6 +11,7 @@ use alloc::vec::Vec;
 use core::marker::PhantomData;
 
 use super::Exported;
+use super::shared::vcr::guest::routing_needs;
 use crate::router::Columns;
 use crate::{RoutePhase, RouteRequest, RouterGuest, WorkerLoads, parse_config};
 use exports::vcr::guest::routing::{self as wit, Choice, Failure, Guest};
@@ -21,6 +22,7 @@ wit_bindgen::generate!({
     with: {
         "vcr:guest/types@0.1.0": crate::bindings::shared::vcr::guest::types,
         "vcr:guest/observe@0.1.0": crate::bindings::shared::vcr::guest::observe,
+        "vcr:guest/routing-needs@0.1.0": crate::bindings::shared::vcr::guest::routing_needs,
     },
     pub_export_macro: true,
     default_bindings_module: "vcr_guest_sdk::bindings::routing",
@@ -31,6 +33,9 @@ pub struct Component<G>(PhantomData<G>);
 
 impl<G: RouterGuest + Exported<Kept = G>> Guest for Component<G> {
     fn configure(config: String, seed: u64) -> Result<(), Failure> {
+        if !G::NEEDS_DETAILS {
+            routing_needs::omit_details();
+        }
         Ok(G::slot().configure(|| G::configure(parse_config(&config)?, seed))?)
     }
 
@@ -52,8 +57,8 @@ impl<G: RouterGuest + Exported<Kept = G>> Guest for Component<G> {
             host_prompt_blocks: workers.host_prompt_blocks.as_deref().unwrap_or_default(),
             disk_prompt_blocks: workers.disk_prompt_blocks.as_deref().unwrap_or_default(),
             loading_requests: workers.loading_requests.as_deref().unwrap_or_default(),
-            last_step_ns: &*workers.last_step_ns,
-            preemption_count: &*workers.preemption_count,
+            last_step_ns: workers.last_step_ns.as_deref().unwrap_or_default(),
+            preemption_count: workers.preemption_count.as_deref().unwrap_or_default(),
         };
         let query = RouteRequest {
             now_ns,

@@ -16,6 +16,7 @@ struct PrefixAffinityGuest(PrefixAffinity);
 
 impl RouterGuest for PrefixAffinityGuest {
     type Config = AffinityConfig;
+    const NEEDS_DETAILS: bool = false;
 
     fn configure(config: AffinityConfig, seed: u64) -> Result<Self, String> {
         PrefixAffinity::new(config, seed).map(Self).map_err(|error| error.to_string())

@@ -114,6 +114,11 @@ pub(crate) enum Chosen {
 }
 
 pub(crate) trait RouterInstance: Metered + Send {
+    /// Whether the router reads the fields of [`WorkerLoad`] from `host_prompt_blocks` on.
+    fn needs_details(&self) -> bool {
+        true
+    }
+
     fn route(&mut self, call: RouteCall<'_>, budget: Budget) -> Result<Chosen, CallFault>;
 }
 

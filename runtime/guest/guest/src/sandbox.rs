@@ -61,6 +61,8 @@ pub(crate) struct HostState {
     pub(crate) remarks: RemarksOfCall,
     /// KV group shapes of the step being priced, if the latency model reads them.
     pub(crate) kv_groups: Option<Vec<KvGroupShape>>,
+    /// Whether the router has declined the details of engines.
+    pub(crate) omits_details: bool,
     pub(crate) wasi: Option<Box<WasiState>>,
 }
 
@@ -86,7 +88,8 @@ pub(crate) fn store(engine: &Engine, limits: &Limits, inputs: InstanceInputs) ->
     // The interfaces of `wit/` have no resources, so only WASI needs handles.
     let handles = if wasi.is_some() { wasi::HANDLES_MAX } else { 0 };
     let (telemetry, remarks) = (TelemetryMeter::new(limits, sink), RemarksOfCall::new(limits));
-    let state = HostState { limits: *limits, memory_bytes: 0, telemetry, remarks, kv_groups: None, wasi };
+    let state =
+        HostState { limits: *limits, memory_bytes: 0, telemetry, remarks, kv_groups: None, omits_details: false, wasi };
     let mut store = Store::new(engine, state);
     store.limiter(|state| state);
     store.set_max_component_handles(handles);

@@ -13,19 +13,21 @@ const LISTED_MAX: usize = 16;
 pub(crate) struct GuestRouter {
     limits: Limits,
     running: Running<dyn RouterInstance>,
+    needs_details: bool,
     /// Requests that ended since the last call.
     ended: Vec<EndedRequest>,
 }
 
 impl GuestRouter {
     pub(crate) fn new(name: String, limits: Limits, instance: Box<dyn RouterInstance>) -> Self {
-        Self { limits, running: Running::new(name, instance), ended: Vec::new() }
+        let needs_details = instance.needs_details();
+        Self { limits, running: Running::new(name, instance), needs_details, ended: Vec::new() }
     }
 }
 
 impl Router for GuestRouter {
     fn route(&mut self, query: &RouteRequest<'_>, workers: &[WorkerLoad]) -> Result<Choice, RouteError> {
-        let Self { limits, running, ended } = self;
+        let Self { limits, running, ended, .. } = self;
         let result = running.call("route", |instance| {
             let budget = limits.budget(1 + workers.len() + ended.len(), 0);
             let answer = instance.route(RouteCall { ended, query, workers }, budget)?;
@@ -40,7 +42,7 @@ impl Router for GuestRouter {
     }
 
     fn needs_tiers(&self) -> bool {
-        true
+        self.needs_details
     }
 
     fn needs_ended(&self) -> bool {

@@ -13,10 +13,11 @@ use crate::world::World;
 const OF_ALL: [&str; 2] = ["vcr:guest/observe", "vcr:guest/types"];
 
 /// Interfaces that only guests of one world may import.
-const OF_ONE_WORLD: [(World, &str); 3] = [
+const OF_ONE_WORLD: [(World, &str); 4] = [
     (World::LatencyModel, "vcr:guest/groups"),
     (World::TokenSource, "vcr:guest/requests"),
     (World::TokenSource, "vcr:guest/drafts"),
+    (World::Router, "vcr:guest/routing-needs"),
 ];
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -157,6 +157,10 @@ impl<B: Bindings> Instance<B> {
         &mut self.columns
     }
 
+    pub(super) fn host(&self) -> &HostState {
+        self.store.data()
+    }
+
     pub(super) fn host_mut(&mut self) -> &mut HostState {
         self.store.data_mut()
     }

@@ -3,6 +3,7 @@
 use vcr_core::policy::Slo;
 use vcr_core::route::{Choice, EndedRequest, RoutePhase, RouteRequest, Router, WorkerLoad};
 
+use crate::components::built::built;
 use crate::components::wat::{ANSWER_REFUSAL, answer_error, answer_worker, open, router};
 
 fn guest(route: &str) -> Box<dyn Router> {
@@ -72,7 +73,7 @@ fn field_is(offset: usize, value: u32) -> String {
 const WORKERS: usize = 128;
 
 /// Columns that are omitted if all entries are 0.
-const OPTIONAL: [usize; 3] = [8, 9, 10];
+const OPTIONAL: [usize; 5] = [8, 9, 10, 11, 12];
 
 /// A condition: the tag of the option at an offset of the call equals `value`.
 fn is_there(offset: usize, value: u32) -> String {
@@ -86,7 +87,13 @@ fn columns_of_zeros_are_left_out() {
         let body = answer_worker(&format!("(select (i32.const 4) (i32.const 1) {})", is_there(offset, 0)));
         let mut workers = workers();
         for load in &mut workers {
-            *[&mut load.host_prompt_blocks, &mut load.disk_prompt_blocks, &mut load.loading_requests][index] = 0;
+            match index {
+                0 => load.host_prompt_blocks = 0,
+                1 => load.disk_prompt_blocks = 0,
+                2 => load.loading_requests = 0,
+                3 => load.last_step_ns = 0,
+                _ => load.preemption_count = 0,
+            }
         }
         let chosen = guest(&body).route(&query(), &workers).map_err(|error| error.to_string());
         assert_eq!(chosen, Ok(Choice::Worker(4)), "column {column}");
@@ -190,6 +197,13 @@ fn hostile_routers_are_stopped() {
     assert_eq!(text, "router `hostile` failed: in `route`: `factor` is 0, but must be above 0");
     let text = route(router.as_mut(), &query()).expect_err("it is gone");
     assert!(text.contains("in `route`: it had failed before: `factor` is 0"), "{text}");
+}
+
+#[test]
+fn details_of_engines_are_sent_unless_the_guest_omits_them() {
+    assert!(guest(ANSWER_REFUSAL).needs_tiers(), "it did not omit them");
+    let Some(module) = built("prefix-affinity") else { return };
+    assert!(!module.router("{}", 1).expect("it configures").needs_tiers());
 }
 
 #[test]

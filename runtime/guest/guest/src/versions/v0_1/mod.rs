@@ -60,7 +60,7 @@ pub(crate) fn open(world: World, component: &Component, limits: &Limits) -> Resu
             OpenGuest::Policy(Box::new(Module::<scheduling::Bindings>::new(component, limits, shared::link)?))
         }
         World::Router => {
-            OpenGuest::Router(Box::new(Module::<routing::Bindings>::new(component, limits, shared::link)?))
+            OpenGuest::Router(Box::new(Module::<routing::Bindings>::new(component, limits, shared::link_router)?))
         }
         World::Autoscaler => {
             OpenGuest::Scaler(Box::new(Module::<scaling::Bindings>::new(component, limits, shared::link)?))

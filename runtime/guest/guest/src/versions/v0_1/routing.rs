@@ -10,7 +10,7 @@ use crate::versions::v0_1::generated;
 pub(super) use bindings::Router as Bindings;
 use bindings::exports::vcr::guest::routing as wit;
 
-generated!("router");
+generated!("router", "vcr:guest/routing-needs@0.1.0": routing_needs);
 
 impl_bindings!(Bindings, bindings::RouterPre<HostState>, Columns, vcr_guest_routing);
 
@@ -26,6 +26,7 @@ pub(crate) struct Columns {
     total_blocks: Vec<u32>,
     outstanding_prefill_tokens: Vec<u64>,
     cached_prompt_blocks: Vec<u32>,
+    /// Empty if all entries are 0, like the columns after it.
     host_prompt_blocks: Vec<u32>,
     disk_prompt_blocks: Vec<u32>,
     loading_requests: Vec<u32>,
@@ -34,7 +35,7 @@ pub(crate) struct Columns {
 }
 
 impl Columns {
-    fn fill(&mut self, ended: &[EndedRequest], workers: &[WorkerLoad]) {
+    fn fill(&mut self, ended: &[EndedRequest], workers: &[WorkerLoad], needs_details: bool) {
         self.ended.clear();
         self.ended.extend(ended.iter().map(|ended| wit::EndedRequest {
             id: ended.id,
@@ -51,11 +52,13 @@ impl Columns {
         refill(&mut self.total_blocks, workers, |load| load.total_blocks);
         refill(&mut self.outstanding_prefill_tokens, workers, |load| load.outstanding_prefill_tokens);
         refill(&mut self.cached_prompt_blocks, workers, |load| load.cached_prompt_blocks);
-        refill(&mut self.host_prompt_blocks, workers, |load| load.host_prompt_blocks);
-        refill(&mut self.disk_prompt_blocks, workers, |load| load.disk_prompt_blocks);
-        refill(&mut self.loading_requests, workers, |load| load.loading_requests);
-        refill(&mut self.last_step_ns, workers, |load| load.last_step_ns);
-        refill(&mut self.preemption_count, workers, |load| load.preemption_count);
+        if needs_details {
+            refill_unless_zero(&mut self.host_prompt_blocks, workers, |load| load.host_prompt_blocks);
+            refill_unless_zero(&mut self.disk_prompt_blocks, workers, |load| load.disk_prompt_blocks);
+            refill_unless_zero(&mut self.loading_requests, workers, |load| load.loading_requests);
+            refill_unless_zero(&mut self.last_step_ns, workers, |load| load.last_step_ns);
+            refill_unless_zero(&mut self.preemption_count, workers, |load| load.preemption_count);
+        }
     }
 
     fn workers(&self) -> wit::WorkerLoads<'_> {
@@ -68,11 +71,11 @@ impl Columns {
             total_blocks: &self.total_blocks,
             outstanding_prefill_tokens: &self.outstanding_prefill_tokens,
             cached_prompt_blocks: &self.cached_prompt_blocks,
-            host_prompt_blocks: unless_zero(&self.host_prompt_blocks),
-            disk_prompt_blocks: unless_zero(&self.disk_prompt_blocks),
-            loading_requests: unless_zero(&self.loading_requests),
-            last_step_ns: &self.last_step_ns,
-            preemption_count: &self.preemption_count,
+            host_prompt_blocks: unless_empty(&self.host_prompt_blocks),
+            disk_prompt_blocks: unless_empty(&self.disk_prompt_blocks),
+            loading_requests: unless_empty(&self.loading_requests),
+            last_step_ns: unless_empty(&self.last_step_ns),
+            preemption_count: unless_empty(&self.preemption_count),
         }
     }
 }
@@ -82,9 +85,17 @@ fn refill<T, R>(column: &mut Vec<T>, rows: &[R], field: impl Fn(&R) -> T) {
     column.extend(rows.iter().map(field));
 }
 
-/// Omits a column of zeros, because each list costs a call of the guest's allocator.
-fn unless_zero(column: &[u32]) -> Option<&[u32]> {
-    column.iter().any(|entry| *entry != 0).then_some(column)
+/// Refills a column, or empties it if all entries are 0.
+fn refill_unless_zero<T: Default + PartialEq, R>(column: &mut Vec<T>, rows: &[R], field: impl Fn(&R) -> T) {
+    column.clear();
+    if rows.iter().any(|row| field(row) != T::default()) {
+        column.extend(rows.iter().map(field));
+    }
+}
+
+/// Omits an empty column, because each list costs a call of the guest's allocator.
+fn unless_empty<T>(column: &[T]) -> Option<&[T]> {
+    (!column.is_empty()).then_some(column)
 }
 
 impl Maker<dyn RouterInstance> for Module<Bindings> {
@@ -94,9 +105,14 @@ impl Maker<dyn RouterInstance> for Module<Bindings> {
 }
 
 impl RouterInstance for Instance<Bindings> {
+    fn needs_details(&self) -> bool {
+        !self.host().omits_details
+    }
+
     fn route(&mut self, call: RouteCall<'_>, budget: Budget) -> Result<Chosen, CallFault> {
         let RouteCall { ended, query, workers } = call;
-        self.columns().fill(ended, workers);
+        let needs_details = self.needs_details();
+        self.columns().fill(ended, workers, needs_details);
         let answer = self.at(query.now_ns).call(budget, |guest, store, columns| {
             let (now_ns, workers) = (query.now_ns, columns.workers());
             guest.vcr_guest_routing().call_route(store, now_ns, &columns.ended, wit_request(query), workers)

@@ -7,7 +7,7 @@ use crate::error::CallFault;
 use crate::sandbox::{HostState, Refused};
 use crate::versions::instance::Failure;
 
-use bindings::vcr::guest::{drafts, groups, observe, requests, types};
+use bindings::vcr::guest::{drafts, groups, observe, requests, routing_needs, types};
 
 #[allow(
     missing_docs,
@@ -28,6 +28,7 @@ pub(super) mod bindings {
                 import vcr:guest/requests@0.1.0;
                 import vcr:guest/drafts@0.1.0;
                 import vcr:guest/groups@0.1.0;
+                import vcr:guest/routing-needs@0.1.0;
             }
         ",
         imports: { default: trappable },
@@ -48,13 +49,23 @@ pub(super) fn link_latency(linker: &mut Linker<HostState>) -> wasmtime::Result<(
     groups::add_to_linker::<HostState, HasSelf<HostState>>(linker, |state| state)
 }
 
+/// Adds the imports available to a router.
+///
+/// # Errors
+/// When they were added already.
+pub(super) fn link_router(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
+    link(linker)?;
+    routing_needs::add_to_linker::<HostState, HasSelf<HostState>>(linker, |state| state)
+}
+
 /// Adds the imports of all worlds.
 ///
 /// # Errors
 /// When they were added already.
 pub(crate) fn link_all(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
     link_source(linker)?;
-    groups::add_to_linker::<HostState, HasSelf<HostState>>(linker, |state| state)
+    groups::add_to_linker::<HostState, HasSelf<HostState>>(linker, |state| state)?;
+    routing_needs::add_to_linker::<HostState, HasSelf<HostState>>(linker, |state| state)
 }
 
 /// Adds the imports available to a token source.
@@ -118,6 +129,13 @@ impl groups::Host for HostState {
             prefill_attention_pairs: shapes.iter().map(|shape| shape.prefill_attention_pairs).collect(),
             decode_context_tokens: shapes.iter().map(|shape| shape.decode_context_tokens).collect(),
         })
+    }
+}
+
+impl routing_needs::Host for HostState {
+    fn omit_details(&mut self) -> wasmtime::Result<()> {
+        self.omits_details = true;
+        Ok(())
     }
 }
 
