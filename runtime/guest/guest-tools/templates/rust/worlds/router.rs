@@ -1,5 +1,5 @@
-//! Sends a request to the engine with the lowest cost: its load minus the cached blocks of the prompt. Refuses the
-//! request if all engines are full.
+//! Sends a request to the engine with the lowest cost: the KV blocks of its load, minus the cached blocks of the
+//! prompt. Refuses the request if all engines are full.
 
 #![cfg_attr(target_arch = "wasm32", no_std)]
 
@@ -21,10 +21,11 @@ struct Config {
 struct Router(Config);
 
 impl Router {
-    /// Cost of the request at this engine; the lowest wins.
-    fn cost(&self, load: &WorkerLoad) -> i64 {
+    /// Cost of the request at this engine; the lowest wins. The load includes prompts that are not computed yet.
+    fn cost(&self, request: &RouteRequest<'_>, load: &WorkerLoad) -> i64 {
+        let prefill_blocks = load.outstanding_prefill_tokens.div_ceil(u64::from(request.block_size_tokens));
         let cached = i64::from(load.cached_prompt_blocks) * i64::from(self.0.cached_block_weight);
-        i64::from(load.active_blocks) - cached
+        i64::from(load.active_blocks) + prefill_blocks.cast_signed() - cached
     }
 
     fn has_room(&self, load: &WorkerLoad) -> bool {
@@ -43,7 +44,7 @@ impl RouterGuest for Router {
         // Of equal engines, takes the first one.
         let best = |only_with_room: bool| {
             let open = workers.iter().filter(|load| !only_with_room || self.has_room(load));
-            open.min_by_key(|load| self.cost(load)).map(|load| load.worker)
+            open.min_by_key(|load| self.cost(request, load)).map(|load| load.worker)
         };
         match best(true) {
             Some(worker) => Ok(Choice::Worker(worker)),
@@ -79,7 +80,7 @@ mod tests {
         }
     }
 
-    /// The choice between the engines 0 and 3.
+    /// The choice between the engines 0 and 3, which has cached a part of the prompt.
     fn choice(waiting_requests: u32, cached: u32, may_refuse: bool) -> Choice {
         let load = |worker, active_blocks, cached_prompt_blocks| WorkerLoad {
             worker,
@@ -98,6 +99,18 @@ mod tests {
     fn a_cached_prefix_outweighs_some_load() {
         assert_eq!(choice(0, 0, true), Choice::Worker(0));
         assert_eq!(choice(0, 6, true), Choice::Worker(3));
+    }
+
+    #[test]
+    fn prompts_that_are_not_computed_count_as_load() {
+        let load = |worker, outstanding_prefill_tokens| WorkerLoad {
+            worker,
+            outstanding_prefill_tokens,
+            ..WorkerLoad::default()
+        };
+        let workers: WorkerColumns = [load(0, 100), load(3, 0)].into_iter().collect();
+        let mut router = Router(Config { cached_block_weight: 2, max_waiting: None });
+        assert_eq!(router.route(&request(true), workers.view()), Ok(Choice::Worker(3)));
     }
 
     #[test]

@@ -22,6 +22,11 @@ class Choices(unittest.TestCase):
         self.assertEqual(choice(0, 0), 0)
         self.assertEqual(choice(0, 6), 3)
 
+    def test_prompts_that_are_not_computed_count_as_load(self):
+        router = LeastLoaded({"cached_block_weight": 2}, 0)
+        workers = [WorkerLoad(0, outstanding_prefill_tokens=100), WorkerLoad(3)]
+        self.assertEqual(router.route(RouteRequest(0, id=1), workers), 3)
+
     def test_a_request_is_refused_where_all_are_full_and_it_may_be(self):
         self.assertIs(choice(9, 0), REFUSE)
         self.assertEqual(choice(9, 0, may_refuse=False), 0)
