@@ -95,8 +95,8 @@ fn changes(row: &Row, shapes: &[Shape]) -> Vec<Change> {
             let batches = |shape: &Shape| without(&shape.flags, &[HOST_GIB]);
             let is_same = batches(shape) == batches(own)
                 && (shape.host_gib_per_gpu, &shape.router) == (own.host_gib_per_gpu, &own.router);
-            let has_tensor = shape.gpus_per_engine * own.tensor_parallel == own.gpus_per_engine * shape.tensor_parallel;
-            (is_like && other && is_same && has_tensor).then(|| format!("-tp {}", shape.tensor_parallel))
+            let rest = |shape: &Shape| (shape.pipeline_parallel, shape.data_parallel, shape.expert_parallel);
+            (is_like && other && is_same && rest(shape) == rest(own)).then(|| format!("-tp {}", shape.tensor_parallel))
         };
         all.extend(text.map(|text| Change { text, shape: shape.clone(), replicas: row.replicas }));
     }

@@ -40,7 +40,7 @@ impl Row {
 }
 
 fn engines(shape: &Shape, replicas: u32) -> String {
-    let engine = format!("{} x {}", shape.gpus_per_engine, shape.gpu);
+    let engine = shape.engine_text();
     match shape.mode {
         Mode::Aggregated if replicas == 1 => engine,
         Mode::Aggregated => format!("{replicas} x ({engine})"),

@@ -133,6 +133,12 @@ pub(crate) struct Shape {
     pub(crate) price_per_gpu_hour: f64,
     pub(crate) mode: Mode,
     pub(crate) tensor_parallel: u32,
+    #[serde(skip_serializing_if = "is_one", default = "one")]
+    pub(crate) pipeline_parallel: u32,
+    #[serde(skip_serializing_if = "is_one", default = "one")]
+    pub(crate) data_parallel: u32,
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub(crate) expert_parallel: bool,
     pub(crate) gpus_per_engine: u32,
     pub(crate) router: String,
     pub(crate) link: String,
@@ -189,13 +195,38 @@ impl Shape {
             Mode::Aggregated => String::new(),
             mode => format!(", prefill to decode {}", mode.text()),
         };
-        format!("{} on {} x {}{mode}", self.model, self.gpus_per_engine, self.gpu)
+        format!("{} on {}{mode}", self.model, self.engine_text())
+    }
+
+    /// The GPUs of an engine, with its parallel sizes unless it is only tensor-parallel.
+    pub(crate) fn engine_text(&self) -> String {
+        let mut text = format!("{} x {}", self.gpus_per_engine, self.gpu);
+        if self.pipeline_parallel * self.data_parallel > 1 {
+            for (name, size) in [("TP", self.tensor_parallel), ("PP", self.pipeline_parallel), ("DP", self.data_parallel)] {
+                if size > 1 {
+                    text.push_str(&format!(" {name}{size}"));
+                }
+            }
+        }
+        if self.expert_parallel {
+            text.push_str(" EP");
+        }
+        text
     }
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
 fn is_none(gib: &u32) -> bool {
     *gib == 0
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_one(size: &u32) -> bool {
+    *size == 1
+}
+
+fn one() -> u32 {
+    1
 }
 
 /// Deployments that are not tried.
@@ -417,6 +448,9 @@ fn shape(
         price_per_gpu_hour: price,
         mode,
         tensor_parallel: sizes.tensor,
+        pipeline_parallel: sizes.pipeline,
+        data_parallel: sizes.data,
+        expert_parallel: sizes.experts,
         gpus_per_engine: sizes.tensor.saturating_mul(sizes.pipeline).saturating_mul(sizes.data),
         router: flags.router.clone(),
         link: space.link.clone(),
@@ -544,21 +578,36 @@ pub(crate) fn without(arguments: &str, names: &[&str]) -> String {
 mod tests {
     use super::*;
 
-    #[test]
-    fn rows_are_told_apart_by_settings_that_not_all_have() {
-        let shape = |flags: &str, router: &str| Shape {
+    fn shape(flags: &str, router: &str) -> Shape {
+        Shape {
             model: "m".to_owned(),
             gpu: "g".to_owned(),
             price_per_gpu_hour: 1.0,
             mode: Mode::Aggregated,
             tensor_parallel: 1,
+            pipeline_parallel: 1,
+            data_parallel: 1,
+            expert_parallel: false,
             gpus_per_engine: 1,
             router: router.to_owned(),
             link: String::new(),
             flags: flags.to_owned(),
             host_gib_per_gpu: 0,
             command: String::new(),
+        }
+    }
+
+    #[test]
+    fn engines_with_equal_gpus_are_told_apart_by_their_parallel_sizes() {
+        let engine = |tensor_parallel, data_parallel, expert_parallel| {
+            Shape { tensor_parallel, data_parallel, expert_parallel, gpus_per_engine: 4, ..shape("", "x") }.engine_text()
         };
+        assert_eq!(engine(4, 1, false), "4 x g");
+        assert_eq!((engine(2, 2, false), engine(1, 4, true)), ("4 x g TP2 DP2".to_owned(), "4 x g DP4 EP".to_owned()));
+    }
+
+    #[test]
+    fn rows_are_told_apart_by_settings_that_not_all_have() {
         let two = [shape("--a 1 --b 2", "x"), shape("--a 1 --b 3 --no-c", "x")];
         let different = |shapes: &[Shape]| Shape::different_settings(&shapes.iter().collect::<Vec<_>>());
         assert_eq!(different(&two), ["--b 2", "--b 3 --no-c"]);
