@@ -28,25 +28,26 @@ struct Servers {
     serve: Serve,
 }
 
-/// vLLM's Rust frontend, and `vcr serve` in its form.
-fn start() -> Option<Servers> {
+/// vLLM's Rust frontend, and `vcr serve` in its form. Both also get `args`.
+fn start(args: &[&str]) -> Option<Servers> {
+    let own = args.iter().map(|arg| (*arg).to_owned());
     let options = FrontendOptions {
-        args: vec!["--enable-scale-out".to_owned()],
+        args: own.chain(["--enable-scale-out".to_owned()]).collect(),
         env: vec![("VLLM_SERVER_DEV_MODE".to_owned(), "1".to_owned())],
         ..FrontendOptions::default()
     };
     let mut frontend = Frontend::start(VERSION, &options)?;
     let play = Play::start(&frontend.handshake_address(), ENGINE);
-    let serve = serve("rust")?;
+    let serve = serve("rust", args)?;
     frontend.wait_until_it_serves();
     Some(Servers { frontend, _play: play, serve })
 }
 
 /// `vcr serve` in the form of the frontend with this name.
-fn serve(kind: &str) -> Option<Serve> {
+fn serve(kind: &str, args: &[&str]) -> Option<Serve> {
     let model = frontend_model()?;
     let model = model.to_str().expect("a path is a text");
-    Some(Serve::start(&[&[model, "--served-model-name", "sim", "--frontend", kind], ENGINE].concat()))
+    Some(Serve::start(&[&[model, "--served-model-name", "sim", "--frontend", kind], ENGINE, args].concat()))
 }
 
 fn answer(case: &Case, address: &str) -> Value {
@@ -56,9 +57,36 @@ fn answer(case: &Case, address: &str) -> Value {
     comparable(&call.send(address), has_own_id)
 }
 
+/// `stream_interval` of a request raises the server's, and neither delays the first token or the end.
+#[test]
+fn streams_have_the_chunks_of_vllm() {
+    let Some(servers) = start(&["--stream-interval", "3"]) else { return };
+    let theirs = servers.frontend.url("").trim_start_matches("http://").to_owned();
+    for (own, expected) in [(None, [1, 3, 3, 3]), (Some(2), [1, 3, 3, 3]), (Some(8), [1, 8, 1, 0])] {
+        let mut body = serde_json::json!({
+            "model": "sim", "prompt": [5, 6, 7], "max_tokens": 10, "ignore_eos": true, "stream": true,
+            "return_token_ids": true,
+        });
+        if let Some(own) = own {
+            body["stream_interval"] = own.into();
+        }
+        let body = body.to_string();
+        let chunks = |address: &str| -> Vec<usize> {
+            let call = Call { method: "POST", path: "/v1/completions", headers: &[], body: body.as_bytes() };
+            let answer = String::from_utf8(call.send(address).body).expect("a text");
+            let events = answer.lines().filter_map(|line| line.strip_prefix("data: "));
+            let events = events.filter_map(|event| serde_json::from_str::<Value>(event).ok());
+            let counts = events.map(|event| event["choices"][0]["token_ids"].as_array().map_or(0, Vec::len));
+            counts.filter(|count| *count > 0).collect()
+        };
+        let expected: Vec<usize> = expected.into_iter().filter(|count| *count > 0).collect();
+        assert_eq!((chunks(&theirs), chunks(servers.serve.address())), (expected.clone(), expected), "{own:?}");
+    }
+}
+
 #[test]
 fn answers_are_those_of_vllm_but_for_declared_differences() {
-    let Some(servers) = start() else { return };
+    let Some(servers) = start(&[]) else { return };
     let theirs = servers.frontend.url("").trim_start_matches("http://").to_owned();
     let mut draws = Draws::new(33);
     let cases = [good::cases(&mut draws), bad::cases()].concat();

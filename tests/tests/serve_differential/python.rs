@@ -135,7 +135,7 @@ fn error(answer: &Value) -> Option<(u64, &Value)> {
 /// does not grow.
 #[test]
 fn outcomes_are_mostly_those_of_the_python_server() {
-    let Some(serve) = serve("python") else { return };
+    let Some(serve) = serve("python", &[]) else { return };
     let mut draws = Draws::new(33);
     let cases = [good::cases(&mut draws), bad::cases(), bad::common_mistakes()].concat();
     let theirs = answers(&cases);

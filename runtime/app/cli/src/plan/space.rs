@@ -202,7 +202,9 @@ impl Shape {
     pub(crate) fn engine_text(&self) -> String {
         let mut text = format!("{} x {}", self.gpus_per_engine, self.gpu);
         if self.pipeline_parallel * self.data_parallel > 1 {
-            for (name, size) in [("TP", self.tensor_parallel), ("PP", self.pipeline_parallel), ("DP", self.data_parallel)] {
+            for (name, size) in
+                [("TP", self.tensor_parallel), ("PP", self.pipeline_parallel), ("DP", self.data_parallel)]
+            {
                 if size > 1 {
                     text.push_str(&format!(" {name}{size}"));
                 }
@@ -600,7 +602,8 @@ mod tests {
     #[test]
     fn engines_with_equal_gpus_are_told_apart_by_their_parallel_sizes() {
         let engine = |tensor_parallel, data_parallel, expert_parallel| {
-            Shape { tensor_parallel, data_parallel, expert_parallel, gpus_per_engine: 4, ..shape("", "x") }.engine_text()
+            Shape { tensor_parallel, data_parallel, expert_parallel, gpus_per_engine: 4, ..shape("", "x") }
+                .engine_text()
         };
         assert_eq!(engine(4, 1, false), "4 x g");
         assert_eq!((engine(2, 2, false), engine(1, 4, true)), ("4 x g TP2 DP2".to_owned(), "4 x g DP4 EP".to_owned()));

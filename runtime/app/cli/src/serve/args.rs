@@ -129,6 +129,10 @@ pub(crate) struct ServerArgs {
     #[arg(long, value_name = "NAME", value_enum, default_value = "python")]
     pub(crate) frontend: FrontendArg,
 
+    /// Tokens in each chunk of a stream; the first token and the end do not wait for others.
+    #[arg(long, value_name = "TOKENS", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) stream_interval: u32,
+
     /// Refuse requests with 503 while this many are waiting or running, with --frontend python [default: no limit].
     #[arg(long, value_name = "N")]
     pub(crate) max_num_queued_reqs: Option<usize>,

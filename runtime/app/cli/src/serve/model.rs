@@ -49,6 +49,7 @@ pub(crate) fn model(
             embedding_dimensions: 0,
             media,
             adapters,
+            stream_interval: args.stream_interval,
             frontend: args.frontend.into(),
         };
         return Ok((model, OwnSettings::default()));
@@ -84,6 +85,7 @@ pub(crate) fn model(
         embedding_dimensions: 0,
         media,
         adapters,
+        stream_interval: args.stream_interval,
         frontend: args.frontend.into(),
     };
     let config = folder.config.map(|_| folder.path.join("config.json"));

@@ -63,6 +63,8 @@ pub(crate) struct Sampling {
     pub(crate) n: Option<u32>,
     pub(crate) max_tokens: Option<u32>,
     pub(crate) min_tokens: Option<u32>,
+    /// Number of tokens in a chunk of a stream, if it is more than the server's.
+    pub(crate) stream_interval: Option<u32>,
     pub(crate) stop: Option<StringOrArray>,
     pub(crate) stop_token_ids: Option<Vec<u32>>,
     pub(crate) include_stop_str_in_output: bool,
@@ -191,6 +193,7 @@ impl Sampling {
             include_stop: self.include_stop_str_in_output,
             skip_special: self.skip_special_tokens,
             min_tokens,
+            stream_interval: self.stream_interval.unwrap_or(1).max(model.stream_interval),
             eos_token,
             has_spans: false,
             least_cached: place.least_cached,
@@ -222,6 +225,7 @@ impl Sampling {
             allowed_token_ids: self.allowed_token_ids,
             bad_words: self.bad_words,
             thinking_token_budget: self.thinking_token_budget,
+            stream_interval: self.stream_interval,
             repetition_detection: self.repetition_detection.map(|repetition| RepetitionDetection {
                 max_pattern_size: repetition.max_pattern_size,
                 min_pattern_size: repetition.min_pattern_size,

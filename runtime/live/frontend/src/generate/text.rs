@@ -95,6 +95,8 @@ pub(crate) struct TextSettings {
     pub(crate) include_stop: bool,
     pub(crate) skip_special: bool,
     pub(crate) min_tokens: u32,
+    /// Number of tokens in a piece. The first token and the end do not wait for others.
+    pub(crate) stream_interval: u32,
     /// The token that ends a text. It is not part of the text.
     pub(crate) eos_token: Option<u32>,
     /// Whether pieces contain spans.
@@ -113,6 +115,10 @@ pub(crate) struct TextStream {
     /// Spans of text that is held back.
     spans: VecDeque<Span>,
     output_tokens: u32,
+    /// A piece with fewer tokens than the stream's interval, which waits for more.
+    held: Option<Piece>,
+    /// Number of output tokens in the pieces so far.
+    sent_tokens: u32,
     is_done: bool,
 }
 
@@ -132,25 +138,47 @@ impl TextStream {
             settings,
             spans: VecDeque::new(),
             output_tokens: 0,
+            held: None,
+            sent_tokens: 0,
             is_done: false,
         }
     }
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Piece>, EngineError>> {
-        if self.is_done {
-            return Poll::Ready(Ok(None));
-        }
-        let (tokens, rest) = match ready!(self.outputs.poll(context)) {
-            Ok(Some(StepOutput::Tokens(tokens))) => (tokens.to_vec(), None),
-            Ok(Some(StepOutput::Whole(mut output))) => (std::mem::take(&mut output.new_token_ids), Some(output)),
-            ended => {
-                self.is_done = true;
-                return Poll::Ready(ended.map(|_| None));
+        while !self.is_done {
+            let (tokens, rest) = match ready!(self.outputs.poll(context)) {
+                Ok(Some(StepOutput::Tokens(tokens))) => (tokens.to_vec(), None),
+                Ok(Some(StepOutput::Whole(mut output))) => (std::mem::take(&mut output.new_token_ids), Some(output)),
+                ended => {
+                    self.is_done = true;
+                    return Poll::Ready(ended.map(|_| None));
+                }
+            };
+            let piece = self.take(tokens, rest);
+            self.is_done = piece.finish.is_some();
+            if let Some(piece) = self.due(piece) {
+                return Poll::Ready(Ok(Some(piece)));
             }
+        }
+        Poll::Ready(Ok(None))
+    }
+
+    /// Joins a piece with the held one, and holds the result if it has fewer tokens than the stream's interval.
+    fn due(&mut self, piece: Piece) -> Option<Piece> {
+        let piece = match self.held.take() {
+            Some(mut held) => {
+                held.append(piece);
+                held
+            }
+            None => piece,
         };
-        let piece = self.take(tokens, rest);
-        self.is_done = piece.finish.is_some();
-        Poll::Ready(Ok(Some(piece)))
+        let is_due = self.sent_tokens == 0 || self.output_tokens - self.sent_tokens >= self.settings.stream_interval;
+        if is_due || self.is_done {
+            self.sent_tokens = self.output_tokens;
+            return Some(piece);
+        }
+        self.held = Some(piece);
+        None
     }
 
     /// Converts an output: its tokens, and the rest if there is any.

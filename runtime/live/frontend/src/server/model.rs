@@ -36,6 +36,8 @@ pub struct Model {
     /// Rules for counting images, audio and video.
     pub media: MediaRules,
     pub adapters: Adapters,
+    /// Number of tokens in a chunk of a stream. A request can ask for more.
+    pub stream_interval: u32,
     /// The simulated frontend of vLLM, which decides the error texts.
     pub frontend: FrontendKind,
 }
@@ -174,6 +176,7 @@ impl Model {
             embedding_dimensions: 8,
             media: MediaRules::default(),
             adapters: Adapters::new([]),
+            stream_interval: 1,
             frontend: FrontendKind::Rust,
         }
     }

@@ -159,6 +159,7 @@ fn model(max_model_len: u32, adapters: &BTreeSet<u32>) -> Model {
         embedding_dimensions: 1,
         media: MediaRules::default(),
         adapters: Adapters::new(adapters),
+        stream_interval: 1,
         frontend: vcr_frontend::FrontendKind::default(),
     }
 }

@@ -119,6 +119,7 @@ fn sampling_params(sampling: Sampling) -> Map<String, Value> {
         "seed": sampling.seed,
         "max_tokens": sampling.max_tokens,
         "min_tokens": sampling.min_tokens,
+        "stream_interval": sampling.stream_interval,
         "logprobs": sampling.logprobs,
         "prompt_logprobs": sampling.prompt_logprobs,
         "stop": stop,
