@@ -266,9 +266,25 @@ fn host_memory_is_chosen_where_it_helps_and_judged_where_it_does_not() {
         assert!(said.contains(words), "{trace}: {said}");
         let report = folder.vcr(&["run", "plan/row-1/scenario.rhai", "--json", "--quiet"]).ended(0).json();
         assert_eq!(report["fingerprint"], row["fingerprint"]);
-        let apart = plan["left_out"].as_array().expect("a list").iter().map(|one| one["reason"].to_string());
-        assert!(apart.into_iter().any(|reason| reason.contains("beside transfers")), "{}", plan["left_out"]);
     }
+    // Prefill engines with host memory, and decode engines without.
+    let space = "{tensor_parallel: 1, max_num_seqs: 64, max_num_batched_tokens: 8192, aggregated: false, \
+                 prefill_decode: ['1:1'], host_gib_per_gpu: 96}";
+    let args = ["--gpu", "l40s", "--price", "l40s=1", "--trace", "many.jsonl", "--slo", "ttft.p75 < 5s"];
+    let plan = answer(&folder, &[&args[..], &["--scale", "1", "--space", space, "--out", "apart"]].concat());
+    let text = std::fs::read_to_string(folder.path().join("apart/row-1/serve.sh")).expect("it is written");
+    let commands: Vec<&str> = text.lines().filter(|line| line.starts_with("vllm serve")).collect();
+    let is_offloading = |command: &&str| command.contains("\"cpu_bytes_to_use\": 103079215104");
+    assert_eq!(commands.iter().map(|command| is_offloading(command)).collect::<Vec<_>>(), [true, false], "{text}");
+    assert!(commands.iter().all(|command| command.contains("NixlConnector") && !command.contains("--kv-offloading")));
+    for command in commands {
+        let _ = folder.vcr(&["inspect", "vllm-args", command, "--gpu", "l40s"]).ended(0);
+    }
+    let report = folder.vcr(&["run", "apart/row-1/scenario.rhai", "--json", "--quiet"]).ended(0).json();
+    assert_eq!(report["fingerprint"], plan["rows"][0]["fingerprint"]);
+    assert!(
+        plan["host_memory"].as_str().is_some_and(|said| said.contains("gives row 1")) || plan["host_memory"].is_null()
+    );
 }
 
 #[test]

@@ -94,6 +94,7 @@ impl OutputFolder {
     }
 
     /// Renames drafts to files in this folder, all or none if possible, and removes files of an earlier command.
+    /// If they were all files of the folder, it is removed.
     ///
     /// # Errors
     /// When the system refuses one of them.
@@ -110,6 +111,12 @@ impl OutputFolder {
             self.rename(files)?;
             for stale in old() {
                 self.remove(stale)?;
+            }
+            if files.is_empty() && !self.marked.is_empty() {
+                self.remove(MARKER)?;
+                // The user's own files keep the folder.
+                let _ = fs::remove_dir(&self.path);
+                return Ok(());
             }
             self.mark(names())
         })

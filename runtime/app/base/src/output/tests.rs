@@ -165,3 +165,20 @@ fn a_folder_that_was_made_for_nothing_is_removed() {
     of("full").commit(&[]).expect("it is writable");
     assert_eq!(names(folder.path()), ["full", "old"]);
 }
+
+#[test]
+fn a_folder_without_a_file_of_the_next_command_is_removed() {
+    let folder = folder();
+    let of = |name: &str| Outputs::new(false).folder(&folder.path().join(name), &["file"]).expect("it can be made");
+    for name in ["own", "shared"] {
+        let mut written = of(name);
+        let draft = written.drafts().expect("it is writable").join("file");
+        fs::write(&draft, "text").expect("it is writable");
+        written.commit(&[("file", draft)]).expect("it is writable");
+    }
+    fs::write(folder.path().join("shared/other"), "text").expect("it is writable");
+    of("own").commit(&[]).expect("it is writable");
+    of("shared").commit(&[]).expect("it is writable");
+    assert_eq!(names(folder.path()), ["shared"]);
+    assert_eq!(names(&folder.path().join("shared")), ["other"]);
+}

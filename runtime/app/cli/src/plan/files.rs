@@ -141,18 +141,32 @@ fn serve(row: &Row) -> String {
         }
         Mode::Disaggregated { prefill, decode } => {
             for (role, kind, count) in [("prefill", "kv_producer", prefill), ("decode", "kv_consumer", decode)] {
-                let config = format!("{{\"kv_connector\": \"NixlConnector\", \"kv_role\": \"{kind}\"}}");
+                let mut config = format!("{{\"kv_connector\": \"NixlConnector\", \"kv_role\": \"{kind}\"}}");
+                if role == "prefill" && shape.host_gib_per_gpu > 0 {
+                    config = with_offloading(&config, shape.host_gib_per_engine());
+                }
                 text.push_str(&format!(
                     "# Start {} of these for {role}, each on {}.\n{} --kv-transfer-config '{config}'\n",
                     count * replicas,
                     counted(shape.gpus_per_engine, "GPU"),
-                    shape.command
+                    shape.simulated_command()
                 ));
             }
             text.push_str("# A router of prefill and decode passes kv_transfer_params from one to the other.\n");
         }
     }
     text
+}
+
+/// The `--kv-transfer-config` of both this connector and offloading to host memory. `--kv-offloading-size` would
+/// replace the connector.
+fn with_offloading(connector: &str, gib: u32) -> String {
+    let bytes = u64::from(gib) << 30;
+    format!(
+        "{{\"kv_connector\": \"MultiConnector\", \"kv_role\": \"kv_both\", \"kv_connector_extra_config\": \
+         {{\"connectors\": [{connector}, {{\"kv_connector\": \"OffloadingConnector\", \"kv_role\": \"kv_both\", \
+         \"kv_connector_extra_config\": {{\"cpu_bytes_to_use\": {bytes}}}}}]}}}}"
+    )
 }
 
 /// A command of `vllm bench serve` with approximately this load.

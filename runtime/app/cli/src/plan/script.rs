@@ -61,10 +61,11 @@ impl Case<'_> {
         }
         text.push_str(&format!("let deployed = deployment(\"{command}\",\n    #{{ {options} }});\n"));
         let router = &shape.router;
-        let pool =
-            |engines: u32| format!("pool(#{{ engines: {engines}, deployment: deployed, router: \"{router}\" }})");
+        let pool = |engines: u32, deployment: &str| {
+            format!("pool(#{{ engines: {engines}, deployment: {deployment}, router: \"{router}\" }})")
+        };
         let (pools, engines) = match shape.mode {
-            Mode::Aggregated => (format!("engines: {}", pool(*replicas)), vec![("engines", *replicas)]),
+            Mode::Aggregated => (format!("engines: {}", pool(*replicas, "deployed")), vec![("engines", *replicas)]),
             Mode::Disaggregated { prefill, decode } => {
                 let (prefill, decode) = (prefill * replicas, decode * replicas);
                 // Each GPU sends its own part of the KV.
@@ -73,7 +74,13 @@ impl Case<'_> {
                      sharing: \"per-prefill-engine\" }})",
                     shape.link
                 );
-                let pools = format!("prefill: {},\n    decode: {},\n    link: {link}", pool(prefill), pool(decode));
+                // Only prefill engines look prompts up in host memory.
+                let decoding = if shape.host_gib_per_gpu > 0 { "plain" } else { "deployed" };
+                let pools = format!(
+                    "prefill: {},\n    decode: {},\n    link: {link}",
+                    pool(prefill, "deployed"),
+                    pool(decode, decoding)
+                );
                 (pools, vec![("prefill", prefill), ("decode", decode)])
             }
         };

@@ -167,6 +167,12 @@ impl Shape {
         without(&self.command, &[HOST_GIB])
     }
 
+    /// Host memory of an engine for KV, in GiB. Of a disaggregated replica, only prefill engines have it: the others
+    /// look no prompts up.
+    pub(crate) fn host_gib_per_engine(&self) -> u32 {
+        self.host_gib_per_gpu.saturating_mul(self.tensor_parallel).saturating_mul(self.pipeline_parallel)
+    }
+
     /// Settings that may differ within a family: flags of `vllm serve` with values, and the router.
     fn settings(&self) -> Vec<String> {
         let mut settings: Vec<String> = Vec::new();
@@ -464,9 +470,6 @@ fn shape(
 
 /// The reason why a shape cannot be served; none if it can.
 fn unfit(shape: &Shape, bounds: &Bounds) -> Option<String> {
-    if shape.host_gib_per_gpu > 0 && shape.mode != Mode::Aggregated {
-        return Some("host memory for KV beside transfers from prefill to decode engines is not simulated".to_owned());
-    }
     let node = bounds.gpus_per_node.or_else(|| Gpu::named(&shape.gpu).map(|gpu| gpu.gpus_per_node));
     if let Some(node) = node.filter(|node| shape.tensor_parallel > *node) {
         return Some(format!("tensor parallelism over {} GPUs leaves a node of {node}", shape.tensor_parallel));
