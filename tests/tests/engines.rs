@@ -156,6 +156,7 @@ run(#{{ cluster: cluster(#{{ engines: p }}), workloads: [ peak ] }});
         (wva.replace("startup", "kv_spare_trigger: -1, startup"), "invalid `kv_spare_trigger`"),
         (hpa.replace("hpa", "hpaa"), "did you mean `hpa`?"),
         (format!("{hpa}, analysis: \"1m\""), "analysis"),
+        (format!("{keda}, cooldown: \"1m\""), "`cooldown` has no effect: KEDA uses it only with `min: 0`"),
     ] {
         run(&wrong).run(&[]).failed(2, &[expected]);
     }

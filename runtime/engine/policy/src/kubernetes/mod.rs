@@ -89,7 +89,7 @@ pub enum Controller {
         activation: f64,
         /// Interval between queries of the metric while there are no engines.
         polling_ns: u64,
-        /// Time without an active trigger before the last engine is removed.
+        /// Time without an active trigger before all engines are removed, if `min_engines` is 0.
         cooldown_ns: u64,
     },
     /// WVA's saturation analyzer, whose result is the metric of an HPA.
@@ -118,6 +118,8 @@ pub struct ControllerConfig {
     pub up_window_ns: u64,
     /// HPA's stabilization window for scaling down.
     pub down_window_ns: u64,
+    /// Minimum number of engines. Only KEDA needs it: it scales to zero itself, and leaves the rest to HPA.
+    pub min_engines: u32,
     /// Maximum number of engines.
     pub max_engines: u32,
 }
@@ -301,8 +303,8 @@ impl KubernetesScaler {
                 let total = self.total(metric);
                 let recommended = hpa::of_total(total, thousandths(threshold), current, self.config.tolerance);
                 let limited = self.limited(now_ns, current, recommended);
-                let is_over = !is_active && now_ns - self.last_active_ns >= cooldown_ns;
-                if is_over { 0 } else { limited }
+                let is_cool = !is_active && now_ns - self.last_active_ns >= cooldown_ns;
+                if is_cool && self.config.min_engines == 0 { 0 } else { limited }
             }
             Controller::Wva { .. } => {
                 let Some(desired) = self.wva_desired else { return current };

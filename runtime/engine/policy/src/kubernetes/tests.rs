@@ -14,6 +14,7 @@ fn config(controller: Controller) -> ControllerConfig {
         tolerance: 0.1,
         up_window_ns: 0,
         down_window_ns: 300 * SECOND,
+        min_engines: 1,
         max_engines: 100,
     }
 }
@@ -109,9 +110,26 @@ fn keda_shares_the_total_out_and_comes_from_none() {
     // KEDA looks every 30 s while there are no engines.
     let in_front = config(keda(Metric::GatewayQueue));
     assert_eq!(answers(in_front, &[vec![], vec![], vec![]], 0, 12), [0, 1, 0]);
-    // The trigger is last active at 15 s, so the last engine is removed at 75 s.
+    // The trigger is last active at 15 s, so all engines are removed at 75 s.
+    let to_none = ControllerConfig { min_engines: 0, ..of_engines };
     let ticks: Vec<_> = [1, 0, 0, 0, 0, 0].into_iter().map(|each| all(1, each)).collect();
-    assert_eq!(answers(of_engines, &ticks, 0, 0), [1, 1, 1, 1, 0, 0]);
+    assert_eq!(answers(to_none, &ticks, 0, 0), [1, 1, 1, 1, 0, 0]);
+}
+
+/// Between one engine and the maximum, HPA decides with its stabilization: the cooldown has ended at 75 s.
+#[test]
+fn keda_leaves_scaling_down_to_hpa() {
+    let controller = Controller::Keda {
+        metric: Metric::Waiting,
+        threshold: 10.0,
+        activation: 0.0,
+        polling_ns: 30 * SECOND,
+        cooldown_ns: 60 * SECOND,
+    };
+    let mut ticks = vec![all(4, 10)];
+    ticks.extend(vec![all(4, 0); 21]);
+    let answered = answers(config(controller), &ticks, 0, 0);
+    assert_eq!((answered[19], answered[20]), (4, 1), "{answered:?}");
 }
 
 #[test]

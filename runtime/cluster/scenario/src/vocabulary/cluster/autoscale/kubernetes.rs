@@ -8,6 +8,9 @@ use crate::script::options::Options;
 
 pub(super) const NAMES: [&str; 3] = ["hpa", "keda", "wva"];
 
+/// Options of KEDA that concern only the change between no engine and the first one.
+const OF_ZERO: [&str; 3] = ["activation", "cooldown", "polling"];
+
 const SECOND: u64 = 1_000_000_000;
 
 /// Reads the options. Their defaults are those of Kubernetes, Prometheus, KEDA and WVA.
@@ -19,8 +22,13 @@ pub(super) fn make(policy: &str, mut options: Options<'_>) -> Scripted<ScalingCo
     let (up_window_ns, down_window_ns) = (duration("scale_up_window", 0), duration("scale_down_window", 300 * SECOND));
     let startup_ns = duration("startup", 0);
     let tolerance = options.f64("tolerance").unwrap_or(0.1);
-    let controller = controller(policy, &mut options);
     let min_engines = options.u32("min").unwrap_or(1);
+    if policy == "keda" && min_engines > 0 {
+        for name in OF_ZERO {
+            options.refuse(name, &format!("`{name}` has no effect: KEDA uses it only with `min: 0`"));
+        }
+    }
+    let controller = controller(policy, &mut options);
     let max_engines = options.u32("max");
     let max_engines = options.required("max", max_engines);
     let config = ControllerConfig {
@@ -31,9 +39,11 @@ pub(super) fn make(policy: &str, mut options: Options<'_>) -> Scripted<ScalingCo
         tolerance,
         up_window_ns,
         down_window_ns,
+        min_engines,
         max_engines,
     };
-    // With no engines, only a metric that counts requests in front of the engines can start one.
+    // With no engines, only a metric that counts requests in front of the engines can start one. With `activation`
+    // above 0, the last requests could wait forever.
     let sees_queue = matches!(controller, Controller::Keda { metric: Metric::GatewayQueue, activation: 0.0, .. });
     if min_engines == 0 && !sees_queue {
         let (name, _) = Metric::NAMES[Metric::NAMES.len() - 1];
