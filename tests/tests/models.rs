@@ -91,6 +91,11 @@ fn a_table_shows_groups_weights_and_blocks() {
     );
     let names = folder.vcr(&["inspect", "model", "--list"]).ended(0).stdout;
     assert!(names.lines().count() >= 30 && names.contains("openai/gpt-oss-120b"), "{names}");
+    let list = folder.vcr(&["inspect", "model", "--list", "--json"]).ended(0).json();
+    assert_eq!(list, json!(names.lines().collect::<Vec<_>>()));
+    folder
+        .vcr(&["inspect", "model", "qwen/none"])
+        .failed(2, &["unknown model `qwen/none`", "vcr inspect model --list"]);
     folder.vcr(&["inspect", "model", "Qwen/Qwen3-8B", "--gpu", "h9"]).failed(2, &["unknown `h9`: expected one of"]);
     folder.vcr(&["inspect", "model"]).failed(2, &["MODEL"]);
 }

@@ -3,7 +3,7 @@
 /// The reason why a model cannot be used.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ModelError {
-    #[error("unknown model `{name}`: expected a config.json, a folder with one, or a name of the table{}", did_you_mean(.hints))]
+    #[error("unknown model `{name}`: expected a config.json, a folder with one, or a name that `vcr inspect model --list` prints{}", did_you_mean(.hints))]
     Unknown { name: String, hints: Vec<String> },
     #[error("invalid model `{place}`: {reason}")]
     File { place: String, reason: String },

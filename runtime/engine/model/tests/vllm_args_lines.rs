@@ -51,6 +51,9 @@ fn other_forms_of_the_command_are_the_same() {
         "/opt/venv/bin/vllm serve --max-num-seq 7 --max_num_batched_tokens 70 m",
         "python3 -m vllm.entrypoints.openai.api_server --model m --max-num-seqs '7' --max-num-batched-tokens \"70\"",
         "docker run --gpus all image vllm serve m --max-num-seqs 7 --max-num-batched-tokens 70",
+        "docker run --gpus all -p 8000:8000 vllm/vllm-openai:latest --model m --max-num-seqs 7 --max-num-batched-tokens 70",
+        "sudo podman run ghcr.io/vllm/vllm-openai:v0.33.0 m --max-num-seqs 7 --max-num-batched-tokens 70",
+        "CUDA_VISIBLE_DEVICES=0 A= m --max-num-seqs 7 --max-num-batched-tokens 70",
     ] {
         assert_eq!(read(command).input, expected, "{command}");
     }
@@ -277,6 +280,14 @@ fn versions_have_arguments_of_their_own() {
     assert_eq!(
         errors("vllm bench serve"),
         ["invalid command `vllm`: expected `vllm serve MODEL ...` or only its arguments"]
+    );
+    for container in ["docker run --gpus all mine m", "docker run --entrypoint=sh vllm/vllm-openai -c ls"] {
+        let expected = "expected the image `vllm/vllm-openai`, or `vllm serve` with what follows the image";
+        assert_eq!(errors(&format!("A=1 {container}")), [format!("invalid command `docker`: {expected}")]);
+    }
+    assert_eq!(
+        errors("A=1 bench serve"),
+        ["invalid command `bench`: expected `vllm serve MODEL ...` or only its arguments"]
     );
     let found = errors("m --max-model-len auto");
     assert!(found[0].contains("only a known model decides what fits"), "{found:?}");

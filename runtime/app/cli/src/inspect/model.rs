@@ -137,7 +137,12 @@ pub(crate) fn model(args: &ModelArgs) -> Exit {
         return printed(written, Exit::Passed);
     }
     let Some(name) = &args.model else {
-        let written = vcr_model::names().try_for_each(|name| writeln!(out, "{name}"));
+        let mut names = vcr_model::names();
+        let written = if args.json {
+            writeln!(out, "{:#}", json!(names.collect::<Vec<_>>()))
+        } else {
+            names.try_for_each(|name| writeln!(out, "{name}"))
+        };
         return printed(written, Exit::Passed);
     };
     match find(args, name) {

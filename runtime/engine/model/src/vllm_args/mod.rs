@@ -231,6 +231,13 @@ pub enum ArgumentError {
         /// The first word.
         found: String,
     },
+    #[error(
+        "invalid command `{found}`: expected the image `vllm/vllm-openai`, or `vllm serve` with what follows the image"
+    )]
+    Container {
+        /// The first word.
+        found: String,
+    },
     #[error("invalid argument `{found}`: expected one model, here `{model}`, and arguments that begin with `-`")]
     Word {
         /// The word.

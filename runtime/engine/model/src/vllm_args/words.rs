@@ -11,6 +11,11 @@ use crate::vllm_args::table::{self, Argument, TABLE, Takes};
 
 const COMMANDS: &[&[&str]] = &[&["vllm", "serve"], &["-m", "vllm.entrypoints.openai.api_server"]];
 
+const CONTAINER_PROGRAMS: [&str; 3] = ["docker", "nerdctl", "podman"];
+
+/// Name of vLLM's image, after its registry and before its tag.
+const IMAGE: &str = "vllm/vllm-openai";
+
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Given {
     Switch(bool),
@@ -78,12 +83,34 @@ fn arguments_of(words: &[String]) -> Result<&[String], ArgumentError> {
             return Ok(&words[at + command.len()..]);
         }
     }
+    let words = &words[words.iter().take_while(|word| is_variable(word)).count()..];
+    let runs = |pair: &[String]| CONTAINER_PROGRAMS.contains(&pair[0].as_str()) && pair[1] == "run";
+    if let Some(at) = words.windows(2).position(runs) {
+        return of_container(&words[at..]);
+    }
     match words.first() {
         Some(first) if !first.starts_with('-') && words.len() > 1 && !words[1].starts_with('-') => {
             Err(ArgumentError::Command { found: first.clone() })
         }
         _ => Ok(words),
     }
+}
+
+/// The words after the image of `docker run`, whose entry point is `vllm serve`.
+fn of_container(words: &[String]) -> Result<&[String], ArgumentError> {
+    let image = words.iter().position(|word| !word.starts_with('-') && word.contains(IMAGE));
+    match image.filter(|at| !words[..*at].iter().any(|word| word.starts_with("--entrypoint"))) {
+        Some(at) => Ok(&words[at + 1..]),
+        None => Err(ArgumentError::Container { found: words[0].clone() }),
+    }
+}
+
+/// Whether a word is `NAME=value`, which sets a variable of the environment.
+fn is_variable(word: &str) -> bool {
+    word.split_once('=').is_some_and(|(name, _)| {
+        let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        !name.is_empty() && !name.starts_with(|c: char| c.is_ascii_digit()) && name.chars().all(is_name)
+    })
 }
 
 struct Reader<'a> {
