@@ -182,6 +182,14 @@ fn values_of_a_wrong_type_or_range() {
     );
     line_refused("burst(#{ count: 1, prompt_tokens: 1, output_tokens: 0.0/0.0 });", &["`output_tokens`", "NaN"]);
     line_refused(
+        "burst(#{ count: 1, prompt_tokens: 1, output_tokens: 0 });",
+        &["invalid `output_tokens` 0: expected at least 1"],
+    );
+    line_refused(
+        "constant(#{ rate: 1, duration: \"0.3ns\", prompt_tokens: 1, output_tokens: 1 });",
+        &["invalid `duration`: expected a duration such as", "`0.3ns` rounds to 0: the shortest duration is 1ns"],
+    );
+    line_refused(
         "burst(#{ count: 1, prompt_tokens: normal(\"1s\", \"1s\"), output_tokens: 1 });",
         &["invalid `prompt_tokens`: expected a number"],
     );
@@ -309,6 +317,17 @@ fn clusters_that_do_not_fit_together() {
         &["error: test.rhai:2:24: `link` joins prefill and decode"],
     );
     refused(&format!("{two}\ncluster(#{{ prefill: p, decode: q }});"), &["must have the same `block_size`"]);
+    for (options, words) in [
+        (r#"policy: "prefill-load""#, "the policy needs a `prefill_busy_threshold`"),
+        (r#"policy: "isl-or-load""#, "\"isl-or-load\" needs a `prefill_busy_threshold`"),
+        ("prefill_busy_threshold: 1", "`prefill_busy_threshold` has no effect with the policy \"isl-bounding\""),
+        (
+            r#"policy: "prefill-load", prefill_busy_threshold: 1, eff_isl_threshold: 9"#,
+            "`eff_isl_threshold` has no effect with the policy \"prefill-load\"",
+        ),
+    ] {
+        refused(&format!("conditional(#{{ {options} }});"), &[words]);
+    }
     refused("link(#{ bandwidth: \"1GB/s\" });", &["`link` needs the option `kv_bytes_per_token`"]);
     refused(
         "kv_bytes_per_token(\"llama-3.1-8c\");",

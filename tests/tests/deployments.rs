@@ -42,6 +42,11 @@ fn mistakes_have_their_place_the_numbers_and_the_nearest_name() {
             "",
             &["(`--pipeline-parallel-size`): leave `pipeline_parallel_size` out"],
         ),
+        (
+            of(LLAMA, r#"gpu: "h100", kv_cache_groups: []"#),
+            "",
+            &["it follows from the model: leave `kv_cache_groups` out"],
+        ),
         (of("vllm serve -tp 2", roofline), "", &["expected a model: `vllm serve MODEL ...`"]),
         (of("vllm serve my/model", roofline), "", &["unknown model `my/model`", "a folder with one"]),
         (of(&format!("{LLAMA} --max-num-sequences 3"), roofline), "", &["did you mean `--max-num-seqs`?"]),

@@ -65,6 +65,10 @@ fn mistakes_are_refused_with_the_numbers() {
             r#"engine(#{ model: model("qwen3-8b", #{ kv_cache_memory_bytes: "1GiB" }) })"#,
             "the estimated maximum model length is 7264",
         ),
+        (
+            r#"engine(#{ kv_cache_memory_bytes: "4GiB" })"#,
+            "`kv_cache_memory_bytes` has no effect without `num_gpu_blocks: \"auto\"`",
+        ),
         (r#"vllm_args("vllm serve meta-llama/Llama-3.1-70B")"#, "No available memory for the cache blocks"),
     ] {
         Folder::with(&scenario(engine)).run(&[]).failed(2, &[words]);

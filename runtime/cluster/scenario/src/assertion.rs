@@ -97,7 +97,7 @@ impl<'a> Assertion<'a> {
         let subject = Subject::parse(metric_text)?;
         let (statistic, comparison, limit_text) = parse_condition(condition_text)?;
         statistic.check_applies(subject.info())?;
-        let limit = parse_limit(limit_text, subject.info().unit, statistic).map_err(Malformed::new)?;
+        let limit = parse_limit(limit_text, subject.info().unit, statistic)?;
         Ok(Self { subject, statistic, comparison, limit, metric_text, condition_text })
     }
 

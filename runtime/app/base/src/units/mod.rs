@@ -39,6 +39,14 @@ pub enum UnitError {
         /// The given text.
         text: String,
     },
+    /// The duration is above 0 but rounds to 0.
+    #[error("`{text}` rounds to 0: the shortest duration is {shortest}")]
+    TooShort {
+        /// The given text.
+        text: String,
+        /// The shortest duration above 0.
+        shortest: &'static str,
+    },
 }
 
 const TIME_UNITS: &[(&str, f64)] = &[
@@ -69,9 +77,9 @@ const BYTE_UNITS: &[(&str, f64)] = &[
 /// Parses a duration to nanoseconds.
 ///
 /// # Errors
-/// Without a number, a known unit of time, or a value from 0 to 500 years.
+/// Without a number, a known unit of time, or a value from 0 to 500 years, and for values that round to 0.
 pub fn duration_ns(text: &str) -> Result<u64, UnitError> {
-    duration(text, 1.0)
+    duration(text, 1.0, "1ns")
 }
 
 /// Parses a duration to picoseconds, for costs per byte or token.
@@ -81,18 +89,21 @@ pub fn duration_ns(text: &str) -> Result<u64, UnitError> {
 /// ```
 ///
 /// # Errors
-/// Without a number, a known unit of time, or a value from 0 to half a year.
+/// Without a number, a known unit of time, or a value from 0 to half a year, and for values that round to 0.
 pub fn duration_ps(text: &str) -> Result<u64, UnitError> {
-    duration(text, 1e3)
+    duration(text, 1e3, "0.001ns")
 }
 
-fn duration(text: &str, per_ns: f64) -> Result<u64, UnitError> {
+fn duration(text: &str, per_ns: f64, shortest: &'static str) -> Result<u64, UnitError> {
     let (number, unit) = split(text)?;
     if unit.is_empty() {
         return Err(UnitError::NoUnit { text: text.to_owned(), example: "250ms" });
     }
     let scale = lookup(text, unit, TIME_UNITS, "time", "ns, us, ms, s, m, h, d")?;
-    whole(text, number * (scale * per_ns))
+    match whole(text, number * (scale * per_ns))? {
+        0 if number > 0.0 => Err(UnitError::TooShort { text: text.to_owned(), shortest }),
+        rounded => Ok(rounded),
+    }
 }
 
 /// Parses a number of bytes. Decimal (`KB`) and binary (`KiB`) units differ.
@@ -318,6 +329,10 @@ mod tests {
             "unknown unit of time `parsec` in `5 parsec`: expected ns, us, ms, s, m, h, d"
         );
         assert_eq!(text(duration_ns("soon").unwrap_err()), "`soon` does not start with a number");
+        assert_eq!(duration_ns("0ns"), Ok(0));
+        assert_eq!(text(duration_ns("0.3ns").unwrap_err()), "`0.3ns` rounds to 0: the shortest duration is 1ns");
+        let shortest = "`0.0001ns` rounds to 0: the shortest duration is 0.001ns";
+        assert_eq!(text(duration_ps("0.0001ns").unwrap_err()), shortest);
         assert_eq!(text(duration_ns("-1s").unwrap_err()), "`-1s` is negative or too large");
         assert!(bandwidth_bytes_per_s("64GB").is_err());
     }

@@ -265,7 +265,7 @@ impl ConditionalConfig {
             }
         }
         if self.policy == ConditionalPolicy::PrefillLoad && self.prefill_busy_threshold.is_none() {
-            return Err("`prefill_load` needs a `prefill_busy_threshold`: without one prefill is never busy".to_owned());
+            return Err("the policy needs a `prefill_busy_threshold`: without one prefill is never busy".to_owned());
         }
         Ok(())
     }

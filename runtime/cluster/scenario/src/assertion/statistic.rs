@@ -86,8 +86,8 @@ fn looks_like_number(text: &str) -> bool {
 }
 
 /// Parses the limit of a condition; the result is in milliseconds for times.
-pub(crate) fn parse_limit(text: &str, unit: Unit, statistic: Statistic) -> Result<f64, units::UnitError> {
-    match (statistic, unit) {
+pub(crate) fn parse_limit(text: &str, unit: Unit, statistic: Statistic) -> Result<f64, Malformed> {
+    let limit = match (statistic, unit) {
         (Statistic::Count, _) => units::number(text),
         (Statistic::Rate, _) if text.contains('/') => units::rate_per_s(text),
         (Statistic::Rate, _) => units::number(text),
@@ -95,7 +95,15 @@ pub(crate) fn parse_limit(text: &str, unit: Unit, statistic: Statistic) -> Resul
         (_, Unit::Ratio) => units::ratio(text),
         (_, Unit::Count) => units::number(text),
         (_, Unit::Usd) => units::number(text.trim().strip_prefix('$').unwrap_or(text)),
+    };
+    let limit = limit.map_err(Malformed::new)?;
+    let is_share = unit == Unit::Ratio && !matches!(statistic, Statistic::Count | Statistic::Rate);
+    if is_share && limit > 1.0 {
+        let text = text.trim();
+        let message = format!("invalid limit `{text}`: expected a share of at most 1 or 100%");
+        return Err(Malformed { message, hint: (!text.ends_with('%')).then(|| did_you_mean(&format!("{text}%"))) });
     }
+    Ok(limit)
 }
 
 pub(crate) fn format_value(value: f64, unit: Unit, statistic: Statistic) -> String {
@@ -112,6 +120,18 @@ pub(crate) fn format_value(value: f64, unit: Unit, statistic: Statistic) -> Stri
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_share_has_no_limit_above_1() {
+        let of = |text, statistic| parse_limit(text, Unit::Ratio, statistic);
+        assert_eq!(of("99%", Statistic::Value), of("0.99", Statistic::Value));
+        assert_eq!(of("1", Statistic::Ratio), Ok(1.0));
+        assert_eq!(of("99", Statistic::Count), Ok(99.0));
+        let error = of("99", Statistic::Value).unwrap_err();
+        assert_eq!(error.message, "invalid limit `99`: expected a share of at most 1 or 100%");
+        assert_eq!(error.hint.as_deref(), Some("did you mean `99%`?"));
+        assert_eq!(of("150%", Statistic::Ratio).unwrap_err().hint, None);
+    }
 
     #[test]
     fn any_percentile_is_a_statistic() {

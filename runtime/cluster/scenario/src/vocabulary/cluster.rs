@@ -314,8 +314,14 @@ fn make_conditional(mut options: Options<'_>) -> Scripted<ConditionalConfig> {
         ("isl-or-load", ConditionalPolicy::IslOrLoad),
     ];
     let default = ConditionalConfig::default();
+    let is_default = !options.has("policy");
+    let named = options.choice("policy", &policies);
+    let policy = named.unwrap_or_default();
+    if is_default || named.is_some() {
+        refuse_unused_thresholds(policy, &mut options);
+    }
     let config = ConditionalConfig {
-        policy: options.choice("policy", &policies).unwrap_or_default(),
+        policy,
         eff_isl_threshold_tokens: options.u32("eff_isl_threshold").unwrap_or(default.eff_isl_threshold_tokens),
         eff_isl_ratio_threshold: options.f64("eff_isl_ratio_threshold").unwrap_or(default.eff_isl_ratio_threshold),
         prefill_busy_threshold: options.f64("prefill_busy_threshold"),
@@ -326,6 +332,26 @@ fn make_conditional(mut options: Options<'_>) -> Scripted<ConditionalConfig> {
     }
     options.finish()?;
     Ok(config)
+}
+
+/// Refuses thresholds that the policy does not use, and a policy without the threshold that it needs.
+fn refuse_unused_thresholds(policy: ConditionalPolicy, options: &mut Options<'_>) {
+    let busy = "prefill_busy_threshold";
+    match policy {
+        ConditionalPolicy::IslBounding => {
+            options.refuse(busy, &format!("`{busy}` has no effect with the policy \"isl-bounding\""));
+        }
+        ConditionalPolicy::PrefillLoad => {
+            for name in ["eff_isl_threshold", "eff_isl_ratio_threshold"] {
+                options.refuse(name, &format!("`{name}` has no effect with the policy \"prefill-load\""));
+            }
+        }
+        ConditionalPolicy::IslOrLoad if !options.has(busy) => {
+            let text = format!("\"isl-or-load\" needs a `{busy}`: without one prefill is never busy");
+            options.problem("policy", text);
+        }
+        ConditionalPolicy::IslOrLoad => {}
+    }
 }
 
 fn instant_link() -> LinkConfig {

@@ -20,13 +20,13 @@ use crate::vocabulary::placement::Placement;
 
 const FUNCTION: &str = "deployment";
 
-/// Options of `engine(...)` that the command line determines, with its arguments.
+/// Options of `engine(...)` that the command line determines, and how.
 const OF_COMMAND: [(&str, &str); 5] = [
-    ("model", "vllm serve MODEL"),
-    ("pipeline_parallel_size", "--pipeline-parallel-size"),
-    ("decode_context_parallel_size", "--decode-context-parallel-size"),
-    ("block_size", "--block-size"),
-    ("kv_cache_groups", "vllm serve MODEL"),
+    ("model", "the command line states it (`vllm serve MODEL`)"),
+    ("pipeline_parallel_size", "only the command line sets it (`--pipeline-parallel-size`)"),
+    ("decode_context_parallel_size", "only the command line sets it (`--decode-context-parallel-size`)"),
+    ("block_size", "it follows from the model and `--block-size`"),
+    ("kv_cache_groups", "it follows from the model"),
 ];
 
 const NAMES: [&str; 2] = ["tables", "roofline"];
@@ -92,8 +92,8 @@ pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
 /// Makes the deployment of a command line. Options that are not its own are passed to `engine(...)`.
 fn make(context: &Context, command: &str, mut options: Options<'_>) -> Scripted<DeploymentSpec> {
     let position = options.call_position();
-    for (option, argument) in OF_COMMAND {
-        options.refuse(option, &format!("the command line states it (`{argument}`): leave `{option}` out"));
+    for (option, origin) in OF_COMMAND {
+        options.refuse(option, &format!("{origin}: leave `{option}` out"));
     }
     let gpu = gpu(&mut options);
     let stated_latency = options.take("latency");

@@ -132,11 +132,11 @@ pub(crate) fn make(mut options: Options<'_>) -> Scripted<EngineSpec> {
                 rules,
                 ..EngineConfigInput::default()
             };
-            memory = MemoryPlan::default().with_options(&mut options);
+            memory = MemoryPlan::default().of_engine(&mut options, is_auto);
             vllm(&mut options, own, is_auto)
         }
         EngineType::Trtllm => {
-            memory = MemoryPlan::default().with_options(&mut options);
+            memory = MemoryPlan::default().of_engine(&mut options, is_auto);
             let own = EngineConfigInput {
                 block_size: TRTLLM_BLOCK_SIZE_TOKENS,
                 capacity: CapacityPolicy::GuaranteedNoEvict,

@@ -26,6 +26,15 @@ impl Default for MemoryPlan {
 }
 
 impl MemoryPlan {
+    /// Applies the options of an engine, whose number of KV blocks follows from the memory if `is_auto`.
+    pub(crate) fn of_engine(self, options: &mut Options<'_>, is_auto: bool) -> Self {
+        if !is_auto {
+            let text = "`kv_cache_memory_bytes` has no effect without `num_gpu_blocks: \"auto\"`";
+            options.refuse("kv_cache_memory_bytes", text);
+        }
+        self.with_options(options)
+    }
+
     /// Applies the options `gpu_memory_utilization`, `activation_bytes` and `kv_cache_memory_bytes`.
     pub(crate) fn with_options(self, options: &mut Options<'_>) -> Self {
         let utilization = options.f64("gpu_memory_utilization").unwrap_or(self.utilization);

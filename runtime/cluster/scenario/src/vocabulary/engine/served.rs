@@ -68,7 +68,7 @@ pub(crate) fn make(context: &Context, command: &str, mut options: Options<'_>) -
         kv_cache_bytes: args.kv_cache_memory_bytes,
         ..MemoryPlan::default()
     };
-    let memory = plan.with_options(&mut options);
+    let memory = plan.of_engine(&mut options, is_auto);
     let served = args.served.as_ref().filter(|_| is_auto);
     let of_memory =
         served.map(|served| served.num_gpu_blocks(memory.utilization, memory.activation_bytes, memory.kv_cache_bytes));

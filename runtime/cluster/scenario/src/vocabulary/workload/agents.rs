@@ -6,6 +6,7 @@ use vcr_cluster::{AgentsInput, Lengths, WorkloadConfig};
 use crate::script::error::{Scripted, Thrown};
 use crate::script::options::Options;
 use crate::vocabulary::workload::clients::common;
+use crate::vocabulary::workload::requests::at_least_1;
 
 pub(super) fn make(mut options: Options<'_>) -> Scripted<WorkloadConfig> {
     let one = Distribution::Constant { value: 1.0 };
@@ -15,7 +16,7 @@ pub(super) fn make(mut options: Options<'_>) -> Scripted<WorkloadConfig> {
     let rate_per_s = options.rate_per_s("rate");
     let concurrency = options.u64("concurrency");
     let [task_tokens, output_tokens, result_tokens] = ["task_tokens", "output_tokens", "result_tokens"].map(|name| {
-        let lengths = options.lengths(name);
+        let lengths = if name == "output_tokens" { at_least_1(name, &mut options) } else { options.lengths(name) };
         options.required::<()>(name, lengths.as_ref().map(|_| ()));
         lengths.unwrap_or(Lengths::Drawn(one))
     });

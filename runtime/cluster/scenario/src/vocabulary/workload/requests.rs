@@ -65,13 +65,7 @@ fn mix(options: &mut Options<'_>) -> RequestMix {
             options.refuse(name, "the data set determines the lengths of prompts and answers, and the number of turns");
         }
     }
-    let prompt_tokens = options.lengths("prompt_tokens");
-    if let Some(Lengths::Drawn(Distribution::Constant { value })) = prompt_tokens
-        && value < 1.0
-    {
-        options.problem("prompt_tokens", format!("invalid `prompt_tokens` {value}: expected at least 1"));
-    }
-    let output_tokens = options.lengths("output_tokens");
+    let [prompt_tokens, output_tokens] = ["prompt_tokens", "output_tokens"].map(|name| at_least_1(name, options));
     let turns = options.counts("turns").unwrap_or(one);
     if let Distribution::Constant { value } = turns
         && value < 1.0
@@ -101,6 +95,17 @@ fn mix(options: &mut Options<'_>) -> RequestMix {
         conversations,
         ..RequestMix::new(prompt_tokens.unwrap_or(Lengths::Drawn(one)), output_tokens.unwrap_or(Lengths::Drawn(one)))
     }
+}
+
+/// Reads token lengths. A constant length must be at least 1; shorter draws count as 1.
+pub(super) fn at_least_1(name: &'static str, options: &mut Options<'_>) -> Option<Lengths> {
+    let lengths = options.lengths(name);
+    if let Some(Lengths::Drawn(Distribution::Constant { value })) = lengths
+        && value < 1.0
+    {
+        options.problem(name, format!("invalid `{name}` {value}: expected at least 1"));
+    }
+    lengths
 }
 
 fn documents(options: &mut Options<'_>) -> Option<Documents> {
