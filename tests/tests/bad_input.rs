@@ -93,6 +93,20 @@ fn unknown_options_are_named_with_their_place_and_the_nearest() {
 }
 
 #[test]
+fn values_are_named_in_the_words_of_scripts() {
+    let result = |line: &str| format!("let r = run(#{{ cluster: c, workloads: [ w ] }}); {line}");
+    line_refused(
+        &result("requests(r).filter(|request| true);"),
+        &["there is no function `filter` of the requests of a run", "hint: they have `len()`, indices and `for`"],
+    );
+    line_refused(
+        &result("r.metrics;"),
+        &["there is no property `metrics` of the result of a run", "hint: read metrics with `value(result,"],
+    );
+    line_refused("c.rate = 3;", &["there is no property `rate` to set of a cluster"]);
+}
+
+#[test]
 fn all_problems_of_a_call_are_reported_at_once() {
     let script = "let e = engine(#{\n  block_size: \"big\",\n  num_gpu_block: 100,\n});";
     let first = "error: test.rhai:2:3: invalid `block_size`: expected a whole number";
@@ -300,6 +314,8 @@ run(#{ cluster: c, workloads: [ burst(#{ count: 2, prompt_tokens: 1000, output_t
     let expected =
         "no request could run: all 2 were rejected, the first because prompt and output together need more KV blocks";
     refused(script, &["error: test.rhai:3:1: run `run`: ", expected, "hint: raise `num_gpu_blocks`"]);
+    let script = script.replace("num_gpu_blocks: 8", "").replace("count: 2,", "count: 2, adapter: 2,");
+    refused(&script, &["the request names an adapter, but the engine has none", "hint: set the engine's `max_loras`"]);
 }
 
 #[test]
@@ -371,6 +387,9 @@ fn parameters_from_the_command_line() {
     folder.run(&["-e", "=1"]).failed(2, &["write it as KEY=VALUE"]);
     let _ = folder.run(&["-e", "count=4", "-q"]).ended(0);
     Folder::with(HEAD).run(&["-e", "x=1"]).failed(2, &["no parameter `x`", "hint: it takes none"]);
+    let late = format!("{HEAD}\nrun(#{{ cluster: c, workloads: [ w ] }});\nparam(\"x\", 2);\n");
+    let hint = "hint: move `param(\"x\", ...)` before the first run";
+    Folder::with(&late).run(&["-e", "x=1"]).failed(2, &["no parameter `x` before its first run", hint]);
 }
 
 #[test]
@@ -420,7 +439,10 @@ fn malformed_trace_lines_are_named_by_file_line_and_field() {
     trace_refused(
         "t.jsonl",
         &second(long),
-        &["line 2, field `input_length`: 9000 tokens, but 1 hash ids of 512 tokens cover only 512"],
+        &[
+            "line 2, field `input_length`: 9000 tokens, but 1 hash ids of 512 tokens cover only 512",
+            "hint: the `block_size` of `trace` is the number of tokens of one hash id",
+        ],
     );
     let untimed = r#"{"input_length": 10, "output_length": 5, "hash_ids": [1]}"#;
     trace_refused("t.jsonl", untimed, &["line 1, field `timestamp`"]);

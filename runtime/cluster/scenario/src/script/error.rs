@@ -8,7 +8,7 @@ use vcr_base::suggestion::{did_you_mean, nearest};
 use vcr_cluster::SimError;
 use vcr_core::RejectReason;
 
-use crate::script::functions::FUNCTIONS;
+use crate::script::functions::{FUNCTIONS, kind_of};
 use crate::script::limits::{
     MAX_ARRAY_ELEMENTS, MAX_CALL_LEVELS, MAX_FUNCTIONS, MAX_MAP_ENTRIES, MAX_STRING_BYTES, MEMORY_HINT,
 };
@@ -32,6 +32,9 @@ impl Blame {
             SimError::Limit { .. } => (Self::Input, Some(MEMORY_HINT)),
             SimError::NothingFits { reason: RejectReason::ExceedsPrefillBudget, .. } => {
                 (Self::Input, Some("raise `prefill_tokens_per_tick`, or shorten the prompts"))
+            }
+            SimError::NothingFits { reason: RejectReason::AdaptersOff, .. } => {
+                (Self::Input, Some("set the engine's `max_loras`"))
             }
             SimError::NothingFits { .. } => {
                 (Self::Input, Some("raise `num_gpu_blocks` or `max_model_len`, or shorten the requests"))
@@ -140,7 +143,8 @@ pub(crate) fn from_script(file: &str, error: &EvalAltResult) -> ScenarioError {
             Some("make runs in several steps, and keep numbers of them, not lists".to_owned()),
         ),
         EvalAltResult::ErrorFunctionNotFound(signature, _) => unknown_function(signature, &scenario),
-        other => scenario(Blame::Input, text_without_position(other), None),
+        EvalAltResult::ErrorDotExpr(text, _) => unknown_property(text, &scenario),
+        other => scenario(Blame::Input, without_rust_types(&text_without_position(other)), None),
     }
 }
 
@@ -199,12 +203,18 @@ fn unknown_function(
     signature: &str,
     scenario: &dyn Fn(Blame, String, Option<String>) -> ScenarioError,
 ) -> ScenarioError {
-    let name = signature.split([' ', '(']).next().unwrap_or(signature);
+    let (name, arguments) = signature.split_once([' ', '(']).unwrap_or((signature, ""));
+    let first = arguments.trim_start_matches('(').split([',', ')']).next().unwrap_or_default();
     match FUNCTIONS.iter().find(|(known, _)| *known == name) {
         Some((_, usage)) => scenario(
             Blame::Input,
-            format!("`{name}` was called with arguments it does not take: {signature}"),
+            format!("`{name}` was called with arguments it does not take: {}", without_rust_types(signature)),
             Some(format!("call it as `{usage}`")),
+        ),
+        None if first.contains("RequestRows") => scenario(
+            Blame::Input,
+            format!("there is no function `{name}` of {}", kind_of(first)),
+            Some("they have `len()`, indices and `for`; `requests(result, \"ttft_ms\")` is an array".to_owned()),
         ),
         None => {
             let names = || FUNCTIONS.iter().map(|(known, _)| *known);
@@ -214,6 +224,31 @@ fn unknown_function(
             scenario(Blame::Input, format!("unknown function `{name}`"), Some(hint))
         }
     }
+}
+
+/// The error of a property that a value lacks. `text` has the property and the type of the value in quotes.
+fn unknown_property(text: &str, scenario: &dyn Fn(Blame, String, Option<String>) -> ScenarioError) -> ScenarioError {
+    let parts: Vec<&str> = text.split('\'').collect();
+    let [what, property, _, of, ..] = parts[..] else { return scenario(Blame::Input, text.to_owned(), None) };
+    let kind = if of.contains("::") { kind_of(of).to_owned() } else { format!("a value of type `{of}`") };
+    let settable = if what.starts_with("No writable") { " to set" } else { "" };
+    let is_result = of.contains("RunResult");
+    let hint = is_result.then(|| "read metrics with `value(result, \"ttft\", \"p99\")`".to_owned());
+    scenario(Blame::Input, format!("there is no property `{property}`{settable} of {kind}"), hint)
+}
+
+/// Replaces the paths of Rust types, by which the script engine names values of the vocabulary.
+fn without_rust_types(text: &str) -> String {
+    let is_of_path = |c: char| c.is_alphanumeric() || "_:<>".contains(c);
+    let (mut replaced, mut rest) = (String::new(), text);
+    while let Some(start) = rest.find(is_of_path) {
+        let (before, from) = rest.split_at(start);
+        let (word, after) = from.split_at(from.find(|c| !is_of_path(c)).unwrap_or(from.len()));
+        replaced.push_str(before);
+        replaced.push_str(if word.contains("::") { kind_of(word) } else { word });
+        rest = after;
+    }
+    replaced + rest
 }
 
 /// Whether two names have a word in common; plurals count.
@@ -262,6 +297,25 @@ mod tests {
         assert_eq!(hint("poison"), format!("did you mean `poisson`? {list}"));
         assert_eq!(hint("workloads"), format!("did you mean `workload_file`? {list}"));
         assert_eq!(hint("nothing_like_it"), list);
+    }
+
+    #[test]
+    fn errors_name_values_in_the_words_of_scripts() {
+        let error =
+            |blame, message: String, hint| ScenarioError { blame, file: String::new(), at: None, message, hint };
+        let rows = "filter (vcr_scenario::vocabulary::result::RequestRows, Fn)";
+        assert_eq!(unknown_function(rows, &error).message, "there is no function `filter` of the requests of a run");
+        let run = "run (vcr_scenario::vocabulary::engine::EngineSpec, alloc::sync::Arc<vcr_cluster::Histogram>, i64)";
+        let called = "`run` was called with arguments it does not take: run (an engine, a histogram, i64)";
+        assert_eq!(unknown_function(run, &error).message, called);
+        let getter = |of: &str| format!("Unknown property 'metrics' - a getter is not registered for type '{of}'");
+        let found = unknown_property(&getter("vcr_scenario::vocabulary::run::RunResult"), &error);
+        assert_eq!(found.message, "there is no property `metrics` of the result of a run");
+        assert!(found.hint.is_some_and(|hint| hint.contains("`value(result,")));
+        let found = unknown_property(&getter("i64"), &error);
+        assert_eq!(found.message, "there is no property `metrics` of a value of type `i64`");
+        let setter = "No writable property 'a' - a setter is not registered for type 'x::PoolSpec' to handle 'i64'";
+        assert_eq!(unknown_property(setter, &error).message, "there is no property `a` to set of a pool");
     }
 
     #[test]

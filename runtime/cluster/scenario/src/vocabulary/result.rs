@@ -47,7 +47,7 @@ pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
         let missing = || Thrown::input(format!("there is no request {index}: the run has {count}, from 0 on"));
         place.map(|place| row(&rows.report, place)).ok_or_else(|| missing().at(rhai::Position::NONE))
     });
-    engine.register_type_with_name::<RequestRows>("RequestRows").register_iterator::<RequestRows>();
+    engine.register_iterator::<RequestRows>();
     let shared = Arc::clone(context);
     engine.register_fn("engines", move |result: RunResult| -> Array {
         shared.reads_unmade_result();

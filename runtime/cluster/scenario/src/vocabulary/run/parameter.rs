@@ -31,8 +31,12 @@ pub(crate) fn check_all_used(context: &Context) -> Result<(), Thrown> {
     let Some(unknown) = context.options.parameters.keys().find(|name| !state.parameters.contains_key(*name)) else {
         return Ok(());
     };
-    let known: Vec<&str> = state.parameters.keys().map(String::as_str).collect();
     let thrown = Thrown::input(format!("the scenario has no parameter `{unknown}` before its first run"));
+    let declaration = format!("param(\"{unknown}\"");
+    if context.source.contains(&declaration) {
+        return Err(thrown.hint(format!("move `{declaration}, ...)` before the first run")));
+    }
+    let known: Vec<&str> = state.parameters.keys().map(String::as_str).collect();
     Err(match nearest(unknown, known.iter().copied()) {
         Some(close) => thrown.hint(did_you_mean(close)),
         None if known.is_empty() => thrown.hint("it takes none; parameters are declared with param(\"name\", default)"),

@@ -95,7 +95,7 @@ pub(super) fn make_trace(context: &Context, mut options: Options<'_>) -> Scripte
     let trace = open_trace(context, &paths, &read, requests).map_err(|error| {
         let thrown = Thrown::input(error.to_string());
         let of_row = matches!(error, ImportError::Trace(TraceError::Row { .. }));
-        let hint = "`block_size` is the number of tokens of one hash id; `lenient: true` cuts prompts to their ids";
+        let hint = "the `block_size` of `trace` is the number of tokens of one hash id; `lenient: true` cuts prompts to their ids";
         if of_row { thrown.hint(hint) } else { thrown }.at(call)
     })?;
     if answers == Answers::Recorded && trace.answer_times.iter().all(Option::is_none) {
