@@ -243,6 +243,8 @@ fn matched_traffic_is_required() {
     promotes(&decide(&sampled, &lines(40), &lines(10)));
     let nothing = case("", &lines(20), &shifted(20));
     assert_eq!((nothing.decision(), nothing.failed()), (Decision::Hold, vec![Signal::Matched, Signal::MatchedShare]));
+    let reason = nothing.reason();
+    assert!(reason.starts_with("matched of all: 0, at least 10 required; no request id is on both sides"), "{reason}");
 }
 
 #[test]

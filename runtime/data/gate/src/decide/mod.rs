@@ -228,7 +228,7 @@ pub(crate) fn judge(
     let level = regression::Level::of(policy, tests.len());
     let tested = regression::run(policy, &sides, &scopes, &tests, level, threads);
     let totals = totals(&sides);
-    let segments: Vec<SegmentJudgement> = scopes
+    let mut segments: Vec<SegmentJudgement> = scopes
         .iter()
         .enumerate()
         .map(|(index, scope)| {
@@ -236,6 +236,9 @@ pub(crate) fn judge(
             segment(policy, &sides, scope, of_scope, &totals)
         })
         .collect();
+    if totals.matched == 0 {
+        explain_no_match(&mut segments, joined.by);
+    }
     let decision = segments.iter().map(|segment| segment.decision).max().unwrap_or(Decision::Promote);
     Ok(Judgement {
         decision,
@@ -307,6 +310,21 @@ fn segment<'a>(
         matched: scope.pairs.len() as u64,
         decision,
         signals,
+    }
+}
+
+/// Adds to the text of `matched` why no request has a match, and what to do.
+fn explain_no_match(segments: &mut [SegmentJudgement], by: JoinedBy) {
+    let reason = match by {
+        JoinedBy::Id => {
+            "no request id is on both sides: name the requests alike, or compare by order with `vcr compare`"
+        }
+        JoinedBy::Content => "no content is on both sides",
+    };
+    for signal in segments.iter_mut().flat_map(|segment| &mut segment.signals) {
+        if signal.signal == Signal::Matched {
+            signal.text = format!("{}; {reason}", signal.text);
+        }
     }
 }
 
