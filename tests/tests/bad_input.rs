@@ -372,6 +372,11 @@ fn faults_on_what_does_not_exist() {
         &["invalid `factor`: expected a finite number above 0, got 0"],
     );
     line_refused(&run("w"), &["`faults` must hold faults", "element 1 is a workload"]);
+    let late = run("crash(#{ at: \"1ms\", restart_after: \"1ms\" }), crash(#{ at: \"5m\" })")
+        .replace("workloads", "retries: 1, workloads");
+    let said = Folder::with(&format!("{HEAD}\n{late}\n")).run(&[]).ended(0).stderr;
+    assert!(said.contains("run `run`: fault 2, `crash` at 5m, never happened: the run ended at "), "{said}");
+    assert!(!said.contains("fault 1"), "{said}");
 }
 
 #[test]

@@ -105,6 +105,10 @@ run(#{ name: "scaled", cluster: cluster(#{ engines: p }), workloads: [ peak, tai
     assert!(ms / 1000.0 < seconds && seconds < 5.0 * ms / 1000.0, "{seconds} s of {ms} ms");
     let watched = folder.run(&["--json", "--out", "out"]).ended(0).json()["runs"][0].clone();
     assert_eq!(watched["fingerprint"], run["fingerprint"]);
+    let (short, full) = (folder.run(&[]).ended(0).stdout, folder.run(&["--full"]).ended(0).stdout);
+    let first = format!("engines: 1 to {} engines at ", changes[0]["to"]);
+    assert!(full.contains(&first) && !short.contains(&first), "{full}");
+    assert!(short.contains("changes of the number of engines"), "{short}");
     let wrong = Folder::with(&script.replace("target: 4", "target: 0")).run(&[]).ended(2);
     assert!(wrong.stderr.contains("invalid `target`: expected a finite number above 0"), "{}", wrong.stderr);
 }

@@ -138,6 +138,12 @@ fn quantised_weights_are_priced_as_gpus_multiply_them() {
     assert!(summary.contains(converted), "{summary}");
     let preset = r#"roofline(#{ model: "qwen3-32b", gpu: "h100-sxm", tensor_parallel: 2, weight_dtype: "nvfp4" })"#;
     assert_eq!(priced(preset).1, peak("nvfp4", "bfloat16", 989.4, "h100-sxm"));
+    let coefficients = "#{ prefill_compute: 1.0, prefill_kv: 1.0, decode_compute: 1.0, decode_kv: 1.0, weights: 1.0, all_reduce: 1.0, layer_us: 1.0, request_us: 1.0, step_us: 1.0 }";
+    let fitted =
+        format!(r#"trained_physics(#{{ model: "llama-3.1-8b", gpu: "h100-sxm", coefficients: {coefficients} }})"#);
+    let (_, fitted, summary) = priced(&fitted);
+    assert_eq!(fitted[0]["fitted"], true, "{fitted}");
+    assert!(summary.contains("times: roofline with fitted coefficients, as accurate as their fit"), "{summary}");
     let (_, unknown, _) = priced(r#"fixed(#{ step: "1ms" })"#);
     assert_eq!(unknown, Value::Null, "a model that knows no peak");
 }

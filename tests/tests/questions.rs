@@ -137,6 +137,8 @@ fn a_search_takes_units_and_seeds() {
     let folder = scenario("let r = load.call(param(\"rate\", \"4/s\"));\nexpect(r, \"ttft\", \"p99 < 50ms\");\n");
     let said = folder.run(&["-q", "--search", "rate=1/s..32/s", "--repeat", "2"]).ended(0);
     assert!(said.stdout.contains("is 10/s; 11/s does not (7 values tried, 14 runs"), "{}", said.stdout);
+    let said = folder.run(&["--search", "rate=1/s..32/s", "--repeat", "2"]).ended(0).stdout;
+    assert!(said.contains("rate=32/s  seed 1: run: ttft p99 < 50ms (") && said.contains("; seed 2: run: "), "{said}");
 }
 
 #[test]

@@ -212,6 +212,9 @@ pub struct Overload {
 pub struct Peak {
     /// The pool.
     pub pool: String,
+    /// Whether coefficients of the latency model were fitted to measurements.
+    #[serde(default, rename = "fitted", skip_serializing_if = "std::ops::Not::not")]
+    pub is_fitted: bool,
 }
 
 /// Shares of the step time, by the way in which operators were priced.
@@ -290,6 +293,11 @@ impl Run {
                 percent(outside)
             );
             return (text, if outside > MUCH { Tone::Warned } else { Tone::Neutral });
+        }
+        if !self.peaks.is_empty() && self.peaks.iter().all(|peak| peak.is_fitted) {
+            let text =
+                "roofline with fitted coefficients, as accurate as their fit; see docs/appendix/fitted-models.md";
+            return (text.to_owned(), Tone::Neutral);
         }
         if !self.peaks.is_empty() {
             let text = "roofline, uncalibrated: mean ITL of recorded deployments was 7 to 33 % off, median TTFT 9 to 48 %; see \

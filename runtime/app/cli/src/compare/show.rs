@@ -120,7 +120,7 @@ fn row(metric: Metric, change: &Change) -> Vec<String> {
     let text = match change.relative() {
         0.0 => "=".to_owned(),
         relative if relative.is_infinite() => "from 0".to_owned(),
-        relative => format!("{:+.2} %", relative * 100.0),
+        relative => format!("{} %", signed(relative * 100.0, 2)),
     };
     let worse = metric.is_higher_better().map(|higher| change.regression(higher));
     let verdict = match worse {
@@ -158,7 +158,7 @@ fn write_requests(out: &mut dyn Write, compared: &Compared, layout: Layout) -> i
         let of = |statistic: Statistic| {
             let found = metric.statistics.iter().find(|each| each.statistic == statistic);
             found.map_or_else(String::new, |each| {
-                format!("{:+.1} %{}", each.error * 100.0, percents(each.error_interval))
+                format!("{} %{}", signed(each.error * 100.0, 1), percents(each.error_interval))
             })
         };
         let ks = metric.ks_interval.map_or_else(String::new, |ks| format!(" ({:.2} to {:.2})", ks.low, ks.high));
@@ -184,5 +184,25 @@ fn write_requests(out: &mut dyn Write, compared: &Compared, layout: Layout) -> i
 }
 
 fn percents(interval: Option<Interval>) -> String {
-    interval.map_or_else(String::new, |range| format!(" ({:+.1} to {:+.1})", range.low * 100.0, range.high * 100.0))
+    let percent = |share: f64| signed(share * 100.0, 1);
+    interval.map_or_else(String::new, |range| format!(" ({} to {})", percent(range.low), percent(range.high)))
+}
+
+/// A change with its sign, or without one if it rounds to 0.
+fn signed(value: f64, digits: usize) -> String {
+    let text = format!("{value:+.digits$}");
+    let is_zero = text.chars().skip(1).all(|digit| "0.".contains(digit));
+    if is_zero { text[1..].to_owned() } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::signed;
+
+    #[test]
+    fn a_change_that_rounds_to_0_has_no_sign() {
+        let texts = [-0.001, 0.0, 0.004, -0.006, 12.345].map(|percent| signed(percent, 2));
+        assert_eq!(texts, ["0.00", "0.00", "0.00", "-0.01", "+12.35"].map(str::to_owned));
+        assert_eq!((signed(-0.04, 1), signed(100.0, 1)), ("0.0".to_owned(), "+100.0".to_owned()));
+    }
 }

@@ -56,6 +56,12 @@ impl Measured {
         self.assertions.iter().filter(move |made| !made.passed && made.run.as_deref().is_none_or(|of| of == run))
     }
 
+    /// The seed of the run that an assertion is about; for one about no run, the seed of the first run.
+    pub(crate) fn seed_of(&self, assertion: &AssertionResult) -> Option<u64> {
+        let is_of = |run: &&MeasuredRun| assertion.run.as_ref().is_none_or(|name| *name == run.name);
+        self.runs.iter().find(is_of).map(|run| run.seed)
+    }
+
     /// An execution that failed with an error of the script or its inputs. `label` names it.
     pub(crate) fn infeasible(error: ScenarioError, label: &str) -> Self {
         Self {

@@ -411,8 +411,11 @@ fn probe(value: f64, measured: &[Measured]) -> Result<ProbeReport, Refusal> {
             .hint("state the condition: expect(result, \"ttft\", \"p99 < 1s\")"));
     }
     let mut failed: Vec<String> = Vec::new();
-    for assertion in measured.iter().flat_map(|one| &one.assertions).filter(|made| !made.passed) {
-        let text = AssertionResult::text(assertion);
+    let of_each = measured.iter().flat_map(|one| one.assertions.iter().map(move |made| (one, made)));
+    for (one, assertion) in of_each.filter(|(_, made)| !made.passed) {
+        let seed = one.seed_of(assertion).filter(|_| measured.len() > 1);
+        let seed = seed.map(|seed| format!("seed {seed}: ")).unwrap_or_default();
+        let text = format!("{seed}{}", AssertionResult::text(assertion));
         if !failed.contains(&text) {
             failed.push(text);
         }

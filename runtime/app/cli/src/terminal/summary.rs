@@ -8,7 +8,9 @@ use comfy_table::Table;
 use vcr_base::units::format_ns;
 use vcr_cluster::metrics::Metric;
 use vcr_cluster::metrics::{Counter, Gauge, Trend, Unit};
-use vcr_cluster::{EngineReport, Interval, MetricsReport, PoolPeak, Report, TargetReport, TrendReport, Uncertainty};
+use vcr_cluster::{
+    EngineReport, Interval, MetricsReport, PoolPeak, Report, ScalingEvent, TargetReport, TrendReport, Uncertainty,
+};
 use vcr_report::Limit;
 use vcr_scenario::{AssertionResult, GuestReport, Outcome};
 
@@ -22,6 +24,9 @@ use crate::terminal::text::{counted, printable};
 const MAX_WORKLOADS: usize = 8;
 const MAX_ENGINES: usize = 8;
 const MAX_RUNS: usize = 4;
+
+/// Largest number of changes of the number of engines that `--full` lists.
+const MAX_CHANGES: usize = 20;
 
 /// Metrics of requests that are always listed; others need `--full`.
 const LISTED: [Trend; 5] = [Trend::Ttft, Trend::Itl, Trend::Tpot, Trend::E2e, Trend::Queue];
@@ -166,6 +171,11 @@ pub(crate) fn write_run(
         omitted.narrowed(layout.fit(&mut engines, &OF_ENGINES));
         write_table(out, &engines)?;
     }
+    if full {
+        write_scaling(out, &run.scaling, width)?;
+    } else if !run.scaling.is_empty() {
+        omitted.others.insert("changes of the number of engines");
+    }
     if let Some(text) = run.outside_fitted_range_text() {
         write_wrapped(out, "  ", &text, width)?;
     }
@@ -180,6 +190,18 @@ pub(crate) fn write_run(
         writeln!(out, "  link {index}: {gigabytes:.2} GB moved, busy {:.1}% of the time", link.utilisation * 100.0)?;
     }
     Ok(())
+}
+
+/// Writes a line for each of the first changes of the number of engines.
+fn write_scaling(out: &mut dyn Write, changes: &[ScalingEvent], width: usize) -> io::Result<()> {
+    for ScalingEvent { at_ms, pool, from, to, .. } in changes.iter().take(MAX_CHANGES) {
+        let text = format!("{}: {from} to {to} engines at {}", printable(pool), format_ns(at_ms * 1e6));
+        write_wrapped(out, "  ", &text, width)?;
+    }
+    match changes.len().saturating_sub(MAX_CHANGES) {
+        0 => Ok(()),
+        rest => writeln!(out, "  {} more in report.json", counted(rest as u64, "change")),
+    }
 }
 
 /// Writes the target, and how closely the client kept to its schedule.

@@ -64,6 +64,16 @@ pub enum FaultKind {
     },
 }
 
+impl FaultKind {
+    /// The name in scripts.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Crash { .. } => "crash",
+            Self::SlowDown { .. } => "slow_down",
+        }
+    }
+}
+
 /// Minimum number of requests for which [`PackedRows::OfMany`] packs records.
 const MANY_REQUESTS: u64 = 1 << 14;
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{BufWriter, Write};
 
 use sha2::{Digest, Sha256};
+use vcr_base::units::format_ns;
 use vcr_core::latency::RangeUse;
 use vcr_core::{EngineStats, KvTierStats, RejectReason, ServingEngine};
 
@@ -12,7 +13,7 @@ use super::{
     EngineReport, KvTierReport, LinkReport, MetricsReport, PoolPeak, PoolReport, ProfileReport, Report, RequestNames,
     ScalingEvent, TableCoverage, TrendReport, WorkloadSlos,
 };
-use crate::config::RunConfig;
+use crate::config::{FaultConfig, RunConfig};
 use crate::disaggregation::KvHandoffs;
 use crate::error::SimError;
 use crate::fleet::{Fleet, Rescaled, Worker};
@@ -127,6 +128,9 @@ pub(crate) fn build(end: RunEnd<'_>) -> Result<Report, SimError> {
     let recorded = config.workloads.iter().filter(|workload| workload.has_recorded_answers());
     report.recorded_workloads = recorded.map(|workload| workload.name.clone()).collect();
     report.add_deployments(config, &engine_ns, measured_ns);
+    if stopped_at_ns.is_none() {
+        report.late_faults = late_faults(config, duration_ns);
+    }
     Ok(report)
 }
 
@@ -179,6 +183,16 @@ fn pool_reports(fleet: &Fleet, duration_ns: u64) -> Vec<PoolReport> {
 fn engine_ns(fleet: &Fleet, from_ns: u64, to_ns: u64) -> Vec<u128> {
     let of_engine = |worker: &Worker| u128::from(worker.provisioned_until(to_ns) - worker.provisioned_until(from_ns));
     fleet.pools().iter().map(|pool| pool.engines().map(|index| of_engine(&fleet.workers()[index])).sum()).collect()
+}
+
+/// The planned faults that are due after `end_ns`.
+fn late_faults(config: &RunConfig, end_ns: u64) -> Vec<String> {
+    let late = (1..).zip(&config.faults).filter(|(_, fault)| fault.at_ns > end_ns);
+    let text = |(number, fault): (usize, &FaultConfig)| {
+        let (name, at, end) = (fault.kind.name(), format_ns(fault.at_ns as f64), format_ns(end_ns as f64));
+        format!("fault {number}, `{name}` at {at}, never happened: the run ended at {end}")
+    };
+    late.map(text).collect()
 }
 
 /// Decisions of autoscalers until the last request ended.

@@ -269,6 +269,9 @@ pub struct Report {
     /// Metrics that the run does not know, with reasons.
     #[serde(skip)]
     pub absent: BTreeMap<&'static str, String>,
+    /// Planned faults that were due after the end of the run, each with the reason in words.
+    #[serde(skip)]
+    pub late_faults: Vec<String>,
     /// Intervals of the metrics; only present if the run was also simulated with coefficients drawn from uncertain
     /// latency models.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -369,6 +372,7 @@ impl Report {
             recorded_workloads: Vec::new(),
             deployments: Vec::new(),
             absent: BTreeMap::new(),
+            late_faults: Vec::new(),
             uncertainty: None,
             profile: None,
             overload: None,

@@ -19,11 +19,14 @@ pub struct ComputePeak {
     /// Name of the GPU, if stated.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpu: Option<String>,
+    /// Whether coefficients of the latency model were fitted to measurements.
+    #[serde(rename = "fitted", skip_serializing_if = "std::ops::Not::not")]
+    pub is_fitted: bool,
 }
 
 impl std::fmt::Display for ComputePeak {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { weights, computed_as, peak_tflops, gpu } = self;
+        let Self { weights, computed_as, peak_tflops, gpu, .. } = self;
         let of_gpu = gpu.as_ref().map(|gpu| format!(" of {gpu}")).unwrap_or_default();
         let is_converted = computed_as == UNQUANTISED && weights != UNQUANTISED;
         let converted = if is_converted { ", to which they are converted" } else { "" };

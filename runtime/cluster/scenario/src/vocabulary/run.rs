@@ -216,6 +216,9 @@ fn execute_one(
             report.requests.len(),
         ));
     }
+    for fault in &report.late_faults {
+        context.reporter.warn(&format!("run `{name}`: {fault}"));
+    }
     for note in report.target.iter().flat_map(|target| &target.notes) {
         context.reporter.warn(&format!("run `{name}`: {note}"));
     }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use rhai::{Dynamic, Map};
+use vcr_cluster::ComputePeak;
 use vcr_latency::Physics;
 use vcr_roofline::{Coefficients, PhysicsConfig};
 
@@ -58,7 +59,8 @@ pub(super) fn make(context: &Context, mut options: Options<'_>) -> Scripted<Late
     });
     let peak = config.as_ref().and_then(|config| {
         let target = config.roofline();
-        Some(compute_peak(target.weights_and_peak().ok()?, &target))
+        let peak = compute_peak(target.weights_and_peak().ok()?, &target);
+        Some(ComputePeak { is_fitted: true, ..peak })
     });
     let built = config.map(|config| config.build());
     let spec = match built {

@@ -122,6 +122,7 @@ pub(super) fn compute_peak((weights, peak): (&str, Peak), config: &RooflineConfi
         computed_as: peak.arithmetic.name().to_owned(),
         peak_tflops: peak.flops / 1e12,
         gpu: of_gpu.map(str::to_owned),
+        is_fitted: false,
     }
 }
 

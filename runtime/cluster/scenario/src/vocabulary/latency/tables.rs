@@ -147,6 +147,7 @@ fn compute_peak(resolved: &Resolved, system: &str) -> ComputePeak {
         computed_as: resolved.computed_as.to_owned(),
         peak_tflops: resolved.peak_flops / 1e12,
         gpu: Some(Gpu::named(system).map_or(system, |gpu| gpu.name).to_owned()),
+        is_fitted: false,
     }
 }
 
