@@ -163,6 +163,13 @@ fn calls_beyond_the_limits_of_admission_are_refused_and_counted() {
     assert!(!page(&rust, None).1.contains("admission_rejections"));
 }
 
+#[test]
+fn an_interval_of_no_tokens_is_refused() {
+    let serve = Serve::start(&[]);
+    let refused = serve.post("/v1/completions", &json!({"prompt": "a", "stream_interval": 0}));
+    assert_eq!((refused.status, &refused.body["error"]["param"]), (400, &json!("stream_interval")));
+}
+
 /// A search is counted once for each answer, and once for each part of a stream.
 #[test]
 fn texts_that_are_searched_for_calls_are_counted() {

@@ -99,7 +99,7 @@ macro_rules! text_request {
             seed: Option<i64>,
             n: Option<u32>,
             min_tokens: Option<u32>,
-            stream_interval: Option<u32>,
+            stream_interval: Option<std::num::NonZeroU32>,
             stop: Option<$crate::generate::StringOrArray>,
             stop_token_ids: Option<Vec<u32>>,
             #[serde(default)]
@@ -174,7 +174,7 @@ macro_rules! text_request {
                     n: self.n,
                     max_tokens: None,
                     min_tokens: self.min_tokens,
-                    stream_interval: self.stream_interval,
+                    stream_interval: self.stream_interval.map(std::num::NonZeroU32::get),
                     stop: self.stop.take(),
                     stop_token_ids: self.stop_token_ids.take(),
                     include_stop_str_in_output: self.include_stop_str_in_output,

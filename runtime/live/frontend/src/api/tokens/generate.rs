@@ -47,7 +47,7 @@ struct SamplingParams {
     seed: Option<i64>,
     max_tokens: Option<u32>,
     min_tokens: Option<u32>,
-    stream_interval: Option<u32>,
+    stream_interval: Option<std::num::NonZeroU32>,
     stop_token_ids: Option<Vec<u32>>,
     #[serde(default)]
     include_stop_str_in_output: bool,
@@ -139,7 +139,7 @@ impl GenerateRequest {
             seed: params.seed,
             max_tokens: params.max_tokens,
             min_tokens: params.min_tokens,
-            stream_interval: params.stream_interval,
+            stream_interval: params.stream_interval.map(std::num::NonZeroU32::get),
             stop,
             stop_token_ids: params.stop_token_ids,
             include_stop_str_in_output: params.include_stop_str_in_output,
