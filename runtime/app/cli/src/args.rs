@@ -300,7 +300,7 @@ fn serve_options(serve: clap::Command) -> clap::Command {
 
 #[cfg(feature = "live")]
 fn live_help(command: clap::Command, common: &'static [&str], examples: &'static str, further: &str) -> clap::Command {
-    let faults = format!("Faults are written {}\n\n{further}", vcr_live::FaultRule::SYNTAX);
+    let faults = format!("Faults are written {}\n\n{further}", vcr_live::FaultRule::syntax());
     let faults = faults.trim_end().to_owned();
     let name = command.get_name().to_owned();
     command

@@ -99,8 +99,10 @@ pub struct Snapshot {
     pub latency: String,
     /// Divisor of all durations.
     pub time_scale: f64,
-    /// Fault rules in force.
+    /// All fault rules.
     pub faults: Vec<String>,
+    /// Fault rules that may happen again.
+    pub num_faults_in_force: usize,
     pub counters: Counters,
 }
 
@@ -122,12 +124,36 @@ pub(crate) struct Ends {
 
 /// State of one engine that its thread shares with others.
 pub(crate) struct Shared {
-    commands: Mutex<VecDeque<Command>>,
+    commands: Mutex<Commands>,
     snapshot: Mutex<Snapshot>,
     waker: Waker,
     pub(crate) stop: Arc<AtomicBool>,
     /// Set before `stop` if an engine of the process has failed.
     has_failed: Arc<AtomicBool>,
+}
+
+/// Commands to one engine.
+#[derive(Default)]
+struct Commands {
+    waiting: VecDeque<Command>,
+    /// The texts of the fault rules after all commands.
+    faults: Vec<String>,
+}
+
+impl Commands {
+    fn push(&mut self, command: Command) {
+        match &command {
+            Command::AddFault(rule) => self.faults.push(rule.to_string()),
+            Command::RemoveFault(rule) => {
+                if let Some(place) = self.faults.iter().position(|fault| fault == rule) {
+                    self.faults.remove(place);
+                }
+            }
+            Command::ClearFaults => self.faults.clear(),
+            _ => {}
+        }
+        self.waiting.push_back(command);
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -138,7 +164,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Shared {
     pub(crate) fn new(waker: Waker, ends: &Ends, snapshot: Snapshot) -> Self {
         let Ends { stop, has_failed } = ends.clone();
-        Self { commands: Mutex::default(), snapshot: Mutex::new(snapshot), waker, stop, has_failed }
+        let commands = Commands { faults: snapshot.faults.clone(), ..Commands::default() };
+        Self { commands: Mutex::new(commands), snapshot: Mutex::new(snapshot), waker, stop, has_failed }
     }
 
     /// Ends the engine because it has failed.
@@ -158,7 +185,7 @@ impl Shared {
     }
 
     pub(crate) fn next_command(&self) -> Option<Command> {
-        lock(&self.commands).pop_front()
+        lock(&self.commands).waiting.pop_front()
     }
 
     pub(crate) fn update(&self, change: impl FnOnce(&mut Snapshot)) {
@@ -186,12 +213,21 @@ impl EnginesHandle {
         let mut is_known = false;
         for shared in self.ranks.iter() {
             if rank.is_none_or(|rank| lock(&shared.snapshot).rank == rank) {
-                lock(&shared.commands).push_back(command.clone());
+                lock(&shared.commands).push(command.clone());
                 shared.waker.wake();
                 is_known = true;
             }
         }
         is_known
+    }
+
+    /// Whether one engine, or any, has a fault rule with this text after all commands.
+    #[must_use]
+    pub fn has_fault(&self, rank: Option<u16>, rule: &str) -> bool {
+        self.ranks
+            .iter()
+            .filter(|shared| rank.is_none_or(|rank| lock(&shared.snapshot).rank == rank))
+            .any(|shared| lock(&shared.commands).faults.iter().any(|fault| fault == rule))
     }
 
     /// Ends all engines as SIGTERM does in vLLM: requests in progress finish or are aborted, then the threads end.

@@ -145,6 +145,7 @@ impl Admin {
             snapshot.time_scale = stepper.time_scale();
             snapshot.faults.clear();
             snapshot.faults.extend(serving.faults.rules().map(ToString::to_string));
+            snapshot.num_faults_in_force = serving.faults.num_in_force(serving.context.since_start_ns(now_ns));
             snapshot.counters = counters;
         });
     }

@@ -85,7 +85,7 @@ pub(crate) async fn time_scale(
 
 fn rule_of(fault: &str) -> Result<FaultRule, Refusal> {
     let wrong =
-        |error: RuleError| Refusal::bad(error.to_string()).hint(format!("faults are written {}", FaultRule::SYNTAX));
+        |error: RuleError| Refusal::bad(error.to_string()).hint(format!("faults are written {}", FaultRule::syntax()));
     fault.parse().map_err(wrong)
 }
 
@@ -99,6 +99,11 @@ pub(crate) async fn clear_faults(State(context): State<Context>, Change(which): 
         return context.send_command(which.engine, "clear the faults", &Command::ClearFaults);
     };
     let rule = rule_of(&fault)?;
+    context.check(engine)?;
+    if !context.engines.has_fault(engine, &fault) {
+        let refusal = Refusal::new(StatusCode::NOT_FOUND, format!("there is no fault `{fault}`"));
+        return Err(refusal.hint("GET /faults lists them"));
+    }
     context.send_command(engine, &format!("end the fault {rule}"), &Command::RemoveFault(rule.to_string()))
 }
 

@@ -252,7 +252,7 @@ impl Page<'_, '_> {
         self.gauge("paused", "1 if nothing is scheduled on purpose.", None, |it| u32::from(it.is_paused))?;
         self.gauge("sleeping", "1 if the engine sleeps.", None, |it| u32::from(it.is_sleeping))?;
         self.gauge("time_scale_ratio", "What durations are divided by.", None, |it| it.time_scale)?;
-        self.gauge("faults_in_force", "Faults that may happen.", None, |it| it.faults.len() as u64)?;
+        self.gauge("faults_in_force", "Faults that may happen.", None, |it| it.num_faults_in_force as u64)?;
         let help = "How long after its end the latest step was applied, in seconds.";
         self.gauge("step_lateness_max", help, Some(Unit::Seconds), |it| seconds(it.counters.max_late_ns))
     }

@@ -48,9 +48,13 @@ impl Active {
         Self { rule, draws, occasions: 0, happened: 0 }
     }
 
+    /// Whether the fault may happen now or later.
+    fn is_in_force(&self, now_ns: u64) -> bool {
+        now_ns < self.rule.window_ns.1 && self.happened < self.rule.count
+    }
+
     fn fires(&mut self, now_ns: u64) -> bool {
-        let (from_ns, until_ns) = self.rule.window_ns;
-        if now_ns < from_ns || now_ns >= until_ns || self.happened >= self.rule.count {
+        if now_ns < self.rule.window_ns.0 || !self.is_in_force(now_ns) {
             return false;
         }
         self.occasions = self.occasions % self.rule.nth + 1;
@@ -120,6 +124,11 @@ impl Faults {
 
     pub(crate) fn rules(&self) -> impl Iterator<Item = &FaultRule> {
         self.active.iter().map(|active| &active.rule)
+    }
+
+    /// Number of rules whose faults may happen now or later.
+    pub(crate) fn num_in_force(&self, now_ns: u64) -> usize {
+        self.active.iter().filter(|active| active.is_in_force(now_ns)).count()
     }
 
     pub(crate) fn add(&mut self, rule: FaultRule) {
@@ -346,11 +355,18 @@ mod tests {
     #[test]
     fn a_timed_fault_strikes_once_and_announces_itself() {
         let mut faults = faults(&["stall:for=1s,at=5s"]);
-        assert_eq!(faults.next_due_ns(0), Some(5_000_000_000));
+        assert_eq!((faults.next_due_ns(0), faults.num_in_force(0)), (Some(5_000_000_000), 1));
         assert_eq!(faults.due(4_999_999_999, false), None);
         assert_eq!(faults.due(5_000_000_001, false), Some(EngineFault::Stall { for_ns: 1_000_000_000 }));
         assert_eq!(faults.due(5_000_000_002, false), None);
-        assert_eq!(faults.next_due_ns(0), None);
+        assert_eq!((faults.next_due_ns(0), faults.num_in_force(0)), (None, 0));
+    }
+
+    #[test]
+    fn a_fault_is_in_force_until_its_window_ends() {
+        let faults = faults(&["drop:from=1s,until=2s", "late:by=1ms"]);
+        let counts = [0, 1_999_999_999, 2_000_000_000].map(|now_ns| faults.num_in_force(now_ns));
+        assert_eq!(counts, [2, 2, 1]);
     }
 
     /// If the rule fired again and again, it would stall the engine forever.

@@ -132,16 +132,22 @@ const KINDS: &[(&str, &[&str])] = &[
 
 impl FaultRule {
     /// The syntax, for the help.
-    pub const SYNTAX: &str = "KIND[:KEY=VALUE,...], where KIND is one of
+    #[must_use]
+    pub fn syntax() -> String {
+        let reasons = FinishReason::ALL.map(FinishReason::name).join("|");
+        format!(
+            "KIND[:KEY=VALUE,...], where KIND is one of
   slow-start:by=30s            stall:for=2s[,after=TOKENS]
-  error[:after=TOKENS,reason=error|abort|length|repetition]
+  error[:after=TOKENS,reason={reasons}]
   crash[:restart=5s,after=TOKENS]   dead[:restart=5s,after=TOKENS]
   drop  duplicate  corrupt  late:by=20ms  reorder:by=20ms  slow-socket:bandwidth=1MB/s
   kv-event-loss  utility-failure[:method=NAME]
   kv-transfer:drop  kv-transfer:corrupt  kv-transfer:refuse  kv-transfer:slow,by=20ms  kv-transfer:slow,bandwidth=1MB/s
 and every kind takes
   rate=0.1  nth=10  count=3  at=10s  from=10s  until=20s
-  request=PART-OF-ID  prompt=100..200  lora=NAME  priority=5";
+  request=PART-OF-ID  prompt=100..200  lora=NAME  priority=5"
+        )
+    }
 
     /// Whether the rule would stop the engine forever.
     fn never_ends(&self) -> bool {
@@ -327,6 +333,20 @@ mod tests {
             let error = text.parse::<FaultRule>().expect_err(text).to_string();
             assert!(error.contains(wanted), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn the_syntax_names_every_kind_and_reason() {
+        let syntax = FaultRule::syntax();
+        for (kind, _) in KINDS {
+            assert!(syntax.contains(kind), "{kind} is not in {syntax}");
+        }
+        let reasons =
+            syntax.split_once("reason=").and_then(|(_, rest)| rest.split_once(']')).expect("they are listed").0;
+        for reason in reasons.split('|') {
+            rule(&format!("error:reason={reason}"));
+        }
+        assert_eq!(reasons.split('|').count(), FinishReason::ALL.len());
     }
 
     proptest::proptest! {

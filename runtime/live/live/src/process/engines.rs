@@ -60,7 +60,17 @@ impl LiveEngines {
             .map(|(waiter, rank)| {
                 let num_gpu_blocks = config.engine.num_gpu_blocks();
                 let (latency, time_scale) = (config.latency_name.clone(), config.time_scale);
-                let snapshot = Snapshot { rank, num_gpu_blocks, latency, time_scale, ..Snapshot::default() };
+                let faults: Vec<_> = config.faults.iter().map(ToString::to_string).collect();
+                let num_faults_in_force = faults.len();
+                let snapshot = Snapshot {
+                    rank,
+                    num_gpu_blocks,
+                    latency,
+                    time_scale,
+                    faults,
+                    num_faults_in_force,
+                    ..Snapshot::default()
+                };
                 Shared::new(waiter.waker(), &ends, snapshot)
             })
             .collect();

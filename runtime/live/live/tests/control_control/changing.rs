@@ -24,7 +24,12 @@ fn every_change_is_accepted_for_one_engine_and_for_all() {
     for path in ["/pause", "/resume", "/reset-prefix-cache"] {
         assert_eq!(site.post(path, "").of_status(202).json(), all, "{path}");
     }
+    let fault = r#"{"fault": "error:rate=0.1", "engine": 0}"#;
+    site.delete("/faults", fault).of_status(202);
+    let (error, hint) = site.delete("/faults", fault).error(404);
+    assert_eq!((&*error, &*hint), ("there is no fault `error:rate=0.1`", "GET /faults lists them"));
     assert_eq!(site.delete("/faults", "").of_status(202).json(), all);
+    site.delete("/faults", r#"{"fault": "error:rate=0.1"}"#).error(404);
     assert_eq!(site.delete("/faults", r#"{"engine": 1}"#).of_status(202).json(), one);
     site.end();
 }

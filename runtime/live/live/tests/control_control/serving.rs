@@ -100,3 +100,16 @@ fn an_engine_that_stands_still_is_not_well() {
     assert_eq!(health["reasons"], serde_json::json!(["engine 0 is stalled"]));
     site.end();
 }
+
+#[test]
+fn a_fault_that_cannot_happen_again_is_listed_and_not_in_force() {
+    let (site, _frontend) = serving(1);
+    let fault = r#"{"fault": "stall:for=1ms,count=1"}"#;
+    site.post("/faults", fault).of_status(202);
+    site.wait_until(|snapshot| snapshot.counters.faults == 1);
+    assert_eq!(site.get("/faults").json()["engines"][0]["faults"], serde_json::json!(["stall:for=1ms,count=1"]));
+    let text = site.get("/metrics").text;
+    assert!(text.lines().any(|line| line == "vcr_faults_in_force{engine=\"0\"} 0"), "{text}");
+    site.delete("/faults", fault).of_status(202);
+    site.end();
+}
