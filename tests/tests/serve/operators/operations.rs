@@ -193,6 +193,10 @@ fn what_cannot_be_served_is_told_at_start() {
     ] {
         folder.vcr(&[&["serve", "--port", "0"], args].concat()).failed(2, &[wanted]);
     }
+    for option in ["--config", "--llm-d-config"] {
+        let said = folder.vcr(&["serve", "--port", "0", option, "bad.yaml"]).ended(2).stderr;
+        assert!(said.starts_with(&format!("error: {option} bad.yaml: ")) && said.lines().count() == 1, "{said}");
+    }
     let serve = Serve::start(&[]);
     let port = serve.address().rsplit(':').next().expect("a port").to_owned();
     folder.vcr(&["serve", "--port", &port]).failed(2, &["cannot listen on 127.0.0.1"]);
@@ -208,6 +212,7 @@ fn a_file_of_llm_d_inference_sim_is_read() {
     let serve = Serve::start(&["--llm-d-config", path, "--max-model-len", "256"]);
     let refused = serve.post("/v1/completions", &request(false));
     assert_eq!((refused.status, &refused.body["error"]["code"]), (503, &json!(503)));
+    assert_eq!(serve.get("/v1/models").status, 200);
     assert!(serve.log().contains("cannot honour latency-calculator"), "{}", serve.log());
     drop(serve);
     let fixed = "model: org/model\nmax-model-len: 512\n";

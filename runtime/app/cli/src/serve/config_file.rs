@@ -49,7 +49,8 @@ pub(crate) fn matches(command: Command, line: &[OsString]) -> Result<ArgMatches,
     known.build();
     let subcommand = known.find_subcommand("serve").cloned().unwrap_or_default();
     let refused = |option: &str, path: &Path, reason: String| {
-        command.clone().error(ErrorKind::ValueValidation, format!("{option} {}: {reason}", path.display()))
+        let text = format!("{option} {}: {reason}\n", path.display());
+        clap::Error::raw(ErrorKind::ValueValidation, text).with_cmd(&command)
     };
     let mut further = Vec::new();
     let mut from_files: Vec<FromFile> = Vec::new();

@@ -66,9 +66,9 @@ impl<'a> Caller<'a> {
 
     /// Whether the call matches all conditions except number and time.
     pub(super) fn fits(&self, when: &FaultConditions) -> bool {
-        let is_path = match &when.path {
-            Some(start) => self.path.starts_with(start),
-            None => !UNTOUCHED.contains(&self.path),
+        let is_path = match &when.paths[..] {
+            [] => !UNTOUCHED.contains(&self.path),
+            starts => starts.iter().any(|start| self.path.starts_with(start)),
         };
         let has_header = |(name, wanted): &(String, Option<String>)| {
             let value = self.headers.get(name).and_then(|value| value.to_str().ok());

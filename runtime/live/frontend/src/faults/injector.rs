@@ -232,6 +232,8 @@ mod tests {
         assert!(hit("reset:api-key=secret", &parts, none) && !hit("reset:api-key=other", &parts, none));
         assert!(hit("reset:model=m", &parts, r#"{"model": "m"}"#) && !hit("reset:model=m", &parts, none));
         assert!(hit("reset:path=/v1/chat", &parts, none) && !hit("reset:path=/v1/completions", &parts, none));
+        assert!(hit("reset:path=/v1/responses|/v1/chat", &parts, none));
+        assert!(!hit("reset:path=/v1/responses|/v1/messages", &parts, none));
         assert!(hit("reset:path=/health", &call("/health", &[]), none));
         assert!(!hit("reset", &call("/health", &[]), none));
         assert!(hit("reset:api-key=k", &call("/v1/messages", &[("x-api-key", "k")]), none));

@@ -49,8 +49,8 @@ pub struct FaultConditions {
     pub window_ns: (u64, u64),
     /// The length of a period in nanoseconds.
     pub period_ns: Option<u64>,
-    /// A prefix of the path.
-    pub path: Option<String>,
+    /// Prefixes of the path, one of which must match. Empty: any path.
+    pub paths: Vec<String>,
     /// A header in lower case, and its value if required.
     pub header: Option<(String, Option<String>)>,
     /// The API key of the call.
@@ -113,7 +113,7 @@ impl ClientFault {
   content-type[:value=text/html]  no-done  twice-done  no-usage
 and every kind takes
   rate=0.1  nth=10  call=3  call=3..5  cycle=10  count=3  at=10s  from=10s  until=20s  period=60s
-  path=/v1/chat  header=NAME  header=NAME:VALUE  api-key=KEY  tenant=NAME  model=NAME
+  path=/v1/chat|/v1/responses  header=NAME  header=NAME:VALUE  api-key=KEY  tenant=NAME  model=NAME
   per=tenant|api-key|model|header:NAME";
 }
 
@@ -148,7 +148,7 @@ impl FaultConditions {
             count,
             window_ns,
             period_ns,
-            path: keys.text("path").map(str::to_owned),
+            paths: keys.text("path").into_iter().flat_map(|text| text.split('|')).map(str::to_owned).collect(),
             header,
             api_key: keys.text("api-key").map(str::to_owned),
             tenant: keys.text("tenant").map(str::to_owned),
@@ -158,8 +158,8 @@ impl FaultConditions {
 
     /// Whether the conditions need a request, not only a connection.
     fn needs_request(&self) -> bool {
-        let texts = [&self.path, &self.api_key, &self.tenant, &self.model];
-        self.header.is_some() || self.per.is_some() || texts.into_iter().any(Option::is_some)
+        let texts = [&self.api_key, &self.tenant, &self.model];
+        !self.paths.is_empty() || self.header.is_some() || self.per.is_some() || texts.into_iter().any(Option::is_some)
     }
 
     /// Whether the conditions need the request's body.

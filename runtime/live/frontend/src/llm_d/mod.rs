@@ -24,6 +24,9 @@ pub struct Translation {
 const ALL_FAILURES: &[&str] =
     &["rate_limit", "invalid_api_key", "context_length", "server_error", "invalid_request", "model_not_found"];
 
+/// The paths of requests that generate text. llm-d-inference-sim fails no others.
+const GENERATING: &str = "/v1/chat/completions|/v1/completions|/v1/messages|/v1/responses";
+
 /// Options for images. They need `--omni`.
 const IMAGES: &[&str] = &["--image-emission-rate", "--time-to-generate-image", "--time-to-generate-image-std-dev"];
 
@@ -137,7 +140,7 @@ impl Translation {
         let each = percent / 100.0 / types.len() as f64;
         for (index, kind) in types.iter().enumerate().filter(|_| percent > 0.0) {
             let rate = (each / (1.0 - each * index as f64)).min(1.0);
-            self.option(option, format!("{kind}:rate={rate}"));
+            self.option(option, format!("{kind}:rate={rate},path={GENERATING}"));
         }
         Ok(())
     }
@@ -328,7 +331,8 @@ mod tests {
         let file = json!({"failure-injection-rate": 100, "failure-types": ["rate_limit", "server_error"]});
         let options = translate(&file).expect("it is valid").options;
         let values: Vec<_> = options.iter().filter_map(|(_, value)| value.as_deref()).collect();
-        assert_eq!(values, ["rate_limit:rate=0.5", "server_error:rate=1"]);
+        let rules = ["rate_limit:rate=0.5", "server_error:rate=1"].map(|rule| format!("{rule},path={GENERATING}"));
+        assert_eq!(values, rules);
         for value in values {
             value.parse::<crate::faults::ClientFault>().expect("it is a client fault");
         }
