@@ -164,6 +164,8 @@ fn what_cannot_be_served_is_said_at_the_start() {
         ),
         ("config.json", "{\"text_config\": {\"hidden_size\": 0}}", "`hidden_size` is 0: expected at least 1"),
         ("chat_template.jinja", "{% for %}", "invalid chat template: line 1"),
+        ("chat_template.jinja", "{% if %}", "hint: correct chat_template.jinja"),
+        ("chat_template.jinja", "{% for a in range(100000000) %}{% endfor %}", "loop forever"),
         (
             "chat_template.jinja",
             "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",

@@ -121,6 +121,8 @@ fn an_endless_template_ends_with_an_error() {
     let error = endless.render(&chat("[]")).expect_err("it takes too long");
     assert_eq!((error.kind, error.line), (TemplateErrorKind::Limit, Some(2)), "{error}");
     assert_eq!(endless.check(), Err(error));
+    let long = template("{% for a in range(100000000) %}{% endfor %}");
+    assert_eq!(long.check().map_err(|error| error.kind), Err(TemplateErrorKind::Limit));
     let deep = template("{% macro again(a) %}{{ again(a) }}{% endmacro %}{{ again(1) }}");
     deep.render(&chat("[]")).expect_err("it calls itself for ever");
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use vcr_frontend::{Adapters, MediaRules, Model};
-use vcr_text::{ChatTemplate, GenerationConfig, ModelFolder, Tokenizer};
+use vcr_text::{ChatTemplate, GenerationConfig, ModelFolder, TextError, Tokenizer};
 use vcr_wire::VllmMinor;
 
 use super::args::{FrontendArg, ServerArgs};
@@ -64,7 +64,12 @@ pub(crate) fn model(
     let folder = ModelFolder::load(path).map_err(|error| Unusable {
         // The error's text includes its causes.
         message: format!("MODEL {}: {error}", path.display()),
-        hint: Some("give a folder with a tokenizer.json, or leave it out for the built-in tokenizer".to_owned()),
+        hint: Some(match error {
+            TextError::Template(_) => {
+                "correct chat_template.jinja, or `chat_template` of tokenizer_config.json, in this folder".to_owned()
+            }
+            _ => "give a folder with a tokenizer.json, or leave it out for the built-in tokenizer".to_owned(),
+        }),
     })?;
     if let Some(Err(error)) = folder.chat_template.as_ref().map(ChatTemplate::check) {
         let message = format!("MODEL {}: invalid chat template: {error}", path.display());

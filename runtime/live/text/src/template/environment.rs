@@ -17,6 +17,9 @@ const FUEL: u64 = 20_000_000;
 /// Marks errors from `raise_exception`.
 const RAISED: &str = "raised by the template: ";
 
+/// minijinja's error, without a kind of its own, for a range of more than 100,000 numbers.
+const LONG_RANGE: &str = "range has too many elements";
+
 /// Creates an environment that contains only this template and loads no files.
 pub(super) fn compiled(source: &str) -> Result<Environment<'static>, TemplateError> {
     let mut environment = Environment::new();
@@ -74,6 +77,7 @@ pub(super) fn failed(error: &Error) -> TemplateError {
         _ if reason.starts_with(RAISED) => TemplateErrorKind::Raised,
         ErrorKind::SyntaxError => TemplateErrorKind::Syntax,
         ErrorKind::OutOfFuel => TemplateErrorKind::Limit,
+        _ if reason == LONG_RANGE => TemplateErrorKind::Limit,
         ErrorKind::TemplateNotFound => TemplateErrorKind::File,
         _ => TemplateErrorKind::Render,
     };
