@@ -144,6 +144,15 @@ fn drafters_become_options() {
         let found = errors(&format!("m --speculative-config '{config}'"));
         assert!(found[0].contains(&format!("`--speculative-config.{key}` is not simulated")), "{found:?}");
     }
+    for (arguments, given) in [
+        ("--spec-method ngram", "none"),
+        ("--spec-method ngram --spec-tokens 0", "0"),
+        ("--speculative-config '{\"method\": \"ngram\", \"num_speculative_tokens\": 1001}'", "1001"),
+    ] {
+        let wanted =
+            format!("invalid `num_speculative_tokens`: expected 1 to 1000, got {given}; `--spec-tokens` sets it");
+        assert_eq!(errors(&format!("m {arguments}")), [wanted]);
+    }
 }
 
 #[test]

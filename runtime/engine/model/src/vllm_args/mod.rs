@@ -288,6 +288,11 @@ pub enum ArgumentError {
         /// The allowed values.
         expected: String,
     },
+    #[error("invalid `num_speculative_tokens`: expected 1 to 1000, got {found}; `--spec-tokens` sets it")]
+    SpeculativeTokens {
+        /// The given number, or `none`.
+        found: String,
+    },
     #[error("invalid `--config {file}`: {reason}")]
     ConfigFile {
         /// The name of the file as given.

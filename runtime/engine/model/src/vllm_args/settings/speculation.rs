@@ -139,10 +139,8 @@ impl Speculation {
         input.disable_lookahead_block_hashes = is_disabled && minor >= 33;
         match tokens {
             Some(tokens @ 1..=1_000) => input.num_speculative_tokens = *tokens as u32,
-            _ => errors.push(ArgumentError::Value {
-                name: "--speculative-config".to_owned(),
-                value: format!("with {} tokens", tokens.map_or("no".to_owned(), |tokens| tokens.to_string())),
-                expected: "`num_speculative_tokens` of 1 to 1000".to_owned(),
+            _ => errors.push(ArgumentError::SpeculativeTokens {
+                found: tokens.map_or("none".to_owned(), |tokens| tokens.to_string()),
             }),
         }
     }
