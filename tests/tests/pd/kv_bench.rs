@@ -66,7 +66,7 @@ fn two_processes_agree_on_sizes_or_say_so() {
     let said = folder.vcr(&[&connect[..], &sizes].concat()).ended(0).json();
     assert_eq!(said["pages"], 64);
     let other = folder.vcr(&[&connect[..], &["--total", "1MiB", "--page", "32KiB"]].concat());
-    other.failed(2, &["KV peer", "differs", "give both processes the same --total and --page"]);
+    other.failed(2, &["KV peer", "differ:", "give both processes the same --total and --page"]);
     // A refused connection leaves nothing behind.
     let _ = folder.vcr(&[&connect[..], &sizes].concat()).ended(0);
 }

@@ -89,5 +89,5 @@ fn latent_vectors_move_to_each_rank() {
     }
     let other = Moving::with_shape("3x1x72", &[]);
     assert_eq!(other.complete(&prompt(2), 3, &prefill.compute(&prompt(2))).status, 503);
-    other.serve.wait_for("K and V of a layer differs: Apart here, Latent at the peer");
+    other.serve.wait_for("K and V of a layer differ: Apart here, Latent at the peer");
 }

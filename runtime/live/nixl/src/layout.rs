@@ -237,7 +237,7 @@ mod tests {
         // A peer with separate regions for K and V has as many bytes, but twice as many regions.
         let apart = Geometry::new(GeometryInput { regions: Regions::Apart, ..input }).expect("the sizes fit");
         let error = RemoteLayout::new(&local, "peer", &[metadata(&apart, 0)]).expect_err("regions differ").to_string();
-        assert!(error.contains("bytes of a head in a block differs"), "{error}");
+        assert!(error.contains("bytes of a block (see --kv-block-bytes) differ"), "{error}");
     }
 
     #[test]

@@ -72,8 +72,7 @@ impl GeometryInput {
     /// Sets the slice size so that blocks have `block_bytes` over all layers, K and V, heads and ranks.
     pub fn with_block_bytes(self, block_bytes: u64) -> Result<Self, GeometryError> {
         let GeometryInput { layers, kv_heads, regions, .. } = self;
-        let of_head = u64::from(regions.of_layer() * regions.slices());
-        let slices = u64::from(layers) * of_head * u64::from(kv_heads);
+        let slices = self.slices_per_block();
         if slices == 0 || block_bytes == 0 || !block_bytes.is_multiple_of(slices) {
             return Err(GeometryError::BlockBytes {
                 block_bytes,
@@ -85,6 +84,17 @@ impl GeometryInput {
         }
         let slice_bytes = u32::try_from(block_bytes / slices).map_err(|_| GeometryError::Page)?;
         Ok(Self { slice_bytes, ..self })
+    }
+
+    /// The slices of a block over all layers, K and V, and heads.
+    fn slices_per_block(self) -> u64 {
+        let of_head = u64::from(self.regions.of_layer() * self.regions.slices());
+        u64::from(self.layers) * of_head * u64::from(self.kv_heads)
+    }
+
+    /// The inverse of [`Self::with_block_bytes`].
+    fn block_bytes(self) -> u64 {
+        u64::from(self.slice_bytes) * self.slices_per_block()
     }
 }
 
@@ -132,9 +142,9 @@ pub enum GeometryError {
 
 /// The first difference between two geometries that makes a transfer impossible.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{field} differs: {local} here, {remote} at the peer")]
+#[error("{field} differ: {local} here, {remote} at the peer")]
 pub struct Mismatch {
-    /// The property.
+    /// The property, in the plural.
     pub field: &'static str,
     /// The value of this engine.
     pub local: String,
@@ -288,7 +298,6 @@ impl Geometry {
             ("tokens of a block", local.block_tokens, other.block_tokens),
             ("layers", local.layers, other.layers),
             ("KV heads", local.kv_heads, other.kv_heads),
-            ("bytes of a head in a block", local.slice_bytes, other.slice_bytes),
         ] {
             if here != there {
                 return Err(Mismatch { field, local: here.to_string(), remote: there.to_string() });
@@ -296,11 +305,16 @@ impl Geometry {
         }
         if local.order != other.order {
             let (local, remote) = (format!("{:?}", local.order), format!("{:?}", other.order));
-            return Err(Mismatch { field: "order of heads and tokens", local, remote });
+            return Err(Mismatch { field: "orders of heads and tokens", local, remote });
         }
         if local.regions != other.regions {
             let (local, remote) = (format!("{:?}", local.regions), format!("{:?}", other.regions));
             return Err(Mismatch { field: "K and V of a layer", local, remote });
+        }
+        if local.slice_bytes != other.slice_bytes {
+            let field = "bytes of a block (see --kv-block-bytes)";
+            let [local, remote] = [local, other].map(|input| input.block_bytes().to_string());
+            return Err(Mismatch { field, local, remote });
         }
         if local.ranks != other.ranks && local.order == HeadOrder::TokensFirst {
             return Err(Mismatch {

@@ -112,7 +112,7 @@ fn engines_of_other_ranks_share_pages_and_of_other_blocks_are_refused() {
     assert_eq!(one.finish, Some(FinishReason::Error));
     let error = one.outputs[0].error.as_ref().expect("it has a reason");
     assert_eq!(error.code, "kv_load_failed");
-    assert!(error.message.contains("tokens of a block differs: 32 here, 16 at the peer"), "{}", error.message);
+    assert!(error.message.contains("tokens of a block differ: 32 here, 16 at the peer"), "{}", error.message);
     is_whole(&other);
     is_whole(&prefill);
 }

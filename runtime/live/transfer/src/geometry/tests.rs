@@ -52,12 +52,16 @@ fn what_differs_is_named() {
     let here = geometry(8, 2);
     let other = Geometry::new(GeometryInput { block_tokens: 32, ..*here.input() }).expect("the sizes fit");
     let mismatch = here.pieces(&other).expect_err("blocks differ").to_string();
-    assert_eq!(mismatch, "tokens of a block differs: 16 here, 32 at the peer");
+    assert_eq!(mismatch, "tokens of a block differ: 16 here, 32 at the peer");
     assert_ne!(here.layout_hash(), other.layout_hash());
     assert_eq!(here.layout_hash(), geometry(8, 4).layout_hash());
     let together = Geometry::new(GeometryInput { regions: Regions::Together, ..*here.input() });
     let mismatch = here.pieces(&together.expect("the sizes fit")).expect_err("regions differ").to_string();
-    assert_eq!(mismatch, "K and V of a layer differs: Apart here, Together at the peer");
+    assert_eq!(mismatch, "K and V of a layer differ: Apart here, Together at the peer");
+    let [large, small] = [4096, 2048].map(|bytes| here.input().with_block_bytes(bytes).and_then(Geometry::new));
+    let mismatch = large.expect("the sizes fit").pieces(&small.expect("the sizes fit")).expect_err("blocks differ");
+    let wanted = "bytes of a block (see --kv-block-bytes) differ: 4096 here, 2048 at the peer";
+    assert_eq!(mismatch.to_string(), wanted);
     let flat = |ranks| {
         Geometry::new(GeometryInput { order: HeadOrder::TokensFirst, ranks, ..*here.input() }).expect("they fit")
     };

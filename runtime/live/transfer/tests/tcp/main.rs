@@ -117,7 +117,7 @@ fn other_layouts_and_restarted_engines_are_refused_by_name() {
     decode.plane.start(transfer(1, prefill.peer("p"), "r", &[(1, 5)]));
     let (kind, message) = decode.failure(1);
     assert_eq!(kind, ErrorKind::Mismatch);
-    assert!(message.contains("tokens of a block differs: 16 here, 32 at the peer"), "{message}");
+    assert!(message.contains("tokens of a block differ: 16 here, 32 at the peer"), "{message}");
     decode.plane.start(transfer(2, prefill.peer("q"), "r", &[(1, 5)]));
     assert_eq!(decode.failure(2).0, ErrorKind::Restarted, "it is another engine");
     let earlier = Peer { generation: Some(0), ..prefill.peer("p") };
