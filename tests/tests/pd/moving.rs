@@ -326,4 +326,9 @@ fn what_cannot_move_is_told_at_start() {
         let said = folder.vcr(&[&["serve", "--port", "0", "--kv-transfer", "tcp"], small, args].concat());
         assert_eq!((said.code, said.stderr.contains(wanted)), (2, true), "{args:?}: {}", said.stderr);
     }
+    for carrier in ["none", "nixl"] {
+        folder
+            .vcr(&["serve", "--port", "0", "--kv-transfer", carrier, "--kv-transfer-streams", "4"])
+            .failed(2, &["invalid --kv-transfer-streams: expected --kv-transfer tcp with it"]);
+    }
 }

@@ -48,6 +48,9 @@ fn options_that_cannot_be_used_are_reported() {
         (&["--failure-injection-rate", "2"], "expected 0 to 1"),
         (&["--failure-injection-rate", "0.5", "--failure-types", "x"], "expected stop, length, abort"),
         (&["--time-scale", "0"], "invalid --time-scale: expected more than 0"),
+        (&["--vllm-args", "--max-num-seqs 7 --foo"], "--vllm-args: unknown argument `--foo`"),
+        (&["--max-cpu-loras", "2"], "invalid --max-cpu-loras: expected --max-loras with it"),
+        (&["--kv-transfer-streams", "4"], "invalid --kv-transfer-streams: expected --kv-transfer tcp with it"),
         (&["--enable-kv-cache-events", "--no-enable-prefix-caching"], "needs prefix caching"),
         (
             &["--kv-transfer", "tcp", "--drafter", "mtp", "--num-speculative-tokens", "2", "--kv-shape", "32x8x128"],

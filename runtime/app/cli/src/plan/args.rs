@@ -213,7 +213,7 @@ pub(crate) struct SearchArgs {
 #[derive(Clone, Debug, Args)]
 pub(crate) struct TuneArgs {
     /// The command line of the deployment; its flags are kept, except those that --space lists.
-    #[arg(long, value_name = "COMMAND")]
+    #[arg(long, value_name = "COMMAND", allow_hyphen_values = true)]
     pub(crate) vllm_args: String,
 
     /// Replicas.

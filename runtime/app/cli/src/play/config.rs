@@ -99,7 +99,11 @@ pub(crate) fn play_config(args: &PlayArgs, guests: &LiveGuests) -> Result<LiveCo
         listed: None,
         plays_http: false,
     };
-    live_config(&args.live, side, guests)
+    let config = live_config(&args.live, side, guests)?;
+    if config.limits.max_cpu_loras.is_some() && config.engine.max_loras() == 0 {
+        return Err(Unusable::new("invalid --max-cpu-loras: expected --max-loras with it"));
+    }
+    Ok(config)
 }
 
 /// Makes the settings of engines behind the frontend `side`.

@@ -30,7 +30,7 @@ pub(crate) struct EngineArgs {
 
     /// Settings of the engine from a command line of vLLM, such as "vllm serve MODEL --max-num-seqs
     /// 512"; options given here override its arguments. `vcr inspect vllm-args` shows their effect.
-    #[arg(long, value_name = "COMMAND")]
+    #[arg(long, value_name = "COMMAND", allow_hyphen_values = true)]
     vllm_args: Option<String>,
 
     /// GPU that the defaults of the --vllm-args command line depend on.
@@ -451,6 +451,8 @@ mod tests {
             (given.max_num_batched_tokens(), given.async_scheduling(), given.enable_prefix_caching()),
             (7_000, true, false)
         );
+        let alone = config(&["--vllm-args", "--max-num-seqs 7"], None).expect("it is valid");
+        assert_eq!(alone.max_num_seqs(), 7);
         let engine = Line::try_parse_from([&["play"], &args[..]].concat()).expect("it is valid").engine;
         assert_eq!(engine.scheduling_policy(None).ok().as_deref(), Some("priority"));
         let line = "m --scheduler-cls a.B";

@@ -107,10 +107,9 @@ pub(crate) struct TransferArgs {
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) kv_transfer_listen: Option<String>,
 
-    /// TCP connections to each peer.
-    #[arg(long, value_name = "N", default_value_t = TcpSettings::default().streams as u64)]
-    #[arg(value_parser = clap::value_parser!(u64).range(1..=64))]
-    pub(crate) kv_transfer_streams: u64,
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=64))]
+    #[arg(help = format!("TCP connections to each peer [default: {}]", TcpSettings::default().streams))]
+    pub(crate) kv_transfer_streams: Option<u64>,
 
     /// Time limit of a KV transfer.
     #[arg(long, value_name = "TIME", default_value = "120s", value_parser = crate::values::duration)]
@@ -172,9 +171,13 @@ impl TransferArgs {
         model_name: &str,
         shape: Option<&KvShape>,
     ) -> Result<TransferSettings, Unusable> {
-        if self.tls.is_given() && self.kv_transfer != PlaneArg::Tcp {
-            let message = "invalid --kv-transfer-tls-cert: expected --kv-transfer tcp with it".to_owned();
-            return Err(Unusable::new(message));
+        for (option, is_given) in [
+            ("--kv-transfer-tls-cert", self.tls.is_given()),
+            ("--kv-transfer-streams", self.kv_transfer_streams.is_some()),
+        ] {
+            if is_given && self.kv_transfer != PlaneArg::Tcp {
+                return Err(Unusable::new(format!("invalid {option}: expected --kv-transfer tcp with it")));
+            }
         }
         if self.moves_pages() && engine.hashed_blocks().lookahead_tokens > 0 {
             return Err(Unusable::new(
@@ -332,13 +335,14 @@ impl TransferArgs {
             }
         };
         check_ports(port, engines)?;
+        let default = TcpSettings::default();
         Ok(TcpSettings {
             host,
             port,
-            streams: self.kv_transfer_streams as usize,
-            patience: Duration::from_nanos(self.kv_transfer_timeout).min(TcpSettings::default().patience),
+            streams: self.kv_transfer_streams.map_or(default.streams, |streams| streams as usize),
+            patience: Duration::from_nanos(self.kv_transfer_timeout).min(default.patience),
             tls: self.tls.tls()?,
-            ..TcpSettings::default()
+            ..default
         })
     }
 }

@@ -30,7 +30,7 @@ pub(crate) struct ChatArgs {
     pub(crate) tool_call_probability: f64,
 
     /// Length of reasoning in tokens: a number or a distribution as in scenarios, but at most half
-    /// of the output [default: a few sentences].
+    /// of `max_tokens` [default: a few sentences].
     #[arg(long, value_name = "COUNT")]
     pub(crate) reasoning_tokens: Option<String>,
 
