@@ -49,11 +49,11 @@ class Table:
 
     def to_pyarrow(self) -> pyarrow.Table:
         """As a table of pyarrow, which is not copied."""
-        return _imported("pyarrow", "arrow").table(self)
+        return _imported("pyarrow", "pyarrow").table(self)
 
     def to_pandas(self) -> pandas.DataFrame:
         """As a data frame of pandas."""
-        _imported("pandas", "pandas")
+        _imported("pandas", "pandas pyarrow")
         return self.to_pyarrow().to_pandas()
 
     def to_polars(self) -> polars.DataFrame:
@@ -87,10 +87,10 @@ def html_table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
     return f"<table><thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def _imported(module: str, extra: str) -> Any:
+def _imported(module: str, packages: str) -> Any:
     import importlib
 
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise ImportError(f"this needs {module}: pip install 'vcr[{extra}]'") from error
+        raise ImportError(f"this needs {module}: pip install {packages}") from error

@@ -1,4 +1,4 @@
-"""Sweeps, and simulations of plans, as tasks of Ray: ``pip install 'vcr[ray]'``.
+"""Sweeps, and simulations of plans, as tasks of Ray. Needs ``pip install 'ray[client]'``.
 
 ``sweep`` runs the points of a grid on the cluster that ``ray.init`` finds, with the table, and the
 bytes, that one machine makes. What points read is put into the object store once. A task takes as
@@ -92,7 +92,7 @@ def _sweep(
     task_s: float = _TASK_S,
     on_row: Callable[[int, dict[str, str]], object] | None = None,
 ) -> Table:
-    ray = _imported("ray", "ray")
+    ray = _imported("ray", "'ray[client]'")
     planned = _vcr.Sweep(words, source=source)
     # Each point, before any of them costs a task.
     inputs = planned.check()
@@ -501,7 +501,7 @@ def _plan(address: str, pack: str, objectives: str) -> None:
     """Simulates what the plan writes to standard input; the results go to standard output, which is no one else's."""
     tasks, results = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    ray = _imported("ray", "ray")
+    ray = _imported("ray", "'ray[client]'")
     _connect(ray, address)
     _Simulations(ray, Path(pack).read_bytes(), objectives, tasks, results).run()
 

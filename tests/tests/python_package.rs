@@ -81,11 +81,11 @@ fn the_wheel_runs_the_main_job_in_a_clean_environment() {
     let code = "import vcr\ntry: vcr.run(sys.argv[1]).requests.to_polars()\nexcept ImportError as error: print(error)";
     let mut missing = Command::new(bin.join("python"));
     let said = Said::of(missing.args(["-c", &format!("import sys\n{code}")]).arg(&scenario)).ended(0);
-    assert_eq!(said.stdout.trim(), "this needs polars: pip install 'vcr[polars]'");
+    assert_eq!(said.stdout.trim(), "this needs polars: pip install polars");
     let sweep = ["--sweep", "burst=1,2", "--on", "auto"];
     let mut on_ray = Command::new(bin.join("vcr"));
     let said = Said::of(on_ray.arg("run").arg(&scenario).args(sweep));
-    said.failed(2, &["this needs ray: pip install 'vcr[ray]'"]);
+    said.failed(2, &["this needs ray: pip install 'ray[client]'"]);
 }
 
 #[test]

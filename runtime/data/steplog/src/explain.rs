@@ -286,7 +286,7 @@ fn of_admission(step: &Step<'_>, settings: &Settings<'_>, admission: &Admission)
     let reason = match (&clauses[..], admission.source) {
         ([], _) => "the log does not have the reason, and the engine's settings are not known".to_owned(),
         ([one], _) => one.clone(),
-        (several, _) => format!("either {}; the log does not have which", several.join(", or ")),
+        (several, _) => format!("either {}; the log does not say which", several.join(", or ")),
     };
     Some(format!("{} {verb}: {reason}", count(waiting, "request")))
 }

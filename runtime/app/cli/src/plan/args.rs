@@ -204,7 +204,7 @@ pub(crate) struct SearchArgs {
     pub(crate) threads: Option<NonZeroU16>,
 
     /// Simulate on a Ray cluster, such as ray://head:10001, or `auto`; needs the Python package
-    /// (pip install 'vcr[ray]').
+    /// with Ray.
     #[arg(long, value_name = "ADDRESS", conflicts_with = "threads")]
     pub(crate) on: Option<String>,
 }

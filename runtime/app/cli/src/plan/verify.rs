@@ -87,6 +87,14 @@ impl Kept {
 /// Largest number of reasons that an error lists.
 const REASONS: usize = 4;
 
+/// An error as whole percent. One that rounds to 0 has no sign.
+fn percent(error: f64) -> String {
+    match (error * 100.0).round() {
+        0.0 => "0 %".to_owned(),
+        percent => format!("{percent:+.0} %"),
+    }
+}
+
 /// A predicted and a measured value.
 struct Compared {
     name: &'static str,
@@ -156,7 +164,7 @@ fn write(row: &Row, compared: &[Compared], measured: &Measured, tolerance: f64, 
             one.name.to_owned(),
             format!("predicted {}", time(one.predicted)),
             format!("measured {}", time(one.measured)),
-            format!("{:+.0} %", one.error() * 100.0),
+            percent(one.error()),
         ]);
     }
     write_marked(&mut out, &table, usize::MAX, compared.iter().map(|one| one.error() <= tolerance))?;

@@ -20,13 +20,14 @@ const RESULTS: &str = "results.shard";
 const PYTHON_VARIABLE: &str = "VCR_PYTHON";
 
 /// The hint if the Python package is missing.
-const HINT: &str = "install the Python package, pip install 'vcr[ray]', or name its interpreter in VCR_PYTHON";
+const HINT: &str = "install the Python package (python/build.sh --install) and pip install 'ray[client]', or name an \
+                    interpreter that has both in VCR_PYTHON";
 
 /// Options of sweeps that a cluster runs.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct RayArgs {
     /// Run the points as tasks of a Ray cluster, such as ray://head:10001, or `auto`; needs the Python package
-    /// (pip install 'vcr[ray]').
+    /// with Ray.
     #[arg(long, value_name = "ADDRESS", requires = "sweeps", conflicts_with = "shard")]
     pub(crate) on: Option<String>,
 

@@ -252,8 +252,7 @@ mod tests {
                 "benchmark.profiling.grace_period",
                 "benchmark.endpoint",
                 "benchmark.model",
-                "randomSeed",
-                "schemaVersion"
+                "randomSeed"
             ]
         );
         let [warm, measured] = &workloads[..] else { panic!("two phases") };

@@ -163,7 +163,8 @@ impl Load {
             record.error = Some(error.unwrap_or_else(|| "no output".to_owned()));
         }
         let latency = self.latencies.get(index).copied().filter(|latency| *latency > 0.0);
-        record.end_ns = latency.map(|latency| seconds("latencies", latency)).transpose()?;
+        let latency_ns = latency.map(|latency| seconds("latencies", latency)).transpose()?;
+        record.end_ns = latency_ns.or_else(|| record.duration_ns().filter(|_| has_answer));
         Ok(Some(Timed { at_ns, record: checked(record)? }))
     }
 }

@@ -15,6 +15,8 @@ pub(super) fn is_config(file: &Value) -> bool {
 }
 
 pub(super) fn workloads(file: &mut Fields, ignored: &mut Vec<String>) -> Result<Vec<WorkloadConfig>, String> {
+    // It decided how the file is read.
+    let _ = (file.take("schemaVersion"), file.take("schema_version"));
     let benchmark = file.take("benchmark").map(|benchmark| snake_case(&benchmark));
     let mut benchmark = Fields::of("benchmark", &file.needed("benchmark", benchmark)?)?;
     let mix = data(&mut benchmark, ignored)?;
