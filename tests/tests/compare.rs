@@ -249,6 +249,14 @@ fn captures_and_reports_are_compared() {
     assert_eq!(reference, compared, "it was played back");
     assert_eq!(found["pairs"][0]["requests"]["rule"], "id");
 
+    for args in [&["out/requests.jsonl", "--of", "again"][..], &["out/requests.jsonl#again"], &["out#again"]] {
+        let said = folder.vcr(&[&["compare", "real.jsonl.zst"], args].concat()).ended(0).stdout;
+        assert!(said.contains("120 requests matched"), "{said}");
+    }
+    folder
+        .vcr(&["compare", "real.jsonl.zst", "out/requests.jsonl#sam"])
+        .failed(2, &["unknown run `sam`: expected sim, again"]);
+
     // Without requests.jsonl, only the statistics can be compared.
     fs::remove_file(folder.path().join("out/requests.jsonl")).expect("it was written");
     let said = folder.vcr(&["compare", "out", "out"]).ended(0).stdout;

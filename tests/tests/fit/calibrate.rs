@@ -148,7 +148,7 @@ fn what_is_fitted_and_what_is_predicted_are_given_in_one_command() {
     folder.vcr(&["calibrate", "--predict", "loads/a.csv"]).failed(2, &["--fit"]);
     folder
         .vcr(&["calibrate", "--fit", "loads/a.csv", "--predict", "loads/a.csv"])
-        .failed(2, &["the engine is not known"]);
+        .failed(2, &["`--engine` is missing"]);
 }
 
 #[test]

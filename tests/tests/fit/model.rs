@@ -146,7 +146,7 @@ fn several_loads_share_one_model() {
     );
     assert_eq!(said["in_sample"][1]["input"], "b.csv");
     // The command must name one of the two engines.
-    folder.vcr(&["calibrate", "model.json", "b.csv"]).failed(2, &["the engine is not known", "--engine"]);
+    folder.vcr(&["calibrate", "model.json", "b.csv"]).failed(2, &["`--engine` is missing", "--engine"]);
     let all = ["calibrate", "model.json", "a.csv", "b.csv", "--engine", ENGINE, "--json"];
     assert_eq!(folder.vcr(&all).ended(0).json()["predictions"][1]["in_sample"], true);
 }

@@ -132,7 +132,7 @@ fn engines_that_cannot_have_served_the_requests_are_refused() {
     refused(&folder, &["--engine", "max_num_seq: 4"], &["`engine` has no option `max_num_seq`"]);
     refused(&folder, &["--engine", "max_num_seqs"], &["--engine"]);
     refused(&folder, &["--engine", r#"fixed(#{ step: "1ms" })"#], &["--engine"]);
-    refused(&folder, &[], &["the engine is not known", "--engine 'num_gpu_blocks: 27_000"]);
+    refused(&folder, &[], &["`--engine` is missing", "--engine 'num_gpu_blocks: 27_000"]);
     let three = ["--engine", ENGINE, "--engine", ENGINE, "--engine", ENGINE];
     refused(&folder, &three, &["3 engines for 1 inputs: expected one, or one for each"]);
     refused(&folder, &["--engine", ENGINE, "--shape", "llama-9"], &["invalid model shape", "Llama-3.1-8B"]);

@@ -3,27 +3,21 @@
 use std::io;
 
 use crate::capture::CaptureError;
-use crate::{Format, MediaProblem, VcrOutput};
+use crate::{Format, FormatOption, MediaProblem, VcrOutput};
 
 /// The format of a file is unclear, or the file has no requests.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FormatError {
     /// Neither the name nor the start shows the format.
-    #[error(
-        "cannot tell the format of `{name}`: name it with `--trace-format` (replay), `format` (scenarios), `--from` \
-         (inspect) or `--format`; known: {}",
-        Format::names()
-    )]
+    #[error("cannot tell the format of `{name}`{}; known: {}", naming(*.option), Format::names())]
     Unknown {
         /// The file, as the caller named it.
         name: String,
+        /// How the user can state the format.
+        option: Option<FormatOption>,
     },
     /// Several formats are possible, and they differ in their units.
-    #[error(
-        "cannot tell the format of `{name}`: {why}. It may be {candidates}: name it with `--trace-format` (replay), \
-         `format` (scenarios), `--from` (inspect) or `--format`, and the unit of timestamps other than the format's \
-         with `--trace-timestamp-unit` (`timestamp_unit`)"
-    )]
+    #[error("cannot tell the format of `{name}`: {why}. It may be {candidates}{}{}", naming(*.option), and_unit(*.option))]
     Unclear {
         /// The file, as the caller named it.
         name: String,
@@ -31,6 +25,14 @@ pub enum FormatError {
         why: String,
         /// Names of the possible formats.
         candidates: String,
+        /// How the user can state the format.
+        option: Option<FormatOption>,
+    },
+    /// The file is a page, such as a server's list of a folder.
+    #[error("`{name}` is an HTML page, which holds no requests; end the URL of a folder with `/`")]
+    Page {
+        /// The file, as the caller named it.
+        name: String,
     },
     /// The columns of the table belong to no known format.
     #[error(
@@ -57,6 +59,27 @@ pub enum FormatError {
         /// The file, as the caller named it.
         name: String,
     },
+}
+
+impl FormatError {
+    /// Adds how the user can state the format.
+    #[must_use]
+    pub fn with_option(mut self, stated_by: Option<FormatOption>) -> Self {
+        if let Self::Unknown { option, .. } | Self::Unclear { option, .. } = &mut self {
+            *option = stated_by;
+        }
+        self
+    }
+}
+
+fn naming(option: Option<FormatOption>) -> String {
+    option.map_or_else(String::new, |option| format!(": name it with `{}`", option.format))
+}
+
+fn and_unit(option: Option<FormatOption>) -> String {
+    option
+        .and_then(|option| option.timestamp_unit)
+        .map_or_else(String::new, |unit| format!(", and the unit of timestamps other than the format's with `{unit}`"))
 }
 
 /// An error while reading a trace.

@@ -269,11 +269,22 @@ impl SharedPrefix {
     }
 }
 
+/// The options by which the user of a command states a format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FormatOption {
+    /// Name of the option for the format.
+    pub format: &'static str,
+    /// Name of the option for the unit of timestamps, if there is one.
+    pub timestamp_unit: Option<&'static str>,
+}
+
 /// Options for reading a trace.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TraceOptions {
     /// The format; `None` to detect it from the file's name and start.
     pub format: Option<Format>,
+    /// How the user can state the format, for errors.
+    pub format_option: Option<FormatOption>,
     /// Number of prompt tokens of a hash id. `None` for a Mooncake trace that is opened by its path means the size
     /// that follows from the first rows, if any, or else [`TraceOptions::DEFAULT_BLOCK_SIZE`]. The header of an
     /// agentic trace and Dynamo's log state the size, which must equal this one. A capture's own size takes
@@ -303,6 +314,7 @@ impl Default for TraceOptions {
     fn default() -> Self {
         TraceOptions {
             format: None,
+            format_option: None,
             block_size_tokens: None,
             timestamp_unit: TimestampUnit::default(),
             strictness: Strictness::default(),

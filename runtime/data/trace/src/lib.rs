@@ -41,7 +41,8 @@ mod write;
 pub use detect::{DATASET_KEYS, DATASET_SPLITS, PARQUET_MAGIC};
 pub use error::{FormatError, RowProblem, TraceError};
 pub use format::{
-    Format, HashIdScope, NestedTimestamps, Sessions, SharedPrefix, Strictness, TimestampUnit, TraceOptions,
+    Format, FormatOption, HashIdScope, NestedTimestamps, Sessions, SharedPrefix, Strictness, TimestampUnit,
+    TraceOptions,
 };
 pub use open::{folder_format, read_files};
 pub use outputs::{OUTPUT_COLUMNS, PROMPT_COLUMNS, VcrOutput};

@@ -103,7 +103,7 @@ pub fn read_files(paths: &[impl AsRef<Path>], options: &TraceOptions) -> Result<
     let (name, mut reader) = unpacked(first)?;
     let start = reader.peek(PEEKED_BYTES).map_err(|source| TraceError::Io { name: name.clone(), source })?;
     let format = match format {
-        None => Format::detect(&name, start)?,
+        None => Format::detect(&name, start).map_err(|error| error.with_option(options.format_option))?,
         Some(format) => match VcrOutput::detect(start) {
             Some(output) if !output.has_requests() => return Err(FormatError::NoRequests { name, output }.into()),
             _ => format,

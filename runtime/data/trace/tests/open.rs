@@ -4,7 +4,7 @@ use flate2::{Compression, write::GzEncoder};
 use std::io::Write;
 use std::path::PathBuf;
 use tempfile::TempDir;
-use vcr_trace::{Format, FormatError, Trace, TraceError, TraceOptions};
+use vcr_trace::{Format, FormatError, FormatOption, Trace, TraceError, TraceOptions};
 
 const MOONCAKE: &str = "{\"timestamp\": 0, \"output_length\": 1, \"hash_ids\": [1]}\n";
 const AZURE: &str = "\u{feff}TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9799600,4808,10\n";
@@ -45,11 +45,18 @@ fn a_format_that_is_not_certain_is_an_error_with_candidates() {
     let dir = TempDir::new().unwrap();
     let row = "{\"timestamp\": 0.5, \"input_length\": 9, \"output_length\": 1, \"user\": \"x\"}\n";
     let path = file(&dir, "rows.jsonl", row.as_bytes());
-    let error = Trace::open(&path, &TraceOptions::default()).unwrap_err();
-    assert!(matches!(error, TraceError::Format(FormatError::Unclear { .. })), "{error}");
-    let said = error.to_string();
-    for part in ["first row has `user`", "mooncake", "qwen-bailian", "`--trace-format`", "`format`"] {
-        assert!(said.contains(part), "{said}");
+    let option = FormatOption { format: "--trace-format", timestamp_unit: Some("--trace-timestamp-unit") };
+    let naming = ": name it with `--trace-format`";
+    for (format_option, end) in [
+        (Some(option), ", and the unit of timestamps other than the format's with `--trace-timestamp-unit`"),
+        (Some(FormatOption { timestamp_unit: None, ..option }), naming),
+        (None, ""),
+    ] {
+        let error = Trace::open(&path, &TraceOptions { format_option, ..TraceOptions::default() }).unwrap_err();
+        assert!(matches!(error, TraceError::Format(FormatError::Unclear { .. })), "{error}");
+        let said = error.to_string();
+        assert!(said.contains("first row has `user`") && said.contains("mooncake, "), "{said}");
+        assert!(said.ends_with(end) && said.contains(naming) == format_option.is_some(), "{said}");
     }
     let named = TraceOptions { format: Some(Format::Mooncake), ..TraceOptions::default() };
     assert_eq!(Trace::open(&path, &named).unwrap().warnings.len(), 1);

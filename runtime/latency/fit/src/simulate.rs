@@ -53,7 +53,7 @@ pub struct Simulated {
     pub arrival_ns: u64,
     /// Time until admission. None if the request was never admitted.
     pub scheduled_ns: Option<u64>,
-    /// Time from the engine's queue to admission.
+    /// Time in the queue until admission, counted as in the measurements.
     pub queue_ns: Option<u64>,
     /// Time until the first token.
     pub ttft_ns: Option<u64>,
@@ -161,7 +161,11 @@ fn paced(
     let report = simulate(config, observer).map_err(|error| FitError::Simulation(error.to_string()))?;
     let mut requests = requests(measurements, &overheads, &report)?;
     for request in &mut requests {
-        take_up(request, &steps.0);
+        if measurements.has_queue_from_arrival() {
+            request.queue_ns = request.scheduled_ns;
+        } else {
+            take_up(request, &steps.0);
+        }
     }
     Ok(Simulation { requests, steps: steps.0, report })
 }

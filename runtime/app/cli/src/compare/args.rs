@@ -22,7 +22,7 @@ lengths, else by their order. Each metric defines whether higher or lower values
 /// Options of `vcr compare`.
 #[derive(Debug, Args)]
 pub(crate) struct CompareArgs {
-    /// The reference: a folder of `vcr run --out`, a capture, or anything that converts to one.
+    /// The reference: a folder of `vcr run --out`, a capture, or anything that converts to one; PATH#RUN names a run.
     #[arg(value_parser = crate::values::InputPath)]
     pub(crate) reference: PathBuf,
 

@@ -27,12 +27,23 @@ pub(super) struct Side {
     pub(super) requests: Option<Requests>,
 }
 
-/// Loads a folder of `vcr run --out`, its report.json (`run` selects a run), or anything that converts to a capture.
-pub(super) fn load(path: &Path, run: Option<&str>) -> Result<Vec<Side>, String> {
+/// Reads `PATH` or `PATH#RUN`. The whole text is the path if that path exists.
+fn path_and_run(path: &Path) -> (&Path, Option<&str>) {
+    match path.to_str().and_then(|text| text.rsplit_once('#')) {
+        Some((file, run)) if !run.is_empty() && !path.exists() => (Path::new(file), Some(run)),
+        _ => (path, None),
+    }
+}
+
+/// Loads a folder of `vcr run --out`, its report.json, or anything that converts to a capture. `PATH#RUN`, or else
+/// `of`, selects a run.
+pub(super) fn load(input: &Path, of: Option<&str>) -> Result<Vec<Side>, String> {
+    let (path, named) = path_and_run(input);
+    let run = named.or(of);
     let report = if path.is_dir() { path.join("report.json") } else { path.to_owned() };
     let is_report = if path.is_dir() { report.is_file() } else { path.file_name() == Some("report.json".as_ref()) };
     if !is_report {
-        return Ok(vec![capture(path)?]);
+        return Ok(vec![capture(path, run)?]);
     }
     let name = report.display();
     let text = vcr_base::input::read_text(&report, MAX_CONFIG_BYTES)
@@ -43,7 +54,7 @@ pub(super) fn load(path: &Path, run: Option<&str>) -> Result<Vec<Side>, String> 
         return if path.is_dir() {
             Err(format!("invalid report {name}: expected `schema_version` {REPORT_VERSION}"))
         } else {
-            Ok(vec![capture(path)?])
+            Ok(vec![capture(path, run)?])
         };
     }
     let mut sides: Vec<Side> = value["runs"].as_array().into_iter().flatten().filter_map(of_report).collect();
@@ -96,10 +107,11 @@ fn plain_name(key: &str) -> &str {
     Metric::named(key).map_or(key, |metric| metric.info().name)
 }
 
-fn capture(path: &Path) -> Result<Side, String> {
+fn capture(path: &Path, run: Option<&str>) -> Result<Side, String> {
+    let options = ImportOptions { run: run.map(str::to_owned), ..ImportOptions::default() };
     let mut meta = CaptureMeta::default();
     let mut requests = Vec::new();
-    let imported = import(path, &ImportOptions::default(), &mut |line| {
+    let imported = import(path, &options, &mut |line| {
         match line {
             CaptureLine::Meta(found) => meta = *found,
             CaptureLine::Request(record) => requests.push(Request::of_record(&record)),

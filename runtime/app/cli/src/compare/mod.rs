@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use serde::Serialize;
+use vcr_base::input::remote::named;
 use vcr_cluster::metrics::Metric;
 use vcr_compare::{Change, CompareOptions, Compared, MaxRegression};
 use vcr_scenario::{AssertionResult, Judge, Outcome};
@@ -66,7 +67,7 @@ pub(crate) fn comparison(args: &CompareArgs) -> Result<Comparison, String> {
         resamples: args.resampling.resamples.map(|resamples| resamples as usize),
         ..CompareOptions::default()
     };
-    let names = [&args.reference, &args.compared].map(|path| path.display().to_string());
+    let names = [&args.reference, &args.compared].map(|path| named(path).display().to_string());
     of_sides(names, reference?, compared?, &args.max_regression, options)
 }
 
@@ -108,7 +109,7 @@ impl Baseline {
         limits.iter().try_for_each(|limit| limited_metric(limit).map(drop))?;
         Ok(Some(Self {
             path: path.clone(),
-            compared: args.file.display().to_string(),
+            compared: named(&args.file).display().to_string(),
             limits,
             sides: Mutex::new(load(path, None)?),
             comparison: OnceLock::new(),
@@ -133,7 +134,7 @@ impl Baseline {
 
 impl Judge for Baseline {
     fn judge(&self, outcome: &Outcome) -> Vec<AssertionResult> {
-        let path = self.path.display().to_string();
+        let path = named(&self.path).display().to_string();
         let comparison = self.comparison.get_or_init(|| {
             let reference = std::mem::take(&mut *self.sides.lock().unwrap_or_else(PoisonError::into_inner));
             let compared = outcome.runs.iter().map(|run| load::of_run(run)).collect();

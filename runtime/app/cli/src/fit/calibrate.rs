@@ -11,7 +11,7 @@ use vcr_fitted::ModelFile;
 use vcr_scenario::fitted;
 
 use super::args::{CalibrateArgs, MeasurementArgs};
-use super::{Refused, Stages, options, sources, within, write_comparisons};
+use super::{Refused, Stages, error_text, options, sources, within, write_comparisons};
 use crate::exit::{Exit, eprint_line, printed};
 use crate::terminal::style::{BOLD, DIM, GREEN, RED, align_right, bare_table, write_table};
 use crate::terminal::text::{counted, printable};
@@ -195,12 +195,9 @@ fn write(out: &mut dyn Write, all: &[Judged], effects: &[Effect], verdicts: &[Ve
         }
         for each in &judged.per_request {
             let pearson = each.pearson.map_or_else(String::new, |pearson| format!(", r {pearson:.3}"));
-            writeln!(
-                out,
-                " {} request by request: {:.1} % mean absolute error{pearson}",
-                each.metric,
-                each.mape * 100.0
-            )?;
+            let own = judged.comparisons.iter().filter(|comparison| comparison.metric.name() == each.metric);
+            let error = error_text(each.mape, own);
+            writeln!(out, " {} request by request: {error} mean absolute error{pearson}", each.metric)?;
         }
         let throughput = &judged.throughput;
         writeln!(

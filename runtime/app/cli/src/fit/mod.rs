@@ -139,8 +139,8 @@ pub(crate) fn sources<'p>(
 ) -> Result<Vec<Source>, Refused> {
     let engines = &args.engine;
     if engines.is_empty() {
-        let hint = "give its settings: --engine 'num_gpu_blocks: 27_000, max_num_seqs: 256'";
-        return Err(Refused::Other("the engine is not known".to_owned(), Some(hint)));
+        let hint = "give the engine's settings: --engine 'num_gpu_blocks: 27_000, max_num_seqs: 256'";
+        return Err(Refused::Other("`--engine` is missing".to_owned(), Some(hint)));
     }
     if engines.len() != 1 && engines.len() != inputs.len() {
         let message = format!("{} engines for {} inputs: expected one, or one for each", engines.len(), inputs.len());
@@ -321,13 +321,18 @@ fn write(out: &mut dyn Write, fit: &Fit, path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The error of a metric for people: in milliseconds if all its measured times are near zero, as in the table.
 fn validated_text(metric: &str, error: f64, in_sample: &[(String, Vec<Comparison>)]) -> String {
-    let mut own = in_sample.iter().flat_map(|(_, all)| all).filter(|each| each.name() == metric).peekable();
+    let own = in_sample.iter().flat_map(|(_, all)| all).filter(|each| each.name() == metric);
+    format!("{metric} {}", error_text(error, own))
+}
+
+/// An error for people: in milliseconds if all measured times in `own` are near zero, as in the table.
+fn error_text<'c>(error: f64, own: impl Iterator<Item = &'c Comparison>) -> String {
+    let mut own = own.peekable();
     if own.peek().is_some() && own.all(Comparison::is_near_zero) {
-        return format!("{metric} {:.2} ms", error * NEAR_ZERO_MS);
+        return format!("{:.2} ms", error * NEAR_ZERO_MS);
     }
-    format!("{metric} {:.1} %", error * 100.0)
+    format!("{:.1} %", error * 100.0)
 }
 
 /// Writes measured and simulated values. If the engine `is_near_capacity`, `bounds` replace the simulated TTFT,
@@ -386,5 +391,6 @@ mod tests {
         assert_eq!(validated_text("ttft mean", 0.04, &idle), "ttft mean 4.0 %");
         assert_eq!(validated_text("queue mean", 0.04, &[input(0.01), input(4.0)]), "queue mean 4.0 %");
         assert_eq!(validated_text("e2e mean", 0.04, &idle), "e2e mean 4.0 %", "not in sample");
+        assert_eq!(error_text(0.03, [of(Metric::Queue, 0.01)].iter()), "0.01 ms", "3 % of 0.5 ms");
     }
 }

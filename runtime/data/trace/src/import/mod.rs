@@ -32,7 +32,7 @@ use std::path::{Path, PathBuf};
 
 pub use crate::Format;
 use crate::capture::{CaptureLine, CaptureReader};
-use crate::{FormatError, PARQUET_MAGIC, VcrOutput, folder_format};
+use crate::{FormatError, FormatOption, PARQUET_MAGIC, VcrOutput, folder_format};
 
 #[cfg(not(feature = "formats"))]
 use absent::{parquet, tokenizer};
@@ -56,6 +56,8 @@ pub type Sink<'a> = dyn FnMut(CaptureLine) -> io::Result<()> + 'a;
 pub struct ImportOptions {
     /// The format; `None` to detect it.
     pub format: Option<Format>,
+    /// How the user can state the format, for errors.
+    pub format_option: Option<FormatOption>,
     /// Whether invalid items are skipped and counted. Otherwise they end the import.
     pub lenient: bool,
     /// Number of prompt tokens of a block hash, or of an id of a workload. `None` for the number in the file, or
@@ -77,6 +79,10 @@ pub struct ImportOptions {
 
 /// The field of a record that contains the text of the answer, if the options ask for texts.
 pub const OUTPUT_TEXT: &str = "output_text";
+
+/// The field of a meta line that says that queue times count from the arrival, as in the files of a run. vLLM counts
+/// from the end of the step during which the request arrived.
+pub const QUEUE_FROM_ARRIVAL: &str = "queue_from_arrival";
 
 impl ImportOptions {
     fn block_size_tokens(&self, usual: u32) -> u32 {
@@ -118,7 +124,10 @@ pub fn import(path: &Path, options: &ImportOptions, sink: &mut Sink<'_>) -> Resu
     let (start, reader) = input::peek(input::open(path)?, &name)?;
     let format = match options.format {
         Some(format) => fitting(format, &name, &start)?,
-        None => detect(path, &name, &start)?,
+        None => match detect(path, &name, &start) {
+            Err(ImportError::Format(error)) => return Err(error.with_option(options.format_option).into()),
+            detected => detected?,
+        },
     };
     let mut out = Out::new(sink, options.lenient).keeping_output_text(options.output_text);
     match format {

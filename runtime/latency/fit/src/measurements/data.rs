@@ -11,8 +11,8 @@ use std::sync::Arc;
 use serde_json::Value;
 use vcr_fitted::ProvenanceInput;
 use vcr_trace::capture::CaptureLine;
-use vcr_trace::import::{Format, ImportError, ImportOptions};
-use vcr_trace::{FormatError, Trace};
+use vcr_trace::import::{Format, ImportError, ImportOptions, QUEUE_FROM_ARRIVAL};
+use vcr_trace::{FormatError, FormatOption, Trace};
 
 use crate::error::FitError;
 use crate::measurements::aggregates::{self, MadeUp, Point};
@@ -27,6 +27,8 @@ use crate::measurements::workload::{share_cached, workload};
 
 /// The source name in captures of `vcr record`.
 const RECORDER: &str = "record";
+/// The source name in captures of `vcr run`.
+const RUN: &str = "run";
 /// Fewer steps contain less information than the times of requests.
 const MIN_EMITTED_STEPS: usize = 200;
 
@@ -58,6 +60,8 @@ pub struct Measurements {
     emitters: Arc<Vec<Emitter>>,
     steps: Arc<RecordedSteps>,
     most_at_once: Option<u32>,
+    /// Whether queue times count from the arrival, and not from the end of the step under way.
+    has_queue_from_arrival: bool,
     /// The report of the whole load, if single requests are unknown.
     point: Option<Arc<Point>>,
 }
@@ -110,6 +114,7 @@ impl Measurements {
             emitters: Arc::default(),
             steps: Arc::default(),
             most_at_once: point.most_at_once(),
+            has_queue_from_arrival: false,
             point: Some(Arc::new(point)),
         }
     }
@@ -126,6 +131,12 @@ impl Measurements {
     /// Maximum number of requests that the load generator had in progress. Others waited for one to end.
     pub(crate) fn most_at_once(&self) -> Option<u32> {
         self.most_at_once
+    }
+
+    /// Whether queue times count from the arrival, as in the files of `vcr run`. Other sources count from the end of
+    /// the step under way, as vLLM does.
+    pub(crate) fn has_queue_from_arrival(&self) -> bool {
+        self.has_queue_from_arrival
     }
 
     /// Whether any of its times can be compared with a simulation.
@@ -148,13 +159,14 @@ impl Measurements {
         let is_table = !options.columns.is_empty();
         let import = ImportOptions {
             format: options.format.or(is_table.then_some(Format::Requests)),
+            format_option: Some(FormatOption { format: "--from", timestamp_unit: None }),
             block_size_tokens: options.block_size_tokens,
             columns: options.columns.clone(),
             ..ImportOptions::default()
         };
         let mut rows = Vec::new();
         let (mut emitters, mut messages) = (Some(Vec::new()), Vec::new());
-        let mut is_recorded = false;
+        let (mut is_recorded, mut has_queue_from_arrival) = (false, false);
         let (mut block_size_tokens, mut vllm_version, mut gpu, mut most_at_once) = (None, None, None, None);
         let imported = vcr_trace::import::import(path, &import, &mut |line| {
             match line {
@@ -165,6 +177,8 @@ impl Measurements {
                     let limit = meta.other.get("max_concurrency").and_then(Value::as_u64);
                     most_at_once = most_at_once.or(limit.and_then(|limit| u32::try_from(limit).ok()));
                     is_recorded |= meta.source.as_deref() == Some(RECORDER);
+                    let is_from_arrival = meta.other.get(QUEUE_FROM_ARRIVAL).is_some_and(|is_so| is_so == true);
+                    has_queue_from_arrival |= is_from_arrival || meta.source.as_deref() == Some(RUN);
                 }
                 // The chunks of an answer over HTTP do not show steps.
                 CaptureLine::Http(_) => emitters = None,
@@ -194,7 +208,9 @@ impl Measurements {
         let unused: Vec<&str> = imported.notes.iter().filter_map(|note| column_of(&note.what)).collect();
         let most_at_once = most_at_once.filter(|most| most_in_flight(&measured) <= *most);
         let mut warnings = checks::rows(&name, &measured, &unused)?;
-        warnings.extend(imported.notes.iter().map(|note| format!("{name}: {}", note.sentence())));
+        warnings.extend(unused_columns(&unused).map(|text| format!("{name}: {text}")));
+        let others = imported.notes.iter().filter(|note| column_of(&note.what).is_none());
+        warnings.extend(others.map(|note| format!("{name}: {}", note.sentence())));
         let sha256 = digest(path).map_err(|source| FitError::Read { path: path.to_owned(), source })?;
         let input = ProvenanceInput { path: name.clone(), sha256, requests: rows.len() as u64, part: None };
         let block_size_tokens = block_size_tokens.filter(|size| *size > 0).unwrap_or(16);
@@ -218,6 +234,7 @@ impl Measurements {
             emitters,
             steps: Arc::default(),
             most_at_once,
+            has_queue_from_arrival,
             point: None,
         })
     }
@@ -381,6 +398,15 @@ fn unknown_columns(name: &str, error: ImportError) -> FitError {
     }
 }
 
+fn unused_columns(names: &[&str]) -> Option<String> {
+    let listed = names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+    match names.len() {
+        0 => None,
+        1 => Some(format!("values of the column {listed} were not used")),
+        _ => Some(format!("values of the columns {listed} were not used")),
+    }
+}
+
 fn column_of(note: &str) -> Option<&str> {
     note.strip_prefix("values of the column `")?.strip_suffix('`')
 }
@@ -388,6 +414,40 @@ fn column_of(note: &str) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn read(text: &str) -> Measurements {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(file.path(), text).expect("written");
+        Measurements::read(file.path(), &ReadOptions::default()).expect("measurements")
+    }
+
+    #[test]
+    fn queue_times_of_runs_count_from_the_arrival() {
+        let row = |id: u32| {
+            let (arrival_ms, prompt_tokens) = (f64::from(id) * 100.0, 20 + id);
+            let [scheduled_ms, first_ms, last_ms] =
+                [4.0, 20.0 + f64::from(id), 50.0 + 3.0 * f64::from(id)].map(|after_ms| arrival_ms + after_ms);
+            format!(
+                r#"{{"of":"a","id":{id},"workload":"w","session":{id},"turn":0,"status":"completed","prompt_tokens":{prompt_tokens},"max_tokens":5,"output_tokens":5,"cached_tokens":0,"arrival_ms":{arrival_ms},"scheduled_ms":{scheduled_ms},"prefill_end_ms":{first_ms},"first_token_ms":{first_ms},"last_token_ms":{last_ms},"end_ms":{last_ms},"engine":"engines 0","preemptions":0,"retries":0}}"#
+            )
+        };
+        let run = read(&(0..25).map(row).collect::<Vec<_>>().join("\n"));
+        assert_eq!((run.requests()[3].queue_ns, run.has_queue_from_arrival()), (Some(4_000_000), true));
+        let row = |id: u32| format!("{},20,5,{},{},4\n", id * 100, 20 + id, 50 + 3 * id);
+        let header = "arrival_ms,prompt_tokens,output_tokens,ttft_ms,e2e_ms,queue_ms\n";
+        assert!(run.warnings().is_empty(), "{:?}", run.warnings());
+        let table = read(&format!("{header}{}", (0..25).map(row).collect::<String>()));
+        assert_eq!((table.requests()[3].queue_ns, table.has_queue_from_arrival()), (Some(4_000_000), false));
+    }
+
+    #[test]
+    fn unused_columns_share_one_warning() {
+        let row = |id: u32| format!("{},{},5,{},{},x,y\n", id * 100, 20 + id, 20 + id, 50 + 3 * id);
+        let rows = (0..25).map(row).collect::<String>();
+        let table = read(&format!("arrival_ms,prompt_tokens,output_tokens,ttft_ms,e2e_ms,status,note\n{rows}"));
+        let [warning] = table.warnings() else { panic!("{:?}", table.warnings()) };
+        assert!(warning.ends_with(": values of the columns `note`, `status` were not used"), "{warning}");
+    }
 
     /// A mean over all gaps would hide the steps with prefills.
     #[test]

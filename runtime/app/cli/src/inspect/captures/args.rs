@@ -2,6 +2,7 @@ use std::num::{NonZeroU32, NonZeroU64};
 use std::path::PathBuf;
 
 use clap::Args;
+use vcr_trace::FormatOption;
 use vcr_trace::import::export::Target;
 use vcr_trace::import::export::perfetto::PerfettoFormat;
 use vcr_trace::import::{Format, ImportOptions};
@@ -97,6 +98,7 @@ impl InputArgs {
     pub(super) fn options(&self) -> ImportOptions {
         ImportOptions {
             format: self.from,
+            format_option: Some(FormatOption { format: "--from", timestamp_unit: None }),
             lenient: self.lenient,
             block_size_tokens: self.block_size,
             tokenizer: self.tokenizer.clone(),

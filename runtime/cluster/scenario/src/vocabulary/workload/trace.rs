@@ -7,8 +7,8 @@ use std::sync::Arc;
 use vcr_cluster::{Answers, ProfileConfig, TracePacing, WorkloadConfig, WorkloadSource};
 use vcr_trace::import::{ImportError, read_trace};
 use vcr_trace::{
-    Format, HashIdScope, NestedTimestamps, Sessions, SharedPrefix, Strictness, TimestampUnit, Trace, TraceError,
-    TraceOptions,
+    Format, FormatOption, HashIdScope, NestedTimestamps, Sessions, SharedPrefix, Strictness, TimestampUnit, Trace,
+    TraceError, TraceOptions,
 };
 
 use crate::script::context::Context;
@@ -68,6 +68,7 @@ pub(super) fn make_trace(context: &Context, mut options: Options<'_>) -> Scripte
     };
     let read = TraceOptions {
         format: options.choice("format", &formats).flatten(),
+        format_option: Some(FormatOption { format: "format", timestamp_unit: Some("timestamp_unit") }),
         block_size_tokens,
         timestamp_unit: options.choice("timestamp_unit", &TimestampUnit::ALL).unwrap_or_default(),
         strictness,

@@ -3,22 +3,24 @@
 use std::io::BufRead;
 
 use crate::RequestRow;
-use crate::capture::{FinishReason, RequestRecord};
+use crate::capture::{CaptureMeta, FinishReason, RequestRecord};
 use serde::Deserialize;
+use serde_json::{Map, json};
 
-use super::{begin, mean_gap, ns_of_ms, since, whole};
+use super::{mean_gap, ns_of_ms, since, whole};
 use crate::import::error::{Place, Problem};
 use crate::import::input::{Rows, of_bytes};
 use crate::import::output::{Out, checked};
-use crate::import::{ImportError, ImportOptions};
+use crate::import::{Format, ImportError, ImportOptions, QUEUE_FROM_ARRIVAL};
 
 pub(super) fn read(
     mut rows: Rows<'_, impl BufRead>,
     options: &ImportOptions,
     out: &mut Out<'_>,
 ) -> Result<(), ImportError> {
-    begin(out, false, None)?;
+    begin(out)?;
     let mut run: Option<String> = options.run.clone();
+    let (mut is_found, mut others) = (false, Vec::<String>::new());
     // Engines in the order of their first requests.
     let mut engines: Vec<String> = Vec::new();
     let name = rows.name;
@@ -33,6 +35,9 @@ pub(super) fn read(
         if let Some(of) = &row.of {
             let chosen = run.get_or_insert_with(|| of.clone().into_owned());
             if chosen != of && options.run.is_some() {
+                if !others.iter().any(|other| other == of) {
+                    others.push(of.clone().into_owned());
+                }
                 continue;
             }
             if chosen != of {
@@ -40,13 +45,26 @@ pub(super) fn read(
                     format!("the file holds several runs, such as `{chosen}` and `{of}`; name one with --of RUN");
                 return Err(Problem::new("of", text).at(name, Place::Line(line)));
             }
+            is_found = true;
         }
         match record(row, &mut engines) {
             Ok(record) => out.request(record)?,
             Err(problem) => out.tally.refuse(problem.at(name, Place::Line(line)))?,
         }
     }
-    Ok(())
+    match run.filter(|_| !is_found && !others.is_empty()) {
+        Some(run) => {
+            let text = format!("unknown run `{run}`: expected {}", others.join(", "));
+            Err(Problem::new("of", text).at(name, Place::File))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Writes the meta line of the capture.
+fn begin(out: &mut Out<'_>) -> Result<(), ImportError> {
+    let other = Map::from_iter([(QUEUE_FROM_ARRIVAL.to_owned(), json!(true))]);
+    out.meta(Format::Requests, CaptureMeta { other, ..CaptureMeta::default() })
 }
 
 fn record(row: RequestRow<'_>, engines: &mut Vec<String>) -> Result<RequestRecord, Problem> {
@@ -110,7 +128,7 @@ struct Row {
 }
 
 pub(super) fn read_replay(mut rows: Rows<'_, impl BufRead>, out: &mut Out<'_>) -> Result<(), ImportError> {
-    begin(out, false, None)?;
+    begin(out)?;
     while let Some((line, row)) = rows.next_as::<Row>(&mut out.tally)? {
         match row.record() {
             Ok(record) => out.request(record)?,

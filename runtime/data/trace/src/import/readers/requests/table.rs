@@ -2,7 +2,7 @@
 //! unit (`arrival_ns`, `ttft_ms`, ...). All times except arrivals count from the arrival.
 
 use crate::capture::{BlockHash, FinishReason, GapSummary, RequestRecord};
-use crate::{OUTPUT_COLUMNS, PROMPT_COLUMNS};
+use crate::{OUTPUT_COLUMNS, PROMPT_COLUMNS, RequestRow};
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 
@@ -16,6 +16,9 @@ use crate::import::{ImportError, ImportOptions};
 
 /// Arrivals beyond 31 years are times on some clock. They are made relative to the first arrival.
 const MAX_SINCE_START_NS: i128 = 1_000_000_000_000_000_000;
+
+/// Columns by which the table of a run is recognised.
+const RUN_COLUMNS: [&str; 3] = ["workload", "status", "scheduled_ms"];
 
 pub(super) struct Table<'a, 'o> {
     name: &'a str,
@@ -200,6 +203,7 @@ impl<'a, 'o> Table<'a, 'o> {
         let mut blocks = PromptBlocks::Unknown;
         let (mut has_prompt, mut has_output) = (false, false);
         let mut mean_gap_ns = None;
+        let is_of_run = RUN_COLUMNS.iter().all(|column| row.contains_key(*column));
         // If a row has both a duration and an end, the end is on the clock of the arrival.
         let has_duration = row.keys().filter_map(|own| self.standard_name(own)).any(is_duration);
         for (own, value) in row {
@@ -211,7 +215,10 @@ impl<'a, 'o> Table<'a, 'o> {
                     let text = format!("invalid column `{title}`: expected a unit in its name, such as `{title}_ms`");
                     return Err(Problem::new(title, text));
                 }
-                self.out.tally.note(&format!("values of the column `{title}`"));
+                let is_known = is_of_run && RequestRow::FIELDS.iter().any(|(field, _)| *field == title);
+                if !is_known {
+                    self.out.tally.note(&format!("values of the column `{title}`"));
+                }
                 continue;
             };
             match column {

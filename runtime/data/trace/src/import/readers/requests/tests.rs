@@ -1,6 +1,6 @@
 use crate::capture::{CaptureLine, CaptureMeta, RequestRecord};
 
-use crate::import::{Format, ImportError, ImportOptions, import_bytes};
+use crate::import::{Format, ImportError, ImportOptions, QUEUE_FROM_ARRIVAL, import_bytes};
 
 fn imported(text: &str, options: &ImportOptions) -> Result<(CaptureMeta, Vec<RequestRecord>), ImportError> {
     let (mut meta, mut requests) = (CaptureMeta::default(), Vec::new());
@@ -29,6 +29,7 @@ fn requests_of_a_run_keep_their_times_from_arrival() {
     let of = |run: &str| ImportOptions { run: Some(run.to_owned()), ..ImportOptions::default() };
     let (meta, requests) = imported(RUN, &of("a")).expect("requests");
     assert_eq!((meta.source.as_deref(), requests.len()), (Some("requests"), 1));
+    assert_eq!(meta.other.get(QUEUE_FROM_ARRIVAL), Some(&true.into()));
     let request = &requests[0];
     assert_eq!((request.arrival_ns, request.queue_ns), (Some(1_500_000), Some(500_000)));
     assert_eq!((request.ttft_ns, request.end_ns), (Some(10_000_000), Some(50_000_000)));
@@ -38,6 +39,8 @@ fn requests_of_a_run_keep_their_times_from_arrival() {
     assert_eq!((request.cached_tokens, request.preemptions), (16, 1));
     let (_, requests) = imported(RUN, &of("b")).expect("requests");
     assert_eq!((requests[0].finish_reason.as_deref(), requests[0].error.as_deref()), (Some("error"), Some("too long")));
+    let unknown = imported(RUN, &of("c")).expect_err("no such run").to_string();
+    assert!(unknown.contains("field `of`: unknown run `c`: expected a, b"), "{unknown}");
     assert!(problem(RUN).contains("line 2, field `of`: the file holds several runs, such as `a` and `b`"));
 }
 
@@ -82,6 +85,19 @@ fn ends_on_the_clock_do_not_stand_for_durations() {
     let text = "arrival_ms,prompt_tokens,output_tokens,end_ms\n700,10,3,6\n";
     let (_, requests) = imported(text, &ImportOptions::default()).expect("requests");
     assert_eq!(requests[0].end_ns, Some(6_000_000));
+}
+
+#[test]
+fn the_columns_of_a_run_are_no_news() {
+    let notes = |columns: &str| {
+        let text = format!("prompt_tokens,output_tokens,{columns}\n1,2,w,completed,3,4\n");
+        let mut sink = |_| Ok(());
+        let read = import_bytes(text.as_bytes(), "x", Format::Requests, &ImportOptions::default(), &mut sink);
+        read.expect("requests").notes.into_iter().map(|note| note.what).collect::<Vec<_>>()
+    };
+    assert_eq!(notes("workload,status,scheduled_ms,retries"), [""; 0]);
+    assert_eq!(notes("workload,status,scheduled_ms,note"), ["values of the column `note`"]);
+    assert_eq!(notes("workload,status,scheduled,retries").len(), 4);
 }
 
 #[test]
