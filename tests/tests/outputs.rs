@@ -124,6 +124,9 @@ run(#{ cluster: c, workloads: [ trace(#{ path: "t.jsonl" }) ] });
     symlink("t.jsonl", folder.path().join("link")).expect("links can be made");
     for output in ["t.jsonl", "link"] {
         folder.run(&["--requests", output, "--force"]).failed(2, &["test.rhai:3:", "would replace it by its output"]);
+        let said = folder.run(&["--requests", output]).ended(2);
+        assert!(said.stderr.contains(&format!("cannot write `{output}`: it is the input `")), "{}", said.stderr);
+        assert!(!said.stderr.contains("--force"), "{}", said.stderr);
     }
     assert_eq!(text(&folder, "t.jsonl"), ROWS);
 }

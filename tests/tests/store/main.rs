@@ -179,6 +179,32 @@ fn failures_name_the_object_and_no_secret() {
     run(&folder, &[], &["inspect", "summarize", "hf://own/set"]).failed(2, &["expected hf://datasets/OWNER/NAME/PATH"]);
 }
 
+#[test]
+fn errors_name_urls_and_not_their_copies() {
+    let (folder, server) = (Folder::new(), Server::start());
+    server.put("/wrong.rhai", b"let a = 1;\nlet b = engin(#{});\n");
+    let wrong = server.url("/wrong.rhai");
+    let place = format!("error: {wrong}:2:9: unknown function `engin`");
+    for command in ["run", "check"] {
+        run(&folder, &[], &[command, &wrong]).failed(2, &[&place, " 2 | let b = engin(#{});"]);
+    }
+    server.put("/script.rhai", SCENARIO.as_bytes());
+    server.put("/requests.jsonl", trace().as_bytes());
+    let input = server.url("/requests.jsonl");
+    let said = run(&folder, &[], &["run", &server.url("/script.rhai"), "--requests", &input]).ended(2).stderr;
+    assert!(said.contains(&format!("cannot write `{input}`: it is the input `{input}`")), "{said}");
+    assert!(!said.contains("--force"), "{said}");
+    server.put("/reports", b"<!DOCTYPE HTML>\n<html lang=\"en\"><title>Directory listing for /reports/</title>");
+    let list = server.url("/reports");
+    let page = format!("`{list}` is an HTML page");
+    run(&folder, &[], &["compare", &list, &list]).failed(2, &[&page, "end the URL of a folder with `/`"]);
+    let unlisted = format!("cannot read `{list}/`: the server cannot list folders; name a file");
+    run(&folder, &[], &["compare", &format!("{list}/"), &list]).failed(2, &[&unlisted]);
+    for args in [&["run", "ftp://host/x.rhai"][..], &["inspect", "gen-demo", "-o", "ftp://host/x.jsonl"]] {
+        run(&folder, &[], args).failed(2, &["expected one of the schemes az, gs, ", "got `ftp`"]);
+    }
+}
+
 /// Help, and errors in a command's arguments, do not contact the store.
 #[test]
 fn help_and_wrong_words_come_before_a_store_is_asked() {

@@ -105,6 +105,11 @@ fn answer_all(stream: &TcpStream, state: &Mutex<State>) {
             }
             continue;
         }
+        // It has no WebDAV, so it cannot list folders.
+        if method == "PROPFIND" {
+            let _ = (&mut &*stream).write_all(b"HTTP/1.1 405 Method Not Allowed\r\nContent-Length: 0\r\n\r\n");
+            continue;
+        }
         let file = state.files.get(path.split('?').next().unwrap_or_default()).or(state.elsewhere.as_ref());
         let Some(file) = file.cloned() else {
             let _ = (&mut &*stream).write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n");

@@ -2,12 +2,13 @@ use std::fmt;
 use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
 
+use vcr_base::input::remote::with_urls;
 use vcr_scenario::Blame;
 
 use crate::terminal::text::{printable, without_rust_types};
 
 /// The result of a command. `meaning` describes each code.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Exit {
     /// Success.
     Passed = 0,
@@ -79,9 +80,9 @@ pub(crate) fn print_error(message: &dyn fmt::Display, hint: Option<&str>) {
     let red = Style::new().bold().fg_color(Some(AnsiColor::Red.into()));
     let cyan = Style::new().bold().fg_color(Some(AnsiColor::Cyan.into()));
     let message = message.to_string();
-    eprint_line(format_args!("{red}error{red:#}: {}", printable(&without_rust_types(&message))));
+    eprint_line(format_args!("{red}error{red:#}: {}", printable(&without_rust_types(&with_urls(&message)))));
     if let Some(hint) = hint {
-        eprint_line(format_args!("\n{cyan}hint{cyan:#}: {}", printable(hint)));
+        eprint_line(format_args!("\n{cyan}hint{cyan:#}: {}", printable(&with_urls(hint))));
     }
 }
 
@@ -100,5 +101,15 @@ pub(crate) fn printed(written: io::Result<()>, otherwise: Exit) -> Exit {
             Exit::BadInput
         }
         _ => otherwise,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Exit;
+
+    #[test]
+    fn exits_are_in_the_order_of_their_codes() {
+        assert!(Exit::ALL.is_sorted() && Exit::ALL.is_sorted_by_key(|exit| *exit as u8));
     }
 }

@@ -59,7 +59,7 @@ async fn below(store: &dyn ObjectStore, folder: &Object, name: &str) -> Result<V
         // A store may return empty pages forever.
         let next = tokio::time::timeout(LIST_TIMEOUT, listed.next()).await;
         let Some(meta) = next.map_err(|_| endless())? else { break };
-        let meta = meta.map_err(StoreError::object(&folder.name))?;
+        let meta = meta.map_err(StoreError::list(&folder.name))?;
         let inner =
             meta.location.as_ref().strip_prefix(folder.key.as_ref()).unwrap_or_default().trim_start_matches('/');
         // Some tools create an empty object for a folder.

@@ -2,6 +2,9 @@ use std::error::Error;
 use std::io::{self, ErrorKind};
 use std::path::PathBuf;
 
+/// Parts of errors by which servers show that they have no WebDAV, the protocol that lists folders.
+const REFUSED_LISTS: [&str; 3] = ["status code: 405", "status code: 501", "decoding PROPFIND"];
+
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StoreError {
     #[error("invalid URL `{url}`: {problem}")]
@@ -12,6 +15,8 @@ pub(crate) enum StoreError {
     ForeignName { url: String, file: String },
     #[error("`{url}`: {reason}")]
     Hub { url: String, reason: String },
+    #[error("`{url}`: the server cannot list folders; name a file")]
+    NoFolders { url: String },
     #[error("`{url}`: there are no objects below it")]
     EmptyFolder { url: String },
     #[error("`{url}`: the store lists the objects below it without an end")]
@@ -38,6 +43,17 @@ impl StoreError {
     pub(crate) fn object(url: &str) -> impl Fn(object_store::Error) -> Self + use<> {
         let url = url.to_owned();
         move |source| Self::Object { url: url.clone(), source }
+    }
+
+    /// The error of a list of the objects below `url`. Servers that cannot list answer with a page.
+    pub(crate) fn list(url: &str) -> impl Fn(object_store::Error) -> Self + use<> {
+        let object = Self::object(url);
+        let url = url.to_owned();
+        move |source| {
+            let text = source.to_string();
+            let is_refused = REFUSED_LISTS.iter().any(|mark| text.contains(mark));
+            if is_refused && text.contains("PROPFIND") { Self::NoFolders { url: url.clone() } } else { object(source) }
+        }
     }
 
     pub(crate) fn file(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
@@ -91,6 +107,23 @@ pub(crate) fn without_queries(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn servers_without_lists_are_told_from_others() {
+        let of = |text: &str| {
+            let source = object_store::Error::Generic { store: "HTTP", source: text.to_owned().into() };
+            StoreError::list("http://host/")(source).to_string()
+        };
+        let answer = "Error performing PROPFIND http://host/ in 3ms - Server returned non-2xx status code: ";
+        for refused in ["501 Not Implemented: <html>", "405 Method Not Allowed: <html>"] {
+            assert_eq!(
+                of(&format!("{answer}{refused}")),
+                "`http://host/`: the server cannot list folders; name a file"
+            );
+        }
+        assert!(of(&format!("{answer}403 Forbidden: ")).contains("403 Forbidden"));
+        assert!(of("Error performing GET http://b/?list - Server returned non-2xx status code: 501: ").contains("501"));
+    }
 
     #[test]
     fn queries_of_urls_are_left_out() {

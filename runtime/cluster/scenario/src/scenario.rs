@@ -100,7 +100,8 @@ impl Scenario {
     /// Executes the scenario.
     pub fn run(&self, options: RunOptions, reporter: Arc<dyn Reporter>) -> Result<Outcome, ScenarioError> {
         let unwritable = |error: &OutputError| input(&self.path, error.to_string(), error.hint().map(str::to_owned));
-        let outputs = Outputs::create(&self.path, &options).map_err(|error| unwritable(&error))?;
+        let outputs =
+            Outputs::create(&self.path, &options).map_err(|error| unwritable(&self.own_input(error, &options)))?;
         let context = Arc::new(self.context(options, reporter, outputs));
         let executed = self.execute(&context);
         context.reporter.has_read(&context.state().inputs.sources());
@@ -125,6 +126,18 @@ impl Scenario {
         }
         self.write(&context, &mut outcome)?;
         Ok(outcome)
+    }
+
+    /// The error for an output that exists: another one if the script reads the file, which `--force` does not replace.
+    fn own_input(&self, error: OutputError, options: &RunOptions) -> OutputError {
+        let OutputError::Exists { path } = &error else { return error };
+        let mut rule = vcr_base::output::Outputs::new(false);
+        let checked = self.check(options.clone(), Arc::new(Silent));
+        let are_known = checked.is_ok_and(|checked| checked.files_read.iter().all(|read| rule.reads(read).is_ok()));
+        match rule.check(path) {
+            Err(own @ OutputError::IsInput { .. }) if are_known => own,
+            _ => error,
+        }
     }
 
     /// Writes the results so far after an error, if a part of them was measured in real time and so cannot be

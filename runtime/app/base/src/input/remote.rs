@@ -12,6 +12,9 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 /// URL schemes of inputs and outputs.
 pub const SCHEMES: [&str; 6] = ["az", "gs", "hf", "http", "https", "s3"];
 
+/// The scheme of guests in registries, which are fetched elsewhere.
+const GUEST_SCHEME: &str = "oci";
+
 /// Copies objects to disk.
 pub trait Fetch: Send + Sync {
     /// Copies the object at `url`, or a folder of objects if `url` ends with `/`, and returns the copy's path. The
@@ -51,11 +54,28 @@ pub fn url(path: &Path) -> Option<&str> {
     SCHEMES.contains(&scheme).then_some(text)
 }
 
+/// Checks that a path without a URL's scheme is not a URL with another scheme.
+///
+/// # Errors
+/// If it is. The text has no credentials.
+pub fn check_scheme(path: &Path) -> io::Result<()> {
+    let Some((scheme, _)) = path.to_str().and_then(|text| text.split_once("://")) else { return Ok(()) };
+    let is_name = !scheme.is_empty() && scheme.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    if !is_name || SCHEMES.contains(&scheme) || scheme == GUEST_SCHEME || path.exists() {
+        return Ok(());
+    }
+    let url = without_secrets(&path.to_string_lossy());
+    let known = SCHEMES.join(", ");
+    let text = format!("invalid URL `{url}`: expected one of the schemes {known}, got `{scheme}`");
+    Err(io::Error::new(ErrorKind::InvalidInput, text))
+}
+
 /// Returns the path itself, or the path of a copy if it is a URL. Each object is fetched once in a process.
 ///
 /// # Errors
 /// When the object cannot be fetched, or the build has no network support.
 pub fn local(path: &Path) -> io::Result<Cow<'_, Path>> {
+    check_scheme(path)?;
     let Some(url) = url(path) else { return Ok(Cow::Borrowed(path)) };
     if let Some(copy) = copies().as_ref().and_then(|copies| copies.paths.get(url)) {
         return Ok(Cow::Owned(copy.clone()));
@@ -91,6 +111,20 @@ pub fn named(path: &Path) -> PathBuf {
         (Some(folder), Some(name)) => format!("{folder}/{name}").into(),
         _ => path.to_owned(),
     }
+}
+
+/// The text with URLs in place of the paths of their copies.
+#[must_use]
+pub fn with_urls(text: &str) -> Cow<'_, str> {
+    let copies = copies();
+    let mut shown = Cow::Borrowed(text);
+    for (copy, url) in copies.iter().flat_map(|copies| &copies.urls) {
+        let Some(copy) = copy.to_str().filter(|copy| shown.contains(copy)) else { continue };
+        // The URL of a folder ends in `/`.
+        let folder = url.trim_end_matches('/');
+        shown = Cow::Owned(shown.replace(&format!("{copy}/"), &format!("{folder}/")).replace(copy, url));
+    }
+    shown
 }
 
 /// Makes the next access check the versions of all objects again. For processes that execute several commands.
@@ -137,10 +171,17 @@ mod tests {
         for path in ["s3://bucket/key.jsonl", "hf://datasets/a/b/c.json", "https://host/x/"] {
             assert_eq!(url(Path::new(path)), Some(path));
         }
-        for path in ["a/b", "/s3://a", "ftp://host/x", "s3:/a", "C:\\x", ""] {
+        for path in ["a/b", "/s3://a", "oci://host/x", "s3:/a", "C:\\x", "a b://c", ""] {
             assert_eq!(url(Path::new(path)), None, "{path}");
             assert_eq!(local(Path::new(path)).expect("it is a path"), Path::new(path));
         }
+    }
+
+    #[test]
+    fn unknown_schemes_are_named() {
+        let error = local(Path::new("ftp://me:word@host/x")).expect_err("nothing reads it");
+        let expected = "expected one of the schemes az, gs, hf, http, https, s3, got `ftp`";
+        assert_eq!(refusal(&error), format!("invalid URL `ftp://host/x`: {expected}"));
     }
 
     #[test]
@@ -155,6 +196,18 @@ mod tests {
         ] {
             assert_eq!(named(Path::new(path)), Path::new(name));
         }
+    }
+
+    #[test]
+    fn texts_name_urls_and_not_their_copies() {
+        let known = [
+            (PathBuf::from("/copies/3/data/x.rhai"), "http://host/x.rhai".to_owned()),
+            (PathBuf::from("/copies/4/data/out"), "http://host/out/".to_owned()),
+        ];
+        copies().get_or_insert_default().urls.extend(known);
+        assert_eq!(with_urls("/copies/3/data/x.rhai:10:17: no"), "http://host/x.rhai:10:17: no");
+        assert_eq!(with_urls("`/copies/4/data/out/report.json`"), "`http://host/out/report.json`");
+        assert_eq!(with_urls("x.rhai:10:17"), "x.rhai:10:17");
     }
 
     #[test]

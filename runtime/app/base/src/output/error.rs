@@ -1,3 +1,4 @@
+use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
@@ -47,7 +48,7 @@ pub enum OutputError {
         file: PathBuf,
     },
     /// The folder cannot be used.
-    #[error("cannot write to `{path}`: {source}")]
+    #[error("cannot write to `{path}`: {}", cause(&.path.display(), .source))]
     Folder {
         /// The folder.
         path: PathBuf,
@@ -63,7 +64,7 @@ pub enum OutputError {
         kept: PathBuf,
     },
     /// The file cannot be uploaded.
-    #[error("cannot upload `{path}`: {source}; the file is kept as `{kept}`")]
+    #[error("cannot upload `{path}`: {}; the file is kept as `{kept}`", cause(&.path.display(), .source))]
     NotUploaded {
         /// The output.
         path: PathBuf,
@@ -73,13 +74,21 @@ pub enum OutputError {
         source: io::Error,
     },
     /// The file cannot be written.
-    #[error("cannot write `{path}`: {source}")]
+    #[error("cannot write `{path}`: {}", cause(&.path.display(), .source))]
     Write {
         /// The output.
         path: PathBuf,
         /// The system's message.
         source: io::Error,
     },
+}
+
+/// The cause of an error, without the name of the file, with which errors of object stores begin.
+#[must_use]
+pub fn cause(name: &dyn fmt::Display, source: &io::Error) -> String {
+    let text = source.to_string();
+    let named = [format!("`{name}`: "), format!("invalid URL `{name}`: ")];
+    named.iter().find_map(|start| text.strip_prefix(start)).map(str::to_owned).unwrap_or(text)
 }
 
 impl OutputError {

@@ -45,6 +45,7 @@ struct Drafts {
 impl OutputFolder {
     pub(crate) fn open(path: &Path) -> Result<Self, OutputError> {
         let is_remote = remote::url(path).is_some();
+        remote::check_scheme(path).map_err(|source| folder_error(&shown(path), source))?;
         let made = MadeFolders::about_to_make(if is_remote { Path::new("") } else { path });
         let marker = if is_remote {
             marker_at(path).map_err(|source| folder_error(&shown(path), source))?

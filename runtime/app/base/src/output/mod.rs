@@ -24,7 +24,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 pub use draft::{OutputFile, remove_drafts};
-pub use error::OutputError;
+pub use error::{OutputError, cause};
 pub use folder::{MARKER, OutputFolder};
 use identity::Known;
 use remote::shown;
@@ -117,6 +117,7 @@ impl Outputs {
         if crate::input::remote::url(path).is_some() {
             return self.claim_remote(output, replaces);
         }
+        crate::input::remote::check_scheme(path).map_err(|source| write_error(&shown(path), source))?;
         let there = fs::metadata(path);
         let is_special = there.as_ref().is_ok_and(|there| !there.is_file() && !there.is_dir());
         if there.as_ref().is_ok_and(fs::Metadata::is_dir) || path.file_name().is_none() {

@@ -182,3 +182,15 @@ fn a_folder_without_a_file_of_the_next_command_is_removed() {
     assert_eq!(names(folder.path()), ["shared"]);
     assert_eq!(names(&folder.path().join("shared")), ["other"]);
 }
+
+#[test]
+fn errors_of_stores_name_the_object_once() {
+    for text in ["`s3://a/b`: refused", "invalid URL `s3://a/b`: refused", "refused"] {
+        let source = io::Error::other(text);
+        assert_eq!(write_error(Path::new("s3://a/b"), source).to_string(), "cannot write `s3://a/b`: refused");
+    }
+    let source = io::Error::other("`s3://a/b`: refused");
+    let (path, kept) = (PathBuf::from("s3://a/b"), PathBuf::from("kept"));
+    let error = OutputError::NotUploaded { path, kept, source }.to_string();
+    assert_eq!(error, "cannot upload `s3://a/b`: refused; the file is kept as `kept`");
+}

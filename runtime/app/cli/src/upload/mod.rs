@@ -80,8 +80,11 @@ fn send(args: &UploadArgs, mut file: Box<dyn Pending>, url: &str) -> Result<(), 
             Err(Refusal::input(format!("cannot write `{url}`: the file exists already; the other is `{kept}`"))
                 .hint("replace it with --force, or remove the other with --discard"))
         }
-        Err(error) => Err(Refusal::input(format!("cannot upload `{url}`: {error}; the file is kept as `{kept}`"))
-            .hint("run `vcr upload` again, which continues")),
+        Err(error) => {
+            let why = vcr_base::output::cause(&url, &error);
+            Err(Refusal::input(format!("cannot upload `{url}`: {why}; the file is kept as `{kept}`"))
+                .hint("run `vcr upload` again, which continues"))
+        }
     }
 }
 
