@@ -270,7 +270,7 @@ fn what_cannot_be_is_refused_with_its_name() {
         (&["--extra-engine-args", r#"{"planner_profile_data": "p.npz"}"#], &["p.npz"]),
         (&["--extra-engine-args", r#"{"aic_backend": "vllm"}"#], &["`aic_model_path`: is missing"]),
         (&["--extra-engine-args", r#"{"aic_nextn": 2, "decode_speedup_ratio": 2}"#], &["`decode_speedup_ratio` 1"]),
-        (&["--extra-engine-args", r#"{"worker_type": "decode"}"#], &["a \"aggregated\" engine is wanted"]),
+        (&["--extra-engine-args", r#"{"worker_type": "decode"}"#], &["`worker_type`: expected \"aggregated\", got"]),
         (&["--extra-engine-args", r#"{"block_size": 0.5}"#], &["`block_size`", "got 0.5"]),
         (&["--strict", "--extra-engine-args", r#"{"speedup_ratio": 0}"#], &["`speedup_ratio`: is 0"]),
         (

@@ -85,6 +85,13 @@ fn the_table_is_the_one_that_dynamo_prints() {
         ["Wall Time (ms): N/A", "Prefix Cache Reused Ratio: 0.00", "First Admission Prefix Cache Reused Ratio: 0.00"]
     );
     let ours = replay(&trace(&[R]), &[]).ended(0).stdout;
+    for (args, times) in
+        [(&[][..], "Dynamo's polynomial"), (&["--latency", "fixed(#{ step: \"10ms\" })"], "set by --latency")]
+    {
+        let said = replay(&trace(&[R]), args).ended(0).stdout;
+        let times = format!("  times: {times}, and not compared with a real engine\n");
+        assert!(said.contains(&times), "`{times}` is not in:\n{said}");
+    }
     for needle in ["WHERE THE TIME WENT", "RUN replay", "fingerprint "] {
         assert!(ours.contains(needle), "{needle} is not in:\n{ours}");
     }

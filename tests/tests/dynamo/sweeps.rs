@@ -57,5 +57,10 @@ fn a_sweep_sets_keys_where_they_belong() {
     assert!(once == base && twice < base / 1.9, "{once} {twice}");
     let [once, twice] = of("prefill.speedup_ratio=1,2");
     assert!(once == base && (twice - (base - 32.105859 / 2.0)).abs() < 0.01, "{once} {twice}");
+    for ranks in [r#"{"dp_size": 4}"#, r#"{"dp_size": 4, "engine": {}}"#] {
+        let sweep = ["--extra-engine-args", ranks, "--json", "--sweep", "prefill_schedule_interval=1,4"];
+        let rows = replay(&folder, &sweep).ended(0).json();
+        assert_eq!(rows.as_array().map(Vec::len), Some(2), "{ranks}");
+    }
     replay(&folder, &["--sweep", "prefill.block_size=16,32"]).failed(2, &["needs --prefill-engine-args"]);
 }

@@ -248,6 +248,9 @@ impl Document {
     }
 }
 
+/// The source of times in a scenario that nothing else is known of.
+const SET_IN_SCENARIO: &str = "set by the scenario or a guest";
+
 impl Run {
     /// GPUs and cost, and a line for each pool. Empty if no pool has a deployment.
     #[must_use]
@@ -258,18 +261,24 @@ impl Run {
     /// The source of the step times and its accuracy, with the tone for this text.
     #[must_use]
     pub fn pricing(&self) -> (String, Tone) {
+        self.pricing_by(SET_IN_SCENARIO)
+    }
+
+    /// Like [`pricing`](Self::pricing), with a name for the source of times that nothing is known of.
+    #[must_use]
+    pub fn pricing_by(&self, source: &str) -> (String, Tone) {
         let recorded: Vec<&str> = self.recorded_workloads.iter().map(String::as_str).collect();
         match recorded.len() {
-            0 => self.pricing_of_steps(),
+            0 => self.pricing_of_steps(source),
             count if count >= self.workloads.len() => ("recorded in the traces".to_owned(), Tone::Neutral),
             _ => {
-                let (text, tone) = self.pricing_of_steps();
+                let (text, tone) = self.pricing_of_steps(source);
                 (format!("{text}; recorded for {}", recorded.join(", ")), tone)
             }
         }
     }
 
-    fn pricing_of_steps(&self) -> (String, Tone) {
+    fn pricing_of_steps(&self, source: &str) -> (String, Tone) {
         /// A larger share of extrapolated step time is shown as a warning.
         const MUCH: f64 = 0.05;
         let percent = |share: f64| share * 100.0;
@@ -304,7 +313,7 @@ impl Run {
                  docs/appendix/fitted-models.md";
             return (text.to_owned(), Tone::Warned);
         }
-        ("set by the scenario or a guest, and not compared with a real engine".to_owned(), Tone::Neutral)
+        (format!("{source}, and not compared with a real engine"), Tone::Neutral)
     }
 }
 

@@ -57,6 +57,8 @@ const MAX_TIME: &str = "--max-sim-time";
 pub(crate) struct Replayed {
     run: Report,
     summary: Summary,
+    /// The source of the times of steps.
+    times: &'static str,
     warnings: Vec<String>,
     trace: Option<Arc<Trace>>,
     /// The cause that ended the replay early, if any.
@@ -76,7 +78,7 @@ impl Replayed {
         for warning in &setup.warnings {
             reporter.warn(warning);
         }
-        let (config, warnings, mut settings) = (setup.config, setup.warnings, setup.settings);
+        let (config, times, warnings, mut settings) = (setup.config, setup.times, setup.warnings, setup.settings);
         let clocks = args.output.host_times.then(HostClocks::start);
         let mut capacity = args.output.capacity.then(Capacity::default);
         let mut telemetry = match args.output.telemetry.clone().zip(files.telemetry.take()) {
@@ -100,7 +102,7 @@ impl Replayed {
             (true, _) => reporter.stop(),
             (false, cut_short) => cut_short.then_some(MAX_TIME),
         };
-        let replayed = Self { run, summary, warnings, trace, stopped_by, capacity, host };
+        let replayed = Self { run, summary, times, warnings, trace, stopped_by, capacity, host };
         replayed.results(args).write_files(files)?;
         Ok(replayed)
     }
@@ -115,9 +117,9 @@ impl Replayed {
     }
 
     fn results<'a>(&'a self, args: &'a ReplayArgs) -> show::Results<'a> {
-        let Self { run, summary, warnings, trace, stopped_by, capacity, host } = self;
+        let Self { run, summary, times, warnings, trace, stopped_by, capacity, host } = self;
         let (trace, capacity, host) = (trace.as_deref(), capacity.as_ref(), host.as_ref());
-        show::Results { args, run, summary, warnings, trace, stopped_by: *stopped_by, capacity, host }
+        show::Results { args, run, summary, times, warnings, trace, stopped_by: *stopped_by, capacity, host }
     }
 }
 

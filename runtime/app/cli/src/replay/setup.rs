@@ -12,7 +12,7 @@ use vcr_cluster::{
 use vcr_dynamo::report::{ReportSettings, Sla};
 use vcr_dynamo::{AutoscaleArgs, AutoscalePolicy, EngineArgs, PoolOptions, Remark, RouterArgs, read_queue_policies};
 use vcr_scenario::expression;
-use vcr_trace::{HashIdScope, SharedPrefix, Strictness, Trace, TraceOptions};
+use vcr_trace::{FormatOption, HashIdScope, SharedPrefix, Strictness, Trace, TraceOptions};
 
 use super::Refusal;
 use super::args::{Contention, IdScope, ReplayArgs, RouterMode};
@@ -24,6 +24,8 @@ const NAME: &str = "replay";
 pub(crate) struct Setup {
     pub(crate) config: RunConfig,
     pub(crate) settings: ReportSettings,
+    /// The source of the times of steps.
+    pub(crate) times: &'static str,
     /// Warnings about accepted options without effect.
     pub(crate) warnings: Vec<String>,
 }
@@ -41,6 +43,7 @@ pub(crate) fn read_trace(args: &ReplayArgs) -> Result<Option<Arc<Trace>>, Refusa
     }
     let options = TraceOptions {
         format: args.trace.trace_format,
+        format_option: Some(FormatOption { format: "--trace-format", timestamp_unit: Some("--trace-timestamp-unit") }),
         timestamp_unit: args.trace.trace_timestamp_unit,
         block_size_tokens: args.trace.trace_block_size,
         strictness: if args.run.strict { Strictness::Strict } else { Strictness::Lenient },
@@ -74,7 +77,8 @@ pub(crate) fn read_trace(args: &ReplayArgs) -> Result<Option<Arc<Trace>>, Refusa
 pub(crate) fn setup(args: &ReplayArgs, trace: Option<&Arc<Trace>>) -> Result<Setup, Refusal> {
     let mut warnings: Vec<String> = trace.iter().flat_map(|trace| &trace.warnings).map(ToString::to_string).collect();
     let router = router(args, trace, &mut warnings)?;
-    let (topology, settings) = topology(args, &router, &mut warnings)?;
+    let (topology, settings, timing) = topology(args, &router, &mut warnings)?;
+    let times = if args.cluster.latency.is_some() { "set by --latency" } else { timing };
     let workload = match trace {
         Some(trace) => from_trace(args, trace),
         None => synthetic(args, topology.pools()[0].engine.block_size())?,
@@ -91,7 +95,7 @@ pub(crate) fn setup(args: &ReplayArgs, trace: Option<&Arc<Trace>>) -> Result<Set
         .check()
         .map_err(|errors| Refusal::input(errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")))?;
     warnings.extend(config.media_warning());
-    Ok(Setup { config, settings, warnings })
+    Ok(Setup { config, settings, times, warnings })
 }
 
 /// Routers for whole requests, prefills and decodes.
@@ -205,11 +209,12 @@ fn engine_args(
     Ok(read)
 }
 
+/// Makes the cluster. Also returns the source of the times of decode engines.
 fn topology(
     args: &ReplayArgs,
     routers: &Routers,
     warnings: &mut Vec<String>,
-) -> Result<(Topology, ReportSettings), Refusal> {
+) -> Result<(Topology, ReportSettings, &'static str), Refusal> {
     let cluster = &args.cluster;
     let latency = latency(args)?;
     let autoscale = autoscale(args)?;
@@ -252,6 +257,7 @@ fn topology(
                 kv_eviction: engine.kv_eviction,
                 ..settings
             },
+            engine.timing.source(),
         ));
     };
     let prefill_place = "--prefill-engine-args";
@@ -272,6 +278,7 @@ fn topology(
     Ok((
         Topology::Disaggregated { prefill: first, decode: second, link, conditional: routers.args.conditional },
         settings,
+        decode.timing.source(),
     ))
 }
 

@@ -24,6 +24,8 @@ pub(crate) struct Results<'a> {
     pub(crate) args: &'a ReplayArgs,
     pub(crate) run: &'a Report,
     pub(crate) summary: &'a Summary,
+    /// The source of the times of steps.
+    pub(crate) times: &'static str,
     pub(crate) warnings: &'a [String],
     pub(crate) trace: Option<&'a Trace>,
     /// The cause that ended the run early, if any.
@@ -119,7 +121,7 @@ impl Results<'_> {
     fn print_ours(&self, out: &mut dyn Write) -> io::Result<()> {
         let mut omitted = Omitted::default();
         let layout = Layout::of_stdout(false);
-        summary::write_run(out, self.run, &[], layout, &mut omitted)?;
+        summary::write_run(out, self.run, Some(self.times), &[], layout, &mut omitted)?;
         omitted.write(out, "--json", layout.width)?;
         writeln!(out, "\n  {BOLD}WHERE THE TIME WENT{BOLD:#}")?;
         let mut times = bare_table();

@@ -23,12 +23,11 @@ pub(super) fn write_verdict(out: &mut dyn Write, outcome: &Outcome) -> io::Resul
     let broken = outcome.assertions.iter().filter(|check| !check.passed).count();
     let all = outcome.assertions.len();
     if let Some(partial) = &outcome.partial {
-        let kept = all - broken;
-        return writeln!(
-            out,
-            "  {RED}stopped early by {}: {kept} of {all} assertions passed{RED:#}",
-            partial.stopped_by
-        );
+        let reached = match all {
+            0 => "no assertion was reached".to_owned(),
+            _ => format!("{} of {all} assertions passed", all - broken),
+        };
+        return writeln!(out, "  {RED}stopped early by {}: {reached}{RED:#}", partial.stopped_by);
     }
     let cut = cut_text(outcome.runs.iter().filter(|run| run.partial).count(), outcome.runs.len());
     match (broken, all) {
@@ -73,10 +72,12 @@ pub(super) fn limit_of(check: &AssertionResult) -> Option<Limit> {
     Limit::of(&check.subject, check.condition.as_deref()?)
 }
 
-/// Writes how the times of a run were priced and how reliable they are, then its GPUs and cost.
-pub(super) fn write_pricing(out: &mut dyn Write, run: &Report, width: usize) -> io::Result<()> {
+/// Writes how the times of a run were priced and how reliable they are, then its GPUs and cost. `source` is the source
+/// of times outside scenarios.
+pub(super) fn write_pricing(out: &mut dyn Write, run: &Report, source: Option<&str>, width: usize) -> io::Result<()> {
     // Converted through JSON, because the page gets the same texts from report.json.
     let run: Run = serde_json::from_value(serde_json::to_value(run)?)?;
-    write_wrapped(out, "  ", &format!("times: {}", printable(&run.pricing().0)), width)?;
+    let (pricing, _) = source.map_or_else(|| run.pricing(), |source| run.pricing_by(source));
+    write_wrapped(out, "  ", &format!("times: {}", printable(&pricing)), width)?;
     run.gpus_and_cost().iter().try_for_each(|text| write_wrapped(out, "  ", &printable(text), width))
 }

@@ -90,7 +90,7 @@ pub(crate) fn write(out: &mut dyn Write, outcome: &Outcome, layout: Layout) -> i
     let is_probe = |run: &Report| outcome.searches.iter().any(|search| search.has_run(&run.name));
     let listed: Vec<&Arc<Report>> = outcome.runs.iter().filter(|run| full || !is_probe(run)).collect();
     if full || listed.len() <= MAX_RUNS {
-        listed.into_iter().try_for_each(|run| write_run(out, run, &outcome.assertions, layout, &mut omitted))?;
+        listed.into_iter().try_for_each(|run| write_run(out, run, None, &outcome.assertions, layout, &mut omitted))?;
     } else {
         omitted.others.insert("each run");
     }
@@ -123,10 +123,12 @@ fn write_title(out: &mut dyn Write, outcome: &Outcome, width: usize) -> io::Resu
     writeln!(out)
 }
 
-/// Writes a run. For its workloads, only metrics with `assertions` are listed.
+/// Writes a run. For its workloads, only metrics with `assertions` are listed. `source` is the source of times outside
+/// scenarios.
 pub(crate) fn write_run(
     out: &mut dyn Write,
     run: &Report,
+    source: Option<&str>,
     assertions: &[AssertionResult],
     layout: Layout,
     omitted: &mut Omitted,
@@ -142,7 +144,7 @@ pub(crate) fn write_run(
     if let Some(target) = &run.target {
         write_target(out, target, width)?;
     }
-    write_pricing(out, run, width)?;
+    write_pricing(out, run, source, width)?;
     if let Some(overload) = &run.overload {
         write!(out, "{YELLOW}")?;
         write_wrapped(out, "  ", &printable(&overload.to_string()), width)?;

@@ -121,6 +121,19 @@ pub enum Timing {
     Tables(Box<TablesInput>),
 }
 
+impl Timing {
+    /// What sets the times of passes, in words.
+    #[must_use]
+    pub fn source(&self) -> &'static str {
+        match self {
+            Self::Polynomial => "Dynamo's polynomial",
+            Self::Fixed { .. } => "set by the engine arguments",
+            Self::Profile(_) => "interpolated in a planner profile",
+            Self::Tables(_) => "operator tables",
+        }
+    }
+}
+
 /// Multi-token prediction.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mtp {

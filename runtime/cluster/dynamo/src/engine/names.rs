@@ -115,8 +115,14 @@ const TIERS: &[(&str, &[&str])] = &[
     ),
 ];
 
-const NESTED_ONLY: &[&str] =
-    &["backend", "prefill_schedule_interval", "prefill_decode_interval", "timing_model", "tensor_parallel_size"];
+const NESTED_ONLY: &[&str] = &[
+    "backend",
+    "prefill_schedule_interval",
+    "prefill_decode_interval",
+    "kv_eviction_policy",
+    "timing_model",
+    "tensor_parallel_size",
+];
 
 pub(super) fn is_nested(map: &Map<String, Value>) -> bool {
     ["engine", "dynamo", "tensor_parallel_size", "cuda_graph_reserved_bytes"].iter().any(|key| map.contains_key(*key))
@@ -144,7 +150,16 @@ pub(super) fn nested_place(key: &str) -> Option<String> {
     if let Some((object, _)) = place {
         return Some(format!("in the nested layout it belongs into `{object}`"));
     }
-    BESIDE.contains(&key).then(|| "in the nested layout it belongs outside `engine`".to_owned())
+    BESIDE.contains(&key).then(|| "in the nested layout it belongs at the top level".to_owned())
+}
+
+/// The right place of a key of the flat layout that is not known there.
+pub(super) fn flat_place(key: &str) -> Option<String> {
+    let tier = TIERS.iter().find(|(_, keys)| keys.contains(&key));
+    match tier {
+        Some((object, _)) => Some(format!("in the nested layout it belongs into `engine.{object}`")),
+        None => ENGINE.contains(&key).then(|| "in the nested layout it belongs into `engine`".to_owned()),
+    }
 }
 
 /// Whether an engine argument has this name, in either layout.
@@ -171,6 +186,11 @@ impl super::EngineArgs {
     pub fn with_key(text: Option<&str>, key: &str, value: Value) -> String {
         let text = text.unwrap_or("{}");
         let Ok(Value::Object(mut map)) = serde_json::from_str(text) else { return text.to_owned() };
+        // Both layouts know `backend`.
+        let is_known = key == "backend" && !map.is_empty();
+        if !is_nested(&map) && NESTED_ONLY.contains(&key) && !is_known {
+            nest(&mut map);
+        }
         let nested = is_nested(&map);
         // In the nested layout, the key belongs in its own object, although both layouts use the same name.
         let tier = TIERS.iter().find(|(_, keys)| keys.contains(&key)).map(|(object, _)| *object);
@@ -179,14 +199,28 @@ impl super::EngineArgs {
             return Value::Object(map).to_string();
         }
         let inner = [("engine", ENGINE), ("dynamo", DYNAMO)].into_iter().find(|(_, keys)| keys.contains(&key));
-        let starts_nested = map.is_empty() && NESTED_ONLY.contains(&key);
         match inner {
-            Some((object, _)) if nested || starts_nested => set_inside(&mut map, &[object], key, value),
+            Some((object, _)) if nested => set_inside(&mut map, &[object], key, value),
             _ => {
                 map.insert(key.to_owned(), value);
             }
         }
         Value::Object(map).to_string()
+    }
+}
+
+/// Moves the keys of an object in the flat layout to their places in the nested one, if all of them have one.
+fn nest(map: &mut Map<String, Value>) {
+    if map.keys().any(|key| FLAT_ONLY.contains(&key.as_str())) {
+        return;
+    }
+    map.entry("engine").or_insert_with(|| Value::Object(Map::new()));
+    for (object, keys) in [("engine", ENGINE), ("dynamo", DYNAMO)] {
+        for key in keys {
+            if let Some(value) = map.remove(*key) {
+                set_inside(map, &[object], key, value);
+            }
+        }
     }
 }
 

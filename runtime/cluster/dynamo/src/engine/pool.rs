@@ -53,7 +53,7 @@ impl EngineArgs {
         let mut problems = Vec::new();
         if let Some(worker_type) = self.worker_type.filter(|&worker_type| worker_type != options.role) {
             let (is, must) = (worker_type.name(), options.role.name());
-            problems.push(refused("worker_type", format!("is \"{is}\" where a \"{must}\" engine is wanted")));
+            problems.push(refused("worker_type", format!("expected \"{must}\", got \"{is}\"")));
         }
         let engine = self.engine(options.preset).map_err(|texts| {
             problems.extend(texts.into_iter().map(|text| refused("", text)));

@@ -7,7 +7,7 @@ use vcr_cluster::{KvEviction, PoolRole, TransferScope};
 use vcr_core::sglang::{self, SchedulePolicy, SglangConfigInput};
 use vcr_core::{EngineConfigInput, NamedValue, option};
 
-use super::names::{is_nested, nested_place};
+use super::names::{flat_place, is_nested, nested_place};
 use super::{ABOUT_MEMORY, Kind, MAX_EXTRA_TOKENS, Raw, SglangRaw};
 use super::{EngineArgs, EngineType, KvTransfer, Mtp, PreemptionMode, SglangArgs, Timing};
 use super::{rules, state, tables, tiers};
@@ -31,8 +31,7 @@ pub(super) fn engine_args(place: &str, text: &str, findings: &mut Findings) -> E
         flat(&mut raw, &mut keys)
     }
     rules::check(&raw, &mut keys);
-    let place_of = |key: &str| if raw.is_nested { nested_place(key) } else { None };
-    keys.finish(place_of);
+    keys.finish(if raw.is_nested { nested_place } else { flat_place });
     checked(raw)
 }
 

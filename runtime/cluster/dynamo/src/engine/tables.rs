@@ -4,7 +4,7 @@ use vcr_cluster::LatencyFactory;
 use vcr_core::factory::copies;
 use vcr_core::latency::{LatencyError, LatencyModel, StepBatch, StepShape, price_until_horizon};
 use vcr_latency::WorkerPhases;
-use vcr_latency::tables::{Tables, TablesInput};
+use vcr_latency::tables::{DATA_VARIABLE, INSTALL, Tables, TablesError, TablesInput};
 
 use super::Raw;
 use crate::keys::Keys;
@@ -54,11 +54,21 @@ pub(super) fn flat(raw: &Raw, keys: &mut Keys<'_>) -> Option<TablesInput> {
 
 /// Makes latency models that use operator tables.
 pub(super) fn latency(input: &TablesInput, phases: WorkerPhases, speeds: [f64; 2]) -> Result<LatencyFactory, String> {
-    let tables = Tables::new(input).map_err(|error| match error.hint() {
-        Some(hint) => format!("{error}; {hint}"),
-        None => error.to_string(),
-    })?;
+    let tables = Tables::new(input).map_err(|error| unusable(&error))?;
     Ok(copies(Passes { tables, phases, speeds }))
+}
+
+/// The error of a replay, which names the folder of the tables by the environment only.
+fn unusable(error: &TablesError) -> String {
+    let install = format!("install it with `{INSTALL}`, then name its folder with {DATA_VARIABLE}");
+    match (error, error.hint()) {
+        (TablesError::NoData, _) => {
+            format!("missing {DATA_VARIABLE}: expected the folder of the package aiconfigurator-core; {install}")
+        }
+        (TablesError::NotThePackage { .. }, _) => format!("{error}; {install}"),
+        (_, Some(hint)) => format!("{error}; {hint}"),
+        (_, None) => error.to_string(),
+    }
 }
 
 /// Prices passes by tables, at Dynamo's speeds. Only the phases that the worker computes take time.
@@ -106,5 +116,18 @@ impl LatencyModel for Passes {
             let ns = priced.first().copied().unwrap_or(0) as f64 / speed;
             Ok(ns.round() as u64)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replays_name_tables_by_the_environment() {
+        for error in [TablesError::NoData, TablesError::NotThePackage { by: DATA_VARIABLE, folder: "nowhere".into() }] {
+            let text = unusable(&error);
+            assert!(text.contains("name its folder with VCR_TABLES") && !text.contains("`data`"), "{text}");
+        }
     }
 }

@@ -74,7 +74,12 @@ fn unknown_keys_are_refused_with_the_right_name() {
     refused(json!({"engine": {"engine_typ": 4}}), &["`engine.engine_typ`", "did you mean `engine_type`?"]);
     refused(json!({"engine": {}, "max_num_seqs": 4}), &["`max_num_seqs`", "it belongs into `engine`"]);
     refused(json!({"engine": {}, "aic_tp_size": 4}), &["in the nested one it is `tensor_parallel_size`"]);
-    refused(json!({"engine": {"dp_size": 4}}), &["`engine.dp_size`", "it belongs outside `engine`"]);
+    refused(json!({"engine": {"dp_size": 4}}), &["`engine.dp_size`", "it belongs at the top level"]);
+    refused(json!({"dynamo": {"dp_size": 4}}), &["`dynamo.dp_size`", "it belongs at the top level"]);
+    for key in ["prefill_schedule_interval", "timing_model", "kv_eviction_policy"] {
+        refused(json!({"dp_size": 2, key: 3}), &[&format!("`{key}`: is unknown; "), "it belongs into `engine`"]);
+    }
+    refused(json!({"num_host_blocks": 4}), &["it belongs into `engine.native_host_offload`"]);
     refused(json!({"sglang": {"page": 4}}), &["`sglang.page`"]);
     refused(json!([]), &["expected a JSON object"]);
     assert!(read("{").expect_err("cut off").to_string().contains("invalid JSON"));
@@ -86,7 +91,7 @@ fn arguments_must_fit_together() {
     refused(json!({"engine_type": "sglang", "block_size": 48}), &["chunked_prefill_size", "expected a multiple"]);
     refused(json!({"engine_type": "trtllm", "max_model_len": 48}), &["`max_model_len`", "only"]);
     refused(json!({"num_g3_blocks": 48}), &["needs `num_g2_blocks`"]);
-    refused(json!({"enable_g4_storage": true}), &["needs `num_g2_blocks`"]);
+    refused(json!({"enable_g4_storage": true}), &["`enable_g4_storage`: is not simulated", "remove it"]);
     refused(json!({"num_g2_blocks": 9}), &["`num_g2_blocks`: needs `kv_bytes_per_token`"]);
     let with_host = |more: Value| {
         let mut object = json!({"num_g2_blocks": 9, "kv_bytes_per_token": 1000});
@@ -142,6 +147,12 @@ fn a_key_can_be_set_in_either_layout() {
     assert_eq!(set(Some(r#"{"engine":{}}"#), "max_num_seqs", json!(4)), r#"{"engine":{"max_num_seqs":4}}"#);
     assert_eq!(set(Some(r#"{"engine":{}}"#), "dp_size", json!(4)), r#"{"dp_size":4,"engine":{}}"#);
     assert_eq!(set(None, "backend", json!("vllm")), r#"{"engine":{"backend":"vllm"}}"#);
+    let ranks = r#"{"dp_size":4,"max_num_seqs":8}"#;
+    let nested = r#"{"dp_size":4,"engine":{"max_num_seqs":8,"prefill_schedule_interval":2}}"#;
+    assert_eq!(set(Some(ranks), "prefill_schedule_interval", json!(2)), nested);
+    assert!(read(nested).is_ok());
+    let flat = set(Some(r#"{"aic_tp_size":4}"#), "prefill_schedule_interval", json!(2));
+    assert_eq!(flat, r#"{"aic_tp_size":4,"prefill_schedule_interval":2}"#, "the reader says where it belongs");
     assert!(known_engine_key("max_num_seqs") && known_engine_key("aic_tp_size") && !known_engine_key("engine"));
 }
 

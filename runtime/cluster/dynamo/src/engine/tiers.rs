@@ -26,7 +26,9 @@ pub(super) fn flat(keys: &mut Keys<'_>) -> Option<KvTiersConfig> {
     let own = KvTiersConfig::default();
     let host_blocks = blocks(keys, "num_g2_blocks");
     let disk_blocks = blocks(keys, "num_g3_blocks");
-    let objects = keys.boolean("enable_g4_storage").unwrap_or(false);
+    if keys.boolean("enable_g4_storage").unwrap_or(false) {
+        keys.problem("enable_g4_storage", ABOUT_OBJECTS);
+    }
     let bandwidths = [
         ("bandwidth_g1_to_g2_gbps", own.device_to_host_bytes_per_s),
         ("bandwidth_g2_to_g1_gbps", own.host_to_device_bytes_per_s),
@@ -36,17 +38,12 @@ pub(super) fn flat(keys: &mut Keys<'_>) -> Option<KvTiersConfig> {
     if host_blocks == 0 {
         if disk_blocks > 0 {
             keys.problem("num_g3_blocks", "needs `num_g2_blocks`: KV reaches the disk by way of the host");
-        } else if objects {
-            keys.problem("enable_g4_storage", "needs `num_g2_blocks`: KV reaches the object store by way of the host");
         }
         let without = "it is read together with `num_g2_blocks` only";
         keys.pass_over(&["offload_batch_size"], without);
         bandwidths.iter().for_each(|(key, _)| keys.pass_over(&[key], without));
         keys.pass_over(&["bandwidth_g2_to_g4_gbps", "bandwidth_g4_to_g2_gbps"], without);
         return None;
-    }
-    if objects {
-        keys.problem("enable_g4_storage", ABOUT_OBJECTS);
     }
     keys.pass_over(&["bandwidth_g2_to_g4_gbps", "bandwidth_g4_to_g2_gbps"], "object stores are not simulated");
     if disk_blocks == 0 {
