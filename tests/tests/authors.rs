@@ -31,6 +31,7 @@ fn a_check_reads_everything_and_runs_nothing() {
     let said = folder.vcr(&["check", "test.rhai", "unread.rhai", "-q"]).ended(0);
     assert_eq!(said.stdout, "");
     assert_eq!(said.stderr, "warning: unread.rhai: nothing reads the value of the parameter `unread`\n");
+    assert!(folder.vcr(&["check", "--help"]).ended(0).stdout.contains("\n  3  a guest or an engine failed"));
     let said = folder.vcr(&["check", "unread.rhai", "-e", "limit=3s"]).ended(0);
     assert!(said.stdout.contains("-e limit=3s\n"), "{}", said.stdout);
     let refused = |script: &str, needles: &[&str]| {
@@ -122,7 +123,11 @@ fn several_files_are_reported_in_their_order() {
                         run: ttft p99 < 1ms (10.00ms)\n✓ test.rhai  1 of 1 assertions passed\n";
         assert_eq!(said.stdout, expected);
         assert!(said.stderr.contains("2 of 3 scenarios passed in"), "{}", said.stderr);
+        assert_eq!(said.stderr.matches("reproduce with: ").count(), 1, "{}", said.stderr);
+        assert!(said.stderr.contains("reproduce with: vcr run other.rhai -e bound=1ms --seed 1\n"), "{}", said.stderr);
     }
+    let quiet = folder.vcr(&["run", "test.rhai", "other.rhai", "-q", "-e", "bound=1ms"]).ended(1);
+    assert_eq!(quiet.stderr, "reproduce with: vcr run other.rhai -e bound=1ms --seed 1\n");
     let said = folder.vcr(&["run", "other.rhai", "test.rhai", "--fail-fast", "-e", "bound=1ms"]).ended(1);
     assert!(said.stderr.contains("test.rhai: not started") && !said.stdout.contains("test.rhai"), "{}", said.stdout);
     let outcomes =
@@ -152,6 +157,7 @@ fn signals_end_searches_sweeps_and_several_files() {
     for args in [&["--search", "n=1..9"][..], &["--sweep", "n=1..9"], &["--repeat", "4"], &["test.rhai"]] {
         let folder = Folder::with(&endless);
         let said = folder.run(&[args, &["--timeout", "2s"]].concat()).ended(124);
+        assert!(!said.stdout.contains("0 of 0"), "{}", said.stdout);
         assert!(
             said.stderr.contains("stopped by --timeout") || said.stdout.contains("partial"),
             "{}{}",
@@ -159,6 +165,12 @@ fn signals_end_searches_sweeps_and_several_files() {
             said.stderr
         );
     }
+}
+
+#[test]
+fn a_run_that_ends_before_its_assertions_says_so() {
+    let said = Folder::with(ENDLESS).run(&["--timeout", "2s"]).ended(124);
+    assert!(said.stdout.contains("stopped early by --timeout: no assertion was reached\n"), "{}", said.stdout);
 }
 
 #[test]

@@ -56,6 +56,8 @@ fn a_failed_assertion_is_marked_and_decides_the_exit_code() {
     assert!(said.stdout.contains("✓  base  ttft"), "{}", said.stdout);
     assert!(said.stdout.contains("1 of 3 assertions failed"), "{}", said.stdout);
     assert!(said.stderr.contains("reproduce with: vcr run test.rhai -e n=5 --seed 1"), "{}", said.stderr);
+    let limited = folder.run(&["-q", "-e", "n=5", "--max-sim-time", "1h"]).ended(1).stderr;
+    assert!(limited.ends_with(" -e n=5 --seed 1 --max-sim-time 1h\n"), "{limited}");
 
     let outcome = folder.run(&["-e", "n=5", "--json"]).ended(1).json();
     assert_eq!(outcome["passed"], false);

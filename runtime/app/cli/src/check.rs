@@ -6,17 +6,18 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::Args;
+use vcr_base::input::remote::named;
 use vcr_scenario::{Checked, RunOptions, Scenario};
 
 use crate::exit::{Exit, eprint_line, print_error, printed};
-use crate::help::with_plain_exit_codes;
+use crate::help::with_check_exit_codes;
 use crate::terminal::excerpt::with_line;
 use crate::terminal::progress::TerminalReporter;
 use crate::terminal::style::{DIM, GREEN};
 use crate::terminal::text::{counted, printable};
 use crate::values::parameter;
 
-pub(crate) const EXAMPLES: &str = with_plain_exit_codes!(
+pub(crate) const EXAMPLES: &str = with_check_exit_codes!(
     "Examples:
   vcr check scenarios/pd_burst.rhai
   vcr check scenarios/pd_burst.rhai -e copies=24
@@ -55,7 +56,7 @@ pub(crate) fn check(args: &CheckArgs) -> Exit {
             }
             Err(error) => {
                 print_error(&with_line(&error), error.hint.as_deref());
-                exit = error.blame.into();
+                exit = exit.max(error.blame.into());
             }
         }
     }
@@ -63,7 +64,7 @@ pub(crate) fn check(args: &CheckArgs) -> Exit {
 }
 
 fn print(file: &Path, checked: &Checked, quiet: bool) -> io::Result<()> {
-    let name = printable(&file.display().to_string()).into_owned();
+    let name = printable(&named(file).display().to_string()).into_owned();
     for parameter in &checked.unused {
         eprint_line(format_args!(
             "warning: {name}: nothing reads the value of the parameter `{}`",
@@ -87,7 +88,7 @@ fn print(file: &Path, checked: &Checked, quiet: bool) -> io::Result<()> {
         writeln!(out, "    {DIM}-e{DIM:#} {}={}", printable(key), printable(value))?;
     }
     for file in files_read {
-        writeln!(out, "    {DIM}reads{DIM:#} {}", printable(&file.display().to_string()))?;
+        writeln!(out, "    {DIM}reads{DIM:#} {}", printable(&named(file).display().to_string()))?;
     }
     Ok(())
 }

@@ -29,6 +29,16 @@ macro_rules! with_plain_exit_codes {
     };
 }
 
+/// Appends the exit codes of a command that tries guests.
+macro_rules! with_check_exit_codes {
+    ($text:literal) => {
+        concat!(
+            $text,
+            "\n\nExit codes:\n  0  success\n  2  bad usage, script or input file\n  3  a guest or an engine failed"
+        )
+    };
+}
+
 /// Appends the exit codes of commands that compare.
 macro_rules! with_comparison_exit_codes {
     ($text:literal, $equal:literal, $different:literal) => {
@@ -57,7 +67,7 @@ macro_rules! with_simulation_exit_codes {
     };
 }
 
-pub(crate) use {with_comparison_exit_codes, with_plain_exit_codes, with_simulation_exit_codes};
+pub(crate) use {with_check_exit_codes, with_comparison_exit_codes, with_plain_exit_codes, with_simulation_exit_codes};
 
 #[cfg(feature = "serve")]
 pub(crate) const SERVE_EXAMPLES: &str = "Examples:

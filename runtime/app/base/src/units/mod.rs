@@ -225,6 +225,20 @@ pub fn format_ns(ns: f64) -> String {
     format!("{value:.decimals$}{unit}")
 }
 
+/// Formats nanoseconds as a whole number of the largest unit that divides them: `90s`, `1500ms`.
+///
+/// ```
+/// assert_eq!(vcr_base::units::exact_ns(90_000_000_000), "90s");
+/// assert_eq!(vcr_base::units::exact_ns(1_500_000_000), "1500ms");
+/// ```
+#[must_use]
+pub fn exact_ns(ns: u64) -> String {
+    const UNITS: [(&str, u64); 5] =
+        [("h", 3_600_000_000_000), ("m", 60_000_000_000), ("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1_000)];
+    let whole = UNITS.iter().find(|(_, of_ns)| ns > 0 && ns.is_multiple_of(*of_ns));
+    whole.map_or_else(|| format!("{ns}ns"), |(unit, of_ns)| format!("{}{unit}", ns / of_ns))
+}
+
 /// Formats US dollars with two decimals, or four below one dollar.
 #[must_use]
 pub fn format_usd(usd: f64) -> String {

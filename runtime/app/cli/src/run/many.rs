@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use serde::Serialize;
+use vcr_base::input::remote::named;
 use vcr_base::units::format_ns;
 use vcr_cluster::observe::Progress;
 use vcr_pack::Settings;
@@ -17,7 +18,7 @@ use crate::args::RunArgs;
 use crate::exit::{Exit, eprint_line, print_error, printed};
 use crate::pack::{OpenedPack, Verdict, default_pack, pack_failure};
 use crate::refusal::Refusal;
-use crate::run::single::Failed;
+use crate::run::single::{Failed, command_again};
 use crate::stop;
 use crate::terminal::excerpt::with_line;
 use crate::terminal::layout::Layout;
@@ -31,6 +32,8 @@ struct Job {
     scenario: Scenario,
     pack: Option<Arc<OpenedPack>>,
     options: RunOptions,
+    /// The parameters of the command line that the scenario reads.
+    parameters: Vec<(String, String)>,
     /// The settings for packing a failure.
     settings: Settings,
 }
@@ -41,8 +44,10 @@ impl Job {
         let mut pack = OpenedPack::open(file)?;
         let scenario = Scenario::open(&pack.as_ref().map_or_else(|| file.to_owned(), OpenedPack::script))?;
         let known = scenario.parameters();
+        let is_read = |name: &String| !known.are_all_known || known.names.contains(name);
+        let own = args.parameters.iter().filter(|(name, _)| is_read(name)).cloned().collect();
         let mut parameters = options.parameters.clone();
-        parameters.retain(|name, _| !known.are_all_known || known.names.contains(name));
+        parameters.retain(|name, _| is_read(name));
         let out = args.out.as_ref().map(|folder| folder.join(stem(file)));
         let mut options = RunOptions { parameters, out, ..options.clone() };
         if let Some(pack) = &mut pack {
@@ -55,7 +60,7 @@ impl Job {
             seed: options.seed,
             uncertainty: args.uncertainty.unwrap_or(0),
         };
-        Ok(Self { file: file.to_owned(), scenario, pack, options, settings })
+        Ok(Self { file: file.to_owned(), scenario, pack, options, parameters: own, settings })
     }
 
     fn run(&self, threads: usize, terminal: &Arc<TerminalReporter>) -> Done {
@@ -76,6 +81,7 @@ impl Job {
             sources: reporter.sources.lock().unwrap_or_else(PoisonError::into_inner).clone(),
         });
         Done {
+            parameters: self.parameters.clone(),
             verdict,
             packable,
             result: Some(result),
@@ -88,6 +94,8 @@ impl Job {
 /// A file and its result; none if it was not started.
 struct Done {
     file: PathBuf,
+    /// The parameters of the command line that the scenario reads.
+    parameters: Vec<(String, String)>,
     result: Option<Result<Outcome, ScenarioError>>,
     /// The comparison with the packed result.
     verdict: Option<Verdict>,
@@ -103,7 +111,14 @@ struct Packable {
 
 impl Done {
     fn not_started(file: &Path) -> Self {
-        Self { file: file.to_owned(), result: None, verdict: None, packable: None, wall_ns: 0.0 }
+        Self {
+            file: file.to_owned(),
+            parameters: Vec::new(),
+            result: None,
+            verdict: None,
+            packable: None,
+            wall_ns: 0.0,
+        }
     }
 
     fn exit(&self) -> Exit {
@@ -186,7 +201,7 @@ pub(crate) fn many(args: &RunArgs, options: &RunOptions) -> Result<(Exit, Vec<Pa
     let read = all.iter().filter_map(|done| done.result.as_ref()?.as_ref().ok());
     let read: Vec<PathBuf> = read.flat_map(|outcome| outcome.files_read.clone()).chain(files).collect();
     print_totals(args, &all, started);
-    let worst = all.iter().map(Done::exit).max_by_key(|exit| *exit as u8).unwrap_or(Exit::Passed);
+    let worst = all.iter().map(Done::exit).max().unwrap_or(Exit::Passed);
     let exit = stop::cause().filter(|_| all.iter().any(was_cut)).map_or(worst, |cause| cause.exit());
     Ok((printed(written, exit), read))
 }
@@ -240,8 +255,15 @@ fn stem(file: &Path) -> String {
 
 fn print(args: &RunArgs, done: &Done) -> io::Result<()> {
     let written = print_result(args, done);
+    if let Some(Ok(outcome)) = &done.result
+        && !outcome.passed
+        && outcome.partial.is_none()
+    {
+        let again = command_again(args, &done.file, &done.parameters, &outcome.runs);
+        eprint_line(format_args!("reproduce with: {again}"));
+    }
     for line in done.verdict.iter().flat_map(|verdict| &verdict.lines) {
-        eprint_line(format_args!("{}: {line}", printable(&done.file.display().to_string())));
+        eprint_line(format_args!("{}: {line}", printable(&named(&done.file).display().to_string())));
     }
     if args.pack_on_failure.is_some() {
         done.pack_failure();
@@ -250,7 +272,7 @@ fn print(args: &RunArgs, done: &Done) -> io::Result<()> {
 }
 
 fn print_result(args: &RunArgs, done: &Done) -> io::Result<()> {
-    let name = done.file.display().to_string();
+    let name = named(&done.file).display().to_string();
     let outcome = match &done.result {
         Some(Ok(outcome)) => outcome,
         Some(Err(error)) => {
@@ -276,8 +298,11 @@ fn print_result(args: &RunArgs, done: &Done) -> io::Result<()> {
     let kept = outcome.assertions.iter().filter(|made| made.passed).count();
     let (style, mark) = if is_passed { (GREEN, '✓') } else { (RED, '✗') };
     let partial = if outcome.partial.is_some() { ", partial" } else { "" };
-    let of = outcome.assertions.len();
-    writeln!(out, "{style}{mark}{style:#} {}  {kept} of {of} assertions passed{partial}", printable(&name))?;
+    let reached = match outcome.assertions.len() {
+        0 if outcome.partial.is_some() => "no assertion was reached".to_owned(),
+        of => format!("{kept} of {of} assertions passed"),
+    };
+    writeln!(out, "{style}{mark}{style:#} {}  {reached}{partial}", printable(&name))?;
     for broken in outcome.assertions.iter().filter(|made| !made.passed) {
         writeln!(out, "    {RED}{}{RED:#}", printable(&broken.text()))?;
     }
@@ -312,7 +337,7 @@ fn print_totals(args: &RunArgs, all: &[Done], started: Instant) {
     let passed = all.iter().filter(|done| done.result.is_some() && done.exit() == Exit::Passed).count();
     let slowest = all.iter().max_by(|one, other| one.wall_ns.total_cmp(&other.wall_ns));
     let slowest =
-        slowest.map(|done| format!("; the slowest was {} in {}", done.file.display(), format_ns(done.wall_ns)));
+        slowest.map(|done| format!("; the slowest was {} in {}", named(&done.file).display(), format_ns(done.wall_ns)));
     let wall = format_ns(started.elapsed().as_nanos() as f64);
     eprint_line(format_args!("{passed} of {} scenarios passed in {wall}{}", all.len(), slowest.unwrap_or_default()));
 }

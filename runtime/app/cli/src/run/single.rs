@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use serde::Serialize;
-use vcr_base::units::format_ns;
+use vcr_base::input::remote::named;
+use vcr_base::units::{exact_ns, format_ns};
 use vcr_cluster::Report;
 use vcr_pack::Settings;
 use vcr_scenario::{Blame, Judge, Outcome, RunOptions, ScenarioError, run_file};
@@ -119,7 +120,10 @@ fn present(args: &RunArgs, outcome: &Outcome, started: Instant, on_failure: impl
         return printed(written, cause.exit());
     }
     if !outcome.passed && written.is_ok() {
-        eprint_line(format_args!("reproduce with: {}", command_again(args, &outcome.runs)));
+        eprint_line(format_args!(
+            "reproduce with: {}",
+            command_again(args, &args.file, &args.parameters, &outcome.runs)
+        ));
         on_failure();
     }
     printed(written, if outcome.passed { Exit::Passed } else { Exit::CheckFailed })
@@ -170,10 +174,15 @@ fn print_stopped(cause: Cause, args: &RunArgs, outcome: &Outcome) {
     eprint_line(format_args!("stopped by {by}: {whole} {were} complete{cut}; {results}"));
 }
 
-/// The command that repeats the execution, quoted for a shell.
-fn command_again(args: &RunArgs, runs: &[Arc<Report>]) -> String {
-    let mut command = format!("vcr run {}", quoted(&args.file.display().to_string()));
-    for (key, value) in &args.parameters {
+/// The command that repeats the execution of a file, quoted for a shell.
+pub(super) fn command_again(
+    args: &RunArgs,
+    file: &Path,
+    parameters: &[(String, String)],
+    runs: &[Arc<Report>],
+) -> String {
+    let mut command = format!("vcr run {}", quoted(&named(file).display().to_string()));
+    for (key, value) in parameters {
         command.push_str(&format!(" -e {}", quoted(&format!("{key}={value}"))));
     }
     // `--seed` sets one seed for all runs, which is wrong if the scenario uses several.
@@ -186,13 +195,13 @@ fn command_again(args: &RunArgs, runs: &[Arc<Report>]) -> String {
         command.push_str(&format!(" --target {}", quoted(target)));
     }
     if let Some(max_ns) = args.max_sim_time {
-        command.push_str(&format!(" --max-sim-time {max_ns}ns"));
+        command.push_str(&format!(" --max-sim-time {}", exact_ns(max_ns)));
     }
     if let Some(draws) = args.uncertainty {
         command.push_str(&format!(" --uncertainty {draws}"));
     }
     if let Some(baseline) = &args.baseline.baseline {
-        command.push_str(&format!(" --baseline {}", quoted(&baseline.display().to_string())));
+        command.push_str(&format!(" --baseline {}", quoted(&named(baseline).display().to_string())));
     }
     for limit in &args.baseline.max_regression {
         command.push_str(&format!(" --max-regression {}", quoted(&limit.to_string())));

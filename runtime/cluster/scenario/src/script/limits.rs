@@ -37,7 +37,7 @@ pub(crate) const MAX_VARIABLES: usize = 10_000;
 
 /// The hint of errors about missing memory.
 pub const MEMORY_HINT: &str = "ask for fewer requests: lower the rate, the count or the duration, or cut the run off by \
-     its virtual time; --memory-limit SIZE sets the limit, by default 80 % of the available memory more than is in use";
+     its virtual time; --memory-limit SIZE sets the limit (default: the memory in use plus 80 % of the available memory)";
 
 /// Checks that there is enough memory for a run before it begins.
 ///
