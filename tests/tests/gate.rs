@@ -207,6 +207,23 @@ fn streams_are_read_as_servers_send_them() {
     assert_eq!(errors, [None, Some("BadRequestError"), Some("http 503"), None, Some("cut_stream")]);
     assert_eq!((&all[0]["text"], &all[3]["text"]), (&"x".into(), &"hi".into()));
 
+    // An answer that cannot be read is a failed one; the others are compared.
+    let garbled = ["data: {\"choices\": [\n", "data: [DONE]\n", "{\"id\": \n", "data: x\nmore\n"];
+    let garbled = garbled.iter().enumerate().map(|(index, body)| headers("200 OK", &format!("g{index}")) + *body);
+    let last = [&headers("200 OK", "last"), &chunk("c", "x"), done].concat();
+    let text = garbled.chain([last]).collect::<String>();
+    let folder = Folder::new();
+    folder.write("garbled.txt", text);
+    let said = folder.vcr(&["mirror", "garbled.txt", "-o", "-"]).ended(0);
+    let all: Vec<Value> = said.stdout.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let errors: Vec<Option<&str>> = all.iter().map(|line| line.get("error").and_then(Value::as_str)).collect();
+    assert_eq!(errors, [Some("unreadable"), Some("unreadable"), Some("unreadable"), Some("unreadable"), None]);
+    assert_eq!((&all[0]["request_id"], &all[4]["request_id"]), (&"g0".into(), &"last".into()));
+    let warning = "warning: garbled.txt: 4 answers cannot be read and count as failed";
+    assert!(said.stderr.contains(warning), "{}", said.stderr);
+    let gate = folder.vcr(&["gate", "--baseline", "garbled.txt", "--candidate", "garbled.txt"]);
+    assert_eq!(gate.stderr.matches(warning).count(), 2, "{}", gate.stderr);
+
     let timed = format!("0.250000 {}0.250100\n0.500000 {}0.510000 {done}", chunk("a", "x"), chunk("a", "y"));
     let all = mirrored(&Folder::new(), "timed.txt", &timed, &[]);
     assert_eq!((&all[0]["event_ns"], &all[0]["latency_ns"]), (&json!([250_000_000, 500_000_000]), &510_000_000.into()));

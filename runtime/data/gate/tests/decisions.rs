@@ -151,7 +151,11 @@ fn errors_are_tested_against_chance() {
     rolls_back(&case(&few.replace("0.35", "0.1"), &lines(20), &changed(6, fails)), Signal::ErrorRateIncrease);
     // A candidate with equal or fewer failures passes.
     promotes(&case("", &changed(8, fails), &changed(8, fails)));
-    promotes(&case("", &changed(8, fails), &lines(20)));
+    let fewer = case("", &changed(8, fails), &lines(20));
+    promotes(&fewer);
+    let signals = &fewer.judgement.segments[0].signals;
+    let found = signals.iter().find(|signal| signal.signal == Signal::ErrorRateIncrease).expect("it is tested");
+    assert!(found.text.contains("40 points fewer, at most "), "{}", found.text);
     // Answers of failed requests are not compared.
     let failed = case("[limits]\nerror_rate_increase = 1\n", &lines(20), &changed(20, fails));
     assert_eq!((failed.decision(), failed.judgement.totals.answered), (Decision::Promote, 0));

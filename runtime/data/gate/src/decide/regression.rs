@@ -258,8 +258,9 @@ pub(super) fn judgement(policy: &Policy, test: &Test, tested: &Tested) -> Signal
         Signal::ErrorRateIncrease | Signal::MemoryPressure => {
             let points = |share: f64| format!("{} points", (share * 1e4).round() / 1e2);
             let [baseline, candidate] = tested.sides.map(|share| info.value_text(share));
-            let (change, limit) = (points(tested.change), points(test.limit));
-            format!("from {baseline} to {candidate}, {change} more, at most {limit} allowed{noise}")
+            let (change, limit) = (points(tested.change.abs()), points(test.limit));
+            let more = if tested.change < 0.0 { "fewer" } else { "more" };
+            format!("from {baseline} to {candidate}, {change} {more}, at most {limit} allowed{noise}")
         }
         _ => {
             let [baseline, candidate] = tested.sides.map(time);

@@ -22,13 +22,16 @@ use std::path::{Path, PathBuf};
 use vcr_base::input::{Lines, Unpacked};
 pub use vcr_trace::Format;
 use vcr_trace::import::ImportError;
-use vcr_trace::{FormatError, VcrOutput};
+use vcr_trace::{FormatError, FormatOption, VcrOutput};
 
 use crate::error::{GateError, Place, Problem, of_line};
 use crate::observation::{OBSERVATION_VERSION, Observation, ObservationReader};
 pub use table::{columns, is_column};
 
 const PEEKED_BYTES: usize = 128 << 10;
+
+/// The option that states the format of an input.
+const FORMAT_OPTION: FormatOption = FormatOption { format: "--format", timestamp_unit: None };
 
 /// Labels that [`MirrorOptions::set`] accepts.
 pub const SETTABLE: [&str; 8] =
@@ -84,7 +87,7 @@ pub struct Mirrored {
     pub observations: u64,
     /// Descriptions of the skipped items, with their counts.
     pub notes: Vec<(String, u64)>,
-    /// A doubt about its times, in words.
+    /// A doubt about its times or answers, in words.
     pub doubt: Option<String>,
 }
 
@@ -113,7 +116,7 @@ pub fn read(input: &Input, options: &MirrorOptions, sink: &mut Sink<'_>) -> Resu
         None if !options.columns.is_empty() => Format::Requests,
         None => match Format::detect(&name, start) {
             Err(FormatError::Empty { name }) => return Err(GateError::Empty { name }),
-            detected => detected.map_err(ImportError::from)?,
+            detected => detected.map_err(|error| ImportError::from(error.with_option(Some(FORMAT_OPTION))))?,
         },
     };
     if is_imported(format, start, options) {

@@ -79,7 +79,9 @@ fn read_dump(reader: impl BufRead, out: &mut Out<'_, '_>) -> Result<Option<Strin
     each_line(reader, &name, |number, bytes| {
         let place = Place::Line(number);
         let refused = |problem: Problem| GateError::from(problem.at(&name, place));
-        let text = std::str::from_utf8(bytes).map_err(|_| refused(Problem::new("", "invalid UTF-8")))?;
+        let Ok(text) = std::str::from_utf8(bytes) else {
+            return dump.spoil(Problem::new("", "invalid UTF-8")).map_err(refused);
+        };
         let (seconds, text) = timed(text);
         let at_ns = seconds.map(|seconds| ns("time", seconds, 1e9)).transpose().map_err(refused)?;
         if text.is_empty() {
@@ -90,25 +92,15 @@ fn read_dump(reader: impl BufRead, out: &mut Out<'_, '_>) -> Result<Option<Strin
             dump.answer = Some(Answer::of_status(text, number).map_err(refused)?);
             return Ok(flow);
         }
-        if let Some(data) = text.strip_prefix(DATA) {
-            return match dump.data(data.trim(), at_ns, number).map_err(refused)? {
-                Some((id, stream)) => stream.finish(id, out),
-                None => Ok(ControlFlow::Continue(())),
-            };
+        match dump.part(text, at_ns, number) {
+            Ok(Part::None) => Ok(ControlFlow::Continue(())),
+            Ok(Part::Stream(id, stream)) => stream.finish(id, out),
+            Ok(Part::Whole(observation, tokens)) => out.add(*observation, tokens, place),
+            Err(problem) => dump.spoil(problem).map_err(refused),
         }
-        if text.starts_with('{') {
-            return dump.body(text, at_ns, place, out);
-        }
-        let is_other = OTHERS.iter().any(|other| text.starts_with(other));
-        match dump.answer.as_mut().filter(|answer| !answer.has_body && !is_other) {
-            Some(answer) => answer.add_header(text),
-            None if is_other => {}
-            None => return Err(refused(Problem::new("", "invalid line: expected `data: ...` of a stream"))),
-        }
-        Ok(ControlFlow::Continue(()))
     })?;
     let _ = dump.finish(out)?;
-    Ok(dump.times.doubt())
+    Ok(dump.doubt())
 }
 
 #[derive(Default)]
@@ -117,6 +109,21 @@ struct Answer {
     status: u32,
     request_id: Option<String>,
     has_body: bool,
+    /// Whether its observation was made.
+    is_complete: bool,
+    is_unreadable: bool,
+}
+
+/// The error class of an answer that is not of the form that its API has.
+const UNREADABLE: &str = "unreadable";
+/// The field of problems with the times of chunks.
+const TIME_FIELD: &str = "at_ms";
+
+/// The end of an answer, if a line has one.
+enum Part {
+    None,
+    Stream(String, Stream),
+    Whole(Box<Observation<'static>>, Option<u64>),
 }
 
 impl Answer {
@@ -133,6 +140,9 @@ impl Answer {
     }
 
     fn error(&self) -> Option<String> {
+        if self.is_unreadable {
+            return Some(UNREADABLE.to_owned());
+        }
         responses::error_of_status(f64::from(self.status))
     }
 }
@@ -172,9 +182,58 @@ struct Dump {
     open: BTreeMap<String, Stream>,
     latest: Option<String>,
     answers: u64,
+    unreadable: u64,
 }
 
 impl Dump {
+    /// Reads a line that is not a status line.
+    fn part(&mut self, text: &str, at_ns: Option<u64>, line: u64) -> Result<Part, Problem> {
+        if self.answer.as_ref().is_some_and(|answer| answer.is_unreadable) {
+            return Ok(Part::None);
+        }
+        if let Some(data) = text.strip_prefix(DATA) {
+            let ended = self.data(data.trim(), at_ns, line)?;
+            return Ok(ended.map_or(Part::None, |(id, stream)| Part::Stream(id, stream)));
+        }
+        if text.starts_with('{') {
+            let (observation, tokens) = self.body(text, at_ns)?;
+            return Ok(Part::Whole(Box::new(observation), tokens));
+        }
+        let is_other = OTHERS.iter().any(|other| text.starts_with(other));
+        match self.answer.as_mut().filter(|answer| !answer.has_body && !is_other) {
+            Some(answer) => answer.add_header(text),
+            None if is_other => {}
+            None => return Err(Problem::new("", "invalid line: expected `data: ...` of a stream")),
+        }
+        Ok(Part::None)
+    }
+
+    /// Makes the answer under way a failed one, if its headers show where it begins and the next one too.
+    ///
+    /// # Errors
+    /// The problem, if they do not, or if it is about times.
+    fn spoil(&mut self, problem: Problem) -> Result<ControlFlow<()>, Problem> {
+        let answer = self.answer.as_mut().filter(|answer| !answer.is_complete && problem.field != TIME_FIELD);
+        let Some(answer) = answer else { return Err(problem) };
+        answer.is_unreadable = true;
+        self.unreadable += 1;
+        Ok(ControlFlow::Continue(()))
+    }
+
+    fn complete(&mut self) {
+        if let Some(answer) = &mut self.answer {
+            answer.is_complete = true;
+        }
+    }
+
+    fn doubt(&self) -> Option<String> {
+        let verb =
+            if self.unreadable == 1 { "answer cannot be read and counts" } else { "answers cannot be read and count" };
+        let unreadable = (self.unreadable > 0).then(|| format!("{} {verb} as failed", self.unreadable));
+        let doubts: Vec<String> = unreadable.into_iter().chain(self.times.doubt()).collect();
+        (!doubts.is_empty()).then(|| doubts.join("; "))
+    }
+
     /// The id of a request: from its headers, from its chunks, or its number in the file.
     fn name(&mut self, of_chunks: &str) -> String {
         self.answers += 1;
@@ -195,6 +254,7 @@ impl Dump {
                 return Err(Problem::new("data", format!("{DONE} ends no stream: there is no chunk before it")));
             };
             stream.end(at_ns)?;
+            self.complete();
             return Ok(Some((self.name(&id), stream)));
         }
         let event: Value = serde_json::from_str(data)
@@ -208,15 +268,8 @@ impl Dump {
     }
 
     /// Reads a body that is not a stream: an error, or a whole answer.
-    fn body(
-        &mut self,
-        text: &str,
-        at_ns: Option<u64>,
-        place: Place,
-        out: &mut Out<'_, '_>,
-    ) -> Result<ControlFlow<()>, GateError> {
-        let body: Value =
-            serde_json::from_str(text).map_err(|error| out.problem(Problem::new("", error.to_string()), place))?;
+    fn body(&mut self, text: &str, at_ns: Option<u64>) -> Result<(Observation<'static>, Option<u64>), Problem> {
+        let body: Value = serde_json::from_str(text).map_err(|error| Problem::new("", error.to_string()))?;
         let id = self.name(body.get("id").and_then(Value::as_str).unwrap_or_default());
         self.times.note(at_ns, true);
         let mut row = Map::from_iter([("request_id".to_owned(), id.into())]);
@@ -226,14 +279,16 @@ impl Dump {
         }
         row.extend(at_ns.map(|at_ns| ("latency_ns".to_owned(), at_ns.into())));
         row.insert("response".to_owned(), body);
-        let (observation, tokens) = responses::observation(&row).map_err(|problem| out.problem(problem, place))?;
-        out.add(observation, tokens, place)
+        let read = responses::observation(&row)?;
+        self.complete();
+        Ok(read)
     }
 
     /// Ends all streams, because the next lines belong to another answer.
     fn finish(&mut self, out: &mut Out<'_, '_>) -> Result<ControlFlow<()>, GateError> {
         self.latest = None;
         let error = self.answer.as_ref().and_then(Answer::error);
+        let is_streamed = !self.open.is_empty();
         for (id, mut stream) in std::mem::take(&mut self.open) {
             if let Some(error) = error.clone() {
                 stream.fail(error);
@@ -243,7 +298,12 @@ impl Dump {
                 return Ok(ControlFlow::Break(()));
             }
         }
-        let Some(Answer { line, has_body: false, .. }) = self.answer else { return Ok(ControlFlow::Continue(())) };
+        let Some(Answer { line, has_body, is_unreadable, is_complete, .. }) = self.answer else {
+            return Ok(ControlFlow::Continue(()));
+        };
+        if is_complete || is_streamed || (has_body && !is_unreadable) {
+            return Ok(ControlFlow::Continue(()));
+        }
         let request_id = self.name("").into();
         let error = Some(error.unwrap_or_else(|| "empty answer".to_owned()).into());
         out.add(Observation { request_id, error, ..Observation::default() }, None, Place::Line(line))
