@@ -177,6 +177,8 @@ fn predictions_are_compared_with_a_server() {
     for words in ["the prediction of Qwen/Qwen3-8B", "TTFT p95", "predicted", "measured", "ttft p95 < 400ms"] {
         assert!(said.stdout.contains(words), "{words}: {} {}", said.stdout, said.stderr);
     }
+    let warning = "warning: the target serves `sim`, and the plan is for Qwen/Qwen3-8B";
+    assert!(said.stderr.contains(warning), "{}", said.stderr);
 }
 
 #[test]

@@ -173,6 +173,11 @@ pub trait TargetDriver: fmt::Debug + Send + Sync {
     /// When the target cannot execute the run, with the part of the run that it does not support.
     fn check(&self, target: &Target, run: &RunConfig) -> Result<(), TargetError>;
 
+    /// Names of the models that a server serves; empty if it is not a server or does not tell.
+    fn models(&self, _target: &Target) -> Vec<String> {
+        Vec::new()
+    }
+
     /// Executes a run and measures it.
     ///
     /// # Errors

@@ -73,6 +73,16 @@ impl TargetDriver for Targets {
         }
     }
 
+    fn models(&self, target: &Target) -> Vec<String> {
+        let Target::Http(http) = target else { return Vec::new() };
+        if let Some(model) = &http.model {
+            return vec![model.clone()];
+        }
+        // The run reports why a server does not answer.
+        let asked = server::pool(http).and_then(|pool| on_one_thread(async move { Ok(server::models(&pool).await) }));
+        asked.unwrap_or_default()
+    }
+
     fn run(&self, target: &Target, run: RunConfig, observer: &mut dyn Observer) -> Result<Report, TargetError> {
         self.check(target, &run)?;
         raise_limit_of_files();

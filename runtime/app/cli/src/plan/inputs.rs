@@ -137,7 +137,7 @@ impl Inputs {
 }
 
 /// The published name of a model, or the folder of its config.json.
-fn model_name(text: &str) -> Result<String, Refusal> {
+pub(crate) fn model_name(text: &str) -> Result<String, Refusal> {
     let path = Path::new(text);
     let found = if path.file_name().is_some_and(|name| name == "config.json") && path.is_file() {
         quoted(absolute(path)?.parent().unwrap_or(Path::new("/")))?

@@ -48,9 +48,28 @@ pub(crate) fn stated(text: &str) -> Result<(Space, Vec<String>), Refusal> {
 }
 
 fn parse(text: &str) -> Result<(Space, Vec<String>), String> {
-    let map: Map<String, Value> = yaml_serde::from_str(text).map_err(|error| error.to_string())?;
+    let map: Map<String, Value> = yaml_serde::from_str(text).or_else(|error| {
+        // As in other options, the braces around several values may be left out.
+        let is_whole = text.trim_start().starts_with('{');
+        let inside = (!is_whole).then(|| yaml_serde::from_str(&format!("{{{text}}}")).ok()).flatten();
+        inside.ok_or_else(|| error.to_string())
+    })?;
     let map = underscored(map)?;
     let names = map.keys().cloned().collect();
     let space = serde_json::from_value(Value::Object(map)).map_err(|error| error.to_string())?;
     Ok((space, names))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse;
+
+    #[test]
+    fn spaces_need_no_braces() {
+        let expected = parse("{tensor_parallel: [1, 2], max_num_seqs: 64}").expect("a space");
+        for text in ["tensor_parallel: [1, 2], max_num_seqs: 64", "tensor-parallel: [1, 2]\nmax-num-seqs: 64"] {
+            assert_eq!(parse(text).as_ref(), Ok(&expected), "{text}");
+        }
+        assert!(parse("tensor_parallel: [1, 2], max").is_err() && parse("{tensor_parallel: [1, 2]").is_err());
+    }
 }

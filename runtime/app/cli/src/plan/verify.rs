@@ -7,11 +7,11 @@ use std::sync::Arc;
 use serde::Deserialize;
 use vcr_scenario::{RunOptions, Scenario, expression};
 
-use crate::exit::{Exit, printed};
+use crate::exit::{Exit, eprint_line, printed};
 use crate::plan::answer::Row;
 use crate::plan::args::VerifyArgs;
 use crate::plan::files::{JSON, script};
-use crate::plan::inputs::Inputs;
+use crate::plan::inputs::{Inputs, model_name};
 use crate::plan::kept::broken_text;
 use crate::plan::simulate::place;
 use crate::plan::space::LeftOut;
@@ -125,6 +125,10 @@ pub(crate) fn verify(args: &VerifyArgs) -> Result<Exit, Refusal> {
     }
     let text = script(&row, &inputs)?;
     let target = expression::target("--target", &args.target)?;
+    let served = crate::run::targets().map_or_else(Vec::new, |driver| driver.models(&target));
+    if let Some(warning) = other_model(&served, &row.deployment.model) {
+        eprint_line(format_args!("warning: {}", printable(&warning)));
+    }
     let scenario = Scenario::compile(&place(), text.clone()).map_err(|error| Refusal::of_script(error, &text))?;
     let run = |target: Option<vcr_cluster::Target>| -> Result<Measured, Refusal> {
         let options = RunOptions {
@@ -152,6 +156,16 @@ pub(crate) fn verify(args: &VerifyArgs) -> Result<Exit, Refusal> {
     Ok(printed(written, if holds { Exit::Passed } else { Exit::CheckFailed }))
 }
 
+/// The warning that a target serves none of the plan's model. The names of files cannot be compared.
+fn other_model(served: &[String], planned: &str) -> Option<String> {
+    let is_planned = |name: &String| name == planned || model_name(name).is_ok_and(|found| found == planned);
+    if served.is_empty() || Path::new(planned).is_absolute() || served.iter().any(is_planned) {
+        return None;
+    }
+    let served = served.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+    Some(format!("the target serves {served}, and the plan is for {planned}"))
+}
+
 fn write(row: &Row, compared: &[Compared], measured: &Measured, tolerance: f64, holds: bool) -> io::Result<()> {
     let mut out = anstream::stdout().lock();
     let (mark, style, verdict) = if holds { ("✓", GREEN, "held") } else { ("✗", RED, "did not hold") };
@@ -173,4 +187,22 @@ fn write(row: &Row, compared: &[Compared], measured: &Measured, tolerance: f64, 
         writeln!(out, "  {style}{mark}{style:#} {}", printable(&made.text()))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::other_model;
+
+    #[test]
+    fn models_are_compared_by_their_published_names() {
+        let of = |served: &[&str], planned: &str| {
+            other_model(&served.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>(), planned)
+        };
+        for served in [&["Qwen/Qwen3-8B"][..], &["qwen3-8b"], &["adapter", "Qwen/Qwen3-8B"], &[]] {
+            assert_eq!(of(served, "Qwen/Qwen3-8B"), None, "{served:?}");
+        }
+        assert_eq!(of(&["sim"], "/models/mine/config.json"), None);
+        let expected = "the target serves `Qwen/Qwen3-14B`, and the plan is for Qwen/Qwen3-8B";
+        assert_eq!(of(&["Qwen/Qwen3-14B"], "Qwen/Qwen3-8B").as_deref(), Some(expected));
+    }
 }

@@ -97,6 +97,13 @@ pub(crate) fn pool(target: &HttpTarget) -> Result<Pool, TargetError> {
     Ok(Pool::new(address, headers, tls))
 }
 
+/// Names of the server's models; empty if it does not list them.
+pub(crate) async fn models(pool: &Pool) -> Vec<String> {
+    let listed = get(pool, "/v1/models").await.ok();
+    let listed = listed.and_then(|bytes| serde_json::from_slice::<Models>(&bytes).ok());
+    listed.into_iter().flat_map(|models| models.data).map(|card| card.id).collect()
+}
+
 /// Queries the server's model and checks that it has these LoRA adapters.
 pub(crate) async fn identify(
     pool: &Pool,
