@@ -29,8 +29,13 @@ use vcr_policy::scheduling::{EngineView, Preference};
 ///
 ///     fn decide(&mut self, engine: &EngineView<'_>, preferences: &mut Vec<Preference>) -> Result<(), String> {
 ///         for event in engine.events {
-///             if let PolicyEvent::Arrived { slot, prompt_tokens, .. } = *event {
-///                 preferences.push(Preference::AdmissionRank { slot, rank: prompt_tokens.into() });
+///             match *event {
+///                 PolicyEvent::Arrived { slot, prompt_tokens, .. } => {
+///                     preferences.push(Preference::AdmissionRank { slot, rank: prompt_tokens.into() });
+///                 }
+///                 // A request that arrived and ended since the last call may have no preference.
+///                 PolicyEvent::Ended { slot, .. } => preferences.retain(|preference| preference.slot() != slot),
+///                 PolicyEvent::Admitted { .. } | PolicyEvent::Preempted { .. } => {}
 ///             }
 ///         }
 ///         Ok(())

@@ -10,6 +10,9 @@ use crate::latest::PolicyInstance;
 /// Number of requests.
 const REQUESTS: u64 = 1_500;
 
+/// One of this many requests ends in the call that reports its arrival, as by a timeout.
+const CANCELLED_ONE_IN: u64 = 20;
+
 /// Running slots, token budget and KV blocks of the engine.
 const RUNNING_SLOTS: usize = 32;
 const BUDGET_TOKENS: u64 = 2_048;
@@ -145,6 +148,12 @@ impl Scheduling {
                 tenant: draw.below(4),
                 slo: draw.slo(),
             });
+            self.requests += 1;
+            if self.draw.once_in(CANCELLED_ONE_IN) {
+                self.events.push(PolicyEvent::Ended { slot, computed_tokens: 0, output_tokens: 0 });
+                self.free_slots.insert(0, slot);
+                continue;
+            }
             self.waiting.push(Request {
                 slot,
                 number: self.requests,
@@ -157,7 +166,6 @@ impl Scheduling {
                 give_way_rank: 0,
                 cap_tokens: None,
             });
-            self.requests += 1;
         }
     }
 

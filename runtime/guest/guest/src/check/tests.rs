@@ -2,9 +2,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
-use crate::latest::{DecodeRun, LatencyInstance, Setup};
+use crate::latest::{DecodeRun, LatencyInstance, PolicyInstance, Setup};
 use crate::limits::Budget;
 use vcr_core::latency::StepShape;
+use vcr_core::policy::{EngineView, PolicyEvent, Preference};
 
 /// Makes native instances, which can do what the sandbox prevents, such as share state.
 struct Made<F>(F);
@@ -111,4 +112,48 @@ fn a_broken_answer_ends_the_checks() {
     assert_eq!(findings.checks.len(), 1);
     let reason = broken(&findings, "answers");
     assert!(reason.contains("-1 ns, which is negative; a duration is a finite number"), "{reason}");
+}
+
+/// Ranks every request that arrives, even if it ends in the same call.
+struct RanksArrivals;
+
+impl Maker<dyn PolicyInstance> for RanksArrivals {
+    fn configure(&self, _: Setup<'_>) -> Result<Box<dyn PolicyInstance>, CallFault> {
+        Ok(Box::new(Self))
+    }
+}
+
+impl Metered for RanksArrivals {
+    fn fuel_left(&self) -> u64 {
+        1_000
+    }
+
+    fn memory_bytes(&self) -> usize {
+        1 << 16
+    }
+}
+
+impl PolicyInstance for RanksArrivals {
+    fn decide(
+        &mut self,
+        batch: &EngineView<'_>,
+        preferences: &mut Vec<Preference>,
+        _: Budget,
+    ) -> Result<(), CallFault> {
+        preferences.extend(batch.events.iter().filter_map(|event| match *event {
+            PolicyEvent::Arrived { slot, .. } => Some(Preference::AdmissionRank { slot, rank: 0 }),
+            _ => None,
+        }));
+        Ok(())
+    }
+}
+
+#[test]
+fn a_policy_that_ranks_requests_that_ended_in_the_same_call_is_found() {
+    for seed in 0..20 {
+        let subject = Subject { limits: Limits::default(), config_json: "{}", seed };
+        let findings = subject.examine::<policy::Scheduling>(&RanksArrivals, &|| 0);
+        let reason = broken(&findings, "answers");
+        assert!(reason.contains("names no current request"), "{reason}");
+    }
 }
