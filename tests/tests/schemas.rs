@@ -1,6 +1,7 @@
 //! The JSON Schemas of `docs/schemas` describe the files that `vcr run` and `vcr fit` write.
 
 use std::fs;
+use std::path::{Path, PathBuf};
 
 use jsonschema::Validator;
 use serde_json::{Value, json};
@@ -54,14 +55,18 @@ fn valid_outputs(folder: &Folder, args: &[&str], code: i32) -> (Value, Vec<Value
 #[test]
 fn plans_fit_their_schema() {
     let folder = Folder::new();
-    for (objective, code) in [("ttft.p95 < 1s", 0), ("ttft.p95 < 30ms", 1)] {
+    for (objective, pipeline, code) in [("ttft.p95 < 1s", 1, 0), ("ttft.p95 < 30ms", 1, 1), ("ttft.p95 < 1s", 2, 0)] {
         let load = ["--rate", "20", "--requests", "200", "--prompt-tokens", "800", "--output-tokens", "50"];
-        let space = "{tensor_parallel: [1, 16], max_num_seqs: [64], max_num_batched_tokens: [8192]}";
+        let space = format!(
+            "{{tensor_parallel: [1, 16], pipeline_parallel: [{pipeline}], max_num_seqs: [64], max_num_batched_tokens: [8192]}}"
+        );
         let asked = ["plan", "--model", "Qwen/Qwen3-8B", "--gpu", "h100", "--latency", "roofline", "--max-gpus", "2"];
-        let said = folder.vcr(&[&asked[..], &load, &["--slo", objective, "--space", space, "--json"]].concat());
+        let said = folder.vcr(&[&asked[..], &load, &["--slo", objective, "--space", &space, "--json"]].concat());
         let plan = said.ended(code).json();
         assert_valid(&validator("plan"), &plan, objective);
         assert!(!plan["left_out"].as_array().expect("a list").is_empty(), "16 GPUs are not in a node");
+        let stages = &plan["rows"][0]["deployment"]["pipeline_parallel"];
+        assert_eq!(*stages, if pipeline == 1 { Value::Null } else { pipeline.into() }, "{plan:#}");
     }
 }
 
@@ -318,18 +323,26 @@ fn models_of_fits_fit_their_schema() {
 fn recordings_of_the_scheduler_fit_the_schema_of_step_logs() {
     let validator = validator("step-log");
     let mut lines = Vec::new();
-    let folders = ["vllm-scheduler", "groups"].map(|name| root().join("tests/recordings").join(name));
-    for entry in folders.iter().flat_map(|folder| fs::read_dir(folder).expect("there are recordings")) {
-        let path = entry.expect("it can be listed").path().join("steps.jsonl.gz");
+    let entries = |folder: &Path| {
+        let entries = fs::read_dir(folder).into_iter().flatten();
+        entries.map(|entry| entry.expect("it can be listed").path()).collect::<Vec<_>>()
+    };
+    // Recordings of live engines have another layout.
+    let is_live = |folder: &PathBuf| ["h100", "vllm-cpu", "vllm-gpu"].iter().any(|name| folder.ends_with(name));
+    let folders = entries(&root().join("tests/recordings")).into_iter().filter(|folder| !is_live(folder));
+    for path in folders.flat_map(|folder| entries(&folder)).map(|folder| folder.join("steps.jsonl.gz")) {
         let Ok(packed) = fs::File::open(&path) else { continue };
         let text = std::io::read_to_string(flate2::read::MultiGzDecoder::new(packed)).expect("it is packed text");
         // Validating every line of every recording would take minutes.
-        let text: Vec<&str> = text.lines().take(200).collect();
+        let text: Vec<&str> = text.lines().take(60).collect();
         lines.extend(valid_lines(&validator, &text.join("\n"), &path.display().to_string()));
     }
-    assert!(lines.len() > 1_000, "only {} lines were validated", lines.len());
-    assert!(lines.iter().any(|line| line.get("drafts").is_some()), "no recording has drafts");
-    assert!(lines.iter().any(|line| line.get("win").is_some()), "no recording has windows");
+    assert!(lines.len() > 10_000, "only {} lines were validated", lines.len());
+    for key in ["drafts", "win", "moves", "more", "gram", "enc", "pause", "kv"] {
+        assert!(lines.iter().any(|line| line.get(key).is_some()), "no recording has `{key}`");
+    }
+    let has_error = |line: &Value| line["fin"].to_string().contains("\"error\"");
+    assert!(lines.iter().any(has_error), "no request of a recording ended with an error");
 }
 
 /// Collects all properties of a schema with their paths.
