@@ -20,6 +20,13 @@ fn a_demonstration_goes_through_every_command() {
     let _ = folder.vcr(&["inspect", "gen-demo", "-o", "b.jsonl.zst", "--requests", "50", "--speculative"]).ended(0);
     let said = folder.vcr(&["inspect", "diff", "a.jsonl", "b.jsonl.zst"]).ended(0);
     assert!(said.stdout.contains("equal: 50 requests matched by the hashes of their prompts"), "{}", said.stdout);
+    assert!(!said.stdout.contains("not compared: "), "{}", said.stdout);
+    let renamed = fs::read_to_string(folder.path().join("a.jsonl"))
+        .expect("a text")
+        .replace("\"session\":\"", "\"session\":\"new-");
+    folder.write("c.jsonl", renamed);
+    let said = folder.vcr(&["inspect", "diff", "a.jsonl", "c.jsonl"]).ended(0);
+    assert!(said.stdout.contains("not compared: `session` differs in "), "{}", said.stdout);
 
     let summary = folder.vcr(&["inspect", "summarize", "b.jsonl.zst", "--json"]).ended(0).json();
     assert_eq!(
@@ -53,7 +60,10 @@ fn a_demonstration_goes_through_every_command() {
     assert_eq!(again["prefixes"]["distinct_blocks"], summary["prefixes"]["distinct_blocks"]);
     assert_eq!((&again["is_workload"], &again["ttft_ns"]), (&true.into(), &Value::Null));
 
-    let _ = folder.vcr(&["inspect", "convert", "a.jsonl", "-o", "r.csv"]).ended(0);
+    let said = folder.vcr(&["inspect", "convert", "a.jsonl", "-o", "r.csv"]).ended(0);
+    for field in ["block_hashes", "gap_ns"] {
+        assert!(said.stderr.contains(&format!("requests lost their `{field}`")), "{}", said.stderr);
+    }
     let rows = fs::read_to_string(folder.path().join("r.csv")).expect("a text");
     assert_eq!(rows.lines().count(), 51);
 }

@@ -52,12 +52,17 @@ pub struct Comparison {
     pub matched: u64,
     /// Number of matched pairs in which the tokens of both answers are known.
     pub with_tokens: u64,
+    /// Number of matched pairs in which the tokens of one answer are known.
+    pub with_tokens_of_one: u64,
     /// Number of requests that only the first capture has.
     pub only_left: u64,
     /// Number of requests that only the second capture has.
     pub only_right: u64,
     /// Number of pairs that differ in each field.
     pub fields: BTreeMap<String, u64>,
+    /// Number of pairs that differ in each field that does not make requests different: session, parameters, priority
+    /// and adapter.
+    pub not_compared: BTreeMap<&'static str, u64>,
     /// Every pair with a difference, in the order in which the first capture's requests arrived.
     pub different: Vec<PairDifference>,
     /// Summaries of the first and of the second capture.
@@ -110,13 +115,20 @@ pub fn compare(mut left: Side, mut right: Side) -> Comparison {
     }
     let same_hashes = (left.meta.hash, left.meta.block_size_tokens) == (right.meta.hash, right.meta.block_size_tokens);
     let joined = join(&left.identities(), &right.identities(), same_hashes);
-    let mut with_tokens = 0;
-    let mut fields = BTreeMap::new();
+    let (mut with_tokens, mut with_tokens_of_one) = (0, 0);
+    let (mut fields, mut not_compared) = (BTreeMap::new(), BTreeMap::new());
     let mut different = Vec::new();
     for &(left_index, right_index) in &joined.pairs {
         let request = &left.requests[left_index];
         let other = &right.requests[right_index];
-        with_tokens += u64::from(request.output_token_ids.is_some() && other.output_token_ids.is_some());
+        match (&request.output_token_ids, &other.output_token_ids) {
+            (Some(_), Some(_)) => with_tokens += 1,
+            (None, None) => {}
+            _ => with_tokens_of_one += 1,
+        }
+        for field in fields_asked_differently(request, other) {
+            *not_compared.entry(field).or_default() += 1;
+        }
         let found = differences(request, other);
         for difference in &found {
             let field = difference.field.split('[').next().unwrap_or_default();
@@ -132,12 +144,25 @@ pub fn compare(mut left: Side, mut right: Side) -> Comparison {
         rule: joined.rule,
         matched: joined.pairs.len() as u64,
         with_tokens,
+        with_tokens_of_one,
         only_left: joined.only_left,
         only_right: joined.only_right,
         fields,
+        not_compared,
         different,
         summaries,
     }
+}
+
+/// The fields of the requests themselves that differ. Answers are compared in spite of them.
+fn fields_asked_differently(left: &RequestRecord, right: &RequestRecord) -> impl Iterator<Item = &'static str> {
+    let fields = [
+        ("session", left.session != right.session),
+        ("params", left.params != right.params),
+        ("priority", left.priority != right.priority),
+        ("lora", left.lora != right.lora),
+    ];
+    fields.into_iter().filter(|(_, differs)| *differs).map(|(field, _)| field)
 }
 
 fn differences(left: &RequestRecord, right: &RequestRecord) -> Vec<FieldDifference> {
@@ -204,6 +229,19 @@ mod tests {
         assert_eq!(fields, [("output_token_ids[1]", "2", "9"), ("output_tokens", "3", "2")]);
         assert_eq!(found.fields["output_token_ids"], 1);
         assert!(!found.is_equal());
+    }
+
+    #[test]
+    fn sessions_and_adapters_that_differ_are_counted_and_requests_stay_equal() {
+        let left = request(0, Some(7), &[1]);
+        let (session, lora) = (Some("s".to_owned()), Some("a".to_owned()));
+        let right = RequestRecord { session, lora, output_token_ids: None, ..left.clone() };
+        let found = compare(side([left]), side([right.clone()]));
+        assert!(found.is_equal());
+        assert_eq!(found.not_compared, BTreeMap::from([("lora", 1), ("session", 1)]));
+        assert_eq!((found.with_tokens, found.with_tokens_of_one), (0, 1));
+        let found = compare(side([right.clone()]), side([right]));
+        assert_eq!((found.not_compared.len(), found.with_tokens, found.with_tokens_of_one), (0, 0, 0));
     }
 
     #[test]

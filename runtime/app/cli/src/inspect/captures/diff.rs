@@ -50,13 +50,16 @@ fn write(out: &mut dyn Write, found: &Comparison, names: &[String; 2], limit: us
             writeln!(out, "  only {name} has {}", counted(only, "request"))?;
         }
     }
-    if found.with_tokens < found.matched {
-        let unknown = found.matched - found.with_tokens;
-        writeln!(
-            out,
-            "  {DIM}tokens of answers not compared, as not both have them: {}{DIM:#}",
-            counted(unknown, "pair")
-        )?;
+    let one_sided = found.with_tokens_of_one;
+    let unknown = found.matched - found.with_tokens - one_sided;
+    for (pairs, whose) in [(one_sided, "only one side has them"), (unknown, "neither side has them")] {
+        if pairs > 0 {
+            let pairs = counted(pairs, "pair");
+            writeln!(out, "  {DIM}tokens of answers not compared, as {whose}: {pairs}{DIM:#}")?;
+        }
+    }
+    for (field, pairs) in &found.not_compared {
+        writeln!(out, "  {DIM}not compared: `{field}` differs in {}{DIM:#}", counted(*pairs, "pair"))?;
     }
     for (field, pairs) in &found.fields {
         writeln!(out, "  {RED}✗{RED:#} `{field}` differs in {}", counted(*pairs, "pair"))?;

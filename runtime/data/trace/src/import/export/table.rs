@@ -1,5 +1,6 @@
 //! Writes a table with one row for each request.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use crate::capture::{CaptureLine, RequestRecord};
@@ -34,14 +35,14 @@ const COLUMNS: [&str; 20] = [
 
 pub(super) struct TableExport<W: Write> {
     out: csv::Writer<W>,
-    left_out: LineTally,
+    left_out: LeftOut,
 }
 
 impl<W: Write> TableExport<W> {
     pub(super) fn new(out: W) -> io::Result<Self> {
         let mut out = csv::Writer::from_writer(out);
         out.write_record(COLUMNS)?;
-        Ok(Self { out, left_out: LineTally::default() })
+        Ok(Self { out, left_out: LeftOut::default() })
     }
 
     pub(super) fn add(&mut self, line: &CaptureLine) -> io::Result<()> {
@@ -59,6 +60,55 @@ impl<W: Write> TableExport<W> {
         self.out.flush()?;
         Ok(self.left_out.notes())
     }
+}
+
+/// Counts what a table cannot contain.
+#[derive(Default)]
+struct LeftOut {
+    lines: LineTally,
+    /// Number of requests that lost a field, by name of the field.
+    fields: BTreeMap<&'static str, u64>,
+}
+
+impl LeftOut {
+    fn count(&mut self, line: &CaptureLine) {
+        self.lines.count(line);
+        if let CaptureLine::Request(request) = line {
+            for (field, _) in fields_left_out(request).into_iter().filter(|(_, is_given)| *is_given) {
+                *self.fields.entry(field).or_default() += 1;
+            }
+        }
+    }
+
+    fn notes(&self) -> Vec<Note> {
+        let mut notes = self.lines.notes();
+        let lost = |(field, count): (&&str, &u64)| Note { what: format!("requests lost their {field}"), count: *count };
+        notes.extend(self.fields.iter().map(lost));
+        notes
+    }
+}
+
+/// The fields that a row lacks, and whether the request has each.
+fn fields_left_out(request: &RequestRecord) -> [(&'static str, bool); 16] {
+    [
+        ("`client`", request.client != 0),
+        ("`think_ns`", request.think_ns.is_some()),
+        ("`block_hashes`", !request.block_hashes.is_empty()),
+        ("`prompt_token_ids`", request.prompt_token_ids.is_some()),
+        ("`output_token_ids`", request.output_token_ids.is_some()),
+        ("`first_tokens`", request.first_tokens.is_some()),
+        // A single gap is the mean and the largest one.
+        ("`gap_ns`", request.gap_ns.len() > 1),
+        ("`gap_tokens`", request.gap_tokens.is_some()),
+        ("`steps`", request.steps.is_some()),
+        ("`stop_reason`", request.stop_reason.is_some()),
+        ("`params`", !request.params.is_empty()),
+        ("`mm_hashes`", !request.mm_hashes.is_empty()),
+        ("`mm_items`", !request.mm_items.is_empty()),
+        ("`kv_role`", request.kv_role.is_some()),
+        ("`error`", request.error.is_some()),
+        ("unknown fields", !request.other.is_empty()),
+    ]
 }
 
 /// The columns with texts; all other columns have numbers.
@@ -104,12 +154,12 @@ impl RequestColumns {
 pub(super) struct ParquetExport<W: Write + Send> {
     out: W,
     columns: RequestColumns,
-    left_out: LineTally,
+    left_out: LeftOut,
 }
 
 impl<W: Write + Send> ParquetExport<W> {
     pub(super) fn new(out: W) -> Self {
-        Self { out, columns: RequestColumns::default(), left_out: LineTally::default() }
+        Self { out, columns: RequestColumns::default(), left_out: LeftOut::default() }
     }
 
     pub(super) fn add(&mut self, line: &CaptureLine) {

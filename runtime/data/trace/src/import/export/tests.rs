@@ -76,7 +76,14 @@ fn a_table_has_a_row_for_each_request() {
     let rows: Vec<&str> = text.lines().collect();
     assert_eq!(rows.len(), 4);
     assert_eq!(rows[2], "a,,x,0,0,,40,0,0,4,100,1000,500,500,2000,abort,0,0,,0000000000000009");
-    assert_eq!(notes, [Note { what: "`step` lines".to_owned(), count: 2 }]);
+    let notes: Vec<_> = notes.iter().map(|note| (note.count, note.what.as_str())).collect();
+    let lost = [
+        (2, "`step` lines"),
+        (3, "requests lost their `block_hashes`"),
+        (3, "requests lost their `gap_ns`"),
+        (3, "requests lost their `gap_tokens`"),
+    ];
+    assert_eq!(notes, lost);
 }
 
 #[test]
