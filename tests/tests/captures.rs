@@ -33,6 +33,8 @@ fn a_demonstration_goes_through_every_command() {
         (&summary["requests"], &summary["is_ended"], &summary["broken_off"]),
         (&50.into(), &true.into(), &Value::Null)
     );
+    let refused = ["invalid model of the capture, demo: expected sim", "--served-model-name demo"];
+    folder.vcr(&["serve", "--playback", "a.jsonl"]).failed(2, &refused);
     let table = folder.vcr(&["inspect", "summarize", "a.jsonl"]).ended(0).stdout;
     for part in
         ["requests: 50: ", "sessions: ", "prompt blocks: ", "  ttft ", "  itl ", "  e2e ", "  queue ", "concurrency"]

@@ -35,7 +35,7 @@ fn twice<T>(rules: &str, run: impl Fn(&str, &Path) -> Option<T>) -> Option<[T; 2
     let tape = Serve::start(&["--playback", out, "--match", rules, "--time-scale", "50"]);
     let played = said(&url(&tape))?;
     let log = tape.log();
-    assert!(!log.contains("not on the tape"), "{log}");
+    assert!(!log.contains("not in the capture"), "{log}");
     Some([recorded, played])
 }
 

@@ -133,7 +133,7 @@ fn sdks_get_the_same_from_the_tape_as_from_the_server() {
         let tape = Serve::start(&["--playback", out.to_str().expect("a text"), "--time-scale", "50"]);
         let played = sdks.report(program, &[&url(&tape)]);
         assert_eq!(played, recorded, "{program}");
-        assert!(!tape.log().contains("not on the tape"), "{}", tape.log());
+        assert!(!tape.log().contains("not in the capture"), "{}", tape.log());
     }
 }
 

@@ -18,7 +18,7 @@ use super::args::{DtypeArg, EventArgs, FaultArgs, HashArg, LinkArgs, LiveArgs, P
 use super::guests::LiveGuests;
 use super::kv_shape::weights_dtype;
 use super::latency::{named_latency, single_times};
-use super::playback;
+use super::playback::{self, NamedModel};
 use super::unusable::Unusable;
 use crate::service::{raise_limit_of_files, use_small_pages};
 use crate::values::is_guest;
@@ -57,6 +57,8 @@ pub(crate) struct FrontendSide {
     /// Identity of the engines towards the frontend.
     pub(crate) identity: Identity,
     pub(crate) model_name: String,
+    /// The option that names the model.
+    pub(crate) model_option: &'static str,
     /// The model's `config.json`.
     pub(crate) model_config: Option<PathBuf>,
     pub(crate) vocab_size: u32,
@@ -88,6 +90,7 @@ pub(crate) fn play_config(args: &PlayArgs, guests: &LiveGuests) -> Result<LiveCo
     let side = FrontendSide {
         identity: play_identity(&args.link, &args.live.ranks),
         model_name: args.link.model_name.clone(),
+        model_option: "--model-name",
         model_config: None,
         vocab_size: VOCAB_SIZE,
         max_model_len: None,
@@ -142,7 +145,10 @@ pub(crate) fn live_config(
         tokens: tokens(args, &side, guests)?,
         playback: match side.plays_http {
             true => None,
-            false => playback::settings(&args.playback, args.timing.is_given(), &side.model_name)?,
+            false => {
+                let model = NamedModel { name: &side.model_name, option: side.model_option };
+                playback::settings(&args.playback, args.timing.is_given(), model)?
+            }
         },
         seed: args.tokens.seed,
         stats: StatsSettings {

@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use vcr_base::output::{OutputError, OutputFile, Outputs};
 use vcr_live::PlaybackSettings;
 use vcr_record::playback::{
-    CaptureIndex, CaptureIndexOptions, Expectation, MatchBy, Playback, PlaybackReport, Unmatched,
+    CaptureIndex, CaptureIndexOptions, Expectation, MatchBy, Playback, PlaybackError, PlaybackReport, Unmatched,
 };
 
 use vcr_trace::capture::{CaptureLine, CaptureMeta};
@@ -104,11 +104,31 @@ pub(crate) enum UnmatchedArg {
     Record,
 }
 
+/// The model that the engines serve, and the option that names it.
+#[derive(Clone, Copy)]
+pub(crate) struct NamedModel<'a> {
+    /// The name; empty if unknown.
+    pub(crate) name: &'a str,
+    pub(crate) option: &'static str,
+}
+
+fn hint(error: &PlaybackError, model_option: &str) -> Option<String> {
+    match error {
+        PlaybackError::Unexpected { what: "model", found: Some(found), .. } => {
+            Some(format!("name the model as the capture does: {model_option} {found}"))
+        }
+        PlaybackError::Unexpected { what: "fingerprint", .. } => {
+            Some("play back a capture with this fingerprint, or leave out --expect-fingerprint".to_owned())
+        }
+        _ => None,
+    }
+}
+
 /// Settings of the playback, if any.
 pub(crate) fn settings(
     args: &PlaybackArgs,
     has_latency: bool,
-    model_name: &str,
+    model: NamedModel<'_>,
 ) -> Result<Option<PlaybackSettings>, Unusable> {
     let (path, tokens, times) = match (&args.playback, &args.playback_tokens, &args.playback_steps) {
         (Some(path), ..) => {
@@ -132,7 +152,7 @@ pub(crate) fn settings(
             hint: Some("use --playback-tokens with a latency; --time-scale makes recorded times faster".to_owned()),
         });
     }
-    let playback = open(path, args, model_name)?;
+    let playback = open(path, args, model)?;
     log_captures(&playback, path, tokens);
     Ok(Some(PlaybackSettings { playback: Arc::new(playback), tokens, times }))
 }
@@ -154,16 +174,16 @@ fn unused(args: &PlaybackArgs) -> Result<(), Unusable> {
     }
 }
 
-fn open(path: &Path, args: &PlaybackArgs, model_name: &str) -> Result<Playback, Unusable> {
+fn open(path: &Path, args: &PlaybackArgs, model: NamedModel<'_>) -> Result<Playback, Unusable> {
     let expected = Expectation {
         fingerprint: args.expect_fingerprint.clone(),
-        model: (!model_name.is_empty()).then(|| model_name.to_owned()),
+        model: (!model.name.is_empty()).then(|| model.name.to_owned()),
     };
-    let unusable = |error: vcr_record::playback::PlaybackError| Unusable { message: error.to_string(), hint: None };
+    let unusable = |error: PlaybackError| Unusable { message: error.to_string(), hint: hint(&error, model.option) };
     let options = CaptureIndexOptions { lenient: args.lenient, expected };
     let captures = match vcr_trace::import::format_of(path).map_err(|error| unreadable(&error))? {
         Format::Capture => CaptureIndex::open(path, &options).map_err(unusable)?,
-        _ => imported(path, &options)?,
+        _ => imported(path, &options, unusable)?,
     };
     let by = match args.playback_match {
         Some(MatchArg::Content) => MatchBy::Content,
@@ -196,7 +216,11 @@ fn unreadable(error: &ImportError) -> Unusable {
 }
 
 /// Converts a file that is not a capture, in memory.
-fn imported(path: &Path, options: &CaptureIndexOptions) -> Result<CaptureIndex, Unusable> {
+fn imported(
+    path: &Path,
+    options: &CaptureIndexOptions,
+    unusable: impl FnOnce(PlaybackError) -> Unusable,
+) -> Result<CaptureIndex, Unusable> {
     let import = ImportOptions { lenient: options.lenient, ..ImportOptions::default() };
     let (mut meta, mut records) = (CaptureMeta::default(), Vec::new());
     let imported = vcr_trace::import::import(path, &import, &mut |line| {
@@ -211,8 +235,7 @@ fn imported(path: &Path, options: &CaptureIndexOptions) -> Result<CaptureIndex, 
     for note in &imported.notes {
         tracing::warn!("not kept: {} {}", note.count, note.what);
     }
-    CaptureIndex::of_import(path, meta, records, options)
-        .map_err(|error| Unusable { message: error.to_string(), hint: None })
+    CaptureIndex::of_import(path, meta, records, options).map_err(unusable)
 }
 
 fn log_captures(playback: &Playback, path: &Path, wants_tokens: bool) {

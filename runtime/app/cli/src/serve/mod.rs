@@ -122,6 +122,7 @@ fn prepare(args: &ServeArgs, guests: &LiveGuests) -> Result<Prepared, Unusable> 
         // The simulated frontend has a fixed vLLM version.
         identity: Identity { version: Some(VllmMinor::V0_33), is_headless: false, ..identity(&args.live.ranks) },
         model_name: model.names.first().cloned().unwrap_or_default(),
+        model_option: "--served-model-name",
         model_config: own.config.clone(),
         // Ids that only pad the model's vocabulary have no text.
         vocab_size: model.tokenizer.vocab_size(),

@@ -179,7 +179,7 @@ fn served(journal: &Journal, method: &Method) -> Response {
     }
 }
 
-/// The response to a request that is not on the tape.
+/// The response to a request that is not in the capture.
 fn refused(path: &str, miss: &Miss) -> Response {
     let message = message_of(miss);
     tracing::warn!("{message}");
@@ -194,7 +194,7 @@ fn refused(path: &str, miss: &Miss) -> Response {
 fn message_of(miss: &Miss) -> String {
     let request = &miss.request;
     let Some(nearest) = &miss.nearest else {
-        return format!("not on the tape: {request}, of which it has no recording");
+        return format!("not in the capture: {request}, of which it has no recording");
     };
     let at = |Difference { path, recorded, asked }: &Difference| {
         let shown =
@@ -202,7 +202,11 @@ fn message_of(miss: &Miss) -> String {
         format!("{} (recorded {}, asked {})", if path.is_empty() { "/" } else { path }, shown(recorded), shown(asked))
     };
     let differences: Vec<String> = nearest.differences.iter().map(at).collect();
-    format!("not on the tape: {request}; the nearest recording, {}, differs in {}", nearest.id, differences.join(", "))
+    format!(
+        "not in the capture: {request}; the nearest recording, {}, differs in {}",
+        nearest.id,
+        differences.join(", ")
+    )
 }
 
 /// The recorded times of one answer, from the arrival of its request.
@@ -317,7 +321,7 @@ mod tests {
         let nearest = Some(Nearest { id: "http-3".to_owned(), differences: vec![difference] });
         let miss = Miss { request: "POST /v1/x".to_owned(), nearest };
         let expected =
-            "not on the tape: POST /v1/x; the nearest recording, http-3, differs in /n (recorded 1, asked nothing)";
+            "not in the capture: POST /v1/x; the nearest recording, http-3, differs in /n (recorded 1, asked nothing)";
         assert_eq!(message_of(&miss), expected);
     }
 }

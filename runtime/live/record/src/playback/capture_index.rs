@@ -94,8 +94,7 @@ pub enum PlaybackError {
     },
     /// The capture has another model or fingerprint than required.
     #[error(
-        "{}: invalid {what} of the capture, {}: expected {expected}; play back a capture of that, or drop the option that \
-         expects it",
+        "{}: invalid {what} of the capture, {}: expected {expected}",
         path.display(),
         found.as_deref().unwrap_or("not known")
     )]
