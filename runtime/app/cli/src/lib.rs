@@ -5,6 +5,8 @@
 
 #[cfg(not(all(feature = "live", feature = "serve", feature = "fit", feature = "nixl", feature = "rendezvous")))]
 mod absent;
+#[cfg(feature = "serve")]
+mod announce;
 mod args;
 mod check;
 mod compare;

@@ -56,6 +56,7 @@ fn ports_follow_each_other_and_one_in_use_is_told() {
 fn responses_name_their_pod_and_port() {
     let serve = Serve::start(&[&PORTS[..], &["--pod-name", "sim-0", "--pod-namespace", "tests"]].concat());
     let line = serve.wait_for("serving rank 1 of sim on http://");
+    assert_eq!(serve.log().matches("serving rank 1 of").count(), 1, "{}", serve.log());
     let other = line.rsplit("://").next().expect("the line has an address").trim();
     for address in [serve.address(), other] {
         let answer = ask(address, &[]);

@@ -1,6 +1,5 @@
 //! `vcr record --upstream`: records HTTP exchanges as a reverse proxy.
 
-use std::io::Write;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,6 +18,7 @@ use vcr_text::Tokenizer;
 use super::args::RecordArgs;
 use super::http_args::UpstreamArgs;
 use super::{hint, passed, print_summary, removed, show_progress};
+use crate::announce::announce;
 use crate::exit::{Exit, print_error, printed};
 use crate::page::{self, ServedPage};
 use crate::play::unusable::Unusable;
@@ -83,13 +83,7 @@ fn run(prepared: Prepared, mut stopped: watch::Receiver<bool>, quiet: bool) {
             Ok(listener) => listener,
             Err(error) => return tracing::error!("cannot listen: {error}"),
         };
-        let mut out = std::io::stdout().lock();
-        // The reader may have exited.
-        _ = writeln!(out, "{line}").and_then(|()| out.flush());
-        drop(out);
-        if !quiet {
-            tracing::info!("{line}");
-        }
+        announce(&line, quiet);
         let stopped = async move { drop(stopped.wait_for(|stopped| *stopped).await) };
         http::serve(listener, proxy, listen, stopped).await;
     });

@@ -15,7 +15,6 @@ mod texts;
 mod traces;
 pub(crate) mod vllm_flags;
 
-use std::io::Write;
 use std::net::TcpListener;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -34,6 +33,7 @@ use vcr_live::{EnginesHandle, Identity, LiveConfig, LiveError, TokenChoice, Toke
 use vcr_text::TextModel;
 use vcr_wire::VllmMinor;
 
+use crate::announce::announce;
 use crate::exit::{Exit, print_error};
 use crate::page::{self, PageParts};
 use crate::play::config::{FrontendSide, identity, live_config, output_tokens, token_count};
@@ -407,14 +407,4 @@ async fn serve_http(
     }
     let stopped = async move { drop(stopped.wait_for(|stopped| *stopped).await) };
     front.serve_ranks(listeners, page, app, stopped).await;
-}
-
-/// Prints the address to standard output for scripts.
-fn announce(line: &str, quiet: bool) {
-    let mut out = std::io::stdout().lock();
-    // The reader may have exited.
-    _ = writeln!(out, "{line}").and_then(|()| out.flush());
-    if !quiet {
-        tracing::info!("{line}");
-    }
 }
