@@ -165,6 +165,7 @@ fn the_summary_counts_what_clients_do() {
     let folder = Folder::with(&script.replace("output_tokens: 10", patience));
     let said = folder.run(&[]).ended(0).stdout;
     assert!(said.contains("60 arrived, 0 completed, 60 timeouts; 0 retries, 40 repeated client attempts"), "{said}");
+    assert!(!said.contains("p99"), "there is a table without rows:\n{said}");
 }
 
 #[test]

@@ -208,15 +208,20 @@ run_all(runs);
     }
 }
 
-/// First run with one engine, ten requests, and a chaos guest with these rules.
-fn with_chaos(path: &Path, rules: &str) -> Value {
+/// A scenario with one engine, ten requests, and a chaos guest with these rules.
+fn chaos(path: &Path, rules: &str) -> String {
     let failures = guest_at(path, &format!("#{{ rules: [ {rules} ] }}"));
-    first_run(&format!(
+    format!(
         r#"let p = pool(#{{ latency: fixed(#{{ step: "10ms" }}), failures: {failures} }});
 let work = burst(#{{ name: "work", count: 10, over: "100ms", prompt_tokens: 50, output_tokens: 20 }});
 run(#{{ name: "chaos", cluster: cluster(#{{ engines: p }}), workloads: [ work ] }});
 "#
-    ))
+    )
+}
+
+/// The first run of a chaos scenario.
+fn with_chaos(path: &Path, rules: &str) -> Value {
+    first_run(&chaos(path, rules))
 }
 
 #[test]
@@ -254,6 +259,8 @@ fn chaos_goes_wrong_as_scripted() {
 
     let dropped = with_chaos(&path, r#"#{ "match": #{}, action: "drop_message" }"#);
     assert_eq!(dropped["metrics"]["counters"]["ignored_faults"], 10, "there is no wire to lose anything on");
+    let said = Folder::with(&chaos(&path, r#"#{ "match": #{}, action: "drop_message" }"#)).run(&[]).ended(0);
+    assert!(said.stdout.contains("10 actions of failure injectors had no effect"), "{}", said.stdout);
     assert_eq!(dropped["metrics"]["trends"], plain["metrics"]["trends"]);
 }
 

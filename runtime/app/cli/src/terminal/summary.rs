@@ -155,8 +155,11 @@ pub(crate) fn write_run(
     let mut trends = trend_table(run, &limits, is_folded, full, omitted);
     let is_asserted = |title: &&str| limits.iter().any(|limit| limit.statistic == *title);
     let hidden: Vec<&str> = OF_METRICS.into_iter().filter(|title| !is_asserted(title)).collect();
-    omitted.narrowed(layout.fit(&mut trends, &hidden));
-    write_table(out, &trends)?;
+    // A run in which no request completed has no distributions.
+    if trends.row_count() > 0 {
+        omitted.narrowed(layout.fit(&mut trends, &hidden));
+        write_table(out, &trends)?;
+    }
     if is_folded {
         writeln!(out, "  {} workloads folded: --full lists each, as report.json does", run.workloads.len())?;
     }
@@ -398,6 +401,11 @@ fn write_totals(out: &mut dyn Write, run: &Report, width: usize) -> io::Result<(
     write_wrapped(out, "  ", &text, width)?;
     for (reason, amount) in metrics.rejections.iter().chain(&metrics.failures) {
         write_wrapped(out, "    ", &format!("{amount} because {reason}"), width)?;
+    }
+    let ignored = count(Counter::IgnoredFaults);
+    if ignored > 0 {
+        let text = format!("{} of failure injectors had no effect in virtual time", counted(ignored, "action"));
+        write_wrapped(out, "  ", &text, width)?;
     }
     // A stopped run, or one with failed requests, generated more tokens than it completed.
     let (completed, generated) = (rate(Counter::OutputTokens), rate(Counter::GeneratedTokens));
