@@ -106,6 +106,21 @@ fn shares_of_a_folder_are_those_of_its_steps() {
     let said = folder.vcr(&["inspect", "pressure", "out", "out/report.json"]).ended(0);
     assert_eq!(said.stdout.matches("bound by sequences").count(), 2, "a folder and its report are the same");
     assert!(said.stdout.contains("55.0%; steps left at most 3 waiting in an engine"), "{}", said.stdout);
+    let below = said.stdout.split_once("\n\n  before and between pools\n").expect("a heading").1;
+    assert!(below.trim_start().starts_with("bound by link"), "{}", said.stdout);
+}
+
+#[test]
+fn requests_that_wait_for_the_next_step_are_told_from_those_that_a_step_left_waiting() {
+    let folder = folder();
+    let mut idle = step(0, 0, 10.0, 0, None);
+    idle["settings"] = json!({"max_num_seqs": 4});
+    folder.write("out/steps.jsonl", format!("{idle}\n"));
+    let said = folder.vcr(&["inspect", "pressure", "out"]).ended(0);
+    assert!(said.stdout.contains("no step left a request waiting: queued requests waited for"), "{}", said.stdout);
+    fs::remove_file(folder.path().join("out/steps.jsonl")).expect("it is there");
+    let said = folder.vcr(&["inspect", "pressure", "out"]).ended(0);
+    assert!(!said.stdout.contains("at most"), "{}", said.stdout);
 }
 
 /// With async scheduling, a line applies an earlier schedule than the one it makes.

@@ -107,7 +107,10 @@ fn write_runs(out: &mut dyn Write, runs: &[RunPressure]) -> io::Result<()> {
         for pool in &run.pools {
             write_pool(out, pool, run.unit)?;
         }
-        write_bounds(out, &run.bounds)?;
+        if !run.bounds.is_empty() {
+            writeln!(out, "\n  {BOLD}before and between pools{BOLD:#}")?;
+            write_bounds(out, &run.bounds)?;
+        }
         write_detectors(out, &run.detectors)?;
     }
     Ok(())
@@ -131,14 +134,9 @@ fn write_detectors(out: &mut dyn Write, detectors: &[Judgement]) -> io::Result<(
 
 fn write_pool(out: &mut dyn Write, pool: &PoolPressure, unit: &str) -> io::Result<()> {
     writeln!(out, "\n  {BOLD}pool {}{BOLD:#}, {}", pool.pool, counted(pool.engines, "engine"))?;
-    let count = |count: Option<u64>| count.map_or("unknown".to_owned(), |count| count.to_string());
-    let queued = match pool.peak_queued {
-        Some(0) => "no step left a request waiting".to_owned(),
-        peak => format!("steps left at most {} waiting in an engine", count(peak)),
-    };
-    let active = count(pool.peak_active);
-    writeln!(out, "  queue pressure   {}; {queued}", text(&pool.queue_pressure))?;
-    writeln!(out, "  active capacity  {}; at most {active} running in an engine", text(&pool.active_capacity))?;
+    let active = pool.peak_active.map_or(String::new(), |most| format!("; at most {most} running in an engine"));
+    writeln!(out, "  queue pressure   {}{}", text(&pool.queue_pressure), queued(pool))?;
+    writeln!(out, "  active capacity  {}{active}", text(&pool.active_capacity))?;
     writeln!(out, "  KV pressure      mean {}; peak {}", text(&pool.kv_usage_mean), text(&pool.kv_usage_peak))?;
     write_bounds(out, &pool.bounds)?;
     if pool.curve.is_empty() {
@@ -158,7 +156,20 @@ fn write_pool(out: &mut dyn Write, pool: &PoolPressure, unit: &str) -> io::Resul
         ]);
     }
     align_right(&mut table);
+    writeln!(out)?;
     write_table(out, &table)
+}
+
+/// The number of requests that steps left waiting; empty if unknown.
+fn queued(pool: &PoolPressure) -> String {
+    match pool.peak_queued {
+        None => String::new(),
+        Some(0) if pool.curve.iter().any(|bucket| bucket.queued_max > 0) => {
+            "; no step left a request waiting: queued requests waited for the next step".to_owned()
+        }
+        Some(0) => "; no step left a request waiting".to_owned(),
+        Some(most) => format!("; steps left at most {most} waiting in an engine"),
+    }
 }
 
 fn write_bounds(out: &mut dyn Write, bounds: &[BoundShare]) -> io::Result<()> {
