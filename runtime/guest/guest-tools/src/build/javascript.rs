@@ -25,6 +25,9 @@ const JCO: &str = "1.35.0";
 /// The oldest supported Node.js.
 const OLDEST_NODE: (u32, u32) = (20, 0);
 
+/// The oldest Node.js that removes types from TypeScript.
+const OLDEST_NODE_OF_TYPESCRIPT: (u32, u32) = (22, 13);
+
 /// Time limit for npm to install both.
 const NPM_LIMIT: std::time::Duration = std::time::Duration::from_secs(900);
 
@@ -74,7 +77,8 @@ pub(crate) fn build_javascript(
     let project = read(&dir.canonicalize().map_err(io("read", dir))?)?;
     // Checked before the tool is installed, which takes long.
     project.component(out_dir)?;
-    let tool = environment(&project.dir, options, progress)?;
+    check_node(&output(program("node", &project.dir).arg("--version"))?, &project.module)?;
+    let tool = environment(options, progress)?;
     project.build(out_dir, format!("componentize-js {COMPONENTIZE_JS}"), progress, |work, progress| {
         let component = work.join("component.wasm");
         let arguments = serde_json::json!({
@@ -109,13 +113,22 @@ fn read(dir: &Path) -> Result<Project, BuildError> {
     project.check().map_err(wrong)
 }
 
-/// The folder of the tool, installed first if it is missing.
-fn environment(dir: &Path, options: &Options, progress: &mut dyn FnMut(Progress<'_>)) -> Result<PathBuf, BuildError> {
-    let version = output(program("node", dir).arg("--version"))?;
-    if version_in(&version).is_none_or(|found| found < OLDEST_NODE) {
-        let (found, needed) = (version.trim().to_owned(), OLDEST_NODE.0.to_string());
-        return Err(BuildError::OldProgram { language: "JavaScript", program: "node", found, needed });
+/// Refuses a Node.js that is too old for the language of `module`.
+fn check_node(version: &str, module: &Path) -> Result<(), BuildError> {
+    let is_typescript = module.extension().is_some_and(|suffix| ["ts", "mts", "cts"].iter().any(|ts| suffix == *ts));
+    let (language, oldest) = match is_typescript {
+        true => ("TypeScript", OLDEST_NODE_OF_TYPESCRIPT),
+        false => ("JavaScript", OLDEST_NODE),
+    };
+    if version_in(version).is_some_and(|found| found >= oldest) {
+        return Ok(());
     }
+    let (found, needed) = (version.trim().to_owned(), format!("{}.{}", oldest.0, oldest.1));
+    Err(BuildError::OldProgram { language, program: "node", found, needed })
+}
+
+/// The folder of the tool, installed first if it is missing.
+fn environment(options: &Options, progress: &mut dyn FnMut(Progress<'_>)) -> Result<PathBuf, BuildError> {
     let folder = format!("componentize-js-{COMPONENTIZE_JS}-jco-{JCO}");
     let tool = Tool { language: "javascript", folder: &folder };
     tool.place(options, |place| install(place, progress))
@@ -168,5 +181,16 @@ mod tests {
             let text = problem(wrong);
             assert!(text.contains(said), "{text}");
         }
+    }
+
+    #[test]
+    fn an_old_nodejs_is_refused_by_the_language_of_the_module() {
+        let refused = |version: &str, module: &str| check_node(version, Path::new(module)).map_err(|e| e.to_string());
+        assert_eq!(refused("v20.20.2\n", "app.js"), Ok(()));
+        assert_eq!(refused("v22.13.0\n", "app.ts"), Ok(()));
+        let error = "guests in TypeScript need `node` 22.13 or later to be built, but it is v20.20.2";
+        assert_eq!(refused("v20.20.2\n", "app.ts"), Err(error.to_owned()));
+        let error = "guests in JavaScript need `node` 20.0 or later to be built, but it is v18.1.0";
+        assert_eq!(refused("v18.1.0\n", "app.js"), Err(error.to_owned()));
     }
 }

@@ -40,10 +40,10 @@ impl NewError {
     }
 }
 
-/// Formats names as "a, b and c".
+/// Formats names as "one of a, b or c".
 fn listed(names: &[&str]) -> String {
     match names {
-        [some @ .., last] if !some.is_empty() => format!("{} and {last}", some.join(", ")),
+        [some @ .., last] if !some.is_empty() => format!("one of {} or {last}", some.join(", ")),
         names => names.concat(),
     }
 }

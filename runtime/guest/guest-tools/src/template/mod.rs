@@ -262,8 +262,8 @@ mod tests {
         let error = create(&guest("latency", Language::Rust), dir).expect_err("no such world");
         assert_eq!(
             error.to_string(),
-            "unknown world `latency` for rust: expected latency-model, scheduler-policy, router, \
-             autoscaler, failure-injector and token-source"
+            "unknown world `latency` for rust: expected one of latency-model, scheduler-policy, \
+             router, autoscaler, failure-injector or token-source"
         );
         assert_eq!(error.hint().as_deref(), Some("perhaps you mean `latency-model`"));
         let error = create(&guest("zzz", Language::Rust), dir).expect_err("no such world");

@@ -79,7 +79,7 @@ impl Collector for GuestCollector {
                 metric.encode_family(&guest_labels(sample, Some(name.clone())))?.encode_gauge(value)?;
             }
         }
-        let help = "Notes of a guest that were dropped, because it reports too much.";
+        let help = "Notes of a guest that were dropped, because they are invalid or over a limit.";
         let dropped = |sample: &GuestSample| match sample.value {
             GuestValue::Dropped(total) => Some((None, total)),
             _ => None,
