@@ -493,6 +493,14 @@ fn a_missing_trace_is_named() {
 }
 
 #[test]
+fn a_table_without_arrivals_asks_for_a_concurrency() {
+    let folder = Folder::new();
+    folder.write("v.csv", "num_prefill_tokens,num_decode_tokens\n591,140\n");
+    let needles = ["line 1, field `arrived_at`: the header has no such column", "--replay-concurrency N"];
+    folder.vcr(&["replay", "v.csv"]).failed(2, &needles);
+}
+
+#[test]
 fn a_trace_without_arrivals_asks_for_a_concurrency() {
     let Some(path) = sample("formats/applied-compute-agentic.jsonl") else { return };
     let line = |rest: &str| format!("trace(#{{ path: \"{}\"{rest} }});", path.display());

@@ -408,6 +408,11 @@ fn fields_that_one_log_lacks_are_named() {
 
 #[test]
 fn logs_that_cannot_be_read_or_compared() {
+    let other = Folder::new();
+    let _ = other.vcr(&["inspect", "gen-demo", "-o", "a.jsonl", "--requests", "3"]).ended(0);
+    let needles = ["expected \"engine\" in a step log, got \"meta\"", "`vcr inspect summarize a.jsonl`"];
+    other.vcr(&["inspect", "steps", "a.jsonl"]).failed(2, &needles);
+    other.vcr(&["inspect", "steps", "."]).failed(2, &["cannot read ./steps.jsonl", "--files report,steps"]);
     let folder = recorded();
     let steps =
         |args: &[&str], needles: &[&str]| folder.vcr(&[&["inspect", "steps"], args].concat()).failed(2, needles);

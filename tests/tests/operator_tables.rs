@@ -48,11 +48,12 @@ fn a_damaged_table_is_named_with_what_to_do() {
 #[test]
 fn a_package_that_is_missing_is_named_with_how_to_get_it() {
     let mut command = Command::new(vcr());
-    Said::of(command.args(["tables", "list"]).env_remove("VCR_TABLES")).failed(2, &["missing `data`", "pip install"]);
+    Said::of(command.args(["tables", "list"]).env_remove("VCR_TABLES"))
+        .failed(2, &["missing --data", "pip install", "name its folder with --data or VCR_TABLES"]);
     let folder = Folder::new();
     folder
         .vcr(&["tables", "list", "--data", "nowhere"])
-        .failed(2, &["invalid `data` `nowhere`", "there is no such folder", "pip install"]);
+        .failed(2, &["invalid --data `nowhere`", "there is no such folder", "pip install"]);
     let mut command = Command::new(vcr());
     Said::of(command.args(["tables", "list"]).env("VCR_TABLES", folder.path()))
         .failed(2, &["invalid VCR_TABLES `", "it has no `systems/data`", "pip install"]);

@@ -196,7 +196,8 @@ impl LiveLog {
         let wrong = |number, problem| LogError::line(&path, number, problem);
         let settings: Map<String, Value> = from_text(head).map_err(|problem| wrong(*number, problem))?;
         if settings.get("kind").and_then(Value::as_str) != Some("engine") {
-            return Err(wrong(*number, "the first line of a live capture has `kind` \"engine\"".to_owned()));
+            let kind = settings.get("kind").unwrap_or(&Value::Null);
+            return Err(wrong(*number, format!("invalid `kind`: expected \"engine\" in a step log, got {kind}")));
         }
         let mut engine: LiveEngine = from_text(head).map_err(|problem| wrong(*number, problem))?;
         engine.take_options().map_err(|problem| wrong(*number, problem))?;

@@ -150,6 +150,19 @@ pub enum TraceError {
     },
 }
 
+impl TraceError {
+    /// Whether the trace lacks arrivals, which a replay in a closed loop does not need.
+    #[must_use]
+    pub fn is_without_arrivals(&self) -> bool {
+        match self {
+            Self::NeedsClosedLoop { .. } => true,
+            Self::Row { field, problem: RowProblem::MissingColumn { needed: [time, ..] }, .. } => *field == Some(*time),
+            Self::Row { problem, .. } => *problem == RowProblem::MissingFirstTimestamp,
+            _ => false,
+        }
+    }
+}
+
 fn in_field(field: &Option<&'static str>) -> String {
     field.map_or_else(String::new, |name| format!(", field `{name}`"))
 }

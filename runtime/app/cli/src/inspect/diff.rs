@@ -9,7 +9,7 @@ use vcr_steplog::explain::explain;
 use vcr_steplog::{LogError, StepLog, Steps, first_entry};
 
 use super::step::write_explanation;
-use super::{refused, text};
+use super::{hint, refused, text};
 use crate::args::StepsArgs;
 use crate::exit::{Exit, print_error, printed};
 use crate::terminal::style::{BOLD, DIM, GREEN, RED};
@@ -26,8 +26,10 @@ pub(super) fn diff(args: &StepsArgs) -> Exit {
     let (left, right) = match (super::open(args), open_other(args, other)) {
         (Ok(left), Ok(right)) => (left, right),
         (left, right) => {
-            for error in [left.err(), right.err()].into_iter().flatten() {
-                print_error(&error, None);
+            for (error, path) in [(left.err(), &*args.log), (right.err(), other)] {
+                if let Some(error) = error {
+                    print_error(&error, hint(&error, path).as_deref());
+                }
             }
             return Exit::BadInput;
         }

@@ -12,6 +12,7 @@ use vcr_cluster::{
 use vcr_dynamo::report::{ReportSettings, Sla};
 use vcr_dynamo::{AutoscaleArgs, AutoscalePolicy, EngineArgs, PoolOptions, Remark, RouterArgs, read_queue_policies};
 use vcr_scenario::expression;
+use vcr_trace::import::ImportError;
 use vcr_trace::{FormatOption, HashIdScope, SharedPrefix, Strictness, Trace, TraceOptions};
 
 use super::Refusal;
@@ -64,7 +65,9 @@ pub(crate) fn read_trace(args: &ReplayArgs) -> Result<Option<Arc<Trace>>, Refusa
     };
     let trace = vcr_trace::import::read_trace(&args.trace_files, &options).map_err(|error| {
         let refusal = Refusal::input(error.to_string());
-        if args.run.strict {
+        if matches!(&error, ImportError::Trace(error) if error.is_without_arrivals()) {
+            refusal.hint("--replay-concurrency N keeps N requests in flight and needs no arrivals")
+        } else if args.run.strict {
             refusal.hint("without --strict, repairable lines are repaired and counted")
         } else {
             refusal

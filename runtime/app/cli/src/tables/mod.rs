@@ -9,7 +9,7 @@ mod price;
 use std::io;
 
 use serde_json::Value;
-use vcr_latency::tables::{Package, TablesError};
+use vcr_latency::tables::{DATA_VARIABLE, INSTALL, Package, TablesError};
 
 use crate::exit::{Exit, print_error, printed};
 use crate::tables::args::{DataArgs, TablesCommand};
@@ -32,7 +32,15 @@ fn finish(result: Result<io::Result<()>, TablesError>) -> Exit {
 }
 
 fn refused(error: &TablesError) -> Exit {
-    print_error(error, error.hint().as_deref());
+    match error {
+        // The message names the setting of scenarios.
+        TablesError::NoData | TablesError::NotThePackage { .. } => {
+            let message = error.to_string().replacen("`data`", "--data", 1);
+            let hint = format!("install it with `{INSTALL}`, then name its folder with --data or {DATA_VARIABLE}");
+            print_error(&message, Some(&hint));
+        }
+        _ => print_error(error, error.hint().as_deref()),
+    }
     Exit::BadInput
 }
 
