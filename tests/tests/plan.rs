@@ -277,7 +277,7 @@ fn host_memory_is_chosen_where_it_helps_and_judged_where_it_does_not() {
     let text = std::fs::read_to_string(folder.path().join("apart/row-1/serve.sh")).expect("it is written");
     let commands: Vec<&str> = text.lines().filter(|line| line.starts_with("vllm serve")).collect();
     let is_offloading = |command: &&str| command.contains("\"cpu_bytes_to_use\": 103079215104");
-    assert_eq!(commands.iter().map(|command| is_offloading(command)).collect::<Vec<_>>(), [true, false], "{text}");
+    assert_eq!(commands.iter().map(is_offloading).collect::<Vec<_>>(), [true, false], "{text}");
     assert!(commands.iter().all(|command| command.contains("NixlConnector") && !command.contains("--kv-offloading")));
     for command in commands {
         let _ = folder.vcr(&["inspect", "vllm-args", command, "--gpu", "l40s"]).ended(0);

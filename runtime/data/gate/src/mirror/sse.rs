@@ -122,7 +122,7 @@ const TIME_FIELD: &str = "at_ms";
 /// The end of an answer, if a line has one.
 enum Part {
     None,
-    Stream(String, Stream),
+    Stream(String, Box<Stream>),
     Whole(Box<Observation<'static>>, Option<u64>),
 }
 
@@ -193,7 +193,7 @@ impl Dump {
         }
         if let Some(data) = text.strip_prefix(DATA) {
             let ended = self.data(data.trim(), at_ns, line)?;
-            return Ok(ended.map_or(Part::None, |(id, stream)| Part::Stream(id, stream)));
+            return Ok(ended.map_or(Part::None, |(id, stream)| Part::Stream(id, Box::new(stream))));
         }
         if text.starts_with('{') {
             let (observation, tokens) = self.body(text, at_ns)?;
