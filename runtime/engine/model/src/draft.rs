@@ -65,34 +65,77 @@ impl Draft {
     /// share the embedding, and also the output head unless their vocabulary differs.
     pub(crate) fn bytes(&self, target: Target, served: &Serving) -> f64 {
         let alone = Serving { pipeline_parallel: 1, quantization: None, ..served.clone() };
-        let tensor = served.tensor_parallel as f64;
+        let (formats, joins) = (self.formats(target), self.joins(target, served));
+        let plain = formats.plain.bytes();
         let Some(own) = &self.own else {
-            let layers = weights::of_layers(target.sizes, &self.layers, target.formats, &alone);
-            // The projection of a token's embedding and the previous hidden state.
-            let ranks = if target.splits_projection { tensor } else { 1.0 };
-            let joined = 2.0 * square(target.sizes.hidden) * target.formats.plain.bytes() / ranks;
-            return layers + self.layers.len() as f64 * joined;
+            let layers = weights::of_layers(target.sizes, &self.layers, formats, &alone);
+            return layers + self.layers.len() as f64 * joins.each_pass * plain;
         };
         if self.method == DraftMethod::DraftModel {
-            return weights::bytes(own.sizes, &self.layers, own.formats, &alone)[0];
+            return weights::bytes(own.sizes, &self.layers, formats, &alone)[0];
         }
-        let layers = weights::of_layers(own.sizes, &self.layers, own.formats, &alone);
-        let plain = own.formats.plain.bytes();
-        if self.method == DraftMethod::Eagle {
-            return layers + 2.0 * square(own.sizes.hidden) * plain;
-        }
-        let hidden = own.sizes.hidden as f64;
-        let target_hidden = own.head.target_hidden.unwrap_or(own.sizes.hidden);
-        let joined = (own.head.aux_states.unwrap_or(AUX_STATES) * target_hidden) as f64 * hidden;
-        // The first layer's queries, keys and values read the embedding joined with the hidden state.
-        let wider = match self.layers.first().map(|layer| layer.mixer) {
-            Some(Mixer::Attention(attention)) => hidden * projected(attention, tensor),
-            _ => 0.0,
-        };
+        let layers = weights::of_layers(own.sizes, &self.layers, formats, &alone);
         let rows = own.head.vocabulary.filter(|tokens| *tokens != target.sizes.vocabulary);
-        let output = rows.map_or(0.0, |rows| weights::table(rows, own.sizes.hidden) / tensor);
-        layers + (joined + wider + output) * plain
+        let rows = rows.filter(|_| self.method == DraftMethod::Eagle3);
+        let output = rows.map_or(0.0, |rows| weights::table(rows, own.sizes.hidden) / served.tensor_parallel as f64);
+        layers + (joins.first_pass + joins.each_pass + output) * plain
     }
+
+    /// Matrices beside the layers and the output head.
+    pub(crate) fn joins(&self, target: Target, served: &Serving) -> Joins {
+        let tensor = served.tensor_parallel as f64;
+        let in_each = |each_pass: f64| Joins { each_pass, first_pass: 0.0 };
+        let Some(own) = &self.own else {
+            // The projection of a token's embedding and the previous hidden state.
+            let ranks = if target.splits_projection { tensor } else { 1.0 };
+            return in_each(2.0 * square(target.sizes.hidden) / ranks);
+        };
+        match self.method {
+            DraftMethod::DraftModel | DraftMethod::Mtp => in_each(0.0),
+            DraftMethod::Eagle => in_each(2.0 * square(own.sizes.hidden)),
+            DraftMethod::Eagle3 => {
+                let hidden = own.sizes.hidden as f64;
+                let target_hidden = own.head.target_hidden.unwrap_or(own.sizes.hidden);
+                let first_pass = (own.head.aux_states.unwrap_or(AUX_STATES) * target_hidden) as f64 * hidden;
+                // The first layer's queries, keys and values read the embedding joined with the hidden state.
+                let each_pass = match self.layers.first().map(|layer| layer.mixer) {
+                    Some(Mixer::Attention(attention)) => hidden * projected(attention, tensor),
+                    _ => 0.0,
+                };
+                Joins { each_pass, first_pass }
+            }
+        }
+    }
+
+    /// The layers of one pass: one module of the model itself, or all layers of a head or a draft model.
+    pub(crate) fn layers_of_pass(&self) -> &[Layer] {
+        if self.own.is_some() { &self.layers } else { &self.layers[..1.min(self.layers.len())] }
+    }
+
+    /// The sizes of one pass. Heads and modules use the model's output head, unless a head has its own vocabulary.
+    pub(crate) fn sizes_of_pass(&self, target: Target) -> Sizes {
+        match (&self.own, self.method) {
+            (None, _) => target.sizes,
+            (Some(own), DraftMethod::DraftModel) => own.sizes,
+            (Some(own), _) => {
+                let vocabulary = own.head.vocabulary.unwrap_or(target.sizes.vocabulary);
+                Sizes { vocabulary, ..own.sizes }
+            }
+        }
+    }
+
+    pub(crate) fn formats(&self, target: Target) -> Formats {
+        self.own.as_ref().map_or(target.formats, |own| own.formats)
+    }
+}
+
+/// Numbers of weights on each GPU that join a drafter's inputs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Joins {
+    /// Multiplied in every pass.
+    pub(crate) each_pass: f64,
+    /// Multiplied in the first pass after a step only.
+    pub(crate) first_pass: f64,
 }
 
 fn square(side: u64) -> f64 {

@@ -137,9 +137,7 @@ impl Model {
         let mut stages = weights::bytes(self.sizes, &self.layers, self.formats(serving)?, serving);
         // The drafter is on the last stage.
         if let Some((draft, last)) = self.draft.as_ref().zip(stages.last_mut()) {
-            let splits_projection = self.architecture.starts_with("Qwen3");
-            let target = Target { sizes: self.sizes, formats: self.formats(serving)?, splits_projection };
-            *last += draft.bytes(target, serving);
+            *last += draft.bytes(self.target(serving)?, serving);
         }
         let adapters = self.adapter_bytes(serving);
         stages.iter_mut().zip(adapters).for_each(|(stage, bytes)| *stage += bytes * serving.adapter_slots as f64);
@@ -171,6 +169,12 @@ impl Model {
             plain_bytes: self.plain_bytes,
             has_fp8_kv_cache: self.formats.has_fp8_kv_cache,
         }
+    }
+
+    /// The model as its drafter sees it.
+    pub(crate) fn target(&self, serving: &Serving) -> Result<Target, ModelError> {
+        let splits_projection = self.architecture.starts_with("Qwen3");
+        Ok(Target { sizes: self.sizes, formats: self.formats(serving)?, splits_projection })
     }
 
     pub(crate) fn formats(&self, serving: &Serving) -> Result<Formats, ModelError> {

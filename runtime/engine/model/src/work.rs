@@ -2,14 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use vcr_roofline::{AttentionSpec, ExpertsSpec, LayeredSpec};
+use vcr_roofline::{AttentionSpec, DraftingSpec, ExpertsSpec, LayeredSpec};
 
+use crate::draft::{Draft, Target};
 use crate::error::ModelError;
 use crate::kv::spec;
 use crate::layers::{FeedForward, Layer, Mixer, Reach};
 use crate::model::Model;
+use crate::quantisation::Formats;
 use crate::serving::Serving;
-use crate::weights;
+use crate::weights::{self, Sizes};
 
 impl Model {
     /// The work of steps on each GPU.
@@ -17,15 +19,59 @@ impl Model {
         let shape = self.shape();
         serving.check(shape)?;
         let kv_bytes = serving.kv_bytes(shape)?;
-        let formats = self.formats(serving)?;
-        let weights = weights::of_step(self.sizes, &self.layers, formats, serving);
+        let of_model = Pass {
+            layers: &self.layers,
+            sizes: self.sizes,
+            formats: self.formats(serving)?,
+            kv_bytes,
+            plain_bytes: self.plain_bytes,
+        };
+        let drafting = self.draft.as_ref().map(|draft| {
+            let target = self.target(serving)?;
+            Ok(Box::new(of_drafter(draft, target, of_model, serving)))
+        });
+        Ok(LayeredSpec { drafting: drafting.transpose()?, ..of_model.work(serving) })
+    }
+}
+
+/// The work of a drafter that follows the passes of its target.
+fn of_drafter(draft: &Draft, target: Target, of_model: Pass<'_>, serving: &Serving) -> DraftingSpec {
+    let (joins, formats) = (draft.joins(target, serving), draft.formats(target));
+    let plain = formats.plain.bytes();
+    let of_pass = Pass { layers: draft.layers_of_pass(), sizes: draft.sizes_of_pass(target), formats, ..of_model };
+    let mut pass = of_pass.work(serving);
+    pass.shared_weights += joins.each_pass;
+    pass.shared_bytes += joins.each_pass * plain;
+    DraftingSpec {
+        drafts: serving.num_speculative_tokens,
+        pass,
+        first_weights: joins.first_pass,
+        first_bytes: joins.first_pass * plain,
+    }
+}
+
+/// Layers that are computed one after another, and the output head.
+#[derive(Clone, Copy, Debug)]
+struct Pass<'a> {
+    layers: &'a [Layer],
+    sizes: Sizes,
+    formats: Formats,
+    /// Bytes of a number in the KV cache.
+    kv_bytes: u64,
+    /// Bytes of a number that is not quantised.
+    plain_bytes: u64,
+}
+
+impl Pass<'_> {
+    fn work(&self, serving: &Serving) -> LayeredSpec {
+        let weights = weights::of_step(self.sizes, self.layers, self.formats, serving);
         let experts = self.layers.iter().find_map(|layer| match layer.feed_forward {
             FeedForward::Experts(experts) => Some(experts),
             FeedForward::None | FeedForward::Dense(_) => None,
         });
         let mut attention: BTreeMap<Option<u64>, (u64, f64)> = BTreeMap::new();
-        for layer in &self.layers {
-            let Some((window, bytes, flops)) = of_layer(layer, serving, kv_bytes) else { continue };
+        for layer in self.layers {
+            let Some((window, bytes, flops)) = of_layer(layer, serving, self.kv_bytes) else { continue };
             let sums = attention.entry(window).or_default();
             *sums = (sums.0 + bytes, sums.1 + flops);
         }
@@ -33,13 +79,13 @@ impl Model {
             Mixer::State(state) => spec::state_bytes(state, serving, self.plain_bytes),
             Mixer::Attention(_) | Mixer::Latent(_) | Mixer::None => 0,
         });
-        Ok(LayeredSpec {
+        LayeredSpec {
             layers: self.layers.len() as u64,
-            hidden_size: self.hidden_size,
+            hidden_size: self.sizes.hidden,
             shared_weights: weights.shared[0],
             shared_bytes: weights.shared[1],
             quantised_shared_weights: weights.shared[2],
-            arithmetic: formats.arithmetic,
+            arithmetic: self.formats.arithmetic,
             experts: experts.map(|experts| ExpertsSpec {
                 count: experts.count,
                 per_token: experts.per_token,
@@ -59,7 +105,8 @@ impl Model {
                 })
                 .collect(),
             state_bytes: state_bytes.sum::<u64>() as f64,
-        })
+            drafting: None,
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 use serde_json::Value;
 use vcr_core::SchedulerRules;
 use vcr_model::{DraftMethod, Model, Serving};
+use vcr_roofline::{DraftingSpec, LayeredSpec};
 
 /// Fraction of a drafter's weights that is not counted: norms, biases, scales of activations.
 const TOLERANCE: f64 = 0.005;
@@ -118,6 +119,72 @@ fn weights_of_drafters_are_those_of_vllm() {
         let loose = LOOSE.iter().find(|(name, _)| case["model"] == *name).map_or(TOLERANCE, |(_, share)| *share);
         assert!((found / wanted - 1.0).abs() < loose, "{at}: {found:.0}, vLLM {wanted:.0}");
     }
+}
+
+/// Weights that belong to the drafter alone, as far as its passes read them, in bytes.
+fn read_in_passes(case: &Value, drafting: &DraftingSpec) -> f64 {
+    let DraftingSpec { pass, first_bytes, .. } = drafting;
+    let experts = pass.experts.map_or(0.0, |experts| experts.count as f64 * experts.bytes);
+    let layers = pass.shared_bytes + experts;
+    let of_drafter = |key: &str| case["drafter"][key].as_u64();
+    match text(&case["method"]) {
+        "mtp" => {
+            let modules = without_drafter(case).mtp_modules.unwrap_or(1);
+            modules as f64 * layers
+        }
+        "eagle3" if of_drafter("draft_vocab_size").is_some_and(|size| Some(size) != of_drafter("vocab_size")) => {
+            layers + first_bytes + pass.head_bytes
+        }
+        _ => layers + first_bytes,
+    }
+}
+
+#[test]
+fn passes_read_the_weights_of_drafters() {
+    for case in cases().into_iter().filter(|case| case["method"] != "draft_model") {
+        let (at, serving) = (label(&case), served(&case));
+        let work = |model: Model| model.work(&serving).unwrap_or_else(|error| panic!("{at}: {error}"));
+        let (with, without) = (work(with_drafter(&case)), work(without_drafter(&case)));
+        let drafting = with.drafting.clone().unwrap_or_else(|| panic!("{at}: it has a drafter"));
+        assert_eq!(LayeredSpec { drafting: None, ..with }, without, "{at}: the model's own work");
+        assert_eq!(drafting.drafts, serving.num_speculative_tokens, "{at}");
+        let (found, wanted) = (read_in_passes(&case, &drafting), number(&case["drafter_weight_bytes"]) as f64);
+        let loose = LOOSE.iter().find(|(name, _)| case["model"] == *name).map_or(TOLERANCE, |(_, share)| *share);
+        assert!((found / wanted - 1.0).abs() < loose, "{at}: {found:.0}, vLLM {wanted:.0}");
+        assert!(drafting.pass.head_bytes > 0.0 && !drafting.pass.attention.is_empty(), "{at}");
+    }
+}
+
+#[test]
+fn a_draft_model_is_computed_as_when_it_is_served_alone() {
+    let case = cases().into_iter().find(|case| case["method"] == "draft_model").expect("there is one");
+    let serving = served(&case);
+    let work = with_drafter(&case).work(&serving).expect("it can be served");
+    let alone = Model::find(text(&case["drafter"])).and_then(|model| model.work(&serving));
+    let drafting = work.drafting.expect("it has a drafter");
+    assert_eq!(drafting.pass, alone.expect("it can be served"));
+    assert_eq!(drafting.first_weights, 0.0);
+}
+
+#[test]
+fn a_reduced_vocabulary_makes_the_output_head_smaller() {
+    let head = |field: &str| {
+        let text = format!(
+            r#"{{"architectures": ["LlamaForCausalLMEagle3"], "hidden_size": 4096, "intermediate_size": 14336,
+            "num_attention_heads": 32, "num_key_value_heads": 8, "num_hidden_layers": 1, "vocab_size": 128256,
+            "max_position_embeddings": 2048, "torch_dtype": "bfloat16"{field}}}"#
+        );
+        let serving = Serving { num_speculative_tokens: 4, ..Serving::default() };
+        let own = Model::parse("head", &text).expect("it is a head");
+        let model = Model::find("meta-llama/Llama-3.1-8B-Instruct").expect("it is in the table");
+        let work = model.with_drafter(DraftMethod::Eagle3, Some(own)).and_then(|model| model.work(&serving));
+        work.expect("it can be served").drafting.expect("it has a drafter").pass
+    };
+    let (whole, reduced) = (head(""), head(r#", "draft_vocab_size": 32000"#));
+    assert_eq!(whole.head_weights, 128_256.0 * 4_096.0);
+    assert_eq!(reduced.head_weights, 32_000.0 * 4_096.0);
+    let layers = |pass: LayeredSpec| LayeredSpec { head_weights: 0.0, head_bytes: 0.0, ..pass };
+    assert_eq!(layers(whole), layers(reduced));
 }
 
 #[test]

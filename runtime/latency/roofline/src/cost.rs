@@ -16,6 +16,8 @@ pub struct StepCost {
     pub all_reduce_ns: f64,
     /// The constant cost of every step.
     pub overhead_ns: f64,
+    /// The passes of a drafter.
+    pub drafting_ns: f64,
 }
 
 impl StepCost {
@@ -23,7 +25,7 @@ impl StepCost {
     #[must_use]
     #[inline]
     pub fn total_ns(&self) -> f64 {
-        self.gemm_ns + self.attention_ns + self.head_ns + self.all_reduce_ns + self.overhead_ns
+        self.gemm_ns + self.attention_ns + self.head_ns + self.all_reduce_ns + self.overhead_ns + self.drafting_ns
     }
 }
 

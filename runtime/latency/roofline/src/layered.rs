@@ -1,11 +1,13 @@
 //! The roofline of a model whose layers may differ: routed experts, latent attention, windows, states.
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use vcr_policy::latency::StepShape;
 
 use crate::check::check_hardware;
 use crate::cost::{ACTIVATION_BYTES, ALL_REDUCES_PER_LAYER, NS_PER_S, count, decode_pairs, larger};
+use crate::drafting::{Drafting, DraftingSpec};
 use crate::{Arithmetic, Deployment, GpuSpec, RooflineError, StepCost};
 
 /// The part of a model on one GPU, summed over all layers. No number is negative.
@@ -32,6 +34,8 @@ pub struct LayeredSpec {
     pub attention: Vec<AttentionSpec>,
     /// Bytes of a request's states. Each of its steps reads and writes them.
     pub state_bytes: f64,
+    /// The drafter that proposes tokens after each step. It is not part of the other numbers.
+    pub drafting: Option<Box<DraftingSpec>>,
 }
 
 /// Routed experts.
@@ -100,6 +104,7 @@ pub struct LayeredRoofline {
     all_reduce_ns_per_token: f64,
     all_reduce_fixed_ns: f64,
     step_overhead_ns: f64,
+    drafting: Option<Box<Drafting>>,
 }
 
 impl LayeredRoofline {
@@ -107,8 +112,9 @@ impl LayeredRoofline {
     ///
     /// # Errors
     /// If a quantity is out of range.
-    pub fn new(spec: LayeredSpec, gpu: &GpuSpec, deployment: &Deployment) -> Result<Self, RooflineError> {
+    pub fn new(mut spec: LayeredSpec, gpu: &GpuSpec, deployment: &Deployment) -> Result<Self, RooflineError> {
         check_hardware(gpu, deployment)?;
+        let drafting = spec.drafting.take().map(|drafting| Drafting::new(*drafting, gpu, deployment)).transpose()?;
         let gpus = deployment.tensor_parallel as f64;
         let layers = spec.layers as f64;
         let all_reduces = if deployment.tensor_parallel > 1 { ALL_REDUCES_PER_LAYER * layers } else { 0.0 };
@@ -127,6 +133,7 @@ impl LayeredRoofline {
             all_reduce_ns_per_token: all_reduces * ring_bytes_per_token * NS_PER_S / gpu.interconnect_bytes_per_s,
             all_reduce_fixed_ns: all_reduces * deployment.all_reduce_latency_ns,
             step_overhead_ns: deployment.step_overhead_ns,
+            drafting: drafting.map(Box::new),
             spec,
         })
     }
@@ -141,6 +148,15 @@ impl LayeredRoofline {
     /// The time of one step, split into its parts.
     #[must_use]
     pub fn step_cost(&self, work: &StepShape, prefill_requests: u64) -> StepCost {
+        let mut cost = self.cost_of_pass(work, prefill_requests, work.sampled_requests);
+        if let Some(drafting) = &self.drafting {
+            cost.drafting_ns = drafting.ns(work, prefill_requests);
+        }
+        cost
+    }
+
+    /// The time of one pass through the layers, with the output head over `head_rows` tokens.
+    pub(crate) fn cost_of_pass(&self, work: &StepShape, prefill_requests: u64, head_rows: u64) -> StepCost {
         let mut cost = StepCost { overhead_ns: self.step_overhead_ns, ..StepCost::default() };
         let step_tokens = work.prefill_tokens.saturating_add(work.decode_tokens);
         if step_tokens > 0 {
@@ -160,12 +176,15 @@ impl LayeredRoofline {
                 );
             }
         }
-        if work.sampled_requests > 0 {
-            let requests = count(work.sampled_requests);
-            let arithmetic = 2.0 * self.spec.head_weights * requests * self.ns_per_flop;
-            cost.head_ns = larger(arithmetic, self.spec.head_bytes * self.ns_per_byte);
+        if head_rows > 0 {
+            cost.head_ns = self.matrix_ns(self.spec.head_weights, self.spec.head_bytes, head_rows);
         }
         cost
+    }
+
+    /// The time of multiplying `tokens` tokens with 16-bit weights that have this many bytes.
+    pub(crate) fn matrix_ns(&self, weights: f64, bytes: f64, tokens: u64) -> f64 {
+        larger(2.0 * weights * count(tokens) * self.ns_per_flop, bytes * self.ns_per_byte)
     }
 }
 

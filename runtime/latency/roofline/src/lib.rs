@@ -23,7 +23,7 @@
 //!
 //! Not modelled: activation traffic, pipeline parallelism, tile quantisation, overlap of kernels. The two efficiencies
 //! and the overhead stand for these and should be fitted. [`LayeredRoofline`] has the same formulas for models whose
-//! layers differ: routed experts, latent attention, windows, states. [`Physics`] has similar terms with fitted
+//! layers differ: routed experts, latent attention, windows, states, and passes of a drafter. [`Physics`] has similar terms with fitted
 //! coefficients.
 //!
 //! The crate needs no std and uses only `+ - * /` and comparisons on `f64`, so a native build and a WebAssembly build
@@ -37,6 +37,7 @@ mod arithmetic;
 mod check;
 mod config;
 mod cost;
+mod drafting;
 mod error;
 pub mod gpus;
 mod layered;
@@ -48,6 +49,7 @@ mod spec;
 pub use arithmetic::{Arithmetic, Peak, QuantisedPeaks, WEIGHT_DTYPES, WeightDtype};
 pub use config::RooflineConfig;
 pub use cost::{Roofline, StepCost};
+pub use drafting::DraftingSpec;
 pub use error::RooflineError;
 pub use layered::{AttentionSpec, ExpertsSpec, LayeredRoofline, LayeredSpec};
 pub use memory::MemoryNeed;

@@ -180,7 +180,7 @@ fn layered(work: LayeredSpec, config: &RooflineConfig) -> Result<LayeredRoofline
 #[cfg(test)]
 mod tests {
     use vcr_core::latency::{LatencyModel, StepBatch, StepShape};
-    use vcr_model::{Model, Serving};
+    use vcr_model::{DraftMethod, Model, Serving};
 
     use super::*;
 
@@ -202,7 +202,11 @@ mod tests {
     }
 
     fn of(name: &str, serving: Serving) -> LayeredRoofline {
-        let work = Model::find(name).and_then(|model| model.work(&serving)).expect("it is in the table");
+        of_model(Model::find(name).expect("it is in the table"), serving)
+    }
+
+    fn of_model(model: Model, serving: Serving) -> LayeredRoofline {
+        let work = model.work(&serving).expect("it can be served");
         let config = RooflineConfig {
             gpu: Some("h100-sxm".to_owned()),
             tensor_parallel: Some(serving.tensor_parallel),
@@ -271,6 +275,20 @@ mod tests {
         let quantised = Serving { quantization: Some("fp8".to_owned()), ..served };
         let loaded = step_ns(&mut of("Qwen/Qwen3-32B", quantised), chunk) as f64 / 1e6;
         assert!((loaded - fp8).abs() < 0.1, "quantised while it is loaded: {loaded} ms, {fp8} ms");
+    }
+
+    #[test]
+    fn passes_of_a_draft_model_are_priced() {
+        let find = |name: &str| Model::find(name).expect("it is in the table");
+        let serving = Serving { num_speculative_tokens: 3, ..Serving::default() };
+        let with = find("Qwen/Qwen3-8B").with_drafter(DraftMethod::DraftModel, Some(find("Qwen/Qwen3-0.6B")));
+        let (mut with, mut without) =
+            (of_model(with.expect("it is a draft model"), serving.clone()), of("Qwen/Qwen3-8B", serving.clone()));
+        let verifies = StepShape { decode_tokens: 4, ..decodes(1, 100) };
+        let passes_ns = step_ns(&mut with, verifies) - step_ns(&mut without, verifies);
+        // A pass costs a decode step of the draft model alone. The first reads the KV of the drafts, too.
+        let alone_ns = step_ns(&mut of("Qwen/Qwen3-0.6B", serving), decodes(1, 101));
+        assert!(passes_ns.abs_diff(3 * alone_ns) < 1_000, "{passes_ns} ns, {alone_ns} ns");
     }
 
     #[test]
