@@ -36,7 +36,7 @@ pub struct Roofline {
     gemm_memory_ns: f64,
     attention_compute_ns_per_pair: f64,
     attention_memory_ns_per_token: f64,
-    head_compute_ns_per_request: f64,
+    head_compute_ns_per_row: f64,
     head_memory_ns: f64,
     all_reduce_ns_per_token: f64,
     all_reduce_fixed_ns: f64,
@@ -80,7 +80,7 @@ impl Roofline {
             gemm_memory_ns: layer_weights_per_gpu * model.weight_bytes * ns_per_byte,
             attention_compute_ns_per_pair: 4.0 * query_width_per_gpu * layers * ns_per_flop,
             attention_memory_ns_per_token: kv_bytes_per_token * ns_per_byte,
-            head_compute_ns_per_request: 2.0 * head_weights_per_gpu * ns_per_flop,
+            head_compute_ns_per_row: 2.0 * head_weights_per_gpu * ns_per_flop,
             head_memory_ns: head_weights_per_gpu * model.head_weight_bytes() * ns_per_byte,
             all_reduce_ns_per_token: all_reduces * ring_bytes_per_token * NS_PER_S / gpu.interconnect_bytes_per_s,
             all_reduce_fixed_ns: all_reduces * deployment.all_reduce_latency_ns,
@@ -116,11 +116,19 @@ impl Roofline {
             cost.attention_ns =
                 larger(self.attention_compute_ns_per_pair * pairs, self.attention_memory_ns_per_token * kv_tokens);
         }
-        if work.sampled_requests > 0 {
-            cost.head_ns = larger(self.head_compute_ns_per_request * count(work.sampled_requests), self.head_memory_ns);
+        let rows = head_rows(work);
+        if rows > 0 {
+            cost.head_ns = larger(self.head_compute_ns_per_row * count(rows), self.head_memory_ns);
         }
         cost
     }
+}
+
+/// Number of tokens for which the output head is computed: the last one of each request that samples, and each verified
+/// draft.
+#[inline]
+pub(crate) fn head_rows(work: &StepShape) -> u64 {
+    work.sampled_requests.saturating_add(work.decode_tokens.saturating_sub(work.decode_requests))
 }
 
 /// Query-key pairs of the decodes. With speculation, each of a request's tokens attends to (nearly) the whole context.
@@ -260,6 +268,18 @@ mod tests {
         let speculative = StepShape { decode_tokens: 8, ..plain };
         let (a, b) = (roofline().step_cost(&plain), roofline().step_cost(&speculative));
         assert_eq!(b.attention_ns, 4.0 * a.attention_ns);
+    }
+
+    #[test]
+    fn verified_drafts_go_through_the_output_head() {
+        let head_ns = |decode_tokens, sampled_requests| {
+            let work = StepShape { decode_requests: 2, decode_tokens, sampled_requests, ..StepShape::default() };
+            roofline().step_cost(&work).head_ns
+        };
+        // 800 weights, 2 FLOPs for each row.
+        assert_eq!(head_ns(2, 2), 2.0 * 1600.0);
+        assert_eq!(head_ns(8, 2), 8.0 * 1600.0);
+        assert_eq!(head_ns(2, 0), 0.0, "no request samples");
     }
 
     #[test]

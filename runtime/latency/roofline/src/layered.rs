@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use vcr_policy::latency::StepShape;
 
 use crate::check::check_hardware;
-use crate::cost::{ACTIVATION_BYTES, ALL_REDUCES_PER_LAYER, NS_PER_S, count, decode_pairs, larger};
+use crate::cost::{ACTIVATION_BYTES, ALL_REDUCES_PER_LAYER, NS_PER_S, count, decode_pairs, head_rows, larger};
 use crate::drafting::{Drafting, DraftingSpec};
 use crate::{Arithmetic, Deployment, GpuSpec, RooflineError, StepCost};
 
@@ -148,7 +148,7 @@ impl LayeredRoofline {
     /// The time of one step, split into its parts.
     #[must_use]
     pub fn step_cost(&self, work: &StepShape, prefill_requests: u64) -> StepCost {
-        let mut cost = self.cost_of_pass(work, prefill_requests, work.sampled_requests);
+        let mut cost = self.cost_of_pass(work, prefill_requests, head_rows(work));
         if let Some(drafting) = &self.drafting {
             cost.drafting_ns = drafting.ns(work, prefill_requests);
         }

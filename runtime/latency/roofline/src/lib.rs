@@ -14,7 +14,7 @@
 //! * **Attention.** Each query-key pair takes four FLOPs per query channel: two for the scores, two for the weighted
 //!   values. Cached keys and values are read once and new ones written once, which FlashAttention approaches (Dao et
 //!   al., 2022).
-//! * **Output head.** One GEMM over the requests that sample.
+//! * **Output head.** One GEMM over the requests that sample, and over the drafts that the step verifies.
 //! * **All-reduce.** Two per layer (Shoeybi et al., "Megatron-LM", 2019). Each is a ring that moves `2 (t - 1) / t` of
 //!   the message per GPU (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms", 2009).
 //!
