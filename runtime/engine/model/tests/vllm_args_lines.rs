@@ -146,7 +146,7 @@ fn drafters_become_options() {
     }
     for (arguments, given) in [
         ("--spec-method ngram", "none"),
-        ("--spec-method ngram --spec-tokens 0", "0"),
+        ("--speculative-config '{\"method\": \"ngram\", \"num_speculative_tokens\": 0}'", "0"),
         ("--speculative-config '{\"method\": \"ngram\", \"num_speculative_tokens\": 1001}'", "1001"),
     ] {
         let wanted =
