@@ -87,7 +87,8 @@ declare module 'vcr:guest/faults@0.1.0' {
     val: number,
   }
   /**
-   * The utility call of this name is about to be answered. At most one in a call.
+   * The utility call of this name is about to be answered. A call of `decide` has at most one
+   * such event.
    */
   export interface FaultEventUtility {
     tag: 'utility',

@@ -3,48 +3,49 @@ declare module 'vcr:guest/latency@0.1.0' {
   /**
    * Makes the instance the model of one engine: the first call, made once.
    *
-   * `config` is one JSON document, `{}` if the user gave none. `seed` is the only source of randomness:
-   * two instances that are configured with the same arguments must give the same answers to the same
-   * calls.
-   * `engine` is the engine whose steps are priced; a config may state other sizes.
+   * `config` is one JSON document, `{}` if the user gave none. `seed` is the only source of
+   * randomness: two instances that are configured with the same arguments must give the same
+   * answers to the same calls. `engine` describes the engine whose steps are priced. `config` may
+   * state sizes that differ from it.
    */
   export function configure(config: string, seed: bigint, engine: EngineInfo): void;
   /**
    * Prices one step, which starts at `start-ns`: its duration in nanoseconds.
    *
    * A duration must be finite, not negative and at most 1e18 (about 32 years). The host rounds it
-   * to the nearest whole nanosecond, halves upwards; any other value fails the run and is named.
+   * to the nearest whole nanosecond, halves upwards. Any other value fails the run, with an error
+   * that names the value.
    */
   export function priceStep(startNs: bigint, step: StepShape): number;
   /**
-   * Prices the steps of a run: returns the duration of each step in nanoseconds, in order, as one call of
-   * `price-step` per step would. The model must then be in the same state as after those calls: the host
-   * uses whichever is cheaper.
+   * Prices the steps of a run: returns the duration of each step in nanoseconds, in order, as one
+   * call of `price-step` per step would. Afterwards the model must be in the same state as after
+   * those calls, because the host may use either way, whichever is cheaper.
    *
-   * The first step starts at `start-ns` and each further one when its predecessor, rounded, ends.
-   * The answer holds at least one duration and stops before the first step (other than the very
-   * first) that would start at or after `horizon-ns`: such a step may never happen, so it must not
-   * change the state of the model. The horizon limits the number of steps to price, never a
-   * step's duration.
+   * The first step starts at `start-ns`. Each further step starts when the step before it ends,
+   * with durations rounded as in `price-step`. The answer holds at least one duration. From the
+   * second step on, it stops before the first step that would start at or after `horizon-ns`: such
+   * a step may never happen, so it must not change the state of the model. The horizon limits the
+   * number of steps to price, never a step's duration.
    */
   export function priceDecodes(startNs: bigint, horizonNs: bigint, run: DecodeRun): Float64Array;
   export type Failure = import('vcr:guest/types@0.1.0').Failure;
   /**
-   * The layers of a group, by the KV that they keep of a sequence.
+   * The kind of a group's layers: which KV of a sequence they keep.
    * # Variants
    *
    * ## `"full-attention"`
    *
-   * All of it.
+   * KV of all tokens.
    * ## `"latent-attention"`
    *
-   * All of it, compressed (MLA).
+   * KV of all tokens, compressed (MLA).
    * ## `"sliding-window"`
    *
    * KV of the latest tokens.
    * ## `"chunked-local"`
    *
-   * KV of the next token's chunk. Chunks begin at multiples of their length.
+   * KV of the tokens in the next token's chunk. Chunks begin at multiples of their length.
    * ## `"cross-attention"`
    *
    * KV of the encoder's output, which a decoder reads.
@@ -75,12 +76,12 @@ declare module 'vcr:guest/latency@0.1.0' {
    */
   export interface EngineInfo {
     /**
-     * GPUs that share each layer. In virtual time the deployment states it, on live engines
-     * `--tensor-parallel-size`. 1 if nothing states it.
+     * GPUs that share each layer. The deployment states this number in virtual time, and
+     * `--tensor-parallel-size` on live engines. 1 if nothing states it.
      */
     tensorParallelSize: number,
     /**
-     * Stages that the layers are spread over.
+     * Pipeline stages that the layers are spread over.
      */
     pipelineParallelSize: number,
     /**
@@ -99,11 +100,11 @@ declare module 'vcr:guest/latency@0.1.0' {
   /**
    * One engine step, summed over its requests.
    *
-   * Live engines know every field, as engines in virtual time do.
+   * All fields are known on live engines and in virtual time.
    *
    * A *prefill chunk* is a piece of a sequence that is not yet in the KV cache: a prompt, or a
-   * preempted sequence that is computed again. A *decode* appends to a sequence whose known tokens
-   * are all cached but the last.
+   * preempted sequence that is computed again. A *decode* computes the last known token of a
+   * sequence whose other tokens are all cached, and any drafts after it.
    */
   export interface StepShape {
     /**
@@ -128,7 +129,8 @@ declare module 'vcr:guest/latency@0.1.0' {
      */
     prefillCompletions: bigint,
     /**
-     * Context length of each such request at the end of its chunk, summed.
+     * Context length of each request that `prefill-completions` counts, at the end of its chunk,
+     * summed.
      */
     prefillCompletionContextTokens: bigint,
     /**
@@ -191,8 +193,8 @@ declare module 'vcr:guest/latency@0.1.0' {
      */
     sampledRequests: bigint,
     /**
-     * Distinct KV blocks that at least one request uses, one entry for each step in order, at least
-     * one: the number of entries is the number of steps.
+     * Distinct KV blocks that at least one request uses. There is one entry for each step, in
+     * order, so the number of entries is the number of steps: at least one.
      */
     kvActiveBlocks: BigUint64Array,
     /**

@@ -49,7 +49,7 @@ declare module 'vcr:guest/scaling@0.1.0' {
      */
     arrivedPromptTokens: bigint,
     /**
-     * Limits of the output tokens of these requests, summed.
+     * Sum of these requests' limits of output tokens.
      */
     arrivedOutputTokens: bigint,
     /**

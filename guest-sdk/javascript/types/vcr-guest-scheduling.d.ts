@@ -125,8 +125,8 @@ declare module 'vcr:guest/scheduling@0.1.0' {
      */
     slot: Uint32Array,
     /**
-     * Its computed tokens, including cached tokens and those of steps in flight. Its KV cache
-     * takes this number divided by `block-size-tokens`, rounded up, in blocks.
+     * Its computed tokens, including cached tokens and those of steps in flight. The number of its
+     * KV blocks is this number divided by `block-size-tokens`, rounded up.
      */
     computedTokens: Uint32Array,
     /**
@@ -217,7 +217,7 @@ declare module 'vcr:guest/scheduling@0.1.0' {
      */
     chunkCaps: ChunkCaps,
     /**
-     * Slots of requests whose limit ends. By default there is no limit.
+     * Slots of requests that lose their cap in `chunk-caps`. By default a request has no cap.
      */
     uncapped: Uint32Array,
   }

@@ -28,7 +28,7 @@ declare module 'vcr:guest/types@0.1.0' {
     message: string,
     /**
      * Where in the guest's own code an unexpected error arose, as its language prints it. None for
-     * errors that the guest means.
+     * errors that the guest reports on purpose.
      */
     traceback?: string,
   }
