@@ -279,5 +279,5 @@ def test_without_ray_its_package_is_named(monkeypatch):
     import sys
 
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ImportError, match=r"this needs ray: pip install 'vcr\[ray\]'"):
+    with pytest.raises(ImportError, match=r"this needs ray: pip install 'ray\[client\]'"):
         vcr_ray.sweep(SMALL, {"rate": [1, 2]})

@@ -280,7 +280,7 @@ fn host_memory_is_chosen_where_it_helps_and_judged_where_it_does_not() {
     assert_eq!(commands.iter().map(is_offloading).collect::<Vec<_>>(), [true, false], "{text}");
     assert!(commands.iter().all(|command| command.contains("NixlConnector") && !command.contains("--kv-offloading")));
     for command in commands {
-        let _ = folder.vcr(&["inspect", "vllm-args", command, "--gpu", "l40s"]).ended(0);
+        let _ = folder.vcr(&["inspect", "vllm-args", "--gpu", "l40s", command]).ended(0);
     }
     let report = folder.vcr(&["run", "apart/row-1/scenario.rhai", "--json", "--quiet"]).ended(0).json();
     assert_eq!(report["fingerprint"], plan["rows"][0]["fingerprint"]);

@@ -223,9 +223,9 @@ fn outputs_of_runs_fit_their_schemas() {
         keys.filter(|key| !has(lines, key)).collect()
     };
     assert_eq!(missing(&requests, "requests"), [""; 0], "keys that no request has");
-    // Only recordings of vLLM contain proposed drafts, and the effects of pauses, structured outputs and a KV
+    // Only recordings of vLLM contain proposed drafts, and the effects of pauses, sessions, structured outputs and a KV
     // connector.
-    let of_recordings = ["drafts", "gram", "inv", "kv", "look", "pause", "sd", "skip", "sync", "xc"];
+    let of_recordings = ["drafts", "gram", "inv", "kv", "look", "more", "moves", "pause", "sd", "skip", "sync", "xc"];
     assert_eq!(missing(&steps, "step-log"), of_recordings, "keys that no step has");
     for status in ["completed", "rejected", "shed", "failed", "unfinished"] {
         assert!(requests.iter().any(|request| request["status"] == status), "no request is {status}");

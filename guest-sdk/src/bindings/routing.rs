@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 use core::marker::PhantomData;
 
 use super::Exported;
-use super::shared::vcr::guest::routing_needs;
+use super::shared::vcr::guest::details;
 use crate::router::Columns;
 use crate::{RoutePhase, RouteRequest, RouterGuest, WorkerLoads, parse_config};
 use exports::vcr::guest::routing::{self as wit, Choice, Failure, Guest};
@@ -22,7 +22,7 @@ wit_bindgen::generate!({
     with: {
         "vcr:guest/types@0.1.0": crate::bindings::shared::vcr::guest::types,
         "vcr:guest/observe@0.1.0": crate::bindings::shared::vcr::guest::observe,
-        "vcr:guest/routing-needs@0.1.0": crate::bindings::shared::vcr::guest::routing_needs,
+        "vcr:guest/details@0.1.0": crate::bindings::shared::vcr::guest::details,
     },
     pub_export_macro: true,
     default_bindings_module: "vcr_guest_sdk::bindings::routing",
@@ -34,7 +34,7 @@ pub struct Component<G>(PhantomData<G>);
 impl<G: RouterGuest + Exported<Kept = G>> Guest for Component<G> {
     fn configure(config: String, seed: u64) -> Result<(), Failure> {
         if !G::NEEDS_DETAILS {
-            routing_needs::omit_details();
+            details::omit();
         }
         Ok(G::slot().configure(|| G::configure(parse_config(&config)?, seed))?)
     }

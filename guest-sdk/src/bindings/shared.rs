@@ -17,7 +17,7 @@ wit_bindgen::generate!({
             import vcr:guest/types@0.1.0;
             import vcr:guest/observe@0.1.0;
             import vcr:guest/groups@0.1.0;
-            import vcr:guest/routing-needs@0.1.0;
+            import vcr:guest/details@0.1.0;
         }
     ",
     generate_all,

@@ -1,5 +1,5 @@
-// Routes a request to the engine with the least load, where a cached block of its prompt is worth
-// some blocks of load. Refuses it where all engines are full.
+// Sends a request to the engine with the lowest cost: the KV blocks of its load, minus the cached
+// blocks of the prompt. Refuses the request if all engines are full.
 
 import { REFUSE, Router, guest, knownFields, number } from '../../../guest-sdk/javascript/vcr-guest.js';
 
@@ -14,7 +14,7 @@ export class LeastLoaded extends Router {
     knownFields(config, ['cached_block_weight', 'max_waiting']);
     /** The value of a cached block, in blocks of load. */
     this.cachedBlockWeight = number(config, 'cached_block_weight', 1);
-    /** A request is refused where every engine has more waiting than this. */
+    /** A request is refused if more requests than this wait at every engine. */
     this.maxWaiting = number(config, 'max_waiting', 1_000_000);
   }
 
@@ -25,16 +25,21 @@ export class LeastLoaded extends Router {
   route(request, workers) {
     const room = workers.filter((worker) => worker.waitingRequests <= this.maxWaiting);
     if (room.length === 0 && request.mayRefuse) return REFUSE;
-    // The first of equal ones.
+    // Of equal engines, takes the first one.
     const best = (room.length > 0 ? room : workers).reduce((best, worker) =>
-      this.cost(worker) < this.cost(best) ? worker : best,
+      this.cost(request, worker) < this.cost(request, best) ? worker : best,
     );
     return best.worker;
   }
 
-  /** @param {WorkerLoad} worker */
-  cost(worker) {
-    return worker.activeBlocks - this.cachedBlockWeight * worker.cachedPromptBlocks;
+  /**
+   * @param {RouteRequest} request
+   * @param {WorkerLoad} worker
+   */
+  cost(request, worker) {
+    // The load includes prompts that are not computed yet.
+    const load = worker.activeBlocks + worker.outstandingPrefillTokens / request.blockSizeTokens;
+    return load - this.cachedBlockWeight * worker.cachedPromptBlocks;
   }
 }
 

@@ -167,7 +167,7 @@ fn calls_beyond_the_limits_of_admission_are_refused_and_counted() {
 fn an_interval_of_no_tokens_is_refused() {
     let serve = Serve::start(&[]);
     let refused = serve.post("/v1/completions", &json!({"prompt": "a", "stream_interval": 0}));
-    assert_eq!((refused.status, &refused.body["error"]["param"]), (400, &json!("stream_interval")));
+    assert_eq!((refused.status, &refused.body["error"]["param"]), (400, &json!("body.stream_interval")));
 }
 
 /// A search is counted once for each answer, and once for each part of a stream.

@@ -15,7 +15,7 @@ use answer::{Mismatch, comparable, mismatches};
 use case::{Case, Draws};
 use differences::DIFFERENCES;
 use serde_json::Value;
-use vcr_tests::{Call, Frontend, FrontendOptions, Play, Serve, frontend_model, root};
+use vcr_tests::{Call, Frontend, FrontendOptions, HttpAnswer, Play, Serve, frontend_model, root};
 
 const VERSION: &str = "0.33.0";
 const ENGINE: &[&str] = &["--tokens", "random", "--seed", "7", "--max-model-len", "512", "--vocab-size", "4000"];
@@ -51,10 +51,13 @@ fn serve(kind: &str, args: &[&str]) -> Option<Serve> {
 }
 
 fn answer(case: &Case, address: &str) -> Value {
+    let names_id = case.headers.iter().any(|(name, _)| *name == "X-Request-Id");
+    comparable(&sent(case, address), names_id || !case.json["request_id"].is_null())
+}
+
+fn sent(case: &Case, address: &str) -> HttpAnswer {
     let headers: Vec<(&str, &str)> = case.headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
-    let call = Call { method: case.method, path: case.path, headers: &headers, body: case.body.as_bytes() };
-    let has_own_id = !case.json["request_id"].is_null() || headers.iter().any(|(name, _)| *name == "X-Request-Id");
-    comparable(&call.send(address), has_own_id)
+    Call { method: case.method, path: case.path, headers: &headers, body: case.body.as_bytes() }.send(address)
 }
 
 /// `stream_interval` of a request raises the server's, and neither delays the first token or the end.
@@ -70,10 +73,9 @@ fn streams_have_the_chunks_of_vllm() {
         if let Some(own) = own {
             body["stream_interval"] = own.into();
         }
-        let body = body.to_string();
+        let case = Case::post("chunks", "/v1/completions", body);
         let chunks = |address: &str| -> Vec<usize> {
-            let call = Call { method: "POST", path: "/v1/completions", headers: &[], body: body.as_bytes() };
-            let answer = String::from_utf8(call.send(address).body).expect("a text");
+            let answer = String::from_utf8(sent(&case, address).body).expect("a text");
             let events = answer.lines().filter_map(|line| line.strip_prefix("data: "));
             let events = events.filter_map(|event| serde_json::from_str::<Value>(event).ok());
             let counts = events.map(|event| event["choices"][0]["token_ids"].as_array().map_or(0, Vec::len));

@@ -1,5 +1,7 @@
 //! The roofline of a model whose layers may differ: routed experts, latent attention, windows, states.
 
+mod drafting;
+
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
@@ -7,8 +9,10 @@ use vcr_policy::latency::StepShape;
 
 use crate::check::check_hardware;
 use crate::cost::{ACTIVATION_BYTES, ALL_REDUCES_PER_LAYER, NS_PER_S, count, decode_pairs, head_rows, larger};
-use crate::drafting::{Drafting, DraftingSpec};
 use crate::{Arithmetic, Deployment, GpuSpec, RooflineError, StepCost};
+
+use drafting::Drafting;
+pub use drafting::DraftingSpec;
 
 /// The part of a model on one GPU, summed over all layers. No number is negative.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -212,6 +212,9 @@ fn values(row: &Row, latency: &str, inputs: &Inputs) -> String {
         format!("--vllm-args-gpu={gpu}"),
         format!("--latency={latency}"),
     ];
+    if shape.data_parallel > 1 {
+        words.push(format!("--data-parallel-size={}", shape.data_parallel));
+    }
     if has_drafts(&shape.flags) {
         let rates: Vec<String> = inputs.space.acceptance_rates.iter().map(ToString::to_string).collect();
         words.push(format!("--acceptance-rates={}", rates.join(",")));
@@ -221,7 +224,7 @@ fn values(row: &Row, latency: &str, inputs: &Inputs) -> String {
     };
     let without_host = if shape.host_gib_per_gpu > 0 { "# They keep no KV in host memory.\n" } else { "" };
     let head = format!(
-        "# Simulated servers that behave as row {}: helm install plan deploy/helm/vcr -f values.yaml\n{without_host}",
+        "# Simulated servers that behave as row {}: helm install plan deploy/helm/vcr -f values.yaml --set image.repository=IMAGE\n{without_host}",
         row.number
     );
     match shape.mode {

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use vcr_base::units;
+use vcr_model::vllm_args::{Deployment, VllmArgs};
 use vcr_roofline::gpus::{GPUS, Gpu};
 
 use crate::plan::args::QuestionArgs;
@@ -72,6 +73,8 @@ impl Inputs {
                 space.link
             ));
         }
+        let drafters = space.arguments.iter().filter_map(|arguments| unknown_drafter(models.first()?, arguments));
+        assumptions.extend(drafters.map(|text| format!("{text}, so that its passes take no time")));
         let prices = prices(&question.gpu, &question.price)?;
         let objectives = Objective::all(&question.slo).map_err(Refusal::input)?;
         if let Some((one, other)) = contradiction(&objectives) {
@@ -222,6 +225,12 @@ fn latency(text: &str) -> Result<String, Refusal> {
 fn scale(text: &str) -> Result<f64, Refusal> {
     let factor = units::number(text).ok().filter(|factor| (0.01..=100.0).contains(factor));
     factor.ok_or_else(|| Refusal::input(format!("invalid --scale `{text}`: expected a number from 0.01 to 100")))
+}
+
+/// Why the layers of a drafter in these arguments count for nothing, if they are unknown.
+fn unknown_drafter(model: &str, arguments: &str) -> Option<String> {
+    let deployment = Deployment { folder: Path::new(""), ..Deployment::default() };
+    VllmArgs::read(&format!("vllm serve {model} {arguments}"), deployment).ok()?.unknown_drafter
 }
 
 #[cfg(test)]

@@ -126,6 +126,8 @@ pub struct VllmArgs {
     pub served: Option<ServedModel>,
     /// The drafter's method, if it has layers, and the model of a head or a draft model.
     pub drafter: Option<(DraftMethod, Option<String>)>,
+    /// Why the drafter's layers take neither memory nor time, if they are unknown.
+    pub unknown_drafter: Option<String>,
     /// Files that were read, by their names in the command line and their paths.
     pub files: Vec<(String, PathBuf)>,
     /// The effect of each argument, in the order of the arguments, followed by the defaults.

@@ -100,6 +100,7 @@ pub(crate) fn with_drafter(
             "layers and weights of the drafter are not counted: {name} is neither a folder with a config.json nor in the \
              table of models"
         );
+        args.unknown_drafter = Some(result.clone());
         let argument = "--speculative-config".to_owned();
         args.rows.push(Row { argument, value: name, effect: Effect::Default, result });
         return model;

@@ -71,6 +71,7 @@ pub(crate) fn apply(
             kv_offloading: None,
             served: None,
             drafter: None,
+            unknown_drafter: None,
             files: Vec::new(),
             rows: Vec::new(),
         },

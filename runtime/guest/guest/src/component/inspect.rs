@@ -17,7 +17,7 @@ const OF_ONE_WORLD: [(World, &str); 4] = [
     (World::LatencyModel, "vcr:guest/groups"),
     (World::TokenSource, "vcr:guest/requests"),
     (World::TokenSource, "vcr:guest/drafts"),
-    (World::Router, "vcr:guest/routing-needs"),
+    (World::Router, "vcr:guest/details"),
 ];
 
 #[derive(Clone, Debug, PartialEq, Eq)]

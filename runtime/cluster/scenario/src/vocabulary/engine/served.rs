@@ -56,6 +56,9 @@ pub(crate) fn make(context: &Context, command: &str, mut options: Options<'_>) -
             unreachable!("an invalid command line is a problem of the options")
         }
     };
+    if let Some(text) = &args.unknown_drafter {
+        context.reporter.warn(&format!("{text}, so that its passes take no time"));
+    }
     for (name, path) in &args.files {
         context.state().inputs.named("vllm-args", name, path.clone());
     }

@@ -10,7 +10,7 @@ use crate::versions::v0_1::generated;
 pub(super) use bindings::Router as Bindings;
 use bindings::exports::vcr::guest::routing as wit;
 
-generated!("router", "vcr:guest/routing-needs@0.1.0": routing_needs);
+generated!("router", "vcr:guest/details@0.1.0": details);
 
 impl_bindings!(Bindings, bindings::RouterPre<HostState>, Columns, vcr_guest_routing);
 

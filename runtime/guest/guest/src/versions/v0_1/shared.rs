@@ -7,7 +7,7 @@ use crate::error::CallFault;
 use crate::sandbox::{HostState, Refused};
 use crate::versions::instance::Failure;
 
-use bindings::vcr::guest::{drafts, groups, observe, requests, routing_needs, types};
+use bindings::vcr::guest::{details, drafts, groups, observe, requests, types};
 
 #[allow(
     missing_docs,
@@ -28,7 +28,7 @@ pub(super) mod bindings {
                 import vcr:guest/requests@0.1.0;
                 import vcr:guest/drafts@0.1.0;
                 import vcr:guest/groups@0.1.0;
-                import vcr:guest/routing-needs@0.1.0;
+                import vcr:guest/details@0.1.0;
             }
         ",
         imports: { default: trappable },
@@ -55,7 +55,7 @@ pub(super) fn link_latency(linker: &mut Linker<HostState>) -> wasmtime::Result<(
 /// When they were added already.
 pub(super) fn link_router(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
     link(linker)?;
-    routing_needs::add_to_linker::<HostState, HasSelf<HostState>>(linker, |state| state)
+    details::add_to_linker::<HostState, HasSelf<HostState>>(linker, |state| state)
 }
 
 /// Adds the imports of all worlds.
@@ -65,7 +65,7 @@ pub(super) fn link_router(linker: &mut Linker<HostState>) -> wasmtime::Result<()
 pub(crate) fn link_all(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
     link_source(linker)?;
     groups::add_to_linker::<HostState, HasSelf<HostState>>(linker, |state| state)?;
-    routing_needs::add_to_linker::<HostState, HasSelf<HostState>>(linker, |state| state)
+    details::add_to_linker::<HostState, HasSelf<HostState>>(linker, |state| state)
 }
 
 /// Adds the imports available to a token source.
@@ -132,8 +132,8 @@ impl groups::Host for HostState {
     }
 }
 
-impl routing_needs::Host for HostState {
-    fn omit_details(&mut self) -> wasmtime::Result<()> {
+impl details::Host for HostState {
+    fn omit(&mut self) -> wasmtime::Result<()> {
         self.omits_details = true;
         Ok(())
     }

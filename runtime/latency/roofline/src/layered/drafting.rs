@@ -8,7 +8,7 @@
 
 use vcr_policy::latency::StepShape;
 
-use crate::layered::{LayeredRoofline, LayeredSpec};
+use super::{LayeredRoofline, LayeredSpec};
 use crate::{Deployment, GpuSpec, RooflineError};
 
 /// A drafter on one GPU. No number is negative.
