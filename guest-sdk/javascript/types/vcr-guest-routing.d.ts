@@ -128,8 +128,8 @@ declare module 'vcr:guest/routing@0.1.0' {
     cachedPromptBlocks: Uint32Array,
     /**
      * Further blocks of this prompt that it would load from the memory of its host. Exact in
-     * virtual time. None if all are 0, as without KV tiers, and on live engines, which report no
-     * tiers.
+     * virtual time; 0 on live engines, which report no tiers. This column and those after it are none
+     * if all entries are 0, or if the instance called `details.omit`.
      */
     hostPromptBlocks?: Uint32Array,
     /**
@@ -139,18 +139,18 @@ declare module 'vcr:guest/routing@0.1.0' {
     diskPromptBlocks?: Uint32Array,
     /**
      * Waiting requests whose KV is being transferred to it: from the engine that computed the
-     * prompt, or from its host or disk. None if all are 0. On live engines as of its last step.
+     * prompt, or from its host or disk. On live engines as of its last step.
      */
     loadingRequests?: Uint32Array,
     /**
      * Duration of the step that it finished last, in nanoseconds; 0 before its first step. On live
      * engines in real time.
      */
-    lastStepNs: BigUint64Array,
+    lastStepNs?: BigUint64Array,
     /**
      * Preemptions since its process started. Those since an earlier call are the difference.
      */
-    preemptionCount: BigUint64Array,
+    preemptionCount?: BigUint64Array,
   }
   /**
    * A request that this instance routed and that has ended.
