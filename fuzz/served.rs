@@ -23,6 +23,7 @@ pub fn model() -> &'static (Model, ChatOptions) {
             embedding_dimensions: 8,
             media: MediaRules::default(),
             adapters: Adapters::new([]),
+            stream_interval: 1,
             frontend: FrontendKind::Python,
         };
         let calls = CallForm::named("hermes").map_or(CallParsing::Disabled, CallParsing::Form);
