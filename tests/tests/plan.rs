@@ -284,9 +284,7 @@ fn host_memory_is_chosen_where_it_helps_and_judged_where_it_does_not() {
     }
     let report = folder.vcr(&["run", "apart/row-1/scenario.rhai", "--json", "--quiet"]).ended(0).json();
     assert_eq!(report["fingerprint"], plan["rows"][0]["fingerprint"]);
-    assert!(
-        plan["host_memory"].as_str().is_some_and(|said| said.contains("gives row 1")) || plan["host_memory"].is_null()
-    );
+    assert!(plan["host_memory"].is_null(), "the space has no deployment without it: {}", plan["host_memory"]);
 }
 
 #[test]

@@ -167,8 +167,8 @@ impl Shape {
         without(&self.command, &[HOST_GIB])
     }
 
-    /// Host memory of an engine for KV, in GiB. Of a disaggregated replica, only prefill engines have it: the others
-    /// look no prompts up.
+    /// Host memory of an engine for KV, in GiB. In a disaggregated replica, only prefill engines have it, because
+    /// decode engines do not look up prompts.
     pub(crate) fn host_gib_per_engine(&self) -> u32 {
         self.host_gib_per_gpu.saturating_mul(self.tensor_parallel).saturating_mul(self.pipeline_parallel)
     }

@@ -144,7 +144,7 @@ pub(crate) fn from_script(file: &str, error: &EvalAltResult) -> ScenarioError {
         ),
         EvalAltResult::ErrorFunctionNotFound(signature, _) => unknown_function(signature, &scenario),
         EvalAltResult::ErrorDotExpr(text, _) => unknown_property(text, &scenario),
-        other => scenario(Blame::Input, without_rust_types(&text_without_position(other)), None),
+        other => scenario(Blame::Input, without_type_paths(&text_without_position(other)), None),
     }
 }
 
@@ -208,7 +208,7 @@ fn unknown_function(
     match FUNCTIONS.iter().find(|(known, _)| *known == name) {
         Some((_, usage)) => scenario(
             Blame::Input,
-            format!("`{name}` was called with arguments it does not take: {}", without_rust_types(signature)),
+            format!("`{name}` was called with arguments it does not take: {}", without_type_paths(signature)),
             Some(format!("call it as `{usage}`")),
         ),
         None if first.contains("RequestRows") => scenario(
@@ -238,7 +238,7 @@ fn unknown_property(text: &str, scenario: &dyn Fn(Blame, String, Option<String>)
 }
 
 /// Replaces the paths of Rust types, by which the script engine names values of the vocabulary.
-fn without_rust_types(text: &str) -> String {
+fn without_type_paths(text: &str) -> String {
     let is_of_path = |c: char| c.is_alphanumeric() || "_:<>".contains(c);
     let (mut replaced, mut rest) = (String::new(), text);
     while let Some(start) = rest.find(is_of_path) {

@@ -208,10 +208,10 @@ impl Dump {
         Ok(Part::None)
     }
 
-    /// Makes the answer under way a failed one, if its headers show where it begins and the next one too.
+    /// Marks the current answer as failed, if headers show where answers begin.
     ///
     /// # Errors
-    /// The problem, if they do not, or if it is about times.
+    /// The problem, if there are no headers or if it concerns times.
     fn spoil(&mut self, problem: Problem) -> Result<ControlFlow<()>, Problem> {
         let answer = self.answer.as_mut().filter(|answer| !answer.is_complete && problem.field != TIME_FIELD);
         let Some(answer) = answer else { return Err(problem) };
